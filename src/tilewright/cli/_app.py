@@ -1,0 +1,60 @@
+"""The `tilewright` command: gathers the groups, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from tilewright import __version__
+from tilewright.cli import targets
+from tilewright.errors import ParseError, TilewrightError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tilewright",
+    help="Where every tensor element lives, which movement is needless, and the result, run and counted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (targets,):
+    group.add_to(app)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+) -> None:
+    """Options before the command's name (`--debug` may stand anywhere)."""
+
+
+def main() -> None:
+    """Run the command line of this process and exit with the design's codes: 0, 1, 2 or 3."""
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        app(args=arguments)
+    except TilewrightError as error:
+        if debug:
+            raise
+        print(f"tilewright: {error}".replace("\n", " "), file=sys.stderr)
+        if isinstance(error, ParseError):
+            print(error.caret(), file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader went away, as in `tilewright ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

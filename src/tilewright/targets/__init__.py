@@ -1,0 +1,28 @@
+"""Chips as data: one TOML file each, every constant with its source."""
+
+from tilewright.targets._load import load_target, parse_target, target, target_names
+from tilewright.targets._schema import (
+    LaneMemory,
+    Links,
+    MatrixUnits,
+    Memory,
+    SimtCore,
+    SparseCores,
+    Target,
+    VectorUnit,
+)
+
+__all__ = [
+    "LaneMemory",
+    "Links",
+    "MatrixUnits",
+    "Memory",
+    "SimtCore",
+    "SparseCores",
+    "Target",
+    "VectorUnit",
+    "load_target",
+    "parse_target",
+    "target",
+    "target_names",
+]

@@ -1,0 +1,142 @@
+"""What a chip is, as frozen dataclasses. All sizes are bytes, all rates bytes or operations per second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["LaneMemory", "Links", "MatrixUnits", "Memory", "SimtCore", "SparseCores", "Target", "VectorUnit"]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One memory of a chip: ``bytes`` per ``scope`` and the bandwidth the scope sees (0 = not stated)."""
+
+    name: str
+    bytes: int
+    bytes_per_second: int = 0
+    scope: str = "chip"
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """Vector registers of ``sublanes`` x ``lanes`` words of ``word_bits`` bits."""
+
+    sublanes: int
+    lanes: int
+    word_bits: int = 32
+
+    @property
+    def register_bytes(self) -> int:
+        """Bytes of one vector register: 8 * 128 * 4 = 4096 on a TPU."""
+        return self.sublanes * self.lanes * self.word_bits // 8
+
+
+@dataclass(frozen=True)
+class LaneMemory:
+    """Local memories of an NPU with lanes: one per NPU (specs: tensor storage over NPUs)."""
+
+    npu_num: int
+    eu_bytes: int
+    local_bytes: int
+    banks: int
+    ic_parallel: int = 0
+
+    @property
+    def bank_bytes(self) -> int:
+        """Bytes of one bank; banks are contiguous, not interleaved."""
+        return self.local_bytes // self.banks
+
+
+@dataclass(frozen=True)
+class MatrixUnits:
+    """Systolic matrix units: ``units`` of ``rows`` x ``columns`` multipliers; peak operations per second per chip."""
+
+    units: int
+    rows: int
+    columns: int
+    bf16_ops_per_second: int = 0
+    int8_ops_per_second: int = 0
+    fp8_ops_per_second: int = 0
+
+
+@dataclass(frozen=True)
+class SimtCore:
+    """A SIMT processing element with the tensor-multiply instruction ``mm``; latencies in cycles."""
+
+    threads: int
+    registers: int
+    predicates: int
+    uniform_registers: int
+    a_bytes: int
+    line_bytes: int
+    l1_bytes: int
+    l2_bytes: int
+    l1_latency: int
+    l2_latency: int
+    dram_latency: int
+    l1_ports: int
+    l2_bytes_per_cycle: int
+    dram_bytes_per_cycle: int
+
+
+@dataclass(frozen=True)
+class SparseCores:
+    """Sparse cores of a chip: per-chip count, tiles per core, SIMD width, scratchpad bytes per tile.
+
+    ``fixed_tile_bytes`` is the constant k of the measured TileSpmem rule (0 = not measured on this chip).
+    ``devices_per_chip`` counts the logical devices a program sees (2 on a 7x chip).
+    """
+
+    per_chip: int
+    tiles: int
+    simd_f32: int
+    simd_bf16: int
+    tile_spmem_bytes: int = 0
+    fixed_tile_bytes: int = 0
+    devices_per_chip: int = 1
+
+
+@dataclass(frozen=True)
+class Links:
+    """Inter-chip links: all of a chip's links together, bytes per second in one direction."""
+
+    bytes_per_second: int
+    topology: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One chip.
+
+    =========================  ================================================================================
+    ``name``, ``title``        ``tpu-v5p``; "Google Cloud TPU v5p"
+    ``family``                 ``tpu``, ``vector``, ``npu``, ``simt`` or ``cpu``
+    ``layout_rule``            how arrays are laid out by default: ``tpu`` (the compiler picks the dim order too),
+                               ``tpu_default_order`` (tiles, dims in order), ``lanes`` or ``linear``
+    ``compiler_normalizes``    the chip's compiler already performs the reshape rewrites by itself
+    ``short_run_bytes``        reductions whose contiguous inner run is shorter than this are charged for it (0 = no)
+    ``memories``               main memory first
+    ``vector`` ... ``links``   the units, None where the chip has none
+    ``sources``                section or ``section.key`` -> where the constants come from
+    =========================  ================================================================================
+    """
+
+    name: str
+    title: str
+    family: str
+    layout_rule: str
+    compiler_normalizes: bool = False
+    short_run_bytes: int = 0
+    memories: tuple[Memory, ...] = ()
+    vector: VectorUnit | None = None
+    lanes: LaneMemory | None = None
+    matrix: MatrixUnits | None = None
+    simt: SimtCore | None = None
+    sparse: SparseCores | None = None
+    links: Links | None = None
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def memory(self, name: str) -> Memory | None:
+        """The memory called ``name``, or None."""
+        return next((m for m in self.memories if m.name == name), None)
