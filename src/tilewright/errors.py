@@ -63,11 +63,7 @@ class ParseError(TilewrightError):
         self.line = text.count("\n", 0, self.column) + 1
         start = text.rfind("\n", 0, self.column) + 1
         self.line_column = self.column - start
-        place = (
-            f"line {self.line}, column {self.line_column + 1}"
-            if "\n" in text
-            else f"column {self.column + 1}"
-        )
+        place = f"line {self.line}, column {self.line_column + 1}" if "\n" in text else f"column {self.column + 1}"
         super().__init__(what, where=f"{where}: {place}" if where else place, how=how)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -103,9 +99,7 @@ class LimitError(TilewrightError):
         return (_rebuild, (type(self), dict(self.__dict__), self.args))
 
 
-def _rebuild(
-    cls: type[TilewrightError], state: dict[str, object], args: tuple[object, ...]
-) -> TilewrightError:
+def _rebuild(cls: type[TilewrightError], state: dict[str, object], args: tuple[object, ...]) -> TilewrightError:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)

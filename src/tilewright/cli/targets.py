@@ -37,9 +37,7 @@ def _show(
     chip = target(name)
     if as_json:
         plain = {f.name: getattr(chip, f.name) for f in fields(chip) if f.name != "sources"}
-        values = {
-            k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in plain.items()
-        }
+        values = {k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in plain.items()}
         values["memories"] = [asdict(m) for m in chip.memories]
         emit_json({**values, "sources": dict(chip.sources)})
         return

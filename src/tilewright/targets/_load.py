@@ -53,7 +53,7 @@ def _section(cls: type[T], table: Mapping[str, Any], where: str, sources: dict[s
         if key not in known:
             raise UsageError(f"unknown key {key!r}", where=where, how=f"known keys: {', '.join(known)}")
         kind: type = str if known[key].type in ("str", str) else int
-        if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
+        if type(value) is not kind or (kind is int and int(value) < 0):
             raise UsageError(f"{key} = {value!r} is not a {'text' if kind is str else 'count'}", where=where)
     missing = [n for n, f in known.items() if f.default is MISSING and n not in values]
     if missing:
@@ -73,19 +73,14 @@ def parse_target(text: str, where: str = "target") -> Target:
         if not isinstance(plain.get(key), str):
             raise UsageError(f"missing {key}", where=where)
     if plain["layout_rule"] not in _RULES:
-        raise UsageError(
-            f"layout_rule {plain['layout_rule']!r}", where=where, how=f"one of {', '.join(_RULES)}"
-        )
+        raise UsageError(f"layout_rule {plain['layout_rule']!r}", where=where, how=f"one of {', '.join(_RULES)}")
     sources["target"] = str(table.pop("source", ""))
     if not sources["target"]:
         raise UsageError("a target without a source", where=where, how='add source = "..." at the top')
     memories = tuple(
-        _section(Memory, m, f"memory.{m.get('name', i)}", sources)
-        for i, m in enumerate(table.pop("memory", []))
+        _section(Memory, m, f"memory.{m.get('name', i)}", sources) for i, m in enumerate(table.pop("memory", []))
     )
-    units = {
-        key: _section(cls, table.pop(key), key, sources) for key, cls in _SECTIONS.items() if key in table
-    }
+    units = {key: _section(cls, table.pop(key), key, sources) for key, cls in _SECTIONS.items() if key in table}
     if table:
         raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
     return Target(**plain, memories=memories, **units, sources=MappingProxyType(sources))
