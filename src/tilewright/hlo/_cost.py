@@ -1,0 +1,129 @@
+"""What an operation costs in bytes moved for layout's sake: the one place where report and gate count them.
+
+Source: the movement rules of the reshape and broadcast rewrites. A reshape or transpose is free iff it is a bitcast
+under the layouts on both sides; else it reads its operand and writes its result, padding included. A copy, a broadcast
+and a concatenate always read and write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.errors import UnsupportedError
+from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset
+from tilewright.targets import Target
+
+__all__ = ["MOVEMENT_OPS", "Movement", "array_layout", "movement", "place", "plain_opcode", "xla_dtype"]
+
+#: Operations whose work is to move data, by their HLO names.
+MOVEMENT_OPS = frozenset({"bitcast", "broadcast", "concatenate", "copy", "pad", "reshape", "slice", "transpose"})
+
+_PERMUTED = frozenset({"reshape", "transpose"})
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """Bytes one operation reads and writes, padding included; both 0 for a ``bitcast``."""
+
+    bitcast: bool
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes read and written together."""
+        return self.bytes_read + self.bytes_written
+
+
+FREE = Movement(True, 0, 0)
+
+
+def plain_opcode(opcode: str) -> str:
+    """HLO's name of an operation: ``stablehlo.broadcast_in_dim`` -> ``broadcast``.
+
+    >>> plain_opcode("stablehlo.dynamic_slice")
+    'dynamic-slice'
+    """
+    name = opcode.rpartition(".")[2]
+    return "broadcast" if name == "broadcast_in_dim" else name.replace("_", "-")
+
+
+def movement(
+    opcode: str,
+    operands: Sequence[TensorLayout],
+    result: TensorLayout,
+    permutation: Sequence[int] | None = None,
+) -> Movement:
+    """Bytes that ``opcode`` (HLO's or StableHLO's name) moves from ``operands`` to ``result``.
+
+    ``permutation`` is a transpose's, as ``numpy.transpose`` reads it. Every other opcode is taken to read its operands
+    and write its result. Raises UnsupportedError for layouts without a size (dynamic dims without a bound).
+
+    >>> from tilewright.layout import parse
+    >>> movement("reshape", [parse("f32[64,128]{1,0:T(8,128)}")], parse("f32[8,8,128]{2,1,0:T(8,128)}"))
+    Movement(bitcast=True, bytes_read=0, bytes_written=0)
+    >>> movement("reshape", [parse("f32[64,128]{1,0:T(8,128)}")], parse("f32[64,2,64]{2,1,0:T(2,128)}")).moved_bytes
+    98304
+    """
+    name = plain_opcode(opcode)
+    if name == "bitcast":
+        return FREE
+    if name in _PERMUTED and bitcasts(operands[0], result, tuple(permutation) if permutation is not None else None):
+        return FREE
+    read = result.size_bytes if name == "slice" else sum(each.size_bytes for each in operands)
+    return Movement(False, read, result.size_bytes)
+
+
+@lru_cache(maxsize=65536)
+def bitcasts(a: TensorLayout, b: TensorLayout, permutation: tuple[int, ...] | None) -> bool:
+    """is_bitcast, remembered: programs repeat the same pairs of layouts hundreds of times."""
+    return is_bitcast(a, b, permutation)
+
+
+@lru_cache(maxsize=65536)
+def array_layout(text: str) -> TensorLayout:
+    """The layout a shape's text describes, remembered by text. Raises ParseError, and UnsupportedError for a tuple."""
+    layout = parse(text)
+    if not isinstance(layout, TensorLayout):
+        raise UnsupportedError(f"'{text}' is a tuple, not an array")
+    return layout
+
+
+@lru_cache(maxsize=65536)
+def place(shape: tuple[int, ...], dtype: str, target: Target) -> TensorLayout:
+    """Where ``target`` puts an array of ``shape`` and XLA ``dtype`` (``f32``, ``bf16``, ``pred``): its layout rule.
+
+    ``tpu`` predicts the compiler's dim order and tiles; ``tpu_default_order`` keeps the dims in order and tiles them;
+    ``linear`` is row-major. Raises UnsupportedError for a target with another rule.
+    """
+    if target.layout_rule == "tpu":
+        return predict("tpu", shape, dtype)
+    if target.layout_rule == "tpu_default_order":
+        return preset("tpu", shape, dtype)
+    if target.layout_rule == "linear":
+        return array_layout(f"{dtype}[{','.join(map(str, shape))}]")
+    raise UnsupportedError(
+        f"target {target.name} lays arrays out by the rule '{target.layout_rule}', which knows no whole programs",
+        how="name a tpu, vector or cpu target",
+    )
+
+
+_MLIR = re.compile(r"(u|s|)i(\d+)$")
+
+
+def xla_dtype(element_type: str) -> str:
+    """XLA's name of an MLIR element type.
+
+    >>> [xla_dtype(name) for name in ("f32", "i1", "i32", "ui8", "f8E4M3FN", "complex<f32>")]
+    ['f32', 'pred', 's32', 'u8', 'f8e4m3fn', 'c64']
+    """
+    if element_type.startswith("complex<"):
+        return "c64" if "f32" in element_type else "c128"
+    if element_type == "i1":
+        return "pred"
+    if match := _MLIR.match(element_type):
+        return f"{'u' if match[1] == 'u' else 's'}{match[2]}"
+    return element_type.lower()
