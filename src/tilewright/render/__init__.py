@@ -1,1 +1,54 @@
-"""render"""
+"""The page and drawing kit: self-contained HTML, SVG, charts, terminal tables, formatted numbers."""
+
+from tilewright.render._blocks import (
+    Card,
+    Tone,
+    badge,
+    cards,
+    code_block,
+    details,
+    listing,
+    note,
+    paragraph,
+    side_by_side,
+)
+from tilewright.render._format import (
+    Kind,
+    bytes_text,
+    count_text,
+    format_value,
+    percent_text,
+    ratio_text,
+    seconds_text,
+)
+from tilewright.render._markup import Html, element, escape, join
+from tilewright.render._page import Page
+from tilewright.render._table import Column, print_table, table
+
+__all__ = [
+    "Card",
+    "Column",
+    "Html",
+    "Kind",
+    "Page",
+    "Tone",
+    "badge",
+    "bytes_text",
+    "cards",
+    "code_block",
+    "count_text",
+    "details",
+    "element",
+    "escape",
+    "format_value",
+    "join",
+    "listing",
+    "note",
+    "paragraph",
+    "percent_text",
+    "print_table",
+    "ratio_text",
+    "seconds_text",
+    "side_by_side",
+    "table",
+]

@@ -1,0 +1,119 @@
+"""One self-contained HTML page: opens from disk, fetches nothing, prints, follows light and dark."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from tilewright.errors import UsageError
+from tilewright.render._markup import Html, element, escape, join, json_for_script
+
+__all__ = ["Page"]
+
+_IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
+_STYLES = ("page.css", "figure.css")
+_MODULES = ("tables.js", "navigation.js")
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("tilewright.render").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+class Page:
+    """A report: a head with facts, then numbered sections that a sticky navigation lists.
+
+    >>> page = Page("dlrm on tpu-v5p", "100 steps, batch 4096", facts=[("target", "tpu-v5p")])
+    >>> page.section("summary", "Summary", cards([Card("AUC", "0.731", "0.500 before training", "good")]))
+    >>> page.data("report", {"schema_version": 1})
+    >>> page.write(Path("report.html"))
+
+    Content is a sequence of blocks; a block that is not :class:`Html` is escaped and becomes a paragraph. The page
+    carries a content security policy that forbids every fetch and every script but its own.
+    """
+
+    def __init__(self, title: str, subtitle: str = "", *, facts: Iterable[tuple[str, str]] = ()) -> None:
+        self.title, self.subtitle, self.facts = title, subtitle, tuple(facts)
+        self._sections: dict[str, tuple[str, Html]] = {}
+        self._data: dict[str, Html] = {}
+
+    def section(self, name: str, heading: str, *content: str) -> None:
+        """Add a section; ``name`` is its id (lower case, digits, hyphens) and so its address ``#name``."""
+        self._claim(name)
+        blocks = (block if isinstance(block, Html) else element("p", block) for block in content)
+        self._sections[name] = (heading, join(blocks, Html("\n")))
+
+    def data(self, name: str, value: object) -> None:
+        """Carry a JSON value in the page, as ``<script type="application/json" id=name>``."""
+        self._claim(name)
+        self._data[name] = json_for_script(value)
+
+    def html(self) -> str:
+        """The whole document."""
+        body = [self._navigation(), element("main", self._header(), *self._bodies(), self._footer())]
+        body += [element("script", text, type="application/json", id=name) for name, text in self._data.items()]
+        body += [element("script", Html(_asset(name)), type="module") for name in _MODULES]
+        document = element("html", self._head(), element("body", *body), lang="en")
+        return f"<!DOCTYPE html>\n{document}\n"
+
+    def write(self, path: Path | str) -> None:
+        """Write the document (made whole or not at all); UsageError where that cannot be."""
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.partial")
+        try:
+            partial.write_text(self.html(), encoding="utf-8")
+            partial.replace(target)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise UsageError(f"cannot write it: {error.strerror or error}", where=str(path)) from None
+
+    def _claim(self, name: str) -> None:
+        if not _IDENTIFIER.fullmatch(name):
+            raise ValueError(f"not a section's name: {name!r}")
+        if name in self._sections or name in self._data:
+            raise ValueError(f"the page already has {name!r}")
+
+    def _head(self) -> Html:
+        style = Html("\n".join(_asset(name) for name in _STYLES))
+        return element(
+            "head",
+            element("meta", charset="utf-8"),
+            element("meta", http_equiv="Content-Security-Policy", content=_policy()),
+            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            element("meta", name="color-scheme", content="light dark"),
+            element("title", self.title),
+            element("style", style),
+        )
+
+    def _navigation(self) -> Html:
+        links = (element("li", element("a", h, href=f"#{n}")) for n, (h, _) in self._sections.items())
+        mark = element("a", Html(_asset("mark.svg")), element("span", "tilewright"), href="#top", class_="mark")
+        switch = element("button", "Auto", type="button", id="theme", title="Colours: auto, light, dark")
+        return element("nav", mark, element("ol", *links), switch, aria_label="Sections")
+
+    def _header(self) -> Html:
+        facts = join(element("div", element("dt", key), element("dd", value)) for key, value in self.facts)
+        subtitle = element("p", self.subtitle, class_="subtitle") if self.subtitle else ""
+        listed = element("dl", facts, class_="facts") if facts else ""
+        return element("header", element("h1", self.title), subtitle, listed, id="top")
+
+    def _bodies(self) -> list[Html]:
+        return [element("section", element("h2", h), b, id=n) for n, (h, b) in self._sections.items()]
+
+    def _footer(self) -> Html:
+        from tilewright import __version__
+
+        return element("footer", escape(f"Written by tilewright {__version__}. This file needs no network."))
+
+
+@cache
+def _policy() -> str:
+    """Nothing is fetched; only the page's own modules run, each by its hash."""
+    digests = (hashlib.sha256(_asset(name).encode()).digest() for name in _MODULES)
+    scripts = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {scripts}"

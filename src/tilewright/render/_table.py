@@ -1,0 +1,110 @@
+"""One description of a table, two faces: a sortable HTML table and a terminal table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.render._format import Kind, count_text, format_value
+from tilewright.render._markup import Html, element, escape
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Column", "print_table", "table"]
+
+_LEFT = ("text", "code")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    ===========  ================================================================================
+    ``heading``  what stands above it
+    ``kind``     how its values are written: text, code, count, bytes, seconds, ratio, percent, number
+    ``note``     a longer explanation (shown on hover)
+    ===========  ================================================================================
+
+    Numbers are right aligned and sort by value; ``None`` is a dash and sorts last.
+    """
+
+    heading: str
+    kind: Kind = "text"
+    note: str = ""
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[object]],
+    *,
+    caption: str = "",
+    limit: int = 2000,
+    empty: str = "nothing to show",
+) -> Html:
+    """A table that sorts on a click and, from twelve rows up, filters. At most ``limit`` rows are written.
+
+    A cell is a value (written by its column's kind, escaped) or :class:`Html`.
+    """
+    body = list(rows)
+    if not body:
+        return element("p", empty, class_="empty")
+    head = element("tr", *(_head(column) for column in columns))
+    lines = (element("tr", *(_cell(c, v) for c, v in zip(columns, row, strict=True))) for row in body[:limit])
+    inner = element("table", element("thead", head), element("tbody", *lines), class_="sortable")
+    above = element("figcaption", caption) if caption else ""
+    tail = f"{count_text(len(body) - limit)} more rows are left out here"
+    below = element("p", tail, class_="empty") if len(body) > limit else ""
+    filterable = "" if len(body) >= 12 else None
+    box = element("div", inner, class_="scroll", tabindex="0")
+    return element("figure", above, box, below, class_="table", data_filter=filterable)
+
+
+def _head(column: Column) -> Html:
+    css = None if column.kind in _LEFT else "number"
+    button = element("button", column.heading, type="button", title=column.note or None)
+    return element("th", button, class_=css, scope="col", aria_sort="none")
+
+
+def _cell(column: Column, value: object) -> Html:
+    text = value if isinstance(value, Html) else escape(format_value(value, column.kind))
+    if column.kind == "code" and value is not None:
+        text = element("code", text)
+    if column.kind in _LEFT:
+        return element("td", text)
+    return element("td", text, class_="number", data_sort=_sort_key(value))
+
+
+def _sort_key(value: object) -> str:
+    return "" if value is None or isinstance(value, str) else repr(float(value))  # type: ignore[arg-type]
+
+
+def print_table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str = "",
+    console: Console | None = None,
+) -> None:
+    """The same table on the terminal (stdout unless a rich console is given). NO_COLOR is obeyed; nothing is cut.
+
+    Away from a terminal the table is as wide as it needs to be, so that a pipe sees whole values.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = console or Console()
+    face = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        justify = "left" if column.kind in _LEFT else "right"
+        face.add_column(Text(column.heading), justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for row in rows:
+        face.add_row(*(Text(_plain(c, v)) for c, v in zip(columns, row, strict=True)))
+    width = None if console.is_terminal else max(console.width, console.measure(face).maximum)
+    console.print(face, width=width, crop=False, no_wrap=False)
+
+
+def _plain(column: Column, value: object) -> str:
+    return format_value(value, column.kind)
