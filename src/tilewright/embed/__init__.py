@@ -2,6 +2,7 @@
 
 from tilewright.embed._clicks import CRITEO_CARDINALITIES, Clicks, scale_vocabs
 from tilewright.embed._criteo import read_criteo
+from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._optimizers import SGD, Adagrad
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._synthetic import synthetic_criteo
@@ -14,9 +15,11 @@ __all__ = [
     "Adagrad",
     "Clicks",
     "Feature",
+    "HostBatch",
     "Limits",
     "Placement",
     "Stack",
+    "StackStats",
     "Stacking",
     "Table",
     "Topology",

@@ -83,6 +83,8 @@ class Feature:
 class Limits:
     """Bounds of a partition: the merged entries, and the distinct ids, that one source SparseCore has for one shard.
 
+    The first also sizes the buffers; a second one above the first never binds.
+
     >>> Limits(max_ids_per_partition=100, max_unique_ids_per_partition=60).max_ids_per_partition
     100
     """
@@ -92,10 +94,5 @@ class Limits:
 
     def __post_init__(self) -> None:
         """Refuse limits no partition could keep."""
-        ids = count(self.max_ids_per_partition, "max_ids_per_partition", "limits")
-        unique = count(self.max_unique_ids_per_partition, "max_unique_ids_per_partition", "limits")
-        if unique > ids:
-            what = f"max_unique_ids_per_partition = {unique} is above max_ids_per_partition = {ids}"
-            raise UsageError(what, where="limits", how="a partition never has more distinct ids than entries")
-        object.__setattr__(self, "max_ids_per_partition", ids)
-        object.__setattr__(self, "max_unique_ids_per_partition", unique)
+        for name in ("max_ids_per_partition", "max_unique_ids_per_partition"):
+            object.__setattr__(self, name, count(getattr(self, name), name, "limits"))
