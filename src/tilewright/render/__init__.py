@@ -12,6 +12,7 @@ from tilewright.render._blocks import (
     paragraph,
     side_by_side,
 )
+from tilewright.render._charts import Bar, Curve, bar_chart, line_chart
 from tilewright.render._format import (
     Kind,
     bytes_text,
@@ -23,16 +24,21 @@ from tilewright.render._format import (
 )
 from tilewright.render._markup import Html, element, escape, join
 from tilewright.render._page import Page
+from tilewright.render._svg import Drawing, text_width
 from tilewright.render._table import Column, print_table, table
 
 __all__ = [
+    "Bar",
     "Card",
     "Column",
+    "Curve",
+    "Drawing",
     "Html",
     "Kind",
     "Page",
     "Tone",
     "badge",
+    "bar_chart",
     "bytes_text",
     "cards",
     "code_block",
@@ -42,6 +48,7 @@ __all__ = [
     "escape",
     "format_value",
     "join",
+    "line_chart",
     "listing",
     "note",
     "paragraph",
@@ -51,4 +58,5 @@ __all__ = [
     "seconds_text",
     "side_by_side",
     "table",
+    "text_width",
 ]

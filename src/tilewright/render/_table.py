@@ -92,6 +92,7 @@ def print_table(
     Away from a terminal the table is as wide as it needs to be, so that a pipe sees whole values.
     """
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
@@ -102,8 +103,12 @@ def print_table(
         face.add_column(Text(column.heading), justify=justify, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
         face.add_row(*(Text(_plain(c, v)) for c, v in zip(columns, row, strict=True)))
-    width = None if console.is_terminal else max(console.width, console.measure(face).maximum)
-    console.print(face, width=width, crop=False, no_wrap=False)
+    width = console.width
+    if not console.is_terminal:
+        wide = console.options.update(max_width=100_000)
+        console.width = max(width, Measurement.get(console, wide, face).maximum)
+    console.print(face)
+    console.width = width
 
 
 def _plain(column: Column, value: object) -> str:

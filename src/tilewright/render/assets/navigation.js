@@ -7,7 +7,7 @@ const mark = () => {
   const line = window.innerHeight * 0.25;
   const atEnd = window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 2 && window.scrollY > 0;
   const passed = sections.filter((section) => section.getBoundingClientRect().top <= line);
-  const current = (atEnd ? sections.at(-1) : passed.at(-1)) ?? sections[0];
+  const current = window.scrollY <= 0 ? sections[0] : atEnd ? sections.at(-1) : passed.at(-1) ?? sections[0];
   for (const [name, link] of links) {
     if (name === current?.id) link.setAttribute("aria-current", "true");
     else link.removeAttribute("aria-current");
