@@ -1,6 +1,7 @@
 """Drawings are well-formed and to scale."""
 
 import math
+import random
 from xml.etree import ElementTree
 
 import pytest
@@ -45,17 +46,16 @@ def test_curves_stay_inside_the_frame():
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
 def test_ticks_enclose_and_are_few(low, span):
     ticks = _ticks(low, low + span)
-    if low + span == low:
-        return
-    slack = (ticks[1] - ticks[0]) * 1e-6
+    slack = (ticks[1] - ticks[0]) * 1e-6 + 1e-9 * abs(low)
     assert ticks[0] <= low + slack
     assert ticks[-1] >= low + span - slack
     assert 2 <= len(ticks) <= 9
 
 
-@given(st.integers(601, 3000), st.randoms(use_true_random=False))
-def test_thinning_keeps_the_extremes(count, random):
-    ys = [random.uniform(-10, 10) for _ in range(count)]
+@given(st.integers(601, 3000), st.integers(0, 99))
+def test_thinning_keeps_the_extremes(count, seed):
+    generator = random.Random(seed)
+    ys = [generator.uniform(-10, 10) for _ in range(count)]
     kept = _thin(list(enumerate(ys)))
     assert len(kept) <= 610
     assert min(y for _, y in kept) == min(ys)

@@ -133,7 +133,7 @@ def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round numbers that enclose low to high, about ``count`` of them."""
-    if low == high:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
         low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
