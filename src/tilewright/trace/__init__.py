@@ -1,1 +1,17 @@
-"""trace"""
+"""Typed events that engines emit, and their writers."""
+
+from tilewright.trace._events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
+from tilewright.trace._perfetto import perfetto_bytes, write_perfetto
+
+__all__ = [
+    "Args",
+    "Counter",
+    "Event",
+    "Instant",
+    "Recorder",
+    "Sink",
+    "Slice",
+    "Track",
+    "perfetto_bytes",
+    "write_perfetto",
+]
