@@ -1,1 +1,36 @@
-"""layout"""
+"""Where does element (i, j, ...) live? Index maps for tiled, lane, paged and sharded memories."""
+
+from tilewright.layout._bitcast import Relayout, is_bitcast, relayout
+from tilewright.layout._digits import Digit, Line
+from tilewright.layout._index_map import Axis, IndexMap, IndexRangeError
+from tilewright.layout._lanes import LaneLayout, lanes
+from tilewright.layout._paged import PagedLayout, paged
+from tilewright.layout._presets import predict, preset
+from tilewright.layout._sharded import ShardedLayout, mod_sharded
+from tilewright.layout._tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
+from tilewright.layout._types import dtype_name
+
+__all__ = [
+    "Axis",
+    "Digit",
+    "IndexMap",
+    "IndexRangeError",
+    "LaneLayout",
+    "Line",
+    "PagedLayout",
+    "Relayout",
+    "ShardedLayout",
+    "TensorLayout",
+    "TupleLayout",
+    "dtype_name",
+    "is_bitcast",
+    "lanes",
+    "mod_sharded",
+    "paged",
+    "parse",
+    "parse_prefix",
+    "predict",
+    "preset",
+    "relayout",
+    "tiled",
+]

@@ -1,0 +1,147 @@
+"""Is a reshape or a transpose free? And if not, what does it move?
+
+Two layouts hold the same bytes in the same places iff every element keeps its address. With a permutation p, b is
+reshape(transpose(a, p)), p read as numpy.transpose reads it. Decided on the maps' digit forms, exactly; where a map has
+none, by enumeration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.layout._chain import Chain, chain, first_difference
+from tilewright.layout._index_map import IndexMap
+
+__all__ = ["Relayout", "is_bitcast", "relayout"]
+
+_CHUNK = 1 << 20
+
+
+def _order(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
+    order = tuple(range(a.rank)) if permutation is None else tuple(int(p) for p in permutation)
+    if sorted(order) != list(range(a.rank)):
+        raise UsageError(f"permutation {order} is not an order of the {a.rank} dims of {a}")
+    if math.prod(a.shape) != math.prod(b.shape):
+        raise UsageError(f"{a} has {math.prod(a.shape)} elements, {b} has {math.prod(b.shape)}: not a reshape")
+    return order
+
+
+def _chains(layout: IndexMap, order: tuple[int, ...]) -> list[Chain] | None:
+    if layout.digits is None:
+        return None
+    found = [chain(line, layout.shape, order) for line in layout.digits.values()]
+    return None if any(c is None for c in found) else [c for c in found if c is not None]
+
+
+def _at(layout: IndexMap, order: tuple[int, ...], e: Any) -> np.ndarray[Any, Any]:
+    """Addresses of linear indices ``e`` over the dims read in ``order``."""
+    picked = np.unravel_index(e, tuple(layout.shape[d] for d in order)) if order else ()
+    ix = np.zeros((len(e), layout.rank), np.int64)
+    for place, dim in enumerate(order):
+        ix[:, dim] = picked[place]
+    if layout.origin:
+        ix += np.array(layout.origin, np.int64)
+    return layout.addresses(ix)
+
+
+def _difference(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> int | None:
+    """A linear index (of the transposed a) whose address differs, or None."""
+    count = a.num_elements
+    straight = tuple(range(b.rank))
+    chains_a, chains_b = _chains(a, order), _chains(b, straight)
+    if chains_a is not None and chains_b is not None:
+        for one, other in zip(chains_a, chains_b, strict=True):
+            found = first_difference(one, other, count)
+            if found is not None:
+                return found
+        return None
+    for start in range(0, count, _CHUNK):
+        e = np.arange(start, min(start + _CHUNK, count))
+        differs = np.nonzero((_at(a, order, e) != _at(b, straight, e)).any(axis=1))[0]
+        if len(differs):
+            return start + int(differs[0])
+    return None
+
+
+def _space(layout: IndexMap) -> int:
+    return int(getattr(layout, "memory_space", 0))
+
+
+def _outer_reason(a: IndexMap, b: IndexMap) -> str:
+    """Why the two cannot be the same bytes, whatever the elements do; empty if nothing stands against it."""
+    if _space(a) != _space(b):
+        return f"memory space S({_space(a)}) differs from S({_space(b)})"
+    if a.element_bits != b.element_bits:
+        return f"elements of {a.element_bits} bits differ from elements of {b.element_bits} bits"
+    if a.size_bytes != b.size_bytes:
+        return f"{a.size_bytes} bytes with padding differ from {b.size_bytes}"
+    extents = [tuple((x.name, x.extent) for x in m.axis_terms) for m in (a, b)]
+    return "" if extents[0] == extents[1] else f"axes {a.axes} differ from {b.axes}"
+
+
+@lru_cache(maxsize=65536)
+def _reason(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> str:
+    """Why b is not a bitcast of a; empty if it is."""
+    if outer := _outer_reason(a, b):
+        return outer
+    found = _difference(a, b, order) if a.num_elements else None
+    if found is None:
+        return ""
+    place_a, place_b = _at(a, order, np.array([found]))[0], _at(b, tuple(range(b.rank)), np.array([found]))[0]
+    index = tuple(int(i) for i in np.unravel_index(found, b.shape))
+    names = "/".join(a.axes)
+    old, new = ("/".join(map(str, p.tolist())) for p in (place_a, place_b))
+    return f"element {index} of the result moves from {names} {old} to {new}"
+
+
+def is_bitcast(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) -> bool:
+    """Whether b = reshape(transpose(a, permutation)) costs nothing: every element keeps its byte address.
+
+    Raises :class:`UsageError` where the element counts differ or the permutation is none. Exact.
+
+    >>> from tilewright.layout import parse
+    >>> is_bitcast(parse("f32[8,32,256]{2,1,0:T(8,128)}"), parse("f32[256,256]{1,0:T(8,128)}"))
+    True
+    >>> is_bitcast(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}"))
+    False
+    """
+    return not _reason(a, b, _order(a, b, permutation))
+
+
+@dataclass(frozen=True)
+class Relayout:
+    """What moving an array from layout ``a`` to layout ``b`` takes; bytes are 0 for a bitcast."""
+
+    a: IndexMap
+    b: IndexMap
+    permutation: tuple[int, ...]
+    bitcast: bool
+    reason: str
+    bytes_read: int
+    bytes_written: int
+
+    def apply(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
+        """Move a packed buffer of ``a`` into the layout ``b`` (padding becomes zero); returns the packed buffer."""
+        values = self.a.unpack(buffer).transpose(self.permutation).reshape(self.b.shape)
+        return self.b.pack(values, out)
+
+
+def relayout(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) -> Relayout:
+    """The cost of b = reshape(transpose(a, permutation)): nothing for a bitcast, else all padded bytes of both.
+
+    >>> from tilewright.layout import parse
+    >>> move = relayout(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}"))
+    >>> move.bitcast, move.bytes_read, move.bytes_written, move.reason
+    (False, 229376, 204800, '229376 bytes with padding differ from 204800')
+    """
+    order = _order(a, b, permutation)
+    reason = _reason(a, b, order)
+    read, written = (a.size_bytes, b.size_bytes) if reason else (0, 0)
+    return Relayout(a, b, order, not reason, reason, read, written)

@@ -1,0 +1,341 @@
+"""IndexMap: logical index -> address on named axes, by a short straight-line program.
+
+                     steps                        linearisation
+    (i, j, ...)  ------------->  coordinates  ------------------->  {"offset": 17}   or  {"npu": 3, "offset": 64}
+     bounds live here             Split, Pad, ...    per axis: sum of coordinate * stride
+
+Scalar and vectorised evaluation, the inverse, the sizes and the digit form are views of this one value. The inverse
+runs the program backwards and tests every bound, so that a place holds an index or is padding, nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout._digits import Digit, Line, dim_line, scale_line
+from tilewright.layout._linear import decode, decode_many, is_injective
+from tilewright.layout._notation import UNBOUNDED
+from tilewright.layout._steps import Step
+from tilewright.layout._types import numpy_dtype, type_bits
+
+__all__ = ["Axis", "IndexMap", "IndexRangeError"]
+
+_TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most; beyond, the program itself is run on the arrays
+
+
+class IndexRangeError(UsageError, IndexError):
+    """An index or an address outside the array."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One named axis: the sum of coordinate * stride over ``terms`` (coordinate, stride), in 0..extent-1."""
+
+    name: str
+    terms: tuple[tuple[int, int], ...]
+    extent: int
+
+
+@dataclass(frozen=True)
+class IndexMap:
+    """Where every element of an array lives.
+
+    ==============  =========================================================================
+    ``dtype``       XLA's name of the element type
+    ``shape``       logical sizes; a bounded dynamic dim counts as its bound
+    ``steps``       the program that turns an index into coordinates
+    ``axis_terms``  the linearisation of the coordinates, one :class:`Axis` per named axis
+    ``origin``      the first index of each dim (zeros, but for a segment of a larger tensor)
+    ``slot_bits``   bits one element takes in memory
+    ==============  =========================================================================
+
+    Offsets and axis values count elements, not bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    steps: tuple[Step, ...]
+    axis_terms: tuple[Axis, ...]
+    origin: tuple[int, ...] = ()
+    slot_bits: int = 0
+
+    # -- what it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The number of logical dims."""
+        return len(self.shape)
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes an element's address has."""
+        return tuple(axis.name for axis in self.axis_terms)
+
+    @cached_property
+    def _sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Sizes of the coordinates before the first step, and behind every step."""
+        found = [self.shape]
+        for step in self.steps:
+            found.append(step.sizes(found[-1]))
+        return tuple(found)
+
+    @cached_property
+    def physical_shape(self) -> tuple[int, ...]:
+        """Sizes with all padding: tile by tile for a one-axis map, (npus, offsets) and the like for several axes."""
+        self._require_static()
+        if len(self.axis_terms) == 1:
+            return self._sizes[-1]
+        return tuple(axis.extent for axis in self.axis_terms)
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the logical array."""
+        self._require_static()
+        return math.prod(self.shape)
+
+    @cached_property
+    def num_slots(self) -> int:
+        """Places for elements, padding included."""
+        self._require_static()
+        return math.prod(axis.extent for axis in self.axis_terms) if self.num_elements else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes in memory with all padding (a bounded dynamic dim counts as its bound)."""
+        return -(-self.num_slots * self.element_bits // 8)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of the elements alone."""
+        return -(-self.num_elements * min(self.element_bits, type_bits(self.dtype)) // 8)
+
+    @property
+    def element_bits(self) -> int:
+        """Bits one element takes in memory."""
+        return self.slot_bits or type_bits(self.dtype)
+
+    @property
+    def padding_ratio(self) -> float:
+        """size_bytes / data_bytes; 1.0 for an empty array."""
+        return self.size_bytes / self.data_bytes if self.data_bytes else 1.0
+
+    @cached_property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The numpy type of one element."""
+        return numpy_dtype(self.dtype)
+
+    def _require_static(self) -> None:
+        if UNBOUNDED in self.shape:
+            raise UnsupportedError(f"{self} has an unbounded dim '?', so it has no addresses", how="give a bound '<=n'")
+
+    # -- forward -------------------------------------------------------------------------------------------------
+
+    def _check(self, index: Sequence[int]) -> list[int]:
+        self._require_static()
+        if len(index) != self.rank:
+            raise IndexRangeError(f"{len(index)} indices for {self.rank} dims", where=str(self))
+        shifted = []
+        for dim, (value, size) in enumerate(zip(index, self.shape, strict=True)):
+            first = self.origin[dim] if self.origin else 0
+            if not first <= value < first + size:
+                what = f"index {value} is outside dim {dim}, which runs from {first} to {first + size - 1}"
+                raise IndexRangeError(what, where=str(self))
+            shifted.append(int(value) - first)
+        return shifted
+
+    def _axis_values(self, coordinates: Sequence[Any]) -> list[Any]:
+        values = coordinates
+        for step, sizes in zip(self.steps, self._sizes, strict=False):
+            values = step.forward(list(values), sizes)
+        return [sum((values[c] * stride for c, stride in axis.terms), start=0) for axis in self.axis_terms]
+
+    def address(self, *index: int) -> dict[str, int]:
+        """The place of one element on every axis, exact Python integers.
+
+        >>> from tilewright.layout import lanes
+        >>> lanes((2, 3, 4, 5), "f16", lanes=4, eu_bytes=64, start=2).address(0, 2, 0, 0)
+        {'npu': 0, 'offset': 32}
+        """
+        return dict(zip(self.axes, self._axis_values(self._check(index)), strict=True))
+
+    def offset(self, *index: int) -> int:
+        """The place of one element, counted in elements (maps with one axis).
+
+        >>> from tilewright.layout import parse
+        >>> parse("f32[3,5]{1,0:T(2,2)}").offset(2, 3)
+        17
+        """
+        if len(self.axis_terms) != 1:
+            raise UsageError(f"{self} has the axes {', '.join(self.axes)}", how="use .address(...)")
+        return int(self._axis_values(self._check(index))[0])
+
+    @cached_property
+    def _tables(self) -> list[list[np.ndarray[Any, Any]]] | None:
+        """Per axis and logical dim, the contribution of every index; None where the map is not a sum over dims."""
+        if self.digits is None or sum(self.shape) > _TABLE_ENTRIES:
+            return None
+        return [[_table(line, dim, size) for dim, size in enumerate(self.shape)] for line in self.digits.values()]
+
+    def addresses(self, indices: Any) -> np.ndarray[Any, Any]:
+        """Places of many elements: int64[..., rank] -> int64[..., axes], in the order of ``.axes``."""
+        self._require_static()
+        ix = np.asarray(indices)
+        if ix.dtype.kind not in "iu" or ix.ndim == 0 or ix.shape[-1] != self.rank:
+            raise UsageError(f"indices must be integers of shape [..., {self.rank}], got {ix.dtype}{list(ix.shape)}")
+        ix = ix.astype(np.int64, copy=False)
+        if self.origin:
+            ix = ix - np.array(self.origin, np.int64)
+        if self.rank and ix.size and (bool((ix < 0).any()) or bool((ix >= np.array(self.shape, np.int64)).any())):
+            bad = np.argwhere((ix < 0) | (ix >= np.array(self.shape, np.int64)))[0]
+            raise IndexRangeError(f"index {ix[tuple(bad)]} is outside dim {bad[-1]}", where=str(self))
+        out = np.empty((*ix.shape[:-1], len(self.axis_terms)), np.int64)
+        columns = [ix[..., d] for d in range(self.rank)]
+        if self._tables is not None and self.digits is not None:
+            for a, (line, tables) in enumerate(zip(self.digits.values(), self._tables, strict=True)):
+                out[..., a] = line.base
+                for table, column in zip(tables, columns, strict=True):
+                    if len(table) > 1:
+                        out[..., a] += table[column]
+            return out
+        for a, value in enumerate(self._axis_values(columns)):
+            out[..., a] = value
+        return out
+
+    def offsets(self, indices: Any) -> np.ndarray[Any, Any]:
+        """Places of many elements on a one-axis map: int64[..., rank] -> int64[...]."""
+        if len(self.axis_terms) != 1:
+            raise UsageError(f"{self} has the axes {', '.join(self.axes)}", how="use .addresses(...)")
+        found: np.ndarray[Any, Any] = self.addresses(indices)[..., 0]
+        return found
+
+    # -- backward ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def injective(self) -> bool:
+        """Whether no two elements share a place (free strides may overlap)."""
+        terms = [(axis.terms, self._sizes[-1]) for axis in self.axis_terms]
+        return all(is_injective([(sizes[c], s) for c, s in axis]) for axis, sizes in terms)
+
+    def _require_injective(self) -> None:
+        if not self.injective:
+            raise UsageError(f"{self} puts several elements in one place, so a place has no one index")
+
+    def index(self, *place: int) -> tuple[int, ...] | None:
+        """The element at a place (axis values in the order of ``.axes``), or None for padding.
+
+        >>> from tilewright.layout import parse
+        >>> tiled = parse("f32[3,5]{1,0:T(2,2)}")
+        >>> tiled.index(17), tiled.index(9)
+        ((2, 3), None)
+        """
+        self._require_static()
+        self._require_injective()
+        if len(place) != len(self.axis_terms):
+            raise IndexRangeError(f"{len(place)} values for the axes {', '.join(self.axes)}", where=str(self))
+        coordinates: list[int | None] = [None] * len(self._sizes[-1])
+        for axis, value in zip(self.axis_terms, place, strict=True):
+            if not 0 <= value < axis.extent:
+                what = f"{axis.name} {value} is outside the memory, which runs from 0 to {axis.extent - 1}"
+                raise IndexRangeError(what, where=str(self))
+            found = decode(int(value), [(self._sizes[-1][c], s) for c, s in axis.terms])
+            if found is None:
+                return None
+            for (c, _), digit in zip(axis.terms, found, strict=True):
+                coordinates[c] = digit
+        values, inside = self._backwards([c or 0 for c in coordinates])
+        if not inside:
+            return None
+        return tuple(int(v) + (self.origin[d] if self.origin else 0) for d, v in enumerate(values))
+
+    def _backwards(self, coordinates: list[Any]) -> tuple[list[Any], Any]:
+        inside: Any = True
+        for step, sizes in zip(reversed(self.steps), reversed(self._sizes[:-1]), strict=True):
+            coordinates, ok = step.inverse(coordinates, sizes)
+            inside = inside & ok
+        return coordinates, inside & all_positive(self.shape)
+
+    def indices(self, places: Any) -> np.ndarray[Any, Any]:
+        """The elements at many places: int64[..., axes] (or [...] for one axis) -> int64[..., rank], -1 for padding."""
+        self._require_static()
+        self._require_injective()
+        at = np.asarray(places, np.int64)
+        at = at[..., None] if len(self.axis_terms) == 1 and (at.ndim == 0 or at.shape[-1:] != (1,)) else at
+        coordinates: list[Any] = [np.zeros(at.shape[:-1], np.int64) for _ in self._sizes[-1]]
+        inside: Any = np.ones(at.shape[:-1], bool)
+        for a, axis in enumerate(self.axis_terms):
+            value = at[..., a]
+            inside &= (value >= 0) & (value < axis.extent)
+            digits, ok = decode_many(value, [(self._sizes[-1][c], s) for c, s in axis.terms])
+            inside &= ok
+            for (c, _), digit in zip(axis.terms, digits, strict=True):
+                coordinates[c] = digit
+        values, ok = self._backwards(coordinates)
+        inside = inside & ok
+        out = np.full((*at.shape[:-1], self.rank), -1, np.int64)
+        for d, value in enumerate(values):
+            out[..., d] = np.where(inside, value + (self.origin[d] if self.origin else 0), -1)
+        return out
+
+    # -- symbols -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def digits(self) -> dict[str, Line] | None:
+        """The normal form per axis, or None where none exists (a ``*`` that the tile does not divide).
+
+        >>> from tilewright.layout import parse
+        >>> [(d.dim, d.weight, d.div, d.mod) for d in parse("f32[3,5]{1,0:T(2,2)}").digits["offset"].digits]
+        [(1, 1, 1, 2), (0, 2, 1, 2), (1, 4, 2, 0), (0, 12, 2, 0)]
+        """
+        self._require_static()
+        lines: list[Line | None] = [dim_line(d, n) for d, n in enumerate(self.shape)]
+        for step, sizes in zip(self.steps, self._sizes, strict=False):
+            lines = step.digits(lines, sizes)
+        found = {}
+        for axis in self.axis_terms:
+            base, digits = 0, list[Digit]()
+            for c, stride in axis.terms:
+                line = lines[c]
+                if line is None:
+                    return None
+                scaled = scale_line(line, stride)
+                base += scaled.base
+                digits += scaled.digits
+            found[axis.name] = Line(base, tuple(sorted(digits, key=lambda d: (d.weight, d.dim, d.div))))
+        return found
+
+    # -- data, words and pictures (made elsewhere; imported when used) ---------------------------------------------
+
+    def pack(self, array: Any, out: Any = None, fill: Any = 0) -> np.ndarray[Any, Any]:
+        """The array as it lies in memory: 1-D, one slot per place (see :func:`tilewright.layout._pack.pack`)."""
+        from tilewright.layout._pack import pack
+
+        return pack(self, array, out, fill)
+
+    def unpack(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
+        """The logical array out of a packed buffer (see :func:`tilewright.layout._pack.unpack`)."""
+        from tilewright.layout._pack import unpack
+
+        return unpack(self, buffer, out)
+
+
+def all_positive(shape: tuple[int, ...]) -> bool:
+    """Whether an array of this shape has any element."""
+    return all(n > 0 for n in shape)
+
+
+def _table(line: Line, dim: int, size: int) -> np.ndarray[Any, Any]:
+    """What index 0..size-1 along ``dim`` adds to the axis."""
+    e = np.arange(size, dtype=np.int64)
+    table = np.zeros(size, np.int64)
+    for d in line.digits:
+        if d.dim == dim:
+            value = (e + d.shift) // d.div
+            table += d.weight * (value % d.mod if d.mod else value)
+    return table

@@ -1,0 +1,90 @@
+"""Linearisation: the value sum of c_k * stride_k with 0 <= c_k < size_k, and back.
+
+Row-major and tiled layouts have nested strides, where greedy division decodes a value. Free strides (an NPU's free
+mode) may interleave or overlap; there a bounded search over the strides, largest first, decides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["decode", "decode_many", "is_injective"]
+
+Terms = list[tuple[int, int]]  # (size, stride)
+
+
+def _ordered(terms: Terms) -> tuple[list[int], bool]:
+    """Terms by falling stride, and whether they nest (each stride is larger than all the smaller ones can reach)."""
+    order = sorted(range(len(terms)), key=lambda k: (-terms[k][1], k))
+    reach, nested = 0, True
+    for k in reversed(order):
+        size, stride = terms[k]
+        if size > 1:
+            nested &= stride > reach
+            reach += (size - 1) * stride
+    return order, nested
+
+
+def is_injective(terms: Terms) -> bool:
+    """Whether no two coordinate vectors share a value."""
+    order, nested = _ordered(terms)
+    if nested:
+        return True
+    live = [terms[k] for k in order if terms[k][0] > 1]
+    if any(stride == 0 for _, stride in live):
+        return False
+    reach = [sum((n - 1) * s for n, s in live[k:]) for k in range(len(live) + 1)]
+
+    def collides(k: int, rest: int, moved: bool) -> bool:
+        """Whether differences of terms k.. can bring ``rest`` to 0, with any term moved."""
+        if k == len(live):
+            return moved and rest == 0
+        size, stride = live[k]
+        low = max(1 - size, -(-(-rest - reach[k + 1]) // stride))
+        high = min(size - 1, (reach[k + 1] - rest) // stride)
+        return any(collides(k + 1, rest + d * stride, moved or d != 0) for d in range(low, high + 1))
+
+    return not collides(0, 0, False)
+
+
+def decode(value: int, terms: Terms) -> tuple[int, ...] | None:
+    """The coordinates with this value (terms must be injective), or None."""
+    order, _ = _ordered(terms)
+    found = [0] * len(terms)
+    live = [k for k in order if terms[k][0] > 1]
+    reach = [sum((terms[k][0] - 1) * terms[k][1] for k in live[i:]) for i in range(len(live) + 1)]
+
+    def search(i: int, rest: int) -> bool:
+        if i == len(live):
+            return rest == 0
+        size, stride = terms[live[i]]
+        low = max(0, -(-(rest - reach[i + 1]) // stride))
+        for c in range(min(size - 1, rest // stride), low - 1, -1):
+            found[live[i]] = c
+            if search(i + 1, rest - c * stride):
+                return True
+        return False
+
+    return tuple(found) if search(0, value) else None
+
+
+def decode_many(values: np.ndarray[Any, Any], terms: Terms) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
+    """:func:`decode` on an array: the coordinates and which values have any."""
+    order, nested = _ordered(terms)
+    digits = [np.zeros(values.shape, np.int64) for _ in terms]
+    if not nested:
+        found = [decode(int(v), terms) if v >= 0 else None for v in values.reshape(-1)]
+        for k in range(len(terms)):
+            digits[k] = np.array([0 if f is None else f[k] for f in found], np.int64).reshape(values.shape)
+        return digits, np.array([f is not None for f in found], bool).reshape(values.shape)
+    rest = values.copy()
+    ok = np.ones(values.shape, bool)
+    for k in order:
+        size, stride = terms[k]
+        if size > 1:
+            digits[k] = rest // stride
+            ok &= (digits[k] >= 0) & (digits[k] < size)
+            rest = rest - digits[k] * stride
+    return digits, ok & (rest == 0)
