@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 from tilewright.errors import UnsupportedError
 from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset
@@ -21,7 +22,7 @@ __all__ = ["MOVEMENT_OPS", "Movement", "array_layout", "movement", "place", "pla
 #: Operations whose work is to move data, by their HLO names.
 MOVEMENT_OPS = frozenset({"bitcast", "broadcast", "concatenate", "copy", "pad", "reshape", "slice", "transpose"})
 
-_PERMUTED = frozenset({"reshape", "transpose"})
+_REARRANGING = frozenset({"broadcast", "reshape", "transpose"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,14 @@ def movement(
     opcode: str,
     operands: Sequence[TensorLayout],
     result: TensorLayout,
-    permutation: Sequence[int] | None = None,
+    dimensions: Sequence[int] | None = None,
 ) -> Movement:
     """Bytes that ``opcode`` (HLO's or StableHLO's name) moves from ``operands`` to ``result``.
 
-    ``permutation`` is a transpose's, as ``numpy.transpose`` reads it. Every other opcode is taken to read its operands
-    and write its result. Raises UnsupportedError for layouts without a size (dynamic dims without a bound).
+    ``dimensions`` is the operation's attribute: a transpose's permutation (as ``numpy.transpose`` reads it), or the
+    dims of the result that a broadcast's operand becomes. A broadcast that repeats nothing is a reshape. Every opcode
+    but reshape, transpose and bitcast is taken to read its operands and write its result. Raises UnsupportedError for
+    layouts without a size (dynamic dims without a bound).
 
     >>> from tilewright.layout import parse
     >>> movement("reshape", [parse("f32[64,128]{1,0:T(8,128)}")], parse("f32[8,8,128]{2,1,0:T(8,128)}"))
@@ -71,10 +74,31 @@ def movement(
     name = plain_opcode(opcode)
     if name == "bitcast":
         return FREE
-    if name in _PERMUTED and bitcasts(operands[0], result, tuple(permutation) if permutation is not None else None):
-        return FREE
+    if name in _REARRANGING and operands and dimensions_fit(name, operands[0], result, dimensions):
+        if bitcasts(operands[0], result, permutation_of(name, dimensions)):
+            return FREE
     read = result.size_bytes if name == "slice" else sum(each.size_bytes for each in operands)
     return Movement(False, read, result.size_bytes)
+
+
+def dimensions_fit(name: str, a: TensorLayout, b: TensorLayout, dimensions: Sequence[int] | None) -> bool:
+    """Could this be a bitcast at all? A broadcast that repeats elements is none."""
+    if name == "broadcast":
+        return dimensions is not None and prod(a.shape) == prod(b.shape) and a.memory_space == b.memory_space
+    return a.memory_space == b.memory_space
+
+
+def permutation_of(name: str, dimensions: Sequence[int] | None) -> tuple[int, ...] | None:
+    """The transpose in an operation: its own permutation, or the one hidden in a broadcast's unsorted dims.
+
+    >>> permutation_of("broadcast", (2, 0)), permutation_of("broadcast", (0, 2)), permutation_of("reshape", ())
+    ((1, 0), None, None)
+    """
+    if name == "transpose" and dimensions is not None:
+        return tuple(dimensions)
+    if name == "broadcast" and dimensions is not None and list(dimensions) != sorted(dimensions):
+        return tuple(sorted(range(len(dimensions)), key=dimensions.__getitem__))
+    return None
 
 
 @lru_cache(maxsize=65536)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from tilewright.errors import ParseError
 from tilewright.hlo._hlo_scan import Scanner
+from tilewright.hlo._mlir_attributes import WITH_ATTRIBUTES, attributes_of
 from tilewright.hlo._mlir_locations import Locations
 from tilewright.hlo._mlir_types import xla_shape, xla_tuple
 from tilewright.hlo._program import Computation, Operation, Program, Source
@@ -264,8 +265,8 @@ class _Reader(Scanner):
             self._group(head, start)
         elif found[0] in "{[":
             self.at = start
-            inside = self.balanced()
-            if head.opcode in _CONTAINERS and not head.symbol and (symbol := _SYMBOL.search(inside)):
+            held = self.balanced()
+            if head.opcode in _CONTAINERS and not head.symbol and (symbol := _SYMBOL.search(held)):
                 head.symbol = symbol[1]
         elif found[0] in ")]}":
             raise self.fail(f"unexpected '{found[0]}'", start)
@@ -365,40 +366,13 @@ class _Reader(Scanner):
             done += int(number or 1)
         op_name, source = self._resolve(head.location)
         calls = (*head.calls, *((head.symbol,) if head.opcode == "call" else ()))
-        text = self.text[start : self.at] if head.opcode in _WITH_ATTRIBUTES else ""
         return Operation(
             *(names[0][0] if names else "", head.opcode, xla_tuple(types)),
-            *(tuple(head.operands), tuple(head.shapes), _needed(head.opcode, text)),
+            *(tuple(head.operands), tuple(head.shapes), self._attributes(head.opcode, start)),
             *(op_name, source, calls),
             line=head.line,
             root=head.opcode == "return",
         )
 
-
-_WITH_ATTRIBUTES = frozenset({"transpose", "broadcast_in_dim", "concatenate", "slice"})
-_DIMENSIONS = re.compile(
-    r"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimension)\s*=\s*(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|(\d+))"
-)
-_SLICE = re.compile(r"\[([\d:,\s]*)\]")
-_SLICE_KEYS = ("start_indices", "limit_indices", "strides")
-_SLICE_PART = re.compile(r"\b(start_indices|limit_indices|strides)\s*=\s*array<i64(?::([^<>]*))?>")
-
-
-def _needed(opcode: str, text: str) -> dict[str, str]:
-    """The attributes a report reads, in HLO's notation: ``dims = [1, 0]`` -> dimensions ``{1,0}``."""
-    if opcode == "slice":
-        return _slice(text)
-    found = _DIMENSIONS.search(text)
-    if found is None:
-        return {}
-    inside = next((group for group in found.groups() if group is not None), "")
-    return {"dimensions": "{" + inside.replace(" ", "") + "}"}
-
-
-def _slice(text: str) -> dict[str, str]:
-    if found := _SLICE.search(text):
-        return {"slice": "{" + ", ".join(f"[{part.strip()}]" for part in found[1].split(",") if part.strip()) + "}"}
-    parts = {key: [word.strip() for word in inside.split(",")] for key, inside in _SLICE_PART.findall(text)}
-    if len(parts) < 3:
-        return {}
-    return {"slice": "{" + ", ".join(f"[{':'.join(dim)}]" for dim in zip(*(parts[key] for key in _SLICE_KEYS))) + "}"}
+    def _attributes(self, opcode: str, start: int) -> dict[str, str]:
+        return attributes_of(opcode, self.text[start : self.at]) if opcode in WITH_ATTRIBUTES else {}

@@ -1,0 +1,96 @@
+"""Loading a program: the format is told by the content, never by a file's suffix."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from pathlib import Path
+
+from tilewright.errors import ParseError, UnsupportedError, UsageError
+from tilewright.hlo._hlo_reader import read_hlo
+from tilewright.hlo._mlir_reader import read_stablehlo
+from tilewright.hlo._program import Program
+
+__all__ = ["load"]
+
+_LEADING = re.compile(r"(?:\s++|//[^\n]*+|/\*.*?\*/)*+", re.S)
+_HLO = re.compile(r"HloModule\s")
+_STABLEHLO = re.compile(r'(?:module|func\.func|"builtin\.module"|"func\.func"|builtin\.module|[#!][\w.$]+\s*=)')
+_GZIP = b"\x1f\x8b"
+_BYTECODE = b"ML\xefR"
+_LARGEST = 2**31
+
+
+def load(source: str | bytes | Path) -> Program:
+    """Load a program from a path, from its text, or from a file's bytes (gzip is undone).
+
+    A ``str`` that holds a line break, or that begins like a program, is a text; any other is a path. Texts are HLO
+    (``HloModule ...``) or StableHLO (``module ...``). Raises UsageError for a file that cannot be read, ParseError for
+    a malformed text, UnsupportedError for a format that is understood but not read (bytecode, protos).
+
+    >>> load("HloModule m\\nENTRY e { ROOT p = f32[4] parameter(0) }").kind
+    'hlo'
+    """
+    if isinstance(source, bytes):
+        return _parse(_text(source, ""), "")
+    if isinstance(source, Path) or not ("\n" in source or _kind(source)):
+        return _parse(_text(_read(source), str(source)), str(source))
+    return _parse(source, "")
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read it: {reason}", where=str(path)) from None
+
+
+def _text(raw: bytes, where: str) -> str:
+    if raw.startswith(_GZIP):
+        raw = _unzipped(raw, where)
+    if raw.startswith(_BYTECODE):
+        raise UnsupportedError(
+            "this is MLIR bytecode (a portable artifact), which is not read yet", where=where, how="give its text"
+        )
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnsupportedError(
+            f"not a text (byte {error.start}); HLO protos are not read yet",
+            where=where,
+            how="give HLO or StableHLO text",
+        ) from None
+
+
+def _unzipped(raw: bytes, where: str) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
+            data = stream.read(_LARGEST)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"a damaged gzip file: {error}", where=where) from None
+    if len(data) == _LARGEST:
+        raise UnsupportedError("the unzipped text is larger than 2 GiB", where=where)
+    return data
+
+
+def _kind(text: str) -> str:
+    """``hlo``, ``stablehlo`` or "" by how the text begins."""
+    match = _LEADING.match(text)
+    start = match.end() if match else 0
+    return "hlo" if _HLO.match(text, start) else "stablehlo" if _STABLEHLO.match(text, start) else ""
+
+
+def _parse(text: str, where: str) -> Program:
+    kind = _kind(text)
+    if not kind:
+        match = _LEADING.match(text)
+        raise ParseError(
+            "neither HLO text ('HloModule ...') nor StableHLO text ('module ...')",
+            text=text,
+            column=match.end() if match else 0,
+            where=where,
+        )
+    return read_hlo(text, where) if kind == "hlo" else read_stablehlo(text, where)
