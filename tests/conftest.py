@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "data"
 SHARED = ROOT.parent / "shared"
+
+# Kernels compile on a first call and machines are shared, so a test's time says nothing about its truth.
+settings.register_profile("tilewright", deadline=None)
+settings.load_profile("tilewright")
 
 
 @pytest.fixture(scope="session")

@@ -14,13 +14,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout._digits import Digit, Line, dim_line, scale_line
-from tilewright.layout._linear import decode, decode_many, is_injective
+from tilewright.layout._linear import decode_many, is_injective, solutions
 from tilewright.layout._notation import UNBOUNDED
 from tilewright.layout._steps import Step
 from tilewright.layout._types import numpy_dtype, type_bits
@@ -220,8 +221,7 @@ class IndexMap:
     @cached_property
     def injective(self) -> bool:
         """Whether no two elements share a place (free strides may overlap)."""
-        terms = [(axis.terms, self._sizes[-1]) for axis in self.axis_terms]
-        return all(is_injective([(sizes[c], s) for c, s in axis]) for axis, sizes in terms)
+        return all(is_injective(self._terms(axis)) for axis in self.axis_terms)
 
     def _require_injective(self) -> None:
         if not self.injective:
@@ -239,20 +239,25 @@ class IndexMap:
         self._require_injective()
         if len(place) != len(self.axis_terms):
             raise IndexRangeError(f"{len(place)} values for the axes {', '.join(self.axes)}", where=str(self))
-        coordinates: list[int | None] = [None] * len(self._sizes[-1])
+        choices = []
         for axis, value in zip(self.axis_terms, place, strict=True):
             if not 0 <= value < axis.extent:
                 what = f"{axis.name} {value} is outside the memory, which runs from 0 to {axis.extent - 1}"
                 raise IndexRangeError(what, where=str(self))
-            found = decode(int(value), [(self._sizes[-1][c], s) for c, s in axis.terms])
-            if found is None:
-                return None
-            for (c, _), digit in zip(axis.terms, found, strict=True):
-                coordinates[c] = digit
-        values, inside = self._backwards([c or 0 for c in coordinates])
-        if not inside:
-            return None
-        return tuple(int(v) + (self.origin[d] if self.origin else 0) for d, v in enumerate(values))
+            choices.append(solutions(int(value), self._terms(axis)))
+        for picked in product(*choices):  # one choice at most, but for free strides
+            coordinates = [0] * len(self._sizes[-1])
+            for axis, values in zip(self.axis_terms, picked, strict=True):
+                for (c, _), value in zip(axis.terms, values, strict=True):
+                    coordinates[c] = value
+            index, inside = self._backwards(coordinates)
+            if inside:
+                return tuple(int(v) + (self.origin[d] if self.origin else 0) for d, v in enumerate(index))
+        return None
+
+    def _terms(self, axis: Axis) -> list[tuple[int, int]]:
+        """(size, stride) of an axis's coordinates."""
+        return [(self._sizes[-1][c], stride) for c, stride in axis.terms]
 
     def _backwards(self, coordinates: list[Any]) -> tuple[list[Any], Any]:
         inside: Any = True
@@ -272,16 +277,34 @@ class IndexMap:
         for a, axis in enumerate(self.axis_terms):
             value = at[..., a]
             inside &= (value >= 0) & (value < axis.extent)
-            digits, ok = decode_many(value, [(self._sizes[-1][c], s) for c, s in axis.terms])
-            inside &= ok
-            for (c, _), digit in zip(axis.terms, digits, strict=True):
+            found = decode_many(value, self._terms(axis))
+            if found is None:
+                return self._indices_by_table(at)
+            inside &= found[1]
+            for (c, _), digit in zip(axis.terms, found[0], strict=True):
                 coordinates[c] = digit
         values, ok = self._backwards(coordinates)
-        inside = inside & ok
-        out = np.full((*at.shape[:-1], self.rank), -1, np.int64)
+        return self._stack(values, inside & ok, at.shape[:-1])
+
+    def _stack(self, values: Sequence[Any], inside: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        out = np.full((*shape, self.rank), -1, np.int64)
         for d, value in enumerate(values):
             out[..., d] = np.where(inside, value + (self.origin[d] if self.origin else 0), -1)
         return out
+
+    def _indices_by_table(self, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The inverse by enumeration, for free strides that interleave."""
+        extents = tuple(axis.extent for axis in self.axis_terms)
+        if max(self.num_elements, self.num_slots) > _TABLE_ENTRIES:
+            raise UnsupportedError(f"{self} interleaves free strides and is too large to invert as a whole")
+        everything = np.stack(np.unravel_index(np.arange(self.num_elements), self.shape), -1)
+        owner = np.full(self.num_slots, -1, np.int64)
+        shift = np.array(self.origin, np.int64) if self.origin else 0
+        owner[np.ravel_multi_index(tuple(self.addresses(everything + shift).T), extents)] = np.arange(self.num_elements)
+        inside: Any = ((at >= 0) & (at < np.array(extents))).all(axis=-1)
+        linear = owner[np.ravel_multi_index(tuple(np.moveaxis(np.where(inside[..., None], at, 0), -1, 0)), extents)]
+        inside &= linear >= 0
+        return self._stack(np.unravel_index(np.maximum(linear, 0), self.shape), inside, at.shape[:-1])
 
     # -- symbols -------------------------------------------------------------------------------------------------
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tilewright.errors import UsageError
 from tilewright.layout._index_map import Axis, IndexMap
+from tilewright.layout._linear import is_injective
 from tilewright.layout._steps import Pad, Split
 from tilewright.layout._types import dtype_name, type_bits
 from tilewright.targets import LaneMemory, target
@@ -31,6 +33,13 @@ class LaneLayout(IndexMap):
     eu_bytes: int = 1
     start: int = 0
     mode: str = "free"
+
+    @cached_property
+    def injective(self) -> bool:
+        """Whether no two elements share a place; two channels of one NPU are a multiple of ``lane_count`` apart."""
+        batch, channels, height, width = self.shape
+        rows = (channels - 1) // self.lane_count + 1
+        return is_injective(list(zip((batch, rows, height, width), self.strides, strict=True)))
 
     def __str__(self) -> str:
         dims = ",".join(map(str, self.shape))

@@ -6,12 +6,14 @@ mode) may interleave or overlap; there a bounded search over the strides, larges
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-__all__ = ["decode", "decode_many", "is_injective"]
+__all__ = ["decode_many", "is_injective", "solutions"]
 
+Array = np.ndarray[Any, Any]
 Terms = list[tuple[int, int]]  # (size, stride)
 
 
@@ -49,36 +51,34 @@ def is_injective(terms: Terms) -> bool:
     return not collides(0, 0, False)
 
 
-def decode(value: int, terms: Terms) -> tuple[int, ...] | None:
-    """The coordinates with this value (terms must be injective), or None."""
+def solutions(value: int, terms: Terms) -> Iterator[tuple[int, ...]]:
+    """All coordinate vectors with this value (one at most where strides nest)."""
     order, _ = _ordered(terms)
     found = [0] * len(terms)
     live = [k for k in order if terms[k][0] > 1]
     reach = [sum((terms[k][0] - 1) * terms[k][1] for k in live[i:]) for i in range(len(live) + 1)]
 
-    def search(i: int, rest: int) -> bool:
+    def search(i: int, rest: int) -> Iterator[tuple[int, ...]]:
         if i == len(live):
-            return rest == 0
+            if rest == 0:
+                yield tuple(found)
+            return
         size, stride = terms[live[i]]
-        low = max(0, -(-(rest - reach[i + 1]) // stride))
-        for c in range(min(size - 1, rest // stride), low - 1, -1):
+        low = max(0, -(-(rest - reach[i + 1]) // stride)) if stride else 0
+        high = min(size - 1, rest // stride) if stride else size - 1
+        for c in range(high, low - 1, -1):
             found[live[i]] = c
-            if search(i + 1, rest - c * stride):
-                return True
-        return False
+            yield from search(i + 1, rest - c * stride)
 
-    return tuple(found) if search(0, value) else None
+    yield from search(0, value)
 
 
-def decode_many(values: np.ndarray[Any, Any], terms: Terms) -> tuple[list[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
-    """:func:`decode` on an array: the coordinates and which values have any."""
+def decode_many(values: Array, terms: Terms) -> tuple[list[Array], Array] | None:
+    """The coordinates of many values and which values have any; None where the strides do not nest."""
     order, nested = _ordered(terms)
-    digits = [np.zeros(values.shape, np.int64) for _ in terms]
     if not nested:
-        found = [decode(int(v), terms) if v >= 0 else None for v in values.reshape(-1)]
-        for k in range(len(terms)):
-            digits[k] = np.array([0 if f is None else f[k] for f in found], np.int64).reshape(values.shape)
-        return digits, np.array([f is not None for f in found], bool).reshape(values.shape)
+        return None
+    digits = [np.zeros(values.shape, np.int64) for _ in terms]
     rest = values.copy()
     ok = np.ones(values.shape, bool)
     for k in order:

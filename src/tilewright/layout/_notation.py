@@ -62,6 +62,11 @@ class TupleText:
 ShapeText = ArrayText | TupleText
 
 
+def _after_blanks(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
 class _Cursor:
     """A place in a text; every ``expect`` that fails names the column."""
 
@@ -70,8 +75,7 @@ class _Cursor:
         self.blanks()
 
     def blanks(self) -> None:
-        found = _BLANK.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+        self.at = _after_blanks(self.text, self.at)
 
     def fail(self, what: str, at: int | None = None, how: str = "") -> ParseError:
         return ParseError(what, text=self.text, column=self.at if at is None else at, how=how)
@@ -300,7 +304,9 @@ def _fast(text: str, start: int) -> tuple[ArrayText, int] | None:
         or max(dims, default=0) >= 10**18
     ):
         return None
-    return ArrayText(dtype, dims, (False,) * rank, order, tiles, memory_space=int(space or 0)), found.end()
+    return ArrayText(dtype, dims, (False,) * rank, order, tiles, memory_space=int(space or 0)), _after_blanks(
+        text, found.end()
+    )
 
 
 def read_shape(text: str, start: int = 0) -> tuple[ShapeText, int]:

@@ -101,7 +101,8 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     if dtype in _ML_DTYPES:
         import ml_dtypes
 
-        found = getattr(ml_dtypes, _ML_DTYPES[dtype], None)
+        found: Any = getattr(ml_dtypes, _ML_DTYPES[dtype], None)
         if found is not None:
-            return np.dtype(found)
+            of_ml_dtypes: np.dtype[Any] = np.dtype(found)
+            return of_ml_dtypes
     raise UsageError(f"numpy has no type for {dtype}")

@@ -1,0 +1,58 @@
+"""Random small layouts."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tilewright.layout import lanes, mod_sharded, paged, tiled
+
+
+@st.composite
+def tile_levels(draw, rank, combine=True):
+    """Up to three levels; a `*` only where the tile has no more dims than the array has."""
+    levels = []
+    for level in range(draw(st.integers(0, 3))):
+        width = draw(st.integers(1, min(3, rank + 1) if rank else 1))
+        tile = draw(st.lists(st.integers(1, 5), min_size=width, max_size=width))
+        if combine and level == 0 and 1 < width <= rank and draw(st.booleans()):
+            tile[draw(st.integers(0, width - 2))] = -1
+        levels.append(tuple(tile))
+    return levels
+
+
+@st.composite
+def tiled_layouts(draw, max_rank=4, combine=True):
+    shape = draw(st.lists(st.integers(1, 7), min_size=0, max_size=max_rank))
+    order = draw(st.permutations(range(len(shape))))
+    return tiled(shape, "s32", order, draw(tile_levels(len(shape), combine)))
+
+
+@st.composite
+def lane_layouts(draw):
+    shape = draw(st.tuples(*(st.integers(1, 5) for _ in range(4))))
+    count = draw(st.integers(1, 5))
+    mode = draw(
+        st.sampled_from(["aligned", "compact", "row_aligned"]) | st.tuples(*(st.integers(0, 12) for _ in range(4)))
+    )
+    return lanes(shape, "f16", lanes=count, eu_bytes=16, start=draw(st.integers(0, count - 1)), mode=mode)
+
+
+@st.composite
+def paged_layouts(draw):
+    rank = draw(st.integers(1, 3))
+    shape = draw(st.lists(st.integers(1, 7), min_size=rank, max_size=rank))
+    line = draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank))
+    page = [k * draw(st.integers(1, 3)) for k in line]
+    start = draw(st.none() | st.lists(st.integers(0, 9), min_size=rank, max_size=rank))
+    return paged(shape, "s8", page, line, draw(st.permutations(range(rank))), start)
+
+
+@st.composite
+def shard_layouts(draw):
+    shards = draw(st.integers(1, 9))
+    vocab, width = draw(st.integers(1, 60)), draw(st.integers(1, 10))
+    return mod_sharded(vocab, width, shards, draw(st.integers(0, 12)), draw(st.integers(0, 9)))
+
+
+def any_layouts():
+    return tiled_layouts() | lane_layouts() | paged_layouts() | shard_layouts()
