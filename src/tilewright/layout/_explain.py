@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.layout._index_map import Axis, IndexMap
 from tilewright.layout._lineage import dim_names, program_sizes, step_levels
+from tilewright.layout._linear import solutions
 from tilewright.layout._steps import Merge, Pad, Permute, Rotate, Split, Step, Unit
 from tilewright.layout._tiled import TensorLayout
 
@@ -62,7 +63,7 @@ def explain(layout: IndexMap, *index: int) -> str:
               tile (1,1), inside (0,1)
     together  (1,1,0,1) of (2,3,2,2)
     offset    (1*3+1)*4+1 = 17
-    place     element 17 of 24, byte 68 of 96
+    memory    slot 17 of 24, byte 68 of 96
     """
     return str(derive(layout, index))
 
@@ -70,21 +71,21 @@ def explain(layout: IndexMap, *index: int) -> str:
 def derive(layout: IndexMap, index: Sequence[int]) -> Derivation:
     """The derivation of an element's address."""
     address = layout.address(*index)  # checks the index
-    now, lines = _begin(layout, index)
-    sizes = program_sizes(layout)
+    states = _states(layout, index)
+    lines = _begin(layout, states[0])
     levels = step_levels(layout)
     for k, step in enumerate(layout.steps):
-        level = None if levels is None else levels[k]
-        before = now
-        now = _advance(step, now, sizes[k], level)
-        lines += [(_heading(layout, level), said) for said in _say(step, before, now)]
-        if levels is not None and level and (k + 1 == len(levels) or levels[k + 1] != level):
-            lines.append(("", _both_parts(now, level)))
-    lines = _without_repeats(lines)
+        level = levels[k] if levels else None
+        said = _say(step, states[k], states[k + 1], _part_names(layout))
+        lines += [(_heading(layout, level), sentence) for sentence in said]
+        if levels and level and levels[k + 1 : k + 2] != (level,):
+            lines.append(("", _both_parts(states[k + 1], level)))
+    now = states[-1]
+    lines = _in_columns(_without_repeats(lines))
     lines.append(("together", f"{_vector(c.value for c in now)} of {_vector(c.size for c in now)}"))
     expressions = {axis.name: _expression(axis, now) for axis in layout.axis_terms}
-    lines += [(name, f"{text} = {address[name]}") for name, text in expressions.items()]
-    lines.append(("place", _in_memory(layout, address)))
+    lines += [(name, _equation(text, address[name])) for name, text in expressions.items()]
+    lines.append(("memory", _in_memory(layout, address)))
     return Derivation(f"{layout}, element {_vector(index)}", tuple(lines), tuple(now), expressions, address)
 
 
@@ -93,39 +94,55 @@ def explain_place(layout: IndexMap, *place: int) -> str:
 
     >>> from tilewright.layout import parse
     >>> print(explain_place(parse("f32[3,5]{1,0:T(2,2)}"), 9))
-    f32[3,5]{1,0:T(2,2)}, offset 9: padding; no element of the array lies there
+    f32[3,5]{1,0:T(2,2)}, offset 9: padding
+    <BLANKLINE>
+    d1 = 2*2 + 1 = 5 would be outside 0..4
     """
     found = layout.index(*place)  # checks the place
     where = ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
     if found is None:
-        return f"{layout}, {where}: padding; no element of the array lies there"
+        return f"{layout}, {where}: padding\n\n{_why_padding(layout, place)}"
     return f"{layout}, {where}: element {_vector(found)}\n\n{explain(layout, *found)}"
 
 
 # -- the beginning ------------------------------------------------------------------------------------------------
 
 
-def _begin(layout: IndexMap, index: Sequence[int]) -> tuple[list[Coordinate], list[tuple[str, str]]]:
-    names = dim_names(layout)
-    lines: list[tuple[str, str]] = []
-    if layout.origin:
-        names = tuple(f"{n}-{first}" if first else n for n, first in zip(names, layout.origin, strict=True))
-        lines.append(("start", f"the segment begins at {_vector(layout.origin)} of its tensor"))
+def _states(layout: IndexMap, index: Sequence[int]) -> list[list[Coordinate]]:
+    """The coordinates of an element before the first step and behind every step."""
     first = layout.origin or (0,) * layout.rank
-    values = [value - low for value, low in zip(index, first, strict=True)]
-    now = [Coordinate(n, int(v), size) for n, v, size in zip(names, values, layout.shape, strict=True)]
+    names = (f"{n}-{low}" if low else n for n, low in zip(dim_names(layout), first, strict=True))
+    values = (int(value) - low for value, low in zip(index, first, strict=True))
+    states = [[Coordinate(n, v, size) for n, v, size in zip(names, values, layout.shape, strict=True)]]
+    levels = step_levels(layout)
+    for k, (step, sizes) in enumerate(zip(layout.steps, program_sizes(layout), strict=False)):
+        states.append(_advance(step, states[-1], sizes, levels[k] if levels else None))
+    return states
+
+
+def _begin(layout: IndexMap, now: list[Coordinate]) -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    if any(layout.origin):
+        lines.append(("start", f"the segment begins at {_vector(layout.origin)} of its tensor"))
     if not layout.rank:
         lines.append(("dims", "none: a single element"))
     elif not (layout.steps and isinstance(layout.steps[0], Permute) and len(layout.steps[0].order) == layout.rank):
         order = ", major to minor" if isinstance(layout, TensorLayout) and layout.rank > 1 else ""
         lines.append(("dims", _assignment(now) + order))
-    return now, lines
+    return lines
+
+
+def _part_names(layout: IndexMap) -> tuple[str, str]:
+    """What a cut makes of a coordinate: the names of its quotient and of its remainder."""
+    return {"npu": ("row", "NPU"), "shard": ("local row", "shard"), "page": ("block", "place")}.get(
+        layout.axes[0], ("tile", "place")
+    )
 
 
 def _heading(layout: IndexMap, level: int | None) -> str:
     if level and isinstance(layout, TensorLayout):
         return f"T({','.join('*' if t == -1 else str(t) for t in layout.tiles[level - 1])})"
-    return "dims" if level == 0 else "then"
+    return "dims" if level == 0 or not layout.rank else "steps"
 
 
 def _without_repeats(lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -135,6 +152,13 @@ def _without_repeats(lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
         kept.append(("" if heading == last else heading, text))
         last = heading or last
     return kept
+
+
+def _in_columns(lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Tabs become blanks, so that what follows them stands in one column."""
+    width = max((text.index("\t") for _, text in lines if "\t" in text), default=0)
+    split = ((heading, text.partition("\t")) for heading, text in lines)
+    return [(heading, f"{left:<{width}}    {right}" if tab else left) for heading, (left, tab, right) in split]
 
 
 # -- one step -----------------------------------------------------------------------------------------------------
@@ -154,7 +178,7 @@ def _tags(step: Step, now: list[Coordinate], level: int | None) -> list[tuple[st
         case Permute():
             return [tags[k] for k in step.order]
         case Unit():
-            return [*tags[: step.dim], ("1", 0), *tags[step.dim :]]
+            return [*tags[: step.dim], ("(new dim)", 0), *tags[step.dim :]]
         case Merge():
             (major, lev), (minor, _) = tags[step.dim], tags[step.dim + 1]
             return [*tags[: step.dim], (f"{_wrap(major)}*{now[step.dim + 1].size}+{minor}", lev), *tags[step.dim + 2 :]]
@@ -171,19 +195,19 @@ def _tags(step: Step, now: list[Coordinate], level: int | None) -> list[tuple[st
     return tags
 
 
-def _say(step: Step, before: list[Coordinate], after: list[Coordinate]) -> list[str]:
+def _say(step: Step, before: list[Coordinate], after: list[Coordinate], parts: tuple[str, str]) -> list[str]:
     """What a step does to this element; nothing where it does nothing."""
     match step:
         case Permute():
             return [_assignment(after) + ", major to minor"] if _first_order(before, after) else []
         case Unit():
-            return ["the tile has more dims than the array: a dim of size 1 is put before them"]
+            return ["the tile has more dims than the array: a new dim of size 1 is put before them"]
         case Merge():
             major, minor, whole = before[step.dim], before[step.dim + 1], after[step.dim]
             sum_ = f"{major.value}*{minor.size}+{minor.value} = {whole.value}"
             return [f"* combines {major.label} and {minor.label}: {sum_} of {major.size}*{minor.size} = {whole.size}"]
         case Split():
-            return [_cut(before[step.dim], after[step.dim], after[step.dim + 1])]
+            return [_cut(before[step.dim], after[step.dim], after[step.dim + 1], parts)]
         case Pad() if step.low:
             c = before[step.dim]
             return [
@@ -201,15 +225,48 @@ def _first_order(before: list[Coordinate], after: list[Coordinate]) -> bool:
     return all(c.level == 0 and " " not in c.label for c in before) and len(before) == len(after)
 
 
-def _cut(whole: Coordinate, number: Coordinate, inside: Coordinate) -> str:
-    equation = f"{whole.label}: {whole.value} = {number.value}*{inside.size} + {inside.value}"
+def _cut(whole: Coordinate, number: Coordinate, inside: Coordinate, parts: tuple[str, str]) -> str:
     many = f"{number.size} (ceil {whole.size}/{inside.size})" if whole.size % inside.size else f"{number.size}"
-    return f"{equation}    tile {number.value} of {many}, place {inside.value} of {inside.size}"
+    equation = f"{whole.label}: {whole.value} = {number.value}*{inside.size} + {inside.value}"
+    return f"{equation}\t{parts[0]} {number.value} of {many}, {parts[1]} {inside.value} of {inside.size}"
 
 
 def _both_parts(now: list[Coordinate], level: int) -> str:
     outer, inner = (_vector(c.value for c in now if (c.level == level) is side) for side in (False, True))
-    return f"tile {outer}, inside {inner}"
+    return f"{'tile' if level == 1 else 'outside'} {outer}, inside {inner}"
+
+
+# -- padding ------------------------------------------------------------------------------------------------------
+
+
+def _why_padding(layout: IndexMap, place: Sequence[int]) -> str:
+    """The bound that a place breaks, found by running the steps backwards."""
+    sizes = program_sizes(layout)
+    values: list[Any] = [0] * len(sizes[-1])
+    for axis, value in zip(layout.axis_terms, place, strict=True):
+        digits = next(solutions(value, [(sizes[-1][c], stride) for c, stride in axis.terms]), None)
+        if digits is None:
+            return f"{axis.name} {value} lies in a gap between the strides"
+        for (c, _), digit in zip(axis.terms, digits, strict=True):
+            values[c] = digit
+    states = _states(layout, layout.origin or (0,) * layout.rank)
+    for k in reversed(range(len(layout.steps))):
+        behind, step = values, layout.steps[k]
+        values, inside = step.inverse(values, sizes[k])
+        if not inside:
+            return _broken(step, states[k], behind, values)
+    return "the array has no elements"
+
+
+def _broken(step: Step, before: list[Coordinate], behind: list[Any], values: list[Any]) -> str:
+    dim = getattr(step, "dim", 0)
+    if isinstance(step, Unit):
+        return f"the dim of size 1 would have the index {behind[dim]}"
+    c = before[dim]
+    sum_ = f"{behind[dim]}*{step.tile} + {behind[dim + 1]}" if isinstance(step, Split) else f"{behind[dim]}"
+    if isinstance(step, Pad):
+        sum_ += f" - {step.low}"
+    return f"{c.label} = {sum_} = {values[dim]} would be outside 0..{c.size - 1}"
 
 
 # -- the end ------------------------------------------------------------------------------------------------------
@@ -232,8 +289,15 @@ def _expression(axis: Axis, coordinates: Sequence[Coordinate]) -> str:
     text = "0"
     for group in groups:
         inner = _nested([(str(c.value), c.size) for c in group])
-        text = _nested([(text, 0), (_wrap(inner), math.prod(c.size for c in group))])
+        if text == "0":
+            text = inner
+        else:
+            text = _nested([(text, 0), (_wrap(inner), math.prod(c.size for c in group))])
     return text
+
+
+def _equation(text: str, value: int) -> str:
+    return text if text == str(value) else f"{text} = {value}"
 
 
 def _nested(digits: list[tuple[str, int]]) -> str:
@@ -266,9 +330,9 @@ def _in_memory(layout: IndexMap, address: dict[str, int]) -> str:
     byte = f"byte {at // 8}" if at % 8 == 0 else f"bit {at % 8} of byte {at // 8}"
     total = -(-inner.extent * layout.element_bits // 8)
     if not outer:
-        return f"element {address[inner.name]} of {inner.extent}, {byte} of {total}"
+        return f"slot {address[inner.name]} of {inner.extent}, {byte} of {total}"
     where = ", ".join(f"{axis.name} {address[axis.name]} of {axis.extent}" for axis in outer)
-    return f"{where}; there element {address[inner.name]} of {inner.extent}, {byte} of {total}"
+    return f"{where}; there slot {address[inner.name]} of {inner.extent}, {byte} of {total}"
 
 
 def _vector(values: Any) -> str:

@@ -347,6 +347,24 @@ class IndexMap:
 
         return unpack(self, buffer, out)
 
+    def explain(self, *index: int) -> str:
+        """A derivation of one element's address (see :func:`tilewright.layout._explain.explain`)."""
+        from tilewright.layout._explain import explain
+
+        return explain(self, *index)
+
+    def to_svg(self) -> str:
+        """A picture of the layout (see :func:`tilewright.layout._picture.to_svg`)."""
+        from tilewright.layout._picture import to_svg
+
+        return to_svg(self)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """What a notebook shows: the picture, and the text where there is none."""
+        from tilewright.layout._picture import mimebundle
+
+        return mimebundle(self)
+
 
 def all_positive(shape: tuple[int, ...]) -> bool:
     """Whether an array of this shape has any element."""
