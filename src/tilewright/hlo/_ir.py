@@ -1,0 +1,99 @@
+"""The one door to MLIR and to JAX's private parts: parse, print, verify, serialise.
+
+Everything here that is not public in JAX is probed once; where a release has moved it, the error says which name is
+missing. Modules are always parsed anew from text: changing a module that JAX still holds would poison its caches.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from tilewright.errors import ParseError, UnsupportedError, UsageError
+
+__all__ = ["context", "ir", "module_bytes", "parse_module", "print_module", "verify_module"]
+
+_NEEDED = {
+    "jaxlib.mlir.ir": ("Module", "Operation", "RankedTensorType", "DenseI64ArrayAttr", "InsertionPoint", "MLIRError"),
+    "jax._src.interpreters.mlir": ("make_ir_context",),
+    "jax._src.export._export": ("_module_to_bytecode",),
+}
+
+
+@cache
+def _parts() -> dict[str, Any]:
+    """The modules of ``_NEEDED``, or an UnsupportedError that says what this JAX lacks."""
+    from importlib import import_module
+
+    found = {}
+    for name, members in _NEEDED.items():
+        try:
+            found[name] = import_module(name)
+        except ImportError as error:
+            raise UnsupportedError(
+                f"rewriting programs needs JAX, and {name} cannot be imported: {error}",
+                how="install the extra: pip install 'tilewright[jax]'",
+            ) from None
+        for member in members:
+            if not hasattr(found[name], member):
+                import jax
+
+                raise UnsupportedError(f"JAX {jax.__version__} has no {name}.{member}", how="jax 0.10 to 0.12 work")
+    return found
+
+
+class _Late:
+    """``jaxlib.mlir.ir``, imported when first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_parts()["jaxlib.mlir.ir"], name)
+
+
+ir: Any = _Late()
+
+
+@cache
+def context() -> Any:
+    """The MLIR context Tilewright keeps its clones in, with every dialect JAX emits."""
+    made = _parts()["jax._src.interpreters.mlir"].make_ir_context()
+    made.allow_unregistered_dialects = True
+    return made
+
+
+_PLACE = re.compile(r'"-":(\d+):(\d+): (.*)')
+
+
+def parse_module(text: str) -> Any:
+    """A new module from StableHLO text. Raises ParseError with line and column."""
+    with context():
+        try:
+            return ir.Module.parse(text)
+        except ir.MLIRError as error:
+            message = str(error)
+    if found := _PLACE.search(message):
+        line, column, what = int(found[1]), int(found[2]), found[3]
+        starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        at = starts[min(line, len(starts)) - 1] + column - 1
+        raise ParseError(f"not StableHLO: {what}", text=text, column=at)
+    raise UsageError(f"not a StableHLO module: {message.splitlines()[-1] if message else 'no reason given'}")
+
+
+def print_module(module: Any, locations: bool = False) -> str:
+    """The module's text, with source positions if asked for."""
+    return str(module.operation.get_asm(enable_debug_info=locations))
+
+
+def verify_module(module: Any) -> None:
+    """Raise UnsupportedError if MLIR's verifier finds the module ill-formed (a fault of a rewrite, never of the user)."""
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise UnsupportedError(f"the rewritten module does not verify: {error}".replace("\n", " ")) from None
+
+
+def module_bytes(module: Any) -> bytes:
+    """The module as the portable artifact that ``jax.export`` carries."""
+    with context():
+        made: bytes = _parts()["jax._src.export._export"]._module_to_bytecode(module)
+    return made

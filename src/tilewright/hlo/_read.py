@@ -1,0 +1,104 @@
+"""MLIR module -> graph: one Block per function, nested bodies included, nothing changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.hlo._graph import Block, Operation, Value
+from tilewright.hlo._ir import ir
+from tilewright.hlo._literal import Literal
+
+__all__ = ["MONOIDS", "read_functions"]
+
+#: Reduction bodies that are exactly one associative and commutative operation with an identity.
+MONOIDS = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"})
+_PREFIX = "stablehlo."
+
+
+class _Reader:
+    """Reads blocks, remembering which MLIR value became which Value."""
+
+    def __init__(self) -> None:
+        self.values: dict[Any, Value] = {}
+        self.types: dict[Any, tuple[tuple[int, ...] | None, str]] = {}
+        self.position = 0
+
+    def type_of(self, handle: Any) -> tuple[tuple[int, ...] | None, str]:
+        """Static shape and element type; shape None for whatever is not a plain static array."""
+        kind = handle.type
+        if kind not in self.types:
+            found: tuple[tuple[int, ...] | None, str] = (None, str(kind))
+            if isinstance(kind, ir.RankedTensorType):
+                plain = kind.has_static_shape and kind.encoding is None
+                found = (tuple(kind.shape) if plain else None, str(kind.element_type))
+            self.types[kind] = found
+        return self.types[kind]
+
+    def block(self, handle: Any, name: str, owner: Operation | None) -> Block:
+        block = Block(name, owner)
+        block.handle = handle
+        for argument in handle.arguments:
+            value = block.add_argument(*self.type_of(argument))
+            value.handle = argument
+            self.values[argument] = value
+        for each in handle.operations:
+            block.append(self.operation(each.operation))
+        return block
+
+    def operation(self, handle: Any) -> Operation:
+        name: str = handle.name
+        op = Operation(name.removeprefix(_PREFIX), [self.values[v] for v in handle.operands])
+        op.handle, op.read, op.position = handle, tuple(op.operands), self.position
+        self.position += 1
+        op.plain = not any("." in key for key in handle.attributes)
+        if reader := _ATTRIBUTES.get(op.name):
+            op.attributes = reader(handle)
+        for result in handle.results:
+            value = op.add_result(*self.type_of(result))
+            value.handle = result
+            self.values[result] = value
+        if "monoid" not in op.attributes:
+            for region in handle.regions:
+                op.blocks += [self.block(body, "", op) for body in region.blocks]
+        return op
+
+
+def _integers(handle: Any, name: str) -> tuple[int, ...]:
+    return tuple(ir.DenseI64ArrayAttr(handle.attributes[name]))
+
+
+def _reduce(handle: Any) -> dict[str, Any]:
+    """``dims``, and ``monoid`` for a reduction of one array whose body is exactly one monoid operation."""
+    found: dict[str, Any] = {"dims": _integers(handle, "dimensions")}
+    body = handle.regions[0].blocks[0]
+    operations = [each.operation for each in body.operations]
+    arguments = list(body.arguments)
+    if len(arguments) != 2 or len(operations) != 2:
+        return found
+    first, last = operations
+    monoid = first.name.removeprefix(_PREFIX)
+    operands = list(first.operands)
+    both = len(operands) == 2 and (operands == arguments or operands == arguments[::-1])
+    if monoid in MONOIDS and both and list(last.operands) == list(first.results) and len(first.attributes) == 0:
+        found["monoid"] = monoid
+    return found
+
+
+_ATTRIBUTES: dict[str, Any] = {
+    "broadcast_in_dim": lambda handle: {"dims": _integers(handle, "broadcast_dimensions")},
+    "transpose": lambda handle: {"permutation": _integers(handle, "permutation")},
+    "constant": lambda handle: {"literal": Literal(handle)},
+    "reduce": _reduce,
+}
+
+
+def read_functions(module: Any) -> list[Block]:
+    """A Block for the body of every function of the module, in order; each is named after its function."""
+    reader = _Reader()
+    bodies = []
+    for each in module.body.operations:
+        handle = each.operation
+        if handle.name == "func.func" and len(handle.regions[0].blocks) == 1:
+            name = ir.StringAttr(handle.attributes["sym_name"]).value
+            bodies.append(reader.block(handle.regions[0].blocks[0], name, None))
+    return bodies

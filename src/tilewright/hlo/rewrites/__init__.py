@@ -1,0 +1,39 @@
+"""The rewrites, one file each; a pipeline is a text such as ``inline,canonicalize,reduce-of-reshape``."""
+
+from tilewright.hlo.rewrites._base import LocalRewrite, Maker, Rewrite
+from tilewright.hlo.rewrites._pipeline import (
+    DEFAULT_PIPELINE,
+    REWRITES,
+    fixpoint,
+    format_pipeline,
+    parse_pipeline,
+    run_pipeline,
+)
+from tilewright.hlo.rewrites.canonicalize import Canonicalize
+from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
+from tilewright.hlo.rewrites.dead_code import DeadCode
+from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
+from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
+from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
+from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
+
+__all__ = [
+    "DEFAULT_PIPELINE",
+    "REWRITES",
+    "Canonicalize",
+    "CommonSubexpressions",
+    "DeadCode",
+    "Inline",
+    "LocalRewrite",
+    "Maker",
+    "ReduceOfReshape",
+    "ReduceOfTranspose",
+    "ReshapeOfBroadcast",
+    "ReshapeOfElementwise",
+    "Rewrite",
+    "fixpoint",
+    "format_pipeline",
+    "parse_pipeline",
+    "run_pipeline",
+]

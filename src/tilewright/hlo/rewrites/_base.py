@@ -1,0 +1,155 @@
+"""What a rewrite is: a frozen dataclass with a name, options as fields, and one sweep over a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from tilewright.hlo._graph import Block, Operation, Value, replace_value
+from tilewright.hlo._literal import Literal
+
+__all__ = ["ELEMENTWISE", "PURE", "LocalRewrite", "Maker", "Rewrite", "is_static"]
+
+#: Operations that act on each element alone, so that they commute with every reshape.
+ELEMENTWISE = frozenset(
+    """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
+    exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
+    power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
+    shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
+    chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh chlo.digamma
+    chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.lgamma chlo.next_after
+    chlo.polygamma chlo.sinh chlo.square chlo.tan chlo.zeta""".split()
+)
+
+#: Operations without effects that rewrites understand, make and may drop.
+PURE = ELEMENTWISE | {"broadcast_in_dim", "constant", "reduce", "reshape", "transpose"}
+
+
+def is_static(*values: Value) -> bool:
+    """Whether every value is an array of known shape without a dim of size 0."""
+    return all(v.shape is not None and 0 not in v.shape for v in values)
+
+
+class Maker:
+    """Makes operations for one place in a block; the obvious simplifications happen as they are made.
+
+    >>> block = Block()
+    >>> x = block.add_argument((8, 256), "f32")
+    >>> make = Maker(block)
+    >>> make.reshape(make.reshape(x, (8, 32, 8)), (8, 256)) is x
+    True
+    """
+
+    def __init__(self, block: Block, like: Operation | None = None) -> None:
+        self.block, self.like = block, like
+
+    def operation(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        shape: Sequence[int],
+        dtype: str,
+        attributes: dict[str, Any] | None = None,
+    ) -> Value:
+        """Any operation with one result."""
+        op = Operation(name, operands, attributes)
+        root = self.like
+        if root is not None:
+            op.like = root.like if root.handle is None and root.like is not None else root
+            op.position = root.position
+        self.block.append(op)
+        return op.add_result(tuple(shape), dtype)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """``value`` in another shape; reshapes do not pile up."""
+        source = value
+        while source.operation is not None and source.operation.name == "reshape":
+            source = source.operation.operands[0]
+            if not is_static(source):
+                source = value
+                break
+        if source.shape == tuple(shape):
+            return source
+        return self.operation("reshape", [source], shape, source.dtype)
+
+    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
+        """``numpy.transpose``; the identity makes nothing."""
+        assert value.shape is not None
+        if list(permutation) == list(range(len(permutation))):
+            return value
+        shape = [value.shape[d] for d in permutation]
+        return self.operation("transpose", [value], shape, value.dtype, {"permutation": tuple(permutation)})
+
+    def broadcast(self, value: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
+        """``broadcast_in_dim``; one that changes nothing makes nothing."""
+        if value.shape == tuple(shape) and list(dims) == list(range(len(dims))):
+            return value
+        return self.operation("broadcast_in_dim", [value], shape, value.dtype, {"dims": tuple(dims)})
+
+    def constant(self, element: str, dtype: str, shape: Sequence[int] = ()) -> Value:
+        """One repeated element, given as MLIR writes it."""
+        return self.operation("constant", [], shape, dtype, {"literal": Literal(element=element)})
+
+    def relaid(self, constant: Operation, shape: Sequence[int]) -> Value:
+        """A constant's elements in another shape."""
+        return self.operation("constant", [], shape, constant.result.dtype, dict(constant.attributes))
+
+    def convert(self, value: Value, dtype: str) -> Value:
+        """``value`` in another element type."""
+        assert value.shape is not None
+        return value if value.dtype == dtype else self.operation("convert", [value], value.shape, dtype)
+
+    def reduce(self, value: Value, init: Value, dims: Sequence[int], monoid: str) -> Value:
+        """Reduce ``dims`` of one array from ``init``."""
+        assert value.shape is not None
+        shape = [size for d, size in enumerate(value.shape) if d not in dims]
+        return self.operation(
+            "reduce", [value, init], shape, value.dtype, {"dims": tuple(sorted(dims)), "monoid": monoid}
+        )
+
+    def same(self, op: Operation, operands: Sequence[Value], shape: Sequence[int]) -> Value:
+        """The elementwise ``op`` on other operands of another shape."""
+        return self.operation(op.name, operands, shape, op.result.dtype, dict(op.attributes))
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One named step of a pipeline. ``str()`` prints it with the options that differ from their defaults."""
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+
+    def apply(self, block: Block) -> int:
+        """Rewrite the operations of ``block`` (not of nested ones); returns how many places changed."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        """``reduce-of-reshape`` or ``reduce-of-reshape{reassociate=false}``."""
+        changed = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
+        options = " ".join(f"{key}={str(value).lower()}" for key, value in changed)
+        return f"{self.name}{{{options}}}" if options else self.name
+
+
+@dataclass(frozen=True)
+class LocalRewrite(Rewrite):
+    """A rewrite that looks at one operation at a time and may give a new value for its only result."""
+
+    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+        """The value to use instead of ``op.result``, or None to leave it."""
+        raise NotImplementedError
+
+    def apply(self, block: Block) -> int:
+        """One sweep in order, new operations taking the place of the one they replace."""
+        count = 0
+        old, block.operations = block.operations, []
+        for op in old:
+            new = self.rewrite(op, Maker(block, op)) if len(op.results) == 1 and op.plain else None
+            if new is None:
+                block.append(op)
+                continue
+            replace_value(op.result, new)
+            op.drop()
+            count += 1
+        block.changed |= count > 0
+        return count

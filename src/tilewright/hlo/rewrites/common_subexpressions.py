@@ -1,0 +1,55 @@
+"""Equal operations on equal operands are computed once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.hlo._graph import Block, Operation, replace_value
+from tilewright.hlo.rewrites._base import PURE, Rewrite
+
+__all__ = ["CommonSubexpressions"]
+
+
+@dataclass(frozen=True)
+class CommonSubexpressions(Rewrite):
+    """Replace an operation by an earlier equal one (mean and variance compute the same mean twice)."""
+
+    name: ClassVar[str] = "common-subexpressions"
+    summary: ClassVar[str] = "compute equal operations once"
+
+    def apply(self, block: Block) -> int:
+        """One pass; operands are merged before their users, so one is enough."""
+        seen: dict[object, Operation] = {}
+        kept: list[Operation] = []
+        for op in block.operations:
+            key = _key(op)
+            first = seen.setdefault(key, op) if key is not None else op
+            if first is op:
+                kept.append(op)
+            else:
+                replace_value(op.result, first.result)
+                op.drop()
+        count = len(block.operations) - len(kept)
+        block.operations = kept
+        block.changed |= count > 0
+        return count
+
+
+def _key(op: Operation) -> object | None:
+    """Equal for operations that surely compute the same; None for those that are never merged."""
+    if op.name not in PURE or len(op.results) != 1 or not op.plain:
+        return None
+    if op.name == "reduce" and "monoid" not in op.attributes:
+        return None
+    own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
+    return op.name, tuple(map(id, op.operands)), own, op.result.shape, op.result.dtype, _lent(op)
+
+
+def _lent(op: Operation) -> str:
+    """The attributes that only MLIR knows (a comparison's direction, an accuracy), as text."""
+    origin = op if op.handle is not None else op.like
+    if origin is None or origin.handle is None or origin.name != op.name or op.attributes:
+        return ""
+    named = origin.handle.attributes
+    return "; ".join(f"{key} = {named[key]}" for key in named)

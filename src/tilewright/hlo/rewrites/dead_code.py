@@ -1,0 +1,32 @@
+"""What nobody uses and has no effect goes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.hlo._graph import Block, Operation
+from tilewright.hlo.rewrites._base import PURE, Rewrite
+
+__all__ = ["DeadCode"]
+
+
+@dataclass(frozen=True)
+class DeadCode(Rewrite):
+    """Drop pure operations without users."""
+
+    name: ClassVar[str] = "dead-code"
+    summary: ClassVar[str] = "drop operations nobody uses"
+
+    def apply(self, block: Block) -> int:
+        """One pass from the end, so that whole chains go."""
+        kept: list[Operation] = []
+        for op in reversed(block.operations):
+            if op.name in PURE and not any(value.users for value in op.results):
+                op.drop()
+            else:
+                kept.append(op)
+        count = len(block.operations) - len(kept)
+        block.operations = kept[::-1]
+        block.changed |= count > 0
+        return count

@@ -1,0 +1,131 @@
+"""Calls of private functions hide patterns (``jnp.var`` arrives as one): put their bodies in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tilewright.hlo._ir import ir
+
+__all__ = ["Inline"]
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Replace ``func.call`` of private one-block functions by their bodies, innermost first.
+
+    ``limit`` bounds the operations this may add, so that calls of calls cannot explode. Works on the MLIR module
+    itself (always a clone), before the graph is read.
+    """
+
+    name: ClassVar[str] = "inline"
+    summary: ClassVar[str] = "put the bodies of private functions in place of their calls"
+    limit: int = 1_000_000
+
+    def __str__(self) -> str:
+        """``inline`` or ``inline{limit=10}``."""
+        return self.name if self.limit == Inline.limit else f"{self.name}{{limit={self.limit}}}"
+
+    def apply_module(self, module: Any) -> int:
+        """Inline every call that can be; functions nobody refers to any more go. Returns how many calls went."""
+        with module.context, ir.Location.unknown(module.context):
+            functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in _functions(module)}
+            calls = {name: _calls(f) for name, f in functions.items()}
+            budget, count = self.limit, 0
+            for name in _innermost_first(calls):
+                for call in calls[name]:
+                    callee = functions.get(_callee(call))
+                    size = _inlinable(callee)
+                    if callee is not None and size and size <= budget:
+                        _expand(call, callee)
+                        budget, count = budget - size, count + 1
+            if count:
+                _drop_unused(module, functions)
+        return count
+
+
+def _functions(module: Any) -> list[Any]:
+    return [each.operation for each in module.body.operations if each.operation.name == "func.func"]
+
+
+def _walk(root: Any) -> list[Any]:
+    """Every operation inside ``root``, collected before anything changes."""
+    found, open_ = [], [root]
+    while open_:
+        for region in open_.pop().regions:
+            for block in region.blocks:
+                inner = [each.operation for each in block.operations]
+                found += inner
+                open_ += inner
+    return found
+
+
+def _calls(function: Any) -> list[Any]:
+    return [op for op in _walk(function) if op.name == "func.call"]
+
+
+def _callee(call: Any) -> str:
+    name: str = ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+    return name
+
+
+def _innermost_first(calls: dict[str, list[Any]]) -> list[str]:
+    """Functions in an order that expands a callee before its callers (the call graph of StableHLO has no cycles)."""
+    done: list[str] = []
+    seen: set[str] = set()
+    stack = [(name, False) for name in reversed(calls)]
+    while stack:
+        name, ready = stack.pop()
+        if ready:
+            done.append(name)
+        elif name not in seen and name in calls:
+            seen.add(name)
+            stack.append((name, True))
+            stack += [(_callee(call), False) for call in calls[name]]
+    return done
+
+
+def _inlinable(function: Any) -> int:
+    """How many operations a call of ``function`` would add, 0 if it may not be inlined."""
+    if function is None or "sym_visibility" not in function.attributes:
+        return 0
+    if ir.StringAttr(function.attributes["sym_visibility"]).value != "private":
+        return 0
+    if len(function.regions[0].blocks) != 1:
+        return 0
+    return len(function.regions[0].blocks[0].operations)
+
+
+def _expand(call: Any, function: Any) -> None:
+    body = function.regions[0].blocks[0]
+    inside = dict(zip(body.arguments, call.operands))
+    *inner, last = [each.operation for each in body.operations]
+    for op in inner:
+        with ir.InsertionPoint(call):
+            copy = op.clone()
+        for each in (copy.operation, *_walk(copy.operation)):
+            for index, value in enumerate(each.operands):
+                if value in inside:
+                    each.operands[index] = inside[value]
+        inside.update(zip(op.results, copy.operation.results))
+    for old, new in zip(call.results, last.operands):
+        old.replace_all_uses_with(inside[new])
+    call.erase()
+
+
+def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
+    """Erase private functions that no operation names any more."""
+    dead = True
+    while dead:
+        named = " ".join(
+            str(op.attributes[key])
+            for f in functions.values()
+            for op in _walk(f)
+            if op.name in ("func.call", "stablehlo.custom_call", "stablehlo.composite")
+            for key in op.attributes
+            if key in ("callee", "called_computations", "decomposition")
+        )
+        words = set(named.replace("[", " ").replace("]", " ").replace(",", " ").split())
+        dead = [name for name, f in functions.items() if f"@{name}" not in words and _inlinable(f)]
+        for name in dead:
+            functions.pop(name).erase()

@@ -1,0 +1,79 @@
+"""P1: reduce first what the reshape leaves alone, so that only the small rest is reshaped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.hlo._dims import plan_reduce
+from tilewright.hlo._graph import Operation, Value
+from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
+from tilewright.hlo.rewrites._monoid import NARROW, identity, is_identity, regroups
+
+__all__ = ["ReduceOfReshape"]
+
+
+@dataclass(frozen=True)
+class ReduceOfReshape(LocalRewrite):
+    """reduce(reshape(X)) -> reduce(reshape(reduce(X))), the patent's first rewrite.
+
+        [8,32,32,256] -> [8,32,32,32,8], sum over [1,2,4]      becomes
+        sum over [1,2], [8,256] -> [8,32,8], sum over [2]
+
+    The first reduction starts from the monoid's identity, the second from the user's init, so that the init counts
+    once. Sums and products of narrow floats are accumulated in f32. Left alone: reductions of several arrays, bodies
+    that are not exactly one monoid operation, shapes with dynamic or empty dims, and reshapes that free no dim.
+    """
+
+    name: ClassVar[str] = "reduce-of-reshape"
+    summary: ClassVar[str] = "P1: reduce the dims a reshape leaves alone before the reshape"
+    reassociate: bool = True
+
+    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+        """The two-stage form of a reduction of a reshape."""
+        if op.name != "reduce" or len(op.operands) != 2 or not is_static(*op.operands):
+            return None
+        if not regroups(op.attributes, op.operands[0], self.reassociate):
+            return None
+        return _over_unit_dims(op, make, self.reassociate) or _in_two_stages(op, make)
+
+
+def _in_two_stages(op: Operation, make: Maker) -> Value | None:
+    reshape = op.operands[0].operation
+    if reshape is None or reshape.name != "reshape" or not reshape.plain or not is_static(reshape.operands[0]):
+        return None
+    source, init = reshape.operands[0], op.operands[1]
+    assert source.shape is not None
+    assert reshape.result.shape is not None
+    plan = plan_reduce(source.shape, reshape.result.shape, op.attributes["dims"])
+    if plan is None:
+        return None
+    monoid, dtype = op.attributes["monoid"], source.dtype
+    if not plan.second:
+        return make.reshape(make.reduce(source, init, plan.first, monoid), plan.final)
+    wide = "f32" if monoid in ("add", "multiply") and NARROW.match(dtype) else dtype
+    first_init, second_init = _inits(init, monoid, wide, make)
+    small = make.reduce(make.convert(source, wide), first_init, plan.first, monoid)
+    reduced = make.reduce(make.reshape(small, plan.middle), second_init, plan.second, monoid)
+    return make.reshape(make.convert(reduced, dtype), plan.final)
+
+
+def _inits(init: Value, monoid: str, dtype: str, make: Maker) -> tuple[Value, Value]:
+    """The identity for the first stage and the user's init for the second, in ``dtype``."""
+    if init.dtype == dtype and is_identity(monoid, init, exact=False):
+        return init, init  # +0.0 for -0.0 too: the second stage adds +0.0 anyway
+    text = identity(monoid, dtype)
+    assert text is not None
+    return make.constant(text, dtype), make.convert(init, dtype)
+
+
+def _over_unit_dims(op: Operation, make: Maker, reassociate: bool) -> Value | None:
+    """A reduction over dims of size 1 from the identity only drops them."""
+    shape = op.operands[0].shape
+    assert shape is not None
+    assert op.result.shape is not None
+    if any(shape[d] != 1 for d in op.attributes["dims"]):
+        return None
+    if not is_identity(op.attributes["monoid"], op.operands[1], exact=not reassociate):
+        return None
+    return make.reshape(op.operands[0], op.result.shape)
