@@ -1,1 +1,27 @@
-"""hlo"""
+"""Programs: load, report their data movement, rewrite them, prove and run the result.
+
+Names that need jax are loaded when they are asked for: a report on a dump starts without it.
+"""
+
+from tilewright.hlo._cost import Movement, movement, place
+from tilewright.hlo._from_jax import from_jax
+from tilewright.hlo._load import load
+from tilewright.hlo._program import Computation, Operation, Program, Source
+from tilewright.hlo._report import report
+from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor
+
+__all__ = [
+    "Computation",
+    "Movement",
+    "MovementReport",
+    "MovementRow",
+    "Operation",
+    "PaddedTensor",
+    "Program",
+    "Source",
+    "from_jax",
+    "load",
+    "movement",
+    "place",
+    "report",
+]

@@ -74,9 +74,9 @@ def movement(
     name = plain_opcode(opcode)
     if name == "bitcast":
         return FREE
-    if name in _REARRANGING and operands and dimensions_fit(name, operands[0], result, dimensions):
-        if bitcasts(operands[0], result, permutation_of(name, dimensions)):
-            return FREE
+    fit = name in _REARRANGING and operands and dimensions_fit(name, operands[0], result, dimensions)
+    if fit and bitcasts(operands[0], result, permutation_of(name, dimensions)):
+        return FREE
     read = result.size_bytes if name == "slice" else sum(each.size_bytes for each in operands)
     return Movement(False, read, result.size_bytes)
 

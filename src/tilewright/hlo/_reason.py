@@ -1,8 +1,8 @@
 """Why an operation is, or is not, a bitcast: in words, with the dims and tiles responsible.
 
-The decision itself is ``tilewright.layout.is_bitcast``, which is exact. The words are found afterwards: dims are matched
-by runs of equal product, and the first of these that differs is named: the order of the elements, the tiles, a dim that
-is split or merged across a tile.
+The decision itself is ``tilewright.layout.is_bitcast``, which is exact. The words are found afterwards: dims are
+matched by runs of equal product, and the first of these that differs is named: the order of the elements, a dim that is
+split or merged across a tile, the tiles.
 """
 
 from __future__ import annotations
@@ -87,14 +87,20 @@ def _groups(before: Sequence[int], after: Sequence[int], permutation: tuple[int,
 
 def _order_reason(a: TensorLayout, b: TensorLayout, groups: list[_Group]) -> str:
     """Do the elements lie in another order, tiles apart?"""
-    if _physical(a, [g.before for g in groups]) == _physical(b, [g.after for g in groups]):
+    before, after = _physical(a, [g.before for g in groups]), _physical(b, [g.after for g in groups])
+    if before == after:
         return ""
+    apart = [g for number, g in enumerate(groups) if (number, True) not in before or (number, True) not in after]
+    if apart:
+        group = apart[0]
+        side = "before" if (groups.index(group), True) not in before else "after"
+        layout = a if side == "before" else b
+        return f"{_deed(a, b, group)}, which do not lie side by side in order in the layout {side}, {_order(layout)}"
     fastest_a, fastest_b = _fastest(a), _fastest(b)
-    before, after = f"dim {fastest_a} ({a.shape[fastest_a]})", f"dim {fastest_b} ({b.shape[fastest_b]})"
-    same = any(fastest_a == g.before[-1] and fastest_b == g.after[-1] for g in groups)
-    if same:
+    if any(fastest_a == g.before[-1] and fastest_b == g.after[-1] for g in groups):
         return f"the order of the slower dims changes: {_order(a)} becomes {_order(b)}"
-    return f"the order of the elements changes: {before} was the fastest, {after} is now"
+    was, now = f"dim {fastest_a} ({a.shape[fastest_a]})", f"dim {fastest_b} ({b.shape[fastest_b]})"
+    return f"the order of the elements changes: {was} was the fastest, {now} is now"
 
 
 def _physical(layout: TensorLayout, groups: list[tuple[int, ...]]) -> list[tuple[int, bool]]:
