@@ -1,30 +1,80 @@
-"""Sparse cores: tables, stacking, host preprocessing, lookup and update, planning."""
+"""Sparse cores: tables, stacking, host preprocessing, lookup and update, planning.
+
+The host side needs no jax; the device side (``init``, ``lookup``, ``update`` and their arrays) imports it on first use.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from tilewright.embed._clicks import CRITEO_CARDINALITIES, Clicks, scale_vocabs
 from tilewright.embed._criteo import read_criteo
 from tilewright.embed._host_batch import HostBatch, StackStats
+from tilewright.embed._inputs import COO
+from tilewright.embed._memory import SparseMemory, memory
 from tilewright.embed._optimizers import SGD, Adagrad
+from tilewright.embed._overflow import Agreement
+from tilewright.embed._preprocess import preprocess
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._synthetic import synthetic_criteo
 from tilewright.embed._tables import Feature, Limits, Table
 from tilewright.embed._topology import Topology
 
+if TYPE_CHECKING:
+    from tilewright.embed._device_batch import DeviceBatch, device_batch
+    from tilewright.embed._state import EmbeddingState, from_tables, init, tables
+    from tilewright.embed._step import lookup, update
+
 __all__ = [
+    "COO",
     "CRITEO_CARDINALITIES",
     "SGD",
     "Adagrad",
+    "Agreement",
     "Clicks",
+    "DeviceBatch",
+    "EmbeddingState",
     "Feature",
     "HostBatch",
     "Limits",
     "Placement",
+    "SparseMemory",
     "Stack",
     "StackStats",
     "Stacking",
     "Table",
     "Topology",
+    "device_batch",
+    "from_tables",
+    "init",
+    "lookup",
+    "memory",
+    "preprocess",
     "read_criteo",
     "scale_vocabs",
     "stack",
     "synthetic_criteo",
+    "tables",
+    "update",
 ]
+
+_DEVICE_SIDE = {
+    "DeviceBatch": "_device_batch",
+    "EmbeddingState": "_state",
+    "device_batch": "_device_batch",
+    "from_tables": "_state",
+    "init": "_state",
+    "lookup": "_step",
+    "tables": "_state",
+    "update": "_step",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _DEVICE_SIDE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_DEVICE_SIDE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
