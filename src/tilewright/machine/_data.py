@@ -1,0 +1,68 @@
+"""Where a run's rows come from: a click log on disk, or a seeded one with a planted signal."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.embed import Clicks, Feature, read_criteo, synthetic_criteo
+from tilewright.errors import UsageError
+
+__all__ = ["RunData", "load_data"]
+
+_EVALUATION_ROWS = 8192
+_MOST_ROWS = 1 << 21  # 2 Mi rows of 160 bytes: 320 MiB; a longer log is read up to here
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Rows to learn from and rows to judge by; ``held_out`` tells whether the two are disjoint."""
+
+    train: Clicks
+    evaluate: Clicks
+    held_out: bool
+    source: str
+
+    def training_batches(self, batch: int, steps: int) -> Iterator[Clicks]:
+        """``steps`` whole batches, going through the rows again as often as needed."""
+        return itertools.islice(itertools.chain.from_iterable(self._epochs(batch)), steps)
+
+    def _epochs(self, batch: int) -> Iterator[Iterator[Clicks]]:
+        while True:
+            yield self.train.batches(batch)
+
+
+def _whole(rows: Clicks, batch: int) -> Clicks:
+    return rows[: len(rows) // batch * batch]
+
+
+def _from_file(path: str, vocabs: Sequence[int], batch: int) -> RunData:
+    parts, count = [], 0
+    for part in read_criteo(path, vocabs):
+        parts.append(part)
+        count += len(part)
+        if count >= _MOST_ROWS:
+            break
+    rows = Clicks.join(parts)
+    if len(rows) < batch:
+        how = f"use --batch {max(1, len(rows) // 2)} or less, or a longer log"
+        raise UsageError(f"{len(rows)} rows are fewer than one batch of {batch}", where=path, how=how)
+    kept = min(_EVALUATION_ROWS, len(rows) // 5) // batch * batch
+    if not kept:  # too few rows to hold any back: judge by the rows it learns from, and say so
+        return RunData(_whole(rows, batch), _whole(rows, batch), held_out=False, source=str(Path(path).name))
+    return RunData(rows[: len(rows) - kept], rows[len(rows) - kept :], held_out=True, source=str(Path(path).name))
+
+
+def load_data(path: str | None, features: Sequence[Feature], batch: int, steps: int, seed: int = 0) -> RunData:
+    """Rows for ``steps`` batches of ``batch``; without a path, a seeded log whose ids follow a Zipf law.
+
+    Raises :class:`UsageError` for a missing, empty or malformed file and for one with fewer rows than a batch.
+    """
+    vocabs = [feature.table.vocab for feature in features]
+    if path is not None:
+        return _from_file(path, vocabs, batch)
+    train = synthetic_criteo(seed, min(steps * batch, _MOST_ROWS // batch * batch), vocabs)
+    kept = max(1, _EVALUATION_ROWS // batch) * batch
+    return RunData(train, synthetic_criteo(seed + 1, kept, vocabs), held_out=True, source=f"generated, seed {seed}")
