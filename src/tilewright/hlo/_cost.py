@@ -120,19 +120,34 @@ def array_layout(text: str) -> TensorLayout:
 def place(shape: tuple[int, ...], dtype: str, target: Target) -> TensorLayout:
     """Where ``target`` puts an array of ``shape`` and XLA ``dtype`` (``f32``, ``bf16``, ``pred``): its layout rule.
 
-    ``tpu`` predicts the compiler's dim order and tiles; ``tpu_default_order`` keeps the dims in order and tiles them;
-    ``linear`` is row-major. Raises UnsupportedError for a target with another rule.
+    ``tpu`` predicts the compiler's dim order and tiles; ``tpu_default_order`` keeps the dims in order and puts every
+    matrix into whole tiles of the vector registers, never smaller ones; ``linear`` is row-major. Raises
+    UnsupportedError for a target with another rule.
+
+    >>> from tilewright.targets import target
+    >>> str(place((256, 4, 8), "f32", target("vector8x128"))), str(place((256, 4, 8), "f32", target("tpu-v5e")))
+    ('f32[256,4,8]{2,1,0:T(8,128)}', 'f32[256,4,8]{0,2,1:T(8,128)}')
     """
     if target.layout_rule == "tpu":
         return predict("tpu", shape, dtype)
     if target.layout_rule == "tpu_default_order":
-        return preset("tpu", shape, dtype)
+        return _in_register_tiles(shape, dtype, target)
     if target.layout_rule == "linear":
         return array_layout(f"{dtype}[{','.join(map(str, shape))}]")
     raise UnsupportedError(
         f"target {target.name} lays arrays out by the rule '{target.layout_rule}', which knows no whole programs",
         how="name a tpu, vector or cpu target",
     )
+
+
+def _in_register_tiles(shape: tuple[int, ...], dtype: str, target: Target) -> TensorLayout:
+    """Dims in order under T(sublanes,lanes)(p,1), p values to a word; vectors, scalars and empty arrays as a TPU's."""
+    default = preset("tpu", shape, dtype)
+    vector = target.vector
+    if len(shape) < 2 or 0 in shape or vector is None:
+        return default
+    text = str(default)
+    return array_layout(re.sub(r":T\(\d+,\d+\)", f":T({vector.sublanes},{vector.lanes})", text, count=1))
 
 
 _MLIR = re.compile(r"(u|s|)i(\d+)$")
