@@ -37,7 +37,7 @@ class Products:
 
 class _Evaluator:
     def __init__(self) -> None:
-        self.found: list[Product] = []
+        self.found: list[tuple[Any, Any, Any]] = []
         self.batched = 0
 
     def run(self, jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
@@ -58,9 +58,8 @@ class _Evaluator:
     def equation(self, equation: Any, inputs: list[Any]) -> list[Any]:
         inner = _inner(equation)
         if inner is not None:
-            return self.run(inner.jaxpr, inner.consts, inputs)
-        subfuns, parameters = equation.primitive.get_bind_params(equation.params)
-        found = equation.primitive.bind(*subfuns, *inputs, **parameters)
+            return self.run(*_open(inner), inputs)
+        found = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
         results = list(found) if equation.primitive.multiple_results else [found]
         if equation.primitive.name == "dot_general":
             self.note(equation, inputs, results[0])
@@ -68,27 +67,39 @@ class _Evaluator:
 
     def note(self, equation: Any, inputs: list[Any], value: Any) -> None:
         (a_axes, b_axes), (a_batch, _) = equation.params["dimension_numbers"]
-        a, b = (np.asarray(x) for x in inputs)
+        a, b = inputs
         if a_batch or a.ndim != 2 or b.ndim != 2 or len(a_axes) != 1:
             self.batched += 1
             return
-        a, b = (a.T if a_axes[0] == 0 else a), (b.T if b_axes[0] == 1 else b)
-        name = f"[{a.shape[0]},{a.shape[1]}] @ [{b.shape[0]},{b.shape[1]}]"
-        self.found.append(Product(name, a, b, np.asarray(value)))
+        self.found.append((a.T if a_axes[0] == 0 else a, b.T if b_axes[0] == 1 else b, value))
 
 
 def _inner(equation: Any) -> Any:
     """The closed jaxpr of a call-like equation, or None."""
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         inner = equation.params.get(key)
-        if inner is not None and hasattr(inner, "jaxpr") and len(inner.jaxpr.invars) == len(equation.invars):
+        if inner is not None and len(_open(inner)[0].invars) == len(equation.invars):
             return inner
     return None
 
 
+def _open(closed: Any) -> tuple[Any, Any]:
+    """The jaxpr and its constants; newer jax keeps both in one object."""
+    return getattr(closed, "jaxpr", closed), getattr(closed, "consts", ())
+
+
 def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
-    """Every matrix product that ``fn(*arguments)`` computes, with its operands and XLA's value."""
+    """Every matrix product that ``fn(*arguments)`` computes, with its operands and XLA's value (one compilation)."""
     closed = jax.make_jaxpr(fn)(*arguments)
     evaluator = _Evaluator()
-    evaluator.run(closed.jaxpr, closed.consts, jax.tree_util.tree_leaves(arguments))
-    return Products(tuple(evaluator.found), evaluator.batched)
+
+    def tapped(*leaves: Any) -> list[tuple[Any, Any, Any]]:
+        evaluator.run(*_open(closed), leaves)
+        return evaluator.found
+
+    taken = jax.jit(tapped)(*jax.tree_util.tree_leaves(arguments))
+    return Products(tuple(_product(*map(np.asarray, parts)) for parts in taken), evaluator.batched)
+
+
+def _product(a: Any, b: Any, value: Any) -> Product:
+    return Product(f"[{a.shape[0]},{a.shape[1]}] @ [{b.shape[0]},{b.shape[1]}]", a, b, value)
