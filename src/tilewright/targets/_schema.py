@@ -62,7 +62,10 @@ class MatrixUnits:
 
 @dataclass(frozen=True)
 class SimtCore:
-    """A SIMT processing element with the tensor-multiply instruction ``mm``; latencies in cycles."""
+    """A SIMT processing element with the tensor-multiply instruction ``mm``; latencies in cycles.
+
+    ``l1_ways`` and ``l2_ways``: lines in a cache set, 0 for a fully associative cache.
+    """
 
     threads: int
     registers: int
@@ -78,6 +81,11 @@ class SimtCore:
     l1_ports: int
     l2_bytes_per_cycle: int
     dram_bytes_per_cycle: int
+    l1_ways: int = 0
+    l2_ways: int = 0
+    alu_latency: int = 1
+    dma_latency: int = 400
+    bcast_depth: int = 2
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,169 @@
+"""Every number of the machine, and every reading of an ambiguous paragraph, as a named field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.targets import SimtCore, target
+
+__all__ = ["READINGS", "MatrixUnitConfig", "Reading"]
+
+
+def _constants() -> SimtCore:
+    chip = target("simt").simt
+    assert chip is not None
+    return chip
+
+
+_SIMT = _constants()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One ambiguity: the question, the choices this machine performs, and those it understands but refuses."""
+
+    question: str
+    choices: tuple[Any, ...]
+    refused: tuple[Any, ...] = ()
+
+
+READINGS: dict[str, Reading] = {
+    "disjoint_sets": Reading("are loaders and compute threads different threads?", (False,), (True,)),
+    "group_order": Reading("which threads form a group of ka * kb?", ("consecutive", "strided")),
+    "ka_split": Reading("which columns does a thread of a ka group hold?", ("blocked", "interleaved")),
+    "kb_acc": Reading("which thread of a kb group adds and keeps the sum?", ("first", "last")),
+    "kb_mode": Reading("what does kb divide: the group's work or each thread's chunk?", ("chunk",), ("split",)),
+    "pred_scope": Reading("what does a false predicate stop?", ("loader", "compute", "both")),
+    "column_numbering": Reading("do skipped columns leave a gap in the product registers?", ("gap",), ("compact",)),
+    "on_error": Reading("what happens after an error, when the in-range work is done?", ("record", "raise", "warn")),
+    "offset_mode": Reading("a multi-dimensional offset: one register per dim, or one?", ("registers", "linear")),
+    "overflow": Reading("integer accumulation beyond 32 bits", ("wrap", "saturate")),
+    "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
+    "retention": Reading("t1: a cache set is full of retained lines", ("bypass", "evict")),
+    "slice_order": Reading("the order of folded slices of B (contract)", ("y-major",), ("z-major",)),
+    "math_issue": Reading("math issues of one instruction", ("step",), ("instruction",)),
+    "columns_per_step": Reading("columns of one part in one step", (1,)),
+    "kb_add_cycles": Reading("cycles of a kb transfer", (0,)),
+}
+
+
+@dataclass(frozen=True)
+class MatrixUnitConfig:
+    """The machine: sizes, latencies (cycles) and readings; :data:`READINGS` says what each reading decides.
+
+    ``loaders``: columns of one instruction unless ``setmm`` says otherwise (None: as many as threads).
+    ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
+    own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
+    ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters).
+    Raises :class:`UsageError` for a value out of range, :class:`UnsupportedError` for a reading not performed here.
+
+    >>> MatrixUnitConfig(threads=64).chunk(element_bytes=2)
+    4
+    """
+
+    threads: int = _SIMT.threads
+    registers: int = _SIMT.registers
+    predicates: int = _SIMT.predicates
+    uniform_registers: int = _SIMT.uniform_registers
+    loaders: int | None = None
+    a_bytes: int = _SIMT.a_bytes
+    acc_window: tuple[int, int] | None = None
+    line_bytes: int = _SIMT.line_bytes
+    l1_bytes: int = _SIMT.l1_bytes
+    l2_bytes: int = _SIMT.l2_bytes
+    l1_ways: int = _SIMT.l1_ways
+    l2_ways: int = _SIMT.l2_ways
+    loads_through_l1: bool = False
+    l1_latency: int = _SIMT.l1_latency
+    l2_latency: int = _SIMT.l2_latency
+    dram_latency: int = _SIMT.dram_latency
+    dma_latency: int = _SIMT.dma_latency
+    alu_latency: int = _SIMT.alu_latency
+    l1_ports: int = _SIMT.l1_ports
+    l2_bytes_per_cycle: int = _SIMT.l2_bytes_per_cycle
+    dram_bytes_per_cycle: int = _SIMT.dram_bytes_per_cycle
+    bcast_depth: int = _SIMT.bcast_depth
+    macs_per_thread_cycle: int | None = None
+    max_instructions: int = 10_000_000
+    disjoint_sets: bool = False
+    group_order: str = "consecutive"
+    ka_split: str = "blocked"
+    kb_acc: str = "first"
+    kb_mode: str = "chunk"
+    pred_scope: str = "loader"
+    column_numbering: str = "gap"
+    on_error: str = "record"
+    offset_mode: str = "registers"
+    overflow: str = "wrap"
+    float_order: str = "chunk"
+    retention: str = "bypass"
+    slice_order: str = "y-major"
+    math_issue: str = "step"
+    columns_per_step: int = 1
+    kb_add_cycles: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what the machine cannot be, and the readings it does not perform."""
+        for name in ("threads", "registers", "predicates", "uniform_registers", "max_instructions", "l1_ports"):
+            self._at_least(name, 1)
+        for name in ("l1_bytes", "l2_bytes", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "bcast_depth"):
+            self._at_least(name, 1)
+        for name in ("l1_ways", "l2_ways", "l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency"):
+            self._at_least(name, 0)
+        if self.macs_per_thread_cycle is not None:
+            self._at_least("macs_per_thread_cycle", 1)
+        if self.loaders is not None and not 1 <= self.loaders <= self.threads:
+            raise UsageError(f"loaders = {self.loaders} is not within 1..{self.threads} (threads)", where="config")
+        if self.a_bytes % 8 or not 8 <= self.a_bytes <= 64:
+            raise UsageError(f"a_bytes = {self.a_bytes} is not 8, 16, ... 64", where="config")
+        if self.line_bytes < 4 or self.line_bytes & (self.line_bytes - 1):
+            raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two of at least 4", where="config")
+        for level in ("l1", "l2"):
+            self._check_cache(level)
+        if self.acc_window is not None and not 0 <= self.acc_window[0] <= self.acc_window[1] <= self.registers:
+            raise UsageError(f"acc_window {self.acc_window} is not within 0..{self.registers}", where="config")
+        for name, reading in READINGS.items():
+            _check_reading(name, getattr(self, name), reading)
+
+    def _at_least(self, name: str, low: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise UsageError(f"{name} = {value!r} is not an integer of at least {low}", where="config")
+
+    def _check_cache(self, level: str) -> None:
+        lines, ways = getattr(self, f"{level}_bytes") // self.line_bytes, getattr(self, f"{level}_ways")
+        if lines < 1 or (ways and lines % ways):
+            how = "give whole sets of whole lines"
+            raise UsageError(f"{level}: {lines} lines do not make sets of {ways or lines}", where="config", how=how)
+
+    @property
+    def a_registers(self) -> int:
+        """Registers of A per thread and instruction: rA, rA+1 by default."""
+        return self.a_bytes // 4
+
+    @property
+    def default_columns(self) -> int:
+        """Columns of an ``mm`` before any ``setmm``."""
+        return self.threads if self.loaders is None else self.loaders
+
+    def chunk(self, element_bytes: int) -> int:
+        """Elements of A per thread and instruction (the specification's Le): 8, 4 or 2 by default."""
+        return self.a_bytes // element_bytes
+
+    def step_cycles(self, element_bytes: int) -> int:
+        """Cycles of one math issue."""
+        chunk = self.chunk(element_bytes)
+        return -(-chunk // (self.macs_per_thread_cycle or chunk))
+
+
+def _check_reading(name: str, value: Any, reading: Reading) -> None:
+    # Compared with the type: 1 == True must not pass for a choice.
+    known = [type(value) is type(each) and value == each for each in reading.choices]
+    if any(known):
+        return
+    how = f"this machine performs {', '.join(repr(each) for each in reading.choices)}"
+    if value in reading.refused or isinstance(value, int):
+        raise UnsupportedError(f"{name} = {value!r} ({reading.question})", where="config", how=how)
+    raise UsageError(f"{name} = {value!r} is not a known reading ({reading.question})", where="config", how=how)

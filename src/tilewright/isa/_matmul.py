@@ -1,0 +1,115 @@
+"""matmul: numpy arrays in, a real program run on the machine, value and counts out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._counts import Counts
+from tilewright.isa._emit import ACCUMULATORS, Plan, matmul_program
+from tilewright.isa._errors import ErrorRecord
+from tilewright.isa._machine import MatrixUnit
+from tilewright.isa._program import Program
+from tilewright.isa._segments import ELEMENT_TYPES, Memory
+from tilewright.layout import dtype_name
+from tilewright.trace import Event
+
+__all__ = ["MatmulResult", "matmul"]
+
+
+@dataclass
+class MatmulResult:
+    """``value`` [m, n] (int32 modulo 2^32, or float32) and what the run counted; ``program`` can be listed."""
+
+    value: np.ndarray[Any, Any]
+    counts: Counts
+    cycles: int
+    math_cycles: int
+    stalls: dict[str, int]
+    errors: tuple[ErrorRecord, ...]
+    program: Program
+    executed: int
+    trace: tuple[Event, ...]
+
+
+def _element_type(array: np.ndarray[Any, Any], name: str) -> str:
+    if array.ndim != 2:
+        raise UsageError(f"{name} has shape {list(array.shape)}", how="matmul takes two matrices")
+    dtype = dtype_name(array.dtype)
+    if dtype not in ELEMENT_TYPES:
+        raise UsageError(f"{name} has elements of type {array.dtype}", how=f"one of {', '.join(ELEMENT_TYPES)}")
+    return dtype
+
+
+def _type_and_signs(type_a: str, type_b: str) -> tuple[str, str]:
+    """What follows ``mm``: ('8', '.sa.ub') for s8 by u8, ('bf16', '') for bf16."""
+    integers = type_a[0] in "su" and type_b[0] in "su"
+    if not integers and type_a != type_b:
+        raise UsageError(f"A is {type_a}, B is {type_b}", how="both of one float type, or integers of one width")
+    if not integers:
+        return type_a, ""
+    if type_a[1:] != type_b[1:]:
+        raise UsageError(f"A is {type_a}, B is {type_b}: different widths", how="convert one of them")
+    return type_a[1:], f".{type_a[0]}a.{type_b[0]}b"
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    config: MatrixUnitConfig | None = None,
+    ka: int = 1,
+    kb: int = 1,
+    transpose_b: bool = False,
+    order: str = "k_outer",
+    columns: int | None = None,
+    page: Sequence[int] | None = None,
+    line: Sequence[int] | None = None,
+    trace: bool = False,
+) -> MatmulResult:
+    """a[m, k] @ b[k, n] by the ``mm`` instruction.
+
+    Types and signs follow the arrays: 8, 16 and 32-bit integers (signs may differ, widths not), f16, bf16, f32. The
+    value is int32 modulo 2^32 or float32, and is a @ b whichever way B is stored: ``transpose_b`` stores it row-major
+    and walks it with ``t1``; otherwise columns are contiguous (``t0``). ``ka`` threads share a row's columns, ``kb``
+    every dot product. ``order``: k_outer (all columns a K round) or column_outer (one column over all of K).
+    ``columns`` per instruction: default min(loaders, ka * 256); beyond ka * 256 registers run out, which the machine
+    records in ``.errors``, and those columns stay 0. ``page``, ``line``: of B's segment, in elements per dim of B as
+    it is stored. Raises :class:`UsageError` for arrays and options that do not fit.
+
+    >>> result = matmul(np.ones((2, 3), np.int8), np.full((3, 2), 2, np.int8))
+    >>> result.value.tolist(), result.counts.instructions
+    ([[6, 6], [6, 6]], 1)
+    """
+    config = config or MatrixUnitConfig()
+    a, b = np.asarray(a), np.asarray(b)
+    type_a, type_b = _element_type(a, "A"), _element_type(b, "B")
+    if a.shape[1] != b.shape[0]:
+        raise UsageError(f"A is {list(a.shape)} and B is {list(b.shape)}", how="columns of A and rows of B must agree")
+    written, signs = _type_and_signs(type_a, type_b)
+    (m, k), n = a.shape, b.shape[1]
+    per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else columns
+    plan = Plan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
+    program = matmul_program(plan)
+    out = np.zeros((m, n), np.int32 if signs else np.float32)
+    memory = Memory()
+    if out.size and k:
+        memory.add("A", a)
+        memory.add("B", b if transpose_b else b.T, page=page, line=line)
+        memory.add("C", out)
+    run = MatrixUnit(config).run(program, memory, trace=trace)
+    return MatmulResult(
+        value=run.tensor("C") if len(memory) else out,
+        counts=run.counts,
+        cycles=run.cycles,
+        math_cycles=run.math_cycles,
+        stalls=run.stalls,
+        errors=run.errors,
+        program=program,
+        executed=run.executed,
+        trace=run.trace,
+    )

@@ -1,0 +1,157 @@
+"""Addresses, and the per-thread loads and stores that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa._alu import count_of, number, spans, threads_on
+from tilewright.isa._control import settle
+from tilewright.isa._program import Address, Instruction
+from tilewright.isa._segments import Segment
+from tilewright.isa._state import MachineState
+
+__all__ = ["HANDLERS", "coordinates", "offset_registers", "places", "walk_elements"]
+
+Array = np.ndarray[Any, Any]
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+
+
+def offset_registers(state: MachineState, segment: Segment) -> int:
+    """Registers an address takes from rfO: one per dim, or one (``offset_mode='linear'``)."""
+    return 1 if state.config.offset_mode == "linear" else len(segment.sizes)
+
+
+def coordinates(state: MachineState, segment: Segment, address: Address, n: int) -> Array:
+    """int64[n, D], d1 first: what the first ``n`` threads' offset registers and the immediate say."""
+    if state.config.offset_mode == "linear":
+        # One number in the mixed radix of the sizes; the last dim takes what is left, so too large stays too large.
+        rest = state.registers[:n, address.offset].astype(np.int64) + address.immediate
+        at = np.empty((n, len(segment.sizes)), np.int64)
+        for d, size in enumerate(segment.sizes[:-1]):
+            rest, at[:, d] = np.divmod(rest, size)
+        at[:, -1] = rest
+        return at
+    at = state.registers[:n, address.offset : address.offset + len(segment.sizes)].astype(np.int64)
+    at[:, 0] += address.immediate
+    return at
+
+
+def walk_elements(segment: Segment, at: Array, counts: Array, most: int, dim: int, stride: int = 1) -> Array:
+    """int64[n, most]: place of every element in the segment's pages; -1 outside the segment, -2 on an absent page."""
+    from tilewright.isa._traffic_kernels import walk
+
+    found = np.empty((len(at), most), np.int64)
+    shape, tables = (segment.sizes, segment.starts), (segment.pages_of, segment.offsets_of)
+    walk(at, counts, shape, tables, segment.map.page_elements, segment.table.phys, dim, stride, found)
+    return found
+
+
+def places(segment: Segment, elements: Array) -> Array:
+    """Where elements stand in the store, counted in elements, by the page table; anything for negative ones."""
+    pages, offsets = np.divmod(np.maximum(elements, 0), segment.map.page_elements)
+    at: Array = np.take(segment.table.phys, pages) // segment.element_bytes + offsets
+    return np.maximum(at, 0)
+
+
+def _elements(state: MachineState, instruction: Instruction) -> tuple[Segment, Array, Array] | str:
+    """(segment, elements [threads, per thread], threads on) of a load or store, or the kind of error."""
+    register, address = instruction.operands[:2]
+    assert isinstance(address, Address)
+    segment = state.segment(address.segment)
+    if segment is None:
+        return "unknown_segment"
+    count = count_of(state, instruction, 2)
+    most = max(0, int(np.max(count)))
+    limit = state.config.registers
+    if number(register) + most > limit or address.offset + offset_registers(state, segment) > limit:
+        return "operand_out_of_range"
+    dim = int(instruction.suffix("t") or 0)
+    if dim >= len(segment.sizes):
+        return "type_mismatch"
+    on = threads_on(state, instruction)
+    per_word = 4 // segment.element_bytes
+    counts = np.where(on, count, 0) * per_word
+    at = coordinates(state, segment, address, state.config.threads)
+    stride = int(instruction.suffix("s") or 1)
+    return segment, walk_elements(segment, at, counts, most * per_word, dim, stride), on
+
+
+def _faults(elements: Array) -> list[tuple[str, int, int]]:
+    """One record for every thread that met an absent page."""
+    return [("page_fault", int(thread), -1) for thread in np.flatnonzero((elements == -2).any(axis=1))]
+
+
+def _wait_for_pages(state: MachineState, segment: Segment) -> None:
+    ready = settle(state, segment)
+    state.clock.stalls["page"] += max(0, ready - state.clock.issue)
+    state.clock.issue = max(state.clock.issue, ready)
+
+
+def _cost(state: MachineState, instruction: Instruction, segment: Segment, elements: Array, words: int) -> None:
+    register, address = instruction.operands[:2]
+    assert isinstance(address, Address)
+    lines = np.where(elements >= 0, places(segment, elements) * segment.element_bytes // state.config.line_bytes, -1)
+    requests = int(np.count_nonzero((lines[:, 1:] != lines[:, :-1]) & (lines[:, 1:] >= 0)))
+    requests += int(np.count_nonzero(lines[:, :1] >= 0))
+    if state.config.loads_through_l1 and instruction.name == "ld":
+        from tilewright.isa._traffic_kernels import touch_lines
+
+        touch_lines(lines.reshape(-1), state.l1.arrays(), state.l2.arrays())
+    clock, data = state.clock, state.clock.span("r", number(register), words)
+    reads = [clock.span("ur", address.segment), clock.span("r", address.offset, offset_registers(state, segment))]
+    reads += spans(state, instruction, instruction.operands[2:])
+    load = instruction.name == "ld"
+    written = [data] if load and words else []
+    clock.transfer(instruction.name, reads if load else [*reads, data], written, requests)
+
+
+def _ld(state: MachineState, instruction: Instruction) -> None:
+    # operands
+    found = _elements(state, instruction)
+    if isinstance(found, str):
+        state.clock.step("control", "ld", (), ())
+        state.record(instruction, [(found, -1, -1)])
+        return
+    segment, elements, _ = found
+    _wait_for_pages(state, segment)
+    # operation
+    word = _WORDS[segment.element_bytes]
+    first, words = number(instruction.operands[0]), elements.shape[1] * segment.element_bytes // 4
+    there = elements >= 0
+    values = state.view(word)[places(segment, elements)]
+    # result
+    window = np.ascontiguousarray(state.registers[:, first : first + words])
+    np.copyto(window.view(word), values, where=there)
+    state.registers[:, first : first + words] = window
+    # cost
+    state.counts.a_bytes_loaded += int(np.count_nonzero(there)) * segment.element_bytes
+    _cost(state, instruction, segment, elements, words)
+    state.record(instruction, _faults(elements))
+
+
+def _st(state: MachineState, instruction: Instruction) -> None:
+    # operands
+    found = _elements(state, instruction)
+    if isinstance(found, str):
+        state.clock.step("control", "st", (), ())
+        state.record(instruction, [(found, -1, -1)])
+        return
+    segment, elements, _ = found
+    _wait_for_pages(state, segment)
+    # operation
+    word = _WORDS[segment.element_bytes]
+    first, words = number(instruction.operands[0]), elements.shape[1] * segment.element_bytes // 4
+    there = elements >= 0
+    values = np.ascontiguousarray(state.registers[:, first : first + words]).view(word)
+    # result
+    state.view(word)[places(segment, elements)[there]] = values[there]
+    segment.table.dirty[np.unique(elements[there] // segment.map.page_elements)] = True
+    # cost
+    _cost(state, instruction, segment, elements, words)
+    state.record(instruction, _faults(elements))
+
+
+HANDLERS: dict[str, Callable[[MachineState, Instruction], None]] = {"ld": _ld, "st": _st}

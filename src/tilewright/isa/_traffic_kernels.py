@@ -1,0 +1,223 @@
+"""numba kernels: the walk over a segment, its lines through the caches, and the two-phase issue model.
+
+Imported on first use. The cache's arrays come as the tuple of :meth:`tilewright.isa._caches.Cache.arrays`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit
+
+__all__ = ["drop_lines", "issue_columns", "lru_list", "lru_touch", "touch_columns", "touch_lines", "walk"]
+
+
+@njit(cache=True, nogil=True)
+def walk(
+    at: Any, counts: Any, shape: Any, tables: Any, page_elements: int, phys: Any, dim: int, stride: int, out: Any
+) -> None:
+    """out[j, u] = page * page_elements + offset of element u from coordinates ``at[j]``, u < counts[j].
+
+    ``at``: int64[n, D], d1 first; ``shape``: (sizes, starts); ``tables``: what each coordinate adds to page and offset.
+    -1: outside the segment (or beyond the count); -2: the page is absent.
+    """
+    sizes, starts = shape
+    pages_of, offsets_of = tables
+    for j in range(at.shape[0]):
+        page, offset, inside = 0, 0, True
+        for d in range(at.shape[1]):
+            x = at[j, d]
+            if d == dim:
+                continue
+            if x < 0 or x >= sizes[d]:
+                inside = False
+                break
+            page += pages_of[starts[d] + x]
+            offset += offsets_of[starts[d] + x]
+        for u in range(out.shape[1]):
+            x = at[j, dim] + u * stride
+            if not inside or u >= counts[j] or x < 0 or x >= sizes[dim]:
+                out[j, u] = -1
+                continue
+            p = page + pages_of[starts[dim] + x]
+            out[j, u] = -2 if phys[p] < 0 else p * page_elements + offset + offsets_of[starts[dim] + x]
+
+
+@njit(cache=True, nogil=True)
+def _unlink(cache: Any, group: int, slot: int) -> None:
+    before, after, list_of, ends = cache[2], cache[3], cache[4], cache[5]
+    which, b, a = list_of[slot], before[slot], after[slot]
+    if b >= 0:
+        after[b] = a
+    else:
+        ends[group, which, 0] = a
+    if a >= 0:
+        before[a] = b
+    else:
+        ends[group, which, 1] = b
+
+
+@njit(cache=True, nogil=True)
+def _push(cache: Any, group: int, slot: int, which: int) -> None:
+    before, after, list_of, ends = cache[2], cache[3], cache[4], cache[5]
+    head = ends[group, which, 0]
+    list_of[slot] = which
+    before[slot], after[slot] = -1, head
+    if head >= 0:
+        before[head] = slot
+    else:
+        ends[group, which, 1] = slot
+    ends[group, which, 0] = slot
+
+
+@njit(cache=True, nogil=True)
+def lru_list(cache: Any, line: int, which: int) -> None:
+    """Put a line that was just touched into list ``which`` (0 evictable, 1 retained), if it is here at all."""
+    slot = cache[0][line]
+    if slot >= 0 and cache[4][slot] != which:
+        group = line % len(cache[6])
+        _unlink(cache, group, slot)
+        _push(cache, group, slot, which)
+
+
+@njit(cache=True, nogil=True)
+def lru_touch(cache: Any, line: int, bypass: bool) -> int:
+    """Touch a line. 0: hit. 1: miss. 2: miss in a set of retained lines only, bypassed or at the cost of one."""
+    slot_of, line_of, ends, used = cache[0], cache[1], cache[5], cache[6]
+    group = line % len(used)
+    slot = slot_of[line]
+    if slot >= 0:
+        which = cache[4][slot]
+        if ends[group, which, 0] != slot:
+            _unlink(cache, group, slot)
+            _push(cache, group, slot, which)
+        return 0
+    ways = len(line_of) // len(used)
+    result = 1
+    if used[group] < ways:
+        slot = group * ways + used[group]
+        used[group] += 1
+    else:
+        slot = ends[group, 0, 1]
+        if slot < 0:
+            result = 2
+            if bypass:
+                return result
+            slot = ends[group, 1, 1]
+        if line_of[slot] >= 0:
+            slot_of[line_of[slot]] = -1
+        _unlink(cache, group, slot)
+    slot_of[line], line_of[slot] = slot, line
+    _push(cache, group, slot, 0)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def drop_lines(begin: int, end: int, cache: Any) -> None:
+    """Forget lines begin to end - 1; their slots become the first victims."""
+    slot_of, line_of, before, after, list_of, ends, used = cache
+    for line in range(begin, end):
+        slot = slot_of[line]
+        if slot < 0:
+            continue
+        group = line % len(used)
+        _unlink(cache, group, slot)
+        slot_of[line], line_of[slot] = -1, -1
+        tail = ends[group, 0, 1]
+        list_of[slot] = 0
+        before[slot], after[slot] = tail, -1
+        if tail >= 0:
+            after[tail] = slot
+        else:
+            ends[group, 0, 0] = slot
+        ends[group, 0, 1] = slot
+
+
+@njit(cache=True, nogil=True)
+def touch_columns(
+    ids: Any, sequence: Any, pages: Any, units: Any, retain: Any, retention: Any, l1: Any, l2: Any, out: Any
+) -> int:
+    """Take the columns of ``ids`` (from :func:`walk`) through L1 and L2, in the order of ``sequence``.
+
+    ``pages``: (physical byte, in L2) per page; ``units``: (elements of a page, of a line, bytes of an element, of a
+    line); ``retain``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment).
+    out[s] = (distinct lines, L1 misses, L2 misses) of column ``sequence[s]``; returns evictions of retained lines.
+    """
+    phys, in_l2 = pages
+    page_elements, line_elements, element_bytes, line_bytes = units
+    walks, bypass = retain
+    selected, awaited = retention
+    pinned = 0
+    for s in range(len(sequence)):
+        j = sequence[s]
+        lines, misses, deep = 0, 0, 0
+        last = -1
+        for u in range(ids.shape[1]):
+            element = ids[j, u]
+            if element < 0:
+                continue
+            page = element // page_elements
+            line = (phys[page] + (element - page * page_elements) * element_bytes) // line_bytes
+            if line != last:
+                last = line
+                lines += 1
+                outcome = lru_touch(l1, line, bypass)
+                if outcome:
+                    misses += 1
+                    pinned += outcome == 2 and not bypass
+                    if not in_l2[page] and lru_touch(l2, line, True):
+                        deep += 1
+            if walks:
+                own = element // line_elements
+                if selected[element] == 0:
+                    selected[element] = 1
+                    awaited[own] -= 1
+                lru_list(l1, line, 1 if awaited[own] > 0 else 0)
+        out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
+    return pinned
+
+
+@njit(cache=True, nogil=True)
+def touch_lines(lines: Any, l1: Any, l2: Any) -> None:
+    """Per-thread loads passing through the caches: they move lines, no counter sees them."""
+    last = -1
+    for line in lines:
+        if line >= 0 and line != last and lru_touch(l1, line, True):
+            lru_touch(l2, line, True)
+        last = line
+
+
+@njit(cache=True, nogil=True)
+def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any, numbers: Any, out: Any) -> None:
+    """One ``mm`` on the clock: requests column by column, math step by step.
+
+    ``traffic``: the columns' rows of :func:`touch_columns`; ``step_of``: their steps, ascending; ``start``: cycle of
+    the memory issue; ``tokens``: cycle at which A is there; ``free``: cycles at which (lsu, math, L2 bus, DRAM bus) are
+    free, moved on; ``numbers``: (ports, latencies of L1, L2, DRAM, cycles of a line on the L2 and DRAM bus, of a step).
+    ``out``: cycle of the first math issue, cycles waited for columns, cycles waited for A.
+    """
+    ports, l1_latency, l2_latency, dram_latency, l2_line, dram_line, step_cycles = numbers
+    lsu = max(free[0], start)
+    out[0], out[1], out[2] = -1, 0, 0
+    s = 0
+    while s < len(step_of):
+        step, data = step_of[s], 0
+        while s < len(step_of) and step_of[s] == step:
+            lsu += max(1, -(-traffic[s, 0] // ports))
+            ready = lsu - 1 + l1_latency
+            for miss in range(traffic[s, 1]):
+                free[2] = max(free[2], lsu) + l2_line
+                ready = max(ready, free[2] + l2_latency)
+                if miss < traffic[s, 2]:
+                    free[3] = max(free[3], lsu) + dram_line
+                    ready = max(ready, free[3] + dram_latency)
+            data = max(data, ready)
+            s += 1
+        begin = max(data, tokens, free[1])
+        if out[0] < 0:
+            out[0] = begin
+        wait = begin - max(free[1], start)
+        if wait > 0:
+            out[2 if tokens > data else 1] += wait
+        free[1] = begin + step_cycles
+    free[0] = lsu
