@@ -1,13 +1,15 @@
-"""A recommender in plain JAX: DLRM with a group normalisation of its feature vectors.
+r"""A recommender in plain JAX: DLRM with a group normalisation of its feature vectors.
 
-    13 numeric ----> bottom MLP --------> 1 vector  \
-                                                     > [B, 27, D] --> group norm --> pairwise dots --> top MLP --> click?
-    26 categorical -> embedding tables -> 26 vectors/
+    13 numeric     -> bottom MLP       -> 1 vector   \
+                                                      > [B, 27, D] -> group norm -> pairwise dots -> top MLP -> click?
+    26 categorical -> embedding tables -> 26 vectors /
 
 The tables live on the sparse cores; everything else is one pure function of the looked-up vectors. `tilewright run`
 reads the four names below from this file; nothing in it knows of Tilewright but `features`, which says what the tables
 are.
 """
+
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +50,7 @@ def init(key):
 
 def init_mlp(key, sizes):
     layers = []
-    for fan_in, fan_out in zip(sizes, sizes[1:]):
+    for fan_in, fan_out in pairwise(sizes):
         key, here = jax.random.split(key)
         scale = jnp.sqrt(2 / fan_in)
         layers.append({"w": scale * jax.random.normal(here, (fan_in, fan_out)), "b": jnp.zeros(fan_out)})
@@ -72,7 +74,7 @@ def group_norm(x, gain, bias):
 
 
 def loss(params, numeric, vectors, labels):
-    """numeric f32[B, 13], vectors {feature: f32[B, D]}, labels f32[B] -> (mean binary cross-entropy, logits f32[B])."""
+    """numeric f32[B, 13], vectors {feature: f32[B, D]}, labels f32[B] -> (mean cross-entropy, logits f32[B])."""
     bottom = mlp(params["bottom"], numeric)
     stacked = jnp.stack([bottom, *(vectors[f"C{i}"] for i in range(1, FIELDS))], axis=1)
     normal = group_norm(stacked, params["gain"], params["bias"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -61,18 +62,20 @@ def test_jax_stays_in_its_rooms():
 
 
 @pytest.mark.parametrize("room", ["", *ROOMS])
-def test_public_names_are_sorted_documented_and_there(room):
+def test_public_names_are_documented_and_there(room):
     module = importlib.import_module(f"tilewright.{room}".rstrip("."))
     names = module.__all__
-    assert list(names) == sorted(set(names)), f"__all__ of {room or 'tilewright'} is not sorted"
+    assert len(names) == len(set(names))  # that it is sorted is ruff's to say (RUF022)
     for name in names:
         value = getattr(module, name)
-        if callable(value):
+        if inspect.isclass(value) or inspect.isroutine(value):
             assert (value.__doc__ or "").strip(), f"{room}.{name} has no docstring"
     public = {
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", "").startswith("tilewright.") and callable(value)
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isroutine(value))
+        and value.__module__.startswith("tilewright.")
     }
     assert public <= set(names), f"public members missing from __all__: {sorted(public - set(names))}"
 

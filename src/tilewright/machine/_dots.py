@@ -1,8 +1,8 @@
 """The matrix products of a JAX function, with their operands: what the matrix unit is given to do.
 
 The function is traced to a jaxpr, which is evaluated equation by equation; nested jaxprs (jit, custom derivatives) are
-entered. Only plain products of two matrices are taken; batched ones (the pairwise dots of a recommender) are counted and
-left to others.
+entered. Only plain products of two matrices are taken; batched ones (the pairwise dots of a recommender) are counted
+and left to others.
 """
 
 from __future__ import annotations
