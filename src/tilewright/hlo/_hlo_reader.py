@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tilewright.errors import ParseError
 from tilewright.hlo._hlo_scan import Scanner, split_top
@@ -96,6 +97,11 @@ def _computation(scanner: Scanner, tables: SourceTables, places: Mapping[str, in
     _attributes(scanner)
     if not operations:
         raise scanner.fail(f"computation {name} has no instruction", scanner.at - 1)
+    roots = [op for op in operations if op.root]
+    if len(roots) > 1:
+        raise scanner.fail(f"computation {name} has {len(roots)} ROOT instructions", scanner.at - 1)
+    if not roots:  # without the mark, the last instruction is the result
+        operations[-1] = replace(operations[-1], root=True)
     return Computation(name, tuple(operations), entry is not None)
 
 
