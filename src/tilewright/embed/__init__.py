@@ -10,8 +10,8 @@ from tilewright.embed._criteo import read_criteo
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import COO
 from tilewright.embed._memory import SparseMemory, memory
+from tilewright.embed._minibatch import Agreement
 from tilewright.embed._optimizers import SGD, Adagrad
-from tilewright.embed._overflow import Agreement
 from tilewright.embed._preprocess import preprocess
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._synthetic import synthetic_criteo

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.embed._stacking import Stacking
+from tilewright.embed._types import Entries, Floats, Ints, Longs
 from tilewright.errors import UsageError
 
-__all__ = ["HostBatch", "Partition", "StackStats"]
-
-Ints: TypeAlias = NDArray[np.int32]
-Floats: TypeAlias = NDArray[np.float32]
-Counts: TypeAlias = NDArray[np.int64]
-Partition: TypeAlias = tuple[Ints, Ints, Floats]
-"""Embedding ids (local rows), sample ids and gains."""
+__all__ = ["HostBatch", "StackStats"]
 
 
 @dataclass(frozen=True)
@@ -33,10 +26,10 @@ class StackStats:
     ==================================  ==========================================================================
     """
 
-    max_ids_per_partition: Counts
-    max_unique_ids_per_partition: Counts
-    required_buffer_size: Counts
-    dropped_ids: Counts
+    max_ids_per_partition: Longs
+    max_unique_ids_per_partition: Longs
+    required_buffer_size: Longs
+    dropped_ids: Longs
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +64,7 @@ class HostBatch:
     gains: Mapping[str, Floats]
     stats: Mapping[str, StackStats]
 
-    def partition(self, stack: str, source: int, shard: int, minibatch: int | None = None) -> Partition:
+    def partition(self, stack: str, source: int, shard: int, minibatch: int | None = None) -> Entries:
         """Entries that ``source`` has for ``shard`` without padding; None: all mini-batches, one behind the other.
 
         Sources are numbered over all SparseCores. Raises :class:`UsageError` for anything this batch does not hold.

@@ -1,0 +1,142 @@
+"""Step 3 of preprocessing: the padded buffers of every stack, and where each source's slots begin in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from tilewright.embed._minibatch import BUCKETS
+from tilewright.embed._stacking import Stacking
+from tilewright.embed._tally import Tally
+from tilewright.embed._threads import run_all
+from tilewright.embed._types import Entries, Floats, Ints, Longs
+from tilewright.errors import UsageError
+
+__all__ = ["Buffers", "round8"]
+
+
+def round8(n: Longs) -> Longs:
+    """Rounded up to 8, the slots of one line."""
+    return (n + 7) & ~np.int64(7)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffers:
+    """The buffers of all stacks, stack after stack in four flat arrays.
+
+    ``slots`` and ``pointers`` int64[stacks]: per device; ``first_slot`` and ``first_pointer``: where a stack begins.
+    """
+
+    stacking: Stacking
+    sources: int
+    minibatch_layout: bool
+    slots: Longs
+    first_slot: Longs
+    pointers: int
+    row_pointers: Ints
+    out: Entries
+
+    @classmethod
+    def allocate(cls, stacking: Stacking, sources: int, max_ids: Longs, minibatch_layout: bool) -> Buffers:
+        """Room for ``max_ids`` int64[stacks] entries per partition, 64 times in the mini-batch layout; not filled."""
+        topology = stacking.topology
+        per_device = topology.sparsecores_per_device
+        devices, times = sources // per_device, BUCKETS if minibatch_layout else 1
+        slots = round8(max_ids) * (per_device * topology.sparsecores * times)
+        for name, n in zip(stacking.stacks, slots):
+            if n >= 2**31:
+                what = f"the buffer would have {n} slots per device, more than int32 pointers reach"
+                raise UsageError(what, where=f"stack {name!r}", how="lower max_ids_per_partition")
+        ends = np.cumsum(slots * devices)
+        pointers = per_device * max(topology.sparsecores, 8) * times
+        total = int(ends[-1])
+        try:
+            out = np.empty(total, np.int32), np.empty(total, np.int32), np.empty(total, np.float32)
+            row_pointers = np.empty(pointers * devices * len(slots), np.int32)
+        except MemoryError:
+            what = f"buffers of {12 * total} bytes do not fit in memory"
+            raise UsageError(what, where="preprocess", how="lower max_ids_per_partition") from None
+        return cls(stacking, sources, minibatch_layout, slots, ends - slots * devices, pointers, row_pointers, out)
+
+    @property
+    def per_device(self) -> int:
+        """SparseCores behind one device."""
+        return self.stacking.topology.sparsecores_per_device
+
+    @property
+    def segment(self) -> int:
+        """Pointers of one source and mini-batch."""
+        return max(self.stacking.topology.sparsecores, 8)
+
+    def places(self, required: Longs) -> Longs:
+        """int64[stacks, sources, 4] for one mini-batch: slot that pointers count from, first slot, end, first pointer.
+
+        ``required`` int64[stacks, sources]: slots each source uses.
+        """
+        stacks = len(self.slots)
+        device, inside = np.divmod(np.arange(self.sources), self.per_device)
+        base = self.first_slot[:, None] + device * self.slots[:, None]
+        places = np.empty((stacks, self.sources, 4), np.int64)
+        if self.minibatch_layout:
+            ends = required.reshape(stacks, -1, self.per_device).cumsum(axis=2)
+            starts = base + (ends - required.reshape(ends.shape)).reshape(stacks, -1)
+            places[..., 0], places[..., 1] = base, starts
+            places[:, :-1, 2] = starts[:, 1:]
+            places[:, self.per_device - 1 :: self.per_device, 2] = (base + self.slots[:, None])[:, :: self.per_device]
+        else:
+            own = self.slots[:, None] // self.per_device
+            places[..., 0] = places[..., 1] = base + inside * own
+            places[..., 2] = places[..., 0] + own
+        places[..., 3] = np.arange(stacks)[:, None] * (self.row_pointers.size // stacks)
+        places[..., 3] += device * self.pointers + inside * self.segment
+        return places
+
+    def write(self, tally: Tally, required: Longs, threads: int) -> None:
+        """Fill the buffers where nothing is cut or dropped."""
+        from tilewright.embed._write import write_plain
+
+        places = self.places(required)
+        parts = min(threads, self.sources) if self.out[0].size > 1 << 15 else 1
+        cuts = [self.sources * i // parts for i in range(parts + 1)]
+        run_all(
+            [
+                partial(
+                    write_plain,
+                    tally.first_table,
+                    cut,
+                    tally.bases,
+                    tally.counts,
+                    tally.entries,
+                    places,
+                    self.out,
+                    self.row_pointers,
+                )
+                for cut in pairwise(cuts)
+            ],
+            threads,
+        )
+        if self.minibatch_layout:
+            self.repeat_last_pointer(1)
+
+    def repeat_last_pointer(self, minibatches: int) -> None:
+        """Segments that no mini-batch uses hold the device's last pointer."""
+        per_device = self.row_pointers.reshape(-1, self.pointers)
+        used = self.per_device * minibatches * self.segment
+        per_device[:, used:] = per_device[:, used - 1 : used]
+
+    def views(self) -> tuple[dict[str, Ints], dict[str, Ints], dict[str, Ints], dict[str, Floats]]:
+        """Row pointers, rows, samples and gains of every stack, [devices, ...]."""
+        names = list(self.stacking.stacks)
+        devices = self.sources // self.per_device
+        pointers = self.row_pointers.reshape(len(names), devices, self.pointers)
+        at = {name: slice(b, b + n * devices) for name, b, n in zip(names, self.first_slot, self.slots)}
+        rows, samples, gains = self.out
+        return (
+            dict(zip(names, pointers)),
+            {name: rows[part].reshape(devices, -1) for name, part in at.items()},
+            {name: samples[part].reshape(devices, -1) for name, part in at.items()},
+            {name: gains[part].reshape(devices, -1) for name, part in at.items()},
+        )

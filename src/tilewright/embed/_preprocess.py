@@ -1,0 +1,166 @@
+"""A batch of ids -> the buffers the SparseCores read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+
+from tilewright.embed._host_batch import HostBatch, StackStats
+from tilewright.embed._inputs import Ragged, normalise
+from tilewright.embed._minibatch import Agree, Agreement, minibatch_starts
+from tilewright.embed._stacking import Stacking, check_batch_divides
+from tilewright.embed._tables import Limits
+from tilewright.embed._tally import BAD_IDS, Slices, tally
+from tilewright.embed._threads import thread_count
+from tilewright.embed._types import Longs
+from tilewright.errors import UsageError
+
+__all__ = ["preprocess"]
+
+OVERFLOW = ("minibatch", "drop", "error")
+DROP_ORDERS = ("scattered", "lowest")
+
+
+def preprocess(
+    batch: Mapping[str, Any],
+    stacking: Stacking,
+    limits: Mapping[str, Limits] | None = None,
+    overflow: str = "minibatch",
+    bad_ids: str = "error",
+    sources: range | None = None,
+    agree: Agree | None = None,
+    *,
+    allow_id_dropping: bool = False,
+    drop_order: str = "scattered",
+    local_batch: bool = False,
+) -> HostBatch:
+    """Merge, combine, sort by shard and pad one batch for the SparseCores.
+
+    ``batch``
+        per feature: ``(values, offsets)`` or ``(values, offsets, weights)`` with one offset more than there are
+        samples, a 2-D array [batch, ids], a list of lists, or a :class:`COO`. Source SparseCore s takes the samples
+        ``s * B / S`` to ``(s + 1) * B / S`` of every feature, so S divides B.
+    ``limits``
+        stack -> :class:`Limits`; stacks may be left out. None: nothing overflows, and the buffers hold the batch,
+        rounded up to a power of two so that their shapes rarely change.
+    ``overflow``
+        above a limit: ``minibatch`` cuts the vocabulary by hash buckets (the buffers are then always in the mini-batch
+        layout), ``drop`` drops entries and counts them, ``error`` raises.
+    ``bad_ids``
+        negative or at least the vocabulary: ``error``, ``clip`` into the range, or ``drop`` before combining.
+    ``sources``, ``local_batch``
+        the SparseCores this process feeds, whole devices; the batch holds the samples of all of them or, with
+        ``local_batch``, of these only.
+    ``agree``
+        joins an :class:`Agreement` over the processes; without it this process decides alone.
+    ``allow_id_dropping``
+        with ``minibatch``: drop from a bucket that alone exceeds a limit instead of raising.
+    ``drop_order``
+        ``scattered`` drops without bias to low ids, ``lowest`` keeps the lowest local rows, as jax-tpu-embedding does.
+
+    Raises :class:`UsageError` for input that cannot be read, naming feature, sample and id, and :class:`LimitError`.
+
+    >>> from tilewright.embed import Feature, Table, Topology, stack
+    >>> plan = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
+    >>> host = preprocess({"f": [[0, 0, 0, 2, 4, 1], [1, 1, 3]]}, plan)
+    >>> [part.tolist() for part in host.partition("t", source=0, shard=0)]
+    [[0, 1, 2], [0, 0, 0], [3.0, 1.0, 1.0]]
+    """
+    _check_choices(overflow=(overflow, OVERFLOW), bad_ids=(bad_ids, BAD_IDS), drop_order=(drop_order, DROP_ORDERS))
+    from tilewright.embed._buffers import Buffers, round8
+    from tilewright.embed._overflow import Overflow, limit_table
+
+    threads = thread_count()
+    limit = limit_table(limits, stacking)
+    slices = _slices(stacking, sources, local_batch)
+    inputs = _inputs(batch, stacking, slices)
+    sizes = {name: ragged.batch_size * slices.shards // slices.given for name, ragged in inputs.items()}
+    offsets = {name: at for s in stacking.groups for name, at in s.sample_offsets(sizes).items()}
+    made = tally(stacking, inputs, offsets, slices, bad_ids, threads)
+    counts = made.per_stack()
+    over = Overflow(stacking, made, counts, limit, slices.sources.start)
+    exceeded = limits is not None and bool(over.over.any())
+    if exceeded and overflow == "error":
+        raise over.error()
+    bits = over.split_bits(allow_id_dropping, threads) if exceeded and overflow == "minibatch" else 0
+    agreed = Agreement(bits, _capacity(limit, counts))
+    if agree is not None:
+        agreed = agree(agreed)
+    starts = minibatch_starts(agreed.split_bits)
+    minibatch_layout = limits is not None and overflow == "minibatch"
+    buffers = Buffers.allocate(stacking, len(slices.sources), np.array(agreed.max_ids, np.int64), minibatch_layout)
+    required = round8(counts[:, 0]).sum(axis=2)
+    dropped = np.zeros((len(counts), slices.shards), np.int64)
+    if exceeded or len(starts) > 1:
+        dropped = over.write(buffers, starts, drop_order == "lowest", threads)
+    else:
+        buffers.write(made, required, threads)
+    pointers, rows, samples, gains = buffers.views()
+    stats = {
+        name: StackStats(c[0].max(axis=0), c[1].max(axis=0), r, d)
+        for name, c, r, d in zip(stacking.stacks, counts, required, dropped)
+    }
+    return HostBatch(
+        stacking,
+        sizes,
+        slices.sources,
+        len(starts),
+        minibatch_layout,
+        agreed.split_bits,
+        pointers,
+        rows,
+        samples,
+        gains,
+        stats,
+    )
+
+
+def _check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
+    for name, (given, allowed) in choices.items():
+        if given not in allowed:
+            raise UsageError(f"{name} = {given!r}", where="preprocess", how=f"one of {', '.join(allowed)}")
+
+
+def _slices(stacking: Stacking, sources: range | None, local_batch: bool) -> Slices:
+    """Which slices, checked: consecutive SparseCores of whole devices."""
+    topology = stacking.topology
+    shards, per_device = topology.sparsecores, topology.sparsecores_per_device
+    if sources is None:
+        return Slices(range(shards), shards, 0, shards)
+    if not isinstance(sources, range) or sources.step != 1 or not sources or sources[0] < 0 or sources[-1] >= shards:
+        what = f"sources = {sources!r} is not a range of the {shards} SparseCores"
+        raise UsageError(what, where="preprocess", how=f"such as range(0, {shards})")
+    if sources.start % per_device or len(sources) % per_device:
+        what = f"sources = {sources!r} cuts a device of {per_device} SparseCores"
+        raise UsageError(what, where="preprocess", how=f"begin and end at a multiple of {per_device}")
+    if local_batch:
+        return Slices(sources, shards, 0, len(sources))
+    return Slices(sources, shards, sources.start, shards)
+
+
+def _inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) -> dict[str, Ragged]:
+    """Every feature's input in one form, checked."""
+    names = [f.name for f in stacking.features]
+    for name in batch:
+        if name not in names:
+            near = get_close_matches(str(name), names, n=3, cutoff=0.4) or names
+            raise UsageError(f"no feature called {name!r}", where="batch", how=f"did you mean {' or '.join(near)}?")
+    inputs = {}
+    for name in names:
+        if name not in batch:
+            raise UsageError(f"no input for feature {name!r}", where="batch", how="give every feature of the stacking")
+        inputs[name] = normalise(batch[name], name)
+        check_batch_divides(inputs[name].batch_size, slices.given, f"feature {name!r}")
+    return inputs
+
+
+def _capacity(limits: Longs, counts: Longs) -> tuple[int, ...]:
+    """Entries a partition's slots must hold: the limit, or the batch's own maximum rounded up to a power of two."""
+    from tilewright.embed._overflow import NO_LIMIT
+
+    most = counts[:, 0].max(axis=(1, 2))
+    rounded = [max(8, 1 << (int(n) - 1).bit_length()) if n else 8 for n in most]
+    return tuple(r if limit == NO_LIMIT else int(limit) for r, limit in zip(rounded, limits[:, 0]))

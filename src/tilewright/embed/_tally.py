@@ -1,0 +1,225 @@
+"""Step 1 of preprocessing: every table's ids become merged, sorted entries, counted per source and shard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from tilewright.embed._inputs import Ragged
+from tilewright.embed._stacking import Placement, Stacking
+from tilewright.embed._tables import COMBINERS, Feature
+from tilewright.embed._threads import run_all, workspace
+from tilewright.embed._types import Entries, Floats, Ids, Ints, Longs
+from tilewright.errors import UsageError
+
+__all__ = ["BAD_IDS", "Slices", "Tally", "tally"]
+
+Arguments: TypeAlias = tuple[Ids, Longs, Floats, Longs, tuple[int, ...]]
+
+Call: TypeAlias = tuple[Arguments, Longs, Entries, Ints]
+
+BAD_IDS = ("error", "clip", "drop")
+_SMALL = 20_000
+"""Below so many ids a second thread costs more than it brings."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices this process feeds: ``sources``, the first of them slice ``first`` of ``given`` in its batch."""
+
+    sources: range
+    shards: int
+    first: int
+    given: int
+
+    def each(self, ragged: Ragged) -> int:
+        """Samples of a feature in one slice."""
+        return ragged.batch_size // self.given
+
+    def samples(self, ragged: Ragged) -> Longs:
+        """The feature's samples in these slices, and the one behind them."""
+        each = self.each(ragged)
+        return np.arange(self.first * each, (self.first + len(self.sources)) * each + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What kernel 1 made; tables stand stack by stack, in their order inside it.
+
+    ``entries`` rows (in the stack), samples, gains; ``bases`` int64[tables, sources]: where each run begins;
+    ``counts`` int32[tables, 2, sources, S]: entries, distinct ids; ``first_table`` int64[stacks + 1].
+    """
+
+    entries: Entries
+    bases: Longs
+    counts: Ints
+    first_table: Longs
+
+    def per_stack(self) -> Longs:
+        """int64[stacks, 2, sources, S]: entries and distinct ids of whole stacks."""
+        return np.add.reduceat(self.counts, self.first_table[:-1], axis=0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _TableJob:
+    """The static part of a table's work."""
+
+    placement: Placement
+    features: tuple[Feature, ...]
+    numbers: tuple[int, ...]
+
+
+@lru_cache(maxsize=64)
+def _static(stacking: Stacking) -> tuple[tuple[_TableJob, ...], Longs]:
+    """Jobs of all tables, stack by stack, and the first job of every stack."""
+    jobs = []
+    for stack in stacking.groups:
+        for table in stack.tables:
+            users = tuple(f for f in stack.features if f.table.name == table.name)
+            placement = stacking.tables[table.name]
+            jobs.append(_TableJob(placement, users, _numbers(placement)))
+    first = np.cumsum([0, *(len(s.tables) for s in stacking.groups)], dtype=np.int64)
+    return tuple(jobs), first
+
+
+def _numbers(placement: Placement) -> tuple[int, ...]:
+    """Kernel 1's ``table`` argument but for the bad-id mode.
+
+    ``id // S == (id * magic) >> shift`` for 0 <= id < 2**31: with 2**k >= S and magic = 2**(31 + k) // S + 1 the error
+    of the product stays below one part in 2**31.
+    """
+    shards = placement.shards
+    shift = 31 + (shards - 1).bit_length()
+    magic = (1 << shift) // shards + 1
+    combiner = COMBINERS.index(placement.table.combiner)
+    bits = (placement.padded_vocab - 1).bit_length()
+    layout = (placement.table.vocab, shards, placement.rows_per_shard, placement.rotation, magic, shift)
+    return (*layout, combiner, placement.row_offset, bits)
+
+
+def tally(
+    stacking: Stacking,
+    inputs: Mapping[str, Ragged],
+    offsets: Mapping[str, int],
+    slices: Slices,
+    bad_ids: str,
+    threads: int,
+) -> Tally:
+    """Run kernel 1 over all tables and sources; ``offsets``: first sample id of every feature inside a slice."""
+    jobs, first_table = _static(stacking)
+    at = np.arange(slices.first, slices.first + len(slices.sources) + 1, dtype=np.int64)
+    begins = {f.name: inputs[f.name].bounds(at * slices.each(inputs[f.name])) for f in stacking.features}
+    sizes = np.array([sum(np.diff(begins[f.name]) for f in job.features) for job in jobs], np.int64)
+    ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
+    bases, total = ends - sizes, int(ends[-1, -1])
+    entries = (
+        workspace.get("rows", total, np.int32),
+        workspace.get("samples", total, np.int32),
+        workspace.get("gains", total, np.float32),
+    )
+    counts = np.empty((len(jobs), 2, len(slices.sources), slices.shards), np.int32)
+    calls = [
+        (_arguments(job, inputs, offsets, slices, BAD_IDS.index(bad_ids)), bases[t], entries, counts[t])
+        for t, job in enumerate(jobs)
+    ]
+    need = int(sizes.max()), max(offsets[f.name] + slices.each(inputs[f.name]) for f in stacking.features)
+    parts = _parts(len(jobs), len(slices.sources), threads if total > _SMALL else 1)
+    runs = [partial(_run, calls, tables, part, slices.first, need) for tables, part in parts]
+    if any(run_all(runs, threads)):
+        raise _complaint(stacking, inputs, slices)
+    return Tally(entries, bases, counts, first_table)
+
+
+def _parts(tables: int, sources: int, threads: int) -> list[tuple[range, tuple[int, int]]]:
+    """Which tables and which sources each thread does: sources are divided first."""
+    columns = min(sources, threads)
+    rows = min(tables, -(-threads // columns))
+    cuts = [sources * i // columns for i in range(columns + 1)]
+    return [(range(r, tables, rows), cut) for cut in pairwise(cuts) for r in range(rows)]
+
+
+def _arguments(
+    job: _TableJob, inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices, bad_ids: int
+) -> Arguments:
+    """Kernel 1's values, offsets, weights, features and table; features of one table are joined."""
+    given = [inputs[f.name] for f in job.features]
+    rows = []
+    value_base = offset_base = 0
+    for feature, ragged in zip(job.features, given):
+        sparse = ragged.offsets is not None
+        samples = slices.each(ragged)
+        rows.append((value_base, offset_base if sparse else -1, ragged.hot, samples, offsets[feature.name]))
+        value_base += ragged.values.size
+        offset_base += ragged.batch_size + 1 if sparse else 0
+    values = given[0].values if len(given) == 1 else np.concatenate([r.values for r in given])
+    at = [r.offsets for r in given if r.offsets is not None]
+    joined = at[0] if len(at) == 1 else np.concatenate([np.empty(0, np.int64), *at])
+    weights = np.empty(0, np.float32)
+    if any(r.weights is not None for r in given):
+        weights = np.concatenate(
+            [np.ones(r.values.size, np.float32) if r.weights is None else r.weights for r in given]
+        )
+    numbers = (*job.numbers[:7], bad_ids, *job.numbers[7:])
+    return values, joined, weights, np.array(rows, np.int64), numbers
+
+
+def _run(calls: list[Call], tables: range, part: tuple[int, int], first: int, need: tuple[int, int]) -> int:
+    """Kernel 1 for some tables and sources, in this thread's scratch; not 0 if one of them found something bad."""
+    from tilewright.embed._reduce import reduce_table, scratch
+
+    room = scratch(*need)
+    for t in tables:
+        arguments, bases, entries, counts = calls[t]
+        status = reduce_table(*arguments, (*part, first), bases, entries, counts, room)
+        if status:
+            return int(status)
+    return 0
+
+
+def _complaint(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices) -> UsageError:
+    """The first bad id, or the first sample without a divisor, of the features in their order."""
+    for feature in stacking.features:
+        ragged = inputs[feature.name]
+        samples = slices.samples(ragged)
+        bounds = ragged.bounds(samples)
+        values = ragged.values[bounds[0] : bounds[-1]]
+        wrong = np.flatnonzero((values < 0) | (values >= feature.table.vocab))
+        if wrong.size:
+            k = int(wrong[0]) + int(bounds[0])
+            sample = int(samples[np.searchsorted(bounds, k, side="right") - 1])
+            return UsageError(
+                f"id {ragged.values[k]} of sample {sample} is not in 0 .. {feature.table.vocab - 1}",
+                where=f"table {feature.table.name!r}, feature {feature.name!r}",
+                how='mend the data, or pass bad_ids="clip" or bad_ids="drop"',
+            )
+    return _bad_divisor(stacking, inputs, slices)
+
+
+def _bad_divisor(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices) -> UsageError:
+    for feature in stacking.features:
+        ragged, table = inputs[feature.name], feature.table
+        if ragged.weights is None or table.combiner == "sum":
+            continue
+        samples = slices.samples(ragged)
+        bounds = ragged.bounds(samples)
+        for sample, begin, end in zip(samples, bounds, bounds[1:]):
+            total = _float32_sum(ragged.weights[begin:end], table.combiner)
+            if end > begin and (total == 0 or not np.isfinite(total)):
+                how = "leave such a sample empty, or give it other weights"
+                what = f"the weights of sample {sample} sum to {total:g}, so their {table.combiner} has no value"
+                return UsageError(what, where=f"feature {feature.name!r}", how=how)
+    return UsageError("without its bad ids a sample's weights sum to zero", where="preprocess", how="mend the ids")
+
+
+def _float32_sum(weights: Floats, combiner: str) -> float:
+    """The running sum as kernel 1 makes it."""
+    total = np.float32(0)
+    with np.errstate(over="ignore"):
+        for w in weights:
+            total = total + w if combiner == "mean" else np.float32(np.float64(total) + np.float64(w) ** 2)
+    return float(total)
