@@ -116,7 +116,7 @@ class _Walk:
         self.level[made] = 0
         self.now.insert(step.dim, made)
         self.chains.insert(0, [made])
-        self.names.insert(0, "1")
+        self.names.insert(0, "")
         self.logical.insert(0, None)
 
     def _split(self, step: Split, level: int | None) -> None:
@@ -152,7 +152,7 @@ def _name_step(step: Step, names: list[str], logical: list[int | None]) -> tuple
     if isinstance(step, Permute):
         return [names[k] for k in step.order], [logical[k] for k in step.order]
     if isinstance(step, Unit):
-        return ["1", *names], [None, *logical]
+        return ["", *names], [None, *logical]
     at = getattr(step, "dim", 0)
     if isinstance(step, Merge):
         return [*names[:at], f"{names[at]}*{names[at + 1]}", *names[at + 2 :]], [

@@ -1,0 +1,139 @@
+"""A layout in a terminal: the same scene as the picture, in text with background colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tilewright.layout._index_map import IndexMap
+from tilewright.layout._scene import Panel, Scene, make_scene
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+__all__ = ["terminal_drawing"]
+
+_BACKGROUNDS = (24, 94, 22, 54, 88, 18, 58, 23)  # xterm colours, dark, one for each colour of the scene
+_FOREGROUND = 255
+_PAD = "·"
+
+
+def terminal_drawing(layout: IndexMap, width: int = 100) -> Text:
+    """Lines of at most ``width`` columns: offsets (or indices) in cells, tiles coloured and ruled, padding marked.
+
+    A cell of padding shows ``·`` and its offset, so that the drawing reads without colours too.
+
+    >>> from tilewright.layout import parse
+    >>> print(terminal_drawing(parse("f32[3,3]{1,0:T(2,2)}")).plain)
+    f32[3,3]{1,0:T(2,2)}
+    64 B in memory, 1.78× the data; 16 slots, 7 of them padding
+    <BLANKLINE>
+    d0\\d1    0   1     2
+         +---------+---------+
+       0 |   0   1 |   4  ·5 |
+       1 |   2   3 |   6  ·7 |
+         +---------+---------+
+       2 |   8   9 |  12 ·13 |
+         | ·10 ·11 | ·14 ·15 |
+         +---------+---------+
+    <BLANKLINE>
+    one colour per tile; outlined: T(2,2); · marks padding; in a cell: its offset
+    """
+    from rich.text import Text
+
+    scene = make_scene(layout)
+    columns = min((_columns_that_fit(panel, scene, width) for row in scene.panels for panel in row), default=1)
+    scene = make_scene(layout, most_columns=columns, most_rows=32)
+    text = Text(f"{scene.title}\n", style="bold")
+    text.append(f"{scene.facts}\n", style="dim")
+    for row in scene.panels:
+        for panel in row:
+            text.append("\n")
+            text.append_text(_panel(panel, scene))
+    text.append("\n" + "; ".join(_legend(scene)), style="dim")
+    return text
+
+
+def _columns_that_fit(panel: Panel, scene: Scene, width: int) -> int:
+    """How many columns a line holds, whole tiles where it holds any."""
+    period = scene.levels[0].column_period if scene.levels else None
+    across = int(panel.padding.shape[1])
+    room = width - _side(panel) - 3
+    cell = _cell(panel) + 1
+    if not period or room < period * cell + 2:
+        return max(1, min(across, (room - 2) // cell))
+    return max(1, min(across, room // (period * cell + 2) * period))
+
+
+def _side(panel: Panel) -> int:
+    return max(4, len(_corner(panel)), *(len(name) for name in panel.rows))
+
+
+def _corner(panel: Panel) -> str:
+    return "\\".join(name for name in (panel.row_name, panel.column_name) if name)
+
+
+def _shown(panel: Panel, row: int, column: int) -> str:
+    return (_PAD if panel.padding[row, column] else "") + panel.labels[row][column]
+
+
+def _cell(panel: Panel) -> int:
+    rows, columns = panel.padding.shape
+    longest = max(len(_shown(panel, r, c)) for r in range(rows) for c in range(columns))
+    return max(3, longest, *(len(name) for name in panel.columns or ("",)))
+
+
+def _groups(count: int, period: int | None) -> Iterator[range]:
+    step = period or count
+    for start in range(0, count, step):
+        yield range(start, min(start + step, count))
+
+
+def _panel(panel: Panel, scene: Scene) -> Text:
+    from rich.text import Text
+
+    row_period = scene.levels[0].row_period if scene.levels else None
+    column_period = scene.levels[0].column_period if scene.levels else None
+    rows, columns = panel.padding.shape
+    side, cell = _side(panel), _cell(panel)
+    blocks = list(_groups(columns, column_period))
+    text = Text(f"{panel.heading}\n" if panel.heading else "")
+    if any(panel.columns) or _corner(panel):
+        heads = "  ".join(" ".join(f"{panel.columns[c] if panel.columns else '':>{cell}}" for c in b) for b in blocks)
+        text.append(f"{_corner(panel):<{side}}   {heads}".rstrip() + "\n", style="dim")
+    rule = " " * (side + 1) + "+" + "+".join("-" * (len(b) * (cell + 1) + 1) for b in blocks) + "+\n"
+    for group in _groups(rows, row_period):
+        text.append(rule, style="dim")
+        for r in group:
+            text.append(f"{panel.rows[r]:>{side}} ", style="dim")
+            text.append_text(_line(panel, r, blocks, cell))
+    text.append(rule, style="dim")
+    return text
+
+
+def _line(panel: Panel, row: int, blocks: list[range], cell: int) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    for block in blocks:
+        line.append("|", style="dim")
+        for c in block:
+            colour = _BACKGROUNDS[int(panel.colours[row, c])]
+            style = "dim" if panel.padding[row, c] else f"color({_FOREGROUND}) on color({colour})"
+            line.append(f" {_shown(panel, row, c):>{cell}}", style=style)
+        line.append(" ")
+    line.append("|\n", style="dim")
+    return line
+
+
+def _legend(scene: Scene) -> Iterator[str]:
+    if scene.colour_by:
+        yield f"one colour per {scene.colour_by}"
+    if scene.levels:
+        yield f"outlined: {scene.levels[0].name}"
+    if any(panel.padding.any() for row in scene.panels for panel in row):
+        yield f"{_PAD} marks padding"
+    if scene.panels:
+        yield f"in a cell: its {scene.label_is}"
+    if scene.cut:
+        yield scene.cut
