@@ -77,8 +77,7 @@ def movement(
     fit = name in _REARRANGING and operands and dimensions_fit(name, operands[0], result, dimensions)
     if fit and bitcasts(operands[0], result, permutation_of(name, dimensions)):
         return FREE
-    read = result.size_bytes if name == "slice" else sum(each.size_bytes for each in operands)
-    return Movement(False, read, result.size_bytes)
+    return Movement(False, sum(each.size_bytes for each in operands), result.size_bytes)
 
 
 def dimensions_fit(name: str, a: TensorLayout, b: TensorLayout, dimensions: Sequence[int] | None) -> bool:

@@ -23,7 +23,7 @@ _INNER = r'(?:[^<>"]|"[^"\\]*(?:\\.[^"\\]*)*")'
 _ANGLED = rf"<(?:{_INNER}|<(?:{_INNER}|<{_INNER}*+>)*+>)*+>"
 _BLANK = re.compile(r"(?:\s++|//[^\n]*+)*+")
 _VALUE = r"%[\w$.\-]+"
-_RESULTS = re.compile(rf"({_VALUE}(?::\d{{1,6}})?(?:\s*,\s*{_VALUE}(?::\d{{1,6}})?)*)\s*=\s*")
+_RESULTS = re.compile(rf"({_VALUE}(?::\d{{1,4}})?(?:\s*,\s*{_VALUE}(?::\d{{1,4}})?)*)\s*=\s*")
 _OPCODE = re.compile(r'"([\w$.\-]+)"|([A-Za-z_][\w$.\-]*)')
 _STARTS = re.compile(
     rf'{_VALUE}(?::\d+)?\s*[,=]|"[\w$.\-]+"\s*[(<]|(?:func|module|return|call)\b|[a-z_]\w*\.[\w.]+|[#!][\w.$]+\s*=|\^'

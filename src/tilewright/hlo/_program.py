@@ -61,12 +61,13 @@ class Operation:
     root: bool = False
 
     def integers(self, attribute: str) -> tuple[int, ...]:
-        """The integers in an attribute's text, () if it is absent.
+        """The integers in an attribute's text, () if it is absent. What no dim can be comes back as 2**62.
 
         >>> Operation("t", "transpose", "f32[2,3]", attributes={"dimensions": "{1,0}"}).integers("dimensions")
         (1, 0)
         """
-        return tuple(int(word) for word in _INTEGER.findall(self.attributes.get(attribute, "")))
+        words = _INTEGER.findall(self.attributes.get(attribute, ""))
+        return tuple(int(word) if len(word) < 19 else 2**62 for word in words)
 
 
 @dataclass(frozen=True, slots=True)

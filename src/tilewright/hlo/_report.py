@@ -13,6 +13,7 @@ What counts as traffic:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError, UsageError
@@ -20,6 +21,7 @@ from tilewright.hlo._cost import MOVEMENT_OPS, Movement, array_layout, movement,
 from tilewright.hlo._program import Computation, Operation, Program
 from tilewright.hlo._reason import relayout_reason, space_reason
 from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor
+from tilewright.hlo._shape_rules import check_shapes
 from tilewright.layout import TensorLayout, TupleLayout, parse
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -51,7 +53,8 @@ def report(program: Program, target: Target | str | None = None) -> MovementRepo
     rows = tuple(row for computation in program.computations for row in builder.rows(computation))
     tensors = tuple(tensor for computation in program.computations for tensor in builder.tensors(computation))
     name = chip.name if chip else None
-    return MovementReport(program.name, program.kind, name, builder.predicted, rows, tensors, builder.tiled)
+    facts = (builder.predicted, builder.tiled, tuple(sorted(builder.unsized)))
+    return MovementReport(program.name, program.kind, name, *facts, rows, tensors)
 
 
 class _Builder:
@@ -61,6 +64,7 @@ class _Builder:
         self.program, self.chip = program, chip
         self.predicted = program.kind == "stablehlo"
         self.tiled = False
+        self.unsized: set[str] = set()
         self.paths: dict[str, str] = {}
         self.by_name = {computation.name: computation for computation in program.computations}
 
@@ -70,6 +74,7 @@ class _Builder:
             return None
         layout = array_layout(shape)
         if "?" in shape:
+            self.unsized.add(shape)
             return None
         if self.predicted and self.chip is not None:
             layout = place(layout.shape, layout.dtype, self.chip)
@@ -89,10 +94,12 @@ class _Builder:
                 yield row
 
     def at(self, op: Operation, error: TilewrightError) -> ParseError:
-        """An error of a shape or of a cost, at its operation's line."""
+        """An error of a shape at its column, any other at its operation's line."""
         text, start = self.program.text, 0
         for _ in range(op.line - 1):
             start = text.find("\n", start) + 1
+        if isinstance(error, ParseError) and (place := text.find(error.text, start)) >= 0:
+            start = place + error.column
         return ParseError(f"{op.opcode} {op.name}: {error.what}", text=text, column=start, how=error.how)
 
     def row(self, computation: Computation, op: Operation, fused: bool) -> MovementRow | None:
@@ -109,7 +116,9 @@ class _Builder:
         if name == "convert" and operands[0].minor_to_major == result.minor_to_major:
             return None  # an elementwise operation in place
         dimensions = op.integers("dimensions") if "dimensions" in op.attributes else None
-        cost = movement(name, operands, result, dimensions)
+        check_shapes(name, operands, result, dimensions)
+        read = [_sliced(op, operands[0])] if name == "slice" else operands
+        cost = movement(name, read, result, dimensions)
         reason = self.reason(op, name, operands, result, dimensions, cost)
         return self.finish(computation, op, operands, result, cost, reason, fused)
 
@@ -138,7 +147,7 @@ class _Builder:
         if name == "bitcast":
             return "the compiler's own bitcast"
         if name == "concatenate":
-            return f"joins {len(operands)} arrays along dim {(dimensions or (0,))[0]}"
+            return f"joins {len(operands)} arrays along dim {dimensions[0] if dimensions else 0}"
         if name == "slice":
             return f"takes {op.attributes.get('slice', '').strip('{}') or 'a part'}"
         if name == "pad":
@@ -229,6 +238,17 @@ class _Builder:
                 *(op.name, plain_opcode(op.opcode), self.source(computation.name, op), str(layout)),
                 *(layout.data_bytes, layout.size_bytes, self.path(computation.name)),
             )
+
+
+_BOUNDS = re.compile(r"\[\s*(\d{1,18})\s*:\s*(\d{1,18})")
+
+
+def _sliced(op: Operation, operand: TensorLayout) -> TensorLayout:
+    """The part of its operand that a slice reads: from the first element to the last, strides included."""
+    box = [int(high) - int(low) for low, high in _BOUNDS.findall(op.attributes.get("slice", ""))]
+    if len(box) != operand.rank or any(not 0 <= size <= whole for size, whole in zip(box, operand.shape)):
+        raise UsageError(f"its bounds do not fit {operand}")
+    return array_layout(f"{operand.dtype}[{','.join(map(str, box))}]{str(operand).partition(']')[2]}")
 
 
 def _repeats(a: TensorLayout, result: TensorLayout, dimensions: tuple[int, ...]) -> str:

@@ -63,8 +63,14 @@ def summary(report: MovementReport) -> str:
     """One line: what moves, and how much of memory is padding."""
     moving = len(report.ranked())
     where = f"predicted for {report.target}" if report.predicted else "the dump's own layouts"
-    padding = f", {bytes_text(report.wasted_bytes)} of padding in {len(report.wasteful())} tensors"
-    return f"{report.program} ({where}): {bytes_text(report.moved_bytes)} moved by {moving} operations{padding}"
+    padding = f", {bytes_text(report.wasted_bytes)} of padding in {_number(len(report.wasteful()), 'tensor')}"
+    return (
+        f"{report.program} ({where}): {bytes_text(report.moved_bytes)} moved by {_number(moving, 'operation')}{padding}"
+    )
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count_text(count)} {what}{'' if count == 1 else 's'}"
 
 
 def to_lines(report: MovementReport, by: str = "moved", top: int = 20, width: int = 100) -> Iterator[tuple[str, str]]:

@@ -76,6 +76,9 @@ class PaddedTensor:
 class MovementReport:
     """The rows in the order of the program, the tensors with buffers, and rankings of both.
 
+    ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
+    unbounded dims, which have no bytes to count.
+
     >>> from tilewright.hlo import load
     >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
     >>> result = report(load(text))
@@ -87,9 +90,10 @@ class MovementReport:
     kind: str
     target: str | None
     predicted: bool
+    tiled: bool
+    unsized: tuple[str, ...]
     rows: tuple[MovementRow, ...]
     tensors: tuple[PaddedTensor, ...]
-    tiled: bool = True
 
     @cached_property
     def moved_bytes(self) -> int:
@@ -114,6 +118,8 @@ class MovementReport:
             notes.append("no shape of this dump carries tiles: bytes are those of linear arrays, without padding")
         if any(row.in_fusion for row in self.rows):
             notes.append("rows inside fusions write nothing to memory and count 0 bytes")
+        if self.unsized:
+            notes.append(f"shapes without a size are left out: {', '.join(self.unsized[:5])}")
         return tuple(notes)
 
     @property
