@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tilewright import __version__
-from tilewright.cli import report, targets
+from tilewright.cli import embed, report, targets
 from tilewright.errors import ParseError, TilewrightError
 
 __all__ = ["app", "main"]
@@ -22,8 +22,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (report, targets):
+for group in (embed, report, targets):
     group.add_to(app)
+
+
+# Whatever the option parser complains about: the parser's own base class, wherever this version of typer keeps it.
+_OptionError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def _version(value: bool) -> None:
@@ -47,7 +51,19 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
-        app(args=arguments)
+        code = app(args=arguments, standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except typer.Abort:
+        sys.exit(130)
+    except _OptionError as error:
+        if debug:
+            raise
+        message, context = str(getattr(error, "message", error)).strip(" ."), getattr(error, "ctx", None)
+        message = error.format_message().strip(" .").replace("\n", " ") if message else ""  # type: ignore[attr-defined]
+        hint = f"; see {context.command_path} --help" if context else ""
+        if message:  # a bare `tilewright` has shown the help already
+            print(f"tilewright: {message[0].lower()}{message[1:]}{hint}", file=sys.stderr)
+        sys.exit(2)
     except TilewrightError as error:
         if debug:
             raise
