@@ -9,9 +9,13 @@ from tilewright.embed._clicks import CRITEO_CARDINALITIES, Clicks, scale_vocabs
 from tilewright.embed._criteo import read_criteo
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import COO
+from tilewright.embed._limits_file import read_limits
 from tilewright.embed._memory import SparseMemory, memory
 from tilewright.embed._minibatch import Agreement
 from tilewright.embed._optimizers import SGD, Adagrad
+from tilewright.embed._plan import plan
+from tilewright.embed._plan_faces import plan_html, print_plan
+from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.embed._preprocess import preprocess
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._synthetic import synthetic_criteo
@@ -30,25 +34,34 @@ __all__ = [
     "Adagrad",
     "Agreement",
     "Clicks",
+    "CurvePoint",
     "DeviceBatch",
     "EmbeddingState",
     "Feature",
+    "Heap",
     "HostBatch",
     "Limits",
     "Placement",
+    "Plan",
     "SparseMemory",
     "Stack",
+    "StackPlan",
     "StackStats",
     "Stacking",
     "Table",
+    "TablePlan",
     "Topology",
     "device_batch",
     "from_tables",
     "init",
     "lookup",
     "memory",
+    "plan",
+    "plan_html",
     "preprocess",
+    "print_plan",
     "read_criteo",
+    "read_limits",
     "scale_vocabs",
     "stack",
     "synthetic_criteo",

@@ -1,0 +1,73 @@
+"""Limits as a JSON file: written by a plan, read before training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tilewright.embed._tables import Limits
+from tilewright.errors import UsageError
+
+__all__ = ["LIMITS_KIND", "LIMITS_VERSION", "limits_json", "read_limits", "write_text"]
+
+LIMITS_KIND = "embedding_limits"
+LIMITS_VERSION = 1
+
+
+def limits_json(limits: Mapping[str, Limits], **facts: Any) -> dict[str, Any]:
+    """The file's content; ``facts`` say where the limits come from."""
+    stacks = {
+        name: {
+            "max_ids_per_partition": limit.max_ids_per_partition,
+            "max_unique_ids_per_partition": limit.max_unique_ids_per_partition,
+        }
+        for name, limit in limits.items()
+    }
+    return {"schema_version": LIMITS_VERSION, "kind": LIMITS_KIND, **facts, "stacks": stacks}
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a file, made whole or not at all; :class:`UsageError` where that cannot be."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UsageError(f"cannot write it: {error.strerror or error}", where=str(path)) from None
+
+
+def read_limits(path: str | Path) -> dict[str, Limits]:
+    """Stack -> limits from a file that ``Plan.write_limits`` wrote.
+
+    Raises :class:`UsageError` that names the file and the entry: no such file, not JSON, another kind or version of
+    file, a count that is missing or no whole number.
+    """
+    where = str(path)
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror or error}", where=where) from None
+    except ValueError as error:
+        raise UsageError(f"not JSON: {error}", where=where) from None
+    if not isinstance(value, dict) or value.get("kind") != LIMITS_KIND or not isinstance(value.get("stacks"), dict):
+        raise UsageError(
+            "not a limits file", where=where, how="write one with `tilewright embed plan ... -o limits.json`"
+        )
+    if value.get("schema_version") != LIMITS_VERSION:
+        what = f"schema_version {value.get('schema_version')!r}, this version reads {LIMITS_VERSION}"
+        raise UsageError(what, where=where, how="write it again with this version")
+    return {name: _limits(entry, f"{where}: stack {name!r}") for name, entry in value["stacks"].items()}
+
+
+def _limits(entry: Any, where: str) -> Limits:
+    keys = ("max_ids_per_partition", "max_unique_ids_per_partition")
+    if not isinstance(entry, dict) or not all(type(entry.get(key)) is int for key in keys):
+        raise UsageError(f"needs {' and '.join(keys)} as whole numbers", where=where)
+    try:
+        return Limits(entry[keys[0]], entry[keys[1]])
+    except UsageError as error:
+        raise UsageError(error.what, where=where, how=error.how) from None

@@ -1,0 +1,149 @@
+"""What logged batches ask of the partitions, gathered in one pass and in bounded memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.embed._minibatch import minibatch_starts
+from tilewright.embed._overflow import Overflow, limit_table
+from tilewright.embed._preprocess import _inputs, _slices, preprocess
+from tilewright.embed._stacking import Stacking
+from tilewright.embed._tables import Limits
+from tilewright.embed._tally import Tally, tally
+from tilewright.embed._threads import thread_count
+
+__all__ = ["Observed", "Replay", "batch_sizes"]
+
+Longs: TypeAlias = NDArray[np.int64]
+REPLAYED = 8
+"""Batches kept to be run again under candidate limits."""
+
+
+def batch_sizes(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, int]:
+    """Every feature's batch, checked as ``preprocess`` checks it."""
+    return {
+        name: ragged.batch_size for name, ragged in _inputs(batch, stacking, _slices(stacking, None, False)).items()
+    }
+
+
+def _count(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str) -> tuple[Tally, Longs, dict[str, int]]:
+    """A batch merged and counted, without writing buffers: int64[stacks, 2, sources, S], and the features' batches."""
+    slices = _slices(stacking, None, False)
+    inputs = _inputs(batch, stacking, slices)
+    sizes = {name: ragged.batch_size for name, ragged in inputs.items()}
+    offsets = {name: at for stack in stacking.groups for name, at in stack.sample_offsets(sizes).items()}
+    made = tally(stacking, inputs, offsets, slices, bad_ids, thread_count())
+    return made, made.per_stack(), sizes
+
+
+class Observed:
+    """Counts over all batches seen so far.
+
+    =====================  =======================================================================================
+    ``batches``            how many
+    ``sizes``              the first batch's size of every feature
+    ``histograms``         per stack and kind (ids, distinct ids): how many partitions hold n of them
+    ``peaks``              per batch int64[stacks, 2]: the fullest partition
+    ``per_shard``          int64[stacks, S]: entries each shard receives
+    ``sample``             up to REPLAYED batches, every one with the same chance
+    =====================  =======================================================================================
+    """
+
+    def __init__(self, stacking: Stacking, bad_ids: str = "error") -> None:
+        stacks, shards = len(stacking.groups), stacking.topology.sparsecores
+        self.stacking, self.bad_ids = stacking, bad_ids
+        self.batches = 0
+        self.sizes: dict[str, int] = {}
+        self.histograms = [[np.zeros(8, np.int64) for _ in range(2)] for _ in range(stacks)]
+        self.peaks: list[Longs] = []
+        self.per_shard = np.zeros((stacks, shards), np.int64)
+        self.sample: list[Mapping[str, Any]] = []
+        self._draw = np.random.Generator(np.random.PCG64(0))
+
+    def add(self, batch: Mapping[str, Any]) -> None:
+        """Count one more batch."""
+        _, counts, sizes = _count(batch, self.stacking, self.bad_ids)
+        self.sizes = self.sizes or sizes
+        for k, stack in enumerate(counts):
+            for kind in range(2):
+                self.histograms[k][kind] = _added(self.histograms[k][kind], stack[kind])
+        self.peaks.append(counts.max(axis=(2, 3)))
+        self.per_shard += counts[:, 0].sum(axis=1)
+        self.batches += 1
+        if len(self.sample) < REPLAYED:
+            self.sample.append(batch)
+        elif (at := int(self._draw.integers(self.batches))) < REPLAYED:
+            self.sample[at] = batch
+
+    def limits(self, quantile: float) -> dict[str, Limits]:
+        """Per stack the smallest limits that at least the share ``quantile`` of all partitions keep (1.0: all)."""
+        found = {}
+        for name, histograms in zip(self.stacking.stacks, self.histograms):
+            ids, unique = (max(1, _quantile(h, quantile)) for h in histograms)
+            found[name] = Limits(ids, min(ids, unique))
+        return found
+
+    def batches_over(self, limits: Mapping[str, Limits]) -> float:
+        """The share of batches in which some partition of some stack exceeds ``limits``."""
+        allowed = limit_table(limits, self.stacking)
+        return float((np.array(self.peaks) > allowed).any(axis=(1, 2)).mean())
+
+    def partitions_over(self, name: str, limits: Limits) -> float:
+        """The share of a stack's partitions that exceed a limit: the larger of the two kinds' shares."""
+        histograms = self.histograms[list(self.stacking.stacks).index(name)]
+        bounds = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
+        return max(float(h[bound + 1 :].sum() / h.sum()) for h, bound in zip(histograms, bounds))
+
+    def mean_ids(self, name: str) -> float:
+        """Entries of a stack's average partition."""
+        histogram = self.histograms[list(self.stacking.stacks).index(name)][0]
+        return float((histogram * np.arange(len(histogram))).sum() / histogram.sum())
+
+
+class Replay:
+    """The sampled batches under given limits: exact drops and mini-batches of those batches."""
+
+    def __init__(self, observed: Observed) -> None:
+        self.observed = observed
+
+    def dropped(self, limits: Mapping[str, Limits]) -> dict[str, float]:
+        """Per stack the share of entries dropped where ids are dropped above ``limits``."""
+        stacking, bad_ids = self.observed.stacking, self.observed.bad_ids
+        dropped = dict.fromkeys(stacking.stacks, 0)
+        entries = dict.fromkeys(stacking.stacks, 0)
+        for batch in self.observed.sample:
+            _, counts, _ = _count(batch, stacking, bad_ids)
+            host = preprocess(batch, stacking, limits, overflow="drop", bad_ids=bad_ids)
+            for name, stack in zip(stacking.stacks, counts):
+                dropped[name] += int(host.stats[name].dropped_ids.sum())
+                entries[name] += int(stack[0].sum())
+        return {name: dropped[name] / max(1, entries[name]) for name in entries}
+
+    def minibatches(self, limits: Mapping[str, Limits]) -> list[int]:
+        """Into how many mini-batches each batch is cut (a bucket that alone is too full stays whole)."""
+        stacking = self.observed.stacking
+        table, found = limit_table(limits, stacking), []
+        for batch in self.observed.sample:
+            made, counts, _ = _count(batch, stacking, self.observed.bad_ids)
+            over = Overflow(stacking, made, counts, table, 0)
+            bits = over.split_bits(True, thread_count()) if over.over.any() else 0
+            found.append(len(minibatch_starts(bits)))
+        return found
+
+
+def _added(histogram: Longs, values: Longs) -> Longs:
+    """The histogram with ``values`` counted in, longer if it must be."""
+    more = np.bincount(values.reshape(-1), minlength=len(histogram))
+    more[: len(histogram)] += histogram
+    return more
+
+
+def _quantile(histogram: Longs, quantile: float) -> int:
+    """The smallest n such that at least ``quantile`` of the partitions hold n or fewer."""
+    rank = max(1, math.ceil(quantile * int(histogram.sum()) - 1e-9))
+    return int(np.searchsorted(np.cumsum(histogram), rank))

@@ -1,0 +1,222 @@
+"""Plan embedding tables from logged batches, before any chip is rented."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.embed._formulas import padded_table_bytes, pointers_per_device, slots_per_device
+from tilewright.embed._memory import SparseMemory, memory
+from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
+from tilewright.embed._stacking import Placement, Stack, Stacking, stack
+from tilewright.embed._tables import Feature, Limits, count
+from tilewright.embed._topology import Topology
+from tilewright.errors import UsageError
+from tilewright.targets import Target, target
+
+if TYPE_CHECKING:
+    from tilewright.embed._observe import Observed, Replay
+
+__all__ = ["plan"]
+
+CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
+"""Fractions of the observed maxima at which the curve is taken."""
+
+_TOGETHER = {"forward": ((1, 1.0), (2, 1.94), (4, 3.42), (8, 5.54), (16, 10.4)), "backward": ((1, 1.0), (8, 7.5))}
+"""Stack bytes of n equal tables in one program, in tables (measured on v5p; backward: SGD)."""
+
+
+def plan(
+    batches: Iterable[Mapping[str, Any]],
+    features: Iterable[Feature],
+    topology: Topology,
+    quantile: float = 1.0,
+    *,
+    target: str | Target | None = None,
+    stacking: Stacking | None = None,
+    table_stacking: bool = True,
+    prefetched_batches: int = 2,
+    bad_ids: str = "error",
+    progress: Callable[[int], None] | None = None,
+) -> Plan:
+    """Limits, buffers, memory, padding and imbalance for ``features`` on ``topology``, learnt from ``batches``.
+
+    ``batches`` is any iterable of what ``preprocess`` takes; it is read once, one batch at a time (and up to eight
+    sampled batches are kept, to be run again under the limits found). Every batch must divide by the SparseCores.
+
+    ``quantile``: the share of partitions (source x shard x batch, per stack) that the limits must hold; 1.0 takes the
+    maxima. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by default
+    ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``prefetched_batches`` is the guide's
+    maximum_parallel_iterations. ``progress(n)`` is called after each batch.
+
+    Raises :class:`UsageError` for no batches, a quantile outside (0, 1], or anything ``preprocess`` refuses.
+
+    >>> table = Table("user", vocab=1000, width=16)
+    >>> logs = [{"user": np.arange(64).reshape(64, 1) % 10} for _ in range(3)]
+    >>> made = plan(logs, [Feature("user", table)], Topology(chips=1, sparsecores_per_chip=4), target="tpu-v5p")
+    >>> made.limits["user"], made.batches, made.fits
+    (Limits(max_ids_per_partition=6, max_unique_ids_per_partition=4), 3, True)
+    """
+    from tilewright.embed._observe import Observed, Replay
+
+    if not 0 < quantile <= 1:
+        raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
+    prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
+    stacking, batches = _stacking(batches, tuple(features), topology, stacking, table_stacking)
+    observed = Observed(stacking, bad_ids)
+    for batch in batches:
+        observed.add(batch)
+        if progress is not None:
+            progress(observed.batches)
+    limits = observed.limits(quantile)
+    replay = Replay(observed)
+    dropped = replay.dropped(limits)
+    stacks = tuple(
+        _stack_plan(each, observed, limits[each.name], dropped[each.name], target) for each in stacking.groups
+    )
+    return Plan(
+        stacking=stacking,
+        target=_name(target),
+        quantile=quantile,
+        batches=observed.batches,
+        samples=observed.batches * max(observed.sizes.values()),
+        replayed=len(observed.sample),
+        batches_over=observed.batches_over(limits),
+        prefetched_batches=prefetched_batches,
+        stacks=stacks,
+        tables=tuple(_table_plan(placement) for placement in stacking.placements),
+        curve=tuple(_point(fraction, observed, replay) for fraction in CURVE),
+        heap=_heap(stacking, stacks, prefetched_batches, target),
+    )
+
+
+def _name(chip: str | Target | None) -> str:
+    return "" if chip is None else target(chip).name
+
+
+def _stacking(
+    batches: Iterable[Mapping[str, Any]],
+    features: tuple[Feature, ...],
+    topology: Topology,
+    stacking: Stacking | None,
+    table_stacking: bool,
+) -> tuple[Stacking, Iterable[Mapping[str, Any]]]:
+    """The stacking to plan for; by default made for the first batch's sizes, which are read ahead."""
+    rest = iter(batches)
+    first = next(rest, None)
+    if first is None:
+        raise UsageError("no batches", where="plan", how="give at least one batch")
+    if stacking is not None:
+        if stacking.features != features or stacking.topology != topology:
+            raise UsageError("the stacking is of other features or another topology", where="plan")
+        return stacking, chain((first,), rest)
+    from tilewright.embed._observe import batch_sizes
+
+    sizes = batch_sizes(first, stack(features, topology))
+    return stack(features, topology, table_stacking, sizes), chain((first,), rest)
+
+
+def _stack_plan(
+    each: Stack, observed: Observed, limits: Limits, dropped: float, chip: str | Target | None
+) -> StackPlan:
+    topology = observed.stacking.topology
+    per_shard = observed.per_shard[list(observed.stacking.stacks).index(each.name)]
+    sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
+
+    def verdict(op: str) -> SparseMemory | None:
+        return memory(chip, sparsecores, each.padded_width, limits, op) if chip is not None else None
+
+    optimizer = type(each.optimizer).__name__
+    return StackPlan(
+        name=each.name,
+        tables=tuple(table.name for table in each.tables),
+        features=len(each.features),
+        padded_width=each.padded_width,
+        rows_per_shard=each.rows_per_shard,
+        optimizer=optimizer,
+        observed=observed.limits(1.0)[each.name],
+        limits=limits,
+        mean_ids=observed.mean_ids(each.name),
+        imbalance=float(per_shard.max() / per_shard.mean()) if per_shard.any() else 1.0,
+        drop_rate=dropped,
+        partitions_over=observed.partitions_over(each.name, limits),
+        slots=slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
+        pointers=pointers_per_device(sparsecores, per_device),
+        samples_per_sparsecore=each.samples_per_sparsecore(observed.sizes),
+        forward=verdict("forward"),
+        backward=verdict(optimizer.lower()),
+    )
+
+
+def _table_plan(placement: Placement) -> TablePlan:
+    table = placement.table
+    return TablePlan(
+        name=table.name,
+        stack=placement.stack,
+        vocab=table.vocab,
+        width=table.width,
+        padded_vocab=placement.padded_vocab,
+        padded_width=placement.padded_width,
+        data_bytes=table.vocab * table.width * 4,
+        padded_bytes=padded_table_bytes(table.vocab, table.width, placement.shards),
+    )
+
+
+def _point(fraction: float, observed: Observed, replay: Replay) -> CurvePoint:
+    limits = {
+        name: Limits(
+            max(1, int(whole.max_ids_per_partition * fraction)),
+            max(1, int(whole.max_unique_ids_per_partition * fraction)),
+        )
+        for name, whole in observed.limits(1.0).items()
+    }
+    minibatches = replay.minibatches(limits)
+    dropped = replay.dropped(limits)
+    weights = dict(zip(observed.stacking.stacks, observed.per_shard.sum(axis=1).tolist()))
+    lost = sum(dropped[name] * weight for name, weight in weights.items())
+    return CurvePoint(
+        fraction=fraction,
+        limits=limits,
+        batches_over=observed.batches_over(limits),
+        minibatches_mean=float(np.mean(minibatches)),
+        minibatches_max=max(minibatches),
+        drop_rate=lost / max(1, sum(weights.values())),
+    )
+
+
+def _heap(stacking: Stacking, stacks: tuple[StackPlan, ...], prefetched: int, chip: str | Target | None) -> Heap:
+    """Bytes on one chip; all chips hold the same."""
+    topology = stacking.topology
+    table_bytes = {each.name: each.vocab * each.padded_width * 4 for each in stacking.groups}
+    slot_bytes = sum(table_bytes[each.name] * len(each.optimizer.slots) for each in stacking.groups)
+    inputs = prefetched * sum(each.buffer_bytes for each in stacks) * topology.devices
+    forward, backward = ([m for m in ms if m] for ms in zip(*((s.forward, s.backward) for s in stacks)))
+    per_chip = topology.sparsecores_per_chip
+    taken = [_together(kind, ms) for kind, ms in (("forward", forward), ("backward", backward))]
+    hbm = target(chip).memory("hbm") if chip is not None else None
+    return Heap(
+        tables=sum(table_bytes.values()) // topology.chips,
+        slots=slot_bytes // topology.chips,
+        inputs=inputs // topology.chips,
+        forward_stack=taken[0][0] * per_chip,
+        backward_stack=taken[1][0] * per_chip,
+        capacity=hbm.bytes if hbm else 0,
+        stack_basis="modelled"
+        if any(note for _, note in taken) or any(m.basis != "measured" for m in forward)
+        else "measured",
+    )
+
+
+def _together(kind: str, programs: list[SparseMemory]) -> tuple[int, bool]:
+    """Stack bytes per SparseCore of all stacks in one program, and whether the factor is an interpolation."""
+    if not programs:
+        return 0, False
+    points = _TOGETHER[kind]
+    sizes, ratios = [n for n, _ in points], [r for _, r in points]
+    n = len(programs)
+    ratio = float(np.interp(n, sizes, ratios)) if n <= sizes[-1] else n * ratios[-1] / sizes[-1]
+    total = sum(m.stack_bytes for m in programs)
+    return round(total * ratio / n), n > 1 and n not in sizes
