@@ -38,7 +38,8 @@ class Derivation:
     ===============  =====================================================================
     """
 
-    title: str
+    layout: str
+    index: tuple[int, ...]
     lines: tuple[tuple[str, str], ...]
     coordinates: tuple[Coordinate, ...]
     expressions: dict[str, str]
@@ -47,7 +48,7 @@ class Derivation:
     def __str__(self) -> str:
         width = max(len(heading) for heading, _ in self.lines)
         body = (f"{heading:<{width}}  {text}".rstrip() for heading, text in self.lines)
-        return "\n".join([self.title, "", *body])
+        return "\n".join([f"{self.layout}, element {_vector(self.index)}", "", *body])
 
 
 def explain(layout: IndexMap, *index: int) -> str:
@@ -86,7 +87,7 @@ def derive(layout: IndexMap, index: Sequence[int]) -> Derivation:
     expressions = {axis.name: _expression(axis, now) for axis in layout.axis_terms}
     lines += [(name, _equation(text, address[name])) for name, text in expressions.items()]
     lines.append(("memory", _in_memory(layout, address)))
-    return Derivation(f"{layout}, element {_vector(index)}", tuple(lines), tuple(now), expressions, address)
+    return Derivation(str(layout), tuple(index), tuple(lines), tuple(now), expressions, address)
 
 
 def explain_place(layout: IndexMap, *place: int) -> str:

@@ -102,11 +102,16 @@ def _cell(scene: Scene) -> Cell:
     return Cell(small, tall, labelled=False)
 
 
+def _side(panel: Panel) -> float:
+    """The room left of a panel's cells: row headings and the rows' name."""
+    return max(_SIDE, 8 + 6.6 * len(panel.row_name))
+
+
 def _panel_size(panel: Panel, cell: Cell) -> tuple[float, float]:
     rows, columns = panel.padding.shape
     heading = text_width(panel.heading) * 0.9
     named = 10 + text_width(panel.column_name) if panel.columns else 0
-    return max(_SIDE + columns * cell.wide + named, heading), _top(panel) + rows * cell.tall + 4
+    return max(_side(panel) + columns * cell.wide + named, heading), _top(panel) + rows * cell.tall + 4
 
 
 def _top(panel: Panel) -> float:
@@ -122,7 +127,7 @@ def _panel(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, level
         drawing.text(x, y + 12, panel.heading)
     y += _top(panel)
     _headings(drawing, panel, x, y, cell)
-    x += _SIDE
+    x += _side(panel)
     _cells(drawing, panel, x, y, cell)
     rows, columns = panel.padding.shape
     for number, level in reversed(list(enumerate(levels))):
@@ -134,13 +139,14 @@ def _panel(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, level
 
 def _headings(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell) -> None:
     drawing.text(x, y - 5, panel.row_name, "soft small mono")
-    right = x + _SIDE + panel.padding.shape[1] * cell.wide
+    side = _side(panel)
+    right = x + side + panel.padding.shape[1] * cell.wide
     drawing.text(right + 6, y - 5, panel.column_name, "soft small mono")
     every_row, every_column = 1 if cell.tall >= 12 else 8, 1 if cell.labelled else 8
     for r, text in list(enumerate(panel.rows))[::every_row]:
-        drawing.text(x + _SIDE - 6, y + r * cell.tall + min(cell.tall / 2 + 4, 16), text, "soft small", anchor="end")
+        drawing.text(x + side - 6, y + r * cell.tall + min(cell.tall / 2 + 4, 16), text, "soft small", anchor="end")
     for c, text in list(enumerate(panel.columns))[::every_column]:
-        drawing.text(x + _SIDE + (c + 0.5) * cell.wide, y - 5, text, "soft small", anchor="middle")
+        drawing.text(x + side + (c + 0.5) * cell.wide, y - 5, text, "soft small", anchor="middle")
 
 
 def _cells(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell) -> None:
@@ -241,7 +247,7 @@ def _legend(drawing: Drawing, parts: list[tuple[str, str]], y: float) -> None:
         elif mark == "padding":
             drawing.padding(x, y + 4, 24, 12)
         elif mark == "text":
-            drawing.text(x + 12, y + 14, "17", "label", anchor="middle")
+            drawing.text(x + 12, y + 14, "2,3" if "index" in text else "17", "label", anchor="middle")
         else:
             drawing.line(x, y + 10, x + 24, y + 10, mark)
         drawing.text(x + 30, y + 14, text, "soft")
