@@ -28,7 +28,7 @@ _OPCODE = re.compile(r'"([\w$.\-]+)"|([A-Za-z_][\w$.\-]*)')
 _STARTS = re.compile(
     rf'{_VALUE}(?::\d+)?\s*[,=]|"[\w$.\-]+"\s*[(<]|(?:func|module|return|call)\b|[a-z_]\w*\.[\w.]+|[#!][\w.$]+\s*=|\^'
 )
-_ATTRIBUTES = re.compile(r"\{\s*(?:\}|(?!return\b)[\w.$\"]+\s*[=,}])")
+_ATTRIBUTES = re.compile(r"\{(?:[ \t]*\}|\s*(?!return\b)[\w.$\"]+\s*[=,}])")
 _ALIAS = re.compile(r"[#!][\w.$]+\s*=[^\n]*")
 _TYPE = re.compile(rf"[!\w][\w.$]*+(?:{_ANGLED})?")
 _TOKEN = re.compile(
@@ -42,7 +42,8 @@ _MODULE = re.compile(r"module(?:\s+@([\w$.\-]+|\"[^\"]*\"))?")
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
 _DIALECTS = ("stablehlo.", "chlo.", "func.", "mhlo.")
 _CONTAINERS = frozenset({"func", "module", "builtin.module"})
-_SYMBOL = re.compile(r'\bsym_name\s*=\s*"([^"]*)"')
+_NAMED = _CONTAINERS | {"call"}
+_SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|callee\s*=\s*@([\w$.\-]+))')
 _DEEPEST = 100
 
 _Scope = dict[str, tuple[str, ...]]
@@ -62,6 +63,7 @@ class _Head:
     calls: list[str] = field(default_factory=list)
     location: str = ""
     symbol: str = ""
+    interleaved: bool = False
 
 
 def read_stablehlo(text: str, where: str = "") -> Program:
@@ -85,6 +87,7 @@ class _Reader(Scanner):
         self.scopes: list[_Scope] = [{}]
         self.names: set[str] = set()
         self.module = ""
+        self.depth = 0
 
     def blank(self) -> None:
         """Step over blanks and ``//`` comments."""
@@ -182,13 +185,18 @@ class _Reader(Scanner):
 
     def _region(self, head: _Head, owner: str, number: int) -> None:
         """``{ operations }``: a computation of its own, unless it is a module's."""
-        if len(self.scopes) > _DEEPEST:
+        self.depth += 1
+        if self.depth > _DEEPEST:
             raise self.fail(f"regions nested deeper than {_DEEPEST}")
         start = self.at
         self.at += 1
         if head.opcode in _CONTAINERS and head.opcode != "func":
             self._operations([], "", start)
-            return
+        else:
+            self._computation(head, owner, number, start)
+        self.depth -= 1
+
+    def _computation(self, head: _Head, owner: str, number: int, start: int) -> None:
         name = self._region_name(head, owner, number, start)
         place = len(self.computations)
         self.computations.append(None)
@@ -259,6 +267,8 @@ class _Reader(Scanner):
             head.location = self.balanced()[1:-1]
         elif kind == "symbol":
             head.symbol = head.symbol or found[0][1:]
+        elif found[0] == "init" and inside:
+            head.interleaved = True
         elif found[0] == ":" and not inside:
             head.types = self._types()
         elif found[0] == "(":
@@ -266,8 +276,8 @@ class _Reader(Scanner):
         elif found[0] in "{[":
             self.at = start
             held = self.balanced()
-            if head.opcode in _CONTAINERS and not head.symbol and (symbol := _SYMBOL.search(held)):
-                head.symbol = symbol[1]
+            if head.opcode in _NAMED and not head.symbol and (symbol := _SYMBOL.search(held)):
+                head.symbol = symbol[1] or symbol[2]
         elif found[0] in ")]}":
             raise self.fail(f"unexpected '{found[0]}'", start)
 
@@ -364,8 +374,11 @@ class _Reader(Scanner):
                 raise self.fail(f"{name} is defined twice", start)
             self.scopes[-1][name] = types[done : done + int(number or 1)]
             done += int(number or 1)
+        if head.interleaved:  # `reduce(%a init: %x), (%b init: %y)` has the operands a, b, x, y
+            head.operands = head.operands[::2] + head.operands[1::2]
+            head.shapes = head.shapes[::2] + head.shapes[1::2]
         op_name, source = self._resolve(head.location)
-        calls = (*head.calls, *((head.symbol,) if head.opcode == "call" else ()))
+        calls = (*head.calls, *((head.symbol,) if head.opcode == "call" and head.symbol else ()))
         return Operation(
             *(names[0][0] if names else "", head.opcode, xla_tuple(types)),
             *(tuple(head.operands), tuple(head.shapes), self._attributes(head.opcode, start)),

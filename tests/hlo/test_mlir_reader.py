@@ -1,0 +1,205 @@
+"""StableHLO text: hand-made texts, MLIR's own parser as the reference, and mutations."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.errors import ParseError, TilewrightError
+from tilewright.hlo import Source, from_jax, report
+from tilewright.hlo._mlir_locations import Locations
+from tilewright.hlo._mlir_reader import read_stablehlo
+from tilewright.hlo._mlir_types import xla_shape
+
+GENERIC = """\
+#map = loc("x.py":1:2)
+"builtin.module"() <{sym_name = "generic"}> ({
+  "func.func"() <{function_type = (tensor<4x6xf32>) -> tensor<6x2xf32>, sym_name = "main"}> ({
+  ^bb0(%arg0: tensor<4x6xf32> loc("argument"), %arg1: tensor<f32>):
+    %0 = "stablehlo.transpose"(%arg0) <{permutation = array<i64: 1, 0>}> :
+      (tensor<4x6xf32>) -> tensor<6x4xf32> loc(#map)
+    %1 = "stablehlo.slice"(%0) <{limit_indices = array<i64: 6, 4>, start_indices = array<i64: 0, 2>,
+      strides = array<i64: 1, 1>}> : (tensor<6x4xf32>) -> tensor<6x2xf32>
+    %2 = "stablehlo.reduce"(%1, %arg1) <{dimensions = array<i64: 0>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %3 = "stablehlo.add"(%a, %b) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      "stablehlo.return"(%3) : (tensor<f32>) -> ()
+    }) : (tensor<6x2xf32>, tensor<f32>) -> tensor<2xf32>
+    "func.return"(%1) : (tensor<6x2xf32>) -> ()
+  }) : () -> ()
+}) : () -> ()
+"""
+
+
+def test_the_generic_form():
+    program = read_stablehlo(GENERIC)
+    assert [c.name for c in program.computations] == ["main", "main/%2.reducer"]
+    assert program.entry.name == "main"
+    first, _, transpose, slice_, reduce, last = program.entry.operations
+    assert (first.opcode, first.shape, first.op_name) == ("parameter", "f32[4,6]", "argument")
+    assert (transpose.integers("dimensions"), transpose.source) == ((1, 0), Source("x.py", 1, 2))
+    assert slice_.attributes["slice"] == "{[0:6:1], [2:4:1]}"
+    assert (reduce.calls, reduce.shape) == (("main/%2.reducer",), "f32[2]")
+    assert (last.opcode, last.root) == ("return", True)
+
+
+def network(x, w):
+    def body(carry, row):
+        return carry + row.sum(), jnp.transpose(row).var()
+
+    total, rest = jax.lax.scan(body, 0.0, jnp.reshape(x, (4, 8, 2)))
+    chosen = jax.lax.cond(total > 0, lambda v: v.T.reshape(-1), lambda v: v.reshape(-1), x)
+    joined = jnp.concatenate([x, x], 1)[:, 2:9:3]
+    mixed = jax.lax.reduce(x, jnp.int32(3), lambda a, b: a * 2 + b, (0,)) if x.dtype == jnp.int32 else x
+    return rest, chosen, jnp.argmax(x, 0), jax.nn.softmax(x @ w), joined, jnp.sort(x), mixed
+
+
+@pytest.fixture(scope="module")
+def program():
+    return from_jax(network, jax.ShapeDtypeStruct((8, 8), jnp.float32), jax.ShapeDtypeStruct((8, 4), jnp.float32))
+
+
+def test_source_lines_of_a_jax_function(program):
+    lines = {op.op_name: op.source for op in program.entry.operations}
+    transpose = next(op for _, op in program.operations() if op.op_name.endswith("branch_1_fun/transpose"))
+    first = network.__code__.co_firstlineno
+    assert transpose.source.file == __file__
+    assert transpose.source.line == first + 5
+    assert lines["jit(network)/dot_general"].line == first + 8
+    assert lines["jit(network)/dot_general"].function == "network"
+
+
+def test_calls_and_paths(program):
+    assert program.entry.name == "main"
+    assert program.path("main/%2.body") == "main > main/%2.body"
+    assert program.path("_var").startswith("main > main/%2.body > ")
+    while_ = next(op for op in program.entry.operations if op.opcode == "while")
+    assert while_.calls == ("main/%2.cond", "main/%2.body")
+
+
+def mlir_operations(text):
+    """(opcode, operand types, result types, names, line) of every operation by MLIR's own parser."""
+    from jax._src.interpreters.mlir import make_ir_context
+    from jaxlib.mlir import ir
+
+    found = []
+
+    def visit(op):
+        name = op.name.partition(".")[2] if op.name != "builtin.module" else op.name
+        if name not in ("builtin.module", "func", "mesh"):
+            operands = tuple(xla_shape(str(value.type)) for value in op.operands)
+            found.append((name, operands, tuple(xla_shape(str(value.type)) for value in op.results)))
+        for region in op.regions:
+            for block in region:
+                for inner in block:
+                    visit(inner.operation)
+
+    with make_ir_context():
+        visit(ir.Module.parse(text).operation)
+    return sorted(found)
+
+
+def our_operations(program):
+    found = []
+    for computation, op in program.operations():
+        results = tuple(op.shape.strip("()").split(", ")) if op.shape != "()" else ()
+        results = (op.shape,) if not op.shape.startswith("(") else results
+        if op.opcode != "parameter" and not (op.opcode == "mesh" or computation.name == ""):
+            found.append((op.opcode, op.operand_shapes, results))
+    return found
+
+
+def without_printed_reducers(found, ours):
+    """MLIR prints ``applies stablehlo.add`` for a reducer of one operation; our reader then sees no region."""
+    rest = list(found)
+    for operation in ours:
+        assert operation in rest
+        rest.remove(operation)
+    return rest
+
+
+@pytest.mark.parametrize("form", ["printed", "generic"])
+def test_agrees_with_mlir(program, form):
+    text = program.text
+    if form == "generic":
+        from jax._src.interpreters.mlir import make_ir_context
+        from jaxlib.mlir import ir
+
+        with make_ir_context():
+            text = ir.Module.parse(text).operation.get_asm(print_generic_op_form=True, enable_debug_info=True)
+    rest = without_printed_reducers(mlir_operations(text), our_operations(read_stablehlo(text)))
+    allowed = {"add", "maximum", "return", "or", "and"} if form == "printed" else set()
+    assert {name for name, *_ in rest} <= allowed
+    assert all(shape.endswith("[]") for _, operands, _ in rest for shape in operands)
+
+
+def test_real_files_agree_with_mlir(shared):
+    for file in sorted(shared.glob("data/hlo_tpu/*.mlir")):
+        text = file.read_text()
+        rest = without_printed_reducers(mlir_operations(text), our_operations(read_stablehlo(text)))
+        assert {name for name, *_ in rest} <= {"add", "and", "maximum", "return"}, file.name
+
+
+MAIN = "func.func @main(%x: tensor<2x3xf32>) -> tensor<6xf32> {\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("", 1, "has no function"),
+        ("module {\n", 1, "never closed"),
+        (MAIN + "  %0 = stablehlo.reshape %y : (tensor<2x3xf32>) -> tensor<6xf32>\n}", 2, "%y is not defined"),
+        (MAIN + "  %0 = stablehlo.reshape %x#1 : (tensor<2x3xf32>) -> tensor<6xf32>\n}", 2, "%x has 1 results"),
+        (MAIN + "  %x = stablehlo.reshape %x : (tensor<2x3xf32>) -> tensor<6xf32>\n}", 2, "defined twice"),
+        (MAIN + "  %0 = stablehlo.reshape %x : (tensor<2x3xf32> -> tensor<6xf32>\n}", 2, "expected ',' or '\\)'"),
+        (MAIN + "  %0 = stablehlo.reshape %x : \n}", 3, "expected a type"),
+        (MAIN + "  %0 = call @f(%x) : (tensor<2x3xf32>) -> tensor<6xf32>\n}", 2, "calls @f"),
+        (MAIN + "  return %x : tensor<2x3xf32>\n}\n" + MAIN + "}", 4, "defined twice"),
+        (MAIN + '  %0 = stablehlo.reshape "x\n}', 2, "expected the rest"),
+    ],
+)
+def test_malformed_texts_name_the_line(text, line, reason):
+    with pytest.raises(ParseError, match=reason) as caught:
+        read_stablehlo(text)
+    assert caught.value.line == line
+
+
+def test_deep_regions_are_refused():
+    with pytest.raises(ParseError, match="nested deeper"):
+        read_stablehlo("module {\n" * 5000)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line"),
+    [
+        ('"a.py":3:4', "", "a.py:3"),
+        ('"jit(f)/add"("a.py":3:4 to :9)', "jit(f)/add", "a.py:3"),
+        ('"add"(callsite("f"("/v/site-packages/lib.py":1:1) at "g"("a.py":5:6)))', "add", "a.py:5"),
+        ('fused<"x">["mul"("b.py":7:1), "c.py":8:1]', "mul", "b.py:7"),
+        ("#loc9", "add", "a.py:2"),
+        ("#circle", "", "None"),
+        ("unknown", "", "None"),
+        ('"jit:"("f"("a.py":1:1))', "jit", "a.py:1"),
+    ],
+)
+def test_locations(text, name, line):
+    aliases = Locations.of('#loc9 = loc("add"(#loc8))\n#loc8 = loc("a.py":2:0)\n#circle = loc(#circle)\n')
+    op_name, source = aliases.resolve(text)
+    assert (op_name, str(source)) == (name, line)
+
+
+PIECES = st.sampled_from([*'{}()[]<>,=:%#@^"\\/ \n\0-1', "tensor<", "loc(", "%0:9", "({", "->", "dense<", "!x<"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_mutations_end_in_a_program_or_an_error(program, data):
+    text = data.draw(st.sampled_from([program.text, GENERIC]))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text = text[:at] + data.draw(PIECES) + text[at + data.draw(st.integers(0, 30)) :]
+    try:
+        report(read_stablehlo(text), "tpu-v5e")
+    except TilewrightError as error:
+        assert str(error)
