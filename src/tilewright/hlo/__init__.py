@@ -5,7 +5,10 @@ Names that need jax are loaded when they are asked for: a report on a dump start
 
 from tilewright.hlo._cost import Movement, movement, place
 from tilewright.hlo._from_jax import from_jax
+from tilewright.hlo._function import OptimizedFunction, optimize_function
+from tilewright.hlo._gate import Verdict
 from tilewright.hlo._load import load
+from tilewright.hlo._optimize import Optimized, optimize
 from tilewright.hlo._program import Computation, Operation, Program, Source
 from tilewright.hlo._report import report
 from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor
@@ -16,12 +19,17 @@ __all__ = [
     "MovementReport",
     "MovementRow",
     "Operation",
+    "Optimized",
+    "OptimizedFunction",
     "PaddedTensor",
     "Program",
     "Source",
+    "Verdict",
     "from_jax",
     "load",
     "movement",
+    "optimize",
+    "optimize_function",
     "place",
     "report",
 ]

@@ -101,7 +101,7 @@ def plan_reduce(source: Sequence[int], target: Sequence[int], dims: Sequence[int
 class BroadcastPlan:
     """How a broadcast of Y at a reshape's result becomes one at its operand: steps on ever larger small arrays.
 
-    Y -reshape-> ``dropped`` -transpose-> (``order``) -broadcast-> ``expanded`` -reshape-> ``folded`` -broadcast-> source
+    Y -reshape-> ``dropped`` -transpose by ``order``- broadcast-> ``expanded`` -reshape-> ``folded`` -broadcast-> source
     """
 
     dropped: Shape
@@ -115,7 +115,7 @@ class BroadcastPlan:
 def plan_broadcast(
     operand: Sequence[int], dims: Sequence[int], target: Sequence[int], source: Sequence[int]
 ) -> BroadcastPlan | None:
-    """Re-express ``broadcast_in_dim(operand, dims) : target`` at ``source``, a reshape of ``target``; None if it cannot.
+    """Re-express ``broadcast_in_dim(operand, dims) : target`` at ``source``, a reshape of it; None if that cannot be.
 
     >>> plan_broadcast((8, 32), (0, 3), (8, 9, 9, 32, 8), (8, 9, 9, 256))
     BroadcastPlan(dropped=(8, 32), order=(0, 1), expanded=(8, 32, 8), expand_dims=(0, 1), folded=(8, 256), dims=(0, 3))

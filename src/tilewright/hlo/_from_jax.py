@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tilewright.hlo._mlir_reader import read_stablehlo
 from tilewright.hlo._program import Program
+from tilewright.hlo._signature import signature_of
 
 __all__ = ["from_jax"]
 
@@ -26,4 +28,5 @@ def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
 
     jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
     lowered = jitted.lower(*args, **kwargs)
-    return read_stablehlo(lowered.as_text("stablehlo", debug_info=True))
+    program = read_stablehlo(lowered.as_text("stablehlo", debug_info=True))
+    return replace(program, signature=signature_of(lowered))

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 class Value:
-    """An array of ``shape`` and MLIR element type ``dtype``; ``shape`` is None for dynamic arrays, tokens and tuples."""
+    """An array of ``shape`` and MLIR element type ``dtype``; ``shape`` is None for dynamic arrays, tokens, tuples."""
 
     __slots__ = ("dtype", "handle", "index", "operation", "shape", "users")
 

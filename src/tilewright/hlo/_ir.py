@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 
-__all__ = ["context", "ir", "module_bytes", "parse_module", "print_module", "verify_module"]
+__all__ = ["context", "ir", "kept_arguments", "module_bytes", "parse_module", "print_module", "verify_module"]
 
 _NEEDED = {
     "jaxlib.mlir.ir": ("Module", "Operation", "RankedTensorType", "DenseI64ArrayAttr", "InsertionPoint", "MLIRError"),
@@ -85,7 +85,7 @@ def print_module(module: Any, locations: bool = False) -> str:
 
 
 def verify_module(module: Any) -> None:
-    """Raise UnsupportedError if MLIR's verifier finds the module ill-formed (a fault of a rewrite, never of the user)."""
+    """Raise UnsupportedError if MLIR's verifier finds the module ill-formed (a rewrite's fault, never the user's)."""
     try:
         module.operation.verify()
     except ir.MLIRError as error:
@@ -97,3 +97,10 @@ def module_bytes(module: Any) -> bytes:
     with context():
         made: bytes = _parts()["jax._src.export._export"]._module_to_bytecode(module)
     return made
+
+
+def kept_arguments(lowered: Any, count: int) -> tuple[int, ...]:
+    """Which of ``count`` flat arguments of a lowered function its module takes; all where JAX does not say."""
+    inner = getattr(lowered, "_lowering", None)
+    kept = getattr(inner, "compile_args", {}).get("kept_var_idx")
+    return tuple(sorted(kept)) if kept is not None else tuple(range(count))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 __all__ = ["Computation", "Operation", "Program", "Source"]
 
@@ -89,6 +90,7 @@ class Program:
     ``text``            the text it was read from, whole
     ``computations``    every computation, in the order of the text
     ``attributes``      the module header's attributes, as text
+    ``signature``       the arguments and results of the JAX function it was made from, or None
     ==================  ========================================================================================
 
     >>> from tilewright.hlo import load
@@ -102,6 +104,7 @@ class Program:
     text: str = field(repr=False)
     computations: tuple[Computation, ...] = field(repr=False)
     attributes: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    signature: Any = field(default=None, repr=False, compare=False)
 
     @property
     def entry(self) -> Computation:

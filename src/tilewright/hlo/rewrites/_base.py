@@ -11,16 +11,15 @@ from tilewright.hlo._literal import Literal
 
 __all__ = ["ELEMENTWISE", "PURE", "LocalRewrite", "Maker", "Rewrite", "is_static"]
 
+_NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
+exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
+power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
+shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
+chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh chlo.digamma
+chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.lgamma chlo.next_after
+chlo.polygamma chlo.sinh chlo.square chlo.tan chlo.zeta"""
 #: Operations that act on each element alone, so that they commute with every reshape.
-ELEMENTWISE = frozenset(
-    """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
-    exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
-    power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
-    shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
-    chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh chlo.digamma
-    chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.lgamma chlo.next_after
-    chlo.polygamma chlo.sinh chlo.square chlo.tan chlo.zeta""".split()
-)
+ELEMENTWISE = frozenset(_NAMES.split())
 
 #: Operations without effects that rewrites understand, make and may drop.
 PURE = ELEMENTWISE | {"broadcast_in_dim", "constant", "reduce", "reshape", "transpose"}

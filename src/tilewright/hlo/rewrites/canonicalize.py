@@ -17,10 +17,10 @@ __all__ = ["Canonicalize"]
 class Canonicalize(LocalRewrite):
     """Cancel and compose reshapes, transposes and broadcasts; every step is exact.
 
-        reshape(reshape(x)) -> reshape(x)                   transpose(transpose(x)) -> transpose(x)
-        reshape of x to its own shape -> x                  a transpose that only moves unit dims -> reshape
-        broadcast(broadcast(x)) -> broadcast(x)             a broadcast that only adds unit dims -> reshape
-        broadcast(reshape that adds unit dims(x)) -> broadcast(x)          reshape(constant) -> constant
+    reshape(reshape(x)) -> reshape(x)                   transpose(transpose(x)) -> transpose(x)
+    reshape of x to its own shape -> x                  a transpose that only moves unit dims -> reshape
+    broadcast(broadcast(x)) -> broadcast(x)             a broadcast that only adds unit dims -> reshape
+    broadcast(reshape that adds unit dims(x)) -> broadcast(x)          reshape(constant) -> constant
     """
 
     name: ClassVar[str] = "canonicalize"

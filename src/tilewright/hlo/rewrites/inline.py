@@ -115,8 +115,7 @@ def _expand(call: Any, function: Any) -> None:
 
 def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
     """Erase private functions that no operation names any more."""
-    dead = True
-    while dead:
+    while True:
         named = " ".join(
             str(op.attributes[key])
             for f in functions.values()
@@ -127,5 +126,7 @@ def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
         )
         words = set(named.replace("[", " ").replace("]", " ").replace(",", " ").split())
         dead = [name for name, f in functions.items() if f"@{name}" not in words and _inlinable(f)]
+        if not dead:
+            return
         for name in dead:
             functions.pop(name).erase()

@@ -1,0 +1,188 @@
+"""The gate: a region is rewritten whole, and only where the modelled cost falls on the target.
+
+Every region is tried on a copy. Its cost before and after is the bytes its reshapes and transposes move under the
+target's layouts, plus, on linear memory, the charge for reductions over short inner runs. A target whose compiler
+reaches the normal form by itself gains nothing from being handed it: there both sides are normalised first, and as a
+trial ends in the normal form of its region, no gain remains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from tilewright.hlo._graph import Block, Operation, walk
+from tilewright.hlo._moves import Cost, bytes_moved, cost, type_text
+from tilewright.hlo._program import Source
+from tilewright.hlo._regions import Region, Trial, collect, splice, take_out
+from tilewright.hlo._sources import is_library
+from tilewright.hlo.rewrites._base import ELEMENTWISE, Rewrite
+from tilewright.hlo.rewrites._pipeline import fixpoint
+from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
+from tilewright.hlo.rewrites.dead_code import DeadCode
+from tilewright.targets import Target
+
+__all__ = ["Verdict", "gate"]
+
+#: The rewrites that make a trial worth its while; the others only tidy up.
+_MAIN = ("reduce-of-transpose", "reduce-of-reshape", "reshape-of-elementwise", "reshape-of-broadcast")
+_PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate decided about one region, and why.
+
+    ===================  ===========================================================================================
+    ``accepted``         the region was rewritten
+    ``name``             the rewrites that fired: ``reduce-of-reshape + reshape-of-elementwise``
+    ``region``           what it is: ``f32[256,27,4,8]: 2 reduce, 9 elementwise, 2 reshape``
+    ``source``           the first line of the user's program in it, or None
+    ``moved_before``     bytes its reshapes and transposes move under the target's layouts, as written
+    ``moved_after``      the same for the trial
+    ``charged_before``   on linear memory, the charge for reductions over short inner runs, as written (bytes)
+    ``charged_after``    the same for the trial
+    ``reason``           why, in a sentence
+    ===================  ===========================================================================================
+    """
+
+    accepted: bool
+    name: str
+    region: str
+    source: Source | None
+    moved_before: int
+    moved_after: int
+    charged_before: int
+    charged_after: int
+    reason: str
+
+    @property
+    def gain(self) -> int:
+        """Modelled bytes saved."""
+        return self.moved_before + self.charged_before - self.moved_after - self.charged_after
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        return {**asdict(self), "source": str(self.source) if self.source else None}
+
+
+def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> tuple[list[Verdict], list[Verdict]]:
+    """Rewrite every region of the bodies that pays on ``target``; (accepted, refused) verdicts.
+
+    Rounds go on until no region is accepted: an accepted one may open the way for its neighbour.
+    """
+    accepted: list[Verdict] = []
+    refused: dict[tuple[Operation, ...], Verdict] = {}
+    open_ = [block for body in bodies for block in walk(body)]
+    while open_:
+        changed = []
+        for block in open_:
+            trials = [(r, *_try(r, target, steps)) for r in collect(block) if r.operations not in refused]
+            for region, trial, verdict in sorted(trials, key=lambda each: -each[2].gain):
+                if not verdict.accepted:
+                    refused[region.operations] = verdict
+                elif all(op.block is block for op in region.operations):
+                    splice(region, trial)
+                    accepted.append(verdict)
+                    changed.append(block)
+        open_ = list(dict.fromkeys(changed))
+        for block in open_:
+            DeadCode().apply(block)
+    standing = [verdict for region, verdict in refused.items() if _is_worth_telling(region, verdict)]
+    return accepted, sorted(standing, key=lambda verdict: -verdict.moved_before)
+
+
+def _is_worth_telling(region: tuple[Operation, ...], verdict: Verdict) -> bool:
+    """Something moves or could be rewritten, and it is the user's program rather than what a rewrite left behind."""
+    still_there = all(op.block is not None for op in region) and any(op.handle is not None for op in region)
+    return still_there and bool(verdict.name or verdict.moved_before)
+
+
+def _try(region: Region, target: Target, steps: Sequence[Rewrite]) -> tuple[Trial, Verdict]:
+    """Rewrite a copy of the region and judge it.
+
+    As written, a region may compute the same thing twice. Computing it once is no merit of the rewrites, so both sides
+    are compared without repetitions.
+    """
+    trial = take_out(region)
+    written = cost(trial.body, target)
+    CommonSubexpressions().apply(trial.body)
+    before = cost(trial.body, target)
+    counts = fixpoint(trial.body, steps)
+    after = cost(trial.body, target)
+    fired = [name for name in _MAIN if counts[name]]
+    reason = _refusal(trial, target, fired, before, after)
+    verdict = Verdict(
+        accepted=not reason,
+        name=" + ".join(fired),
+        region=_describe(region),
+        source=_source(region),
+        moved_before=written.moved,
+        moved_after=after.moved,
+        charged_before=written.charged,
+        charged_after=after.charged,
+        reason=reason or f"{_change(written, after)} on {target.name}",
+    )
+    return trial, verdict
+
+
+def _refusal(trial: Trial, target: Target, fired: list[str], before: Cost, after: Cost) -> str:
+    """Why a trial is dropped, "" if it is not."""
+    if not before.regrouped and not before.charged:
+        return f"free already: on {target.name} its reshapes are bitcasts, nothing big moves"
+    if not fired:
+        return "no reduction or elementwise operation in it lets a reshape pass"
+    if not before.falls_to(after):
+        return f"would cost no less on {target.name}: {_change(before, after)}{_what_remains(trial.body, target)}"
+    if target.compiler_normalizes:
+        return (
+            f"{target.name}'s compiler performs these rewrites itself: {_change(before, after)} as written, "
+            "but with both programs in normal form nothing is gained"
+        )
+    return ""
+
+
+def _change(before: Cost, after: Cost) -> str:
+    if before.moved or after.moved or not before.charged:
+        return f"reshapes and transposes move {_bytes(after.moved)} instead of {_bytes(before.moved)}"
+    return f"reductions over short runs are charged {_bytes(after.charged)} instead of {_bytes(before.charged)}"
+
+
+def _what_remains(body: Block, target: Target) -> str:
+    """The reshape that costs most in a trial, and who needs it."""
+    left = max(body.operations, key=lambda op: bytes_moved(op, target))
+    if not bytes_moved(left, target):
+        return ""
+    users = sorted({"the rest of the program" if user.name == "return" else user.name for user in left.result.users})
+    kinds = f"{left.name} {type_text(left.operands[0])} -> {type_text(left.result)}"
+    return f"; {kinds} is still needed by {', '.join(users)}"
+
+
+def _describe(region: Region) -> str:
+    kinds: Counter[str] = Counter(
+        "elementwise" if op.name in ELEMENTWISE else op.name.partition("_")[0] for op in region.operations
+    )
+    seed = next(op.result for op in region.operations if op.result.shape == region.shape)
+    return f"{type_text(seed)}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+
+
+def _source(region: Region) -> Source | None:
+    """The first position in the user's own files."""
+    for op in sorted(region.operations, key=lambda op: op.position):
+        origin = op if op.handle is not None else op.like
+        if origin is None or origin.handle is None:
+            continue
+        for file, line, column in _PLACE.findall(str(origin.handle.location)):
+            if file != "-" and not is_library(file):
+                return Source(file, int(line), int(column))
+    return None
+
+
+def _bytes(count: int) -> str:
+    """Bytes for a reader: ``65.0 MB``."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

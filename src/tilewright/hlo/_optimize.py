@@ -1,0 +1,117 @@
+"""``optimize``: a program, rewritten where the gate of a target says it pays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from difflib import unified_diff
+from typing import Any
+
+from tilewright.errors import UnsupportedError
+from tilewright.hlo._emit import write_functions
+from tilewright.hlo._gate import Verdict, gate
+from tilewright.hlo._ir import parse_module, print_module, verify_module
+from tilewright.hlo._mlir_reader import read_stablehlo
+from tilewright.hlo._moves import moved
+from tilewright.hlo._program import Program
+from tilewright.hlo._read import read_functions
+from tilewright.hlo.rewrites._pipeline import local_pipeline
+from tilewright.hlo.rewrites.inline import Inline
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
+
+__all__ = ["Optimized", "optimize"]
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A program and what was done to it.
+
+    ==================  ==============================================================================================
+    ``program``         the result; the original itself where nothing was accepted
+    ``original``        what it was made from
+    ``target``          the target whose layouts and rules decided
+    ``rewrites``        a :class:`Verdict` for every region that was rewritten
+    ``refusals``        one for every region that was left alone although something moves in it
+    ``moved_before``    bytes that reshapes and transposes of the whole program move under the target's layouts
+    ``moved_after``     the same for the result
+    ``text``            the result as StableHLO text
+    ==================  ==============================================================================================
+    """
+
+    program: Program = field(repr=False)
+    original: Program = field(repr=False)
+    target: Target = field(repr=False)
+    rewrites: tuple[Verdict, ...]
+    refusals: tuple[Verdict, ...]
+    moved_before: int
+    moved_after: int
+
+    @property
+    def text(self) -> str:
+        """The result as StableHLO text; identical to the original's where nothing was accepted."""
+        return self.program.text
+
+    def diff(self, context: int = 3) -> str:
+        """A unified diff of the two texts, source positions left out; "" where nothing was accepted."""
+        if not self.rewrites:
+            return ""
+        before, after = (print_module(parse_module(p.text)).splitlines() for p in (self.original, self.program))
+        return "\n".join(unified_diff(before, after, "before", "after", lineterm="", n=context))
+
+    def explain(self) -> str:
+        """Every verdict in a few lines, accepted regions first."""
+        lines = [
+            f"{self.target.title}: reshapes and transposes move {self.moved_before:,} bytes as written, "
+            f"{self.moved_after:,} in the result"
+        ]
+        for verdict in (*self.rewrites, *self.refusals):
+            place = f"  ({verdict.source})" if verdict.source else ""
+            lines.append(f"{'rewritten' if verdict.accepted else 'left alone'}: {verdict.region}{place}")
+            lines.append(f"    {verdict.name}: {verdict.reason}" if verdict.name else f"    {verdict.reason}")
+        if not self.rewrites and not self.refusals:
+            lines.append("no region in which a reshape meets elementwise operations or reductions")
+        return "\n".join(lines)
+
+    def callable(self) -> Any:
+        """The result as a function of the arguments of the JAX function it was made from, for ``jax.jit``.
+
+        Raises UnsupportedError for a program that was read from a file.
+        """
+        from tilewright.hlo._execute import callable_of
+
+        return callable_of(self.program)
+
+
+def optimize(program: Program, target: str | Target, allow_reassociation: bool = True) -> Optimized:
+    """Rewrite the regions of a StableHLO program that pay on ``target``.
+
+    ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums and products taken apart).
+    The program is never changed; a result without accepted regions has the very same text. Raises UnsupportedError for
+    HLO text, whose layouts have been assigned already, and for a target without a layout rule for whole programs.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from tilewright.hlo import from_jax
+    >>> x = jax.ShapeDtypeStruct((256, 27, 32), jnp.float32)
+    >>> group_sums = from_jax(lambda x: x.reshape(256, 27, 4, 8).sum((1, 3)), x)
+    >>> done = optimize(group_sums, "vector8x128")
+    >>> [each.name for each in done.rewrites], done.moved_before, done.moved_after
+    (['reduce-of-reshape'], 32505856, 1179648)
+    """
+    chip = find_target(target)
+    if program.kind != "stablehlo":
+        raise UnsupportedError(
+            "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
+        )
+    module = parse_module(program.text)
+    Inline().apply_module(module)
+    bodies = read_functions(module)
+    before = moved(bodies, chip)
+    accepted, refused = gate(bodies, chip, local_pipeline(allow_reassociation))
+    if not accepted:
+        return Optimized(program, program, chip, (), tuple(refused), before, before)
+    after = moved(bodies, chip)
+    write_functions(module, bodies)
+    verify_module(module)
+    result = read_stablehlo(print_module(module, locations="loc(" in program.text))
+    result = replace(result, signature=program.signature)
+    return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after)

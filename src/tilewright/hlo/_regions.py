@@ -1,0 +1,240 @@
+"""Regions: the parts of a program that one reshape joins, taken out for a trial and put back as a whole.
+
+A region grows from a reshape's result of shape S: over every value of shape S that elementwise operations, reshapes,
+broadcasts and reductions connect, then over the small operations between its reductions and its broadcasts (the
+statistics of a normalisation). Constants and broadcasts of scalars are copied in, so that they join nothing.
+
+    x ---reshape--->[S]--+--subtract-->[S]--multiply-->[S]--reshape---> y
+                         |      ^                ^
+                         reduce-+-> small ops ---+            all of this is one region; x is its input, y its output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tilewright.hlo._dims import only_unit_dims_differ
+from tilewright.hlo._graph import Block, Operation, Value, in_order, replace_value
+from tilewright.hlo.rewrites._base import ELEMENTWISE, is_static
+
+__all__ = ["Region", "Trial", "collect", "splice", "take_out"]
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """``operations`` in program order, all of ``block``; ``leaves`` are copied in; ``shape`` is what joins them."""
+
+    block: Block
+    shape: tuple[int, ...]
+    operations: tuple[Operation, ...]
+    leaves: tuple[Operation, ...]
+
+    @property
+    def outputs(self) -> list[Value]:
+        """Results that somebody outside uses."""
+        inside = set(self.operations)
+        return [v for op in self.operations for v in op.results if any(user not in inside for user in v.users)]
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A region's copy in a block of its own: ``inputs[i]`` became argument i, ``outputs[i]`` operand i of the end."""
+
+    body: Block
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+
+def collect(block: Block) -> list[Region]:
+    """The regions of a block, largest arrays first; each operation is in at most one."""
+    seen: set[Value] = set()
+    taken: set[Operation] = set()
+    seeds = [op for op in block.operations if _is_seed(op)]
+    seeds.sort(key=lambda op: -_elements(op.result))
+    found = []
+    for seed in seeds:
+        if seed.result in seen or seed in taken:
+            continue
+        core = _flood(seed, seen, taken)
+        operations = core | (_between(core, block) - taken)
+        taken |= operations
+        leaves = _leaves(operations)
+        shape = seed.result.shape
+        assert shape is not None
+        found.append(Region(block, shape, tuple(in_order(list(operations))), tuple(leaves)))
+    return found
+
+
+def _is_seed(op: Operation) -> bool:
+    """A reshape that really splits or merges dims."""
+    if op.name != "reshape" or not op.plain or not is_static(op.result, op.operands[0]):
+        return False
+    source, result = op.operands[0].shape, op.result.shape
+    return source is not None and result is not None and not only_unit_dims_differ(source, result)
+
+
+def _elements(value: Value) -> int:
+    count = 1
+    for size in value.shape or ():
+        count *= size
+    return count
+
+
+def _is_leaf(op: Operation) -> bool:
+    """Costs nothing to have twice: a constant, or a broadcast of a scalar."""
+    return op.plain and (op.name == "constant" or (op.name == "broadcast_in_dim" and op.operands[0].shape == ()))
+
+
+def _is_kind(op: Operation) -> bool:
+    """An operation regions are made of."""
+    if not op.plain or len(op.results) != 1 or op.result.shape is None:
+        return False
+    if op.name == "reduce":
+        return "monoid" in op.attributes and is_static(op.operands[0])
+    return op.name in ELEMENTWISE or op.name in ("reshape", "broadcast_in_dim", "transpose")
+
+
+def _flood(seed: Operation, seen: set[Value], taken: set[Operation]) -> set[Operation]:
+    """Every operation joined to the seed's result by values of its shape."""
+    shape, block = seed.result.shape, seed.block
+    found: set[Operation] = set()
+    open_ = [seed.result]
+    while open_:
+        value = open_.pop()
+        if value in seen or value.shape != shape:
+            continue
+        seen.add(value)
+        for op in (*_makers(value), *_users(value)):
+            if op.block is not block or op in found or op in taken:
+                continue
+            found.add(op)
+            if op.name in ELEMENTWISE:
+                open_ += [*op.operands, op.result]
+    return found
+
+
+def _makers(value: Value) -> list[Operation]:
+    """The operation that makes ``value``, if regions are made of such."""
+    op = value.operation
+    if op is None or _is_leaf(op) or not _is_kind(op):
+        return []
+    return [op] if op.name in ELEMENTWISE or (op.name != "reduce" and is_static(*op.operands)) else []
+
+
+def _users(value: Value) -> list[Operation]:
+    """Users that belong to value's region: a transpose only if all that follows it reduces."""
+    found = []
+    for op in value.users:
+        if not _is_kind(op):
+            continue
+        if op.name == "transpose":
+            behind = list(op.result.users)
+            if all(_is_kind(user) and user.name == "reduce" for user in behind):
+                found += [op, *behind]
+        elif op.name != "broadcast_in_dim" and op.operands[0].shape is not None:
+            found.append(op)
+    return found
+
+
+def _between(core: set[Operation], block: Block) -> set[Operation]:
+    """Small operations that lead from the core's reductions to its broadcasts, and what only moves data around them."""
+    starts = [op.result for op in core if op.name == "reduce"]
+    ends = [v for op in core for v in op.operands if v.operation is not None]
+    limit = max((_elements(op.result) for op in core), default=0)
+
+    def small(op: Operation | None) -> bool:
+        return op is not None and op.block is block and op not in core and _is_kind(op) and _elements(op.result) < limit
+
+    forward = _reach(starts, lambda v: (u for u in v.users if small(u)), lambda op: op.results)
+    backward = _reach(
+        ends, lambda v: [v.operation] if v.operation is not None and small(v.operation) else [], lambda op: op.operands
+    )
+    inner = forward & backward
+    movers = {"reshape", "broadcast_in_dim", "transpose"}
+    movers_only = _reach(
+        [v for op in core | inner for v in op.operands],
+        lambda v: (
+            [v.operation] if v.operation is not None and small(v.operation) and v.operation.name in movers else []
+        ),
+        lambda op: op.operands,
+    )
+    return {op for op in inner | movers_only if not _is_leaf(op)}
+
+
+def _reach(
+    values: list[Value],
+    step: Callable[[Value], Iterable[Operation]],
+    go_on: Callable[[Operation], list[Value]],
+) -> set[Operation]:
+    """Operations reachable from the values: ``step`` leads from a value to operations, ``go_on`` back to values."""
+    found: set[Operation] = set()
+    open_ = list(values)
+    while open_:
+        for op in step(open_.pop()):
+            if op not in found:
+                found.add(op)
+                open_ += go_on(op)
+    return found
+
+
+def _leaves(operations: set[Operation]) -> list[Operation]:
+    """Constants and broadcasts of scalars the operations use, producers first."""
+    found: dict[Operation, None] = {}
+    for op in sorted(operations, key=lambda op: op.position):
+        for value in op.operands:
+            leaf = value.operation
+            if leaf is not None and leaf not in operations and _is_leaf(leaf):
+                for inner in leaf.operands:
+                    if inner.operation is not None and _is_leaf(inner.operation):
+                        found[inner.operation] = None
+                found[leaf] = None
+    return list(found)
+
+
+def take_out(region: Region) -> Trial:
+    """Copy a region into a block of its own."""
+    body = Block("trial")
+    copies: dict[Value, Value] = {}
+    inputs: list[Value] = []
+    for op in (*region.leaves, *region.operations):
+        for value in op.operands:
+            if value not in copies:
+                copies[value] = body.add_argument(value.shape, value.dtype)
+                inputs.append(value)
+        copies[op.result] = copy_into(body, op, [copies[v] for v in op.operands])
+    outputs = tuple(region.outputs)
+    body.append(Operation("return", [copies[v] for v in outputs]))
+    return Trial(body, tuple(inputs), outputs)
+
+
+def copy_into(body: Block, op: Operation, operands: list[Value]) -> Value:
+    """The same operation on other operands, at the end of ``body``; returns its result."""
+    copy = Operation(op.name, operands, dict(op.attributes))
+    copy.like = op.like if op.handle is None and op.like is not None else op
+    copy.position = op.position
+    body.append(copy)
+    return copy.add_result(op.result.shape, op.result.dtype)
+
+
+def splice(region: Region, trial: Trial) -> None:
+    """Put the trial's operations in place of the region's."""
+    block = region.block
+    *before, last = block.operations
+    inside: dict[Value, Value] = dict(zip(trial.body.arguments, trial.inputs))
+    *operations, end = trial.body.operations
+    for op in operations:
+        for index, value in enumerate(list(op.operands)):
+            if value in inside:
+                op.set_operand(index, inside[value])
+        op.block = block
+    new = [inside.get(value, value) for value in end.operands]
+    end.drop()
+    gone = set(region.operations)
+    for old, value in zip(trial.outputs, new):
+        replace_value(old, value)
+    for op in gone:
+        op.drop()
+    kept = [op for op in before if op not in gone]
+    block.operations = [*in_order([*kept, *operations]), last]
+    block.changed = True
