@@ -86,8 +86,9 @@ def mlir_operations(text):
     found = []
 
     def visit(op):
-        name = op.name.partition(".")[2] if op.name != "builtin.module" else op.name
-        if name not in ("builtin.module", "func", "mesh"):
+        dialect, _, short = op.name.partition(".")
+        name = short if dialect in ("stablehlo", "chlo", "func") else op.name
+        if name not in ("builtin.module", "func", "sdy.mesh"):
             operands = tuple(xla_shape(str(value.type)) for value in op.operands)
             found.append((name, operands, tuple(xla_shape(str(value.type)) for value in op.results)))
         for region in op.regions:
@@ -102,10 +103,10 @@ def mlir_operations(text):
 
 def our_operations(program):
     found = []
-    for computation, op in program.operations():
+    for _, op in program.operations():
         results = tuple(op.shape.strip("()").split(", ")) if op.shape != "()" else ()
         results = (op.shape,) if not op.shape.startswith("(") else results
-        if op.opcode != "parameter" and not (op.opcode == "mesh" or computation.name == ""):
+        if op.opcode != "parameter":
             found.append((op.opcode, op.operand_shapes, results))
     return found
 
@@ -132,6 +133,32 @@ def test_agrees_with_mlir(program, form):
     allowed = {"add", "maximum", "return", "or", "and"} if form == "printed" else set()
     assert {name for name, *_ in rest} <= allowed
     assert all(shape.endswith("[]") for _, operands, _ in rest for shape in operands)
+
+
+def everything(x, k, key):
+    """One of each construct with a printed form of its own."""
+    y = jax.lax.conv_general_dilated(x, k, (1, 1), "SAME")
+    pooled = jax.lax.reduce_window(y, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+    flat = pooled.reshape(-1)
+    ordered = jax.lax.sort((flat, jnp.arange(flat.size)), num_keys=1)
+    drawn = jax.random.normal(key, (4, 4)).astype(jnp.bfloat16)
+    spread = flat.at[jnp.array([1, 2])].add(2.0)[::-1]
+    solved = jnp.linalg.cholesky(jnp.eye(4) + jnp.outer(flat[:4], flat[:4]))
+    waves = jnp.fft.rfft(flat).real
+    looped = jax.lax.fori_loop(0, 3, lambda i, c: jax.lax.dynamic_update_slice(c, c[:1] * i, (i,)), flat)
+    checked = jnp.where(jnp.isnan(flat), jnp.clip(flat, 0, 1), jnp.round(flat)) + jnp.pad(flat, (1, 2))[: flat.size]
+    bits = jax.lax.bitcast_convert_type(flat, jnp.int8).astype(jnp.int4)
+    return ordered, drawn, spread, solved, waves, looped, checked, bits, jax.lax.optimization_barrier(flat)
+
+
+def test_every_printed_form_agrees_with_mlir():
+    x, k = jnp.zeros((2, 3, 8, 8)), jnp.zeros((4, 3, 3, 3))
+    forward = from_jax(everything, x, k, jax.random.key(0))
+    backward = from_jax(jax.grad(lambda x, k: everything(x, k, jax.random.key(0))[2].sum(), (0, 1)), x, k)
+    for program in (forward, backward):
+        rest = without_printed_reducers(mlir_operations(program.text), our_operations(program))
+        assert {name for name, *_ in rest} <= {"add", "and", "maximum", "or", "return"}
+        assert report(program, "tpu-v5e").rows
 
 
 def test_real_files_agree_with_mlir(shared):

@@ -262,7 +262,9 @@ class _Reader(Scanner):
         if kind in ("value", "index"):
             self._operand(head, found["value"], found["index"], start)
         elif kind == "arrow":
-            head.types = self._types()
+            self.blank()
+            if not self.peek("["):  # dim numbers: [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]
+                head.types = self._types()
         elif kind == "location":
             head.location = self.balanced()[1:-1]
         elif kind == "symbol":
