@@ -104,19 +104,22 @@ def highway64(message, key):
             zipper(a, 0, 1, b)
             zipper(a, 2, 3, b)
 
-    n = len(message)
-    for i in range(4):
-        v0[i] = v0[i] + (n << 32) + n & MASK
-        halves = [(h << n | h >> (32 - n)) & 0xFFFFFFFF if n else h for h in (v1[i] & 0xFFFFFFFF, v1[i] >> 32)]
-        v1[i] = halves[0] | halves[1] << 32
-    packet = bytearray(32)
-    whole, rest = n & ~3, message[n & ~3 :]
-    packet[:whole] = message[:whole]
-    if n & 16:
-        packet[28:32] = message[n - 4 : n]
-    elif rest:
-        packet[16], packet[17], packet[18] = rest[0], rest[len(rest) >> 1], rest[-1]
-    update([int.from_bytes(packet[i : i + 8], "little") for i in range(0, 32, 8)])
+    def remainder(n):
+        for i in range(4):
+            v0[i] = v0[i] + (n << 32) + n & MASK
+            halves = [(h << n | h >> (32 - n)) & 0xFFFFFFFF for h in (v1[i] & 0xFFFFFFFF, v1[i] >> 32)]
+            v1[i] = halves[0] | halves[1] << 32
+        packet = bytearray(32)
+        whole, rest = n & ~3, message[n & ~3 :]
+        packet[:whole] = message[:whole]
+        if n & 16:
+            packet[28:32] = message[n - 4 : n]
+        elif rest:
+            packet[16], packet[17], packet[18] = rest[0], rest[len(rest) >> 1], rest[-1]
+        update([int.from_bytes(packet[i : i + 8], "little") for i in range(0, 32, 8)])
+
+    if message:
+        remainder(len(message))
     for _ in range(4):
         update([swap(v0[2]), swap(v0[3]), swap(v0[0]), swap(v0[1])])
     return v0[0] + v1[0] + mul0[0] + mul1[0] & MASK

@@ -8,8 +8,9 @@ from typing import Any
 
 from tilewright.embed._tables import Feature, Table
 from tilewright.errors import UnsupportedError
+from tilewright.layout import mod_sharded
 
-__all__ = ["ACTIVATION_BYTES", "MAX_STACK_VOCAB", "group_tables"]
+__all__ = ["ACTIVATION_BYTES", "MAX_STACK_VOCAB", "group_tables", "padded_vocab"]
 
 ACTIVATION_BYTES = 2 << 20
 """Default cap of padded_width * samples per SparseCore * 4 of one stack, in bytes."""
@@ -25,6 +26,11 @@ class _Open:
     tables: list[Table] = field(default_factory=list)
     vocab: int = 0
     samples: int = 0
+
+
+def padded_vocab(table: Table, shards: int) -> int:
+    """The vocabulary rounded up to 8 rows on every shard, as the table's layout has it."""
+    return mod_sharded(table.vocab, table.width, shards).rows_per_shard * shards
 
 
 def _kind(table: Table) -> tuple[Any, ...]:
@@ -44,7 +50,7 @@ def group_tables(
         samples[feature.table.name] += batch_sizes[feature.name] // shards if batch_sizes else 0
     stacks: list[_Open] = []
     for table in {f.table.name: f.table for f in features}.values():
-        vocab = -(-table.vocab // (8 * shards)) * 8 * shards
+        vocab = padded_vocab(table, shards)
         if vocab > MAX_STACK_VOCAB:
             what = f"a padded vocabulary of {vocab} rows does not fit a 32-bit column id"
             raise UnsupportedError(what, where=f"table {table.name!r}", how="hash the ids into fewer rows")

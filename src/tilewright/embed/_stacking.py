@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tilewright.embed._grouping import ACTIVATION_BYTES, group_tables
+from tilewright.embed._grouping import ACTIVATION_BYTES, group_tables, padded_vocab
 from tilewright.embed._tables import Feature, Table, count
 from tilewright.embed._topology import Topology
 from tilewright.errors import UsageError
-
-if TYPE_CHECKING:
-    from tilewright.layout import IndexMap
+from tilewright.layout import ShardedLayout, mod_sharded
 
 __all__ = ["Placement", "Stack", "Stacking", "stack", "stack_name"]
 
@@ -57,10 +55,8 @@ class Placement:
         """What the stacked column id of the table's rows begins at: row_offset * S."""
         return self.row_offset * self.shards
 
-    def layout(self) -> IndexMap:
+    def layout(self) -> ShardedLayout:
         """The table as an index map: (row, column) -> (shard, local row, column)."""
-        from tilewright.layout import mod_sharded
-
         return mod_sharded(self.table.vocab, self.table.width, self.shards, self.rotation, self.row_offset)
 
 
@@ -230,7 +226,7 @@ def _place(tables: list[Table], features: tuple[Feature, ...], shards: int, step
     placements = []
     at = 0
     for k, table in enumerate(tables):
-        padded = -(-table.vocab // (8 * shards)) * 8 * shards
+        padded = padded_vocab(table, shards)
         placements.append(Placement(table, name, k * step % shards, at // shards, padded, shards))
         at += padded
     chosen = {t.name for t in tables}
