@@ -148,7 +148,11 @@ def _array_scene(layout: IndexMap, facts: str, most_rows: int, most_columns: int
         tuple(_array_panel(layout, frame, down, across, shown[2:]) for across in range(shown[1]))
         for down in range(shown[0])
     )
-    names = (" ".join(dim.name for dim in frame.down), frame.across.name, frame.row.name, frame.column.name)
+    rows = f"rows of {frame.wrap}" if frame.wrap else frame.row.name
+    names = (" ".join(dim.name for dim in frame.down), frame.across.name, rows, frame.column.name)
+    tail = layout.num_slots - math.prod(frame.extents)
+    if tail and len(layout.axes) == 1:
+        facts += f", {count_text(tail)} of it behind the last tile"
     levels = tuple(frame.level(name, number) for number, name in enumerate(_level_names(layout), start=1))
     colour_by = "page" if isinstance(layout, PagedLayout) else "tile" if levels else ""
     strip = _strip(layout, frame) if levels and len(layout.axes) == 1 else None
@@ -191,7 +195,7 @@ def _places(layout: IndexMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Arra
         rest = position
         for leaf in reversed(dim.leaves):
             rest, coordinates[leaf.place] = rest // leaf.size, rest % leaf.size
-    sums = [sum((coordinates[c] * stride for c, stride in axis.terms), start=0) for axis in layout.axis_terms]
+    sums = [sum((coordinates.get(c, 0) * stride for c, stride in axis.terms), start=0) for axis in layout.axis_terms]
     return np.stack([np.broadcast_to(value, size) for value in sums], axis=-1)
 
 

@@ -28,10 +28,12 @@ def _asset(name: str) -> str:
 class Page:
     """A report: a head with facts, then numbered sections that a sticky navigation lists.
 
+    >>> from tilewright.render import Card, cards
     >>> page = Page("dlrm on tpu-v5p", "100 steps, batch 4096", facts=[("target", "tpu-v5p")])
     >>> page.section("summary", "Summary", cards([Card("AUC", "0.731", "0.500 before training", "good")]))
     >>> page.data("report", {"schema_version": 1})
-    >>> page.write(Path("report.html"))
+    >>> page.html().startswith("<!DOCTYPE html>")
+    True
 
     Content is a sequence of blocks; a block that is not :class:`Html` is escaped and becomes a paragraph. The page
     carries a content security policy that forbids every fetch and every script but its own.

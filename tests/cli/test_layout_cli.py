@@ -1,0 +1,113 @@
+"""`tilewright layout`, as a user runs it."""
+
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from tilewright.cli import main
+
+FIGURE = "f32[3,5]{1,0:T(2,2)}"
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """run(*words) -> (exit code, stdout, stderr) of the command in this process."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["tilewright", *words])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        return (code, *capsys.readouterr())
+
+    return call
+
+
+def test_the_derivation_ends_in_17(run):
+    code, out, err = run("layout", "explain", FIGURE, "--index", "2,3")
+    assert (code, err) == (0, "")
+    assert "(1*3+1)*4+1 = 17" in out
+
+
+def test_explain_json(run):
+    _, out, _ = run("layout", "explain", FIGURE, "--index", "2,3", "--json")
+    value = json.loads(out)
+    assert value["schema_version"] == 1
+    assert (value["offset"], value["expression"], value["bit"]) == (17, "(1*3+1)*4+1", 544)
+    assert [c["value"] for c in value["coordinates"]] == [1, 1, 0, 1]
+
+
+def test_what_lies_at_an_offset(run):
+    assert "element (2,3)" in run("layout", "explain", FIGURE, "--offset", "17")[1]
+    assert "padding" in run("layout", "explain", FIGURE, "--offset", "9")[1]
+    assert json.loads(run("layout", "explain", FIGURE, "--offset", "9", "--json")[1])["index"] is None
+
+
+def test_summary(run):
+    out = run("layout", "explain", "bf16[1000]{0:T(1024)(128)(2,1)S(1)}")[1]
+    assert "(1024) then (128) then (2,1)" in out
+    assert "1, vector memory" in out
+    assert "1.02×" in out
+    value = json.loads(run("layout", "explain", "(f32[3,5]{1,0:T(2,2)}, s32[])", "--json")[1])
+    assert [e["size_bytes"] for e in value["elements"]] == [96, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("explain", "f32[3,5]{1,0:T(2,0)}"), 2, "column"),
+        (("explain", FIGURE, "--index", "3,0"), 2, "index 3 is outside dim 0"),
+        (("explain", FIGURE, "--index", "2"), 2, "1 indices for 2 dims"),
+        (("explain", FIGURE, "--index", "a,b"), 2, "whole numbers"),
+        (("explain", FIGURE, "--offset", "24"), 2, "outside the memory"),
+        (("explain", FIGURE, "--offset", "1", "--index", "0,0"), 2, "one at a time"),
+        (("explain", "(f32[2], f32[3])", "--index", "0"), 2, "tuple"),
+        (("explain", "f32[?,5]"), 3, "unbounded"),
+        (("draw", "(f32[2], f32[3])"), 2, "tuple"),
+        (("draw", FIGURE, "-o", "fig.png"), 2, "written as .svg"),
+        (("draw", FIGURE, "-o", "-", "--json"), 2, "stdout"),
+        (("draw", FIGURE, "-o", "/no/such/folder/fig.svg"), 2, "cannot write it"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_code(run, words, code, message):
+    got, out, err = run("layout", *words)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert len(err.splitlines()) == (3 if "column" in err.splitlines()[0] else 1)
+
+
+def test_a_bad_text_has_a_caret_under_the_column(run):
+    _, _, err = run("layout", "draw", "f32[3,5")
+    line, text, caret = err.splitlines()
+    assert line.startswith("tilewright: column 8")
+    assert (text, caret) == ("f32[3,5", "       ^")
+
+
+def test_draw_to_a_file_and_to_stdout(run, tmp_path):
+    target = tmp_path / "fig.svg"
+    code, out, err = run("layout", "draw", FIGURE, "-o", str(target))
+    assert (code, out) == (0, "")
+    assert "fig.svg" in err
+    ElementTree.fromstring(target.read_text())
+    assert run("layout", "draw", FIGURE, "-o", "-")[1] == target.read_text()
+
+
+def test_draw_in_the_terminal_and_as_json(run):
+    assert "|  12  13 |  16  17 |  20 ·21 |" in run("layout", "draw", FIGURE)[1]
+    value = json.loads(run("layout", "draw", FIGURE, "--json")[1])
+    assert value["panels"][0]["cells"][2] == ["12", "13", "16", "17", "20", "21"]
+    assert sum(map(sum, value["panels"][0]["padding"])) == 9
+
+
+def test_stdin_and_start_up_without_jax_or_numba():
+    code = "import sys; from tilewright.cli import main\n"
+    code += "try: main()\nfinally: assert not {'jax', 'numba'} & set(sys.modules)"
+    command = [sys.executable, "-c", code, "layout", "explain", "-", "--index", "2,3"]
+    done = subprocess.run(command, input=FIGURE + "\n", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "= 17" in done.stdout

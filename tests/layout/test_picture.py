@@ -1,0 +1,164 @@
+"""Pictures: every slot once, at its element's place, padding hatched and never taken for data."""
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+
+from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
+from tilewright.layout import lanes, mod_sharded, paged, parse
+from tilewright.layout._lineage import lineage
+from tilewright.layout._scene import MAX_CELLS, make_scene
+from tilewright.layout._terminal import terminal_drawing
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def cells(svg):
+    """(tip, fill) of every cell of a drawing, read from its XML."""
+    root = ElementTree.fromstring(svg)
+    tipped = [r for r in root.iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
+    return [(r.find(f"{SVG}title").text, r.get("fill") or r.get("class")) for r in tipped]
+
+
+def all_panels(scene):
+    return [panel for row in scene.panels for panel in row]
+
+
+def grid(text):
+    (panel,) = all_panels(make_scene(parse(text)))
+    return [list(row) for row in panel.labels], panel.padding.astype(int).tolist()
+
+
+def test_figure_1_of_the_document():
+    labels, padding = grid("f32[3,5]{1,0:T(2,2)}")
+    assert labels == [
+        ["0", "1", "4", "5", "8", "9"],
+        ["2", "3", "6", "7", "10", "11"],
+        ["12", "13", "16", "17", "20", "21"],
+        ["14", "15", "18", "19", "22", "23"],
+    ]
+    assert padding == [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1], [1, 1, 1, 1, 1, 1]]
+    strip = make_scene(parse("f32[3,5]{1,0:T(2,2)}")).strip
+    assert strip.labels[1][4:6] == ("2,2", "2,3")
+
+
+def test_figure_2_of_the_document():
+    labels, padding = grid("f32[4,8]{1,0:T(2,4)(2,1)}")
+    assert [int(label) for label in labels[0]] == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert [int(label) for label in labels[3]] == [17, 19, 21, 23, 25, 27, 29, 31]
+    assert not sum(map(sum, padding))
+    levels = make_scene(parse("f32[4,8]{1,0:T(2,4)(2,1)}")).levels
+    assert [(v.name, v.row_period, v.column_period) for v in levels] == [("T(2,4)", 2, 4), ("T(2,1)", 2, 1)]
+
+
+@given(any_layouts())
+def test_every_slot_is_drawn_once_as_what_it_is(layout):
+    if not layout.injective:
+        return
+    scene = make_scene(layout, most_columns=10**6, most_rows=10**6)
+    tips = [tip for panel in all_panels(scene) for row in panel.tips for tip in row]
+    assert len(tips) == len(set(tips))
+    if not scene.cut:
+        assert len(tips) == layout.num_slots
+    for tip in tips[:: max(1, len(tips) // 40)]:
+        where, _, what = tip.partition(": ")
+        place = [int(n) for n in re.findall(r"\d+", where)]
+        index = layout.index(*place)
+        assert what == ("padding" if index is None else f"({', '.join(map(str, index))})")
+
+
+@given(any_layouts())
+def test_the_drawing_says_what_the_scene_says(layout):
+    if not layout.injective:
+        assert set(layout._repr_mimebundle_()) == {"text/plain"}
+        return
+    scene = make_scene(layout)
+    drawn = cells(layout.to_svg())
+    panels = [*all_panels(scene), *([scene.strip] if scene.strip else [])]
+    assert len(drawn) == sum(panel.padding.size for panel in panels)
+    hatched = [tip for tip, fill in drawn if fill.startswith("url(#hatch")]
+    assert len(hatched) == sum(int(panel.padding.sum()) for panel in panels)
+    assert all(tip.endswith("padding") for tip in hatched)
+
+
+@given(tiled_layouts() | paged_layouts())
+def test_headings_are_indices(layout):
+    """An element's row and column headings are its index along the dims drawn there."""
+    scene = make_scene(layout)
+    column = lineage(layout)[-1] if layout.rank else None
+    for panel in all_panels(scene):
+        for r, row in enumerate(panel.tips):
+            for c, tip in enumerate(row):
+                if column is None or column.logical is None or panel.padding[r, c] or not panel.columns:
+                    continue
+                index = [int(n) for n in re.findall(r"\d+", tip.partition("(")[2])]
+                assert panel.columns[c] == str(index[column.logical])
+
+
+@given(tiled_layouts())
+def test_tiles_have_one_colour_and_neighbours_another(layout):
+    scene = make_scene(layout)
+    if not scene.levels or scene.levels[0].column_period is None:
+        return
+    tall, wide = scene.levels[0].row_period or 10**9, scene.levels[0].column_period
+    for panel in all_panels(scene):
+        colours, (rows, columns) = panel.colours, panel.colours.shape
+        for r in range(rows):
+            for c in range(columns - 1):
+                assert (colours[r, c] == colours[r, c + 1]) == (c // wide == (c + 1) // wide)
+        for r in range(rows - 1):
+            assert (colours[r, 0] == colours[r + 1, 0]) == (r // tall == (r + 1) // tall)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        parse("f32[1000000000,1000000000]{1,0:T(8,128)}"),
+        parse("bf16[2048,1,2048,128]{0,1,3,2:T(4,128)(2,1)}"),
+        parse("f32[50,60,70,80]{3,2,1,0:T(*,2,*,3)}"),
+        parse("s8[100000]{0:T(1024)(128)(4,1)}"),
+        lanes((4, 300, 28, 28), "f16", "bm1684x"),
+        paged((4096, 4096), "s8", page=(64, 64), line=(1, 64)),
+        mod_sharded(10**6, 64, shards=32),
+    ],
+    ids=str,
+)
+def test_large_arrays_show_one_corner(layout):
+    scene = make_scene(layout)
+    assert scene.cut.startswith("one corner")
+    assert sum(panel.padding.size for panel in all_panels(scene)) <= MAX_CELLS
+    svg = layout.to_svg()
+    assert "one corner" in svg
+    assert len(svg) < 2_000_000
+
+
+def test_empty_and_scalar_arrays():
+    assert "no elements" in parse("f32[0,3]").to_svg()
+    assert [tip for tip, _ in cells(parse("f32[]").to_svg())] == ["offset 0: ()"]
+    assert sum("padding" in tip for tip, _ in cells(parse("f32[]{:T(8)}").to_svg())) == 2 * 7
+
+
+def test_a_notebook_sees_the_picture():
+    bundle = parse("f32[3,5]{1,0:T(2,2)}")._repr_mimebundle_()
+    assert bundle["text/plain"] == "parse('f32[3,5]{1,0:T(2,2)}')"
+    assert bundle["image/svg+xml"] == parse("f32[3,5]{1,0:T(2,2)}").to_svg()
+    assert set(parse("f32[?]")._repr_mimebundle_()) == {"text/plain"}
+
+
+@given(any_layouts())
+def test_the_terminal_drawing_keeps_to_its_width_and_shows_offsets(layout):
+    if not layout.injective:
+        return
+    lines = terminal_drawing(layout, 60).plain.split("\n")
+    drawn = [line for line in lines if "|" in line or "+-" in line]
+    assert all(len(line) <= 60 for line in drawn)
+    if layout.rank and len(layout.axes) == 1 and layout.shape[0]:
+        assert any(re.search(r"[| ]0 ", line) for line in drawn)
+
+
+def test_the_terminal_marks_padding_without_colours():
+    text = terminal_drawing(parse("f32[3,5]{1,0:T(2,2)}")).plain
+    assert text.count("·") == 9 + 1  # the padding cells, and the legend
+    assert "|  12  13 |  16  17 |  20 ·21 |" in text
