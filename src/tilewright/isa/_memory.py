@@ -99,7 +99,8 @@ def _cost(state: MachineState, instruction: Instruction, segment: Segment, eleme
     if state.config.loads_through_l1 and instruction.name == "ld":
         from tilewright.isa._traffic_kernels import touch_lines
 
-        touch_lines(lines.reshape(-1), state.l1.arrays(), state.l2.arrays())
+        bypass = state.config.retention == "bypass"
+        touch_lines(lines.reshape(-1), bypass, state.l1.arrays(), state.l2.arrays())
     clock, data = state.clock, state.clock.span("r", number(register), words)
     reads = [clock.span("ur", address.segment), clock.span("r", address.offset, offset_registers(state, segment))]
     reads += spans(state, instruction, instruction.operands[2:])

@@ -178,11 +178,11 @@ def touch_columns(
 
 
 @njit(cache=True, nogil=True)
-def touch_lines(lines: Any, l1: Any, l2: Any) -> None:
+def touch_lines(lines: Any, bypass: bool, l1: Any, l2: Any) -> None:
     """Per-thread loads passing through the caches: they move lines, no counter sees them."""
     last = -1
     for line in lines:
-        if line >= 0 and line != last and lru_touch(l1, line, True):
+        if line >= 0 and line != last and lru_touch(l1, line, bypass):
             lru_touch(l2, line, True)
         last = line
 

@@ -1,0 +1,250 @@
+"""matmul: values against numpy, counts against the closed forms, the worked numbers, bad input."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.isa import Counts, MatrixUnit, MatrixUnitConfig, assemble, expected_counts, matmul
+
+DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def integers(rng, shape, dtype):
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape, dtype=np.int64).astype(dtype)
+
+
+def modulo(a, b):
+    """a @ b modulo 2^32, by the column so that nothing is larger than int64 can hold modulo 2^64."""
+    return (a.astype(np.int64) @ b.astype(np.int64)).astype(np.uint64).astype(np.uint32).view(np.int32)
+
+
+sizes = st.tuples(st.integers(1, 40), st.integers(1, 50), st.integers(1, 40))
+options = st.fixed_dictionaries(
+    {
+        "ka": st.integers(1, 4),
+        "kb": st.integers(1, 4),
+        "transpose_b": st.booleans(),
+        "order": st.sampled_from(["k_outer", "k_outer", "k_outer", "column_outer"]),
+        "columns": st.sampled_from([None, None, 5, 16]),
+    }
+)
+machines = st.fixed_dictionaries(
+    {
+        "threads": st.sampled_from([16, 24, 64]),
+        "kb_acc": st.sampled_from(["first", "last"]),
+        "ka_split": st.sampled_from(["blocked", "interleaved"]),
+        "group_order": st.sampled_from(["consecutive", "strided"]),
+        "line_bytes": st.sampled_from([16, 64]),
+        "a_bytes": st.sampled_from([8, 8, 16]),
+    }
+)
+
+
+@quick
+@given(
+    st.integers(0, 2**32),
+    sizes,
+    st.sampled_from(DTYPES),
+    st.booleans(),
+    options,
+    machines,
+)
+def test_random_products_and_counts(seed, mnk, dtype, mixed, how, machine):
+    m, n, k = mnk
+    rng = np.random.default_rng(seed)
+    other = dtype if not mixed else dtype.lstrip("u") if dtype[0] == "u" else "u" + dtype
+    a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), other)
+    config = MatrixUnitConfig(**machine)
+    result = matmul(a, b, config=config, **how)
+    assert result.errors == ()
+    assert result.value.dtype == np.int32
+    assert (result.value == modulo(a, b)).all()
+    assert result.counts == expected_counts(m, n, k, config=config, element_bytes=a.itemsize, **how)
+
+
+@quick
+@given(st.integers(0, 2**32), sizes, st.data(), st.booleans(), st.sampled_from([1, 2, 4]))
+def test_pages_and_lines_of_b_change_traffic_only(seed, mnk, data, transpose_b, width):
+    m, n, k = mnk
+    rng = np.random.default_rng(seed)
+    a, b = (integers(rng, shape, f"int{8 * width}") for shape in ((m, k), (k, n)))
+    per_line = 32 // width
+    tall = data.draw(st.sampled_from([d for d in (1, 2, 4, 8) if per_line % d == 0]))
+    line = (tall, per_line // tall)
+    page = tuple(unit * data.draw(st.integers(1, 3)) for unit in line)
+    config = MatrixUnitConfig(threads=32, line_bytes=32)
+    result = matmul(a, b, config=config, transpose_b=transpose_b, page=page, line=line)
+    expected = expected_counts(m, n, k, config=config, element_bytes=width, transpose_b=transpose_b)
+    assert (result.value == modulo(a, b)).all()
+    assert result.counts.macs == expected.macs
+    assert result.counts.broadcast_elements == expected.broadcast_elements
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize(("ka", "kb"), [(1, 1), (2, 3)])
+def test_floats_follow_the_documented_order(dtype, transpose_b, ka, kb):
+    rng = np.random.default_rng(7)
+    a, b = rng.normal(size=(13, 29)).astype(dtype), rng.normal(size=(29, 11)).astype(dtype)
+    config = MatrixUnitConfig(threads=48)
+    result = matmul(a, b, config=config, ka=ka, kb=kb, transpose_b=transpose_b)
+    assert result.value.dtype == np.float32
+    assert (result.value == chunked(a.astype(np.float32), b.astype(np.float32), 8 // a.itemsize, kb)).all()
+    how = {"ka": ka, "kb": kb, "transpose_b": transpose_b}
+    assert result.counts == expected_counts(13, 11, 29, config=config, element_bytes=a.itemsize, **how)
+
+
+def chunked(a, b, chunk, kb):
+    """The 'chunk' order in numpy float32: every rounding where the documentation puts it."""
+    out = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k0 in range(0, a.shape[1], kb * chunk):
+        dot = None
+        for q in range(k0, min(k0 + kb * chunk, a.shape[1]), chunk):
+            d = None
+            for u in range(q, min(q + chunk, a.shape[1])):
+                product = a[:, u, None] * b[u]
+                d = product if d is None else d + product
+            dot = d if dot is None else dot + d
+        out += dot
+    return out
+
+
+def test_a_large_float_product_bit_for_bit():
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(size=(256, 96)).astype(np.float32), rng.normal(size=(96, 256)).astype(np.float32)
+    assert (matmul(a, b).value == chunked(a, b, 2, 1)).all()
+    exact = matmul(a, b, config=MatrixUnitConfig(float_order="exact")).value
+    assert np.allclose(exact, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_worked_numbers_of_256_threads():
+    counts = matmul(np.ones((256, 256), np.int8), np.ones((256, 256), np.int8)).counts
+    assert (counts.instructions, counts.steps) == (32, 8192)
+    assert counts.macs // counts.instructions == 524288
+    assert counts.broadcast_elements == 65536
+    assert 256**3 // counts.broadcast_elements == 256  # a load of B per thread fetches M*K*N elements
+    assert counts == expected_counts(256, 256, 256)
+
+
+@pytest.mark.parametrize(
+    ("ka", "kb", "instructions", "steps"), [(1, 1, 8, 512), (4, 1, 8, 128), (1, 4, 2, 128), (2, 2, 4, 128)]
+)
+def test_worked_numbers_of_64_threads(ka, kb, instructions, steps):
+    a, b = np.ones((16, 64), np.int8), np.ones((64, 64), np.int8)
+    counts = matmul(a, b, config=MatrixUnitConfig(threads=64), ka=ka, kb=kb).counts
+    assert (counts.instructions, counts.steps) == (instructions, steps)
+
+
+def test_300_columns_leave_44_errors_and_256_columns():
+    rng = np.random.default_rng(1)
+    a, b = integers(rng, (5, 8), "int8"), integers(rng, (8, 300), "int8")
+    config = MatrixUnitConfig(threads=300)
+    result = matmul(a, b, config=config, columns=300)
+    assert len(result.errors) == 44
+    first = result.errors[0]
+    assert (first.kind, first.column, first.register) == ("register_out_of_range", 256, 256)
+    assert result.counts.column_loads == 256
+    assert (result.value[:, :256] == modulo(a, b)[:, :256]).all()
+    assert not result.value[:, 256:].any()
+    assert matmul(a, b, config=config, columns=300, ka=2).errors == ()
+    assert (matmul(a, b, config=config).value == modulo(a, b)).all()
+
+
+def test_a_survives_the_300_columns():
+    program = (
+        "segment ur1, $A\nsegment ur4, $B\ntid r291\nmov r290, 0\nld r256, ur1:rf290:0, 2\nmm r0, ur4:rf290:0, r256"
+    )
+    a = np.arange(2400, dtype=np.int64).astype(np.int8).reshape(300, 8)
+    result = MatrixUnit(MatrixUnitConfig(threads=300)).run(program, {"A": a, "B": a})
+    assert (result.registers[:, 256:258].copy().view(np.int8) == a).all()
+    assert len(result.errors) == 44
+
+
+def test_absent_depth_hides_nan_and_infinity():
+    a = np.full((4, 3), np.nan, np.float32)
+    a[:, 0] = 2
+    b = np.full((1, 5), 3, np.float32)
+    assert (matmul(a[:, :1], b).value == 6).all()
+    assert np.isnan(matmul(a, np.ones((3, 5), np.float32)).value).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 2), (3, 0, 2), (3, 2, 0)])
+def test_empty_products_are_zeros(shape):
+    m, n, k = shape
+    result = matmul(np.ones((m, k), np.int8), np.ones((k, n), np.int8))
+    assert result.value.shape == (m, n)
+    assert not result.value.any()
+    assert result.counts == Counts() == expected_counts(m, n, k)
+
+
+def test_the_program_is_real():
+    a, b = np.ones((3, 3), np.int16), np.ones((3, 2), np.uint16)
+    result = matmul(a, b, kb=2, order="column_outer")
+    assert assemble(str(result.program)) == result.program
+    assert "@p1, mm16.ka1.kb2.t0.sa.ub r0, ur4:rf290:0x00, r256" in str(result.program)
+    again = MatrixUnit().run(str(result.program), {"A": a, "B": b.T, "C": np.zeros((3, 2), np.int32)})
+    assert (again.tensor("C") == 3).all()
+    assert again.counts == result.counts
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "how", "reason"),
+    [
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.int16), {}, "different widths"),
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.float32), {}, "one float type"),
+        (np.ones((2, 3), np.float16), np.ones((3, 2), ml_dtypes.bfloat16), {}, "one float type"),
+        (np.ones((2, 3)), np.ones((3, 2)), {}, "float64"),
+        (np.ones((2, 3), bool), np.ones((3, 2), bool), {}, "bool"),
+        (np.ones((2, 3), np.int8), np.ones((2, 3), np.int8), {}, "must agree"),
+        (np.ones(3, np.int8), np.ones((3, 2), np.int8), {}, "two matrices"),
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"ka": 0}, "ka and kb from 1"),
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"ka": 16, "kb": 17}, "group of 272 threads"),
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"columns": 257}, "not within 1..256"),
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"order": "rows"}, "k_outer or column_outer"),
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"line": (1, 3)}, "line_bytes"),
+        (
+            np.ones((2, 3), np.int8),
+            np.ones((3, 2), np.int8),
+            {"config": MatrixUnitConfig(registers=128)},
+            "300 registers",
+        ),
+    ],
+)
+def test_bad_input_is_one_clear_error(a, b, how, reason):
+    with pytest.raises(UsageError, match=reason):
+        matmul(a, b, **how)
+
+
+def test_what_the_kernel_does_not_write_is_unsupported():
+    a = np.ones((2, 2), np.int8)
+    with pytest.raises(UnsupportedError, match="one register per dim"):
+        matmul(a, a, config=MatrixUnitConfig(offset_mode="linear"))
+    with pytest.raises(UnsupportedError, match="predicates"):
+        matmul(a, a, config=MatrixUnitConfig(pred_scope="both"), order="column_outer")
+
+
+def test_closed_forms_refuse_what_does_not_fit():
+    for how in ({"ka": 300}, {"columns": 300}, {"order": "x"}, {"element_bytes": 3}, {"kb": 0}):
+        with pytest.raises(UsageError):
+            expected_counts(8, 8, 8, **how)
+
+
+def test_time_does_not_touch_results():
+    rng = np.random.default_rng(4)
+    a, b = integers(rng, (20, 70), "int8"), integers(rng, (70, 20), "int8")
+    base = matmul(a, b, config=MatrixUnitConfig(threads=32))
+    slow = {"l1_latency": 40, "l2_latency": 900, "dram_latency": 5000, "bcast_depth": 1, "macs_per_thread_cycle": 1}
+    other = matmul(a, b, config=MatrixUnitConfig(threads=32, l2_bytes_per_cycle=1, dram_bytes_per_cycle=1, **slow))
+    assert (base.value == other.value).all()
+    assert base.counts == other.counts
+    assert base.cycles < other.cycles
+    assert base.math_cycles == base.counts.steps
+    assert other.math_cycles == 8 * base.counts.steps
+    assert matmul(a, b, config=MatrixUnitConfig(threads=32)).cycles == base.cycles
