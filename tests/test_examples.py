@@ -15,6 +15,6 @@ def modules():
         yield from (f"{package.__name__}.{found.name}" for found in pkgutil.iter_modules(package.__path__))
 
 
-@pytest.mark.parametrize("name", modules())
+@pytest.mark.parametrize("name", list(modules()))
 def test_docstring_examples(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0

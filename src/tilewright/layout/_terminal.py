@@ -19,7 +19,7 @@ _PAD = "·"
 
 
 def terminal_drawing(layout: IndexMap, width: int = 100) -> Text:
-    """Lines of at most ``width`` columns: offsets (or indices) in cells, tiles coloured and ruled, padding marked.
+    r"""Lines of at most ``width`` columns: offsets (or indices) in cells, tiles coloured and ruled, padding marked.
 
     A cell of padding shows ``·`` and its offset, so that the drawing reads without colours too.
 
@@ -28,14 +28,14 @@ def terminal_drawing(layout: IndexMap, width: int = 100) -> Text:
     f32[3,3]{1,0:T(2,2)}
     64 B in memory, 1.78× the data; 16 slots, 7 of them padding
     <BLANKLINE>
-    d0\\d1    0   1     2
-         +---------+---------+
-       0 |   0   1 |   4  ·5 |
-       1 |   2   3 |   6  ·7 |
-         +---------+---------+
-       2 |   8   9 |  12 ·13 |
-         | ·10 ·11 | ·14 ·15 |
-         +---------+---------+
+    d0\d1     0   1    2
+          +---------+---------+
+        0 |   0   1 |   4  ·5 |
+        1 |   2   3 |   6  ·7 |
+          +---------+---------+
+        2 |   8   9 |  12 ·13 |
+          | ·10 ·11 | ·14 ·15 |
+          +---------+---------+
     <BLANKLINE>
     one colour per tile; outlined: T(2,2); · marks padding; in a cell: its offset
     """
