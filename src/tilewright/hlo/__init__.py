@@ -12,6 +12,7 @@ from tilewright.hlo._optimize import Optimized, optimize
 from tilewright.hlo._program import Computation, Operation, Program, Source
 from tilewright.hlo._report import report
 from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor
+from tilewright.hlo._verify import Verification, verify
 
 __all__ = [
     "Computation",
@@ -25,6 +26,7 @@ __all__ = [
     "Program",
     "Source",
     "Verdict",
+    "Verification",
     "from_jax",
     "load",
     "movement",
@@ -32,4 +34,5 @@ __all__ = [
     "optimize_function",
     "place",
     "report",
+    "verify",
 ]

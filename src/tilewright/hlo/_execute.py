@@ -27,17 +27,18 @@ def flat_callable(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> C
     """The program as a function of arrays that returns a tuple of arrays; inputs and outputs are ShapeDtypeStructs."""
     import jax
     import jax.numpy as jnp
+    from jax import export
 
     def stand_in(*arrays: Any) -> tuple[Any, ...]:
         return tuple(jnp.zeros(each.shape, each.dtype) for each in outputs)
 
     for each in (*inputs, *outputs):
-        if jax.dtypes.issubdtype(each.dtype, jax.dtypes.extended):
+        if jnp.issubdtype(each.dtype, jax.dtypes.extended):
             raise UnsupportedError(
                 f"a program with arguments of type {each.dtype} cannot be run from its text",
                 how="pass jax.random.key_data(key) and wrap it inside",
             )
-    exported = jax.export.export(jax.jit(stand_in, keep_unused=True))(*inputs)
+    exported = export.export(jax.jit(stand_in, keep_unused=True))(*inputs)
     call: Callable[..., Any] = with_module(exported, text).call
     return call
 

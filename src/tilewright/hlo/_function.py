@@ -114,9 +114,10 @@ class _FlatProgram:
 
     def _rewrite(self) -> str:
         import jax
+        from jax import export
 
         try:
-            exported = jax.export.export(jax.jit(self.fn))(*self.specs)
+            exported = export.export(jax.jit(self.fn))(*self.specs)
         except Exception as error:  # the original is called instead: a fault of the user's own shows there
             first = (str(error) or type(error).__name__).splitlines()[0]
             return f"JAX cannot export it ({first})"
@@ -132,8 +133,9 @@ class _FlatProgram:
     def _differentiable(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """``call`` with a batching rule and a gradient of its own."""
         import jax
+        from jax.custom_batching import custom_vmap
 
-        batchable = jax.custom_batching.custom_vmap(call)
+        batchable = custom_vmap(call)
         batchable.def_vmap(self._batched)
         run = jax.custom_vjp(batchable)
         run.defvjp(lambda *flat: (run(*flat), flat), self._pull_back)
@@ -194,7 +196,8 @@ def _spec(value: Any) -> Any:
     if isinstance(value, jax.ShapeDtypeStruct):
         return value
     aval = jax.typeof(value)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    struct: Any = jax.ShapeDtypeStruct
+    return struct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
 
 def _is_inexact(value: Any) -> bool:

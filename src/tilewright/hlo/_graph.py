@@ -107,15 +107,19 @@ def _release(value: Value, user: Operation) -> None:
 
 
 class Block:
-    """A list of operations; ``owner`` is the operation it is a body of, None for a function or a trial."""
+    """A list of operations; ``owner`` is the operation it is a body of, None for a function or a trial.
 
-    __slots__ = ("arguments", "changed", "handle", "name", "operations", "owner")
+    A function's block holds its MLIR ``module``: the bindings do not keep it alive for the handles in it.
+    """
+
+    __slots__ = ("arguments", "changed", "handle", "module", "name", "operations", "owner")
 
     def __init__(self, name: str = "", owner: Operation | None = None) -> None:
         self.name, self.owner = name, owner
         self.arguments: list[Value] = []
         self.operations: list[Operation] = []
         self.handle: Any = None
+        self.module: Any = None
         self.changed = False
 
     def add_argument(self, shape: Shape | None, dtype: str) -> Value:

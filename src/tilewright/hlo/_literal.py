@@ -40,9 +40,10 @@ class Literal:
     @property
     def movable(self) -> bool:
         """Whether it can be laid out in another shape: any splat, and every element type numpy holds."""
-        return self.element is not None or self._array() is not None
+        return self.element is not None or self.array() is not None
 
-    def _array(self) -> np.ndarray[Any, Any] | None:
+    def array(self) -> np.ndarray[Any, Any] | None:
+        """The elements, None for element types the bindings give no buffer of."""
         try:
             found = np.array(self.handle.attributes["value"])
         except (TypeError, ValueError, RuntimeError):  # complex and narrow floats have no buffer in the bindings
@@ -55,7 +56,7 @@ class Literal:
 
     def attribute(self, shape: tuple[int, ...], tensor_type: Any) -> Any:
         """The attribute of a constant that is not a splat, its elements in row-major order in ``shape``."""
-        array = self._array()
+        array = self.array()
         assert array is not None
         array = np.ascontiguousarray(array.reshape(shape))
         if array.dtype == np.bool_:

@@ -100,5 +100,7 @@ def read_functions(module: Any) -> list[Block]:
         handle = each.operation
         if handle.name == "func.func" and len(handle.regions[0].blocks) == 1:
             name = ir.StringAttr(handle.attributes["sym_name"]).value
-            bodies.append(reader.block(handle.regions[0].blocks[0], name, None))
+            body = reader.block(handle.regions[0].blocks[0], name, None)
+            body.module = module
+            bodies.append(body)
     return bodies

@@ -28,6 +28,7 @@ def signature_of(lowered: Any) -> Signature:
     """The signature of ``jax.jit(f).lower(...)``."""
     import jax
 
-    inputs = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.in_avals))
-    outputs = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.out_info))
+    struct: Any = jax.ShapeDtypeStruct
+    inputs = tuple(struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.in_avals))
+    outputs = tuple(struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.out_info))
     return Signature(lowered.in_tree, lowered.out_tree, inputs, outputs, kept_arguments(lowered, len(inputs)))
