@@ -62,7 +62,7 @@ def _tensor_json(tensor: PaddedTensor) -> dict[str, Any]:
 def summary(report: MovementReport) -> str:
     """One line: what moves, and how much of memory is padding."""
     moving = len(report.ranked())
-    where = f"predicted for {report.target}" if report.predicted else "the dump's own layouts"
+    where = f"predicted for {report.target}" if report.predicted else "its own layouts"
     padding = f", {bytes_text(report.wasted_bytes)} of padding in {_number(len(report.wasteful()), 'tensor')}"
     return (
         f"{report.program} ({where}): {bytes_text(report.moved_bytes)} moved by {_number(moving, 'operation')}{padding}"
