@@ -7,25 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tilewright.cli import main
-
 FIGURE = "f32[3,5]{1,0:T(2,2)}"
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    """run(*words) -> (exit code, stdout, stderr) of the command in this process."""
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["tilewright", *words])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return (code, *capsys.readouterr())
-
-    return call
 
 
 def test_the_derivation_ends_in_17(run):

@@ -116,11 +116,17 @@ def _print_facts(facts: dict[str, Any]) -> None:
         ("memory space", spaces.get(facts["memory_space"], str(facts["memory_space"]))),
         ("physical shape", f"({','.join(map(str, facts['physical_shape']))})"),
         ("slots", f"{count_text(facts['slots'])}, of which {count_text(facts['padding_slots'])} are padding"),
-        ("size in memory", f"{count_text(facts['size_bytes'])} bytes ({bytes_text(facts['size_bytes'])})"),
-        ("data alone", f"{count_text(facts['data_bytes'])} bytes ({bytes_text(facts['data_bytes'])})"),
+        ("size in memory", _exact_bytes(facts["size_bytes"])),
+        ("data alone", _exact_bytes(facts["data_bytes"])),
         ("padding ratio", ratio_text(facts["padding_ratio"])),
     ]
     print_table([Column("layout"), Column(facts["layout"])], rows)
+
+
+def _exact_bytes(count: int) -> str:
+    from tilewright.render import bytes_text, count_text
+
+    return f"{count_text(count)} bytes" + (f" ({bytes_text(count)})" if count >= 1024 else "")
 
 
 def _draw(text: _Text, out: _Out = None, as_json: _Json = False) -> None:

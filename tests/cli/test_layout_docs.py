@@ -1,0 +1,45 @@
+"""docs/layout.md shows what the commands print today."""
+
+import re
+import shlex
+
+import pytest
+
+
+def examples(root):
+    text = (root / "docs" / "layout.md").read_text(encoding="utf-8")
+    return re.findall(r"```console\n\$ \./run tilewright (.*)\n((?:(?!```).*\n)*)```", text)
+
+
+def test_commands_and_their_output(root, run, tmp_path, monkeypatch):
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    found = examples(root)
+    assert len(found) >= 8
+    for command, shown in found:
+        _, out, err = run(*shlex.split(command))
+        printed = [line.rstrip() for line in (out + err).rstrip("\n").split("\n")]
+        assert printed == shown.rstrip("\n").split("\n"), command
+    for picture in (tmp_path / "docs" / "pictures").iterdir():
+        assert picture.read_text() == (root / "docs" / "pictures" / picture.name).read_text(), picture.name
+
+
+def test_python_examples_give_what_their_comments_say(root):
+    text = (root / "docs" / "layout.md").read_text(encoding="utf-8")
+    names: dict[str, object] = {}
+    checked = 0
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        for line in block.splitlines():
+            code, _, comment = line.partition("  #")
+            if comment and not comment.strip().startswith("in a notebook"):
+                expected = comment.strip().partition(":")[0] if comment.strip().startswith("None") else comment.strip()
+                assert eval(code, names) == eval(expected), line
+                checked += 1
+            else:
+                exec(code, names)
+    assert checked == 5
+
+
+@pytest.mark.parametrize("name", ["layout-figure-1.svg", "layout-figure-2.svg"])
+def test_pictures_are_shown(root, name):
+    assert f"(pictures/{name})" in (root / "docs" / "layout.md").read_text(encoding="utf-8")
