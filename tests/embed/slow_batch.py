@@ -48,16 +48,19 @@ def round8(value):
     return -(-value // 8) * 8
 
 
-def host_batch(batch, stacking: Stacking, minibatch_of=None, minibatches=1) -> HostBatch:
-    """Buffers of the plain layout, or of the mini-batch layout when ``minibatch_of`` (col_id -> number) is given."""
+def host_batch(batch, stacking: Stacking, minibatch_of=None, minibatches=1, capacity=8) -> HostBatch:
+    """Buffers of the plain layout, or of the mini-batch layout when ``minibatch_of`` (col_id -> number) is given.
+
+    A partition has room for ``capacity`` entries, or for what the batch needs if that is more.
+    """
     topology = stacking.topology
     shards, per_device = topology.sparsecores, topology.sparsecores_per_device
     factor, segment = (64 if minibatch_of else 1), max(shards, 8)
     pointers, ids, samples, gains = {}, {}, {}, {}
     for name in stacking.stacks:
         parts = partitions(batch, stacking, name, minibatch_of, minibatches)
-        capacity = max([8, *(round8(len(p)) for p in parts.values())])
-        slots = capacity * shards * per_device * factor
+        room = max([round8(capacity), *(round8(len(p)) for p in parts.values())])
+        slots = room * shards * per_device * factor
         pointers[name] = np.zeros((topology.devices, segment * per_device * factor), np.int32)
         ids[name] = np.full((topology.devices, slots), PAD, np.int32)
         samples[name] = np.full((topology.devices, slots), PAD, np.int32)
@@ -66,7 +69,7 @@ def host_batch(batch, stacking: Stacking, minibatch_of=None, minibatches=1) -> H
             out, at = [], 0
             for local in range(per_device):
                 if not minibatch_of:
-                    at = local * capacity * shards
+                    at = local * room * shards
                 for mini in range(minibatches):
                     for shard in range(shards):
                         part = parts.get((device * per_device + local, shard, mini), [])
@@ -74,7 +77,7 @@ def host_batch(batch, stacking: Stacking, minibatch_of=None, minibatches=1) -> H
                             ids[name][device, at + k] = row
                             samples[name][device, at + k] = sample
                             gains[name][device, at + k] = gain
-                        base = 0 if minibatch_of else local * capacity * shards
+                        base = 0 if minibatch_of else local * room * shards
                         out.append(at + len(part) - base)
                         at = round8(at + len(part))
                     out += [round8(out[-1])] * (segment - shards)

@@ -150,5 +150,7 @@ def tables(state: EmbeddingState, slot: str | None = None) -> dict[str, jax.Arra
             have = ", ".join(state.slots[placement.stack]) or "none"
             raise UsageError(f"no slot {slot!r} (there is {have})", where=f"table {name!r}")
         shard, local = _rows(placement)
-        found[name] = source[shard, local, : placement.table.width]
+        traced = isinstance(source, jax.core.Tracer)  # outside jit numpy gathers: nothing to compile per table
+        whole = source if traced else np.asarray(source)
+        found[name] = jnp.asarray(whole[shard, local, : placement.table.width])
     return found

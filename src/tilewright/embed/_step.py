@@ -38,7 +38,7 @@ def lookup(state: EmbeddingState, host_batch: HostBatch | DeviceBatch, axis: str
     batch = device_batch(host_batch)
     check_batch(batch, state.stacking)
     found: dict[str, jax.Array] = _lookup(state, batch, axis)
-    return found
+    return {feature.name: found[feature.name] for feature in state.stacking.features}
 
 
 def update(
@@ -66,7 +66,7 @@ def _lookup(state: EmbeddingState, batch: DeviceBatch, axis: str | None) -> dict
     found: dict[str, jax.Array] = {}
     for name, stack in state.stacking.stacks.items():
         found.update(_by_feature(_activations(state.stacks[name], batch, stack, axis), batch, stack))
-    return {feature.name: found[feature.name] for feature in state.stacking.features}
+    return found
 
 
 @partial(jax.jit, static_argnames="axis")

@@ -1,0 +1,325 @@
+"""Lookups and updates against a dense float64 model and jax.grad."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.embed.slow_batch import dense_gradient, dense_lookup, host_batch
+from tilewright.embed import (
+    SGD,
+    Adagrad,
+    Feature,
+    Limits,
+    Table,
+    Topology,
+    device_batch,
+    from_tables,
+    lookup,
+    preprocess,
+    stack,
+    tables,
+    update,
+)
+from tilewright.errors import UsageError
+
+OPTIMIZERS = {"sgd": SGD(0.5), "adagrad": Adagrad(0.3, initial_accumulator=0.2)}
+
+
+def model(sparsecores=4, chips=1, optimizer="adagrad", stacking=True):
+    """Three tables (padded widths 16, 16, 8), four features, two of them on one table."""
+    kind = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+    a, b, c = (Table(n, v, w, optimizer=kind) for n, v, w in (("a", 50, 12), ("b", 33, 16), ("c", 9, 3)))
+    features = [Feature("fa", a), Feature("fb", b), Feature("fc", c), Feature("fa2", a)]
+    return stack(features, Topology(chips, sparsecores // chips), stacking)
+
+
+def draw(stacking, samples, seed=0, most=3):
+    """{feature: [[(id, weight), ...], ...]} with empty samples and repeated ids."""
+    rng = np.random.default_rng(seed)
+    return {
+        f.name: [
+            [(int(rng.integers(f.table.vocab)), float(np.float32(rng.uniform(0.5, 2)))) for _ in range(n)]
+            for n in rng.integers(0, most + 1, samples)
+        ]
+        for f in stacking.features
+    }
+
+
+def weights(stacking, seed=5):
+    rng = np.random.default_rng(seed)
+    return {n: rng.normal(size=(p.table.vocab, p.table.width)).astype(np.float32) for n, p in stacking.tables.items()}
+
+
+def fresh(stacking):
+    """A state with random rows, made without compiling anything."""
+    return from_tables(stacking, weights(stacking))
+
+
+def gradients(stacking, samples, seed=1):
+    rng = np.random.default_rng(seed)
+    return {f.name: rng.normal(size=(samples, f.table.width)).astype(np.float32) for f in stacking.features}
+
+
+def dense(found):
+    return {name: np.asarray(value, np.float64) for name, value in found.items()}
+
+
+def trained(before, grads, touched, optimizer, steps=1):
+    """The definition, in float64."""
+    after = {}
+    for name, w in before.items():
+        acc = np.full_like(w, getattr(optimizer, "initial_accumulator", 0.0))
+        w = w.copy()
+        for _ in range(steps):
+            g = grads[name]
+            if isinstance(optimizer, Adagrad):
+                acc = np.where(touched[name][:, None], acc + g * g, acc)
+                w = np.where(touched[name][:, None], w - optimizer.learning_rate * g / np.sqrt(acc), w)
+            else:
+                w = w - optimizer.learning_rate * g
+        after[name] = w
+    return after
+
+
+@pytest.mark.parametrize(
+    ("sparsecores", "chips", "optimizer", "stacking"),
+    [(4, 1, "adagrad", True), (4, 2, "sgd", False), (6, 3, "adagrad", True), (1, 1, "sgd", True)],
+)
+@pytest.mark.parametrize("minibatches", [0, 3])
+def test_a_step_equals_the_dense_model(sparsecores, chips, optimizer, stacking, minibatches):
+    plan = model(sparsecores, chips, optimizer, stacking)
+    samples = sparsecores * 4
+    batch, grads = draw(plan, samples), gradients(plan, samples)
+    bucket = (lambda col_id: col_id * 7 % minibatches) if minibatches else None
+    host = host_batch(batch, plan, bucket, minibatches or 1)
+    state = fresh(plan)
+    before = tables(state)
+
+    found = lookup(state, host)
+    expected = dense_lookup(dense(before), batch, plan)
+    assert list(found) == [f.name for f in plan.features]
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6)
+
+    state = update(state, host, grads)
+    summed, touched = dense_gradient(batch, plan, grads)
+    after = trained(dense(before), summed, touched, OPTIMIZERS[optimizer])
+    for name, value in tables(state).items():
+        np.testing.assert_allclose(value, after[name], rtol=1e-5, atol=1e-5)
+        same = ~touched[name]
+        assert same.any() or name == "c"
+        assert np.array_equal(np.asarray(value)[same], np.asarray(before[name])[same]), "untouched rows keep their bits"
+    assert int(state.step) == 1
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32), most=st.integers(0, 5))
+def test_any_batch_from_preprocess_equals_the_dense_model(seed, most):
+    """One topology and one buffer size, so that everything compiles once."""
+    plan = model(4, 2, "adagrad")
+    batch, grads = draw(plan, 16, seed, most), gradients(plan, 16, seed + 1)
+    rows = {
+        name: (
+            np.array([v for row in each for v, _ in row], np.int32),
+            np.cumsum([0, *map(len, each)]),
+            np.array([w for row in each for _, w in row], np.float32),
+        )
+        for name, each in batch.items()
+    }
+    limits = {name: Limits(64, 64) for name in plan.stacks}
+    host = preprocess(rows, plan, limits, overflow="error")
+    state = fresh(plan)
+    before = dense(tables(state))
+    expected = dense_lookup(before, batch, plan)
+    for name, value in lookup(state, host).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5)
+    summed, touched = dense_gradient(batch, plan, grads)
+    after = trained(before, summed, touched, OPTIMIZERS["adagrad"])
+    for name, value in tables(update(state, host, grads)).items():
+        np.testing.assert_allclose(value, after[name], rtol=1e-4, atol=1e-4)
+
+
+def test_mini_batches_of_preprocess_do_not_change_the_step():
+    plan = model(4, 1, "adagrad")
+    values = {f.name: np.arange(32, dtype=np.int32).reshape(16, 2) % f.table.vocab for f in plan.features}
+    limits = {name: Limits(4, 4) for name in plan.stacks}
+    whole, cut = preprocess(values, plan), preprocess(values, plan, limits, allow_id_dropping=True)
+    assert cut.num_minibatches > 1
+    assert all(not s.dropped_ids.any() for s in cut.stats.values())
+    state, grads = fresh(plan), gradients(plan, 16)
+    one, other = update(state, whole, grads), update(state, cut, grads)
+    for name, value in lookup(state, whole).items():
+        np.testing.assert_allclose(lookup(state, cut)[name], value, rtol=1e-6, atol=1e-6)
+    for name, value in tables(one).items():
+        np.testing.assert_allclose(tables(other)[name], value, rtol=1e-6, atol=1e-6)
+
+
+def test_update_follows_jax_grad_of_a_dense_reference():
+    plan = model(4, 1, SGD(1.0))
+    batch = draw(plan, 16, seed=3)
+    counts = {}
+    for feature in plan.features:
+        matrix = np.zeros((16, feature.table.vocab), np.float32)
+        for sample, row in enumerate(batch[feature.name]):
+            for value, weight in row:
+                matrix[sample, value] += weight
+        counts[feature.name] = matrix
+
+    def loss_of(activations):
+        return sum(jnp.sum(jnp.tanh(a) ** 2) for a in activations.values())
+
+    def dense_loss(weights):
+        return loss_of({f.name: counts[f.name] @ weights[f.table.name] for f in plan.features})
+
+    state, host = fresh(plan), host_batch(batch, plan)
+    before = tables(state)
+    expected = jax.grad(dense_loss)(before)
+    after = tables(update(state, host, jax.grad(loss_of)(lookup(state, host))))
+    for name in before:
+        np.testing.assert_allclose(before[name] - after[name], expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_adagrad_gathers_over_steps_and_touches_a_row_once_a_step():
+    """One id in every sample of both features on table a: its gradient is summed before it is squared."""
+    plan = model(4, 1, "adagrad")
+    batch = {f.name: [[(2, 1.0)]] * 8 for f in plan.features}
+    host, grads = host_batch(batch, plan), {n: np.ones_like(g) for n, g in gradients(plan, 8).items()}
+    state = fresh(plan)
+    before = dense(tables(state))
+    for _ in range(3):
+        state = update(state, host, grads)
+    summed, touched = dense_gradient(batch, plan, grads)
+    assert summed["a"][2, 0] == 16
+    after = trained(before, summed, touched, OPTIMIZERS["adagrad"], steps=3)
+    np.testing.assert_allclose(tables(state)["a"], after["a"], rtol=1e-6)
+    np.testing.assert_allclose(tables(state, "accumulator")["a"][2], 0.2 + 3 * 256.0)
+    assert int(state.step) == 3
+
+
+def test_a_learning_rate_may_be_a_schedule():
+    plan = model(4, 1, SGD(_falling))
+    batch = {f.name: [[(1, 1.0)], [], [], []] for f in plan.features}
+    host, grads = host_batch(batch, plan), {n: np.ones_like(g) for n, g in gradients(plan, 4).items()}
+    state = fresh(plan)
+    rows = [np.asarray(tables(state)["b"][1])]
+    for _ in range(3):
+        state = update(state, host, grads)
+        rows.append(np.asarray(tables(state)["b"][1]))
+    np.testing.assert_allclose(np.diff(rows, axis=0)[:, 0], [-1.0, -0.5, -0.25], rtol=1e-5)
+
+
+def _falling(step):
+    return 0.5**step
+
+
+def test_padding_has_no_effect_even_beside_broken_rows():
+    """Pads carry NaN gains and INT_MAX ids; a row that is NaN reaches only the samples that ask for it."""
+    plan = model(4, 1, "sgd")
+    batch = {f.name: [[(1, 1.0)], [(2, 1.0)], [], [(1, 1.0)]] for f in plan.features}
+    rows = weights(plan)
+    rows["a"][2] = np.nan
+    state = from_tables(plan, rows)
+    found = lookup(state, host_batch(batch, plan))
+    assert np.isnan(np.asarray(found["fa"])).any(axis=1).tolist() == [False, True, False, False]
+    assert np.isfinite(np.asarray(found["fb"])).all()
+    after = tables(update(state, host_batch(batch, plan), {n: np.ones_like(v) for n, v in found.items()}))
+    assert np.isnan(np.asarray(after["a"])).any(axis=1).nonzero()[0].tolist() == [2]
+
+
+def test_the_update_is_in_place_when_the_state_is_donated():
+    plan = stack([Feature("f", Table("t", 40_000, 16, optimizer=Adagrad(0.1)))], Topology(1, 4))
+    host = preprocess({"f": np.arange(64, dtype=np.int32).reshape(64, 1)}, plan)
+    state = fresh(plan)
+    step = jax.jit(update, donate_argnums=0)
+    compiled = step.lower(state, host, {"f": np.ones((64, 16), np.float32)}).compile()
+    memory = compiled.memory_analysis()
+    whole = sum(v.nbytes for v in [*state.stacks.values(), *(a for s in state.slots.values() for a in s.values())])
+    assert memory.alias_size_in_bytes >= whole
+    assert memory.temp_size_in_bytes < whole / 4, "scratch is four bytes per row and what the entries need"
+    big = f"f32[{state.stacks['t'].shape[1] * 4},16]"
+    assert not [line for line in compiled.as_text().splitlines() if f"= {big}" in line and " copy(" in line]
+
+
+def test_host_batches_pass_through_jit_and_unused_buffers_are_cut():
+    plan = model(4, 1, "sgd")
+    batch = draw(plan, 8)
+    host = host_batch(batch, plan, lambda col_id: col_id % 2, 2)
+    small = device_batch(host)
+    name = next(iter(plan.stacks))
+    assert small.embedding_ids[name].shape[1] < host.embedding_ids[name].shape[1] / 8
+    state = fresh(plan)
+    direct, through = lookup(state, small), jax.jit(lookup)(state, host)
+    for feature, value in direct.items():
+        assert np.array_equal(value, through[feature])
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda g: g.pop("fb"), "no gradient for fb"),
+        (lambda g: g.update(fx=g["fa"]), "no feature called fx"),
+        (lambda g: g.update(fa=g["fa"][:4]), "shape [4, 12], not [8, 12]"),
+    ],
+)
+def test_wrong_gradients_are_refused(change, text):
+    plan = model(4, 1, "sgd")
+    grads = gradients(plan, 8)
+    change(grads)
+    with pytest.raises(UsageError) as error:
+        update(fresh(plan), host_batch(draw(plan, 8), plan), grads)
+    assert text in str(error.value)
+
+
+def test_a_batch_of_another_stacking_is_refused():
+    one, other = model(4, 1, "sgd"), model(4, 2, "sgd")
+    with pytest.raises(UsageError, match="another stacking"):
+        lookup(fresh(one), host_batch(draw(other, 8), other))
+
+
+SHARDED = """
+    import jax, numpy as np
+    from functools import partial
+    from jax.sharding import Mesh, PartitionSpec as P
+    from tests.embed.test_step import draw, fresh, gradients, model
+    from tests.embed.slow_batch import host_batch
+    from tilewright.embed import device_batch, lookup, tables, update
+
+    plan = model(8, 4, "adagrad")
+    state, grads = fresh(plan), gradients(plan, 32)
+    mesh = Mesh(np.array(jax.devices()), ("sc",))
+    run = partial(jax.shard_map, mesh=mesh, check_vma=False)
+
+    def spread(tree):
+        return jax.tree.map(lambda x: P("sc") if np.ndim(x) else P(), tree)
+
+    def near(found, expected):
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-6)
+
+    host = device_batch(host_batch(draw(plan, 32), plan, lambda col_id: col_id % 2, 2))
+    here = spread(state), spread(host)
+    found = run(lambda s, b: lookup(s, b, "sc"), in_specs=here, out_specs=P("sc"))
+    near(jax.jit(found)(state, host), lookup(state, host))
+    after = run(lambda s, b, g: update(s, b, g, "sc"), in_specs=(*here, P("sc")), out_specs=spread(state))
+    near(tables(jax.jit(after)(state, host, grads)), tables(update(state, host, grads)))
+    print(len(jax.devices()), "devices agree")
+"""
+
+
+def test_four_devices_under_shard_map_agree_with_one(root: Path):
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
+    code = textwrap.dedent(SHARDED)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env=flags, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "4 devices agree\n", done.stderr[-2000:]
