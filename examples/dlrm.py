@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from tilewright.embed import CRITEO_CARDINALITIES, Adagrad, Feature, Table, scale_vocabs
@@ -79,6 +80,6 @@ def loss(params, numeric, vectors, labels):
     stacked = jnp.stack([bottom, *(vectors[f"C{i}"] for i in range(1, FIELDS))], axis=1)
     normal = group_norm(stacked, params["gain"], params["bias"])
     dots = jnp.einsum("bid,bjd->bij", normal, normal)
-    rows, columns = jnp.tril_indices(FIELDS, -1)
+    rows, columns = np.tril_indices(FIELDS, -1)
     logits = mlp(params["top"], jnp.concatenate([bottom, dots[:, rows, columns]], axis=1))[:, 0]
     return optax.sigmoid_binary_cross_entropy(logits, labels).mean(), logits

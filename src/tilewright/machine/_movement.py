@@ -1,0 +1,74 @@
+"""The dense step as a program: what it moves under a target's layouts, what the gate rewrites, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from tilewright.errors import CheckFailed
+from tilewright.hlo import MovementReport, Optimized, from_jax, optimize, report
+
+__all__ = ["Movement", "Proof", "prove", "study"]
+
+REWRITING_TARGET = "vector8x128"
+"""The platform of the patent, whose compiler rewrites nothing: training runs the program rewritten for it."""
+
+
+@dataclass(frozen=True)
+class Movement:
+    """The dense step under the layouts of one target, and the gate's verdicts for every target asked."""
+
+    report: MovementReport
+    optimized: dict[str, Optimized]
+
+    @property
+    def rewritten(self) -> Callable[..., Any]:
+        """The step as rewritten for :data:`REWRITING_TARGET`, compiled on first use."""
+        step: Callable[..., Any] = jax.jit(self.optimized[REWRITING_TARGET].callable())
+        return step
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How far the rewritten step is from the original, over several inputs.
+
+    ``max_difference`` is the largest absolute difference of any output; ``worst_share`` the largest difference as a
+    share of its output's largest value, which ``allowed`` bounds (float32 sums taken in another order).
+    """
+
+    inputs: int
+    outputs: int
+    max_difference: float
+    worst_share: float
+    allowed: float
+
+
+def study(step: Callable[..., Any], arguments: Sequence[Any], target: str) -> Movement:
+    """Trace ``step(*arguments)``, report its movement on ``target``; ask the gates of it and of the rewriting one."""
+    program = from_jax(step, *arguments)
+    optimized = {name: optimize(program, name) for name in dict.fromkeys((target, REWRITING_TARGET))}
+    return Movement(report(program, target), optimized)
+
+
+def prove(original: Callable[..., Any], rewritten: Callable[..., Any], inputs: Sequence[Sequence[Any]]) -> Proof:
+    """Run both on every input and compare all outputs; :class:`CheckFailed` where they differ by more than rounding."""
+    allowed, worst, largest, outputs = 2e-5, 0.0, 0.0, 0
+    straight = jax.jit(original)
+    for number, arguments in enumerate(inputs):
+        pairs = [jax.tree_util.tree_flatten_with_path(f(*arguments))[0] for f in (straight, rewritten)]
+        outputs = len(pairs[0])
+        for (path, expected), (_, found) in zip(*pairs, strict=True):
+            one, other = np.asarray(expected, np.float64), np.asarray(found, np.float64)
+            difference = float(np.abs(one - other).max(initial=0.0))
+            share = difference / max(float(np.abs(one).max(initial=0.0)), 1e-30)
+            if not share <= allowed:
+                place = f"input {number}, output {jax.tree_util.keystr(path)}"
+                raise CheckFailed(
+                    f"the rewritten step differs from the original by {share:.1e} of its size", where=place
+                )
+            worst, largest = max(worst, share), max(largest, difference)
+    return Proof(len(inputs), outputs, largest, worst, allowed)

@@ -1,0 +1,257 @@
+"""The run's page: what a person looks at first."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from tilewright.embed import plan_html
+from tilewright.hlo import MovementReport, Optimized, Verdict
+from tilewright.isa import Counts
+from tilewright.machine._matrix import MatrixRun
+from tilewright.machine._report import RunReport
+from tilewright.render import (
+    Bar,
+    Card,
+    Column,
+    Curve,
+    Html,
+    Page,
+    Tone,
+    badge,
+    bar_chart,
+    bytes_text,
+    cards,
+    code_block,
+    count_text,
+    details,
+    join,
+    line_chart,
+    note,
+    paragraph,
+    ratio_text,
+    seconds_text,
+    table,
+)
+
+__all__ = ["page", "stage_rows", "verdict_rows"]
+
+_MOVEMENT = (
+    Column("moved", "bytes", "read and written together, padding included"),
+    Column("operation"),
+    Column("source", "code"),
+    Column("from", "code"),
+    Column("to", "code"),
+    Column("padding", "ratio", "padded over logical bytes of the result"),
+    Column("why"),
+)
+_VERDICTS = (
+    Column("target", "code"),
+    Column("verdict"),
+    Column("region"),
+    Column("source", "code"),
+    Column("moved before", "bytes"),
+    Column("after", "bytes"),
+    Column("why"),
+)
+_PRODUCTS = (
+    Column("product", "code"),
+    Column("instructions", "count", "mm instructions, each a round of K over all its columns"),
+    Column("multiply-adds", "count"),
+    Column("B on the bus", "count", "elements of B broadcast to all threads"),
+    Column("lines touched", "count", "L1 line touches of B"),
+    Column("cycles", "count", "by the issue model"),
+    Column("counts"),
+    Column("values"),
+)
+_COUNTS = (Column("counter", "code"), Column("the machine", "count"), Column("closed form", "count"), Column(""))
+
+
+def page(run: RunReport) -> Page:
+    """The whole report as a self-contained page."""
+    chips = f"{run.chips} chip{'s' if run.chips > 1 else ''} of {run.target}"
+    facts = [
+        ("target", chips),
+        ("steps", f"{run.steps} of {count_text(run.batch)} samples"),
+        ("data", run.data.source),
+        ("took", seconds_text(sum(run.stages.values()))),
+    ]
+    made = Page(f"{run.model} on {run.target}", "planned, rewritten, proved, trained and counted", facts=facts)
+    made.section("summary", "Summary", *_summary(run))
+    made.section("data", "Data", *_data(run))
+    made.section("plan", "Embedding plan", plan_html(run.plan))
+    made.section("movement", f"Data movement on {run.target}", *_movement(run.movement.report))
+    made.section("rewrites", "Rewrites and refusals", *_rewrites(run))
+    made.section("training", "Training", *_training(run))
+    made.section("matrix-unit", "Matrix unit", *_matrix(run))
+    made.section("timings", "Timings", *_timings(run))
+    made.data("report", run.to_json())
+    return made
+
+
+def _summary(run: RunReport) -> list[Html]:
+    moved = run.movement.optimized["vector8x128"]
+    equal = run.counts_equal and run.values_equal
+    figures = [
+        Card("AUC", f"{run.auc_after:.4f}", f"{run.auc_before:.4f} before training", _tone(_improved(run))),
+        Card("loss", f"{run.loss_after:.4f}", f"{run.loss_before:.4f} before", _tone(run.loss_after < run.loss_before)),
+        Card("HBM a chip", bytes_text(run.plan.heap.total), f"of {bytes_text(run.plan.heap.capacity)}"),
+        Card("moved for layout", bytes_text(moved.moved_after), f"{bytes_text(moved.moved_before)} as written", "good"),
+        Card("rewritten program", f"{run.proof.max_difference:.1e}", "largest difference of any output"),
+        Card("matrix unit", "equal" if equal else "differs", _products_note(run), _tone(equal)),
+    ]
+    return [cards(figures), note(run.plan.verdict, tone="good" if run.plan.fits else "warn")]
+
+
+def _products_note(run: RunReport) -> str:
+    return f"{len(run.matrix)} products, values and counts"
+
+
+def _tone(good: bool) -> Tone:
+    return "good" if good else "bad"
+
+
+def _improved(run: RunReport) -> bool:
+    return run.auc_after > run.auc_before
+
+
+def _data(run: RunReport) -> list[Html]:
+    rows = run.data
+    how = "rows held back from training" if rows.held_out else "the training rows themselves: too few to hold any back"
+    rate = float(rows.train.labels.mean())
+    return [
+        paragraph(
+            f"{count_text(len(rows.train))} rows to learn from ({rows.source}), {rate:.1%} of them clicked; judged on "
+            f"{count_text(len(rows.evaluate))} {how}."
+        )
+    ]
+
+
+def _movement(report: MovementReport) -> list[Html]:
+    shown = [
+        (r.moved_bytes, r.op, r.source or None, r.from_layout, r.to_layout, r.padding_ratio, r.reason)
+        for r in report.ranked()
+    ]
+    bars = [Bar(op, (moved,)) for op, moved in report.moved_by_op.items() if moved]
+    figures = [
+        Card("moved", bytes_text(report.moved_bytes), f"by {len(report.ranked())} operations of one step"),
+        Card("free", str(report.bitcasts), f"bitcasts among {len(report.rows)} operations", "good"),
+        Card("padding", bytes_text(report.wasted_bytes), f"in {len(report.wasteful())} tensors"),
+    ]
+    remarks = (note(each) for each in report.notes)
+    chart = [bar_chart(bars, title="Bytes moved, by operation", kind="bytes")] if bars else []
+    return [cards(figures), *chart, table(_MOVEMENT, shown, empty="nothing moves"), *remarks]
+
+
+def verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
+    """One row per region the gate judged: target, verdict, region, source, bytes before and after, why."""
+
+    def row(v: Verdict) -> tuple[object, ...]:
+        mark = badge("rewritten", "good") if v.accepted else badge("left alone")
+        return name, mark, v.region, str(v.source) if v.source else None, v.moved_before, v.moved_after, v.reason
+
+    return [row(v) for v in (*optimized.rewrites, *optimized.refusals)]
+
+
+def _rewrites(run: RunReport) -> list[Html]:
+    rows = [row for name, done in run.movement.optimized.items() for row in verdict_rows(name, done)]
+    bars = [Bar(name, (done.moved_before, 0), "as written") for name, done in run.movement.optimized.items()] + [
+        Bar(name, (0, done.moved_after), "rewritten") for name, done in run.movement.optimized.items()
+    ]
+    bars.sort(key=lambda bar: bar.label)
+    proof = run.proof
+    blocks = [
+        bar_chart(bars, title="Bytes that reshapes and transposes of one step move", kind="bytes"),
+        table(_VERDICTS, rows),
+        note(
+            f"The program rewritten for vector8x128 was run beside the original on {proof.inputs} inputs: "
+            f"{proof.outputs} outputs, largest difference {proof.max_difference:.2e}, at most "
+            f"{proof.worst_share:.1e} of an output's size ({proof.allowed:.0e} allowed: sums taken in another order).",
+            tone="good",
+        ),
+    ]
+    if run.target.startswith("tpu"):
+        blocks.append(
+            note("XLA:TPU performs these two rewrites by itself; on a TPU a gain is claimed only beyond what it does.")
+        )
+    for name, done in run.movement.optimized.items():
+        if done.rewrites:
+            blocks.append(details(f"What changed for {name} (StableHLO)", code_block(done.diff(context=1))))
+    return blocks
+
+
+def _training(run: RunReport) -> list[Html]:
+    steps = list(range(1, len(run.losses) + 1))
+    curve = line_chart(
+        [Curve("training loss", steps, list(run.losses))],
+        title="Loss of every step",
+        x_label="step",
+        y_label="binary cross-entropy",
+    )
+    figures = [
+        ("before", run.loss_before, run.auc_before),
+        ("after", run.loss_after, run.auc_after),
+    ]
+    columns = (Column("evaluation rows"), Column("loss", "number"), Column("AUC", "number"))
+    return [
+        paragraph(
+            "Lookups and updates of the tables run on the sparse side, the program rewritten for vector8x128 on the "
+            "dense side; the host prepares the next batch meanwhile."
+        ),
+        curve,
+        table(columns, figures),
+    ]
+
+
+def _mark(good: bool, yes: str = "equal", no: str = "differs") -> Html:
+    return badge(yes, "good") if good else badge(no, "bad")
+
+
+def _matrix(run: RunReport) -> list[Html]:
+    rows = [
+        (
+            *(p.name, p.counts.instructions, p.counts.macs, p.counts.broadcast_elements, p.counts.l1_touches, p.cycles),
+            *(_mark(p.counts_equal), _mark(p.values_equal)),
+        )
+        for p in run.matrix
+    ]
+    total = sum(p.counts.macs for p in run.matrix)
+    saved = total / max(1, sum(p.counts.broadcast_elements for p in run.matrix))
+    largest = max(run.matrix, key=lambda p: p.counts.macs, default=None)
+    blocks = [
+        paragraph(
+            f"The {len(run.matrix)} plain matrix products of one step, {count_text(total)} multiply-adds, run "
+            f"instruction by instruction. One element of B on the bus serves {ratio_text(saved)} multiply-adds. "
+            f"{run.batched_products} batched products (the pairwise dots) are left to other units."
+        ),
+        table(_PRODUCTS, rows),
+        note(
+            "Values are XLA's within the rounding of a float32 dot product of that depth. Cache misses are at least "
+            "those of caches that never evict; every other counter equals its closed form."
+        ),
+    ]
+    if largest:
+        blocks.append(details(f"Every counter of {largest.name}", _counters(largest)))
+    return blocks
+
+
+def _counters(product: MatrixRun) -> Html:
+    rows = []
+    for field in fields(Counts):
+        counted, formula = getattr(product.counts, field.name), getattr(product.expected, field.name)
+        mark = badge("equal", "good") if counted == formula else badge("above the bound")
+        rows.append((field.name, counted, formula, mark))
+    return table(_COUNTS, rows)
+
+
+def stage_rows(run: RunReport) -> list[tuple[str, float]]:
+    """(stage, seconds) in the order they ran."""
+    return list(run.stages.items())
+
+
+def _timings(run: RunReport) -> list[Html]:
+    bars = [Bar(name, (seconds,)) for name, seconds in stage_rows(run)]
+    text = paragraph(
+        f"Peak memory {bytes_text(run.peak_rss_bytes)}. The timeline of every stage and training step is in "
+        "trace.pftrace: open it at ui.perfetto.dev (one cycle of the matrix unit is drawn as one nanosecond)."
+    )
+    return [bar_chart(bars, title="Wall time of the stages", kind="seconds"), join([text])]

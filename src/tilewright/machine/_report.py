@@ -1,0 +1,163 @@
+"""What a run found: one value, its JSON and its files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.embed import Plan
+from tilewright.errors import UsageError
+from tilewright.hlo import Verdict
+from tilewright.machine._data import RunData
+from tilewright.machine._matrix import MatrixRun
+from tilewright.machine._movement import Movement, Proof
+from tilewright.machine._train import Judgement
+from tilewright.trace import Recorder, write_perfetto
+
+__all__ = ["RunReport"]
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Everything a run measured.
+
+    ====================  =======================================================================================
+    ``plan``              the embeddings on the target: limits, buffers, HBM, padding, imbalance
+    ``movement``          the dense step's data movement and the gate's verdicts per target
+    ``proof``             how far the rewritten step is from the original
+    ``before``, ``after`` loss and AUC on the evaluation rows
+    ``losses``            the loss of every training step
+    ``matrix``            the dense layers' products on the matrix unit
+    ``stages``            stage -> wall seconds
+    ``recorder``          the timeline's events
+    ====================  =======================================================================================
+    """
+
+    model: str
+    target: str
+    chips: int
+    batch: int
+    steps: int
+    data: RunData
+    plan: Plan
+    movement: Movement
+    proof: Proof
+    before: Judgement
+    after: Judgement
+    losses: tuple[float, ...]
+    matrix: tuple[MatrixRun, ...]
+    batched_products: int
+    stages: dict[str, float]
+    recorder: Recorder
+    peak_rss_bytes: int
+
+    @property
+    def loss_before(self) -> float:
+        """Mean loss on the evaluation rows before training."""
+        return self.before.loss
+
+    @property
+    def loss_after(self) -> float:
+        """Mean loss on the evaluation rows after training."""
+        return self.after.loss
+
+    @property
+    def auc_before(self) -> float:
+        """Area under the ROC curve before training."""
+        return self.before.auc
+
+    @property
+    def auc_after(self) -> float:
+        """Area under the ROC curve after training."""
+        return self.after.auc
+
+    @property
+    def counts_equal(self) -> bool:
+        """Whether the matrix unit's counters equal the closed forms for every product."""
+        return all(product.counts_equal for product in self.matrix)
+
+    @property
+    def values_equal(self) -> bool:
+        """Whether the matrix unit's values equal XLA's within the rounding of float32."""
+        return all(product.values_equal for product in self.matrix)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values with a ``schema_version``; NaN (an AUC of one class) becomes None."""
+        return {
+            "schema_version": 1,
+            "kind": "run",
+            **{key: getattr(self, key) for key in ("model", "target", "chips", "batch", "steps")},
+            "data": {
+                "source": self.data.source,
+                "training_rows": len(self.data.train),
+                "evaluation_rows": len(self.data.evaluate),
+                "held_out": self.data.held_out,
+            },
+            **{key: _number(getattr(self, key)) for key in _FIGURES},
+            "losses": list(self.losses),
+            "rewrites": {name: [_verdict(v) for v in done.rewrites] for name, done in self.movement.optimized.items()},
+            "refusals": {name: [_verdict(v) for v in done.refusals] for name, done in self.movement.optimized.items()},
+            "moved": {
+                name: {"moved_before": done.moved_before, "moved_after": done.moved_after}
+                for name, done in self.movement.optimized.items()
+            },
+            "max_difference": self.proof.max_difference,
+            "proof": asdict(self.proof),
+            "counts_equal": self.counts_equal,
+            "values_equal": self.values_equal,
+            "products": [_product(product) for product in self.matrix],
+            "batched_products_left_out": self.batched_products,
+            "plan": self.plan.to_json(),
+            "stages": self.stages,
+            "peak_rss_bytes": self.peak_rss_bytes,
+        }
+
+    def to_html(self) -> str:
+        """One self-contained page."""
+        from tilewright.machine._page import page
+
+        return page(self).html()
+
+    def write(self, folder: str | Path) -> tuple[Path, ...]:
+        """Write report.html, report.json and trace.pftrace into ``folder`` (made if need be); returns their paths."""
+        out = Path(folder)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "report.json").write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n")
+            (out / "report.html").write_text(self.to_html(), encoding="utf-8")
+        except OSError as error:
+            what = f"cannot write the report: {error.strerror or error}"
+            raise UsageError(what, where=str(out), how="give another folder with --out") from None
+        write_perfetto(self.recorder, out / "trace.pftrace")
+        return out / "report.html", out / "report.json", out / "trace.pftrace"
+
+
+_FIGURES = ("loss_before", "loss_after", "auc_before", "auc_after")
+
+
+def _number(value: float) -> float | None:
+    return value if value == value else None
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": verdict.name,
+        "region": verdict.region,
+        "source": str(verdict.source) if verdict.source else "",
+        "moved_before": verdict.moved_before,
+        "moved_after": verdict.moved_after,
+        "reason": verdict.reason,
+    }
+
+
+def _product(product: MatrixRun) -> dict[str, Any]:
+    return {
+        "name": product.name,
+        "counts": asdict(product.counts),
+        "closed_forms": asdict(product.expected),
+        "counts_equal": product.counts_equal,
+        "cycles": product.cycles,
+        "error": product.error,
+    }

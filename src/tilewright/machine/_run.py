@@ -1,0 +1,178 @@
+"""``run``: a whole model on a target, from its rows to one report."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from tilewright.embed import Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
+from tilewright.errors import UsageError
+from tilewright.isa import MatrixUnitConfig
+from tilewright.machine._data import RunData, load_data
+from tilewright.machine._dots import Products, find_products
+from tilewright.machine._matrix import MatrixRun, run_product
+from tilewright.machine._model import Model, load_model
+from tilewright.machine._movement import prove, study
+from tilewright.machine._report import RunReport
+from tilewright.machine._stages import Stages, Watch
+from tilewright.machine._train import TrainingState, dense_step, judge, start, train
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
+from tilewright.trace import Slice, Track
+
+__all__ = ["run"]
+
+
+def run(
+    model: Any,
+    target: str = "tpu-v5p",
+    chips: int = 1,
+    steps: int = 100,
+    batch: int = 512,
+    *,
+    data: str | None = None,
+    scale: float = 0.01,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> RunReport:
+    """Plan, study, prove, train and count a recommender model on ``chips`` chips of ``target``.
+
+    ``model`` is a model file's path (see :mod:`tilewright.machine`), a module or a :class:`Model`. ``data`` is a
+    Criteo TSV or CSV file; without one a click log is generated from ``seed``. ``scale`` is the share of Criteo's
+    published vocabularies that the tables keep. ``batch`` divides by the SparseCores. ``watch(stage, done, total)`` is
+    told of progress.
+
+    Raises :class:`UsageError` for wrong arguments, model files or data, :class:`CheckFailed` where the rewritten
+    program differs from the original.
+
+    >>> report = run("examples/dlrm.py", target="tpu-v5p", steps=20)  # doctest: +SKIP
+    >>> report.loss_after < report.loss_before  # doctest: +SKIP
+    True
+    """
+    chip = find_target(target)
+    stages = Stages(watch)
+    with stages.stage("model"):
+        job = _prepare(model, chip, chips, steps, batch, scale, seed, stages)
+    with stages.stage("data"):
+        rows = load_data(data, job.features, batch, steps, seed)
+    with stages.stage("plan"):
+        planned = _plan(job, rows)
+    state = start(job.model, job.stacking, seed)
+    step = dense_step(job.model)
+    with stages.stage("movement"):
+        inputs = _inputs(job, state, rows)
+        movement = study(step, inputs[0], chip.name)
+        rewritten = movement.rewritten
+    with stages.stage("proof"):
+        proof = prove(step, rewritten, inputs)
+    with stages.stage("evaluate"):
+        before = judge(job.model, state, job.stacking, rows.evaluate, batch)
+    with stages.stage("train"):
+        trained = train(
+            *(job.model, state, rewritten, rows, job.stacking, planned.limits),
+            batch=batch,
+            steps=steps,
+            stages=stages,
+        )
+    with stages.stage("evaluate again"):
+        after = judge(job.model, trained.state, job.stacking, rows.evaluate, batch)
+    with stages.stage("matrix unit"):
+        products = find_products(step, *_arguments(job, trained.state, rows.train))
+        matrix = _matrix(job, products)
+    return RunReport(
+        *(job.model.name, chip.name, chips, batch, steps, rows, planned, movement, proof, before, after),
+        *(trained.losses, matrix, products.batched, stages.seconds, stages.recorder, _peak_bytes()),
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is to be run, checked."""
+
+    model: Model
+    chip: Target
+    features: tuple[Feature, ...]
+    stacking: Stacking
+    steps: int
+    batch: int
+    stages: Stages
+
+
+def _prepare(
+    model: Any, chip: Target, chips: int, steps: int, batch: int, scale: float, seed: int, stages: Stages
+) -> _Job:
+    if steps < 1:
+        raise UsageError(f"{steps} steps", how="train at least one step")
+    if seed < 0:
+        raise UsageError(f"a seed of {seed}", how="give a seed from 0 up")
+    topology = Topology.for_target(chip, chips)
+    if batch < 1 or batch % topology.sparsecores:
+        near = max(1, round(batch / topology.sparsecores)) * topology.sparsecores
+        what = f"a batch of {batch} does not divide over the {topology.sparsecores} SparseCores of {chips} {chip.name}"
+        raise UsageError(what, how=f"use a multiple of {topology.sparsecores}, such as --batch {near}")
+    loaded = load_model(model)
+    features = tuple(loaded.features(scale))
+    return _Job(loaded, chip, features, stack(features, topology, batch_size=batch), steps, batch, stages)
+
+
+def _plan(job: _Job, rows: RunData) -> Plan:
+    """The plan of the batches that training will see, so that its limits hold for every one of them."""
+    once = min(job.steps, len(rows.train) // job.batch)
+    return plan(
+        (part.features() for part in rows.training_batches(job.batch, once)),
+        *(job.features, job.stacking.topology),
+        target=job.chip,
+        stacking=job.stacking,
+        progress=lambda done: job.stages.watch("plan", done, once),
+    )
+
+
+def _arguments(job: _Job, state: TrainingState, rows: Clicks) -> tuple[Any, ...]:
+    """The arguments of the dense step for the first batch of ``rows``."""
+    first = rows[: job.batch]
+    vectors = lookup(state.embeddings, preprocess(first.features(), job.stacking))
+    return state.params, first.numeric, vectors, first.labels
+
+
+def _inputs(job: _Job, state: TrainingState, rows: RunData) -> list[tuple[Any, ...]]:
+    """What the proof runs on: the first batch, and three random inputs of small, ordinary and large values."""
+    real = _arguments(job, state, rows.train)
+    draw = np.random.default_rng(0)
+
+    def random(like: Any, size: float) -> Any:
+        return (size * draw.standard_normal(np.shape(like))).astype(np.float32)
+
+    inputs = [real]
+    for size in (0.01, 1.0, 30.0):
+        numeric, vectors = jax.tree.map(lambda leaf, size=size: random(leaf, size), real[1:3])
+        inputs.append((real[0], numeric, vectors, (draw.random(job.batch) < 0.5).astype(np.float32)))
+    return inputs
+
+
+def _matrix(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
+    """Every product on the machine; its math and memory on the timeline, one product behind the other."""
+    config, clock, found = MatrixUnitConfig(), 0, []
+    for number, product in enumerate(products.plain):
+        job.stages.watch("matrix unit", number, len(products.plain))
+        done = run_product(product, config)
+        job.stages.recorder.emit(
+            Slice(
+                Track("matrix unit (1 cycle = 1 ns)", "products"),
+                *(done.name, clock, done.cycles),
+                (("instructions", done.counts.instructions), ("macs", done.counts.macs)),
+            )
+        )
+        clock += done.cycles
+        found.append(done)
+    return tuple(found)
+
+
+def _peak_bytes() -> int:
+    """The largest resident size of this process so far (Linux counts KiB, macOS bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
