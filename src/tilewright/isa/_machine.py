@@ -77,10 +77,15 @@ class MatrixUnit:
         self.config = config or MatrixUnitConfig()
 
     def run(
-        self, program: Program | str, memory: Memory | Mapping[str, Any] | None = None, trace: bool = False
+        self,
+        program: Program | str,
+        memory: Memory | Mapping[str, Any] | None = None,
+        trace: bool = False,
+        watch: Callable[[Counts], None] | None = None,
     ) -> RunResult:
         """Run to the end; ``memory`` holds the tensors by name (arrays are placed with the default pages and lines).
 
+        ``trace`` keeps a timeline; ``watch`` is called with the counts now and then, for a progress bar.
         Raises :class:`MatrixUnitError` after ``max_instructions`` instructions, and for every error record where the
         configuration says ``on_error='raise'``; its ``result`` is the machine as it then stood.
         """
@@ -91,13 +96,13 @@ class MatrixUnit:
         state = start_state(self.config, memory, trace)
         state.labels = dict(program.labels)
         try:
-            self._loop(state, program)
+            self._loop(state, program, watch)
         except MatrixUnitError as error:
             error.result = _result(state)
             raise
         return _result(state)
 
-    def _loop(self, state: MachineState, program: Program) -> None:
+    def _loop(self, state: MachineState, program: Program, watch: Callable[[Counts], None] | None) -> None:
         steps = [(HANDLERS[each.name], each) for each in program.instructions]
         limit = self.config.max_instructions
         while not state.halted and state.pc < len(steps):
@@ -109,6 +114,8 @@ class MatrixUnit:
             handler(state, instruction)
             state.executed += 1
             state.pc = state.next_pc
+            if watch is not None and state.executed % 1024 == 0:
+                watch(state.counts)
 
 
 def _result(state: MachineState) -> RunResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,7 @@ def matmul(
     page: Sequence[int] | None = None,
     line: Sequence[int] | None = None,
     trace: bool = False,
+    watch: Callable[[Counts], None] | None = None,
 ) -> MatmulResult:
     """a[m, k] @ b[k, n] by the ``mm`` instruction.
 
@@ -79,7 +80,8 @@ def matmul(
     every dot product. ``order``: k_outer (all columns a K round) or column_outer (one column over all of K).
     ``columns`` per instruction: default min(loaders, ka * 256); beyond ka * 256 registers run out, which the machine
     records in ``.errors``, and those columns stay 0. ``page``, ``line``: of B's segment, in elements per dim of B as
-    it is stored. Raises :class:`UsageError` for arrays and options that do not fit.
+    it is stored. ``trace`` and ``watch``: as for :meth:`MatrixUnit.run`. Raises :class:`UsageError` for arrays and
+    options that do not fit.
 
     >>> result = matmul(np.ones((2, 3), np.int8), np.full((3, 2), 2, np.int8))
     >>> result.value.tolist(), result.counts.instructions
@@ -101,7 +103,7 @@ def matmul(
         memory.add("A", a)
         memory.add("B", b if transpose_b else b.T, page=page, line=line)
         memory.add("C", out)
-    run = MatrixUnit(config).run(program, memory, trace=trace)
+    run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
     return MatmulResult(
         value=run.tensor("C") if len(memory) else out,
         counts=run.counts,

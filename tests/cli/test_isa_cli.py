@@ -1,0 +1,162 @@
+"""`tilewright isa`, as a user runs it."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from tilewright.cli import main
+from tilewright.isa import assemble, expected_counts, reference
+from tilewright.isa._matmul import matmul as real_matmul
+
+SIZES = ("--m", "20", "--n", "24", "--k", "30")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """run(*words) -> (exit code, stdout, stderr) of the command in this process."""
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["tilewright", "isa", *words])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return (stop.value.code or 0, *capsys.readouterr())
+
+    return call
+
+
+def test_counts_beside_the_closed_forms(run):
+    code, out, err = run("matmul", "--m", "64", "--n", "64", "--k", "64", "--dtype", "s8")
+    assert (code, err) == (0, "")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()[1:15]}
+    assert rows["macs"] == ["262,144", "262,144", "equal"]
+    assert rows["steps"] == ["512", "512", "equal"]
+    assert len(rows) == 14
+    assert "value equals numpy's" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--dtype", "u8", "--dtype-b", "s8", "--ka", "3"),
+        ("--dtype", "f32", "--kb", "2"),
+        ("--dtype", "bf16", "--transpose-b"),
+        ("--dtype", "s32", "--order", "column_outer", "--set", "threads=32", "--set", "kb_acc=last"),
+    ],
+)
+def test_json_says_the_same(run, words):
+    code, out, err = run("matmul", *SIZES, *words, "--json")
+    value = json.loads(out)
+    assert (code, err, value["schema_version"]) == (0, "", 1)
+    assert value["value_equals_numpy"]
+    assert all(row["holds"] for row in value["counts"].values())
+    assert value["counts"]["macs"]["machine"] == 20 * 24 * 30
+
+
+def test_a_wrong_count_or_value_is_exit_code_1(run, monkeypatch):
+    def wrong(*args, **kwargs):
+        result = real_matmul(*args, **kwargs)
+        result.value[0, 0] += 1
+        result.counts.steps += 1
+        return result
+
+    monkeypatch.setattr("tilewright.isa.matmul", wrong)
+    code, out, _ = run("matmul", *SIZES)
+    assert code == 1
+    assert "value DIFFERS from numpy's in 1 elements" in out
+    assert next(line for line in out.splitlines() if line.endswith("DIFFERS")).startswith("steps")
+
+
+def test_errors_of_the_run_are_remarks_and_exit_code_1(run):
+    code, _, err = run("matmul", "--m", "2", "--n", "300", "--k", "8", "--columns", "300", "--set", "threads=300")
+    assert code == 1
+    assert "register_out_of_range (column 256, r256)" in err
+    assert "and 39 more" in err
+
+
+def test_the_program_can_be_listed_saved_and_run_again(run, tmp_path):
+    code, out, _ = run("matmul", *SIZES, "--listing", "-o", str(tmp_path / "p.tasm"))
+    assert code == 0
+    assert "mm8.ka1.kb1.t0.sa.sb r0, ur4:rf290:0x00, r256" in out
+    text = (tmp_path / "p.tasm").read_text()
+    assert str(assemble(text)) + "\n" == text
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-9, 9, (20, 30)).astype(np.int8), rng.integers(-9, 9, (30, 24)).astype(np.int8)
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", np.ascontiguousarray(b.T))
+    tensors = ("--tensor", f"A={tmp_path / 'a.npy'}", "--tensor", f"B={tmp_path / 'b.npy'}", "--zeros", "C=s32[20,24]")
+    code, out, err = run("run", str(tmp_path / "p.tasm"), *tensors, "--save", f"C={tmp_path / 'c.npy'}", "--json")
+    assert (code, err) == (0, "")
+    assert (np.load(tmp_path / "c.npy") == a.astype(int) @ b.astype(int)).all()
+    assert json.loads(out)["tensors"]["C"] == np.load(tmp_path / "c.npy").tolist()
+    assert json.loads(out)["counts"] == expected_counts(20, 24, 30).to_dict()
+    assert "C =" in run("run", str(tmp_path / "p.tasm"), *tensors)[1]
+
+
+def test_a_timeline(run, tmp_path):
+    code, _, err = run("matmul", *SIZES, "-o", str(tmp_path / "t.pftrace"))
+    assert (code, err) == (0, f"wrote {tmp_path / 't.pftrace'}\n")
+    assert b"mm8.ka1" in (tmp_path / "t.pftrace").read_bytes()
+
+
+def test_asm_lists_with_addresses(run, tmp_path):
+    program = tmp_path / "p.tasm"
+    program.write_text("again:\n@p1,mm8.sa.ub.r0,ur4:rf290:0x00,r256\njump again\n")
+    assert run("asm", str(program))[1].splitlines()[1] == "0000      @p1, mm8.ka1.kb1.t0.sa.ub r0, ur4:rf290:0x00, r256"
+    value = json.loads(run("asm", str(program), "--json")[1])
+    assert [row["name"] for row in value["instructions"]] == ["mm", "jump"]
+    assert value["labels"] == {"again": 0}
+    assert run("asm", str(program), "-o", "-")[1].startswith("again:\n    @p1, mm8")
+
+
+def test_a_bad_program_is_one_line_and_a_caret(run, tmp_path):
+    program = tmp_path / "p.tasm"
+    program.write_text("halt\nmm8.kx r0, ur4:rf1:0, r2\n")
+    code, out, err = run("asm", str(program))
+    assert (code, out) == (2, "")
+    assert "line 2, column 4: unknown suffix .kx" in err
+    assert err.splitlines()[-2:] == ["mm8.kx r0, ur4:rf1:0, r2", "   ^"]
+
+
+def test_floats_that_json_has_no_number_for(run, tmp_path):
+    program = tmp_path / "p.tasm"
+    program.write_text("segment ur1, $X\nmov r2, 0x7fc00000\nst r2, ur1:rf0:0\n")
+    code, out, _ = run("run", str(program), "--zeros", "X=f32[2]", "--json")
+    assert code == 0
+    assert json.loads(out)["tensors"]["X"] == [None, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        (("matmul", *SIZES, "--dtype", "s8", "--dtype-b", "s16"), 2, "different widths"),
+        (("matmul", *SIZES, "--dtype", "q7"), 2, "no element type"),
+        (("matmul", *SIZES, "--ka", "999"), 2, "more than 256 threads"),
+        (("matmul", *SIZES, "--set", "spin=3"), 2, "no such field"),
+        (("matmul", *SIZES, "--set", "disjoint_sets=true"), 3, "disjoint_sets"),
+        (("matmul", *SIZES, "-o", "x.svg"), 2, "no writer for x.svg"),
+        (("matmul", "--m", "-1", "--n", "1", "--k", "1"), 2, "--m"),
+        (("asm", "nowhere.tasm"), 2, "cannot read it"),
+        (("run", "nowhere.tasm"), 2, "cannot read it"),
+    ],
+)
+def test_bad_input_is_one_line(run, words, code, reason):
+    got, out, err = run(*words)
+    assert (got, out) == (code, "")
+    assert reason in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words", [("--tensor", "A"), ("--tensor", "A=none.npy"), ("--zeros", "A=f99[2]"), ("--save", "Q=q.npy")]
+)
+def test_bad_tensors_are_one_line(run, tmp_path, words):
+    (tmp_path / "p.tasm").write_text("halt")
+    code, _, err = run("run", str(tmp_path / "p.tasm"), *words)
+    assert code == 2
+    assert err.startswith("tilewright: ")
+
+
+def test_the_reference_is_printed(run):
+    assert run("reference")[1] == reference() + "\n"
