@@ -19,6 +19,8 @@ from tilewright.render import (
     bytes_text,
     cards,
     count_text,
+    element,
+    escape,
     note,
     percent_text,
     ratio_text,
@@ -60,13 +62,14 @@ def _tensor_json(tensor: PaddedTensor) -> dict[str, Any]:
 
 
 def summary(report: MovementReport) -> str:
-    """One line: what moves, and how much of memory is padding."""
-    moving = len(report.ranked())
+    """One line: the program, whose layouts, what moves."""
     where = f"predicted for {report.target}" if report.predicted else "its own layouts"
-    padding = f", {bytes_text(report.wasted_bytes)} of padding in {_number(len(report.wasteful()), 'tensor')}"
-    return (
-        f"{report.program} ({where}): {bytes_text(report.moved_bytes)} moved by {_number(moving, 'operation')}{padding}"
-    )
+    return f"{report.program} ({where}): {_totals(report)}"
+
+
+def _totals(report: MovementReport) -> str:
+    moved = f"{bytes_text(report.moved_bytes)} moved by {_number(len(report.ranked()), 'operation')}"
+    return f"{moved}, {bytes_text(report.wasted_bytes)} of padding in {_number(len(report.wasteful()), 'tensor')}"
 
 
 def _number(count: int, what: str) -> str:
@@ -121,9 +124,9 @@ def _folded(text: str, width: int) -> list[str]:
 def to_html(report: MovementReport) -> str:
     """One self-contained page: summary, movement, padding."""
     target = report.target or "none named"
-    layouts = "predicted" if report.predicted else "the dump's own"
+    layouts = "predicted" if report.predicted else "its own"
     facts = [("program", report.kind), ("target", target), ("layouts", layouts)]
-    page = Page(f"Data movement: {report.program}", summary(report), facts=facts)
+    page = Page(f"Data movement: {report.program}", _totals(report), facts=facts)
     page.section("summary", "Summary", cards(_figures(report)), _by_op(report), *map(note, report.notes))
     page.section("movement", "Operations by bytes moved", _movement_table(report))
     page.section("padding", "Tensors by wasted bytes", _padding_table(report))
@@ -148,26 +151,21 @@ def _by_op(report: MovementReport) -> Html:
 
 _MOVEMENT = (
     Column("moved", "bytes", "read and written together, padding included"),
-    Column("operation"),
-    Column("name", "code"),
-    Column("source", "code"),
-    Column("from", "code"),
-    Column("to", "code"),
+    Column("operation", "text", "what it is and what it is called"),
+    Column("layouts", "text", "of the operand and of the result"),
     Column("padded", "bytes", "the result with its padding"),
     Column("ratio", "ratio", "padded over logical bytes of the result"),
-    Column("why"),
-    Column("computation", "code", "path of callers"),
+    Column("why", "text", "why it is, or is not, a bitcast"),
+    Column("where", "text", "source line, and the path of callers"),
 )
 
 _PADDING = (
-    Column("wasted", "bytes"),
-    Column("padded", "bytes"),
-    Column("ratio", "ratio"),
-    Column("operation"),
-    Column("name", "code"),
-    Column("source", "code"),
+    Column("wasted", "bytes", "padding"),
+    Column("padded", "bytes", "with padding"),
+    Column("ratio", "ratio", "padded over logical bytes"),
+    Column("tensor", "text", "what computes it and what it is called"),
     Column("layout", "code"),
-    Column("computation", "code", "path of callers"),
+    Column("where", "text", "source line, and the path of callers"),
 )
 
 
@@ -182,15 +180,28 @@ def _movement_cells(row: MovementRow) -> tuple[object, ...]:
         why = badge("bitcast", "good") + f" {row.reason}"
     elif row.in_fusion:
         why = badge("in a fusion") + f" {row.reason}"
+    layouts = _lines(element("code", row.from_layout), escape("→ ") + element("code", row.to_layout))
     return (
-        *(row.moved_bytes, row.op, row.name, row.source or None, row.from_layout, row.to_layout),
-        *(row.padded_bytes, row.padding_ratio, why, row.path),
+        *(row.moved_bytes, _lines(row.op, element("code", row.name)), layouts),
+        *(row.padded_bytes, row.padding_ratio, why, _where(row)),
     )
+
+
+def _where(row: MovementRow | PaddedTensor) -> Html:
+    return _lines(*(element("code", text) for text in (row.source, row.path) if text))
+
+
+def _lines(*parts: str) -> Html:
+    """Parts below each other in one cell."""
+    return Html(element("br").join(escape(part) for part in parts))
 
 
 def _padding_table(report: MovementReport) -> Html:
     cells = [
-        (t.wasted_bytes, t.padded_bytes, t.padding_ratio, t.op, t.name, t.source or None, t.layout, t.path)
-        for t in report.wasteful()
+        (
+            *(tensor.wasted_bytes, tensor.padded_bytes, tensor.padding_ratio),
+            *(_lines(tensor.op, element("code", tensor.name)), tensor.layout, _where(tensor)),
+        )
+        for tensor in report.wasteful()
     ]
     return table(_PADDING, cells, limit=_MOST_ROWS, empty="no tensor has padding")
