@@ -1,7 +1,7 @@
 """Kernel 1: the ids of one table -> merged entries per source, sorted by (shard, local row, sample), and their counts.
 
-An entry is packed as ``(shard * rows_per_shard + row) << 32 | payload``. Without weights the payload is the sample,
-whose gain all its entries share; with weights it is the entry's number, through which sample and gain are found.
+Slices are sorted in groups: a slice of few ids alone would spend its time on the counters of the sort, and a group of
+many would leave the cache.
 """
 
 from __future__ import annotations
@@ -12,21 +12,17 @@ from typing import TypeAlias
 import numpy as np
 from numba import njit
 
+from tilewright.embed._pack import BAD_DIVISOR, BAD_ID, FINE, Form, pack_ones, pack_single, pack_weighted
 from tilewright.embed._sort import DIGIT_SLOTS, sort_keys
 from tilewright.embed._types import Entries, Floats, Ids, Index, Ints, Keys, Longs
 
-__all__ = ["BAD_DIVISOR", "BAD_ID", "FINE", "reduce_table", "scratch"]
+__all__ = ["reduce_table", "scratch"]
 
-Room: TypeAlias = tuple[Keys, Ints, Floats, Floats, Longs]
-"""Keys [2, entries], sample and gain of every entry, gain of every sample, counters."""
-Form: TypeAlias = tuple[int, int, int, int, int, int, int, int]
-"""Vocab, S, rows per shard, rotation, the two numbers of the division by S, combiner, bad-id mode."""
+Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
+"""Keys and as many again, sample and gain of every entry, gain of every sample, counters."""
 
-FINE, BAD_ID, BAD_DIVISOR = 0, 1, 2
-"""What :func:`reduce_table` found; the caller looks for the place, which is rarely needed."""
-
-_ONE = np.float32(1.0)
 _LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
 
 
 class Scratch(threading.local):
@@ -37,15 +33,16 @@ class Scratch(threading.local):
         self._arrays: Room | None = None
 
     def __call__(self, entries: int, samples: int) -> Room:
-        """Room for so many entries of one table and source, and samples of a slice: kernel 1's last argument."""
+        """Room for so many entries of one table and group, and samples of a group: kernel 1's last argument."""
         if self._arrays is None or entries > self._entries or samples > self._samples:
             self._entries, self._samples = max(entries, self._entries), max(samples, self._samples)
             self._arrays = (
-                np.empty((2, self._entries), np.uint64),
+                np.empty(self._entries, np.uint64),
+                np.empty(self._entries, np.uint64),
                 np.empty(self._entries, np.int32),
                 np.empty(self._entries, np.float32),
                 np.empty(self._samples, np.float32),
-                np.empty(DIGIT_SLOTS, np.int64),
+                np.empty(DIGIT_SLOTS, np.int32),
             )
         return self._arrays
 
@@ -54,142 +51,126 @@ scratch = Scratch()
 """The calling thread's buffers."""
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _position(value: Index, shards: Index, rows: Index, rotation: Index, magic: Index, shift: Index) -> Index:
-    """Shard * rows_per_shard + row: ``value // shards`` is a multiplication (exact for 0 <= value < 2**31)."""
-    row = (value * magic) >> shift
-    shard = value - row * shards + rotation
-    if shard >= shards:
-        shard -= shards
-    return shard * rows + row
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _divisor(weights: Floats, begin: Index, end: Index, squares: bool) -> np.float32:
-    """The float32 running sum of weights, or of squares added in float64; sqrt for the latter."""
-    total = np.float32(0.0)
-    for k in range(begin, end):
-        if squares:
-            total = np.float32(np.float64(total) + np.float64(weights[k]) * np.float64(weights[k]))
-        else:
-            total = np.float32(total + weights[k])
-    return np.float32(np.sqrt(total)) if squares else total
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _ones_gain(combiner: Index, n: Index) -> np.float32:
-    """1, 1 / n or 1 / sqrt(n) in float32."""
-    if combiner == 1:
-        return np.float32(_ONE / np.float32(n))
-    if combiner == 2:
-        return np.float32(_ONE / np.float32(np.sqrt(np.float32(n))))
-    return _ONE
-
-
 @njit(cache=True, nogil=True)
-def _pack_ones(
-    values: Ids, begin: Index, end: Index, sample: Index, table: Form, keys: Keys, n: Index, of_sample: Floats
-) -> tuple[Index, Index]:
-    """Keys of one sample without weights. Returns their end and the status."""
-    vocab, shards, rows, rotation, magic, shift, combiner, bad_ids = table
-    first = n
-    for k in range(begin, end):
-        value: Index = np.int64(values[k])
-        if value < 0 or value >= vocab:
-            if bad_ids == 0:
-                return n, BAD_ID
-            if bad_ids == 2:
-                continue
-            value = 0 if value < 0 else vocab - 1
-        at = _position(value, shards, rows, rotation, magic, shift)
-        keys[n] = (np.uint64(at) << np.uint64(32)) | np.uint64(sample)
-        n += 1
-    if n > first:
-        of_sample[sample] = _ones_gain(combiner, n - first)
-    return n, FINE
-
-
-@njit(cache=True, nogil=True)
-def _pack_weighted(
+def _pack_feature(
     values: Ids,
+    offsets: Longs,
     weights: Floats,
-    begin: Index,
-    end: Index,
-    sample: Index,
-    table: Form,
-    keys: Keys,
+    feature: Longs,
+    slice_: Index,
+    number: Index,
+    samples_of_slice: Index,
+    offset: Index,
+    form: Form,
     n: Index,
-    sample_of: Ints,
-    gain_of: Floats,
-) -> tuple[Index, Index]:
-    """Keys of one sample with weights. Returns their end and the status."""
-    vocab, shards, rows, rotation, magic, shift, combiner, bad_ids = table
-    first = n
-    for k in range(begin, end):
-        value: Index = np.int64(values[k])
-        if value < 0 or value >= vocab:
-            if bad_ids == 0:
-                return n, BAD_ID
-            if bad_ids == 2:
-                continue
-            value = 0 if value < 0 else vocab - 1
-        at = _position(value, shards, rows, rotation, magic, shift)
-        keys[n] = (np.uint64(at) << np.uint64(32)) | np.uint64(n)
-        sample_of[n] = sample
-        gain_of[n] = weights[k]
-        n += 1
-    if combiner != 0 and n > first:
-        divisor = _divisor(gain_of, first, n, combiner == 2)
-        if divisor == 0 or not np.isfinite(divisor):
-            return n, BAD_DIVISOR
-        for j in range(first, n):
-            gain_of[j] = np.float32(gain_of[j] / divisor)
-    return n, FINE
+    room: Room,
+) -> Index:
+    """Keys of one feature's slice, which is the ``number``-th of its group; their end, or -1, -2 as in packing."""
+    keys, _, sample_of, gain_of, of_sample, _ = room
+    value_base, offset_base, hot, samples, sample_base = feature[0], feature[1], feature[2], feature[3], feature[4]
+    first = slice_ * samples
+    payload = number * samples_of_slice + sample_base
+    if hot == 1 and offset_base < 0:
+        if pack_single(values, value_base + first, samples, payload, offset, form, keys, n):
+            for i in range(samples):
+                of_sample[payload + i] = np.float32(1.0)
+            n += samples
+            return n
+        if form[7] == 0:
+            return -1
+    for i in range(samples):
+        if offset_base >= 0:
+            begin, end = offsets[offset_base + first + i], offsets[offset_base + first + i + 1]
+        else:
+            begin, end = (first + i) * hot, (first + i + 1) * hot
+        begin, end = begin + value_base, end + value_base
+        if weights.size > 0:
+            n = pack_weighted(values, weights, begin, end, sample_base + i, offset, form, keys, n, sample_of, gain_of)
+        else:
+            n = pack_ones(values, begin, end, payload + i, offset, form, keys, n, of_sample)
+        if n < 0:
+            return n
+    return n
 
 
 @njit(cache=True, nogil=True)
-def _merge(
+def _merge_ones(
     keys: Keys,
     n: Index,
-    weighted: bool,
-    room: Room,
-    rows: Index,
-    row_offset: Index,
+    table: tuple[int, ...],
+    samples_of_slice: Index,
+    of_sample: Floats,
     at: Index,
     entries: Entries,
     count: Ints,
     unique: Ints,
-) -> None:
-    """Write sorted entries from ``at`` on, equal (row, sample) added up; count entries and rows per shard."""
-    _, sample_of, gain_of, of_sample, _ = room
-    out_rows, out_samples, out_gains = entries
-    for k in range(count.size):
-        count[k] = unique[k] = 0
-    last_row, last_sample, shard = np.int64(-1), np.int32(-1), np.int64(0)
-    base: Index = 0
-    begun = at
+) -> Index:
+    """Write the sorted keys from ``at`` on, equal ones added up; count entries and rows per partition. Their end."""
+    rows, samples, gains = entries
+    shards, per_shard, row_offset = table[1], table[2], table[8]
+    last, last_place = _LOW << _32 | _LOW, np.int64(-1)
+    end_of_part, shift, skipped = np.int64(0), np.int64(0), np.int64(0)
+    part, begun, distinct = np.int64(0), at, np.int64(0)
+    at -= 1
     for i in range(n):
         key = keys[i]
-        place = np.int64(key >> np.uint64(32))
-        low = np.int64(key & _LOW)
-        sample = sample_of[low] if weighted else np.int32(low)
-        gain = gain_of[low] if weighted else of_sample[low]
-        if place == last_row and sample == last_sample:
-            out_gains[at - 1] += gain
+        place = np.int64(key >> _32)
+        payload = np.int64(key & _LOW)
+        if place >= end_of_part:
+            count[part] = at + 1 - begun
+            unique[part] = distinct
+            begun, distinct = at + 1, np.int64(0)
+            part = part + 1 if place < end_of_part + per_shard and end_of_part > 0 else place // per_shard
+            end_of_part = (part + 1) * per_shard
+            shift = row_offset - part * per_shard
+            skipped = part // shards * samples_of_slice
+        gain = of_sample[payload]
+        distinct += place != last_place
+        if key == last:
+            gains[at] += gain
+        else:
+            at += 1
+            rows[at] = np.int32(place + shift)
+            samples[at] = np.int32(payload - skipped)
+            gains[at] = gain
+        last, last_place = key, place
+    count[part] = at + 1 - begun
+    unique[part] = distinct
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def _merge_weighted(
+    keys: Keys,
+    n: Index,
+    table: tuple[int, ...],
+    sample_of: Ints,
+    gain_of: Floats,
+    at: Index,
+    entries: Entries,
+    count: Ints,
+    unique: Ints,
+) -> Index:
+    """The same where payloads are numbers of entries."""
+    rows, samples, gains = entries
+    per_shard, row_offset = table[2], table[8]
+    last_place, last_sample = np.int64(-1), np.int32(-1)
+    for i in range(n):
+        place = np.int64(keys[i] >> _32)
+        entry = np.int64(keys[i] & _LOW)
+        sample = sample_of[entry]
+        if place == last_place and sample == last_sample:
+            gains[at - 1] += gain_of[entry]
             continue
-        if place >= base + rows:
-            count[shard] = at - begun
-            begun = at
-            shard = place // rows
-            base = shard * rows
-        if place != last_row:
-            unique[shard] += 1
-        out_rows[at] = np.int32(place - base + row_offset)
-        out_samples[at] = sample
-        out_gains[at] = gain
+        part = place // per_shard
+        count[part] += 1
+        unique[part] += place != last_place
+        rows[at] = np.int32(place - part * per_shard + row_offset)
+        samples[at] = sample
+        gains[at] = gain_of[entry]
         at += 1
-        last_row, last_sample = place, sample
-    count[shard] = at - begun
+        last_place, last_sample = place, sample
+    return at
 
 
 @njit(cache=True, nogil=True)
@@ -200,6 +181,8 @@ def reduce_table(
     features: Longs,
     table: tuple[int, ...],
     slices: tuple[int, int, int],
+    group: int,
+    samples_of_slice: int,
     bases: Longs,
     entries: Entries,
     counts: Ints,
@@ -209,29 +192,49 @@ def reduce_table(
 
     ``features`` int64[n, 5]: of each feature of the table first value, first offset (-1: dense), ids per sample
     (dense), samples per slice, first sample id. ``table``: vocab, S, rows per shard, rotation, the two numbers of the
-    division by S, combiner, bad-id mode (error, clip, drop), row offset, bits of a position. ``bases[l]``: where slice
-    l writes in ``entries``; ``counts`` int32[2, slices, S]: entries and distinct ids.
+    division by S, combiner, bad-id mode (error, clip, drop), row offset, bits of a position. ``group``: slices sorted
+    together; ``samples_of_slice``: of all the stack's features. ``bases[l]``: where slice l may write in ``entries``,
+    then where it did; ``counts`` int32[2, slices, S]: entries and distinct ids. Returns what packing found.
     """
-    keys, sample_of, gain_of, of_sample, counters = room
     form = (table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7])
-    weighted = weights.size > 0
-    for l in range(slices[0], slices[1]):
+    keys, spare, sample_of, gain_of, of_sample, counters = room
+    shards = table[1]
+    for first in range(slices[0], slices[1], group):
+        last = min(first + group, slices[1])
         n: Index = 0
-        for f in range(features.shape[0]):
-            value_base, offset_base, hot, samples, sample_base = features[f]
-            first = (slices[2] + l) * samples
-            for i in range(samples):
-                begin, end = (first + i) * hot, (first + i + 1) * hot
-                if offset_base >= 0:
-                    begin, end = offsets[offset_base + first + i], offsets[offset_base + first + i + 1]
-                begin, end, sample = begin + value_base, end + value_base, sample_base + i
-                if weighted:
-                    n, bad = _pack_weighted(values, weights, begin, end, sample, form, keys[0], n, sample_of, gain_of)
-                else:
-                    n, bad = _pack_ones(values, begin, end, sample, form, keys[0], n, of_sample)
-                if bad != FINE:
-                    return bad
-        swapped = sort_keys(keys[0], keys[1], n, table[9], counters)
-        merged = keys[1] if swapped else keys[0]
-        _merge(merged, n, weighted, room, table[2], table[8], bases[l], entries, counts[0, l], counts[1, l])
+        for l in range(first, last):
+            for shard in range(shards):
+                counts[0, l, shard] = counts[1, l, shard] = 0
+            number = l - first
+            for f in range(features.shape[0]):
+                n = _pack_feature(
+                    values,
+                    offsets,
+                    weights,
+                    features[f],
+                    slices[2] + l,
+                    number,
+                    samples_of_slice,
+                    number * shards * table[2],
+                    form,
+                    n,
+                    room,
+                )
+                if n < 0:
+                    return BAD_ID if n == -1 else BAD_DIVISOR
+        bits, parts = table[9], last - first
+        while parts > 1:
+            parts = (parts + 1) // 2
+            bits += 1
+        merged = spare if sort_keys(keys, spare, n, bits, counters) else keys
+        count, unique = counts[0, first:last].reshape(-1), counts[1, first:last].reshape(-1)
+        at = bases[first]
+        if weights.size > 0:
+            _merge_weighted(merged, n, table, sample_of, gain_of, at, entries, count, unique)
+        else:
+            _merge_ones(merged, n, table, samples_of_slice, of_sample, at, entries, count, unique)
+        for l in range(first, last):
+            bases[l] = at
+            for shard in range(shards):
+                at += counts[0, l, shard]
     return FINE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tilewright.embed._types import Index, Keys, Longs
+from tilewright.embed._types import Index, Ints, Keys
 
 __all__ = ["DIGIT_SLOTS", "sort_keys"]
 
@@ -28,7 +28,7 @@ def _insertion(keys: Keys, n: Index) -> None:
 
 
 @njit(cache=True, nogil=True)
-def sort_keys(keys: Keys, spare: Keys, n: Index, bits: Index, counters: Longs) -> bool:
+def sort_keys(keys: Keys, spare: Keys, n: Index, bits: Index, counters: Ints) -> bool:
     """Sort ``keys[:n]`` by bits 32 .. 32 + bits; the lower halves ascend already. True: the result is in ``spare``.
 
     All digits are counted in one pass over the keys. Few keys take narrow digits, so that the counters stay few.
@@ -43,7 +43,8 @@ def sort_keys(keys: Keys, spare: Keys, n: Index, bits: Index, counters: Longs) -
     width = (bits + passes - 1) // passes
     size = 1 << width
     mask = np.uint64(size - 1)
-    counters[: passes * size] = 0
+    for c in range(passes * size):
+        counters[c] = 0
     step = np.uint64(width)
     first = np.uint64(32)
     for i in range(n):

@@ -21,9 +21,11 @@ __all__ = ["BAD_IDS", "Slices", "Tally", "tally"]
 
 Arguments: TypeAlias = tuple[Ids, Longs, Floats, Longs, tuple[int, ...]]
 
-Call: TypeAlias = tuple[Arguments, Longs, Entries, Ints]
+Call: TypeAlias = tuple[Arguments, tuple[int, int], Longs, Entries, Ints]
 
 BAD_IDS = ("error", "clip", "drop")
+_GROUP = 2048
+"""Ids that are sorted together: enough to pay for the counters of the sort, few enough for the first-level cache."""
 _SMALL = 20_000
 """Below so many ids a second thread costs more than it brings."""
 
@@ -123,16 +125,28 @@ def tally(
         workspace.get("gains", total, np.float32),
     )
     counts = np.empty((len(jobs), 2, len(slices.sources), slices.shards), np.int32)
+    groups = _groups(jobs, sizes)
+    widths = {s.name: sum(slices.each(inputs[f.name]) for f in s.features) for s in stacking.groups}
+    samples = [widths[job.placement.stack] for job in jobs]
     calls = [
-        (_arguments(job, inputs, offsets, slices, BAD_IDS.index(bad_ids)), bases[t], entries, counts[t])
-        for t, job in enumerate(jobs)
+        (_arguments(job, inputs, offsets, slices, BAD_IDS.index(bad_ids)), (g, w), bases[t], entries, counts[t])
+        for t, (job, g, w) in enumerate(zip(jobs, groups, samples))
     ]
-    need = int(sizes.max()), max(offsets[f.name] + slices.each(inputs[f.name]) for f in stacking.features)
+    need = max(int(n) * g for n, g in zip(sizes.max(axis=1), groups)), max(w * g for w, g in zip(samples, groups))
     parts = _parts(len(jobs), len(slices.sources), threads if total > _SMALL else 1)
     runs = [partial(_run, calls, tables, part, slices.first, need) for tables, part in parts]
     if any(run_all(runs, threads)):
         raise _complaint(stacking, inputs, slices)
     return Tally(entries, bases, counts, first_table)
+
+
+def _groups(jobs: tuple[_TableJob, ...], sizes: Longs) -> list[int]:
+    """Slices sorted together, per table: about _GROUP ids, and positions that stay within 32 bits."""
+    means = sizes.mean(axis=1)
+    return [
+        int(max(1, min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // job.placement.padded_vocab)))
+        for job, mean in zip(jobs, means.tolist())
+    ]
 
 
 def _parts(tables: int, sources: int, threads: int) -> list[tuple[range, tuple[int, int]]]:
@@ -174,8 +188,8 @@ def _run(calls: list[Call], tables: range, part: tuple[int, int], first: int, ne
 
     room = scratch(*need)
     for t in tables:
-        arguments, bases, entries, counts = calls[t]
-        status = reduce_table(*arguments, (*part, first), bases, entries, counts, room)
+        arguments, (group, samples), bases, entries, counts = calls[t]
+        status = reduce_table(*arguments, (*part, first), group, samples, bases, entries, counts, room)
         if status:
             return int(status)
     return 0
