@@ -2,12 +2,11 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import pytest
 
+from tests.render.browser import document_of
 from tilewright.errors import UsageError
 from tilewright.render import Bar, Card, Column, Page, badge, bar_chart, cards, code_block, table
 
@@ -103,25 +102,9 @@ def test_a_long_table_says_what_it_leaves_out():
 @pytest.fixture(scope="module")
 def browsed(tmp_path_factory) -> str:
     """The page's document as Chromium has it after the modules ran."""
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no chromium here")
     folder = tmp_path_factory.mktemp("page")
     make_page().write(folder / "page.html")
-    quiet = "--no-first-run --disable-background-networking --disable-component-update --disable-sync --disable-quic"
-    command = [
-        browser,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        *quiet.split(),
-        f"--user-data-dir={folder}/profile",
-    ]
-    command += ["--virtual-time-budget=2000", "--dump-dom", f"file://{folder}/page.html"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    if not done.stdout:
-        pytest.skip(f"chromium does not run here: {done.stderr[-200:]}")
-    return done.stdout
+    return document_of(folder / "page.html", folder)
 
 
 def test_the_modules_run_under_the_policy(browsed):

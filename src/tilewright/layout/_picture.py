@@ -61,7 +61,8 @@ def _draw(scene: Scene) -> Drawing:
     width = max(*notes, strip[0], *row_widths, _legend_width(legend), 120) + 2 * _MARGIN
     row_heights = [max(h for _, h in row) + _GAP * 0.7 for row in sizes]
     height = 62 + sum(row_heights) + (strip[1] + _GAP * 0.7 if scene.strip else 0) + 30
-    drawing = Drawing(width, height + (16 if scene.cut else 0), title=scene.title, description=scene.facts)
+    height += 16 if scene.cut else 0
+    drawing = Drawing(width, height, title=scene.title, description=scene.facts, ground=True)
     drawing.text(_MARGIN, 26, scene.title, "strong mono large")
     drawing.text(_MARGIN, 46, scene.facts, "soft")
     y = 62.0

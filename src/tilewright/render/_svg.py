@@ -40,14 +40,16 @@ class Drawing:
     text            ``soft``, ``small``, ``strong``, ``mono``
     ==============  ====================================================================
 
+    ``ground`` lays a background, so that a file reads well wherever it is shown.
+
     >>> drawing = Drawing(40, 20, title="one cell")
     >>> drawing.rect(0, 0, 40, 20, "cell c0", tip="(0, 0)")
     >>> str(drawing.svg()).startswith("<svg")
     True
     """
 
-    def __init__(self, width: float, height: float, *, title: str, description: str = "") -> None:
-        self.width, self.height = width, height
+    def __init__(self, width: float, height: float, *, title: str, description: str = "", ground: bool = False) -> None:
+        self.width, self.height, self._ground = width, height, ground
         self._title, self._description = title, description
         self._hatch = "hatch-" + hashlib.sha256(f"{title}\n{description}".encode()).hexdigest()[:8]
         self._hatched = False
@@ -95,6 +97,8 @@ class Drawing:
         head.append(element("style", _style()))
         if self._hatched:
             head.append(element("defs", _hatch(self._hatch)))
+        if self._ground:
+            head.append(_rect(0, 0, self.width, self.height, (), class_="ground"))
         return element(
             "svg",
             *head,
