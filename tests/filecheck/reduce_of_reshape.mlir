@@ -1,0 +1,62 @@
+// PASSES: reduce-of-reshape,dead-code
+
+// The patent's own case: H and W are reduced before the channels are split.
+func.func public @patent(%x: tensor<8x32x32x256xf32>) -> tensor<8x32xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.reshape %x : (tensor<8x32x32x256xf32>) -> tensor<8x32x32x8x32xf32>
+  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [1, 2, 3] : (tensor<8x32x32x8x32xf32>, tensor<f32>) -> tensor<8x32xf32>
+  return %z : tensor<8x32xf32>
+}
+// CHECK: @patent
+// CHECK: %[[W:.*]] = stablehlo.reduce(%arg0 init: %[[ZERO:.*]]) applies stablehlo.add across dimensions = [1, 2] {{.*}} -> tensor<8x256xf32>
+// CHECK: %[[Y:.*]] = stablehlo.reshape %[[W]] : (tensor<8x256xf32>) -> tensor<8x8x32xf32>
+// CHECK: stablehlo.reduce(%[[Y]] init: %[[ZERO]]) applies stablehlo.add across dimensions = [1]
+// CHECK-NOT: reshape
+
+// An init known only at run time must count once: the first stage starts from -0.0, the identity of addition.
+func.func public @runtime_init(%x: tensor<6x8xf32>, %init: tensor<f32>) -> tensor<2xf32> {
+  %y = stablehlo.reshape %x : (tensor<6x8xf32>) -> tensor<6x4x2xf32>
+  %z = stablehlo.reduce(%y init: %init) applies stablehlo.add across dimensions = [1, 0] : (tensor<6x4x2xf32>, tensor<f32>) -> tensor<2xf32>
+  return %z : tensor<2xf32>
+}
+// CHECK: @runtime_init
+// CHECK: %[[ID:.*]] = stablehlo.constant dense<-0.000000e+00>
+// CHECK: stablehlo.reduce(%arg0 init: %[[ID]]) applies stablehlo.add across dimensions = [0]
+// CHECK: stablehlo.reduce({{.*}} init: %arg1) applies stablehlo.add across dimensions = [0]
+
+// A narrow float would round between the stages: it is accumulated in f32.
+func.func public @narrow(%x: tensor<6x8xbf16>) -> tensor<2xbf16> {
+  %zero = stablehlo.constant dense<0.0> : tensor<bf16>
+  %y = stablehlo.reshape %x : (tensor<6x8xbf16>) -> tensor<6x4x2xbf16>
+  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0, 1] : (tensor<6x4x2xbf16>, tensor<bf16>) -> tensor<2xbf16>
+  return %z : tensor<2xbf16>
+}
+// CHECK: @narrow
+// CHECK: stablehlo.convert %arg0 : (tensor<6x8xbf16>) -> tensor<6x8xf32>
+// CHECK: tensor<2xf32>
+// CHECK: stablehlo.convert {{.*}} : (tensor<2xf32>) -> tensor<2xbf16>
+
+// No dim is free: 2 and 6 lie across 6 and 2.
+func.func public @straddling(%x: tensor<2x6xf32>) -> tensor<2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.reshape %x : (tensor<2x6xf32>) -> tensor<6x2xf32>
+  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [0] : (tensor<6x2xf32>, tensor<f32>) -> tensor<2xf32>
+  return %z : tensor<2xf32>
+}
+// CHECK: @straddling
+// CHECK: stablehlo.reshape %arg0
+// CHECK: stablehlo.reduce{{.*}}dimensions = [0]
+
+// a - b is no monoid.
+func.func public @not_a_monoid(%x: tensor<6x8xf32>) -> tensor<2xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.reshape %x : (tensor<6x8xf32>) -> tensor<6x4x2xf32>
+  %z = stablehlo.reduce(%y init: %zero) across dimensions = [0, 1] : (tensor<6x4x2xf32>, tensor<f32>) -> tensor<2xf32>
+   reducer(%a: tensor<f32>, %b: tensor<f32>) {
+    %d = stablehlo.subtract %a, %b : tensor<f32>
+    stablehlo.return %d : tensor<f32>
+  }
+  return %z : tensor<2xf32>
+}
+// CHECK: @not_a_monoid
+// CHECK: stablehlo.reshape %arg0 : (tensor<6x8xf32>) -> tensor<6x4x2xf32>
