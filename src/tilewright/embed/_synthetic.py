@@ -15,6 +15,9 @@ __all__ = ["synthetic_criteo"]
 _SCATTER = 2654435761
 """A prime above every vocabulary: multiplying by it modulo the vocabulary scatters the frequent ids."""
 
+_REFERENCE = 8192
+"""Rows drawn to find the bias of a world's click rate."""
+
 
 def synthetic_criteo(
     seed: int, rows: int, vocabs: Sequence[int], zipf: float = 1.05, click_rate: float = 0.25, signal_seed: int = 0
@@ -33,17 +36,39 @@ def synthetic_criteo(
     sizes = check_vocabs(vocabs)
     if rows < 1 or zipf <= 0 or not 0 < click_rate < 1:
         raise UsageError(f"{rows} rows, zipf {zipf}, click rate {click_rate}", how="all above 0, the rate below 1")
+    world = sizes.tolist(), zipf, signal_seed
+    numeric, categorical, score = _draw(seed, rows, *world)
+    score += _bias(_draw(signal_seed, _REFERENCE, *world)[2], click_rate)
+    coin = np.random.Generator(np.random.PCG64([seed, 1])).random(rows)
+    return Clicks((coin < _sigmoid(score)).astype(np.float32), numeric, categorical)
+
+
+def _draw(
+    seed: int, rows: int, vocabs: list[int], zipf: float, signal_seed: int
+) -> tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float64]]:
+    """Numeric columns, ids, and the sum of their hidden weights."""
     draw = np.random.Generator(np.random.PCG64(seed))
-    world = np.random.Generator(np.random.PCG64(signal_seed))
-    numeric, score = _numeric(draw, world, rows)
+    numeric, score = _numeric(draw, np.random.Generator(np.random.PCG64([signal_seed, 2])), rows)
     categorical = np.empty((rows, 26), np.int32)
-    for column, vocab in enumerate(sizes.tolist()):
+    for column, vocab in enumerate(vocabs):
         ids = _zipf(draw, rows, vocab, zipf)
         categorical[:, column] = ids
         score += 0.35 * _hidden(ids, signal_seed * 26 + column)
-    score += np.log(click_rate / (1 - click_rate)) * 1.25  # a spread score pulls the mean rate towards a half
-    labels = draw.random(rows) < 1 / (1 + np.exp(-score))
-    return Clicks(labels.astype(np.float32), numeric, categorical)
+    return numeric, categorical, score
+
+
+def _sigmoid(score: NDArray[np.float64]) -> NDArray[np.float64]:
+    chance: NDArray[np.float64] = 1 / (1 + np.exp(-score))
+    return chance
+
+
+def _bias(score: NDArray[np.float64], rate: float) -> float:
+    """What to add to the scores of a world's reference rows so that their mean chance is ``rate`` (by bisection)."""
+    low, high = -50.0, 50.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _sigmoid(score + middle).mean() < rate else (low, middle)
+    return low
 
 
 def _numeric(
@@ -51,7 +76,7 @@ def _numeric(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """The 13 columns, and what they say about the click (standardised columns times hidden weights)."""
     centre, spread = world.uniform(0.5, 4.0, 13), world.uniform(0.5, 1.5, 13)
-    weights = world.normal(0.0, 0.4, 13)
+    weights = world.normal(0.0, 0.5, 13)
     normal = draw.standard_normal((rows, 13))
     missing = draw.random((rows, 13)) < 0.1
     numeric = np.where(missing, 0.0, np.log1p(np.floor(np.exp(centre + spread * normal))))
