@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from tilewright.embed._minibatch import BUCKETS
+from tilewright.embed._recycle import recycled
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._tally import Tally
 from tilewright.embed._threads import run_all
@@ -54,8 +55,8 @@ class Buffers:
         pointers = per_device * max(topology.sparsecores, 8) * times
         total = int(ends[-1])
         try:
-            out = np.empty(total, np.int32), np.empty(total, np.int32), np.empty(total, np.float32)
-            row_pointers = np.empty(pointers * devices * len(slots), np.int32)
+            out = recycled(total, np.int32), recycled(total, np.int32), recycled(total, np.float32)
+            row_pointers = recycled(pointers * devices * len(slots), np.int32)
         except MemoryError:
             what = f"buffers of {12 * total} bytes do not fit in memory"
             raise UsageError(what, where="preprocess", how="lower max_ids_per_partition") from None

@@ -115,8 +115,9 @@ def tally(
     """Run kernel 1 over all tables and sources; ``offsets``: first sample id of every feature inside a slice."""
     jobs, first_table = _static(stacking)
     at = np.arange(slices.first, slices.first + len(slices.sources) + 1, dtype=np.int64)
-    begins = {f.name: inputs[f.name].bounds(at * slices.each(inputs[f.name])) for f in stacking.features}
-    sizes = np.array([sum(np.diff(begins[f.name]) for f in job.features) for job in jobs], np.int64)
+    users = [inputs[f.name] for job in jobs for f in job.features]
+    begins = np.array([ragged.bounds(at * slices.each(ragged)) for ragged in users])
+    sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(job.features) for job in jobs[:-1])]), axis=0)
     ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     bases, total = ends - sizes, int(ends[-1, -1])
     entries = (

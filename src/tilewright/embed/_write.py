@@ -56,6 +56,8 @@ def write_plain(
     of kernel 1, ``counts`` int32[tables, 2, sources, S]: the lengths of the runs stand at [:, 0]. ``places``
     int64[stacks, sources, 4]: the slot pointers count from, first slot, end of the slots to fill, first pointer.
     """
+    rows, samples, gains = entries
+    out_rows, out_samples, out_gains = out
     shards = counts.shape[3]
     cursor = np.empty(counts.shape[0], np.int64)
     for l in range(sources[0], sources[1]):
@@ -65,9 +67,12 @@ def write_plain(
             origin, at, end, pointer = places[k, l, 0], places[k, l, 1], places[k, l, 2], places[k, l, 3]
             for shard in range(shards):
                 for t in range(tables[k], tables[k + 1]):
-                    n = np.int64(counts[t, 0, l, shard])
-                    copy_run(entries, cursor[t], n, out, at)
-                    cursor[t] += n
+                    begin, n = cursor[t], np.int64(counts[t, 0, l, shard])
+                    cursor[t] = begin + n
+                    for q in range(n):
+                        out_rows[at + q] = rows[begin + q]
+                        out_samples[at + q] = samples[begin + q]
+                        out_gains[at + q] = gains[begin + q]
                     at += n
                 pointers[pointer + shard] = at - origin
                 padded = origin + ((at - origin + 7) & ~7)
