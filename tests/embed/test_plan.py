@@ -1,0 +1,260 @@
+"""Plans against brute force over all partitions of all batches."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tests.embed.slow_batch import partitions
+from tilewright.embed import (
+    SGD,
+    Adagrad,
+    Feature,
+    Limits,
+    Table,
+    Topology,
+    memory,
+    plan,
+    plan_html,
+    preprocess,
+    print_plan,
+    read_limits,
+    stack,
+)
+from tilewright.errors import UsageError
+
+TOPOLOGY = Topology(2, 2)
+
+
+def features(optimizer=None):
+    kind = optimizer or Adagrad(0.1)
+    a, b, c = (Table(n, v, w, optimizer=kind) for n, v, w in (("a", 100, 12), ("b", 40, 16), ("c", 7, 1)))
+    return [Feature("fa", a), Feature("fb", b), Feature("fc", c), Feature("fa2", a)]
+
+
+def logs(batches=12, samples=16, seed=0):
+    """Dense features of two ids per sample, the low ids much more frequent."""
+    rng = np.random.default_rng(seed)
+    return [
+        {f.name: (f.table.vocab * rng.random((samples, 2)) ** 4).astype(np.int32) for f in features()}
+        for _ in range(batches)
+    ]
+
+
+def counts(batches, stacking, name):
+    """[(entries, distinct ids)] of every batch, source and shard."""
+    found = []
+    for batch in batches:
+        rows = {n: [[(int(i), 1.0) for i in row] for row in values] for n, values in batch.items()}
+        parts = partitions(rows, stacking, name)
+        for source in range(stacking.topology.sparsecores):
+            for shard in range(stacking.topology.sparsecores):
+                part = parts.get((source, shard, 0), [])
+                found.append((len(part), len({row for row, _, _ in part})))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("quantile", [1.0, 0.8, 0.31])
+def test_limits_buffers_and_imbalance_equal_brute_force(quantile):
+    batches = logs()
+    made = plan(iter(batches), features(), TOPOLOGY, quantile)
+    assert made.stacking == stack(features(), TOPOLOGY, batch_size=16)
+    assert (made.batches, made.samples, made.replayed) == (12, 192, 8)
+    over = np.zeros(12, bool)
+    for each in made.stacks:
+        seen = counts(batches, made.stacking, each.name)
+        rank = math.ceil(quantile * len(seen)) - 1
+        ids, unique = np.sort(seen, axis=0)[rank]
+        assert each.limits == Limits(int(ids), int(unique))
+        assert each.observed == Limits(*map(int, seen.max(axis=0)))
+        assert each.mean_ids == pytest.approx(seen[:, 0].mean())
+        assert each.partitions_over == pytest.approx(max((seen[:, 0] > ids).mean(), (seen[:, 1] > unique).mean()))
+        per_shard = seen[:, 0].reshape(-1, 4).sum(axis=0)
+        assert each.imbalance == pytest.approx(per_shard.max() / per_shard.mean())
+        assert each.slots == -(-int(ids) // 8) * 8 * 2 * 4
+        assert each.pointers == 16
+        assert each.buffer_bytes == 12 * each.slots + 4 * 16
+        over |= (seen > [ids, unique]).any(axis=1).reshape(12, -1).any(axis=1)
+    assert made.batches_over == pytest.approx(over.mean())
+    assert made.target == ""
+    assert made.fits is None
+
+
+def test_drops_and_mini_batches_are_those_of_preprocessing():
+    batches = logs(batches=5)
+    made = plan(batches, features(), TOPOLOGY, 0.8)
+    for each in made.stacks:
+        hosts = [preprocess(b, made.stacking, made.limits, overflow="drop") for b in batches]
+        dropped = sum(int(h.stats[each.name].dropped_ids.sum()) for h in hosts)
+        entries = counts(batches, made.stacking, each.name)[:, 0].sum()
+        assert each.drop_rate == pytest.approx(dropped / entries)
+    for point in made.curve:
+        hosts = [preprocess(b, made.stacking, point.limits, allow_id_dropping=True) for b in batches]
+        numbers = [h.num_minibatches for h in hosts]
+        assert (point.minibatches_mean, point.minibatches_max) == (np.mean(numbers), max(numbers))
+    whole, *lower = made.curve
+    assert (whole.batches_over, whole.minibatches_max, whole.drop_rate) == (0.0, 1, 0.0)
+    assert lower[-1].minibatches_max > 1
+    assert lower[-1].drop_rate > 0
+
+
+def test_memory_of_a_chip():
+    made = plan(logs(3), features(), TOPOLOGY, target="tpu-v5p", prefetched_batches=3)
+    for each in made.stacks:
+        for program, op in ((each.forward, "forward"), (each.backward, "adagrad")):
+            assert program == memory("tpu-v5p", 4, each.padded_width, each.limits, op)
+    padded = {"a": 128 * 16 * 4, "b": 64 * 16 * 4, "c": 32 * 8 * 4}
+    assert {t.name: t.padded_bytes for t in made.tables} == padded
+    assert made.heap.tables == made.heap.slots == sum(padded.values()) // 2
+    assert made.heap.inputs == 3 * sum(s.buffer_bytes for s in made.stacks)
+    two = [sum(m.stack_bytes for m in ms) for ms in zip(*((s.forward, s.backward) for s in made.stacks))]
+    assert made.heap.forward_stack == round(two[0] * 1.94 / 2) * 2
+    assert made.heap.backward_stack > made.heap.forward_stack
+    assert made.heap.stack_basis == "modelled", "two tables' backward is interpolated"
+    assert made.heap.capacity == 96 * 2**30
+    assert made.fits is True
+    assert "compiles and fits on tpu-v5p" in made.verdict
+    narrow = next(t for t in made.tables if t.name == "c")
+    assert narrow.wasted_by_width == 7 / 8
+    lost = narrow.wasted_by_width + narrow.wasted_by_vocab
+    assert lost == pytest.approx(1 - narrow.data_bytes / narrow.padded_bytes)
+
+
+def test_what_does_not_compile_is_said_with_a_way_out():
+    """Every id of a large batch meets one shard of one source: a partition no tile can hold."""
+    table = Table("t", 4_000_000, 100, optimizer=SGD(0.1))
+    batch = {"f": np.arange(65536, dtype=np.int32).reshape(4, -1) * 4}
+    made = plan([batch], [Feature("f", table)], TOPOLOGY, target="tpu-v6e")
+    assert made.limits["t"] == Limits(16384, 16384)
+    assert made.fits is False
+    assert "does not compile on tpu-v6e: stack t, sgd" in made.verdict
+    best = made.stacks[0].backward.largest_limits
+    assert f"up to {best.max_ids_per_partition} compiles" in made.verdict
+
+
+def test_tables_too_large_for_the_chip():
+    made = plan(
+        [{"f": np.zeros((4, 1), np.int32)}], [Feature("f", Table("t", 2 * 10**9, 16))], TOPOLOGY, target="tpu-v6e"
+    )
+    assert made.fits is False
+    assert "does not fit on tpu-v6e" in made.verdict
+
+
+def test_a_generator_is_read_once_and_progress_is_told():
+    told = []
+    plan((batch for batch in logs(3)), features(), TOPOLOGY, progress=told.append)
+    assert told == [1, 2, 3]
+
+
+def test_a_given_stacking_is_planned():
+    mine = stack(features(), TOPOLOGY, table_stacking=False)
+    made = plan(logs(1), features(), TOPOLOGY, stacking=mine)
+    assert [s.name for s in made.stacks] == ["a", "b", "c"]
+    with pytest.raises(UsageError, match="another topology"):
+        plan(logs(1), features(), Topology(1, 4), stacking=mine)
+
+
+@pytest.mark.parametrize(
+    ("batches", "options", "text"),
+    [
+        ([], {}, "no batches"),
+        (logs(1), {"quantile": 0.0}, "quantile 0.0"),
+        (logs(1), {"quantile": 1.1}, "quantile 1.1"),
+        (logs(1), {"prefetched_batches": -1}, "prefetched_batches"),
+        (logs(1, samples=6), {}, "6 does not divide over 4"),
+        (logs(1), {"target": "tpu-v9"}, "no target called"),
+        (logs(1), {"target": "cpu"}, "no SparseCores"),
+    ],
+)
+def test_wrong_arguments(batches, options, text):
+    with pytest.raises(UsageError, match=text):
+        plan(batches, features(), TOPOLOGY, **options)
+
+
+def test_json_is_plain_and_whole():
+    value = json.loads(json.dumps(plan(logs(2), features(), TOPOLOGY, target="tpu-v5p").to_json(), allow_nan=False))
+    assert (value["schema_version"], value["kind"], value["target"]) == (1, "embedding_plan", "tpu-v5p")
+    assert [s["name"] for s in value["stacks"]] == ["a_b", "c"]
+    assert {p["op"] for s in value["stacks"] for p in s["programs"]} == {"forward", "adagrad"}
+    assert value["tables"][2]["wasted_by_width"] == 7 / 8
+    assert value["hbm_per_chip"]["total_bytes"] < value["hbm_per_chip"]["capacity_bytes"]
+    assert [p["fraction"] for p in value["curve"]] == [1.0, 0.9, 0.75, 0.5, 0.35, 0.25]
+
+
+def test_limits_survive_the_file(tmp_path):
+    made = plan(logs(2), features(), TOPOLOGY, 0.9)
+    path = tmp_path / "limits.json"
+    made.write_limits(path)
+    assert read_limits(path) == made.limits
+    value = json.loads(path.read_text())
+    assert (value["schema_version"], value["quantile"], value["topology"]["sparsecores_per_chip"]) == (1, 0.9, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a limits file"),
+        ('{"kind": "embedding_plan", "stacks": {}}', "not a limits file"),
+        ('{"kind": "embedding_limits", "schema_version": 9, "stacks": {}}', "schema_version 9"),
+        ('{"kind": "embedding_limits", "schema_version": 1, "stacks": {"a": {}}}', "stack 'a': needs max_ids"),
+        (
+            '{"kind": "embedding_limits", "schema_version": 1, "stacks": {"a": {"max_ids_per_partition": 0, '
+            '"max_unique_ids_per_partition": 2}}}',
+            "stack 'a': max_ids_per_partition = 0 is not",
+        ),
+    ],
+)
+def test_bad_limits_files(tmp_path, text, message):
+    path = tmp_path / "limits.json"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        read_limits(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_files_that_cannot_be(tmp_path):
+    with pytest.raises(UsageError, match="cannot read it"):
+        read_limits(tmp_path / "nothing.json")
+    with pytest.raises(UsageError, match="cannot write it"):
+        plan(logs(1), features(), TOPOLOGY).write_limits(tmp_path / "no" / "limits.json")
+
+
+def test_faces(capsys):
+    made = plan(logs(2), features(), TOPOLOGY, target="tpu-v5p")
+    print_plan(made)
+    out = capsys.readouterr().out
+    assert "2 batches, 32 samples, 3 tables in 2 stacks on 4 SparseCores (2 chips)" in out
+    assert made.verdict in out
+    html = plan_html(made)
+    assert html.count("<table") == 4
+    assert html.count("<svg") == 2
+    assert ">a_b<" in html
+
+
+def test_bounded_memory_only_eight_batches_are_kept():
+    import weakref
+
+    class Batch(dict):
+        pass
+
+    alive = []
+
+    def stream():
+        for batch in logs(30):
+            one = Batch(batch)
+            alive.append(weakref.ref(one))
+            yield one
+
+    most = 0
+
+    def watch(_):
+        nonlocal most
+        most = max(most, sum(ref() is not None for ref in alive))
+
+    assert plan(stream(), features(), TOPOLOGY, progress=watch).replayed == 8
+    assert most <= 8 + 3
