@@ -58,7 +58,7 @@ def test_every_slot_is_drawn_once_as_what_it_is(layout):
     if not layout.injective:
         return
     scene = make_scene(layout, most_columns=10**6, most_rows=10**6)
-    tips = [tip for panel in all_panels(scene) for row in panel.tips for tip in row]
+    tips = [tip for panel in all_panels(scene) for row in panel.tips for tip in row if tip]
     assert len(tips) == len(set(tips))
     if not scene.cut:
         assert len(tips) == layout.num_slots
@@ -77,7 +77,7 @@ def test_the_drawing_says_what_the_scene_says(layout):
     scene = make_scene(layout)
     drawn = cells(layout.to_svg())
     panels = [*all_panels(scene), *([scene.strip] if scene.strip else [])]
-    assert len(drawn) == sum(panel.padding.size for panel in panels)
+    assert len(drawn) == sum(bool(tip) for panel in panels for row in panel.tips for tip in row)
     hatched = [tip for tip, fill in drawn if fill.startswith("url(#hatch")]
     assert len(hatched) == sum(int(panel.padding.sum()) for panel in panels)
     assert all(tip.endswith("padding") for tip in hatched)
@@ -132,6 +132,13 @@ def test_large_arrays_show_one_corner(layout):
     svg = layout.to_svg()
     assert "one corner" in svg
     assert len(svg) < 2_000_000
+
+
+def test_a_folded_row_ends_where_the_array_ends():
+    tips = [tip for tip, _ in cells(parse("f32[77]").to_svg())]
+    assert tips == [f"offset {n}: ({n})" for n in range(77)]
+    last = [line for line in terminal_drawing(parse("f32[77]")).plain.split("\n") if "|" in line][-1]
+    assert last.rstrip(" |").endswith(" 76")
 
 
 def test_empty_and_scalar_arrays():

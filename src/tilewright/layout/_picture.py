@@ -165,7 +165,8 @@ def _cells(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell) -> No
 def _each(panel: Panel) -> Iterator[tuple[int, int, str, str, bool, int]]:
     for r, row in enumerate(panel.labels):
         for c, label in enumerate(row):
-            yield r, c, label, panel.tips[r][c], bool(panel.padding[r, c]), int(panel.colours[r, c])
+            if panel.tips[r][c]:
+                yield r, c, label, panel.tips[r][c], bool(panel.padding[r, c]), int(panel.colours[r, c])
 
 
 def _outlines(

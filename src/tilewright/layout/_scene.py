@@ -42,7 +42,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Panel:
-    """A grid of cells; ``padding`` and ``colours`` are arrays of the shape of ``labels`` and ``tips``."""
+    """A grid of cells; ``padding`` and ``colours`` are arrays of the shape of ``labels`` and ``tips``.
+
+    A cell without a tip is not there (behind the end of a row that was folded).
+    """
 
     heading: str
     row_name: str
@@ -107,10 +110,17 @@ class _Frame:
         r, c = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
         found: dict[Dim, Any] = {self.across: across, self.row: r, self.column: c}
         if self.wrap:
-            found |= {self.row: 0, self.column: r * self.wrap + c}
+            found |= {self.row: 0, self.column: np.minimum(r * self.wrap + c, self.column.extent - 1)}
         for dim in reversed(self.down):
             down, found[dim] = divmod(down, dim.extent)
         return found
+
+    def present(self, rows: int, columns: int) -> Array:
+        """Which cells of a panel are there: all, but for the end of the last row of a folded one."""
+        there = np.ones((rows, columns), bool)
+        if self.wrap:
+            there = np.arange(rows * columns).reshape(rows, columns) < self.column.extent
+        return there
 
     def level(self, name: str, number: int) -> Level:
         """The outlines of a tile level in this frame."""
@@ -171,7 +181,8 @@ def _array_panel(layout: IndexMap, frame: _Frame, down: int, across: int, size: 
     at = frame.positions(down, across, size[0], size[1])
     places = _places(layout, at, size)
     indices = layout.indices(places)
-    padding = _is_padding(layout, places, indices)
+    there = frame.present(size[0], size[1])
+    padding = _is_padding(layout, places, indices) & there
     outer = [(dim, at[dim]) for dim in (*frame.down, frame.across) if dim.extent > 1]
     heading = ", ".join(f"{dim.name} = {position}" for dim, position in outer)
     colours: Array = np.broadcast_to(_tile_colours(at), (size[0], size[1]))
@@ -181,8 +192,8 @@ def _array_panel(layout: IndexMap, frame: _Frame, down: int, across: int, size: 
         "" if frame.wrap else frame.column.name,
         _headings(frame.column if frame.wrap else frame.row, indices, padding, 0),
         () if frame.wrap else _headings(frame.column, indices, padding, 1),
-        tuple(tuple(str(v) for v in row) for row in places[..., -1].tolist()),
-        _tips(layout, places, indices, padding),
+        _where(there, tuple(tuple(str(v) for v in row) for row in places[..., -1].tolist())),
+        _where(there, _tips(layout, places, indices, padding)),
         padding,
         colours,
     )
@@ -197,6 +208,12 @@ def _places(layout: IndexMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Arra
             rest, coordinates[leaf.place] = rest // leaf.size, rest % leaf.size
     sums = [sum((coordinates.get(c, 0) * stride for c, stride in axis.terms), start=0) for axis in layout.axis_terms]
     return np.stack([np.broadcast_to(value, size) for value in sums], axis=-1)
+
+
+def _where(there: Array, texts: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    """The texts of the cells that are there."""
+    rows = zip(there.tolist(), texts, strict=True)
+    return tuple(tuple(text if here else "" for here, text in zip(*row, strict=True)) for row in rows)
 
 
 def _is_padding(layout: IndexMap, places: Array, indices: Array) -> Array:

@@ -119,7 +119,8 @@ def _line(panel: Panel, row: int, blocks: list[range], cell: int) -> Text:
         line.append("|", style="dim")
         for c in block:
             colour = _BACKGROUNDS[int(panel.colours[row, c])]
-            style = "dim" if panel.padding[row, c] else f"color({_FOREGROUND}) on color({colour})"
+            plain = panel.padding[row, c] or not panel.tips[row][c]
+            style = "dim" if plain else f"color({_FOREGROUND}) on color({colour})"
             line.append(f" {_shown(panel, row, c):>{cell}}", style=style)
         line.append(" ")
     line.append("|\n", style="dim")
