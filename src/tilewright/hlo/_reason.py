@@ -98,7 +98,9 @@ def _order_reason(a: TensorLayout, b: TensorLayout, groups: list[_Group]) -> str
         return f"{_deed(a, b, group)}, which do not lie side by side in order in the layout {side}, {_order(layout)}"
     fastest_a, fastest_b = _fastest(a), _fastest(b)
     if any(fastest_a == g.before[-1] and fastest_b == g.after[-1] for g in groups):
-        return f"the order of the slower dims changes: {_order(a)} becomes {_order(b)}"
+        return (
+            f"the slower dims change places: {_named(before, groups)} from major to minor, {_named(after, groups)} now"
+        )
     was, now = f"dim {fastest_a} ({a.shape[fastest_a]})", f"dim {fastest_b} ({b.shape[fastest_b]})"
     return f"the order of the elements changes: {was} was the fastest, {now} is now"
 
@@ -113,6 +115,11 @@ def _physical(layout: TensorLayout, groups: list[tuple[int, ...]]) -> list[tuple
         at = [places[dim] for dim in group]
         found.append((at[0], number, at == list(range(at[0], at[0] + len(at)))))
     return [(number, whole) for _, number, whole in sorted(found)]
+
+
+def _named(order: list[tuple[int, bool]], groups: list[_Group]) -> str:
+    """The operand's dims in an order of groups."""
+    return "dims " + ", ".join(str(dim) for number, _ in order for dim in groups[number].before)
 
 
 def _fastest(layout: TensorLayout) -> int:
