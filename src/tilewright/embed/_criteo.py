@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,21 +44,26 @@ def read_criteo(
     sizes = check_vocabs(vocabs)
     if batch < 1:
         raise UsageError(f"a batch of {batch} rows", how="read at least one row at a time")
-    where = str(path)
-    return _batches(_open(where), where, sizes, batch, ids_only)
+    with _opened(str(path)):  # a missing file is refused here, not where the first batch is taken
+        pass
+    return _batches(str(path), sizes, batch, ids_only)
 
 
-def _open(path: str) -> BinaryIO:
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
     if path == "-":
-        return sys.stdin.buffer
+        yield sys.stdin.buffer
+        return
     try:
-        return open(path, "rb")  # closed by _batches
+        file = open(path, "rb")  # noqa: SIM115 - closed below; errors of opening alone are translated
     except OSError as error:
         raise UsageError(f"cannot read it: {error.strerror or error}", where=path) from None
-
-
-def _batches(file: BinaryIO, where: str, vocabs: NDArray[np.int64], batch: int, ids_only: bool) -> Iterator[Clicks]:
     with file:
+        yield file
+
+
+def _batches(where: str, vocabs: NDArray[np.int64], batch: int, ids_only: bool) -> Iterator[Clicks]:
+    with _opened(where) as file:
         lines = _Lines(file, where)
         separator, roles = _columns(lines, ids_only)
         full = _empty(batch)
