@@ -32,7 +32,8 @@ class StageView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if kind is None:
             self._end()
-        self._bar.stop()
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def watch(self, stage: str, done: int, total: int) -> None:
         """Take a word from the run."""
@@ -76,7 +77,7 @@ def _results(run: RunReport) -> list[tuple[str, str]]:
     values = "equal to XLA's within rounding" if run.values_equal else "DIFFERENT from XLA's"
     instructions = sum(product.counts.instructions for product in run.matrix)
     return [
-        ("model", f"{len(plan.tables)} tables in {len(plan.stacks)} stacks"),
+        ("model", f"{len(plan.tables)} tables in {len(plan.stacks)} {'stack' if len(plan.stacks) == 1 else 'stacks'}"),
         ("data", f"{count_text(len(run.data.train))} rows ({run.data.source})"),
         ("plan", f"{plan.verdict}; imbalance {max(s.imbalance for s in plan.stacks):.2f}"),
         ("movement", f"{bytes_text(moved.moved_bytes)} moved by {len(moved.ranked())} operations on {run.target}"),

@@ -25,8 +25,9 @@ def _run(
 ) -> None:
     """Plan, rewrite, prove, train and count a model; write one report."""
     from tilewright.cli._run_view import StageView, print_summary
-    from tilewright.machine import run
+    from tilewright.machine import make_folder, run
 
+    make_folder(out)  # a folder that cannot be written to is better known now than after the run
     with StageView() as view:
         report = run(model, target, chips, steps, batch, data=data, scale=scale, seed=seed, watch=view.watch)
         view.watch("report", 0, 0)

@@ -5,7 +5,7 @@ from tilewright.machine._matrix import MatrixRun
 from tilewright.machine._metrics import auc
 from tilewright.machine._model import Model, load_model
 from tilewright.machine._movement import Movement, Proof
-from tilewright.machine._report import RunReport
+from tilewright.machine._report import RunReport, make_folder
 from tilewright.machine._run import run
 from tilewright.machine._train import Judgement
 
@@ -20,5 +20,6 @@ __all__ = [
     "auc",
     "load_data",
     "load_model",
+    "make_folder",
     "run",
 ]

@@ -13,6 +13,7 @@ from tilewright.errors import UsageError
 __all__ = ["RunData", "load_data"]
 
 _EVALUATION_ROWS = 8192
+_FEWEST_HELD_OUT = 256
 _MOST_ROWS = 1 << 21  # 2 Mi rows of 160 bytes: 320 MiB; a longer log is read up to here
 
 
@@ -50,7 +51,7 @@ def _from_file(path: str, vocabs: Sequence[int], batch: int) -> RunData:
         how = f"use --batch {max(1, len(rows) // 2)} or less, or a longer log"
         raise UsageError(f"{len(rows)} rows are fewer than one batch of {batch}", where=path, how=how)
     kept = min(_EVALUATION_ROWS, len(rows) // 5) // batch * batch
-    if not kept:  # too few rows to hold any back: judge by the rows it learns from, and say so
+    if kept < _FEWEST_HELD_OUT:  # a judgement by so few says nothing: take the rows it learns from, and say so
         return RunData(_whole(rows, batch), _whole(rows, batch), held_out=False, source=str(Path(path).name))
     return RunData(rows[: len(rows) - kept], rows[len(rows) - kept :], held_out=True, source=str(Path(path).name))
 

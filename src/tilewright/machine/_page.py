@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 
 from tilewright.embed import plan_html
@@ -88,6 +89,15 @@ def page(run: RunReport) -> Page:
     return made
 
 
+def _near(source: str) -> str | None:
+    """``file:line`` with the file seen from the working folder, where it lies below it."""
+    if not source:
+        return None
+    path, _, line = source.rpartition(":")
+    below = os.path.relpath(path) if os.path.isabs(path) else path
+    return source if below.startswith("..") else f"{below}:{line}"
+
+
 def _summary(run: RunReport) -> list[Html]:
     moved = run.movement.optimized["vector8x128"]
     equal = run.counts_equal and run.values_equal
@@ -128,7 +138,7 @@ def _data(run: RunReport) -> list[Html]:
 
 def _movement(report: MovementReport) -> list[Html]:
     shown = [
-        (r.moved_bytes, r.op, r.source or None, r.from_layout, r.to_layout, r.padding_ratio, r.reason)
+        (r.moved_bytes, r.op, _near(r.source), r.from_layout, r.to_layout, r.padding_ratio, r.reason)
         for r in report.ranked()
     ]
     bars = [Bar(op, (moved,)) for op, moved in report.moved_by_op.items() if moved]
@@ -147,7 +157,7 @@ def verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
 
     def row(v: Verdict) -> tuple[object, ...]:
         mark = badge("rewritten", "good") if v.accepted else badge("left alone")
-        return name, mark, v.region, str(v.source) if v.source else None, v.moved_before, v.moved_after, v.reason
+        return name, mark, v.region, _near(str(v.source or "")), v.moved_before, v.moved_after, v.reason
 
     return [row(v) for v in (*optimized.rewrites, *optimized.refusals)]
 

@@ -14,9 +14,10 @@ from tilewright.machine._data import RunData
 from tilewright.machine._matrix import MatrixRun
 from tilewright.machine._movement import Movement, Proof
 from tilewright.machine._train import Judgement
+from tilewright.render import Page
 from tilewright.trace import Recorder, write_perfetto
 
-__all__ = ["RunReport"]
+__all__ = ["RunReport", "make_folder"]
 
 
 @dataclass(frozen=True)
@@ -114,24 +115,33 @@ class RunReport:
             "peak_rss_bytes": self.peak_rss_bytes,
         }
 
-    def to_html(self) -> str:
-        """One self-contained page."""
+    def to_page(self) -> Page:
+        """One self-contained page; ``.html()`` is its text."""
         from tilewright.machine._page import page
 
-        return page(self).html()
+        return page(self)
 
     def write(self, folder: str | Path) -> tuple[Path, ...]:
         """Write report.html, report.json and trace.pftrace into ``folder`` (made if need be); returns their paths."""
-        out = Path(folder)
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "report.json").write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n")
-            (out / "report.html").write_text(self.to_html(), encoding="utf-8")
-        except OSError as error:
-            what = f"cannot write the report: {error.strerror or error}"
-            raise UsageError(what, where=str(out), how="give another folder with --out") from None
+        out = make_folder(folder)
+        (out / "report.json").write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", "utf-8")
+        self.to_page().write(out / "report.html")
         write_perfetto(self.recorder, out / "trace.pftrace")
         return out / "report.html", out / "report.json", out / "trace.pftrace"
+
+
+def make_folder(folder: str | Path) -> Path:
+    """The folder, made if need be and shown to be writable; :class:`UsageError` where it cannot be."""
+    out = Path(folder)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / ".tilewright-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        what = f"cannot write into it: {error.strerror or error}"
+        raise UsageError(what, where=str(out), how="give another folder with --out") from None
+    return out
 
 
 _FIGURES = ("loss_before", "loss_after", "auc_before", "auc_after")
