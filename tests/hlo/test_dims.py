@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -39,7 +40,7 @@ def reshapes(draw):
     def shape():
         cuts = sorted(draw(st.lists(st.integers(0, len(factors)), max_size=4)))
         edges = [0, *cuts, len(factors)]
-        return tuple(math.prod(factors[a:b]) for a, b in zip(edges, edges[1:]))
+        return tuple(math.prod(factors[a:b]) for a, b in itertools.pairwise(edges))
 
     return shape(), shape()
 

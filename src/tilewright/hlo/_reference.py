@@ -110,17 +110,19 @@ def _reduce(op: Operation, x: list[Array]) -> Array:
 
 
 def _start(monoid: str, dtype: np.dtype[Any]) -> Any:
-    if monoid not in ("maximum", "minimum"):
-        return {
-            "multiply": 1,
-            "and": -1 if dtype.kind == "i" else np.iinfo(dtype).max if dtype.kind == "u" else True,
-        }.get(monoid, 0)
-    low = monoid == "maximum"
-    if dtype.kind == "b":
-        return not low
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min if low else np.iinfo(dtype).max
-    return -np.inf if low else np.inf
+    """The identity of a monoid; -0.0 for floating sums, as +0.0 would swallow a -0.0."""
+    if monoid in ("maximum", "minimum"):
+        low = monoid == "maximum"
+        if dtype.kind == "b":
+            return not low
+        if dtype.kind in "iu":
+            return np.iinfo(dtype).min if low else np.iinfo(dtype).max
+        return -np.inf if low else np.inf
+    if monoid == "and":
+        return True if dtype.kind == "b" else np.invert(np.zeros((), dtype))
+    if monoid == "add" and dtype.kind in "fc":
+        return -0.0 if dtype.kind == "f" else complex(-0.0, -0.0)
+    return 1 if monoid == "multiply" else 0
 
 
 def _broadcast(op: Operation, x: list[Array]) -> Array:

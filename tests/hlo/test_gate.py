@@ -1,0 +1,153 @@
+"""The gate: which regions are rewritten on which target, with what modelled cost, and what is told about the others."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from tests.hlo.norms import (
+    arguments,
+    attention,
+    field_norm,
+    ghost_batch_norm,
+    gradient,
+    group_norm,
+    group_norm_minor,
+    grouped_layer_norm,
+    struct,
+)
+from tests.hlo.stablehlo_values import big_reshapes
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.hlo import from_jax, load, optimize, verify
+
+
+def done(fn, args, target, **options):
+    return optimize(from_jax(fn, *args), target, **options)
+
+
+def test_group_norm_moves_what_the_reference_figures_say():
+    found = done(group_norm, arguments(group_norm), "vector8x128")
+    [verdict] = found.rewrites
+    assert verdict.name == "reduce-of-reshape + reshape-of-elementwise"
+    # [8,32,32,256] is 8.39 MB and [8,32,32,32,8] padded 134.2 MB, there and back again.
+    assert found.moved_before == verdict.moved_before == 2 * (8 * 32 * 32 * 256 + 8 * 32 * 32 * 32 * 128) * 4
+    # What remains are four reshapes between [8,256] and [8,32,8].
+    assert found.moved_after == verdict.moved_after == 4 * (8 * 256 + 8 * 32 * 128) * 4
+    assert str(verdict.source).rpartition("/")[2].startswith("norms.py:")
+    assert big_reshapes(found.text, 8 * 32 * 32 * 256) == 0
+
+
+def test_norm_over_fields_moves_what_the_reference_figures_say():
+    found = done(field_norm, arguments(field_norm), "vector8x128")
+    assert found.moved_before == 65_011_712
+    assert found.moved_after == 4_718_592 <= 9_400_000
+
+
+@pytest.mark.parametrize("norm", [group_norm, group_norm_minor, field_norm])
+@pytest.mark.parametrize("target", ["vector8x128", "cpu"])
+def test_gradients_are_one_region_and_keep_no_big_reshape(norm, target):
+    args = arguments(norm)
+    found = done(gradient(norm), args, target)
+    assert len(found.rewrites) == 1
+    assert found.rewrites[0].gain > 0
+    assert big_reshapes(found.text, args[0].size) == 0
+
+
+@pytest.mark.parametrize("norm", [group_norm, group_norm_minor, field_norm, grouped_layer_norm, ghost_batch_norm])
+@pytest.mark.parametrize("target", ["tpu-v5e", "tpu-v5p"])
+def test_a_compiler_that_normalises_gains_nothing(norm, target):
+    program = from_jax(gradient(norm), *arguments(norm))
+    found = optimize(program, target)
+    assert found.text == program.text
+    assert not found.rewrites
+    assert found.moved_before == found.moved_after
+    assert all(word in found.explain() for word in ("left alone", target))
+
+
+@pytest.mark.parametrize("target", ["vector8x128", "cpu", "tpu-v5e"])
+@pytest.mark.parametrize("norm", [grouped_layer_norm, ghost_batch_norm, attention])
+@pytest.mark.parametrize("wrap", [lambda f: f, gradient], ids=["forward", "gradient"])
+def test_refused_regions_leave_the_text_identical(norm, wrap, target):
+    program = from_jax(wrap(norm), *arguments(norm))
+    found = optimize(program, target)
+    assert found.text == program.text
+    assert found.program is program
+    assert found.diff() == ""
+
+
+def test_the_reason_names_the_reshape_that_stays():
+    found = done(grouped_layer_norm, arguments(grouped_layer_norm), "vector8x128")
+    [refusal] = [r for r in found.refusals if r.name]
+    assert "reshape f32[8,512,1024] -> f32[8,512,16,64] is still needed by reduce" in refusal.reason
+    free = done(ghost_batch_norm, arguments(ghost_batch_norm), "vector8x128")
+    assert "bitcasts" in free.refusals[0].reason
+
+
+def test_a_reshaped_result_that_escapes_gains_nothing():
+    def with_escape(x):
+        y = x.reshape(256, 27, 4, 8)
+        return y, y.sum((1, 3))
+
+    program = from_jax(with_escape, struct(256, 27, 32))
+    found = optimize(program, "vector8x128")
+    assert found.text == program.text
+    assert "still needed by the rest of the program" in found.refusals[0].reason
+
+
+def test_all_users_of_a_reshape_go_together():
+    def two_sums(x):
+        y = x.reshape(256, 27, 4, 8)
+        return y.sum((1, 3)), (y * y).max((1, 2))
+
+    found = done(two_sums, [struct(256, 27, 32)], "vector8x128")
+    assert len(found.rewrites) == 1
+    assert big_reshapes(found.text, 256 * 27 * 32) == 0
+
+
+def test_only_the_region_that_pays_is_touched():
+    def both(x, z, s, b):
+        return field_norm(x, s, b), grouped_layer_norm(z, 1.0, 0.0)
+
+    found = done(both, [struct(256, 27, 32), struct(8, 512, 1024), struct(32), struct(32)], "vector8x128")
+    assert [verdict.region.partition(":")[0] for verdict in found.rewrites] == ["f32[256,27,4,8]"]
+    assert "stablehlo.reshape %arg1 : (tensor<8x512x1024xf32>) -> tensor<8x512x16x64xf32>" in found.text
+    assert big_reshapes(found.text, 8 * 512 * 1024) == 2
+
+
+def test_two_norms_in_a_row_are_two_regions():
+    def twice(x, s, b):
+        return field_norm(jnp.sin(field_norm(x, s, b)), s, b)
+
+    found = done(twice, arguments(field_norm), "vector8x128")
+    assert found.moved_after == 2 * 4_718_592
+
+
+def test_without_reassociation_sums_stay_whole():
+    sums = from_jax(lambda x: x.reshape(256, 27, 4, 8).sum((1, 3)), struct(256, 27, 32))
+    tops = from_jax(lambda x: x.reshape(256, 27, 4, 8).max((1, 3)), struct(256, 27, 32))
+    assert not optimize(sums, "vector8x128", allow_reassociation=False).rewrites
+    assert optimize(tops, "vector8x128", allow_reassociation=False).rewrites
+    assert verify(tops, optimize(tops, "vector8x128", allow_reassociation=False).program).bit_equal
+
+
+def test_rewriting_twice_changes_nothing_more():
+    first = done(gradient(field_norm), arguments(field_norm), "vector8x128")
+    second = optimize(first.program, "vector8x128")
+    assert not second.rewrites
+    assert second.moved_before == first.moved_after
+
+
+def test_the_original_is_never_changed():
+    lowered = jax.jit(field_norm).lower(*arguments(field_norm))
+    before = lowered.as_text()
+    found = optimize(load(before), "vector8x128")
+    assert found.rewrites
+    assert lowered.as_text() == before == found.original.text
+
+
+def test_wrong_input():
+    with pytest.raises(UnsupportedError, match="layouts assigned"):
+        optimize(load("HloModule m\nENTRY e {\n  ROOT p = f32[3,5] parameter(0)\n}"), "cpu")
+    with pytest.raises(UsageError, match="no target"):
+        done(field_norm, arguments(field_norm), "tpu-v99")

@@ -1,0 +1,143 @@
+"""tilewright.optimize: the same meaning under jit, grad and vmap, through rewritten programs."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tilewright
+from tests.hlo.norms import field_norm, gradient, group_norm, struct
+from tests.hlo.stablehlo_values import big_reshapes
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.hlo import from_jax, load, optimize, verify
+
+KEY = jax.random.key(3)
+
+
+def network(params, batch):
+    """A pytree in, a pytree out, an integer argument on the way."""
+    normed = field_norm(batch["x"], params["scale"], params["bias"])
+    return {"loss": (normed[batch["row"]] ** 3).mean(), "normed": normed}
+
+
+def loss(params, batch):
+    return network(params, batch)["loss"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    x = jax.random.normal(KEY, (16, 9, 32))
+    return {"scale": jnp.full(32, 1.5), "bias": jnp.ones(32)}, {"x": x, "row": jnp.array([1, 3, 3])}
+
+
+def close(found, expected):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), found, expected)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+
+
+@pytest.fixture(scope="module")
+def fast_loss():
+    return tilewright.optimize(loss, target="vector8x128")
+
+
+def test_value_pytrees_and_cache(data):
+    fast = tilewright.optimize(network, target="vector8x128")
+    close(fast(*data), network(*data))
+    assert fast.fallback(*data) == ""
+    assert fast.optimized(*data) is fast.optimized(*data)
+    assert fast.optimized(*data).moved_after < fast.optimized(*data).moved_before / 4
+    assert "rewritten: f32[16,9,4,8]" in fast.explain(*data)
+
+
+def test_gradient_goes_through_a_rewritten_program(data, fast_loss):
+    close(jax.jit(jax.value_and_grad(fast_loss))(*data), jax.value_and_grad(loss)(*data))
+    text = jax.jit(jax.grad(fast_loss)).lower(*data).as_text()
+    assert big_reshapes(text, 16 * 9 * 32) < big_reshapes(jax.jit(jax.grad(loss)).lower(*data).as_text(), 16 * 9 * 32)
+
+
+def test_vmap_and_vmap_of_gradient(data, fast_loss):
+    params, batch = data
+    batches = {"x": jnp.stack([batch["x"], batch["x"] * 2]), "row": jnp.stack([batch["row"]] * 2)}
+    for wrap in (lambda f: f, jax.grad):
+        mapped = jax.vmap(wrap(fast_loss), in_axes=(None, 0))(params, batches)
+        close(mapped, jax.vmap(wrap(loss), in_axes=(None, 0))(params, batches))
+
+
+def test_second_derivative(data, fast_loss):
+    params, batch = data
+
+    def curvature(f):
+        return jax.grad(lambda s: jax.grad(lambda t: f({**params, "scale": t}, batch))(s).sum())(params["scale"])
+
+    close(curvature(fast_loss), curvature(loss))
+
+
+def test_decorator_and_keyword_arguments(data):
+    @tilewright.optimize(target="vector8x128")
+    def group_sums(x, *, power):
+        return (x**2 * power).reshape(16, 9, 4, 8).sum((1, 3))
+
+    x = data[1]["x"]
+    close(group_sums(x, power=2.0), (x**2 * 2.0).reshape(16, 9, 4, 8).sum((1, 3)))
+    assert group_sums.__name__ == "group_sums"
+
+
+def test_falls_back_to_the_original_and_says_why(data, capsys):
+    x = data[1]["x"]
+
+    def chatty(x):
+        jax.debug.print("seen")
+        return x.reshape(16, 9, 4, 8).sum((1, 3))
+
+    fast = tilewright.optimize(chatty, target="vector8x128")
+    close(fast(x), chatty(x))
+    jax.effects_barrier()
+    assert "cannot export" in fast.fallback(x)
+    assert "callback" in fast.explain(x)
+    assert capsys.readouterr().out.count("seen") == 2
+
+    plain = tilewright.optimize(jnp.sin, target="vector8x128")
+    close(plain(x), jnp.sin(x))
+    assert "no region of it gains" in plain.fallback(x)
+    assert plain.optimized(x).rewrites == ()
+
+
+def test_a_program_runs_as_its_optimized_text(data):
+    step = jax.value_and_grad(loss)
+    found = optimize(from_jax(step, *data), "vector8x128")
+    close(found.callable()(*data), step(*data))
+    params, batch = data
+    with pytest.raises(UsageError, match="has shape"):
+        found.callable()(params, {**batch, "x": batch["x"][:3]})
+    with pytest.raises(UsageError, match="another structure"):
+        found.callable()(params)
+    with pytest.raises(UnsupportedError, match="JAX function"):
+        optimize(load(found.text), "cpu").callable()
+
+
+@pytest.mark.parametrize("norm", [group_norm, field_norm])
+def test_rewritten_gradients_are_proved_equal(norm):
+    x = struct(2, 5, 3, 64) if norm is group_norm else struct(8, 9, 32)
+    width = struct(x.shape[-1])
+    found = optimize(from_jax(gradient(norm), x, width, width), "vector8x128")
+    proof = verify(found.original, found.program)
+    assert found.rewrites
+    assert proof.ok
+    assert proof.reference == ""
+    assert proof.error_after < 1e-5
+
+
+def test_narrow_sums_do_not_get_worse():
+    x = struct(64, 48, 32, dtype=jnp.bfloat16)
+
+    def sums(x):
+        zero = jnp.zeros((), x.dtype)
+        return jax.lax.reduce(x.reshape(64, 48, 4, 8), zero, jax.lax.add, (1, 3))
+
+    found = optimize(from_jax(sums, x), "vector8x128")
+    proof = verify(found.original, found.program)
+    assert found.rewrites
+    assert proof.ok
+    assert proof.error_after <= proof.error_before
