@@ -83,7 +83,7 @@ def verdict(plan: Plan) -> str:
     """One sentence."""
     if not plan.target:
         return "no target given: limits and buffers only"
-    failing = [(s.name, m) for s in plan.stacks for m in _programs(s) if not m.compiles]
+    failing = [(_label(s), m) for s in plan.stacks for m in _programs(s) if not m.compiles]
     if failing:
         name, program = failing[0]
         best = program.largest_limits
@@ -109,10 +109,15 @@ def limits_file(plan: Plan) -> dict[str, Any]:
     )
 
 
+def _label(stack: StackPlan) -> str:
+    """A stack's name, or its first and last table where the name is long."""
+    return stack.name if len(stack.name) <= 28 else f"{stack.tables[0]} … {stack.tables[-1]}"
+
+
 def _stack_rows(plan: Plan) -> list[tuple[object, ...]]:
     return [
         (
-            s.name,
+            _label(s),
             len(s.tables),
             s.padded_width,
             s.limits.max_ids_per_partition,
@@ -134,7 +139,7 @@ def _memory_rows(plan: Plan) -> list[tuple[object, ...]]:
             largest = m.largest_limits
             rows.append(
                 (
-                    stack.name,
+                    _label(stack),
                     m.op,
                     "yes" if m.compiles else "no",
                     m.logical_replica_count,
