@@ -206,7 +206,7 @@ def test_the_program_is_real():
         (np.ones(3, np.int8), np.ones((3, 2), np.int8), {}, "two matrices"),
         (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"ka": 0}, "ka and kb from 1"),
         (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"ka": 16, "kb": 17}, "group of 272 threads"),
-        (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"columns": 257}, "not within 1..256"),
+        (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"columns": 257}, r"not within 1..256"),
         (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"order": "rows"}, "k_outer or column_outer"),
         (np.ones((2, 3), np.int8), np.ones((3, 2), np.int8), {"line": (1, 3)}, "line_bytes"),
         (

@@ -53,7 +53,7 @@ READINGS: dict[str, Reading] = {
 class MatrixUnitConfig:
     """The machine: sizes, latencies (cycles) and readings; :data:`READINGS` says what each reading decides.
 
-    ``loaders``: columns of one instruction unless ``setmm`` says otherwise (None: as many as threads).
+    ``loaders``: columns of one instruction until ``setmm`` says otherwise (None: as many as threads).
     ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
     own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
     ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters).

@@ -44,7 +44,7 @@ def _setmm(state: MachineState, instruction: Instruction) -> None:
     # operands
     columns, *rows = (uniform_source(state, o) for o in instruction.operands)
     # operation
-    wrong = not 1 <= columns <= state.config.default_columns or any(r < 1 for r in rows)
+    wrong = not 1 <= columns <= state.config.threads or any(r < 1 for r in rows)
     if not wrong:
         state.columns, state.rows = columns, rows[0] if rows else None
     # cost

@@ -21,7 +21,7 @@ KINDS = {
     "page_fault": "a page is absent; the column (or thread) is skipped, all others complete",
     "l2_full": "no room in L2 for the pages of a dma.in; nothing is moved",
     "divide_by_zero": "a division by zero; the result is 0",
-    "count_out_of_range": "setmm with fewer than 1 or more columns than loaders; nothing is changed",
+    "count_out_of_range": "setmm with fewer than 1 column or row, or more columns than threads; nothing is changed",
 }
 
 

@@ -36,7 +36,7 @@ def expected_counts(
 
     ``columns`` per instruction (default min(loaders, ka * 256)); ``transpose_b``: B stored row-major and walked by
     ``t1``. Cache misses are those of caches that never evict: lower bounds of a run. Raises :class:`UsageError` when a
-    group of ka * kb threads does not fit, or for columns beyond the loaders. Source: the counts section of the
+    group of ka * kb threads does not fit, or for columns beyond the threads. Source: the counts section of the
     specification (the worked example of 256 threads: 8192 steps, 65536 elements on the bus).
 
     >>> c = expected_counts(256, 256, 256)
@@ -53,8 +53,8 @@ def expected_counts(
     if rows_per_block == 0:
         raise UsageError(f"ka * kb = {ka * kb} is more than {config.threads} threads", how="lower ka or kb")
     per_mm = min(loaders, ka * PRODUCT_REGISTERS) if columns is None else columns
-    if not 1 <= per_mm <= loaders:
-        raise UsageError(f"columns = {per_mm} is not within 1..{loaders} (loaders)")
+    if not 1 <= per_mm <= config.threads:
+        raise UsageError(f"columns = {per_mm} is not within 1..{config.threads} (threads)")
     if order not in ("k_outer", "column_outer"):
         raise UsageError(f"order {order!r}", how="k_outer or column_outer")
     if 0 in (m, n, k):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ class _Roles:
 
     ``type_a``, ``type_b``: element types; ``columns`` n, ``rows`` active; ``local``: columns per part c;
     ``groups``: (rows, ka, kb, thread strides of row, qa and qb, qb of the thread that keeps the sum).
-    ``on``: columns that take part; ``refused``: columns whose product register is out of range.
+    ``on``: columns that take part; ``refused``: columns whose product register is out of range. ``part``, ``index``: qa
+    and i of every column; ``sequence``: the columns that take part, in the order of their steps.
     """
 
     segment: Segment
@@ -41,11 +43,20 @@ class _Roles:
     groups: tuple[int, int, int, int, int, int, int]
     on: Array
     refused: Array
+    part: Array
+    index: Array
+    sequence: Array
 
     @property
-    def chunk(self) -> int:
-        """Columns per part, ka times: the columns rounded up."""
+    def padded(self) -> int:
+        """The columns rounded up to ka equal parts."""
         return self.groups[1] * self.local
+
+    @property
+    def steps(self) -> int:
+        """Math issues: values i with a column that takes part."""
+        at = self.index[self.sequence]
+        return int(np.count_nonzero(at[1:] != at[:-1])) + 1 if len(at) else 0
 
 
 def _types(segment: Segment, instruction: Instruction) -> tuple[str, str] | None:
@@ -62,13 +73,12 @@ def _types(segment: Segment, instruction: Instruction) -> tuple[str, str] | None
     return f"{signs[0] or own[0]}{width}", f"{signs[1] or own[0]}{width}"
 
 
-def _part_and_index(state: MachineState, n: int, ka: int) -> tuple[Array, Array]:
-    """qa and i of every column."""
-    j = np.arange(n)
-    if state.config.ka_split == "interleaved":
-        return j % ka, j // ka
-    c = -(-n // ka)
-    return j // c, j % c
+@lru_cache(maxsize=256)
+def _columns(ka_split: str, n: int, ka: int) -> tuple[Array, Array, Array]:
+    """qa and i of every column, and the columns in the order of their steps (part by part in a step)."""
+    j, c = np.arange(n), -(-n // ka)
+    part, index = (j % ka, j // ka) if ka_split == "interleaved" else (j // c, j % c)
+    return part, index, np.lexsort((part, index))
 
 
 def _window(state: MachineState, first: int, sources: list[int]) -> tuple[int, int]:
@@ -102,12 +112,15 @@ def _roles(state: MachineState, instruction: Instruction) -> _Roles | str:
     rows = fit if state.rows is None else min(fit, state.rows)
     sources = [*range(a, a + c.a_registers), *range(address.offset, address.offset + offsets)]
     low, high = _window(state, first, sources)
-    register = first + _part_and_index(state, n, ka)[1]
+    part, index, order = _columns(c.ka_split, n, ka)
+    register = first + index
     on = np.ones(n, bool) if c.pred_scope == "compute" else threads_on(state, instruction)[:n]
     fits = (register >= low) & (register < high)
     keeper = kb - 1 if c.kb_acc == "last" else 0
     groups = (rows, ka, kb, *strides, keeper)
-    return _Roles(segment, address, a, first, *types, n, -(-n // ka), groups, on & fits, on & ~fits)
+    on, refused = on & fits, on & ~fits
+    sequence = order if on.all() else order[on[order]]
+    return _Roles(segment, address, a, first, *types, n, -(-n // ka), groups, on, refused, part, index, sequence)
 
 
 def _mm(state: MachineState, instruction: Instruction) -> None:
@@ -119,7 +132,8 @@ def _mm(state: MachineState, instruction: Instruction) -> None:
         state.record(instruction, [(roles, -1, -1)])
         return
     page_ready = settle(state, roles.segment)
-    bad = [("register_out_of_range", int(j), _register(state, roles, int(j))) for j in np.flatnonzero(roles.refused)]
+    out_of_range = np.flatnonzero(roles.refused).tolist()
+    bad = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in out_of_range]
     # operation: memory issue, every loader walks its column
     elements = _load(state, instruction, roles)
     faults = (elements == -2).any(axis=1)
@@ -134,10 +148,6 @@ def _mm(state: MachineState, instruction: Instruction) -> None:
     _count(state, roles, elements, writes)
     _cost(state, instruction, roles, elements, page_ready)
     state.record(instruction, bad)
-
-
-def _register(state: MachineState, roles: _Roles, column: int) -> int:
-    return roles.first + int(_part_and_index(state, roles.columns, roles.groups[1])[1][column])
 
 
 def _load(state: MachineState, instruction: Instruction, roles: _Roles) -> Array:
@@ -162,7 +172,7 @@ def _parts(state: MachineState, roles: _Roles, columns_last: Array) -> Array:
     """[u, n] -> [ka, u, c]: part by part, padded with zeros where the last part has fewer columns."""
     _, ka, _, *_ = roles.groups
     u, n = columns_last.shape
-    wide = np.zeros((u, roles.chunk), columns_last.dtype)
+    wide = np.zeros((u, roles.padded), columns_last.dtype)
     wide[:, :n] = columns_last
     if state.config.ka_split == "interleaved":
         return np.ascontiguousarray(wide.reshape(u, roles.local, ka).transpose(2, 0, 1))
@@ -224,16 +234,15 @@ def _count(state: MachineState, roles: _Roles, elements: Array, writes: Array) -
     counts, (rows, ka, kb, row_stride, a_stride, b_stride, keeper) = state.counts, roles.groups
     present = (elements >= 0).sum(axis=1)
     loaded = present > 0
-    part, index = _part_and_index(state, roles.columns, ka)
-    # Rows that keep what they compute, per part: all of them, but for pred_scope 'compute' and 'both'.
-    threads = np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride
-    kept = writes[threads].sum(axis=0)[part]
+    kept: Any = rows
+    if state.config.pred_scope != "loader":  # not every row keeps what it computes
+        threads = np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride
+        kept = writes[threads].sum(axis=0)[roles.part]
     counts.macs += int((present * kept).sum())
     counts.column_loads += int(loaded.sum())
     counts.broadcast_elements += int(present.sum())
-    steps = len(np.unique(index[roles.on]))
-    counts.steps += steps
-    counts.a_register_reads += state.config.a_registers * ka * kb * rows * (steps > 0)
+    counts.steps += roles.steps
+    counts.a_register_reads += state.config.a_registers * ka * kb * rows * (roles.steps > 0)
     products = int((loaded * kept).sum())
     counts.accumulator_reads += products
     counts.accumulator_writes += products
@@ -245,10 +254,7 @@ def _cost(state: MachineState, instruction: Instruction, roles: _Roles, elements
     from tilewright.isa._traffic_kernels import issue_columns, touch_columns
 
     c, segment, clock = state.config, roles.segment, state.clock
-    part, index = _part_and_index(state, roles.columns, roles.groups[1])
-    order = np.lexsort((part, index))
-    sequence = order[roles.on[order]]
-    step_of = index[sequence]
+    sequence, step_of = roles.sequence, roles.index[roles.sequence]
     transposed = instruction.suffix("t") == "1"
     if transposed:
         segment.await_all()
@@ -279,7 +285,7 @@ def _cost(state: MachineState, instruction: Instruction, roles: _Roles, elements
     clock.free = free.tolist()
     clock.stalls["columns of B"] += int(out[1])
     clock.stalls["A"] += int(out[2])
-    busy = len(np.unique(step_of)) * step
+    busy = roles.steps * step
     clock.end_mm(str(instruction) if clock.tracing else "mm", start, tokens, int(out[0]), (a,), (products,), busy)
 
 
