@@ -86,7 +86,7 @@ def column_outer_misses(l1_lines, retention=None, foreign=False, ways=0, page=No
     lines = segment.total_bytes // 64
     l1, l2 = Cache.of(lines + 256, l1_lines, ways), Cache.of(lines + 256, lines + 256, 0)
     at = np.stack([np.arange(256), np.zeros(256, np.int64)], axis=1)
-    ids = walk_elements(segment, at, np.full(256, 256), 256, 1)
+    ids = walk_elements(segment, at, np.full(256, 256), 256, 1).ids
     pages, units = (segment.table.phys, segment.table.in_l2), (segment.map.page_elements, 64, 1, 64)
     retain, kept = (retention is not None, retention != "evict"), (segment.selected, segment.awaited)
     misses = 0

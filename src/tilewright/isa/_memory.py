@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tilewright.isa._program import Address, Instruction
 from tilewright.isa._segments import Segment
 from tilewright.isa._state import MachineState
 
-__all__ = ["HANDLERS", "coordinates", "offset_registers", "places", "walk_elements"]
+__all__ = ["HANDLERS", "Walk", "coordinates", "offset_registers", "walk_elements"]
 
 Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -39,25 +40,48 @@ def coordinates(state: MachineState, segment: Segment, address: Address, n: int)
     return at
 
 
-def walk_elements(segment: Segment, at: Array, counts: Array, most: int, dim: int, stride: int = 1) -> Array:
-    """int64[n, most]: place of every element in the segment's pages; -1 outside the segment, -2 on an absent page."""
+@dataclass
+class Walk:
+    """Elements that threads (or loaders) reach, [n, most] each.
+
+    ``ids``: place in the segment's pages, -1 for absent elements, -2 on an absent page. ``places``: place in the store,
+    in elements (0 for absent ones). ``found``: per walk, elements there, of these before the first absent one, and
+    elements on absent pages.
+    """
+
+    ids: Array
+    places: Array
+    found: Array
+
+    @property
+    def there(self) -> Array:
+        """bool[n, most]: the elements that are there."""
+        return self.ids >= 0
+
+    @property
+    def present(self) -> Array:
+        """int64[n]: how many are there."""
+        return self.found[:, 0]
+
+    def faults(self) -> list[tuple[str, int, int]]:
+        """One record for every walk that met an absent page."""
+        return [("page_fault", j, -1) for j in np.flatnonzero(self.found[:, 2]).tolist()]
+
+
+def walk_elements(segment: Segment, at: Array, counts: Array, most: int, dim: int, stride: int = 1) -> Walk:
+    """From coordinates ``at`` (int64[n, D], d1 first), ``counts[j]`` elements ``stride`` apart along ``dim``."""
     from tilewright.isa._traffic_kernels import walk
 
-    found = np.empty((len(at), most), np.int64)
+    ids, places = np.empty((len(at), most), np.int64), np.empty((len(at), most), np.int64)
+    found = np.empty((len(at), 3), np.int64)
     shape, tables = (segment.sizes, segment.starts), (segment.pages_of, segment.offsets_of)
-    walk(at, counts, shape, tables, segment.map.page_elements, segment.table.phys, dim, stride, found)
-    return found
+    pages = (segment.map.page_elements, segment.element_bytes, segment.table.phys)
+    walk(at, counts, shape, tables, pages, dim, stride, ids, places, found)
+    return Walk(ids, places, found)
 
 
-def places(segment: Segment, elements: Array) -> Array:
-    """Where elements stand in the store, counted in elements, by the page table; anything for negative ones."""
-    pages, offsets = np.divmod(np.maximum(elements, 0), segment.map.page_elements)
-    at: Array = np.take(segment.table.phys, pages) // segment.element_bytes + offsets
-    return np.maximum(at, 0)
-
-
-def _elements(state: MachineState, instruction: Instruction) -> tuple[Segment, Array, Array] | str:
-    """(segment, elements [threads, per thread], threads on) of a load or store, or the kind of error."""
+def _reach(state: MachineState, instruction: Instruction) -> tuple[Segment, Walk] | str:
+    """The segment and the elements of a load or store, or the kind of error."""
     register, address = instruction.operands[:2]
     assert isinstance(address, Address)
     segment = state.segment(address.segment)
@@ -76,12 +100,7 @@ def _elements(state: MachineState, instruction: Instruction) -> tuple[Segment, A
     counts = np.where(on, count, 0) * per_word
     at = coordinates(state, segment, address, state.config.threads)
     stride = int(instruction.suffix("s") or 1)
-    return segment, walk_elements(segment, at, counts, most * per_word, dim, stride), on
-
-
-def _faults(elements: Array) -> list[tuple[str, int, int]]:
-    """One record for every thread that met an absent page."""
-    return [("page_fault", int(thread), -1) for thread in np.flatnonzero((elements == -2).any(axis=1))]
+    return segment, walk_elements(segment, at, counts, most * per_word, dim, stride)
 
 
 def _wait_for_pages(state: MachineState, segment: Segment) -> None:
@@ -90,17 +109,16 @@ def _wait_for_pages(state: MachineState, segment: Segment) -> None:
     state.clock.issue = max(state.clock.issue, ready)
 
 
-def _cost(state: MachineState, instruction: Instruction, segment: Segment, elements: Array, words: int) -> None:
+def _cost(state: MachineState, instruction: Instruction, segment: Segment, reach: Walk, words: int) -> None:
+    from tilewright.isa._traffic_kernels import count_lines, touch_lines
+
     register, address = instruction.operands[:2]
     assert isinstance(address, Address)
-    lines = np.where(elements >= 0, places(segment, elements) * segment.element_bytes // state.config.line_bytes, -1)
-    requests = int(np.count_nonzero((lines[:, 1:] != lines[:, :-1]) & (lines[:, 1:] >= 0)))
-    requests += int(np.count_nonzero(lines[:, :1] >= 0))
+    per_line = segment.map.line_elements
+    requests = count_lines(reach.ids, reach.places, per_line)
     if state.config.loads_through_l1 and instruction.name == "ld":
-        from tilewright.isa._traffic_kernels import touch_lines
-
-        bypass = state.config.retention == "bypass"
-        touch_lines(lines.reshape(-1), bypass, state.l1.arrays(), state.l2.arrays())
+        lines = np.where(reach.there, reach.places // per_line, -1).reshape(-1)
+        touch_lines(lines, state.config.retention == "bypass", state.l1.arrays(), state.l2.arrays())
     clock, data = state.clock, state.clock.span("r", number(register), words)
     reads = [clock.span("ur", address.segment), clock.span("r", address.offset, offset_registers(state, segment))]
     reads += spans(state, instruction, instruction.operands[2:])
@@ -111,48 +129,47 @@ def _cost(state: MachineState, instruction: Instruction, segment: Segment, eleme
 
 def _ld(state: MachineState, instruction: Instruction) -> None:
     # operands
-    found = _elements(state, instruction)
+    found = _reach(state, instruction)
     if isinstance(found, str):
         state.clock.step("control", "ld", (), ())
         state.record(instruction, [(found, -1, -1)])
         return
-    segment, elements, _ = found
+    segment, reach = found
     _wait_for_pages(state, segment)
     # operation
     word = _WORDS[segment.element_bytes]
-    first, words = number(instruction.operands[0]), elements.shape[1] * segment.element_bytes // 4
-    there = elements >= 0
-    values = state.view(word)[places(segment, elements)]
+    first, words = number(instruction.operands[0]), reach.ids.shape[1] * segment.element_bytes // 4
+    values = state.view(word)[reach.places]
     # result
     window = np.ascontiguousarray(state.registers[:, first : first + words])
-    np.copyto(window.view(word), values, where=there)
+    np.copyto(window.view(word), values, where=reach.there)
     state.registers[:, first : first + words] = window
     # cost
-    state.counts.a_bytes_loaded += int(np.count_nonzero(there)) * segment.element_bytes
-    _cost(state, instruction, segment, elements, words)
-    state.record(instruction, _faults(elements))
+    state.counts.a_bytes_loaded += int(reach.present.sum()) * segment.element_bytes
+    _cost(state, instruction, segment, reach, words)
+    state.record(instruction, reach.faults())
 
 
 def _st(state: MachineState, instruction: Instruction) -> None:
     # operands
-    found = _elements(state, instruction)
+    found = _reach(state, instruction)
     if isinstance(found, str):
         state.clock.step("control", "st", (), ())
         state.record(instruction, [(found, -1, -1)])
         return
-    segment, elements, _ = found
+    segment, reach = found
     _wait_for_pages(state, segment)
     # operation
     word = _WORDS[segment.element_bytes]
-    first, words = number(instruction.operands[0]), elements.shape[1] * segment.element_bytes // 4
-    there = elements >= 0
+    first, words = number(instruction.operands[0]), reach.ids.shape[1] * segment.element_bytes // 4
+    there = reach.there
     values = np.ascontiguousarray(state.registers[:, first : first + words]).view(word)
     # result
-    state.view(word)[places(segment, elements)[there]] = values[there]
-    segment.table.dirty[np.unique(elements[there] // segment.map.page_elements)] = True
+    state.view(word)[reach.places[there]] = values[there]
+    segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
     # cost
-    _cost(state, instruction, segment, elements, words)
-    state.record(instruction, _faults(elements))
+    _cost(state, instruction, segment, reach, words)
+    state.record(instruction, reach.faults())
 
 
 HANDLERS: dict[str, Callable[[MachineState, Instruction], None]] = {"ld": _ld, "st": _st}

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.isa._alu import number, threads_on
 from tilewright.isa._control import settle
-from tilewright.isa._memory import coordinates, offset_registers, places, walk_elements
+from tilewright.isa._memory import Walk, coordinates, offset_registers, walk_elements
 from tilewright.isa._program import Address, Instruction
 from tilewright.isa._segments import Segment
 from tilewright.isa._state import MachineState
@@ -135,23 +135,23 @@ def _mm(state: MachineState, instruction: Instruction) -> None:
     out_of_range = np.flatnonzero(roles.refused).tolist()
     bad = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in out_of_range]
     # operation: memory issue, every loader walks its column
-    elements = _load(state, instruction, roles)
-    faults = (elements == -2).any(axis=1)
-    bad += [("page_fault", int(j), -1) for j in np.flatnonzero(faults)]
-    elements[faults] = -1
+    bus = _load(state, instruction, roles)
+    bad += bus.faults()
+    bus.ids[bus.found[:, 2] > 0] = -1  # a column that met an absent page does not go on the bus at all
+    bus.found[bus.found[:, 2] > 0] = 0
     # operation: math issue
     writes = np.ones(state.config.threads, bool)
     if state.config.pred_scope != "loader":
         writes = threads_on(state, instruction)
-    _multiply(state, roles, elements, writes)
+    _multiply(state, roles, bus, writes)
     # cost
-    _count(state, roles, elements, writes)
-    _cost(state, instruction, roles, elements, page_ready)
+    _count(state, roles, bus, writes)
+    _cost(state, instruction, roles, bus, page_ready)
     state.record(instruction, bad)
 
 
-def _load(state: MachineState, instruction: Instruction, roles: _Roles) -> Array:
-    """int64[n, kb * Le]: the elements of B every column reads; -1 for absent ones and columns that are off."""
+def _load(state: MachineState, instruction: Instruction, roles: _Roles) -> Walk:
+    """[n, kb * Le]: the elements of B every column reads; none for columns that are off."""
     length = roles.groups[2] * state.config.chunk(roles.segment.element_bytes)
     counts = np.where(roles.on, length, 0)
     at = coordinates(state, roles.segment, roles.address, roles.columns)
@@ -179,16 +179,16 @@ def _parts(state: MachineState, roles: _Roles, columns_last: Array) -> Array:
     return np.ascontiguousarray(wide.reshape(u, ka, roles.local).transpose(1, 0, 2))
 
 
-def _multiply(state: MachineState, roles: _Roles, elements: Array, writes: Array) -> None:
+def _multiply(state: MachineState, roles: _Roles, bus: Walk, writes: Array) -> None:
     from tilewright.isa import _value_kernels as kernels
 
     c, e = state.config, roles.segment.element_bytes
     word = np.dtype(f"u{e}")
-    there = elements >= 0
-    some: Array = np.asarray(there.any(axis=1))
+    some: Array = bus.present > 0
     if not some.any():
         return
-    raw = state.view(word)[places(roles.segment, elements)]
+    there = bus.there
+    raw = state.view(word)[bus.places]
     b = _parts(state, roles, np.where(there, _values(raw, roles.type_b), 0).T)
     registers = np.ascontiguousarray(state.registers[:, roles.a : roles.a + c.a_registers]).view(word)
     a = _values(registers, roles.type_a)
@@ -200,8 +200,10 @@ def _multiply(state: MachineState, roles: _Roles, elements: Array, writes: Array
         kernel(state.registers, roles.first, a, b, low, high, roles.groups, writes)
         return
     sums = state.registers.view(np.float32)
-    present = int(there[some][0].sum())
-    if c.float_order == "chunk" and _regular(state, roles, there, some, present, low, high):
+    present = int(bus.present.max())
+    # Whole ranges of columns, each with the same first elements: the kernel that vectorises over columns.
+    whole = int((high - low).sum()) == int(some.sum()) and bool((bus.found[some, :2] == present).all())
+    if c.float_order == "chunk" and whole:
         kernels.accumulate_float(sums, roles.first, a, b, low, high, roles.groups, writes, present)
         return
     mask = _parts(state, roles, there.T)
@@ -221,18 +223,9 @@ def _range(some: Array) -> tuple[Array, Array]:
     return low, high
 
 
-def _regular(
-    state: MachineState, roles: _Roles, there: Array, some: Array, present: int, low: Array, high: Array
-) -> bool:
-    """Whether the columns to do are whole ranges, each with the same first ``present`` elements."""
-    if int((high - low).sum()) != int(some.sum()):
-        return False
-    return bool((there[some] == (np.arange(there.shape[1]) < present)).all())
-
-
-def _count(state: MachineState, roles: _Roles, elements: Array, writes: Array) -> None:
+def _count(state: MachineState, roles: _Roles, bus: Walk, writes: Array) -> None:
     counts, (rows, ka, kb, row_stride, a_stride, b_stride, keeper) = state.counts, roles.groups
-    present = (elements >= 0).sum(axis=1)
+    present = bus.present
     loaded = present > 0
     kept: Any = rows
     if state.config.pred_scope != "loader":  # not every row keeps what it computes
@@ -249,7 +242,7 @@ def _count(state: MachineState, roles: _Roles, elements: Array, writes: Array) -
     counts.kb_transfers += products * (kb - 1)
 
 
-def _cost(state: MachineState, instruction: Instruction, roles: _Roles, elements: Array, page_ready: int) -> None:
+def _cost(state: MachineState, instruction: Instruction, roles: _Roles, bus: Walk, page_ready: int) -> None:
     """Lines of B through the caches, then the two-phase issue on the clock."""
     from tilewright.isa._traffic_kernels import issue_columns, touch_columns
 
@@ -264,7 +257,7 @@ def _cost(state: MachineState, instruction: Instruction, roles: _Roles, elements
     pages, retention = (segment.table.phys, segment.table.in_l2), (segment.selected, segment.awaited)
     retain = (transposed, c.retention == "bypass")
     caches = state.l1.arrays(), state.l2.arrays()
-    state.pin_evictions += touch_columns(elements, sequence, pages, units, retain, retention, *caches, traffic)
+    state.pin_evictions += touch_columns(bus.ids, sequence, pages, units, retain, retention, *caches, traffic)
     touches, misses, deep = (int(n) for n in traffic.sum(axis=0))
     state.counts.l1_touches += touches
     state.counts.l1_misses += misses

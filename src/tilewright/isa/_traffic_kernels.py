@@ -9,20 +9,32 @@ from typing import Any
 
 from numba import njit
 
-__all__ = ["drop_lines", "issue_columns", "lru_list", "lru_touch", "touch_columns", "touch_lines", "walk"]
+__all__ = [
+    "count_lines",
+    "drop_lines",
+    "issue_columns",
+    "lru_list",
+    "lru_touch",
+    "touch_columns",
+    "touch_lines",
+    "walk",
+]
 
 
 @njit(cache=True, nogil=True)
 def walk(
-    at: Any, counts: Any, shape: Any, tables: Any, page_elements: int, phys: Any, dim: int, stride: int, out: Any
+    at: Any, counts: Any, shape: Any, tables: Any, pages: Any, dim: int, stride: int, ids: Any, places: Any, found: Any
 ) -> None:
-    """out[j, u] = page * page_elements + offset of element u from coordinates ``at[j]``, u < counts[j].
+    """Elements u < counts[j] of every walk j, from coordinates ``at[j]`` (int64[n, D], d1 first) along ``dim``.
 
-    ``at``: int64[n, D], d1 first; ``shape``: (sizes, starts); ``tables``: what each coordinate adds to page and offset.
-    -1: outside the segment (or beyond the count); -2: the page is absent.
+    ``shape``: (sizes, starts); ``tables``: what each coordinate adds to page and offset; ``pages``: (elements of a
+    page, bytes of an element, physical byte of every page). ids[j, u] = page * elements of a page + offset, -1 outside
+    the segment or beyond the count, -2 on an absent page; places[j, u] = where it stands in the store, in elements (0
+    where there is none). found[j] = (elements there, elements before the first that is not, on absent pages).
     """
     sizes, starts = shape
     pages_of, offsets_of = tables
+    page_elements, element_bytes, phys = pages
     for j in range(at.shape[0]):
         page, offset, inside = 0, 0, True
         for d in range(at.shape[1]):
@@ -34,13 +46,36 @@ def walk(
                 break
             page += pages_of[starts[d] + x]
             offset += offsets_of[starts[d] + x]
-        for u in range(out.shape[1]):
+        there, prefix, absent = 0, 0, 0
+        for u in range(ids.shape[1]):
             x = at[j, dim] + u * stride
+            ids[j, u], places[j, u] = -1, 0
             if not inside or u >= counts[j] or x < 0 or x >= sizes[dim]:
-                out[j, u] = -1
                 continue
             p = page + pages_of[starts[dim] + x]
-            out[j, u] = -2 if phys[p] < 0 else p * page_elements + offset + offsets_of[starts[dim] + x]
+            if phys[p] < 0:
+                ids[j, u] = -2
+                absent += 1
+                continue
+            o = offset + offsets_of[starts[dim] + x]
+            ids[j, u], places[j, u] = p * page_elements + o, phys[p] // element_bytes + o
+            prefix += there == u
+            there += 1
+        found[j, 0], found[j, 1], found[j, 2] = there, prefix, absent
+
+
+@njit(cache=True, nogil=True)
+def count_lines(ids: Any, places: Any, per_line: int) -> int:
+    """Lines that per-thread accesses ask for: distinct neighbours in every thread's walk."""
+    total = 0
+    for j in range(ids.shape[0]):
+        last = -1
+        for u in range(ids.shape[1]):
+            if ids[j, u] >= 0:
+                line = places[j, u] // per_line
+                total += line != last
+                last = line
+    return total
 
 
 @njit(cache=True, nogil=True)
