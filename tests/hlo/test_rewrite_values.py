@@ -26,7 +26,7 @@ def reduction(source, target, dims, monoid, dtype):
     return module(arguments, body, {"z": tensor(kept, dtype)})
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(reshapes(), st.data())
 def test_reductions_of_reshapes(pair, data):
     """Any grouping, axes, monoid and element type; the init is a run-time value other than the identity."""

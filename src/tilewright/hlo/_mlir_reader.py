@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from tilewright.errors import ParseError
+from tilewright.hlo import _mlir_tokens as tokens
 from tilewright.hlo._hlo_scan import Scanner
 from tilewright.hlo._mlir_attributes import WITH_ATTRIBUTES, attributes_of
 from tilewright.hlo._mlir_locations import Locations
@@ -19,31 +20,10 @@ from tilewright.hlo._program import Computation, Operation, Program, Source
 
 __all__ = ["read_stablehlo"]
 
-_INNER = r'(?:[^<>"]|"[^"\\]*(?:\\.[^"\\]*)*")'
-_ANGLED = rf"<(?:{_INNER}|<(?:{_INNER}|<{_INNER}*+>)*+>)*+>"
-_BLANK = re.compile(r"(?:\s++|//[^\n]*+)*+")
-_VALUE = r"%[\w$.\-]+"
-_RESULTS = re.compile(rf"({_VALUE}(?::\d{{1,4}})?(?:\s*,\s*{_VALUE}(?::\d{{1,4}})?)*)\s*=\s*")
-_OPCODE = re.compile(r'"([\w$.\-]+)"|([A-Za-z_][\w$.\-]*)')
-_STARTS = re.compile(
-    rf'{_VALUE}(?::\d+)?\s*[,=]|"[\w$.\-]+"\s*[(<]|(?:func|module|return|call)\b|[a-z_]\w*\.[\w.]+|[#!][\w.$]+\s*=|\^'
-)
-_ATTRIBUTES = re.compile(r"\{(?:[ \t]*\}|\s*(?!return\b)[\w.$\"]+\s*[=,}])")
-_ALIAS = re.compile(r"[#!][\w.$]+\s*=[^\n]*")
-_TYPE = re.compile(rf"[!\w][\w.$]*+(?:{_ANGLED})?")
-_TOKEN = re.compile(
-    rf"(?P<value>{_VALUE})(?:#(?P<index>\d{{1,6}}))?|(?P<arrow>->)|(?P<location>loc(?=\())|(?P<symbol>@[\w$.\-]+)"
-    rf'|(?P<word>[\w#!.$]++(?:{_ANGLED})?)|(?P<string>"[^"\\]*(?:\\.[^"\\]*)*")|(?P<mark>[^\s"])'
-)
-_ARGUMENT = re.compile(rf"\s*:\s*({_TYPE.pattern})")
-_BLOCK = re.compile(r"\^[\w$.\-]+\s*(?=[(:])")
-_BINDING = re.compile(rf"\s*=\s*({_VALUE})(?:#(\d{{1,6}}))?")
-_MODULE = re.compile(r"module(?:\s+@([\w$.\-]+|\"[^\"]*\"))?")
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
 _DIALECTS = ("stablehlo.", "chlo.", "func.", "mhlo.")
 _CONTAINERS = frozenset({"func", "module", "builtin.module"})
 _NAMED = _CONTAINERS | {"call"}
-_SYMBOL = re.compile(r'\b(?:sym_name\s*=\s*"([^"]*)"|callee\s*=\s*@([\w$.\-]+))')
 _DEEPEST = 100
 
 _Scope = dict[str, tuple[str, ...]]
@@ -91,7 +71,7 @@ class _Reader(Scanner):
 
     def blank(self) -> None:
         """Step over blanks and ``//`` comments."""
-        match = _BLANK.match(self.text, self.at)
+        match = tokens.BLANK.match(self.text, self.at)
         self.at = match.end() if match else self.at
 
     def program(self) -> Program:
@@ -120,15 +100,18 @@ class _Reader(Scanner):
 
     def _operation(self, sink: list[Operation], owner: str) -> None:
         """One operation (or an alias definition, which is stepped over); appends it to ``sink``."""
-        if alias := _ALIAS.match(self.text, self.at):
+        if alias := tokens.ALIAS.match(self.text, self.at):
             self.at = alias.end()
             return
         line, start = self.line(), self.at
-        results = _RESULTS.match(self.text, self.at)
+        if simple := tokens.SIMPLE.match(self.text, start):
+            sink.append(self._simple(simple, line))
+            return
+        results = tokens.RESULTS.match(self.text, self.at)
         self.at = results.end() if results else self.at
-        if module := _MODULE.match(self.text, self.at):
+        if module := tokens.MODULE.match(self.text, self.at):
             self.module = self.module or (module[1] or "").strip('"')
-        found = self.match(_OPCODE, "an operation")
+        found = self.match(tokens.OPCODE, "an operation")
         full = found[1] or found[2]
         opcode = full
         for dialect in _DIALECTS:
@@ -139,11 +122,21 @@ class _Reader(Scanner):
         if opcode not in _CONTAINERS:
             sink.append(self._finish(head, start))
 
+    def _simple(self, found: re.Match[str], line: int) -> Operation:
+        """An operation that stands on one line."""
+        head = _Head(found["opcode"], line, (found["name"],))
+        for use in tokens.USE.finditer(self.text, *found.span("operands")):
+            self._use(head, use[1], use[2], use.start())
+        head.types = [xla_shape(found["type"])]
+        head.location = found["location"] or ""
+        self.at = found.end()
+        return self._finish(head, found.start())
+
     def _body(self, head: _Head, owner: str) -> None:
         """Everything after the operation's name, up to the next operation or the end of the region."""
         regions = 0
         while not self._ends(head):
-            if self.peek("{") and not _ATTRIBUTES.match(self.text, self.at):
+            if self.peek("{") and not tokens.ATTRIBUTES.match(self.text, self.at):
                 self._region(head, owner, regions)
                 regions += 1
             elif self._opens_regions():
@@ -156,7 +149,7 @@ class _Reader(Scanner):
         self.blank()
         if self.at >= len(self.text) or self.peek("}"):
             return True
-        return self._at_line_start() and _STARTS.match(self.text, self.at) is not None
+        return self._at_line_start() and tokens.STARTS.match(self.text, self.at) is not None
 
     def _at_line_start(self) -> bool:
         at = self.at
@@ -167,7 +160,7 @@ class _Reader(Scanner):
     def _opens_regions(self) -> bool:
         if not self.peek("("):
             return False
-        match = _BLANK.match(self.text, self.at + 1)
+        match = tokens.BLANK.match(self.text, self.at + 1)
         inner = match.end() if match else self.at + 1
         return self.text.startswith("{", inner)
 
@@ -237,7 +230,7 @@ class _Reader(Scanner):
     def _block(self, sink: list[Operation]) -> None:
         """``^bb0(%x: tensor<f32>, ...):``, whose arguments are the region's parameters."""
         line = self.line()
-        self.match(_BLOCK, "a block '^NAME(ARGUMENTS):'")
+        self.match(tokens.BLOCK, "a block '^NAME(ARGUMENTS):'")
         head = _Head("block", line)
         while not self.take(":"):
             if self.at >= len(self.text):
@@ -257,7 +250,7 @@ class _Reader(Scanner):
         """One token of an operation outside its regions; ``inside`` brackets a colon starts no type."""
         self.blank()
         start = self.at
-        found = self.match(_TOKEN, "the rest of the operation")
+        found = self.match(tokens.TOKEN, "the rest of the operation")
         kind = found.lastgroup
         if kind in ("value", "index"):
             self._operand(head, found["value"], found["index"], start)
@@ -278,7 +271,7 @@ class _Reader(Scanner):
         elif found[0] in "{[":
             self.at = start
             held = self.balanced()
-            if head.opcode in _NAMED and not head.symbol and (symbol := _SYMBOL.search(held)):
+            if head.opcode in _NAMED and not head.symbol and (symbol := tokens.SYMBOL.search(held)):
                 head.symbol = symbol[1] or symbol[2]
         elif found[0] in ")]}":
             raise self.fail(f"unexpected '{found[0]}'", start)
@@ -294,11 +287,11 @@ class _Reader(Scanner):
 
     def _operand(self, head: _Head, name: str, index: str | None, start: int) -> None:
         """A value: an argument with its type, a loop's binding ``%a = %b``, or a use."""
-        if argument := _ARGUMENT.match(self.text, self.at):
+        if argument := tokens.ARGUMENT.match(self.text, self.at):
             if head.opcode in ("func", "block") or not self._known(name):
                 self._argument(head, name, argument)
                 return
-        elif binding := _BINDING.match(self.text, self.at):
+        elif binding := tokens.BINDING.match(self.text, self.at):
             self.at = binding.end()
             shape = self._use(head, binding[1], binding[2], binding.start(1))
             head.arguments.append((name, shape, ""))
@@ -338,14 +331,14 @@ class _Reader(Scanner):
         types = [self._type()]
         while self.take(","):
             self.blank()
-            if not _TYPE.match(self.text, self.at):
+            if not tokens.TYPE.match(self.text, self.at):
                 break
             types.append(self._type())
         return types
 
     def _type(self) -> str:
         self.blank()
-        text = self.match(_TYPE, "a type such as tensor<8x128xf32>").group()
+        text = self.match(tokens.TYPE, "a type such as tensor<8x128xf32>").group()
         return xla_shape(text)
 
     def _type_group(self) -> list[str]:

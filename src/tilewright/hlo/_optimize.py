@@ -7,6 +7,7 @@ from difflib import unified_diff
 from typing import Any
 
 from tilewright.errors import UnsupportedError
+from tilewright.hlo._cost import place
 from tilewright.hlo._emit import write_functions
 from tilewright.hlo._gate import Verdict, gate
 from tilewright.hlo._ir import parse_module, print_module, verify_module
@@ -72,6 +73,18 @@ class Optimized:
             lines.append("no region in which a reshape meets elementwise operations or reductions")
         return "\n".join(lines)
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, stable names: target, moved_before, moved_after, rewrites, refusals, compiler_normalizes."""
+        return {
+            "schema_version": 1,
+            "target": self.target.name,
+            "compiler_normalizes": self.target.compiler_normalizes,
+            "moved_before": self.moved_before,
+            "moved_after": self.moved_after,
+            "rewrites": [verdict.to_dict() for verdict in self.rewrites],
+            "refusals": [verdict.to_dict() for verdict in self.refusals],
+        }
+
     def callable(self) -> Any:
         """The result as a function of the arguments of the JAX function it was made from, for ``jax.jit``.
 
@@ -102,6 +115,7 @@ def optimize(program: Program, target: str | Target, allow_reassociation: bool =
         raise UnsupportedError(
             "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
         )
+    place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     module = parse_module(program.text)
     Inline().apply_module(module)
     bodies = read_functions(module)

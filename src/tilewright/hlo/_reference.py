@@ -31,6 +31,7 @@ _UNARY: dict[str, Callable[..., Any]] = {
 _BINARY: dict[str, Callable[..., Any]] = {
     "add": np.add, "and": np.bitwise_and, "atan2": np.arctan2, "complex": lambda a, b: a + 1j * b,
     "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply, "or": np.bitwise_or, "power": np.power,
+    "remainder": np.fmod,
     "subtract": np.subtract, "xor": np.bitwise_xor,
 }  # fmt: skip
 _COMPARE: dict[str, Callable[..., Any]] = {
