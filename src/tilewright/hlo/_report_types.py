@@ -79,7 +79,7 @@ class MovementReport:
     ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
     unbounded dims, which have no bytes to count.
 
-    >>> from tilewright.hlo import load
+    >>> from tilewright.hlo import load, report
     >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
     >>> result = report(load(text))
     >>> [(row.op, row.moved_bytes, row.reason) for row in result.rows]
