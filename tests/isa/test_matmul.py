@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -248,3 +250,62 @@ def test_time_does_not_touch_results():
     assert base.math_cycles == base.counts.steps
     assert other.math_cycles == 8 * base.counts.steps
     assert matmul(a, b, config=MatrixUnitConfig(threads=32)).cycles == base.cycles
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 30),
+    st.integers(1, 60),
+    options,
+    st.sampled_from(
+        ["l1_latency", "l2_latency", "dram_latency", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "l1_bytes"]
+    ),
+    st.integers(2, 9),
+)
+def test_a_better_memory_is_never_slower(m, n, k, how, name, factor):
+    a, b = np.ones((m, k), np.int8), np.ones((k, n), np.int8)
+    base = MatrixUnitConfig(threads=32, l1_bytes=1024)
+    worse = {"l1_bytes": 128, "l2_bytes_per_cycle": 7, "dram_bytes_per_cycle": 5}.get(
+        name, getattr(base, name) * factor
+    )
+    slower = dataclasses.replace(base, **{name: worse})
+    first, second = (matmul(a, b, config=c, **how) for c in (base, slower))
+    assert first.cycles <= second.cycles
+    assert (first.value == second.value).all()
+
+
+def test_loaders_are_the_default_columns():
+    rng = np.random.default_rng(6)
+    a, b = integers(rng, (9, 20), "int16"), integers(rng, (20, 21), "int16")
+    config = MatrixUnitConfig(threads=32, loaders=8)
+    for columns, blocks in ((None, 3), (21, 1)):
+        result = matmul(a, b, config=config, columns=columns)
+        assert (result.value == modulo(a, b)).all()
+        assert result.counts == expected_counts(9, 21, 20, config=config, element_bytes=2, columns=columns)
+        assert result.counts.instructions == 5 * blocks
+
+
+def test_absent_type_and_signs_are_the_segments():
+    a = np.full((8, 8), 255, np.uint8)
+    program = "segment ur4, $B\ntid r291\nmov r256, 255\nSIGNS r0, ur4:rf290:0, r256"
+    unit = MatrixUnit(MatrixUnitConfig(threads=8))
+    products = {"mm": 255 * 255, "mm.sb": -255, "mm.sa": -255, "mm.sa.sb": 1, "mm8": 1, "mm8.ub.ua": 255 * 255}
+    for name, product in products.items():
+        assert unit.run(program.replace("SIGNS", name), {"B": a}).registers[0, 0] == product
+    halves = np.ones((8, 8), np.float16)
+    assert unit.run(program.replace("SIGNS", "mm"), {"B": halves}).errors == ()
+    assert unit.run(program.replace("SIGNS", "mm.sa"), {"B": halves}).errors[0].kind == "type_mismatch"
+
+
+def test_a_vector_is_a_segment_of_one_dim():
+    program = "segment ur4, $B\nmov r290, 2\nmov r256, 0x01010101\nsetmm 1\nmm r0, ur4:rf290:0, r256"
+    unit, vector = MatrixUnit(MatrixUnitConfig(threads=4)), {"B": np.arange(7, dtype=np.int8)}
+    assert unit.run(program, vector).registers[0, 0] == 2 + 3 + 4 + 5
+    assert unit.run(program.replace("mm r0", "mm.t1 r0"), vector).errors[0].kind == "type_mismatch"
+
+
+def test_foreign_byte_order_and_strides_are_values_all_the_same():
+    rng = np.random.default_rng(8)
+    a, b = integers(rng, (9, 20), "int16").astype(">i2"), integers(rng, (40, 21), "int16")[::2]
+    assert (matmul(a, b).value == modulo(a, b)).all()

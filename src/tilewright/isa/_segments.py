@@ -86,6 +86,8 @@ class Memory:
             raise UsageError(f"segment {name} has elements of type {values.dtype}", how=how)
         if values.ndim == 0 or values.size == 0:
             raise UsageError(f"segment {name} has shape {values.shape}", how="give one dim or more, none of them 0")
+        if not values.dtype.isnative:
+            values = values.astype(values.dtype.newbyteorder("="))
         page, line, order = (None if s is None else tuple(int(n) for n in s) for s in (page, line, order))
         self._placements[name] = Placement(name, values, page, line, order, resident)
         return len(self._placements)
