@@ -1,0 +1,64 @@
+"""`tilewright run` from the outside: exit codes and one-line errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+EXAMPLE = "examples/dlrm.py"
+
+
+def tilewright(*arguments):
+    code = "import sys; from tilewright.cli import main; sys.argv[0] = 'tilewright'; main()"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240, check=False)
+
+
+@pytest.fixture
+def few_columns(tmp_path):
+    path = tmp_path / "few.tsv"
+    path.write_text("1\t2\t3\n")
+    return str(path)
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, few_columns):
+    empty = tmp_path / "empty.csv"
+    empty.write_text("")
+    model = tmp_path / "model.py"
+    model.write_text("x = 1\n")
+    out = ["--out", str(tmp_path / "out")]
+    for arguments, message in [
+        ((EXAMPLE, "--data", str(tmp_path / "absent.csv")), "cannot read it"),
+        ((EXAMPLE, "--data", str(empty)), "the file is empty"),
+        ((EXAMPLE, "--data", few_columns), "3 columns where 40 are expected"),
+        ((EXAMPLE, "--target", "tpu-v5q"), "did you mean tpu-v5p"),
+        ((str(model),), "does not define features"),
+        ((EXAMPLE, "--steps", "0"), "0 steps"),
+        ((EXAMPLE, "--batch", "30"), "--batch 32"),
+    ]:
+        ended = tilewright("run", *arguments, *out)
+        lines = [line for line in ended.stderr.splitlines() if line.startswith("tilewright: ")]
+        assert (ended.returncode, ended.stdout) == (2, ""), (arguments, ended)
+        assert len(lines) == 1, ended.stderr
+        assert message in lines[0]
+        assert "Traceback" not in ended.stderr
+
+
+def test_debug_shows_the_traceback(few_columns, tmp_path):
+    ended = tilewright("run", EXAMPLE, "--data", few_columns, "--out", str(tmp_path), "--debug")
+    assert "Traceback" in ended.stderr
+
+
+def test_help_and_version_answer_without_jax():
+    code = (
+        "import sys; from tilewright.cli import app\n"
+        "try: app(['--help'], standalone_mode=False)\n"
+        "finally: sys.exit(3 if 'jax' in sys.modules or 'numba' in sys.modules else 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ended.returncode == 0, ended.stderr
+    assert "run" in ended.stdout

@@ -1,0 +1,141 @@
+"""The pieces of a run, each by itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import ROOT
+from tilewright.embed import Feature, Table, Topology, preprocess, stack
+from tilewright.errors import CheckFailed, UsageError
+from tilewright.isa import MatrixUnitConfig
+from tilewright.machine import auc, load_data, load_model, run
+from tilewright.machine._dots import Product, find_products
+from tilewright.machine._matrix import run_product
+from tilewright.machine._movement import prove
+
+EXAMPLE = ROOT / "examples" / "dlrm.py"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=30))
+def test_auc_is_the_share_of_pairs_in_order(rows):
+    clicked = [score for label, score in rows if label]
+    other = [score for label, score in rows if not label]
+    found = auc([label for label, _ in rows], [score for _, score in rows])
+    if not clicked or not other:
+        assert np.isnan(found)
+        return
+    pairs = [(a > b) + (a == b) / 2 for a, b in itertools.product(clicked, other)]
+    assert found == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_products_are_found_through_nested_functions():
+    def layer(x, w):
+        return jax.nn.relu(x @ w)
+
+    def loss(w, x):
+        inner = jax.jit(layer)(x, w["a"])
+        return jnp.einsum("bi,bj->bij", inner, inner).sum() + (inner @ w["b"]).sum()
+
+    draw = np.random.default_rng(0)
+    w = {"a": draw.standard_normal((5, 4), np.float32), "b": draw.standard_normal((4, 2), np.float32)}
+    x = draw.standard_normal((3, 5), np.float32)
+    found = find_products(jax.grad(loss), w, x)
+    assert found.batched >= 1
+    assert [p.name for p in found.plain][:2] == ["[3,5] @ [5,4]", "[3,4] @ [4,2]"]
+    for product in found.plain:
+        expected = product.a.astype(np.float64) @ product.b.astype(np.float64)
+        assert np.allclose(product.value, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_wrong_value_is_seen():
+    draw = np.random.default_rng(1)
+    a, b = draw.standard_normal((20, 30), np.float32), draw.standard_normal((30, 10), np.float32)
+    right = run_product(Product("x", a, b, a @ b), MatrixUnitConfig())
+    assert right.values_equal
+    assert right.counts_equal
+    spoiled = a @ b
+    spoiled[3, 4] += 1e-3
+    assert not run_product(Product("x", a, b, spoiled), MatrixUnitConfig()).values_equal
+
+
+def test_a_rewrite_that_is_wrong_is_refused():
+    def fine(x):
+        return {"sum": x.sum(), "twice": 2 * x}
+
+    def off(x):
+        return {"sum": x.sum(), "twice": 2.001 * x}
+
+    x = np.linspace(1, 2, 64, dtype=np.float32)
+    assert prove(fine, jax.jit(fine), [(x,)]).max_difference == 0
+    with pytest.raises(CheckFailed, match="twice") as caught:
+        prove(fine, off, [(x,)])
+    assert caught.value.exit_code == 1
+    with pytest.raises(CheckFailed):
+        prove(fine, lambda x: jax.tree.map(lambda y: y * jnp.nan, fine(x)), [(x,)])
+
+
+def test_a_model_file_is_checked(tmp_path):
+    assert load_model(EXAMPLE).name == "dlrm"
+    cases = {
+        "features = 1": "does not define features, init, loss, optimizer",
+        "import not_there": "ModuleNotFoundError",
+        "x = (": "SyntaxError",
+    }
+    for text, message in cases.items():
+        path = tmp_path / "model.py"
+        path.write_text(text)
+        with pytest.raises(UsageError, match=message):
+            load_model(path)
+    with pytest.raises(UsageError, match="no such model file"):
+        load_model(tmp_path / "absent.py")
+
+
+FEATURES = [Feature(f"C{i}", Table(f"t{i}", 50, 8)) for i in range(1, 27)]
+
+
+def test_generated_rows_are_seeded_and_held_out():
+    one, again, other = (load_data(None, FEATURES, 64, 5, seed) for seed in (3, 3, 4))
+    assert one.held_out
+    assert np.array_equal(one.train.categorical, again.train.categorical)
+    assert not np.array_equal(one.train.categorical, other.train.categorical)
+    assert len(one.train) == 5 * 64
+    assert len(one.evaluate) % 64 == 0
+    batches = list(one.training_batches(64, 12))
+    assert len(batches) == 12
+    assert np.array_equal(batches[0].labels, batches[5].labels)  # round again
+
+
+def test_a_real_log(shared):
+    path = str(shared / "data" / "criteo_sample_200.csv")
+    rows = load_data(path, FEATURES, 32, 5)
+    assert (len(rows.train), rows.held_out) == (192, False)
+    made = preprocess(rows.train[:32].features(), stack(FEATURES, Topology(1, 4)))
+    assert made.num_minibatches == 1
+    with pytest.raises(UsageError, match="fewer than one batch"):
+        load_data(path, FEATURES, 512, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "0 steps"),
+        ({"batch": 30}, "does not divide over the 4 SparseCores"),
+        ({"batch": 0}, "does not divide"),
+        ({"chips": 0}, "chips"),
+        ({"target": "tpu-v5q"}, "did you mean tpu-v5p"),
+        ({"target": "cpu"}, "no SparseCores"),
+        ({"scale": 0}, "scale"),
+        ({"seed": -1}, "seed"),
+        ({"data": "/no/such/file.csv"}, "cannot read"),
+    ],
+)
+def test_wrong_arguments_are_one_clear_error(options, message):
+    with pytest.raises(UsageError, match=message):
+        run(EXAMPLE, **options)

@@ -1,0 +1,134 @@
+"""The main job, whole, on a small scale: what it reports is held against what can be computed apart from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
+
+from tests.conftest import ROOT
+from tilewright.machine import run
+
+SECTIONS = ["summary", "data", "plan", "movement", "rewrites", "training", "matrix-unit", "timings"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A run of the example and the folder it wrote."""
+    seen = []
+    report = run(ROOT / "examples" / "dlrm.py", steps=40, batch=128, scale=0.001, watch=lambda *step: seen.append(step))
+    folder = tmp_path_factory.mktemp("out")
+    report.write(folder)
+    return report, folder, seen
+
+
+def test_it_learns(written):
+    report, _, _ = written
+    assert report.loss_after < report.loss_before
+    assert report.auc_after > max(0.55, report.auc_before)
+    assert len(report.losses) == 40
+    assert np.isfinite(report.losses).all()
+
+
+def test_the_gate_accepts_and_refuses(written):
+    report, _, _ = written
+    patent, chip = (report.movement.optimized[name] for name in ("vector8x128", "tpu-v5p"))
+    assert patent.rewrites
+    assert patent.moved_after < patent.moved_before / 2
+    assert not chip.rewrites  # XLA:TPU reaches the normal form by itself
+    assert chip.refusals
+    assert all(verdict.reason for verdict in (*patent.rewrites, *chip.refusals))
+
+
+def test_the_rewritten_program_is_the_same_function(written):
+    report, _, _ = written
+    assert report.proof.inputs == 4
+    assert 0 < report.proof.worst_share <= report.proof.allowed  # it was taken apart, and by rounding only
+
+
+def test_the_matrix_unit_agrees(written):
+    report, _, _ = written
+    assert report.counts_equal
+    assert report.values_equal
+    macs = sum(product.counts.macs for product in report.matrix)
+    layers = [(13, 256), (256, 128), (128, 32), (383, 512), (512, 256), (256, 1)]
+    forward = sum(a * b for a, b in layers) * 128
+    assert macs == 3 * forward - 13 * 256 * 128  # forward, weights' and inputs' gradients; the first input needs none
+
+
+def test_report_json_keeps_its_schema(written):
+    report, folder, _ = written
+    found = json.loads((folder / "report.json").read_text())
+    for key in ("loss_before", "loss_after", "auc_before", "auc_after", "max_difference", "peak_rss_bytes"):
+        assert isinstance(found[key], int | float), key
+    assert found["schema_version"] == 1
+    assert found["counts_equal"] is True
+    assert found["stages"] == report.stages
+    for rows in found["rewrites"].values():
+        for row in rows:
+            assert {"name", "moved_before", "moved_after"} <= set(row)
+    assert set(found["rewrites"]) == {"tpu-v5p", "vector8x128"}
+    assert 100 * 2**20 < found["peak_rss_bytes"] < 4 * 2**30
+
+
+class _Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.sections, self.headings, self.fetched, self.open = [], 0, [], None
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs)
+        if tag == "section":
+            self.sections.append(found["id"])
+        self.headings += tag == "h2"
+        self.fetched += [found[key] for key in ("src", "href") if str(found.get(key, "#"))[0] != "#"]
+
+
+def check_page(html):
+    page = _Page()
+    page.feed(html)
+    assert page.sections == SECTIONS
+    assert page.headings == len(SECTIONS)
+    assert page.fetched == []
+
+
+def test_the_page_has_its_sections_and_fetches_nothing(written):
+    _, folder, _ = written
+    check_page((folder / "report.html").read_text())
+
+
+def test_the_page_in_a_browser(written, tmp_path):
+    _, folder, _ = written
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("needs chromium, which is not on PATH")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--dump-dom"]
+    quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    command = [chromium, *flags, *quiet, f"--user-data-dir={tmp_path}", (folder / "report.html").as_uri()]
+    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    check_page(dom)
+    assert 'aria-sort="none"' in dom
+    assert dom.count("<svg") >= 4
+
+
+def test_the_trace_parses_back(written):
+    report, folder, _ = written
+    trace = Trace()
+    trace.ParseFromString((folder / "trace.pftrace").read_bytes())
+    slices = [p for p in trace.packet if p.HasField("track_event")]
+    assert len(slices) >= 2 * 40 * 4
+    assert len(report.recorder) >= 40 * 4 + len(report.stages) + len(report.matrix)
+
+
+def test_progress_is_told(written):
+    _, _, seen = written
+    stages = list(dict.fromkeys(stage for stage, _, _ in seen))
+    assert stages == [
+        *("model", "data", "plan", "movement", "proof", "evaluate", "train", "evaluate again", "matrix unit")
+    ]
+    assert ("train", 40, 40) in seen
