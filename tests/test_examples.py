@@ -6,7 +6,7 @@ import pkgutil
 
 import pytest
 
-ROOMS = ("layout", "render", "trace")
+ROOMS = ("embed", "layout", "render", "trace")
 
 
 def modules():

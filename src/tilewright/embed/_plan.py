@@ -54,11 +54,12 @@ def plan(
 
     Raises :class:`UsageError` for no batches, a quantile outside (0, 1], or anything ``preprocess`` refuses.
 
+    >>> from tilewright.embed import Table
     >>> table = Table("user", vocab=1000, width=16)
     >>> logs = [{"user": np.arange(64).reshape(64, 1) % 10} for _ in range(3)]
     >>> made = plan(logs, [Feature("user", table)], Topology(chips=1, sparsecores_per_chip=4), target="tpu-v5p")
     >>> made.limits["user"], made.batches, made.fits
-    (Limits(max_ids_per_partition=6, max_unique_ids_per_partition=4), 3, True)
+    (Limits(max_ids_per_partition=5, max_unique_ids_per_partition=3), 3, True)
     """
     from tilewright.embed._observe import Observed, Replay
 

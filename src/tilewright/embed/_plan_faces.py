@@ -87,7 +87,10 @@ def verdict(plan: Plan) -> str:
     if failing:
         name, program = failing[0]
         best = program.largest_limits
-        mend = f"; max_ids_per_partition up to {best.max_ids_per_partition} compiles" if best else ""
+        mend = ""
+        if best:
+            ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
+            mend = f"; limits of {ids} ids and {unique} distinct ids would compile"
         return f"does not compile on {plan.target}: stack {name}, {program.op}: {program.reason}{mend}"
     heap = plan.heap
     figures = f"{bytes_text(heap.total)} of {bytes_text(heap.capacity)} HBM a chip"
@@ -196,8 +199,8 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
     log = f"{_many(plan.batches, 'batch', 'batches')}, {_many(plan.samples, 'sample')}"
     what = f"{_many(len(plan.tables), 'table')} in {_many(len(plan.stacks), 'stack')}"
     where = f"{_many(topology.sparsecores, 'SparseCore')} ({_many(topology.chips, 'chip')})"
-    console.print(f"{log}, {what} on {where}", highlight=False)
-    console.print(plan.verdict, highlight=False)
+    console.print(f"{log}, {what} on {where}", highlight=False, soft_wrap=True)
+    console.print(plan.verdict, highlight=False, soft_wrap=True)
     for title, columns, rows in (
         (f"limits holding {percent_text(plan.quantile)} of the partitions", _STACKS, _stack_rows(plan)),
         ("compiler, per SparseCore", _MEMORY, _memory_rows(plan)),

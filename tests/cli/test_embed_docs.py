@@ -1,0 +1,44 @@
+"""docs/embedding_plan.md shows what the commands print today, and its Python runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+
+def text_of(root):
+    return (root / "docs" / "embedding_plan.md").read_text(encoding="utf-8")
+
+
+def examples(root):
+    blocks = re.findall(r"```console\n\$ \./run tilewright (.*)\n((?:(?!```).*\n)*)```", text_of(root))
+    return [(command, shown) for command, shown in blocks if shown]
+
+
+def test_commands_and_their_output(root, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    found = examples(root)
+    assert len(found) == 3
+    for command, shown in found:
+        words, _, head = command.partition(" | head -")
+        _, out, err = run(*shlex.split(words))
+        printed = [line.rstrip() for line in (out + err).rstrip("\n").split("\n")]
+        assert printed[: int(head or len(printed))] == shown.rstrip("\n").split("\n"), command
+
+
+def test_python_examples_give_what_their_comments_say(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    checked = 0
+    for block in re.findall(r"```python\n(.*?)```", text_of(root), re.DOTALL):
+        code = re.sub(r"^(?!def)(\S.*?)  # (.*)$", r"claim(\1, \2)", block, flags=re.MULTILINE)
+
+        def claim(value, expected):
+            nonlocal checked
+            assert value == expected
+            checked += 1
+
+        names["claim"] = claim
+        exec(code, names)
+    assert checked == 6
