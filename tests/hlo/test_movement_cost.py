@@ -154,6 +154,12 @@ def test_group_norm_figures_of_the_specification():
             "the slower dims change places: dims 0, 1, 2, 3 from major to minor, dims 0, 2, 1, 3 now",
         ),
         ("f32[8,128]{1,0:T(8,128)}", "f32[8,128]{1,0:T(4,128)}", None, "the tiles change from T(8,128) to T(4,128)"),
+        (
+            "f32[8,128]{1,0:T(8,128)}",
+            "f32[8,1,128]{2,1,0:T(8,128)}",
+            None,
+            "the padding changes: 4096 bytes become 32768; dim 1 (1) of the result fills part of the tile 8",
+        ),
         ("f32[8]{0}", "f32[8]{0:L(16)}", None, "the padding changes: 32 bytes become 64"),
         ("f32[0,4]{1,0}", "f32[4,0]{1,0:T(8)}", None, "an array without elements"),
         (

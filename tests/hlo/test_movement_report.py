@@ -126,6 +126,21 @@ def test_a_dump_keeps_its_layouts_whatever_the_target(zoo, shared):
     assert again.target == "cpu"
 
 
+def test_what_xla_compiles_here_can_be_read():
+    """A dump of the CPU compiler of this very version: fusions, calls, copies, source lines."""
+    import jax
+    import jax.numpy as jnp
+
+    def f(x):
+        turned = jnp.transpose(x.reshape(16, 8, 32), (2, 0, 1))
+        return jnp.concatenate([turned @ jnp.ones((8, 4)), turned[:, :, :4]], 1)
+
+    found = report(load(jax.jit(f).lower(jnp.zeros((128, 32))).compile().as_text()))
+    moves = [row for row in found.ranked() if row.source.startswith(__file__)]
+    assert any("transpose" in row.reason or row.op in ("copy", "transpose") for row in moves)
+    assert "no shape of this dump carries tiles" in " ".join(found.notes)
+
+
 FUSIONS = """\
 HloModule m
 

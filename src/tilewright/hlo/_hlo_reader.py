@@ -21,7 +21,7 @@ __all__ = ["read_hlo"]
 _HEADER = re.compile(r"HloModule\s+([^\s,]+)")
 _ENTRY = re.compile(r"ENTRY\s+")
 _NAME = re.compile(r"%?([\w.\-]+)")
-_ASSIGN = re.compile(r"(ROOT\s+)?%?([\w.\-:]+)\s*=\s*")
+_ASSIGN = re.compile(r"(ROOT\s+)?%?([\w.\-]+)\s*=\s*")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\s*(?=\()")
 _ATTRIBUTE = re.compile(r",\s*([\w.\-]+)\s*=\s*")
 _OPERAND = re.compile(r"(?:.*\s)?%?([\w.\-]+)$", re.S)

@@ -50,7 +50,7 @@ def relayout_reason(a: TensorLayout, b: TensorLayout, permutation: tuple[int, ..
     if a.tiles != b.tiles:
         return f"the tiles change from {_tiles(a)} to {_tiles(b)}"
     if a.size_bytes != b.size_bytes:
-        return f"the padding changes: {a.size_bytes} bytes become {b.size_bytes}"
+        return _padding_reason(a, b)
     if a.memory_space != b.memory_space:
         return space_reason(a, b)
     return f"the same dims lie elsewhere under {_tiles(a)}: the tiles fall on other dims"
@@ -128,6 +128,17 @@ def _fastest(layout: TensorLayout) -> int:
 
 def _order(layout: TensorLayout) -> str:
     return "{" + ",".join(map(str, layout.minor_to_major)) + "}"
+
+
+def _padding_reason(a: TensorLayout, b: TensorLayout) -> str:
+    """Sizes differ though order and tiles agree: name the dim that leaves most of its tile empty."""
+    change = f"the padding changes: {a.size_bytes} bytes become {b.size_bytes}"
+    larger, side = (a, "the operand") if a.size_bytes > b.size_bytes else (b, "the result")
+    partial = [(larger.shape[d] / t, d, t) for d in range(larger.rank) if (t := _tile_of(larger, d)) > larger.shape[d]]
+    if not partial:
+        return change
+    _, dim, tile = min(partial)
+    return f"{change}; dim {dim} ({larger.shape[dim]}) of {side} fills part of the tile {tile}"
 
 
 def _cut_reason(a: TensorLayout, b: TensorLayout, group: _Group) -> str:
