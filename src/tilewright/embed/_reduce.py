@@ -70,7 +70,7 @@ def _pack_feature(
     value_base, offset_base, hot, samples, sample_base = feature[0], feature[1], feature[2], feature[3], feature[4]
     first = slice_ * samples
     payload = number * samples_of_slice + sample_base
-    if hot == 1 and offset_base < 0:
+    if hot == 1 and offset_base < 0 and weights.size == 0:
         if pack_single(values, value_base + first, samples, payload, offset, form, keys, n):
             for i in range(samples):
                 of_sample[payload + i] = np.float32(1.0)
