@@ -164,6 +164,29 @@ def test_mini_batches_of_preprocess_do_not_change_the_step():
         np.testing.assert_allclose(tables(other)[name], value, rtol=1e-6, atol=1e-6)
 
 
+def test_features_may_have_batches_of_their_own():
+    plan = model(4, 2, "adagrad")
+    sizes = {"fa": 8, "fb": 16, "fc": 4, "fa2": 12}
+    batch = {name: rows[: sizes[name]] for name, rows in draw(plan, 16, seed=9).items()}
+    grads = {name: g[: sizes[name]] for name, g in gradients(plan, 16).items()}
+    rows = {
+        name: (
+            np.array([v for row in each for v, _ in row], np.int32),
+            np.cumsum([0, *map(len, each)]),
+            np.array([w for row in each for _, w in row], np.float32),
+        )
+        for name, each in batch.items()
+    }
+    host, state = preprocess(rows, plan), fresh(plan)
+    before = dense(tables(state))
+    expected = dense_lookup(before, batch, plan)
+    for name, value in lookup(state, host).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-5)
+    after = trained(before, *dense_gradient(batch, plan, grads), OPTIMIZERS["adagrad"])
+    for name, value in tables(update(state, host, grads)).items():
+        np.testing.assert_allclose(value, after[name], rtol=1e-5, atol=1e-5)
+
+
 def test_update_follows_jax_grad_of_a_dense_reference():
     plan = model(4, 1, SGD(1.0))
     batch = draw(plan, 16, seed=3)
@@ -236,9 +259,11 @@ def test_padding_has_no_effect_even_beside_broken_rows():
     assert np.isnan(np.asarray(after["a"])).any(axis=1).nonzero()[0].tolist() == [2]
 
 
-def test_the_update_is_in_place_when_the_state_is_donated():
+@pytest.mark.parametrize("minibatches", [False, True])
+def test_the_update_is_in_place_when_the_state_is_donated(minibatches):
     plan = stack([Feature("f", Table("t", 40_000, 16, optimizer=Adagrad(0.1)))], Topology(1, 4))
-    host = preprocess({"f": np.arange(64, dtype=np.int32).reshape(64, 1)}, plan)
+    limits = {"t": Limits(8, 8)} if minibatches else None
+    host = preprocess({"f": np.arange(64, dtype=np.int32).reshape(64, 1)}, plan, limits)
     state = fresh(plan)
     step = jax.jit(update, donate_argnums=0)
     compiled = step.lower(state, host, {"f": np.ones((64, 16), np.float32)}).compile()
