@@ -20,6 +20,7 @@ def test_a_real_dump_in_a_terminal(shared):
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0
     assert "1.89 MiB moved by 9 operations" in lines[0]
+    assert lines[1] == "reshape 968 KiB, copy 644 KiB, copy-start 168 KiB, slice 150 KiB, broadcast 8.50 KiB"
     first = next(line for line in lines if line.lstrip().startswith("1 "))
     assert "copy copy.5  models/aot3.py:47" in first
     assert "f32[48,7,50]{0,1,2:T(8,128)S(1)} -> f32[48,7,50]{2,1,0:T(8,128)S(1)}" in done.stdout.decode()

@@ -72,11 +72,12 @@ def _print(found: MovementReport, rankings: list[str], top: int) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from tilewright.hlo._report_faces import summary, to_lines
+    from tilewright.hlo._report_faces import by_operation, summary, to_lines
 
     console = Console()
     width = console.width if console.is_terminal else max(console.width, 100)
-    console.print(Text(summary(found)), soft_wrap=True)
+    for line in filter(None, (summary(found), by_operation(found))):
+        console.print(Text(line), soft_wrap=True)
     for note in found.notes:
         remark(f"note: {note}")
     for ranking in rankings:

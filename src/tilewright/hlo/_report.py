@@ -188,7 +188,7 @@ class _Builder:
     ) -> MovementRow:
         texts = [str(layout) for layout in operands]
         return MovementRow(
-            op=plain_opcode(op.opcode) if self.program.kind == "hlo" else op.opcode,
+            op=op.opcode,
             name=op.name,
             source=self.source(computation.name, op),
             from_layout=texts[0] if len(texts) == 1 else f"({', '.join(texts)})",
@@ -235,7 +235,7 @@ class _Builder:
             if layout is None or not layout.rank:
                 continue
             yield PaddedTensor(
-                *(op.name, plain_opcode(op.opcode), self.source(computation.name, op), str(layout)),
+                *(op.name, op.opcode, self.source(computation.name, op), str(layout)),
                 *(layout.data_bytes, layout.size_bytes, self.path(computation.name)),
             )
 

@@ -27,7 +27,7 @@ from tilewright.render import (
     table,
 )
 
-__all__ = ["to_html", "to_json", "to_lines"]
+__all__ = ["by_operation", "summary", "to_html", "to_json", "to_lines"]
 
 _INDENT = 9
 _MOST_ROWS = 2000
@@ -65,6 +65,12 @@ def summary(report: MovementReport) -> str:
     """One line: the program, whose layouts, what moves."""
     where = f"predicted for {report.target}" if report.predicted else "its own layouts"
     return f"{report.program} ({where}): {_totals(report)}"
+
+
+def by_operation(report: MovementReport) -> str:
+    """Bytes moved by each kind of operation, "" if only one kind moves any."""
+    moved = [f"{op} {bytes_text(count)}" for op, count in report.moved_by_op.items() if count]
+    return ", ".join(moved) if len(moved) > 1 else ""
 
 
 def _totals(report: MovementReport) -> str:

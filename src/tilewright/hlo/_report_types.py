@@ -114,6 +114,7 @@ class MovementReport:
         notes = ["every computation counts once, however often it is called"]
         if self.predicted:
             notes.append(f"layouts are predicted by the rule of {self.target}; the compiler may choose others")
+            notes.append("each operation is counted by itself; a compiler fuses most broadcasts into their users")
         elif not self.tiled:
             notes.append("no shape of this dump carries tiles: bytes are those of linear arrays, without padding")
         if any(row.in_fusion for row in self.rows):
