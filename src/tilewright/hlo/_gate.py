@@ -16,12 +16,11 @@ from dataclasses import asdict, dataclass
 from tilewright.hlo._graph import Block, Operation, walk
 from tilewright.hlo._moves import Cost, bytes_moved, cost, type_text
 from tilewright.hlo._program import Source
-from tilewright.hlo._regions import Region, Trial, collect, splice, take_out
+from tilewright.hlo._regions import Region, Trial, collect, settle, splice, take_out
 from tilewright.hlo._sources import is_library
 from tilewright.hlo.rewrites._base import ELEMENTWISE, Rewrite
 from tilewright.hlo.rewrites._pipeline import fixpoint
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
-from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.targets import Target
 
 __all__ = ["Verdict", "gate"]
@@ -79,7 +78,9 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
     while open_:
         changed = []
         for block in open_:
-            trials = [(r, *_try(r, target, steps)) for r in collect(block) if r.operations not in refused]
+            trials = [
+                (r, *_try(r, target, steps)) for r in collect(block) if _is_new(r) and r.operations not in refused
+            ]
             for region, trial, verdict in sorted(trials, key=lambda each: -each[2].gain):
                 if not verdict.accepted:
                     refused[region.operations] = verdict
@@ -89,15 +90,19 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
                     changed.append(block)
         open_ = list(dict.fromkeys(changed))
         for block in open_:
-            DeadCode().apply(block)
+            settle(block)
     standing = [verdict for region, verdict in refused.items() if _is_worth_telling(region, verdict)]
     return accepted, sorted(standing, key=lambda verdict: -verdict.moved_before)
 
 
+def _is_new(region: Region) -> bool:
+    """Not what a trial left behind: that is in normal form already."""
+    return any(op.handle is not None for op in region.operations)
+
+
 def _is_worth_telling(region: tuple[Operation, ...], verdict: Verdict) -> bool:
-    """Something moves or could be rewritten, and it is the user's program rather than what a rewrite left behind."""
-    still_there = all(op.block is not None for op in region) and any(op.handle is not None for op in region)
-    return still_there and bool(verdict.name or verdict.moved_before)
+    """Still there, and something moves in it or could be rewritten."""
+    return all(op.block is not None for op in region) and bool(verdict.name or verdict.moved_before)
 
 
 def _try(region: Region, target: Target, steps: Sequence[Rewrite]) -> tuple[Trial, Verdict]:

@@ -29,7 +29,15 @@ class Literal:
     @cached_property
     def element(self) -> str | None:
         """The repeated element's text, None where the elements differ."""
-        found = _SPLAT.search(self.handle.get_asm(large_elements_limit=4, print_generic_op_form=True))
+        try:
+            value = self.handle.attributes["value"]
+        except TypeError:  # complex numbers have no attribute class; printing an operation renumbers its function
+            text = self.handle.get_asm(large_elements_limit=4, print_generic_op_form=True)
+        else:
+            if not getattr(value, "is_splat", False):
+                return None
+            text = str(value)
+        found = _SPLAT.search(text)
         return found[1].strip() if found else None
 
     @cached_property

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from tilewright.hlo._dims import only_unit_dims_differ
 from tilewright.hlo._graph import Block, Operation, Value, in_order, replace_value
 from tilewright.hlo.rewrites._base import ELEMENTWISE, is_static
+from tilewright.hlo.rewrites.dead_code import DeadCode
 
-__all__ = ["Region", "Trial", "collect", "splice", "take_out"]
+__all__ = ["Region", "Trial", "collect", "settle", "splice", "take_out"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,9 +219,8 @@ def copy_into(body: Block, op: Operation, operands: list[Value]) -> Value:
 
 
 def splice(region: Region, trial: Trial) -> None:
-    """Put the trial's operations in place of the region's."""
+    """Put the trial's operations in place of the region's; :func:`settle` the block after the last splice."""
     block = region.block
-    *before, last = block.operations
     inside: dict[Value, Value] = dict(zip(trial.body.arguments, trial.inputs))
     *operations, end = trial.body.operations
     for op in operations:
@@ -230,11 +230,17 @@ def splice(region: Region, trial: Trial) -> None:
         op.block = block
     new = [inside.get(value, value) for value in end.operands]
     end.drop()
-    gone = set(region.operations)
     for old, value in zip(trial.outputs, new):
         replace_value(old, value)
-    for op in gone:
+    for op in region.operations:
         op.drop()
-    kept = [op for op in before if op not in gone]
-    block.operations = [*in_order([*kept, *operations]), last]
+    block.operations += operations
     block.changed = True
+
+
+def settle(block: Block) -> None:
+    """After splices: drop what was replaced and nobody uses, and put the rest in order before the terminator."""
+    standing = [op for op in block.operations if op.block is block]
+    last = next(op for op in reversed(standing) if op.handle is not None)
+    block.operations = [*in_order([op for op in standing if op is not last]), last]
+    DeadCode().apply(block)
