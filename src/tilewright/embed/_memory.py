@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tilewright.embed._formulas import backward_stack_bytes, forward_stack_bytes, round8
 from tilewright.embed._tables import Limits, count
 from tilewright.errors import UsageError
-from tilewright.targets import Target, target, target_names
+from tilewright.targets import Target, target_names
+from tilewright.targets import target as find_target
 
 __all__ = ["OPERATIONS", "RULE_VERSION", "SparseMemory", "memory"]
 
@@ -133,7 +134,7 @@ class _Rule:
         return Limits(int(ids[fitting[-1]]), int(unique[fitting[-1]]))
 
 
-def memory(name: str | Target, sparsecores: int, width: int, limits: Limits, op: str = "forward") -> SparseMemory:
+def memory(target: str | Target, sparsecores: int, width: int, limits: Limits, op: str = "forward") -> SparseMemory:
     """Whether one stack of ``width`` floats compiles on ``sparsecores`` SparseCores in all, and what it takes.
 
     ``op`` is ``forward`` or the optimizer of the update: ``sgd``, ``adagrad``, ``adam``. On a chip whose TileSpmem
@@ -147,7 +148,7 @@ def memory(name: str | Target, sparsecores: int, width: int, limits: Limits, op:
     >>> memory("tpu-v5p", 16, 16, Limits(16376, 16376)).compiles
     False
     """
-    chip = target(name)
+    chip = find_target(target)
     sparsecores, width = count(sparsecores, "sparsecores", "memory"), count(width, "width", "memory")
     if op not in OPERATIONS:
         raise UsageError(f"unknown operation {op!r}", where="memory", how=f"one of {', '.join(OPERATIONS)}")
@@ -188,7 +189,7 @@ def _scratchpad(chip: Target) -> tuple[int, int, str]:
         raise UsageError(f"{chip.name} has no SparseCores", where="memory", how=how)
     if chip.sparse.tile_spmem_bytes:
         return chip.sparse.tile_spmem_bytes, chip.sparse.fixed_tile_bytes, ""
-    units = [(t.sparse, t.name) for t in map(target, target_names()) if t.sparse and t.sparse.tile_spmem_bytes]
+    units = [(t.sparse, t.name) for t in map(find_target, target_names()) if t.sparse and t.sparse.tile_spmem_bytes]
     least, name = min(units, key=lambda unit: unit[0].tile_spmem_bytes)
     note = f"TileSpmem of {chip.name} has not been measured: {name}'s {least.tile_spmem_bytes} bytes stand in"
     return least.tile_spmem_bytes, least.fixed_tile_bytes, note
