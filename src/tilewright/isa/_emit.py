@@ -51,10 +51,10 @@ def check(plan: Plan) -> None:
     c = plan.config
     if plan.order not in ("k_outer", "column_outer"):
         raise UsageError(f"order {plan.order!r}", how="k_outer or column_outer")
-    if plan.ka < 1 or plan.kb < 1 or plan.fit == 0:
+    if plan.fit == 0:
         what = f"ka = {plan.ka}, kb = {plan.kb}: a group of {plan.ka * plan.kb} threads out of {c.threads}"
-        raise UsageError(what, how="ka and kb from 1, and ka * kb at most the threads")
-    if not 1 <= plan.columns <= c.threads:
+        raise UsageError(what, how="ka * kb may be as large as the threads")
+    if plan.columns > c.threads:
         raise UsageError(f"columns = {plan.columns} is not within 1..{c.threads} (threads)")
     if c.registers < 300 or c.predicates < 4 or c.uniform_registers < 16 or A_REGISTER + c.a_registers > 280:
         raise UsageError("the kernel needs 300 registers, 4 predicates and 16 uniform registers", where="config")

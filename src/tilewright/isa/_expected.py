@@ -7,6 +7,7 @@ the two can be held against each other.
 from __future__ import annotations
 
 from tilewright.errors import UsageError
+from tilewright.isa._checks import whole
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._counts import Counts
 
@@ -44,16 +45,16 @@ def expected_counts(
     (32, 8192, 65536)
     """
     config = config or MatrixUnitConfig()
-    if min(m, n, k) < 0 or min(ka, kb) < 1:
-        raise UsageError(f"m, n, k = {m}, {n}, {k}, ka, kb = {ka}, {kb}: sizes from 0, ka and kb from 1")
+    m, n, k = whole("m", m), whole("n", n), whole("k", k)
+    ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
     if element_bytes not in (1, 2, 4):
         raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
     rows_per_block = config.threads // (ka * kb)
     loaders = config.loaders or config.threads
     if rows_per_block == 0:
         raise UsageError(f"ka * kb = {ka * kb} is more than {config.threads} threads", how="lower ka or kb")
-    per_mm = min(loaders, ka * PRODUCT_REGISTERS) if columns is None else columns
-    if not 1 <= per_mm <= config.threads:
+    per_mm = min(loaders, ka * PRODUCT_REGISTERS) if columns is None else whole("columns", columns, 1)
+    if per_mm > config.threads:
         raise UsageError(f"columns = {per_mm} is not within 1..{config.threads} (threads)")
     if order not in ("k_outer", "column_outer"):
         raise UsageError(f"order {order!r}", how="k_outer or column_outer")

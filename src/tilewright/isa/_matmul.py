@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.isa._checks import array_of, whole
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._counts import Counts
 from tilewright.isa._emit import ACCUMULATORS, Plan, matmul_program
@@ -88,13 +89,14 @@ def matmul(
     ([[6, 6], [6, 6]], 1)
     """
     config = config or MatrixUnitConfig()
-    a, b = np.asarray(a), np.asarray(b)
+    a, b = array_of("A", a), array_of("B", b)
+    ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
     type_a, type_b = _element_type(a, "A"), _element_type(b, "B")
     if a.shape[1] != b.shape[0]:
         raise UsageError(f"A is {list(a.shape)} and B is {list(b.shape)}", how="columns of A and rows of B must agree")
     written, signs = _type_and_signs(type_a, type_b)
     (m, k), n = a.shape, b.shape[1]
-    per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else columns
+    per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
     plan = Plan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
     program = matmul_program(plan)
     out = np.zeros((m, n), np.int32 if signs else np.float32)

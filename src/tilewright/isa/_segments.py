@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.isa._checks import array_of
 from tilewright.layout import PagedLayout, dtype_name, paged
 
 __all__ = ["ABSENT", "LOADED", "LOADING", "Memory", "PageTable", "Placement", "Segment"]
@@ -80,14 +81,12 @@ class Memory:
         """
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in self._placements:
             raise UsageError(f"a segment cannot be called {name!r}", how="give each its own name of letters and digits")
-        values = np.asarray(array)
+        values = array_of(f"segment {name}", array)
         if dtype_name(values.dtype) not in ELEMENT_TYPES:
             how = f"the machine's types are {', '.join(ELEMENT_TYPES)}"
             raise UsageError(f"segment {name} has elements of type {values.dtype}", how=how)
         if values.ndim == 0 or values.size == 0:
             raise UsageError(f"segment {name} has shape {values.shape}", how="give one dim or more, none of them 0")
-        if not values.dtype.isnative:
-            values = values.astype(values.dtype.newbyteorder("="))
         page, line, order = (None if s is None else tuple(int(n) for n in s) for s in (page, line, order))
         self._placements[name] = Placement(name, values, page, line, order, resident)
         return len(self._placements)
