@@ -96,10 +96,13 @@ def _attribute(op: Operation, name: str) -> Any:
 
 
 def _divide(op: Operation, x: list[Array]) -> Array:
-    if x[0].dtype.kind in "iu":  # towards zero, as StableHLO has it
-        safe = np.where(x[1] == 0, 1, x[1])
-        return np.where(x[1] == 0, -1, np.fix(x[0] / safe)).astype(x[0].dtype)
-    return np.asarray(x[0] / x[1])
+    a, b = x
+    if a.dtype.kind not in "iu":
+        return np.asarray(a / b)
+    safe = np.where(b == 0, 1, b)
+    down = a // safe
+    towards_zero = down + ((a % safe != 0) & ((a < 0) != (b < 0)))  # numpy rounds down, StableHLO towards zero
+    return np.where(b == 0, np.invert(np.zeros_like(a)), towards_zero)
 
 
 def _reduce(op: Operation, x: list[Array]) -> Array:
