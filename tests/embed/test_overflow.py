@@ -46,7 +46,7 @@ def test_an_error_names_stack_source_shard_and_both_numbers():
         preprocess(batch, plan, {"a_b": Limits(2, 2)}, overflow="error")
     assert str(error.value) == (
         "stack 'a_b', source 1, shard 2: 3 ids in one partition, max_ids_per_partition is 2; "
-        "set max_ids_per_partition of 'a_b' to at least 3 (this batch needs 5)"
+        "set max_ids_per_partition of 'a_b' to at least 5, which this batch needs"
     )
     assert (error.value.table, error.value.shard, error.value.observed, error.value.limit) == ("a_b", 2, 3, 2)
     with pytest.raises(LimitError, match="3 distinct ids in one partition, max_unique_ids_per_partition is 2"):

@@ -63,7 +63,7 @@ class Overflow:
         kind = 0 if over[stack, 0, source, shard] else 1
         observed, limit = int(self.counts[stack, kind, source, shard]), int(self.limits[stack, kind])
         need = int(self.counts[stack, kind].max())
-        return self._limit_error(stack, source, shard, kind, observed, limit, f"this batch needs {need}")
+        return self._limit_error(stack, source, shard, kind, observed, limit, f"{need}, which this batch needs")
 
     def _limit_error(
         self, stack: int, source: int, shard: int, kind: int, observed: int, limit: int, advice: str
@@ -77,7 +77,7 @@ class Overflow:
             observed=observed,
             limit=limit,
             where=f"stack {name!r}, source {self.first_source + source}, shard {shard}",
-            how=f"set {knob} of {name!r} to at least {observed} ({advice})",
+            how=f"set {knob} of {name!r} to at least {advice}",
         )
 
     def _gather(self, stack: int, source: int) -> tuple[Entries, Longs]:
@@ -105,7 +105,8 @@ class Overflow:
             if lone[0] >= 0 and not allow_id_dropping:
                 kind = 0 if lone[1] > self.limits[stack, 0] else 1
                 observed, limit = int(lone[1 + kind]), int(self.limits[stack, kind])
-                advice = "they share one hash bucket, which mini-batches cannot cut; or pass allow_id_dropping=True"
+                why = "they share one hash bucket, which mini-batches cannot cut"
+                advice = f"{observed} ({why}), or pass allow_id_dropping=True"
                 raise self._limit_error(stack, source, int(lone[0]), kind, observed, limit, advice)
         return bits
 
