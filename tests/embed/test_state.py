@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from tests.embed.slow_batch import place
 from tilewright.embed import SGD, Adagrad, Feature, Table, Topology, from_tables, init, stack, tables
@@ -34,18 +35,19 @@ def test_every_row_lies_where_the_specification_says(sizes, chips, sparsecores, 
     )
     values = {f"t{i}": np.arange(v * w, dtype=np.float32).reshape(v, w) + 1000 * i for i, (v, w) in enumerate(sizes)}
     state = from_tables(plan, values)
-    used = {name: np.zeros(stacked.shape, bool) for name, stacked in state.stacks.items()}
+    held = {name: np.asarray(stacked) for name, stacked in state.stacks.items()}
+    used = {name: np.zeros(stacked.shape, bool) for name, stacked in held.items()}
     for name, table in plan.tables.items():
         for row in range(table.table.vocab):
             shard, local = place(table, row)
             at = (shard, local, slice(table.table.width))
-            assert np.array_equal(np.asarray(state.stacks[table.stack][at]), values[name][row])
+            assert np.array_equal(held[table.stack][at], values[name][row])
             assert not used[table.stack][at].any()
             used[table.stack][at] = True
-    for name, stacked in state.stacks.items():
+    for name, stacked in held.items():
         shards = plan.topology.sparsecores
         assert stacked.shape == (shards, plan.stacks[name].rows_per_shard, plan.stacks[name].padded_width)
-        assert not np.asarray(stacked)[~used[name]].any(), "padding is zero"
+        assert not stacked[~used[name]].any(), "padding is zero"
     for name, value in tables(state).items():
         assert np.array_equal(value, values[name])
 
@@ -83,6 +85,14 @@ def test_a_new_state_is_the_same_model_on_any_topology():
     assert not np.array_equal(tables(small)["a"], tables(init(one_to_one(a, b), jax.random.key(4)))["a"])
     assert np.array_equal(tables(small, "accumulator")["b"], np.full((20, 16), 0.25, np.float32))
     assert int(small.step) == 0
+
+
+def test_new_rows_are_truncated_normal_and_independent():
+    value = np.asarray(tables(init(one_to_one(Table("a", 4000, 16)), jax.random.key(1)))["a"], np.float64) * 4
+    kept = stats.truncnorm(-2, 2)
+    assert stats.kstest(value.ravel(), kept.cdf).pvalue > 1e-3
+    for left, right in ((value[1:], value[:-1]), (value[:, 1:], value[:, :-1]), (value[::2], value[1::2])):
+        assert abs(np.corrcoef(left.ravel(), right.ravel())[0, 1]) < 0.02
 
 
 def test_a_table_may_bring_its_initializer():
