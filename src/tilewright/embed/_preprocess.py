@@ -93,29 +93,18 @@ def preprocess(
     minibatch_layout = limits is not None and overflow == "minibatch"
     buffers = Buffers.allocate(stacking, len(slices.sources), np.array(agreed.max_ids, np.int64), minibatch_layout)
     required = round8(counts[:, 0]).sum(axis=2)
-    dropped = np.zeros((len(counts), slices.shards), np.int64)
     if exceeded or len(starts) > 1:
         dropped = over.write(buffers, starts, drop_order == "lowest", threads)
     else:
+        dropped = np.zeros((len(counts), slices.shards), np.int64)
         buffers.write(made, required, threads)
-    pointers, rows, samples, gains = buffers.views()
     stats = {
         name: StackStats(c[0].max(axis=0), c[1].max(axis=0), r, d)
         for name, c, r, d in zip(stacking.stacks, counts, required, dropped)
     }
-    return HostBatch(
-        stacking,
-        sizes,
-        slices.sources,
-        len(starts),
-        minibatch_layout,
-        agreed.split_bits,
-        pointers,
-        rows,
-        samples,
-        gains,
-        stats,
-    )
+    cut = (len(starts), minibatch_layout, agreed.split_bits)
+    pointers, rows, samples, gains = buffers.views()
+    return HostBatch(stacking, sizes, slices.sources, *cut, pointers, rows, samples, gains, stats)
 
 
 def _check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:

@@ -53,6 +53,8 @@ class Slices:
 class Tally:
     """What kernel 1 made; tables stand stack by stack, in their order inside it.
 
+    ``entries`` are the calling thread's working buffers: its next tally overwrites them.
+
     ``entries`` rows (in the stack), samples, gains; ``bases`` int64[tables, sources]: where each run begins;
     ``counts`` int32[tables, 2, sources, S]: entries, distinct ids; ``first_table`` int64[stacks + 1].
     """
