@@ -137,6 +137,9 @@ def test_floats_that_json_has_no_number_for(run, tmp_path):
         (("matmul", *SIZES, "--set", "disjoint_sets=true"), 3, "disjoint_sets"),
         (("matmul", *SIZES, "-o", "x.svg"), 2, "no writer for x.svg"),
         (("matmul", "--m", "-1", "--n", "1", "--k", "1"), 2, "--m"),
+        (("matmul", "--m", "100000", "--n", "100000", "--k", "1"), 2, "more than"),
+        (("matmul", *SIZES, "--set", "threads=99999999"), 2, "too many to simulate"),
+        (("matmul", *SIZES, "--set", "l2_bytes=9999999999999999999"), 2, "no room"),
         (("asm", "nowhere.tasm"), 2, "cannot read it"),
         (("run", "nowhere.tasm"), 2, "cannot read it"),
     ],
@@ -149,7 +152,15 @@ def test_bad_input_is_one_line(run, words, code, reason):
 
 
 @pytest.mark.parametrize(
-    "words", [("--tensor", "A"), ("--tensor", "A=none.npy"), ("--zeros", "A=f99[2]"), ("--save", "Q=q.npy")]
+    "words",
+    [
+        ("--tensor", "A"),
+        ("--tensor", "A=none.npy"),
+        ("--zeros", "A=f99[2]"),
+        ("--iota", "A=s8[99999999999]"),
+        ("--zeros", "A=f64[2]"),
+        ("--save", "Q=q.npy"),
+    ],
 )
 def test_bad_tensors_are_one_line(run, tmp_path, words):
     (tmp_path / "p.tasm").write_text("halt")

@@ -23,7 +23,8 @@ def test_python_examples():
 
 def test_commands_print_what_the_page_shows(monkeypatch, capsys):
     blocks = re.findall(r"```console\n\$ \./run tilewright ([^\n]*)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert blocks
+    assert len(blocks) == 2
+    monkeypatch.chdir(ROOT)
     for command, shown in blocks:
         monkeypatch.setattr(sys, "argv", ["tilewright", *command.split()])
         try:

@@ -313,6 +313,8 @@ def test_every_reading_has_a_field_and_refuses_what_is_not_performed(name):
         {"loaders": 300},
         {"a_bytes": 12},
         {"line_bytes": 48},
+        {"line_bytes": 1 << 40},
+        {"threads": 1 << 30},
         {"l1_bytes": 32},
         {"l1_ways": 3},
         {"acc_window": (4, 999)},

@@ -62,6 +62,12 @@ def test_lru_sets_with_retained_lines(touches, shape, bypass):
     assert sorted(np.flatnonzero(fast.slot_of >= 0)) == sorted(here)
 
 
+def test_a_cache_larger_than_memory_holds_all_of_it():
+    for ways in (0, 4, 1 << 40):
+        cache = Cache.of(10, 1 << 40, ways).arrays()
+        assert [lru_touch(cache, line, True) for line in (*range(10), *range(10))] == [1] * 10 + [0] * 10
+
+
 def test_forgotten_lines_are_the_first_victims():
     cache = Cache.of(16, 4, 0).arrays()
     touch_lines(np.array([0, 1, 1, 2, 3]), True, cache, cache)

@@ -24,6 +24,7 @@ _Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
 ]
+_MOST = 1 << 27
 _Size = typer.Option(min=0, help="Rows of A (m), columns of B (n), depth (k).")
 
 
@@ -89,7 +90,7 @@ def _matmul(
     transpose_b: Annotated[bool, typer.Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
     order: Annotated[str, typer.Option(help="k_outer or column_outer.")] = "k_outer",
     columns: Annotated[int | None, typer.Option(help="Columns per instruction.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the random matrices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random matrices.")] = 0,
     settings: _Set = None,
     listing: Annotated[bool, typer.Option("--listing", help="Print the program too.")] = False,
     out: Annotated[
@@ -103,6 +104,8 @@ def _matmul(
 
     suffix = _suffix(out)
     config = _config(settings)
+    if max(m * n, m * k, n * k) > _MOST:
+        raise UsageError(f"a matrix of more than {_MOST} elements", how="this machine is simulated; give smaller sizes")
     a, b = _random((m, k), dtype, seed), _random((k, n), dtype_b or dtype, seed + 1)
     how: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     expected = expected_counts(m, n, k, config=config, element_bytes=a.dtype.itemsize, **how)
@@ -225,10 +228,24 @@ def _pair(text: str, option: str, what: str) -> tuple[str, str]:
     return name, value
 
 
-def _tensors(files: Sequence[str], zeros: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+def _array(text: str, option: str, count_up: bool) -> np.ndarray[Any, Any]:
+    """An array of the shape and type of ``text``, as s32[4,4]: zeros, or 0, 1, 2, ..."""
     import numpy as np
 
     from tilewright.layout import TensorLayout, parse
+
+    layout = parse(text)
+    if not isinstance(layout, TensorLayout):
+        raise UsageError(f"{text} is a tuple", where=option)
+    if layout.num_elements > _MOST:
+        raise UsageError(f"{text} has more than {_MOST} elements", where=option)
+    if count_up:
+        return np.arange(layout.num_elements).astype(layout.numpy_dtype).reshape(layout.shape)
+    return np.zeros(layout.shape, layout.numpy_dtype)
+
+
+def _tensors(files: Sequence[str], iota: Sequence[str], zeros: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+    import numpy as np
 
     found: dict[str, np.ndarray[Any, Any]] = {}
     for each in files:
@@ -237,12 +254,10 @@ def _tensors(files: Sequence[str], zeros: Sequence[str]) -> dict[str, np.ndarray
             found[name] = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read the array: {error}", where=path) from None
-    for each in zeros:
-        name, text = _pair(each, "--zeros", "s32[4,4]")
-        layout = parse(text)
-        if not isinstance(layout, TensorLayout):
-            raise UsageError(f"{text} is a tuple", where="--zeros")
-        found[name] = np.zeros(layout.shape, layout.numpy_dtype)
+    for option, given in (("--iota", iota), ("--zeros", zeros)):
+        for each in given:
+            name, text = _pair(each, option, "s32[4,4]")
+            found[name] = _array(text, option, option == "--iota")
     return found
 
 
@@ -250,6 +265,9 @@ def _run(
     file: _File,
     tensor: Annotated[
         list[str] | None, typer.Option("--tensor", metavar="NAME=FILE.npy", help="A tensor the program calls $NAME.")
+    ] = None,
+    iota: Annotated[
+        list[str] | None, typer.Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")
     ] = None,
     zeros: Annotated[
         list[str] | None,
@@ -266,7 +284,7 @@ def _run(
 
     config = _config(settings)
     program = assemble(read_text(file), config)
-    memory = _tensors(tensor or (), zeros or ())
+    memory = _tensors(tensor or (), iota or (), zeros or ())
     with progress(file) as bar:
         result = MatrixUnit(config).run(program, memory, watch=_watch(bar, 0))
     for each in save or ():
@@ -310,8 +328,9 @@ def _plain(array: np.ndarray[Any, Any]) -> Any:
 
     if array.dtype.kind in "iu":
         return array.tolist()
-    wide = array.astype(np.float64)
-    return np.where(np.isfinite(wide), wide.astype(object), None).tolist()
+    plain = array.astype(np.float64).astype(object)
+    plain[~np.isfinite(array.astype(np.float64))] = None
+    return plain.tolist()
 
 
 def _reference() -> None:

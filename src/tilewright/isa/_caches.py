@@ -37,7 +37,9 @@ class Cache:
     @classmethod
     def of(cls, lines: int, capacity: int, ways: int) -> Cache:
         """An empty cache of ``capacity`` lines for a memory of ``lines``; ``ways`` 0: fully associative."""
-        sets = capacity // ways if ways else 1
+        # Neither more sets nor more ways than lines can ever be used.
+        sets = max(1, min(capacity // ways, lines)) if ways else 1
+        capacity = sets * min(ways or capacity, max(1, lines))
         slot_of, line_of, before, after = (np.full(n, -1, np.int32) for n in (lines, capacity, capacity, capacity))
         ends = np.full((sets, 2, 2), -1, np.int32)
         return cls(slot_of, line_of, before, after, np.zeros(capacity, np.int8), ends, np.zeros(sets, np.int32))

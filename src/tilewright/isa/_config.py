@@ -118,8 +118,11 @@ class MatrixUnitConfig:
             raise UsageError(f"loaders = {self.loaders} is not within 1..{self.threads} (threads)", where="config")
         if self.a_bytes % 8 or not 8 <= self.a_bytes <= 64:
             raise UsageError(f"a_bytes = {self.a_bytes} is not 8, 16, ... 64", where="config")
-        if self.line_bytes < 4 or self.line_bytes & (self.line_bytes - 1):
-            raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two of at least 4", where="config")
+        if not 4 <= self.line_bytes <= 4096 or self.line_bytes & (self.line_bytes - 1):
+            raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two from 4 to 4096", where="config")
+        if self.threads * (self.registers + self.predicates) > 1 << 28:
+            what = f"{self.threads} threads of {self.registers} registers and {self.predicates} predicates"
+            raise UsageError(f"{what} are too many to simulate", where="config")
         for level in ("l1", "l2"):
             self._check_cache(level)
         if self.acc_window is not None and not 0 <= self.acc_window[0] <= self.acc_window[1] <= self.registers:

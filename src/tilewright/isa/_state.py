@@ -99,8 +99,9 @@ def start_state(config: MatrixUnitConfig, memory: Memory, tracing: bool = False)
     l2_lines = config.l2_bytes // config.line_bytes
     try:
         store = np.zeros(home + l2_lines * config.line_bytes, np.uint8)
-    except MemoryError:
-        raise UsageError(f"no room for {home} bytes of device memory", how="give smaller tensors") from None
+    except (MemoryError, ValueError):  # ValueError: more than an address can count
+        what = f"no room for {home} bytes of device memory and {config.l2_bytes} of L2"
+        raise UsageError(what, how="give smaller tensors, or a smaller l2_bytes") from None
     for segment, place in zip(segments.values(), memory, strict=True):
         packed = segment.map.pack(place.array).view(np.uint8)
         store[segment.home : segment.home + segment.total_bytes] = packed
