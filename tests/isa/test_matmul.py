@@ -316,3 +316,14 @@ def test_foreign_byte_order_and_strides_are_values_all_the_same():
     rng = np.random.default_rng(8)
     a, b = integers(rng, (9, 20), "int16").astype(">i2"), integers(rng, (40, 21), "int16")[::2]
     assert (matmul(a, b).value == modulo(a, b)).all()
+
+
+def test_more_columns_than_registers_in_a_small_file():
+    config = MatrixUnitConfig(threads=1024, registers=300)
+    result = matmul(np.ones((3, 8), np.int8), np.ones((8, 1024), np.int8), config=config, columns=1024)
+    assert len(result.errors) == 768
+    assert (result.value[:, :256] == 8).all()
+    assert (
+        result.cycles
+        == matmul(np.ones((3, 8), np.int8), np.ones((8, 1024), np.int8), config=config, columns=1024).cycles
+    )

@@ -1,0 +1,129 @@
+"""Who does what in an ``mm``: loaders and columns, row groups, product registers, element types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa._alu import number, threads_on
+from tilewright.isa._memory import offset_registers
+from tilewright.isa._program import Address, Instruction
+from tilewright.isa._segments import Segment
+from tilewright.isa._state import MachineState
+
+__all__ = ["Roles", "assign_roles", "columns_of"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who does what in one ``mm``.
+
+    ``type_a``, ``type_b``: element types; ``a``, ``first``: registers of A and of the first product.
+    ``groups``: (active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum).
+    ``on``: columns that take part; ``refused``: columns whose product register is out of range. ``part``, ``index``: qa
+    and i of every column; ``sequence``: the columns that take part, in the order of their steps.
+    """
+
+    segment: Segment
+    address: Address
+    a: int
+    first: int
+    type_a: str
+    type_b: str
+    groups: tuple[int, int, int, int, int, int, int]
+    on: Array
+    refused: Array
+    part: Array
+    index: Array
+    sequence: Array
+
+    @property
+    def columns(self) -> int:
+        """n, the columns of the instruction."""
+        return len(self.on)
+
+    @property
+    def local(self) -> int:
+        """c, the columns of a part."""
+        return -(-self.columns // self.groups[1])
+
+    @property
+    def padded(self) -> int:
+        """The columns rounded up to ka equal parts."""
+        return self.groups[1] * self.local
+
+    @property
+    def steps(self) -> int:
+        """Math issues: values i with a column that takes part."""
+        at = self.index[self.sequence]
+        return int(np.count_nonzero(at[1:] != at[:-1])) + 1 if len(at) else 0
+
+
+def _types(segment: Segment, instruction: Instruction) -> tuple[str, str] | None:
+    """Element types of A and B, or None where TYPE does not fit the segment."""
+    own, written = segment.dtype, instruction.type
+    signs = instruction.suffix("a"), instruction.suffix("b")
+    if written is not None and not written.isdigit():
+        return (written, written) if own == written else None
+    if own[0] not in "su":  # a float segment: TYPE is absent, and no sign is
+        return (own, own) if written is None and signs == (None, None) else None
+    width = own[1:]
+    if written is not None and written != width:
+        return None
+    return f"{signs[0] or own[0]}{width}", f"{signs[1] or own[0]}{width}"
+
+
+@lru_cache(maxsize=256)
+def columns_of(ka_split: str, n: int, ka: int) -> tuple[Array, Array, Array]:
+    """qa and i of every column, and the columns in the order of their steps (part by part in a step)."""
+    j, c = np.arange(n), -(-n // ka)
+    part, index = (j % ka, j // ka) if ka_split == "interleaved" else (j // c, j % c)
+    return part, index, np.lexsort((part, index))
+
+
+def _window(state: MachineState, first: int, sources: list[int]) -> tuple[int, int]:
+    """The registers products may lie in."""
+    if state.config.acc_window is not None:
+        return state.config.acc_window
+    return first, min([state.config.registers, *(s for s in sources if s >= first)])
+
+
+def assign_roles(state: MachineState, instruction: Instruction) -> Roles | str:
+    """Resolve operands, or say which kind of error keeps the whole instruction from running."""
+    c = state.config
+    address = instruction.operands[1]
+    assert isinstance(address, Address)
+    first, a = number(instruction.operands[0]), number(instruction.operands[2])
+    ka, kb = (int(instruction.suffix(key) or 1) for key in ("ka", "kb"))
+    segment = state.segment(address.segment)
+    if segment is None:
+        return "unknown_segment"
+    if ka * kb > c.threads:
+        return "group_too_large"
+    offsets = offset_registers(state, segment)
+    if a + c.a_registers > c.registers or address.offset + offsets > c.registers:
+        return "operand_out_of_range"
+    types = _types(segment, instruction)
+    if types is None or int(instruction.suffix("t") or 0) >= len(segment.sizes):
+        return "type_mismatch"
+    sources = [*range(a, a + c.a_registers), *range(address.offset, address.offset + offsets)]
+    low, high = _window(state, first, sources)
+    part, index, order = columns_of(c.ka_split, state.columns, ka)
+    on = np.ones(state.columns, bool) if c.pred_scope == "compute" else threads_on(state, instruction)[: state.columns]
+    fits = (first + index >= low) & (first + index < high)
+    taken = on & fits
+    sequence = order if taken.all() else order[taken[order]]
+    groups = _groups(state, ka, kb)
+    return Roles(segment, address, a, first, *types, groups, taken, on & ~fits, part, index, sequence)
+
+
+def _groups(state: MachineState, ka: int, kb: int) -> tuple[int, int, int, int, int, int, int]:
+    """(active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum)."""
+    c, fit = state.config, state.config.threads // (ka * kb)
+    strides = (1, kb * fit, fit) if c.group_order == "strided" else (ka * kb, kb, 1)
+    return fit if state.rows is None else min(fit, state.rows), ka, kb, *strides, kb - 1 if c.kb_acc == "last" else 0
