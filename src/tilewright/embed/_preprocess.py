@@ -99,8 +99,8 @@ def preprocess(
         dropped = np.zeros((len(counts), slices.shards), np.int64)
         buffers.write(made, required, threads)
     stats = {
-        name: StackStats(c[0].max(axis=0), c[1].max(axis=0), r, d)
-        for name, c, r, d in zip(stacking.stacks, counts, required, dropped)
+        name: StackStats(ids, unique, slots, gone)
+        for name, (ids, unique), slots, gone in zip(stacking.stacks, counts.max(axis=2), required, dropped)
     }
     cut = (len(starts), minibatch_layout, agreed.split_bits)
     pointers, rows, samples, gains = buffers.views()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import pairwise
-from typing import TypeAlias
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,11 +19,13 @@ from tilewright.errors import UsageError
 
 __all__ = ["BAD_IDS", "Slices", "Tally", "tally"]
 
-Arguments: TypeAlias = tuple[Ids, Longs, Floats, Longs, tuple[int, ...]]
+Arguments: TypeAlias = tuple[Ids, Longs, Floats, tuple[int, ...]]
 
-Call: TypeAlias = tuple[Arguments, tuple[int, int], Longs, Entries, Ints]
+Call: TypeAlias = tuple[Arguments, Longs, tuple[int, int], Longs, Ints]
 
 BAD_IDS = ("error", "clip", "drop")
+_NO_OFFSETS = np.empty(0, np.int64)
+_NO_WEIGHTS = np.empty(0, np.float32)
 _GROUP = 2048
 """Ids that are sorted together: enough to pay for the counters of the sort, few enough for the first-level cache."""
 _SMALL = 20_000
@@ -78,9 +80,16 @@ class _TableJob:
     numbers: tuple[int, ...]
 
 
-@lru_cache(maxsize=64)
 def _static(stacking: Stacking) -> tuple[tuple[_TableJob, ...], Longs]:
-    """Jobs of all tables, stack by stack, and the first job of every stack."""
+    """Jobs of all tables, stack by stack, and the first job of every stack; kept with the plan."""
+    held: dict[str, Any] = stacking.__dict__
+    if "_jobs" not in held:
+        held["_jobs"] = _jobs(stacking)
+    made: tuple[tuple[_TableJob, ...], Longs] = held["_jobs"]
+    return made
+
+
+def _jobs(stacking: Stacking) -> tuple[tuple[_TableJob, ...], Longs]:
     jobs = []
     for stack in stacking.groups:
         for table in stack.tables:
@@ -131,13 +140,12 @@ def tally(
     groups = _groups(jobs, sizes)
     widths = {s.name: sum(slices.each(inputs[f.name]) for f in s.features) for s in stacking.groups}
     samples = [widths[job.placement.stack] for job in jobs]
-    calls = [
-        (_arguments(job, inputs, offsets, slices, BAD_IDS.index(bad_ids)), (g, w), bases[t], entries, counts[t])
-        for t, (job, g, w) in enumerate(zip(jobs, groups, samples))
-    ]
+    rows = _feature_rows(jobs, inputs, offsets, slices)
+    arguments = [_arguments(job, [inputs[f.name] for f in job.features], BAD_IDS.index(bad_ids)) for job in jobs]
+    calls = list(zip(arguments, rows, zip(groups, samples), bases, counts))
     need = max(int(n) * g for n, g in zip(sizes.max(axis=1), groups)), max(w * g for w, g in zip(samples, groups))
     parts = _parts(len(jobs), len(slices.sources), threads if total > _SMALL else 1)
-    runs = [partial(_run, calls, tables, part, slices.first, need) for tables, part in parts]
+    runs = [partial(_run, calls, entries, tables, part, slices.first, need) for tables, part in parts]
     if any(run_all(runs, threads)):
         raise _complaint(stacking, inputs, slices)
     return Tally(entries, bases, counts, first_table)
@@ -160,39 +168,57 @@ def _parts(tables: int, sources: int, threads: int) -> list[tuple[range, tuple[i
     return [(range(r, tables, rows), cut) for cut in pairwise(cuts) for r in range(rows)]
 
 
-def _arguments(
-    job: _TableJob, inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices, bad_ids: int
-) -> Arguments:
-    """Kernel 1's values, offsets, weights, features and table; features of one table are joined."""
-    given = [inputs[f.name] for f in job.features]
+def _feature_rows(
+    jobs: tuple[_TableJob, ...], inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices
+) -> list[Longs]:
+    """Kernel 1's ``features`` of every table."""
     rows = []
-    value_base = offset_base = 0
-    for feature, ragged in zip(job.features, given):
-        sparse = ragged.offsets is not None
-        samples = slices.each(ragged)
-        rows.append((value_base, offset_base if sparse else -1, ragged.hot, samples, offsets[feature.name]))
-        value_base += ragged.values.size
-        offset_base += ragged.batch_size + 1 if sparse else 0
-    values = given[0].values if len(given) == 1 else np.concatenate([r.values for r in given])
-    at = [r.offsets for r in given if r.offsets is not None]
-    joined = at[0] if len(at) == 1 else np.concatenate([np.empty(0, np.int64), *at])
-    weights = np.empty(0, np.float32)
-    if any(r.weights is not None for r in given):
-        weights = np.concatenate(
-            [np.ones(r.values.size, np.float32) if r.weights is None else r.weights for r in given]
-        )
+    for job in jobs:
+        value_base = offset_base = 0
+        for feature in job.features:
+            ragged = inputs[feature.name]
+            sparse = ragged.offsets is not None
+            at = offset_base if sparse else -1
+            rows.append((value_base, at, ragged.hot, slices.each(ragged), offsets[feature.name]))
+            value_base += ragged.values.size
+            offset_base += ragged.batch_size + 1 if sparse else 0
+    table = np.array(rows, np.int64)
+    ends = list(accumulate(len(job.features) for job in jobs))
+    return [table[b:e] for b, e in pairwise([0, *ends])]
+
+
+def _arguments(job: _TableJob, given: list[Ragged], bad_ids: int) -> Arguments:
+    """Kernel 1's values, offsets, weights and table; features of one table are joined."""
     numbers = (*job.numbers[:7], bad_ids, *job.numbers[7:])
-    return values, joined, weights, np.array(rows, np.int64), numbers
+    first = given[0]
+    if len(given) == 1:
+        return (
+            first.values,
+            _NO_OFFSETS if first.offsets is None else first.offsets,
+            _NO_WEIGHTS if first.weights is None else first.weights,
+            numbers,
+        )
+    values = np.concatenate([r.values for r in given])
+    offsets = np.concatenate([_NO_OFFSETS if r.offsets is None else r.offsets for r in given])
+    weights = _NO_WEIGHTS
+    if any(r.weights is not None for r in given):
+        ones = [np.ones(r.values.size, np.float32) if r.weights is None else r.weights for r in given]
+        weights = np.concatenate(ones)
+    return values, offsets, weights, numbers
 
 
-def _run(calls: list[Call], tables: range, part: tuple[int, int], first: int, need: tuple[int, int]) -> int:
+def _run(
+    calls: list[Call], entries: Entries, tables: range, part: tuple[int, int], first: int, need: tuple[int, int]
+) -> int:
     """Kernel 1 for some tables and sources, in this thread's scratch; not 0 if one of them found something bad."""
     from tilewright.embed._reduce import reduce_table, scratch
 
     room = scratch(*need)
     for t in tables:
-        arguments, (group, samples), bases, entries, counts = calls[t]
-        status = reduce_table(*arguments, (*part, first), group, samples, bases, entries, counts, room)
+        (values, offsets, weights, numbers), rows, (group, samples), bases, counts = calls[t]
+        status = reduce_table(
+            values, offsets, weights, rows, numbers, (*part, first), group, samples, bases, entries, counts, room
+        )
         if status:
             return int(status)
     return 0
