@@ -323,7 +323,5 @@ def test_more_columns_than_registers_in_a_small_file():
     result = matmul(np.ones((3, 8), np.int8), np.ones((8, 1024), np.int8), config=config, columns=1024)
     assert len(result.errors) == 768
     assert (result.value[:, :256] == 8).all()
-    assert (
-        result.cycles
-        == matmul(np.ones((3, 8), np.int8), np.ones((8, 1024), np.int8), config=config, columns=1024).cycles
-    )
+    tensors = {"A": np.ones((3, 8), np.int8), "B": np.ones((1024, 8), np.int8), "C": result.value}
+    assert len(MatrixUnit(config).run(result.program, tensors).state.clock.tokens) == 300 + 64 + 8
