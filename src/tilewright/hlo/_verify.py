@@ -9,13 +9,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo._execute import flat_callable
 from tilewright.hlo._graph import Block, Value
 from tilewright.hlo._ir import parse_module
 from tilewright.hlo._program import Program
 from tilewright.hlo._read import read_functions
 from tilewright.hlo._reference import evaluate, own_dtype
+from tilewright.hlo._widen import run_widened
 from tilewright.hlo.rewrites.inline import Inline
 
 __all__ = ["Verification", "verify"]
@@ -30,7 +31,7 @@ class Verification:
     ``bit_equal``         every output is equal bit for bit (NaN equals NaN)
     ``error_before``      the original's largest distance from the float64 reference, in the same units, or None
     ``error_after``       the rewritten program's
-    ``reference``         why there is no reference, "" where there is one
+    ``reference``         ``numpy``, ``XLA in float64``, or ``none: `` and why
     ``ok``                integers agree; floats agree to rounding, and the error has not grown beyond it
     ====================  ==========================================================================================
     """
@@ -48,9 +49,9 @@ def verify(
 ) -> Verification:
     """Run both StableHLO programs on the same arguments (default: random ones) under jit and compare.
 
-    ``arguments`` are the flat arrays the program's ``main`` takes. The two must take and give the same types. Where
-    numpy can evaluate the original (elementwise operations, reductions, data movement), both are measured against it in
-    float64, because XLA's own CPU backend may be wrong under jit.
+    ``arguments`` are the flat arrays the program's ``main`` takes. The two must take and give the same types. Both
+    are measured against the original in float64: evaluated by numpy where it knows every operation (elementwise ones,
+    reductions, data movement), as XLA's own CPU backend may be wrong under jit; else by XLA.
     """
     import jax
 
@@ -66,8 +67,8 @@ def verify(
         [np.asarray(out) for out in jax.jit(flat_callable(p.text, inputs, outputs))(*given)]
         for p in (original, rewritten)
     ]
-    reference, why = _reference(before, given)
-    return _compare(results[0], results[1], reference, why)
+    reference, kind = _reference(original.text, before, given, outputs)
+    return _compare(results[0], results[1], reference, kind)
 
 
 def _main(program: Program) -> Block:
@@ -101,22 +102,31 @@ def _random(value: Value, rng: np.random.Generator) -> np.ndarray[Any, Any]:
     return rng.normal(size=value.shape).astype(dtype)
 
 
-def _reference(body: Block, given: Sequence[Any]) -> tuple[list[np.ndarray[Any, Any]] | None, str]:
+def _reference(
+    text: str, body: Block, given: Sequence[Any], outputs: Sequence[Any]
+) -> tuple[list[np.ndarray[Any, Any]] | None, str]:
+    """The original's results in float64, and who computed them."""
     try:
-        return evaluate(body, given), ""
+        return evaluate(body, given), "numpy"
     except UnsupportedError as error:
-        return None, str(error)
+        unknown = str(error)
+    try:
+        return run_widened(text, given, outputs), "XLA in float64"
+    except TilewrightError as error:
+        return None, f"none: {unknown}; {error}"
 
 
-def _compare(before: list[Any], after: list[Any], reference: list[Any] | None, why: str) -> Verification:
+def _compare(before: list[Any], after: list[Any], reference: list[Any] | None, kind: str) -> Verification:
     difference = max((_distance(a, b) for a, b in zip(before, after)), default=0.0)
     exact = all(_same(a, b) for a, b in zip(before, after))
     if reference is None:
         sound = all(_distance(a, b) <= _tolerance(a) for a, b in zip(before, after))
-        return Verification(difference, exact, None, None, why, exact or sound)
+        return Verification(difference, exact, None, None, kind, exact or sound)
     errors = [[_distance(r, out) for r, out in zip(reference, outs)] for outs in (before, after)]
     sound = all(new <= max(2 * old, _tolerance(a)) for old, new, a in zip(*errors, before))
-    return Verification(difference, exact, max(errors[0], default=0.0), max(errors[1], default=0.0), "", exact or sound)
+    return Verification(
+        difference, exact, max(errors[0], default=0.0), max(errors[1], default=0.0), kind, exact or sound
+    )
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -1,0 +1,22 @@
+"""docs/optimize.md prints what it says it prints."""
+
+from __future__ import annotations
+
+import re
+
+
+def test_the_tutorial(root, tmp_path, monkeypatch, capsys):
+    text = (root / "docs" / "optimize.md").read_text()
+    first, second = re.findall(r"```python\n(.*?)```", text, re.S)
+    promised = re.search(r"`python norm.py` prints\n\n((?:    .*\n)+)", text)[1]
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(first, "norm.py", "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    wanted = [line[4:] for line in promised.splitlines()]
+    assert printed[:3] == wanted[:3]
+    assert re.sub(r"[\d.e-]+", "", printed[3]) == re.sub(r"[\d.e-]+", "", wanted[3])
+    exec(compile(second, "step.py", "exec"), names)
+    assert names["gradient"].shape == (256, 27, 32)
+    assert names["batched"].shape == (4, 64, 27, 32)
+    assert "rewritten: f32[256,27,4,8]" in capsys.readouterr().out
