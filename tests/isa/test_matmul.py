@@ -45,6 +45,7 @@ machines = st.fixed_dictionaries(
         "group_order": st.sampled_from(["consecutive", "strided"]),
         "line_bytes": st.sampled_from([16, 64]),
         "a_bytes": st.sampled_from([8, 8, 16]),
+        "columns_per_step": st.sampled_from([1, 1, 3]),
     }
 )
 
@@ -325,3 +326,16 @@ def test_more_columns_than_registers_in_a_small_file():
     assert (result.value[:, :256] == 8).all()
     tensors = {"A": np.ones((3, 8), np.int8), "B": np.ones((1024, 8), np.int8), "C": result.value}
     assert len(MatrixUnit(config).run(result.program, tensors).state.clock.tokens) == 300 + 64 + 8
+
+
+def test_readings_of_time_change_time_alone():
+    a, b = np.ones((8, 40), np.int8), np.ones((40, 24), np.int8)
+    base = MatrixUnitConfig(threads=32)
+    plain = matmul(a, b, config=base, kb=3)
+    slow = matmul(a, b, config=dataclasses.replace(base, kb_add_cycles=5), kb=3)
+    assert slow.math_cycles == plain.math_cycles + 2 * 5 * plain.counts.steps
+    whole = matmul(a, b, config=dataclasses.replace(base, math_issue="instruction"), kb=3)
+    assert whole.cycles > plain.cycles
+    assert whole.math_cycles == plain.math_cycles
+    assert (plain.value == slow.value).all()
+    assert plain.counts == slow.counts == whole.counts

@@ -22,11 +22,15 @@ _SIMT = _constants()
 
 @dataclass(frozen=True)
 class Reading:
-    """One ambiguity: the question, the choices this machine performs, and those it understands but refuses."""
+    """One ambiguity: the question, the choices this machine performs, and those it understands but refuses.
+
+    The first choice is the default. ``least`` not None: any whole number from there is a choice too.
+    """
 
     question: str
     choices: tuple[Any, ...]
     refused: tuple[Any, ...] = ()
+    least: int | None = None
 
 
 READINGS: dict[str, Reading] = {
@@ -43,9 +47,9 @@ READINGS: dict[str, Reading] = {
     "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
     "retention": Reading("t1: a cache set is full of retained lines", ("bypass", "evict")),
     "slice_order": Reading("the order of folded slices of B (contract)", ("y-major",), ("z-major",)),
-    "math_issue": Reading("math issues of one instruction", ("step",), ("instruction",)),
-    "columns_per_step": Reading("columns of one part in one step", (1,)),
-    "kb_add_cycles": Reading("cycles of a kb transfer", (0,)),
+    "math_issue": Reading("does math begin when a step's columns are there, or all of them?", ("step", "instruction")),
+    "columns_per_step": Reading("columns of one part in one step", (1,), least=1),
+    "kb_add_cycles": Reading("cycles of a kb transfer", (0,), least=0),
 }
 
 
@@ -155,18 +159,19 @@ class MatrixUnitConfig:
         """Elements of A per thread and instruction (the specification's Le): 8, 4 or 2 by default."""
         return self.a_bytes // element_bytes
 
-    def step_cycles(self, element_bytes: int) -> int:
-        """Cycles of one math issue."""
+    def step_cycles(self, element_bytes: int, kb: int = 1) -> int:
+        """Cycles of one math issue, transfers between the threads of a kb group included."""
         chunk = self.chunk(element_bytes)
-        return -(-chunk // (self.macs_per_thread_cycle or chunk))
+        return -(-chunk // (self.macs_per_thread_cycle or chunk)) + self.kb_add_cycles * (kb - 1)
 
 
 def _check_reading(name: str, value: Any, reading: Reading) -> None:
     # Compared with the type: 1 == True must not pass for a choice.
-    known = [type(value) is type(each) and value == each for each in reading.choices]
-    if any(known):
+    if any(type(value) is type(each) and value == each for each in reading.choices):
+        return
+    if reading.least is not None and type(value) is int and value >= reading.least:
         return
     how = f"this machine performs {', '.join(repr(each) for each in reading.choices)}"
-    if value in reading.refused or isinstance(value, int):
+    if value in reading.refused:
         raise UnsupportedError(f"{name} = {value!r} ({reading.question})", where="config", how=how)
     raise UsageError(f"{name} = {value!r} is not a known reading ({reading.question})", where="config", how=how)

@@ -66,7 +66,8 @@ def expected_counts(
     if order == "k_outer":
         tail = n % per_mm
         column_blocks = _ceil(n, per_mm)
-        steps_per_round = n // per_mm * _ceil(per_mm, ka) + _ceil(tail, ka)
+        at_once = config.columns_per_step
+        steps_per_round = n // per_mm * _ceil(_ceil(per_mm, ka), at_once) + _ceil(_ceil(tail, ka), at_once)
     else:
         column_blocks = steps_per_round = n
     lines = _lines(n, k, element_bytes, transpose_b, config.line_bytes)

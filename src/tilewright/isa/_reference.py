@@ -51,6 +51,8 @@ def _readings() -> Iterator[str]:
     yield from ("## Readings", "", "| field | question | default | also | refused |", "|---|---|---|---|---|")
     for name, reading in READINGS.items():
         first, *others = (f"`{choice!r}`" for choice in reading.choices)
+        if reading.least is not None:
+            others.append(f"any whole number from {reading.least}")
         refused = ", ".join(f"`{choice!r}`" for choice in reading.refused)
         yield f"| `{name}` | {_cell(reading.question)} | {first} | {', '.join(others)} | {refused} |"
 

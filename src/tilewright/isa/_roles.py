@@ -26,7 +26,7 @@ class Roles:
     ``type_a``, ``type_b``: element types; ``a``, ``first``: registers of A and of the first product.
     ``groups``: (active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum).
     ``on``: columns that take part; ``refused``: columns whose product register is out of range. ``part``, ``index``: qa
-    and i of every column; ``sequence``: the columns that take part, in the order of their steps.
+    and i of every column; ``sequence``: the columns that take part, in the order of their steps ``step_of``.
     """
 
     segment: Segment
@@ -41,6 +41,7 @@ class Roles:
     part: Array
     index: Array
     sequence: Array
+    step_of: Array
 
     @property
     def columns(self) -> int:
@@ -59,8 +60,8 @@ class Roles:
 
     @property
     def steps(self) -> int:
-        """Math issues: values i with a column that takes part."""
-        at = self.index[self.sequence]
+        """Math issues: steps with a column that takes part."""
+        at = self.step_of
         return int(np.count_nonzero(at[1:] != at[:-1])) + 1 if len(at) else 0
 
 
@@ -119,7 +120,8 @@ def assign_roles(state: MachineState, instruction: Instruction) -> Roles | str:
     taken = on & fits
     sequence = order if taken.all() else order[taken[order]]
     groups = _groups(state, ka, kb)
-    return Roles(segment, address, a, first, *types, groups, taken, on & ~fits, part, index, sequence)
+    step_of = index[sequence] // c.columns_per_step
+    return Roles(segment, address, a, first, *types, groups, taken, on & ~fits, part, index, sequence, step_of)
 
 
 def _groups(state: MachineState, ka: int, kb: int) -> tuple[int, int, int, int, int, int, int]:

@@ -187,10 +187,13 @@ def _issue(state: MachineState, instruction: Instruction, roles: Roles, traffic:
     reads = [clock.span("ur", roles.address.segment), offsets, *spans(state, instruction, ())]
     start, tokens = clock.begin_mm(reads, (a, products), page_ready)
     free, out = np.array(clock.free, np.int64), np.empty(3, np.int64)
-    step = c.step_cycles(roles.segment.element_bytes)
+    step = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
     line_cycles = (-(-c.line_bytes // c.l2_bytes_per_cycle), -(-c.line_bytes // c.dram_bytes_per_cycle))
-    numbers = (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *line_cycles, step)
-    issue_columns(traffic, roles.index[roles.sequence], start, tokens, free, numbers, out)
+    # One math issue for all: every column belongs to the same wait.
+    waits = roles.step_of if c.math_issue == "step" else np.zeros_like(roles.step_of)
+    cycles = step if c.math_issue == "step" else step * roles.steps
+    numbers = (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *line_cycles, cycles)
+    issue_columns(traffic, waits, start, tokens, free, numbers, out)
     clock.free = free.tolist()
     clock.stalls["columns of B"] += int(out[1])
     clock.stalls["A"] += int(out[2])
