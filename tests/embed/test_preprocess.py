@@ -125,12 +125,12 @@ def test_many_ids_take_the_counting_sort(plan, seed):
     check_against_oracle(plan, batch, preprocess(batches.given(batch, seed), plan))
 
 
-@pytest.mark.parametrize("shards", [1, 3, 8])
-def test_large_vocabularies_and_slices(shards):
-    """More keys than narrow digits are for, ids up to 2**31, in either width."""
+@pytest.mark.parametrize(("shards", "samples"), [(1, 3600), (3, 3600), (8, 20), (7, 3)])
+def test_large_vocabularies_and_slices(shards, samples):
+    """More keys than narrow digits are for, or few enough to be sorted in groups; ids up to 2**31, in either width."""
     rng = np.random.default_rng(shards)
     vocab = 2**31 - 64
-    ids = rng.integers(0, vocab, (3600 * shards, 1))
+    ids = rng.integers(0, vocab, (samples * shards, 1))
     ids[:: shards + 1] = vocab - 1
     plan = one_table(vocab, Topology(1, shards))
     batch = {"f": (ids.tolist(), None)}
@@ -272,6 +272,23 @@ def test_callers_in_many_threads_do_not_meet():
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_a_forked_process_works_on():
+    """The parent's kernel threads do not exist in a fork; data loaders fork."""
+    code = (
+        "import os, sys, numpy as np\n"
+        "from tilewright.embed import Feature, Table, Topology, preprocess, stack\n"
+        "plan = stack([Feature('f', Table('t', 99, 8))], Topology(1, 4))\n"
+        "ids = np.arange(40000)[:, None] % 99\n"
+        "want = preprocess({'f': ids}, plan).embedding_ids['t']\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0 if np.array_equal(preprocess({'f': ids}, plan).embedding_ids['t'], want) else 1)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    environment = {**os.environ, "TILEWRIGHT_THREADS": "2"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0
 
 
 def test_a_later_batch_leaves_an_earlier_one_alone():

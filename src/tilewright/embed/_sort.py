@@ -36,7 +36,7 @@ def sort_keys(keys: Keys, spare: Keys, n: Index, bits: Index, counters: Ints) ->
     if n <= _FEW:
         _insertion(keys, n)
         return False
-    widest = 8 if n < 3000 else DIGIT_BITS
+    widest = 8 if n < 1000 else DIGIT_BITS
     passes = (bits + widest - 1) // widest
     if passes == 0:
         return False

@@ -35,6 +35,10 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="tilewright")
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child has the pool but not its threads
+
+
 def run_all(jobs: Iterable[Callable[[], T]], threads: int) -> list[T]:
     """The results of all jobs, in their order; one job, or one thread, runs where it is called."""
     jobs = list(jobs)
