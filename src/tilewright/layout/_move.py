@@ -1,0 +1,167 @@
+"""Moves between arrays and layouts: plans are made once per pair of address maps and kept, then run by threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.layout._nest import Box, array_terms, boxes, layout_terms, line_up
+from tilewright.layout._plan import MovePlan, plan_moves
+from tilewright.layout._threads import share_out, thread_count
+
+if TYPE_CHECKING:
+    from tilewright.layout._index_map import IndexMap
+
+__all__ = [
+    "Fill",
+    "aligned_empty",
+    "fill_of",
+    "pack_plan",
+    "relayout_boxes",
+    "relayout_plan",
+    "run_fill",
+    "run_plan",
+    "unpack_plan",
+]
+
+Array = np.ndarray[Any, Any]
+_LINE = 64
+_SMALL = 1 << 19  # bytes below which one thread does it all
+_KEPT = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Fill:
+    """Padding as runs (first byte, bytes); ``whole``: so many runs that the target is filled before the move."""
+
+    starts: Array
+    lengths: Array
+    whole: bool
+
+
+def aligned_empty(count: int, dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array that starts on a cache line, so that whole lines can be streamed into it."""
+    raw = np.empty(count * dtype.itemsize + _LINE, np.uint8)
+    first = -raw.ctypes.data % _LINE
+    return raw[first : first + count * dtype.itemsize].view(dtype)
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def _layout_to_array(layout: IndexMap, strides: Sequence[int], slot: int, packing: bool) -> list[Box] | None:
+    tiled = layout_terms(layout, slot)
+    if tiled is None:
+        return None
+    array, (base, terms) = array_terms(strides), tiled
+    if packing:
+        return boxes(line_up(layout.shape, array, layout.shape, terms), (0, base))
+    return boxes(line_up(layout.shape, terms, layout.shape, array), (base, 0))
+
+
+def fill_of(found: Sequence[Box], size: int, total: int) -> Fill:
+    """What of the target no box writes."""
+    starts, lengths = [np.array([total])], [np.array([0])]
+    for box in found:
+        extent, places = size, box.targets
+        loops = sorted(box.loops, key=lambda x: x.target)
+        inner = 0
+        while inner < len(loops) and loops[inner].target == extent:
+            extent *= loops[inner].count
+            inner += 1
+        count = len(places)
+        for loop in loops[inner:]:
+            count *= loop.count
+        if count > total // 512 + 64:
+            return Fill(starts[0], lengths[0], True)
+        for loop in loops[inner:]:
+            places = (places[:, None] + np.arange(loop.count) * loop.target).reshape(-1)
+        starts.append(places)
+        lengths.append(np.full(len(places), extent))
+    begin, length = np.concatenate(starts), np.concatenate(lengths)
+    order = np.argsort(begin, kind="stable")
+    ends = np.concatenate([[0], (begin + length)[order]])[:-1]
+    gaps = begin[order] - ends
+    return Fill(ends[gaps > 0], gaps[gaps > 0], False)
+
+
+@lru_cache(maxsize=_KEPT)
+def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> tuple[MovePlan, Fill] | None:
+    """How an array of these strides (in bytes) goes into a buffer of ``slot``-byte slots; None without boxes."""
+    total = layout.num_slots * slot
+    found = _layout_to_array(layout, strides, slot, packing=True)
+    plan = plan_moves(found, slot, total, by_target=True, aligned=aligned) if found else None
+    return None if plan is None or found is None else (plan, fill_of(found, slot, total))
+
+
+@lru_cache(maxsize=_KEPT)
+def unpack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool, dense: bool) -> MovePlan | None:
+    """How a buffer of ``slot``-byte slots goes into an array of these strides (in bytes); None without boxes."""
+    found = _layout_to_array(layout, strides, slot, packing=False)
+    total = layout.num_elements * slot
+    return plan_moves(found, slot, total, by_target=False, aligned=aligned, dense=dense) if found else None
+
+
+@lru_cache(maxsize=_KEPT)
+def relayout_plan(
+    a: IndexMap, b: IndexMap, order: tuple[int, ...], slot: int, aligned: bool
+) -> tuple[MovePlan, Fill] | None:
+    """How a buffer of layout ``a`` goes into one of layout ``b`` = reshape(transpose(a, order)); None without boxes."""
+    found = relayout_boxes(a, b, order, slot)
+    total = b.num_slots * slot
+    plan = plan_moves(found, slot, total, by_target=True, aligned=aligned) if found else None
+    return None if plan is None or found is None else (plan, fill_of(found, slot, total))
+
+
+def relayout_boxes(a: IndexMap, b: IndexMap, order: Sequence[int], slot: int) -> list[Box] | None:
+    """The boxes of a move from layout to layout."""
+    ours, theirs = layout_terms(a, slot), layout_terms(b, slot)
+    if ours is None or theirs is None:
+        return None
+    shape, terms = tuple(a.shape[d] for d in order), tuple(ours[1][d] for d in order)
+    return boxes(line_up(shape, terms, b.shape, theirs[1]), (ours[0], theirs[0]))
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+def _unit(size: int) -> Any:
+    return np.dtype(f"u{size}").type(0)
+
+
+def run_plan(plan: MovePlan, target: Array, source: Array) -> None:
+    """Move the data; both arrays are addressed by their first element."""
+    from tilewright.layout._kernels import move
+
+    threads = thread_count() if plan.total > _SMALL else 1
+    parts = -(-plan.total // plan.span) if plan.span else 4 * threads if threads > 1 else 1
+    jobs = min(parts, 4 * threads) if threads > 1 else 1
+    rows, sources, targets = plan.tables
+    starts, unit = plan.starts(parts), _unit(plan.size)
+    to, out_of = _address(target), _address(source)
+
+    def job(k: int) -> None:
+        scratch = aligned_empty(plan.span, np.dtype(np.uint8))
+        first, last = k * parts // jobs, (k + 1) * parts // jobs
+        numbers = first, last, plan.span, plan.total, _address(scratch)
+        move(to, out_of, rows, sources, targets, starts, *numbers, unit)
+
+    share_out(job, jobs, threads)
+
+
+def run_fill(fill: Fill, target: Array, element: Array) -> None:
+    """Write ``element`` (its bytes, uint8[size], size at most 8) into the runs of padding."""
+    from tilewright.layout._kernels import fill_runs
+
+    size = len(element)
+    if len(fill.starts):
+        word = int(element.view(np.dtype(f"i{size}"))[0])
+        fill_runs(_address(target), fill.starts, fill.lengths, word, _unit(size))
