@@ -9,7 +9,8 @@ from hypothesis import given
 from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
 from tilewright.layout import lanes, mod_sharded, paged, parse
 from tilewright.layout._lineage import lineage
-from tilewright.layout._scene import MAX_CELLS, make_scene
+from tilewright.layout._panel import MAX_CELLS
+from tilewright.layout._scene import make_scene
 from tilewright.layout._terminal import terminal_drawing
 
 SVG = "{http://www.w3.org/2000/svg}"

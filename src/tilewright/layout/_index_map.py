@@ -353,11 +353,11 @@ class IndexMap:
 
         return explain(self, *index)
 
-    def to_svg(self) -> str:
-        """A picture of the layout (see :func:`tilewright.layout._picture.to_svg`)."""
+    def to_svg(self, *, colour: str = "auto") -> str:
+        """A picture of the layout, coloured by tile, NPU, page, line or offset (see :mod:`._picture`)."""
         from tilewright.layout._picture import to_svg
 
-        return to_svg(self)
+        return to_svg(self, colour=colour)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """What a notebook shows: the picture, and the text where there is none."""

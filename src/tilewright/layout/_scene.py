@@ -2,89 +2,61 @@
 
 Two views. An *array* view places every slot where its element stands in the array, padding around it, and writes the
 offset into the cell: tiled and paged maps. A *memory* view goes the other way: it places slots by address and writes
-the index into the cell: lanes and shards, and the strip under a small tiled array.
+the index into the cell: lanes and shards, and the strip under a small tiled array (:mod:`._scene_memory`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 
+from tilewright.errors import UnsupportedError
+from tilewright.layout._colours import choose_colour, colour_numbers
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._lineage import Dim, lineage
 from tilewright.layout._paged import PagedLayout
+from tilewright.layout._panel import (
+    MAX_CELLS,
+    Array,
+    Level,
+    Panel,
+    Scene,
+    Texts,
+    cell_tips,
+    cut_text,
+    padding_cells,
+    shown_extents,
+)
+from tilewright.layout._scene_memory import memory_scene, strip_panel
 from tilewright.layout._tiled import TensorLayout
 from tilewright.render import bytes_text, count_text, ratio_text
 
-__all__ = ["COLOURS", "MAX_CELLS", "Level", "Panel", "Scene", "make_scene"]
+__all__ = ["MAX_CELLS", "layout_facts", "make_scene"]
 
-MAX_CELLS = 4096
-COLOURS = 8
 _WRAP = 32
-_STRIP_SLOTS, _STRIP_WIDTH = 96, 16
-
-Array = np.ndarray[Any, Any]
+_MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
 
 
-@dataclass(frozen=True)
-class Level:
-    """The outlines of one tile level: a line every so many rows and columns (None: no line that way)."""
-
-    name: str
-    row_period: int | None
-    column_period: int | None
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A grid of cells; ``padding`` and ``colours`` are arrays of the shape of ``labels`` and ``tips``.
-
-    A cell without a tip is not there (behind the end of a row that was folded).
-    """
-
-    heading: str
-    row_name: str
-    column_name: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    labels: tuple[tuple[str, ...], ...]
-    tips: tuple[tuple[str, ...], ...]
-    padding: Array
-    colours: Array
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A whole picture. ``panels`` is a grid; ``cut`` says which corner is shown ("" for everything)."""
-
-    title: str
-    facts: str
-    panels: tuple[tuple[Panel, ...], ...]
-    levels: tuple[Level, ...]
-    colour_by: str
-    label_is: str
-    cut: str = ""
-    strip: Panel | None = None
-
-
-def make_scene(layout: IndexMap, *, most_columns: int = 128, most_rows: int = 64) -> Scene:
+def make_scene(layout: IndexMap, *, colour: str = "auto", most_columns: int = 128, most_rows: int = 64) -> Scene:
     """The picture of a layout, cut to one corner where it has more than :data:`MAX_CELLS` cells."""
-    slots, padding = layout.num_slots, layout.num_slots - layout.num_elements
-    facts = f"{bytes_text(layout.size_bytes)} in memory, {ratio_text(layout.padding_ratio)} the data; "
-    facts += f"{count_text(slots)} slots, {f'{count_text(padding)} of them padding' if padding else 'no padding'}"
-    if not slots:
-        return Scene(str(layout), "no elements", (), (), "", "")
+    if layout.num_slots > _MOST_SLOTS:
+        raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
+    if not layout.num_slots:
+        return Scene(str(layout), "no elements", (), (), "none", "")
+    facts = layout_facts(layout)
     if isinstance(layout, (TensorLayout, PagedLayout)):
-        return _array_scene(layout, facts, most_rows, most_columns)
-    return _memory_scene(layout, facts, most_rows, most_columns)
+        return _array_scene(layout, facts, colour, most_rows, most_columns)
+    return memory_scene(layout, facts, colour, most_rows, most_columns)
 
 
-# -- by position in the array ---------------------------------------------------------------------------------------
+def layout_facts(layout: IndexMap) -> str:
+    """Size and padding in one line."""
+    padding = layout.num_slots - layout.num_elements
+    slots = f"{count_text(layout.num_slots)} slots, {f'{count_text(padding)} of them' if padding else 'no'} padding"
+    return f"{bytes_text(layout.size_bytes)} in memory, {ratio_text(layout.padding_ratio)} the data; {slots}"
 
 
 @dataclass(frozen=True)
@@ -142,20 +114,12 @@ def _frame(layout: IndexMap, most_columns: int) -> _Frame:
     return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0)
 
 
-def _shown(extents: Sequence[int], most: Sequence[int]) -> tuple[int, ...]:
-    """How much of every extent is drawn: each under its own bound, all together under MAX_CELLS."""
-    shown = [min(n, bound) for n, bound in zip(extents, most, strict=True)]
-    for k in range(len(shown)):
-        while shown[k] > 1 and math.prod(shown) > MAX_CELLS:
-            shown[k] = -(-shown[k] // 2)
-    return tuple(shown)
-
-
-def _array_scene(layout: IndexMap, facts: str, most_rows: int, most_columns: int) -> Scene:
+def _array_scene(layout: IndexMap, facts: str, colour: str, most_rows: int, most_columns: int) -> Scene:
     frame = _frame(layout, most_columns)
-    shown = _shown(frame.extents, (3, 4, most_rows, most_columns))
+    shown = shown_extents(frame.extents, (3, 4, most_rows, most_columns))
+    way = choose_colour(layout, colour)
     panels = tuple(
-        tuple(_array_panel(layout, frame, down, across, shown[2:]) for across in range(shown[1]))
+        tuple(_array_panel(layout, frame, (down, across), shown[2:], way) for across in range(shown[1]))
         for down in range(shown[0])
     )
     rows = f"rows of {frame.wrap}" if frame.wrap else frame.row.name
@@ -164,10 +128,9 @@ def _array_scene(layout: IndexMap, facts: str, most_rows: int, most_columns: int
     if tail and len(layout.axes) == 1:
         facts += f", {count_text(tail)} of it behind the last tile"
     levels = tuple(frame.level(name, number) for number, name in enumerate(_level_names(layout), start=1))
-    colour_by = "page" if isinstance(layout, PagedLayout) else "tile" if levels else ""
-    strip = _strip(layout, frame) if levels and len(layout.axes) == 1 else None
-    cut = _cut(names, frame.extents, shown)
-    return Scene(str(layout), facts, panels, levels, colour_by, layout.axes[-1], cut, strip)
+    strip = strip_panel(layout, way) if levels and len(layout.axes) == 1 else None
+    cut = cut_text(names, frame.extents, shown)
+    return Scene(str(layout), facts, panels, levels, way, layout.axes[-1], cut, strip, layout.axis_terms[-1].extent - 1)
 
 
 def _level_names(layout: IndexMap) -> list[str]:
@@ -177,15 +140,14 @@ def _level_names(layout: IndexMap) -> list[str]:
     return [f"{name} ({','.join(map(str, sizes))})" for name, sizes in (("page", layout.page), ("line", layout.line))]
 
 
-def _array_panel(layout: IndexMap, frame: _Frame, down: int, across: int, size: tuple[int, ...]) -> Panel:
-    at = frame.positions(down, across, size[0], size[1])
+def _array_panel(layout: IndexMap, frame: _Frame, block: tuple[int, int], size: tuple[int, ...], way: str) -> Panel:
+    at = frame.positions(*block, size[0], size[1])
     places = _places(layout, at, size)
     indices = layout.indices(places)
     there = frame.present(size[0], size[1])
-    padding = _is_padding(layout, places, indices) & there
+    padding = padding_cells(layout, places, indices) & there
     outer = [(dim, at[dim]) for dim in (*frame.down, frame.across) if dim.extent > 1]
     heading = ", ".join(f"{dim.name} = {position}" for dim, position in outer)
-    colours: Array = np.broadcast_to(_tile_colours(at), (size[0], size[1]))
     return Panel(
         heading,
         frame.column.name if frame.wrap else frame.row.name,
@@ -193,9 +155,11 @@ def _array_panel(layout: IndexMap, frame: _Frame, down: int, across: int, size: 
         _headings(frame.column if frame.wrap else frame.row, indices, padding, 0),
         () if frame.wrap else _headings(frame.column, indices, padding, 1),
         _where(there, tuple(tuple(str(v) for v in row) for row in places[..., -1].tolist())),
-        _where(there, _tips(layout, places, indices, padding)),
+        _where(there, cell_tips(layout, places, indices, padding)),
         padding,
-        colours,
+        colour_numbers(layout, places, way),
+        places,
+        indices,
     )
 
 
@@ -210,21 +174,10 @@ def _places(layout: IndexMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Arra
     return np.stack([np.broadcast_to(value, size) for value in sums], axis=-1)
 
 
-def _where(there: Array, texts: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+def _where(there: Array, texts: Texts) -> Texts:
     """The texts of the cells that are there."""
     rows = zip(there.tolist(), texts, strict=True)
     return tuple(tuple(text if here else "" for here, text in zip(*row, strict=True)) for row in rows)
-
-
-def _is_padding(layout: IndexMap, places: Array, indices: Array) -> Array:
-    return np.asarray((indices < 0).any(axis=-1) if layout.rank else places[..., 0] != 0)
-
-
-def _tile_colours(at: dict[Dim, Any]) -> Any:
-    """A colour per tile of the first level, unlike those of its neighbours."""
-    steps = (1, 3, 5, 7)
-    numbers = [position // period for dim, position in reversed(at.items()) if (period := dim.period(1))]
-    return sum((n * steps[k % 4] for k, n in enumerate(numbers)), start=0) % COLOURS
 
 
 def _headings(dim: Dim, indices: Array, padding: Array, axis: int) -> tuple[str, ...]:
@@ -236,74 +189,3 @@ def _headings(dim: Dim, indices: Array, padding: Array, axis: int) -> tuple[str,
         here: Array = np.full(len(outside), k) if dim.logical is None else np.take(indices[..., dim.logical], k, axis)
         found.append("" if outside.all() else str(here[~outside][0]))
     return tuple(found)
-
-
-def _cut(names: Sequence[str], extents: Sequence[int], shown: Sequence[int]) -> str:
-    parts = [
-        f"{name or 'positions'} 0..{some - 1} of {count_text(every)}"
-        for name, every, some in zip(names, extents, shown, strict=True)
-        if some < every
-    ]
-    return f"one corner: {', '.join(parts)} (padding included)" if parts else ""
-
-
-# -- by place in memory ---------------------------------------------------------------------------------------------
-
-
-def _strip(layout: IndexMap, frame: _Frame) -> Panel | None:
-    """All slots of a small array in the order of memory, in the colours of the array's cells."""
-    slots = layout.num_slots
-    width = next((w for w in range(_STRIP_WIDTH, _STRIP_WIDTH // 2 - 1, -1) if slots % w == 0), 0)
-    if slots <= _STRIP_WIDTH:
-        width = slots
-    if slots > _STRIP_SLOTS or not width:
-        return None
-    down, across, *size = frame.extents
-    colours = np.zeros(slots, int)
-    for each in product(range(down), range(across)):
-        at = frame.positions(*each, size[0], size[1])
-        colours[_places(layout, at, tuple(size))[..., 0]] = np.broadcast_to(_tile_colours(at), size)
-    places = np.arange(slots).reshape(-1, width, 1)
-    return _memory_panel(layout, places, "memory, in the order of offsets", colours[places[..., 0]])
-
-
-def _memory_scene(layout: IndexMap, facts: str, most_rows: int, most_columns: int) -> Scene:
-    extents = [axis.extent for axis in layout.axis_terms]
-    names = [*layout.axes]
-    if len(extents) == 2:
-        extents, names = [1, *extents], ["", *names]
-    shown = _shown([1, *extents], (1, 4, most_rows, most_columns))[1:]
-    panels = []
-    for outer in range(shown[0]):
-        grid = np.stack(np.meshgrid(*(np.arange(n) for n in shown[1:]), indexing="ij"), axis=-1)
-        if len(layout.axes) == 3:
-            grid = np.concatenate([np.full((*grid.shape[:-1], 1), outer), grid], axis=-1)
-        heading = f"{names[0]} {outer}" if names[0] else ""
-        panels.append(_memory_panel(layout, grid, heading, grid[..., 0] % COLOURS))
-    cut = _cut(names, extents, shown)
-    what = {"npu": "NPU"}.get(layout.axes[0], layout.axes[0])
-    return Scene(str(layout), facts, (tuple(panels),), (), what, "index", cut)
-
-
-def _memory_panel(layout: IndexMap, places: Array, heading: str, colours: Array) -> Panel:
-    indices = layout.indices(places)
-    padding = _is_padding(layout, places, indices)
-    labels = tuple(
-        tuple("" if out else ",".join(map(str, index)) for index, out in zip(row, outs, strict=True))
-        for row, outs in zip(indices.tolist(), padding.tolist(), strict=True)
-    )
-    single = len(layout.axes) == 1
-    rows = tuple(str(row[0, -1 if single else -2]) for row in places)
-    columns = () if single else tuple(map(str, range(places.shape[1])))
-    names = ("", "") if single else layout.axes[-2:]
-    tips = _tips(layout, places, indices, padding)
-    return Panel(heading, names[0], names[1], rows, columns, labels, tips, padding, colours)
-
-
-def _tips(layout: IndexMap, places: Array, indices: Array, padding: Array) -> tuple[tuple[str, ...], ...]:
-    def tip(place: list[int], index: list[int], out: bool) -> str:
-        where = ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
-        return f"{where}: {'padding' if out else '(' + ', '.join(map(str, index)) + ')'}"
-
-    rows = zip(places.tolist(), indices.tolist(), padding.tolist(), strict=True)
-    return tuple(tuple(tip(*cell) for cell in zip(*row, strict=True)) for row in rows)

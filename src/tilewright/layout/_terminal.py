@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tilewright.layout._index_map import IndexMap
-from tilewright.layout._scene import Panel, Scene, make_scene
+from tilewright.layout._panel import Panel, Scene
+from tilewright.layout._scene import make_scene
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -128,7 +129,7 @@ def _line(panel: Panel, row: int, blocks: list[range], cell: int) -> Text:
 
 
 def _legend(scene: Scene) -> Iterator[str]:
-    if scene.colour_by:
+    if scene.colour_by not in ("none", ""):
         yield f"one colour per {scene.colour_by}"
     if scene.levels:
         yield f"outlined: {scene.levels[0].name}"

@@ -35,7 +35,8 @@ class Drawing:
     Looks come from ``style``, one or more classes of assets/figure.css:
 
     ==============  ====================================================================
-    fills           ``c0`` to ``c7`` (tiles), ``cell`` (thin edge), ``bar s0`` to ``s3``
+    fills           ``c0`` to ``c7`` (tiles), ``r0`` to ``r7`` (a ramp from light to deep), ``cell`` (thin edge),
+                    ``bar s0`` to ``s3``, ``moved``
     lines           ``grid``, ``axis``, ``edge l0`` to ``l3`` (tile levels), ``mark``
     text            ``soft``, ``small``, ``strong``, ``mono``
     ==============  ====================================================================
@@ -77,6 +78,11 @@ class Drawing:
         """A line through the points."""
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
         self._parts.append(element("polyline", points=path, class_=style))
+
+    def polygon(self, points: Iterable[tuple[float, float]], style: str) -> None:
+        """A closed shape."""
+        path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+        self._parts.append(element("polygon", points=path, class_=style))
 
     def circle(self, x: float, y: float, radius: float, style: str, *, tip: str = "") -> None:
         """A dot."""
