@@ -168,3 +168,33 @@ def test_wrong_input():
         optimize(load("HloModule m\nENTRY e {\n  ROOT p = f32[3,5] parameter(0)\n}"), "cpu")
     with pytest.raises(UsageError, match="no target"):
         done(field_norm, arguments(field_norm), "tpu-v99")
+
+
+def test_a_statistic_over_everything_comes_back_as_a_broadcast_scalar():
+    """The region computes the scalar that one of its leaves broadcasts."""
+
+    def centred(x, by):
+        y = x.reshape(64, 9, 4, 8)
+        z = (y - y.sum()) * (y.sum((1, 3), keepdims=True) * y.max())
+        return z.reshape(x.shape) + by
+
+    program = from_jax(centred, struct(64, 9, 32), struct(32))
+    found = optimize(program, "vector8x128")
+    assert found.rewrites
+    assert big_reshapes(found.text, 64 * 9 * 32) == 0
+    assert verify(program, found.program).ok
+
+
+def test_regions_that_go_out_and_come_back_in():
+    """A matmul takes a statistic of the region and feeds it again: everything must still be defined before its use."""
+
+    def gated(x, w):
+        y = x.reshape(64, 9, 4, 8)
+        gate = jnp.tanh(y.sum((1, 3)) @ w)
+        z = y * gate[:, None, :, None]
+        return z.reshape(x.shape), z.sum((1, 3)) @ w
+
+    program = from_jax(gated, struct(64, 9, 32), struct(4, 4))
+    found = optimize(program, "vector8x128")
+    assert found.rewrites
+    assert verify(program, found.program).ok

@@ -234,3 +234,23 @@ def test_loop_bodies_are_rewritten_too():
     )
     assert big_reshapes(text, 48) == 1
     assert big_reshapes(rewritten(text), 48) == 0
+
+
+def test_every_operation_of_a_tree_keeps_its_own_attributes():
+    """The inner comparison is re-expressed together with the outer one, which points the other way."""
+    text = module(
+        {"x": "tensor<6x8xf32>", "u": "tensor<6xf32>", "v": "tensor<2xf32>"},
+        """%a = stablehlo.reshape %x : (tensor<6x8xf32>) -> tensor<6x4x2xf32>
+        %b = stablehlo.broadcast_in_dim %u, dims = [0] : (tensor<6xf32>) -> tensor<6x4x2xf32>
+        %c = stablehlo.broadcast_in_dim %v, dims = [2] : (tensor<2xf32>) -> tensor<6x4x2xf32>
+        %p = stablehlo.compare LT, %b, %c : (tensor<6x4x2xf32>, tensor<6x4x2xf32>) -> tensor<6x4x2xi1>
+        %q = stablehlo.convert %p : (tensor<6x4x2xi1>) -> tensor<6x4x2xf32>
+        %s = stablehlo.compare GE, %a, %q : (tensor<6x4x2xf32>, tensor<6x4x2xf32>) -> tensor<6x4x2xi1>
+        %r = stablehlo.reshape %s : (tensor<6x4x2xi1>) -> tensor<6x8xi1>""",
+        {"r": "tensor<6x8xi1>"},
+    )
+    rng = np.random.default_rng(7)
+    given = rng.normal(size=(6, 8)), rng.normal(size=6), rng.normal(size=2)
+    found = rewritten(text)
+    assert big_reshapes(found, 48) == 0
+    np.testing.assert_array_equal(values(found, *given)[0], values(text, *given)[0])

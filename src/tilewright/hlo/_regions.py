@@ -59,6 +59,7 @@ def collect(block: Block) -> list[Region]:
             continue
         core = _flood(seed, seen, taken)
         operations = core | (_between(core, block) - taken)
+        operations |= _fed_leaves(operations) - taken
         taken |= operations
         leaves = _leaves(operations)
         shape = seed.result.shape
@@ -177,6 +178,12 @@ def _reach(
                 found.add(op)
                 open_ += go_on(op)
     return found
+
+
+def _fed_leaves(operations: set[Operation]) -> set[Operation]:
+    """Broadcasts of a scalar that the region itself computes: such a leaf belongs to it."""
+    used = {v.operation for op in operations for v in op.operands if v.operation is not None}
+    return {op for op in used - operations if _is_leaf(op) and any(v.operation in operations for v in op.operands)}
 
 
 def _leaves(operations: set[Operation]) -> list[Operation]:

@@ -108,8 +108,8 @@ class Maker:
         )
 
     def same(self, op: Operation, operands: Sequence[Value], shape: Sequence[int]) -> Value:
-        """The elementwise ``op`` on other operands of another shape."""
-        return self.operation(op.name, operands, shape, op.result.dtype, dict(op.attributes))
+        """The elementwise ``op`` on other operands of another shape; its own attributes go with it."""
+        return Maker(self.block, op).operation(op.name, operands, shape, op.result.dtype, dict(op.attributes))
 
 
 @dataclass(frozen=True)
