@@ -124,6 +124,16 @@ def test_bad_options(options, message):
     assert message in str(error.value)
 
 
+def test_buffers_beyond_memory_are_refused_before_they_are_touched():
+    plan = stack([Feature("f", Table("t", 9, 8))], Topology(256, 4))
+    with pytest.raises(UsageError, match=r"the buffers take 1649535877120 bytes, the machine has \d+; lower max_ids"):
+        preprocess({"f": np.zeros((1024, 1), int)}, plan, {"t": Limits(2048, 2048)})
+
+
+def test_a_batch_prints_in_a_line():
+    assert repr(attempt()) == "<HostBatch of 2 features: 2 stacks, 2 sources, 1 mini-batches>"
+
+
 def test_limits_for_a_stacked_table_name_its_stack():
     plan = stack([Feature("a", Table("a", 9, 8)), Feature("b", Table("b", 9, 8))], Topology(1, 1))
     with pytest.raises(UsageError, match="limits for 'a', which is no stack; its stack is 'a_b'"):

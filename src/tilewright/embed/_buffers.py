@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -22,6 +23,23 @@ __all__ = ["Buffers", "round8"]
 def round8(n: Longs) -> Longs:
     """Rounded up to 8, the slots of one line."""
     return (n + 7) & ~np.int64(7)
+
+
+def _physical_bytes() -> int:
+    """Memory of this machine; 2**63 where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 2**63
+
+
+def _check_memory(need: int) -> None:
+    """Systems that overcommit memory would end the process when the buffers are filled: say so before."""
+    have = _physical_bytes()
+    if need > have:
+        what = f"the buffers take {need} bytes, the machine has {have}"
+        how = 'lower max_ids_per_partition; overflow="drop" or "error" take 64 times less'
+        raise UsageError(what, where="preprocess", how=how)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +71,10 @@ class Buffers:
                 raise UsageError(what, where=f"stack {name!r}", how="lower max_ids_per_partition")
         ends = np.cumsum(slots * devices)
         pointers = per_device * max(topology.sparsecores, 8) * times
-        total = int(ends[-1])
-        try:
-            out = recycled(total, np.int32), recycled(total, np.int32), recycled(total, np.float32)
-            row_pointers = recycled(pointers * devices * len(slots), np.int32)
-        except MemoryError:
-            what = f"buffers of {12 * total} bytes do not fit in memory"
-            raise UsageError(what, where="preprocess", how="lower max_ids_per_partition") from None
+        total, all_pointers = int(ends[-1]), pointers * devices * len(slots)
+        _check_memory(12 * total + 4 * all_pointers)
+        out = recycled(total, np.int32), recycled(total, np.int32), recycled(total, np.float32)
+        row_pointers = recycled(all_pointers, np.int32)
         return cls(stacking, sources, minibatch_layout, slots, ends - slots * devices, pointers, row_pointers, out)
 
     @property

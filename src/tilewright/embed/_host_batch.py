@@ -64,6 +64,11 @@ class HostBatch:
     gains: Mapping[str, Floats]
     stats: Mapping[str, StackStats]
 
+    def __repr__(self) -> str:
+        """What it is of, without the arrays."""
+        shape = f"{len(self.stats)} stacks, {len(self.sources)} sources, {self.num_minibatches} mini-batches"
+        return f"<HostBatch of {len(self.batch_sizes)} features: {shape}>"
+
     def partition(self, stack: str, source: int, shard: int, minibatch: int | None = None) -> Entries:
         """Entries that ``source`` has for ``shard`` without padding; None: all mini-batches, one behind the other.
 
