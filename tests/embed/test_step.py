@@ -22,6 +22,7 @@ from tilewright.embed import (
     Limits,
     Table,
     Topology,
+    _step,
     device_batch,
     from_tables,
     lookup,
@@ -227,6 +228,26 @@ def test_adagrad_gathers_over_steps_and_touches_a_row_once_a_step():
     np.testing.assert_allclose(tables(state)["a"], after["a"], rtol=1e-6)
     np.testing.assert_allclose(tables(state, "accumulator")["a"][2], 0.2 + 3 * 256.0)
     assert int(state.step) == 3
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64])
+def test_rows_are_updated_in_chunks(monkeypatch, chunk):
+    monkeypatch.setattr(_step, "_CHUNK", chunk)
+    optimizer = Adagrad(0.3 + chunk / 1000, 0.2)  # a stacking of its own, so that the step is traced anew
+    plan = model(4, 1, optimizer)
+    batch, grads = draw(plan, 16), gradients(plan, 16)
+    state = fresh(plan)
+    after = trained(dense(tables(state)), *dense_gradient(batch, plan, grads), optimizer)
+    for name, value in tables(update(state, host_batch(batch, plan), grads)).items():
+        np.testing.assert_allclose(value, after[name], rtol=1e-5, atol=1e-5)
+
+
+def test_an_empty_batch_changes_nothing():
+    plan = model(4, 1, "adagrad")
+    host, state = host_batch({f.name: [[]] * 4 for f in plan.features}, plan), fresh(plan)
+    assert all(not np.asarray(v).any() for v in lookup(state, host).values())
+    before, after = tables(state), tables(update(state, host, gradients(plan, 4)))
+    assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
 def test_a_learning_rate_may_be_a_schedule():

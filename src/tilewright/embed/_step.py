@@ -22,6 +22,9 @@ from tilewright.errors import UsageError
 
 __all__ = ["lookup", "update"]
 
+_CHUNK = 8192
+"""Rows the optimizer sees at a time."""
+
 
 def lookup(state: EmbeddingState, host_batch: HostBatch | DeviceBatch, axis: str | None = None) -> dict[str, jax.Array]:
     """Activations {feature: f32[batch, width]}: for every sample the sum of gain * row over its ids.
@@ -160,17 +163,32 @@ def _step_rows(optimizer: Optimizer, kept: Any, rows: jax.Array, gradient: jax.A
     """Sum the gradients of equal ``rows``, then apply the optimizer to each row once, in place.
 
     Every entry writes its number at its row in a scratch array; the highest stays and stands for the row. So no sort
-    is needed, and the work grows with the entries, not with the table (but for clearing four bytes per row).
+    is needed, and the work grows with the entries, not with the table (but for clearing four bytes per row). The
+    optimizer runs over the touched rows, a chunk at a time, so that padding costs it nothing.
     """
-    table, slots = kept
-    count, last = len(table), len(rows)
+    count, last = len(kept[0]), len(rows)
     number = jnp.arange(last, dtype=jnp.int32)
     chosen = jnp.zeros(count, jnp.int32).at[rows].max(number, mode="drop")
     stands_for = jnp.where(rows < count, chosen.at[rows].get(mode="clip"), last)
     summed = jnp.zeros_like(gradient).at[stands_for].add(gradient, mode="drop")
-    target = jnp.where(stands_for == number, rows, count)
+    place = jnp.cumsum(stands_for == number, dtype=jnp.int32)  # touched rows up to and with this entry
+    touched, chunk = place[-1], min(last, _CHUNK)
+    standing = jnp.where(stands_for == number, place - 1, last + chunk)
+    order = jnp.zeros(last + chunk, jnp.int32).at[standing].set(number, mode="drop")
+
+    def one(i: Any, value: Any) -> Any:
+        entry = jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
+        target = jnp.where(i * chunk + jnp.arange(chunk) < touched, rows[entry], count)
+        return _applied(optimizer, value, target, summed[entry], rate)
+
+    return jax.lax.fori_loop(0, (touched + chunk - 1) // chunk, one, kept)
+
+
+def _applied(optimizer: Optimizer, kept: Any, target: jax.Array, gradient: jax.Array, rate: Any) -> Any:
+    """The optimizer on the rows ``target`` (the number of rows: none), each at most once."""
+    table, slots = kept
     old = {name: value.at[target].get(mode="clip") for name, value in slots.items()}
-    new, fresh = optimizer.apply(table.at[target].get(mode="clip"), old, summed, rate)
+    new, fresh = optimizer.apply(table.at[target].get(mode="clip"), old, gradient, rate)
     return (
         table.at[target].set(new, mode="drop"),
         {name: value.at[target].set(fresh[name], mode="drop") for name, value in slots.items()},
