@@ -90,7 +90,7 @@ def to_lines(report: MovementReport, by: str = "moved", top: int = 20, width: in
         for number, row in enumerate(rows[:top], 1):
             share = percent_text(row.moved_bytes / report.moved_bytes)
             figures = f"{bytes_text(row.moved_bytes):>9} {share:>6}  {ratio_text(row.padding_ratio):>7}"
-            yield from _entry(number, figures, row, f"{row.from_layout} -> {row.to_layout}", row.reason, width)
+            yield from _entry(number, figures, row, f"{row.from_short} -> {row.to_layout}", row.reason, width)
         left, total = len(rows) - top, sum(row.moved_bytes for row in rows[top:])
         nothing = "no operation moves data for layout's sake"
     else:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 __all__ = ["MovementReport", "MovementRow", "PaddedTensor"]
@@ -42,6 +44,15 @@ class MovementRow:
     op_name: str = ""
     in_fusion: bool = False
     predicted: bool = False
+
+    @property
+    def from_short(self) -> str:
+        """``from_layout`` with a run of equal operands written once: ``(16 x f32[512,1,32]{2,1,0})``."""
+        if not self.from_layout.startswith("("):
+            return self.from_layout
+        operands = re.split(r", (?=[a-z(])", self.from_layout[1:-1])
+        runs = ((operand, len(list(same))) for operand, same in groupby(operands))
+        return "(" + ", ".join(f"{n} x {operand}" if n > 1 else operand for operand, n in runs) + ")"
 
     @property
     def padding_ratio(self) -> float:

@@ -31,6 +31,7 @@ from tilewright.render import (
     paragraph,
     ratio_text,
     seconds_text,
+    side_by_side,
     table,
 )
 
@@ -106,10 +107,11 @@ def _summary(run: RunReport) -> list[Html]:
         Card("loss", f"{run.loss_after:.4f}", f"{run.loss_before:.4f} before", _tone(run.loss_after < run.loss_before)),
         Card("HBM a chip", bytes_text(run.plan.heap.total), f"of {bytes_text(run.plan.heap.capacity)}"),
         Card("moved for layout", bytes_text(moved.moved_after), f"{bytes_text(moved.moved_before)} as written", "good"),
-        Card("rewritten program", f"{run.proof.max_difference:.1e}", "largest difference of any output"),
+        Card("difference", f"{run.proof.max_difference:.1e}", "rewritten against original, largest"),
         Card("matrix unit", "equal" if equal else "differs", _products_note(run), _tone(equal)),
     ]
-    return [cards(figures), note(run.plan.verdict, tone="good" if run.plan.fits else "warn")]
+    drawings = side_by_side(_moved_chart(run, width=460), _loss_chart(run, width=460, height=190))
+    return [cards(figures), drawings]
 
 
 def _products_note(run: RunReport) -> str:
@@ -138,7 +140,7 @@ def _data(run: RunReport) -> list[Html]:
 
 def _movement(report: MovementReport) -> list[Html]:
     shown = [
-        (r.moved_bytes, r.op, _near(r.source), r.from_layout, r.to_layout, r.padding_ratio, r.reason)
+        (r.moved_bytes, r.op, _near(r.source), r.from_short, r.to_layout, r.padding_ratio, r.reason)
         for r in report.ranked()
     ]
     bars = [Bar(op, (moved,)) for op, moved in report.moved_by_op.items() if moved]
@@ -162,15 +164,18 @@ def verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
     return [row(v) for v in (*optimized.rewrites, *optimized.refusals)]
 
 
+def _moved_chart(run: RunReport, width: float) -> Html:
+    bars = []
+    for name, done in run.movement.optimized.items():
+        bars += [Bar(f"{name}, as written", (done.moved_before, 0)), Bar(f"{name}, rewritten", (0, done.moved_after))]
+    return bar_chart(bars, title="Bytes that reshapes and transposes of one step move", kind="bytes", width=width)
+
+
 def _rewrites(run: RunReport) -> list[Html]:
     rows = [row for name, done in run.movement.optimized.items() for row in verdict_rows(name, done)]
-    bars = [Bar(name, (done.moved_before, 0), "as written") for name, done in run.movement.optimized.items()] + [
-        Bar(name, (0, done.moved_after), "rewritten") for name, done in run.movement.optimized.items()
-    ]
-    bars.sort(key=lambda bar: bar.label)
     proof = run.proof
     blocks = [
-        bar_chart(bars, title="Bytes that reshapes and transposes of one step move", kind="bytes"),
+        _moved_chart(run, width=720),
         table(_VERDICTS, rows),
         note(
             f"The program rewritten for vector8x128 was run beside the original on {proof.inputs} inputs: "
@@ -189,14 +194,14 @@ def _rewrites(run: RunReport) -> list[Html]:
     return blocks
 
 
-def _training(run: RunReport) -> list[Html]:
+def _loss_chart(run: RunReport, width: float, height: float) -> Html:
     steps = list(range(1, len(run.losses) + 1))
-    curve = line_chart(
-        [Curve("training loss", steps, list(run.losses))],
-        title="Loss of every step",
-        x_label="step",
-        y_label="binary cross-entropy",
-    )
+    curve = Curve("training loss", steps, list(run.losses))
+    title, x, y = "Loss of every step", "step", "binary cross-entropy"
+    return line_chart([curve], title=title, x_label=x, y_label=y, width=width, height=height)
+
+
+def _training(run: RunReport) -> list[Html]:
     figures = [
         ("before", run.loss_before, run.auc_before),
         ("after", run.loss_after, run.auc_after),
@@ -207,7 +212,7 @@ def _training(run: RunReport) -> list[Html]:
             "Lookups and updates of the tables run on the sparse side, the program rewritten for vector8x128 on the "
             "dense side; the host prepares the next batch meanwhile."
         ),
-        curve,
+        _loss_chart(run, width=720, height=260),
         table(columns, figures),
     ]
 
