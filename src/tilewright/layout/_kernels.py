@@ -12,6 +12,7 @@ from typing import Any
 
 import numba as nb
 
+from tilewright.layout._plan import LINES, RUN, SHORTS, UNZIP, ZIP
 from tilewright.layout._vectors import (
     copy_element,
     copy_vector,
@@ -28,7 +29,6 @@ _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_mode
 _inner: Any = {**_options, "no_cpython_wrapper": True}  # called by kernels alone: half the compile time
 _LINE = 64
 _BLOCK = 16  # elements a side of the blocks in which a plain transposition goes
-_RUN, _ZIP, _UNZIP = 0, 1, 2
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
@@ -65,78 +65,115 @@ def stream_bytes(target: int, source: int, count: int) -> None:
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _run(target: int, source: int, count: int, stream: int) -> None:
-    if stream == 0:
-        copy_bytes(target, source, count)
-    elif count == 16:
-        copy_vector(target, source, 16, True)
-    elif count == 32:
-        copy_vector(target, source, 32, True)
-    else:
-        stream_bytes(target, source, count)
+def _runs(t: int, s: int, repeats: Any, count: int, long: int) -> None:
+    """Runs of any length; ``long`` ones are streamed."""
+    m, ms, mt, n, ns, nt = repeats
+    for i in range(m):
+        for j in range(n):
+            if long:
+                stream_bytes(t + i * mt + j * nt, s + i * ms + j * ns, count)
+            else:
+                copy_bytes(t + i * mt + j * nt, s + i * ms + j * ns, count)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _transpose(target: int, source: int, l: int, ls: int, lt: int, p: int, ps: int, pt: int, unit: Any) -> None:
-    """Any two loops, in blocks whose lines stay in the nearest cache."""
-    for p0 in range(0, p, _BLOCK):
-        for l0 in range(0, l, _BLOCK):
-            for k in range(p0, min(p0 + _BLOCK, p)):
-                t, s = target + k * pt, source + k * ps
-                for j in range(l0, min(l0 + _BLOCK, l)):
-                    copy_element(t + j * lt, s + j * ls, unit)
+def _lines(t: int, s: int, repeats: Any, count: int, stream: int) -> None:
+    """Runs of whole lines."""
+    m, ms, mt, n, ns, nt = repeats
+    for i in range(m):
+        for j in range(n):
+            a, b = t + i * mt + j * nt, s + i * ms + j * ns
+            if stream:
+                for q in range(0, count, _LINE):
+                    copy_vector(a + q, b + q, 64, True)
+            else:
+                for q in range(0, count, _LINE):
+                    copy_vector(a + q, b + q, 64, False)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _zip(target: int, source: int, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
+def _shorts(t: int, s: int, repeats: Any, count: int, stream: int) -> None:
+    """Runs of 16 or 32 bytes."""
+    m, ms, mt, n, ns, nt = repeats
+    for i in range(m):
+        a, b = t + i * mt, s + i * ms
+        if count == 32 and stream:
+            for j in range(n):
+                copy_vector(a + j * nt, b + j * ns, 32, True)
+        elif count == 32:
+            for j in range(n):
+                copy_vector(a + j * nt, b + j * ns, 32, False)
+        elif stream:
+            for j in range(n):
+                copy_vector(a + j * nt, b + j * ns, 16, True)
+        else:
+            for j in range(n):
+                copy_vector(a + j * nt, b + j * ns, 16, False)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _zips(t: int, s: int, repeats: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
     """Interleave ``rows`` rows of ``count`` >= 64 bytes; the last vectors overlap their neighbours."""
-    for step in range(0, count, _LINE):
-        q = min(step, count - _LINE)
-        if rows == 2:
-            if stream:
-                zip_vectors(target + 2 * q, source + q, pitch, unit, 2, True)
+    m, ms, mt, n, ns, nt = repeats
+    last = count - _LINE
+    for i in range(m):
+        for j in range(n):
+            a, b = t + i * mt + j * nt, s + i * ms + j * ns
+            if rows == 2 and stream:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
+            elif rows == 2:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 2 * min(q, last), b + min(q, last), pitch, unit, 2, False)
+            elif rows == 4 and stream:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
+            elif rows == 4:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 4 * min(q, last), b + min(q, last), pitch, unit, 4, False)
             else:
-                zip_vectors(target + 2 * q, source + q, pitch, unit, 2, False)
-        elif rows == 4:
-            if stream:
-                zip_vectors(target + 4 * q, source + q, pitch, unit, 4, True)
-            else:
-                zip_vectors(target + 4 * q, source + q, pitch, unit, 4, False)
-        else:
-            zip_vectors(target + 8 * q, source + q, pitch, unit, 8, False)
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 8 * min(q, last), b + min(q, last), pitch, unit, 8, False)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _unzip(target: int, source: int, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
+def _unzips(t: int, s: int, repeats: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
     """Take ``rows`` interleaved rows of ``count`` >= 64 bytes apart."""
-    for step in range(0, count, _LINE):
-        q = min(step, count - _LINE)
-        if rows == 2:
-            if stream:
-                unzip_vectors(target + q, pitch, source + 2 * q, unit, 2, True)
+    m, ms, mt, n, ns, nt = repeats
+    last = count - _LINE
+    for i in range(m):
+        for j in range(n):
+            a, b = t + i * mt + j * nt, s + i * ms + j * ns
+            if rows == 2 and stream:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
+            elif rows == 2:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 2 * min(q, last), unit, 2, False)
+            elif rows == 4 and stream:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + q, pitch, b + 4 * q, unit, 4, True)
+            elif rows == 4:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 4 * min(q, last), unit, 4, False)
             else:
-                unzip_vectors(target + q, pitch, source + 2 * q, unit, 2, False)
-        elif rows == 4:
-            if stream:
-                unzip_vectors(target + q, pitch, source + 4 * q, unit, 4, True)
-            else:
-                unzip_vectors(target + q, pitch, source + 4 * q, unit, 4, False)
-        else:
-            unzip_vectors(target + q, pitch, source + 8 * q, unit, 8, False)
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 8 * min(q, last), unit, 8, False)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _once(kind: int, stream: int, t: int, s: int, core: Any, unit: Any) -> None:
-    """One primitive."""
-    count, ls, lt, p, ps, pt = core
-    if kind == _RUN:
-        _run(t, s, count, stream)
-    elif kind == _ZIP and count * element_size(unit) >= _LINE:
-        _zip(t, s, count * element_size(unit), p, ps, stream, unit)
-    elif kind == _UNZIP and count * element_size(unit) >= _LINE:
-        _unzip(t, s, count * element_size(unit), p, pt, stream, unit)
-    else:
-        _transpose(t, s, count, ls, lt, p, ps, pt, unit)
+def _transposes(t: int, s: int, repeats: Any, core: Any, unit: Any) -> None:
+    """Any two loops, in blocks whose lines stay in the nearest cache."""
+    m, ms, mt, n, ns, nt = repeats
+    count, ls, lt, rows, ps, pt = core
+    for i in range(m):
+        for j in range(n):
+            a, b = t + i * mt + j * nt, s + i * ms + j * ns
+            for p0 in range(0, rows, _BLOCK):
+                for l0 in range(0, count, _BLOCK):
+                    for p in range(p0, min(p0 + _BLOCK, rows)):
+                        for q in range(l0, min(l0 + _BLOCK, count)):
+                            copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
 
 
 @nb.njit(**_options)  # type: ignore[untyped-decorator]
@@ -162,14 +199,23 @@ def move(
         base = scratch - part * span if span else target
         for b in range(len(rows)):
             kind, stream = rows[b, 0], rows[b, 1]
-            m, ms, mt, n, ns, nt = rows[b, 2], rows[b, 3], rows[b, 4], rows[b, 5], rows[b, 6], rows[b, 7]
+            repeats = rows[b, 2], rows[b, 3], rows[b, 4], rows[b, 5], rows[b, 6], rows[b, 7]
             core = rows[b, 8], rows[b, 9], rows[b, 10], rows[b, 11], rows[b, 12], rows[b, 13]
+            size = core[0] * element_size(unit)
             for k in range(starts[b, part], starts[b, part + 1]):
-                for i in range(m):
-                    t, s = base + targets[k] + i * mt, source + sources[k] + i * ms
-                    for _ in range(n):
-                        _once(kind, stream, t, s, core, unit)
-                        t, s = t + nt, s + ns
+                t, s = base + targets[k], source + sources[k]
+                if kind == LINES:
+                    _lines(t, s, repeats, core[0], stream)
+                elif kind == SHORTS:
+                    _shorts(t, s, repeats, core[0], stream)
+                elif kind == ZIP:
+                    _zips(t, s, repeats, size, core[3], core[4], stream, unit)
+                elif kind == UNZIP:
+                    _unzips(t, s, repeats, size, core[3], core[5], stream, unit)
+                elif kind == RUN:
+                    _runs(t, s, repeats, core[0], stream)
+                else:
+                    _transposes(t, s, repeats, core, unit)
         if span:
             stream_bytes(target + part * span, scratch, min(span, total - part * span))
     fence()

@@ -25,7 +25,7 @@ import numpy as np
 
 from tilewright.layout._nest import Box, Loop, merged
 
-__all__ = ["MovePlan", "Work", "plan_moves"]
+__all__ = ["LINES", "RUN", "SHORTS", "TRANSPOSE", "UNZIP", "ZIP", "MovePlan", "Work", "plan_moves"]
 
 Array = np.ndarray[Any, Any]
 _LINE = 64
@@ -35,7 +35,7 @@ _CORE_BYTES = 1 << 15  # one primitive moves at most so much, so that threads ca
 _REPEAT_BYTES = 1 << 16  # ... and with its repeats so much
 _SPANS = (1 << 12, 1 << 18)  # bytes of a part made in scratch: worth its call, and fit for the second-level cache
 _MOST_PLACES = 1 << 22
-RUN, ZIP, UNZIP, TRANSPOSE = range(4)
+RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS = range(6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ def _long_jump(box: Box, core: Sequence[Loop], by_target: bool) -> tuple[Loop, i
     """A loop to cut, and where: long on the tiled side, far apart on the other, with closer loops outside it."""
     for loop in box.loops:
         stride, jump = _near(loop, by_target), _near(loop, not by_target)
-        if loop in core or stride * loop.count <= _PAGE or jump < _PAGE or not 0 < stride < 1024:
+        if loop in core or stride * loop.count <= _PAGE or jump < _LONG_RUN or not 0 < stride < 1024:
             continue
         closer = [x for x in box.loops if x not in core and _near(x, by_target) > stride]
         if any(_near(x, not by_target) < jump for x in closer):
@@ -209,21 +209,32 @@ def _places(box: Box, inner: int) -> int:
 # -- stores ------------------------------------------------------------------------------------------------------------
 
 
-def _streams(kind: int, core: Sequence[Loop], repeats: Sequence[Loop], box: Box, size: int) -> bool:
-    """Whether the primitive and its first repeats write whole lines in order, if the target starts on a line."""
-    if kind == RUN and core and core[0].count * size >= _LONG_RUN:
-        return True
-    if kind not in (RUN, ZIP) or not core:
+def _whole_lines(kind: int, core: Sequence[Loop], repeats: Sequence[Loop], box: Box, size: int) -> bool:
+    """Whether the primitive and its repeats write whole lines in order, if the target starts on a line."""
+    row = core[0].count * size if core else size
+    if kind == TRANSPOSE or (kind != RUN and (row % _LINE or core[1].count > 4)):
+        return False
+    if kind == RUN and row % _LINE and row not in (16, 32):
         return False
     extent = size
-    for loop in [*reversed(core), *repeats]:
+    for loop in [*reversed(core), *repeats] if kind != UNZIP else core[:1]:
         if loop.target != extent:
             break
         extent *= loop.count
-    row = core[0].count * size
-    fits = row % _LINE == 0 or row in (16, 32) if kind == RUN else row % _LINE == 0 and core[1].count < 8
     steps = [loop.target for loop in box.loops if abs(loop.target) >= extent]
-    return fits and extent % _LINE == 0 and not any(t % _LINE for t in steps) and not (box.targets % _LINE).any()
+    return extent % _LINE == 0 and not any(t % _LINE for t in steps) and not (box.targets % _LINE).any()
+
+
+def _refined(kind: int, core: Sequence[Loop], size: int, stream: bool) -> tuple[int, bool]:
+    """The kernel's kind, and whether it streams: runs by their length, short zips one by one."""
+    row = core[0].count * size if core else size
+    if kind == RUN:
+        if row % _LINE == 0 and (stream or row < _LONG_RUN):
+            return LINES, stream
+        if row in (16, 32):
+            return SHORTS, stream
+        return RUN, row >= _LONG_RUN
+    return (TRANSPOSE, False) if row < _LINE else (kind, stream)
 
 
 # -- the whole ---------------------------------------------------------------------------------------------------------
@@ -246,8 +257,11 @@ def _work(box: Box, size: int, by_target: bool, span: int, aligned: bool) -> Wor
     outer = near[len(repeats) :] + [loop for loop in others if loop not in near]
     if _places(box, done // size) > _MOST_PLACES:
         return None
-    stream = aligned and not span and _streams(kind, core, repeats, box, size)
-    if kind == RUN:
+    stream = aligned and not span and _whole_lines(kind, core, repeats, box, size)
+    kind, stream = _refined(kind, core, size, stream)
+    if span and kind == RUN:
+        stream = False  # into the cache
+    if kind in (RUN, LINES, SHORTS):
         core = [replace(core[0], count=core[0].count * size)] if core else [Loop(size, 0, 0)]
     sources, targets = _table(box, outer)
     if span:
