@@ -106,7 +106,12 @@ def _summary(run: RunReport) -> list[Html]:
         Card("AUC", f"{run.auc_after:.4f}", f"{run.auc_before:.4f} before training", _tone(_improved(run))),
         Card("loss", f"{run.loss_after:.4f}", f"{run.loss_before:.4f} before", _tone(run.loss_after < run.loss_before)),
         Card("HBM a chip", bytes_text(run.plan.heap.total), f"of {bytes_text(run.plan.heap.capacity)}"),
-        Card("moved for layout", bytes_text(moved.moved_after), f"{bytes_text(moved.moved_before)} as written", "good"),
+        Card(
+            "moved for layout",
+            bytes_text(moved.moved_after),
+            f"{bytes_text(moved.moved_before)} as written, on vector8x128",
+            "good",
+        ),
         Card("difference", f"{run.proof.max_difference:.1e}", "rewritten against original, largest"),
         Card("matrix unit", "equal" if equal else "differs", _products_note(run), _tone(equal)),
     ]
