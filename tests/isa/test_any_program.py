@@ -17,7 +17,9 @@ kinds = {
     "ur": st.integers(0, 3).map("ur{}".format),
     "p": st.integers(0, 1).map("p{}".format),
     "imm": numbers.map(str),
-    "address": st.builds("ur{}:rf{}:{}".format, st.integers(0, 3), st.integers(0, REGISTERS - 1), st.integers(-9, 9)),
+    "address": st.builds(
+        "ur{}:rf{}:{}".format, st.sampled_from([1, 1, 1, 2, 2, 3]), st.integers(0, REGISTERS - 1), st.integers(-9, 9)
+    ),
     "segment": st.sampled_from(["$A", "$F", "$V", "$nobody"]),
     "label": st.sampled_from(["l0", "l1"]),
 }
@@ -25,8 +27,8 @@ kinds = {
 
 @st.composite
 def instructions(draw):
-    spec = INSTRUCTIONS[draw(st.sampled_from([*INSTRUCTIONS, "mm", "mm", "ld", "st", "segment"]))]
-    name = spec.name + (draw(st.sampled_from(["", "8", "16", "f32"])) if spec.name == "mm" else "")
+    spec = INSTRUCTIONS[draw(st.sampled_from([*INSTRUCTIONS, *["mm"] * 16, *["ld", "st"] * 4]))]
+    name = spec.name + (draw(st.sampled_from(["", "", "", "8", "f32"])) if spec.name == "mm" else "")
     for suffix in spec.suffixes:
         if suffix.default is None:
             name += "." + draw(st.sampled_from(CONDITIONS))
@@ -53,7 +55,7 @@ def assembles(line, config):
 
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(
-    st.lists(instructions(), min_size=1, max_size=14),
+    st.lists(instructions(), min_size=3, max_size=14),
     st.fixed_dictionaries(
         {
             "offset_mode": st.sampled_from(["registers", "linear"]),
