@@ -10,7 +10,7 @@ from tilewright.embed._hash import bucket_of
 from tilewright.embed._minibatch import BUCKETS
 from tilewright.embed._split import split_bits
 from tilewright.embed._types import Entries, Index, Ints, Keys, Longs
-from tilewright.embed._write import copy_run, fill_pads
+from tilewright.embed._write import fill_pads
 
 __all__ = ["find_splits", "gather_source", "write_cut"]
 
@@ -20,6 +20,7 @@ def gather_source(
     tables: tuple[int, int], l: Index, bases: Longs, counts: Ints, entries: Entries, gathered: Entries
 ) -> None:
     """The entries of tables ``tables[0] <= t < tables[1]`` and source ``l``, shard by shard, one behind the other."""
+    rows, samples, gains = entries
     cursor = np.empty(tables[1] - tables[0], np.int64)
     for t in range(cursor.size):
         cursor[t] = bases[tables[0] + t, l]
@@ -27,7 +28,10 @@ def gather_source(
     for shard in range(counts.shape[3]):
         for t in range(cursor.size):
             n = np.int64(counts[tables[0] + t, 0, l, shard])
-            copy_run(entries, cursor[t], n, gathered, at)
+            begin = cursor[t]
+            gathered[0][at : at + n] = rows[begin : begin + n]
+            gathered[1][at : at + n] = samples[begin : begin + n]
+            gathered[2][at : at + n] = gains[begin : begin + n]
             cursor[t] += n
             at += n
 

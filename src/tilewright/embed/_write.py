@@ -1,4 +1,7 @@
-"""Kernel 2: merged runs -> the padded buffers, when nothing is cut or dropped: copies, pads and pointers only."""
+"""Kernel 2: merged runs -> the padded buffers, when nothing is cut or dropped: copies, pads and pointers only.
+
+Copies and fills are written as slices, which become memcpy and vector stores; loops over elements were half as fast.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,9 @@ _NAN = np.float32(np.nan)
 def fill_pads(out: Entries, begin: Index, end: Index) -> None:
     """Make the slots ``begin .. end`` padding."""
     ids, samples, gains = out
-    for q in range(begin, end):
-        ids[q] = _PAD
-    for q in range(begin, end):
-        samples[q] = _PAD
-    for q in range(begin, end):
-        gains[q] = _NAN
-
-
-@njit(cache=True, nogil=True)
-def copy_run(source: Entries, begin: Index, n: Index, target: Entries, at: Index) -> None:
-    """Copy ``n`` entries."""
-    for q in range(n):
-        target[0][at + q] = source[0][begin + q]
-    for q in range(n):
-        target[1][at + q] = source[1][begin + q]
-    for q in range(n):
-        target[2][at + q] = source[2][begin + q]
+    ids[begin:end] = _PAD
+    samples[begin:end] = _PAD
+    gains[begin:end] = _NAN
 
 
 @njit(cache=True, nogil=True)
@@ -69,10 +58,9 @@ def write_plain(
                 for t in range(tables[k], tables[k + 1]):
                     begin, n = cursor[t], np.int64(counts[t, 0, l, shard])
                     cursor[t] = begin + n
-                    for q in range(n):
-                        out_rows[at + q] = rows[begin + q]
-                        out_samples[at + q] = samples[begin + q]
-                        out_gains[at + q] = gains[begin + q]
+                    out_rows[at : at + n] = rows[begin : begin + n]
+                    out_samples[at : at + n] = samples[begin : begin + n]
+                    out_gains[at : at + n] = gains[begin : begin + n]
                     at += n
                 pointers[pointer + shard] = at - origin
                 padded = origin + ((at - origin + 7) & ~7)
