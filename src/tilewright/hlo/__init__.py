@@ -1,6 +1,6 @@
 """Programs: load, report their data movement, rewrite them, prove and run the result.
 
-Names that need jax are loaded when they are asked for: a report on a dump starts without it.
+jax is imported when a function that needs it is called: a report on a dump starts without it.
 """
 
 from tilewright.hlo._cost import Movement, movement, place
