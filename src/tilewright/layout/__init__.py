@@ -9,6 +9,7 @@ from tilewright.layout._presets import predict, preset
 from tilewright.layout._sharded import ShardedLayout, mod_sharded
 from tilewright.layout._tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
 from tilewright.layout._types import dtype_name
+from tilewright.layout._views import compare_svg, ruler_svg
 
 __all__ = [
     "Axis",
@@ -22,6 +23,7 @@ __all__ = [
     "ShardedLayout",
     "TensorLayout",
     "TupleLayout",
+    "compare_svg",
     "dtype_name",
     "is_bitcast",
     "lanes",
@@ -32,5 +34,6 @@ __all__ = [
     "predict",
     "preset",
     "relayout",
+    "ruler_svg",
     "tiled",
 ]

@@ -58,10 +58,8 @@ def colour_numbers(layout: IndexMap, places: Array, way: str) -> Array:
         return _block_colours(layout, places, 2)
     if way == "line":
         lines = flat_offsets(layout, places) * layout.element_bits // _LINE_BITS
-        numbers: Array = (lines + lines // 8 * 3 + lines // 64 * 5) % COLOURS
-        return numbers
-    numbers = places[..., 0] % COLOURS
-    return numbers
+        return np.asarray((lines + lines // 8 * 3 + lines // 64 * 5) % COLOURS)
+    return np.asarray(places[..., 0] % COLOURS)
 
 
 def flat_offsets(layout: IndexMap, places: Array) -> Array:
@@ -86,10 +84,11 @@ def _block_colours(layout: IndexMap, places: Array, level: int) -> Array:
         assert found is not None  # the strides of tiles and pages nest
         coordinates |= {c: digit for (c, _), digit in zip(axis.terms, found[0], strict=True)}
     colours: Array = np.zeros(places.shape[:-1], np.int64)
-    cut = [dim for dim in reversed(lineage(layout)) if dim.period(level)]
-    for k, dim in enumerate(cut):
+    dims = sorted((dim for dim in reversed(lineage(layout)) if dim.extent > 1), key=lambda d: d.period(level) is None)
+    for k, dim in enumerate(dims):
         number: Array = np.zeros(places.shape[:-1], np.int64)
-        for leaf in dim.leaves[: [leaf.level for leaf in dim.leaves].index(level)]:
+        inside = [leaf.level == level for leaf in dim.leaves]
+        for leaf in dim.leaves[: inside.index(True) if any(inside) else len(inside)]:
             number = number * leaf.size + coordinates.get(leaf.place, 0)
         colours = colours + number * _STEPS[k % len(_STEPS)]
     return colours % COLOURS

@@ -12,7 +12,17 @@ import numpy as np
 from tilewright.layout._index_map import IndexMap
 from tilewright.render import count_text
 
-__all__ = ["MAX_CELLS", "Level", "Panel", "Scene", "cell_tips", "cut_text", "padding_cells", "shown_extents"]
+__all__ = [
+    "MAX_CELLS",
+    "Level",
+    "Panel",
+    "Scene",
+    "cell_tips",
+    "cut_text",
+    "padding_cells",
+    "panels_beside",
+    "shown_extents",
+]
 
 MAX_CELLS = 4096
 
@@ -87,6 +97,11 @@ def shown_extents(extents: Sequence[int], most: Sequence[int]) -> tuple[int, ...
         while shown[k] > 1 and math.prod(shown) > MAX_CELLS:
             shown[k] = -(-shown[k] // 2)
     return tuple(shown)
+
+
+def panels_beside(columns: int, most: tuple[int, int, int]) -> int:
+    """How many panels of ``columns`` stand beside each other; most: rows and columns of one, columns of them all."""
+    return max(1, min(4, most[2] // min(columns, most[1])))
 
 
 def cut_text(names: Sequence[str], extents: Sequence[int], shown: Sequence[int]) -> str:

@@ -119,7 +119,7 @@ def _headings(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell) ->
     side = _side(panel)
     right = x + side + panel.padding.shape[1] * cell.wide
     drawing.text(right + 6, y - 5, panel.column_name, "soft small mono")
-    every_row, every_column = 1 if cell.tall >= 12 else 8, 1 if cell.labelled else 8
+    every_row, every_column = 1 if cell.tall >= 12 else 8, _every(panel, cell)
     for r, text in list(enumerate(panel.rows))[::every_row]:
         drawing.text(x + side - 6, y + r * cell.tall + min(cell.tall / 2 + 4, 16), text, "soft small", anchor="end")
     for c, text in list(enumerate(panel.columns))[::every_column]:
@@ -127,6 +127,12 @@ def _headings(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell) ->
         drawing.text(at, y - 6 if panel.ticks else y - 5, text, "soft small", anchor="middle")
         if panel.ticks:
             drawing.line(at, y - 4, at, y, "axis")
+
+
+def _every(panel: Panel, cell: Cell) -> int:
+    """Every how many columns there is room for a name."""
+    widest = max((text_width(name, 10.5) for name in panel.columns), default=0) + 4
+    return next((n for n in ((1, 2, 4, 8, 16) if cell.labelled else (8, 16, 32)) if n * cell.wide >= widest), 32)
 
 
 def _cells(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, palette: str) -> None:

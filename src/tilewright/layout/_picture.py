@@ -49,7 +49,7 @@ def draw_picture(scene: Scene) -> Drawing:
     cell = cell_size(scene)
     legend = legend_parts(scene, cell)
     wide, tall = scene_size(scene, cell)
-    notes = (text_width(scene.title, 15) * 1.04, text_width(scene.facts) * 0.9, text_width(scene.cut) * 0.9)
+    notes = (text_width(scene.title, 15) * 1.04, text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
     width = max(*notes, wide, legend_width(legend), 120) + 2 * MARGIN
     height = 62 + tall + 30 + (16 if scene.cut else 0)
     drawing = Drawing(width, height, title=scene.title, description=scene.facts, ground=True)
@@ -70,8 +70,10 @@ def legend_parts(scene: Scene, cell: Cell) -> list[tuple[str, str]]:
     panels = [panel for row in scene.panels for panel in row]
     parts = _colour_parts(scene)
     parts += [(f"edge l{min(k, 3)}", level.name) for k, level in enumerate(scene.levels)]
-    if any(panel.padding.any() or (panel.shares is not None and (panel.shares < 1).any()) for panel in panels):
+    if any(panel.padding.any() for panel in panels):
         parts.append(("padding", "padding"))
+    elif any(panel.shares is not None and (panel.shares < 1).any() for panel in panels):
+        parts.append(("padding", "the part that is padding"))
     if panels and cell.labelled:
         parts.append(("text", f"in a cell: its {scene.label_is}"))
     elif panels and not panels[0].ticks and block_texts(panels[0], scene.levels, cell):

@@ -28,28 +28,34 @@ from tilewright.layout._panel import (
     cell_tips,
     cut_text,
     padding_cells,
+    panels_beside,
     shown_extents,
 )
 from tilewright.layout._scene_memory import memory_scene, strip_panel
 from tilewright.layout._tiled import TensorLayout
 from tilewright.render import bytes_text, count_text, ratio_text
 
-__all__ = ["MAX_CELLS", "layout_facts", "make_scene"]
+__all__ = ["MAX_CELLS", "MOST_SLOTS", "layout_facts", "make_scene"]
 
 _WRAP = 32
-_MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
+MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
 
 
-def make_scene(layout: IndexMap, *, colour: str = "auto", most_columns: int = 128, most_rows: int = 64) -> Scene:
-    """The picture of a layout, cut to one corner where it has more than :data:`MAX_CELLS` cells."""
-    if layout.num_slots > _MOST_SLOTS:
+def make_scene(
+    layout: IndexMap, *, colour: str = "auto", most_columns: int = 128, most_rows: int = 64, most_wide: int = 160
+) -> Scene:
+    """The picture of a layout, cut to one corner where it has more than :data:`MAX_CELLS` cells.
+
+    ``most_wide`` bounds the columns of all panels that stand beside each other.
+    """
+    if layout.num_slots > MOST_SLOTS:
         raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
     if not layout.num_slots:
         return Scene(str(layout), "no elements", (), (), "none", "")
     facts = layout_facts(layout)
     if isinstance(layout, (TensorLayout, PagedLayout)):
-        return _array_scene(layout, facts, colour, most_rows, most_columns)
-    return memory_scene(layout, facts, colour, most_rows, most_columns)
+        return _array_scene(layout, facts, colour, (most_rows, most_columns, most_wide))
+    return memory_scene(layout, facts, colour, (most_rows, most_columns, most_wide))
 
 
 def layout_facts(layout: IndexMap) -> str:
@@ -114,9 +120,10 @@ def _frame(layout: IndexMap, most_columns: int) -> _Frame:
     return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0)
 
 
-def _array_scene(layout: IndexMap, facts: str, colour: str, most_rows: int, most_columns: int) -> Scene:
-    frame = _frame(layout, most_columns)
-    shown = shown_extents(frame.extents, (3, 4, most_rows, most_columns))
+def _array_scene(layout: IndexMap, facts: str, colour: str, most: tuple[int, int, int]) -> Scene:
+    frame = _frame(layout, most[1])
+    beside = panels_beside(frame.extents[-1], most)
+    shown = shown_extents(frame.extents, (3, beside, *most[:2]))
     way = choose_colour(layout, colour)
     panels = tuple(
         tuple(_array_panel(layout, frame, (down, across), shown[2:], way) for across in range(shown[1]))

@@ -6,7 +6,16 @@ import numpy as np
 
 from tilewright.layout._colours import choose_colour, colour_numbers
 from tilewright.layout._index_map import IndexMap
-from tilewright.layout._panel import Array, Panel, Scene, cell_tips, cut_text, padding_cells, shown_extents
+from tilewright.layout._panel import (
+    Array,
+    Panel,
+    Scene,
+    cell_tips,
+    cut_text,
+    padding_cells,
+    panels_beside,
+    shown_extents,
+)
 
 __all__ = ["memory_panel", "memory_scene", "strip_panel"]
 
@@ -25,13 +34,13 @@ def strip_panel(layout: IndexMap, colour: str) -> Panel | None:
     return memory_panel(layout, places, "memory, in the order of offsets", colour)
 
 
-def memory_scene(layout: IndexMap, facts: str, colour: str, most_rows: int, most_columns: int) -> Scene:
+def memory_scene(layout: IndexMap, facts: str, colour: str, most: tuple[int, int, int]) -> Scene:
     """A map of several axes: its last axis from left to right, the one before from top to bottom."""
     extents = [axis.extent for axis in layout.axis_terms]
     names = [*layout.axes]
     if len(extents) == 2:
         extents, names = [1, *extents], ["", *names]
-    shown = shown_extents([1, *extents], (1, 4, most_rows, most_columns))[1:]
+    shown = shown_extents([1, *extents], (1, panels_beside(extents[-1], most), *most[:2]))[1:]
     panels = []
     for outer in range(shown[0]):
         grid = np.stack(np.meshgrid(*(np.arange(n) for n in shown[1:]), indexing="ij"), axis=-1)

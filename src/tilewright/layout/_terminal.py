@@ -44,7 +44,7 @@ def terminal_drawing(layout: IndexMap, width: int = 100) -> Text:
 
     scene = make_scene(layout)
     columns = min((_columns_that_fit(panel, scene, width) for row in scene.panels for panel in row), default=1)
-    scene = make_scene(layout, most_columns=columns, most_rows=32)
+    scene = make_scene(layout, most_columns=columns, most_rows=32, most_wide=4 * columns)
     text = Text(f"{scene.title}\n", style="bold")
     text.append(f"{scene.facts}\n", style="dim")
     for row in scene.panels:
