@@ -104,6 +104,23 @@ def test_falls_back_to_the_original_and_says_why(data, capsys):
     assert plain.optimized(x).rewrites == ()
 
 
+def test_a_program_that_cannot_be_rewritten_still_runs(data, monkeypatch):
+    def refuse(text):
+        raise UnsupportedError("a construct from the future", where="line 3")
+
+    monkeypatch.setattr("tilewright.hlo._function.read_stablehlo", refuse)
+    fast = tilewright.optimize(network, target="vector8x128")
+    close(fast(*data), network(*data))
+    assert fast.explain(*data) == (
+        "the original is called: it cannot be rewritten (line 3: a construct from the future)"
+    )
+
+
+def test_targets_without_whole_programs_are_refused_at_once():
+    with pytest.raises(UnsupportedError, match="rule"):
+        tilewright.optimize(network, target="bm1684x")
+
+
 def test_a_program_runs_as_its_optimized_text(data):
     step = jax.value_and_grad(loss)
     found = optimize(from_jax(step, *data), "vector8x128")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any
 
+from tilewright.errors import TilewrightError
+from tilewright.hlo._cost import place
 from tilewright.hlo._execute import with_module
 from tilewright.hlo._mlir_reader import read_stablehlo
 from tilewright.hlo._optimize import Optimized, optimize
@@ -35,6 +37,7 @@ def optimize_function(
     ((64, 4), True)
     """
     chip = find_target(target)
+    place((8, 128), "f32", chip)  # a target without a rule for whole programs says so at once
     if fn is None:
         return lambda each: OptimizedFunction(each, chip, allow_reassociation)
     return OptimizedFunction(fn, chip, allow_reassociation)
@@ -123,7 +126,10 @@ class _FlatProgram:
             return f"JAX cannot export it ({first})"
         if reason := _unfit(exported):
             return reason
-        self.optimized = optimize(read_stablehlo(exported.mlir_module()), *self.options)
+        try:
+            self.optimized = optimize(read_stablehlo(exported.mlir_module()), *self.options)
+        except TilewrightError as error:
+            return f"it cannot be rewritten ({error})"
         if not self.optimized.rewrites:
             return f"no region of it gains on {self.options[0].name}"
         self.outputs = exported.out_avals
