@@ -12,7 +12,17 @@ from typing import TypeAlias
 import numpy as np
 from numba import njit
 
-from tilewright.embed._pack import BAD_DIVISOR, BAD_ID, FINE, Form, pack_ones, pack_single, pack_weighted
+from tilewright.embed._pack import (
+    BAD_DIVISOR,
+    BAD_ID,
+    FINE,
+    Form,
+    label_sample,
+    pack_ones,
+    pack_places,
+    pack_single,
+    pack_weighted,
+)
 from tilewright.embed._sort import DIGIT_SLOTS, sort_keys
 from tilewright.embed._types import Entries, Floats, Ids, Index, Ints, Keys, Longs
 
@@ -52,6 +62,13 @@ scratch = Scratch()
 
 
 @njit(cache=True, nogil=True)
+def _bound(offsets: Longs, feature: Longs, sample: Index) -> Index:
+    """Where a sample's values begin, counted from the feature's first."""
+    at: Index = offsets[feature[1] + sample] if feature[1] >= 0 else sample * feature[2]
+    return at
+
+
+@njit(cache=True, nogil=True)
 def _pack_feature(
     values: Ids,
     offsets: Longs,
@@ -67,22 +84,29 @@ def _pack_feature(
 ) -> Index:
     """Keys of one feature's slice, which is the ``number``-th of its group; their end, or -1, -2 as in packing."""
     keys, _, sample_of, gain_of, of_sample, _ = room
-    value_base, offset_base, hot, samples, sample_base = feature[0], feature[1], feature[2], feature[3], feature[4]
+    value_base, samples, sample_base = feature[0], feature[3], feature[4]
     first = slice_ * samples
     payload = number * samples_of_slice + sample_base
-    if hot == 1 and offset_base < 0 and weights.size == 0:
-        if pack_single(values, value_base + first, samples, payload, offset, form, keys, n):
-            for i in range(samples):
-                of_sample[payload + i] = np.float32(1.0)
-            n += samples
-            return n
-        if form[7] == 0:
+    fast = False
+    if weights.size == 0:
+        start = value_base + _bound(offsets, feature, first)
+        end = value_base + _bound(offsets, feature, first + samples)
+        if feature[2] == 1 and feature[1] < 0:
+            if pack_single(values, start, samples, payload, offset, form, keys, n):
+                for i in range(samples):
+                    of_sample[payload + i] = np.float32(1.0)
+                n += samples
+                return n
+        else:
+            fast = pack_places(values, start, end, offset, form, keys, n)
+        if not fast and form[7] == 0:
             return -1
     for i in range(samples):
-        if offset_base >= 0:
-            begin, end = offsets[offset_base + first + i], offsets[offset_base + first + i + 1]
-        else:
-            begin, end = (first + i) * hot, (first + i + 1) * hot
+        begin, end = _bound(offsets, feature, first + i), _bound(offsets, feature, first + i + 1)
+        if fast:
+            label_sample(keys, n, n + end - begin, payload + i, form[6], of_sample)
+            n += end - begin
+            continue
         begin, end = begin + value_base, end + value_base
         if weights.size > 0:
             n = pack_weighted(values, weights, begin, end, sample_base + i, offset, form, keys, n, sample_of, gain_of)
