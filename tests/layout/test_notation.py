@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.layout.strategies import tiled_layouts
 from tilewright.errors import ParseError
-from tilewright.layout import TensorLayout, TupleLayout, parse, parse_prefix
+from tilewright.layout import parse, parse_prefix
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,11 @@ def test_canonical_texts_print_back(text):
         ("f32[ 3 , 5 ] {1, 0 : T( 2 , * ,4 ) }", "f32[3,5]{1,0:T(2,*,4)}"),
         ("f32[3]{0:M(0)}", "f32[3]{0}"),
         ("f32[3]{0:L(1)E(0)S(0)}", "f32[3]{0}"),
+        ("f32[3] {0}", "f32[3]{0}"),
+        ("f32[3] // three\n{0 : T (8) (2) }", "f32[3]{0:T(8)(2)}"),
+        ("b (f32[3])", "b(f32[3]{0})"),
+        ("f32[007]", "f32[7]{0}"),
+        ("f6e2m3fn[3]", "f6e2m3fn[3]{0}"),
         ("f32[3,4]{1,0:D(D,C+)S(2)}", "f32[3,4]{1,0:S(2)}"),
         ("(s32[],s32[],s32[],s32[],s32[],s32[])", "(s32[], s32[], s32[], s32[], s32[], /*index=5*/s32[])"),
     ],
@@ -55,7 +60,7 @@ def test_other_texts_become_canonical(text, canonical):
 @pytest.mark.parametrize(
     ("text", "column", "reason"),
     [
-        ("f32[3,5", 7, "expected ','"),
+        ("f32[3,5", 7, "expected '\\]' or ','"),
         ("f33[3]", 0, "no element type"),
         ("f32[3,5]{1,0:T(2,0)}", 17, "invalid tiles"),
         ("f32[3,5]{1,0:T(2,-2)}", 17, "invalid tiles"),
@@ -70,11 +75,25 @@ def test_other_texts_become_canonical(text, canonical):
         ("f32[3,5]{1,0:P(f32[3])}", 13, "sparse"),
         ("f32[3,5]{1,0:E(16)}", 13, "narrower"),
         ("f32[3]{0} x", 10, "left over"),
-        ("token[3]", 8, "no dims"),
+        ("token[3]", 6, "no dims"),
         ("f32[3]{0:SC(1:2)}", 12, "physical dim 1"),
         ("", 0, "element type"),
         ("(f32[2], ", 9, "element type"),
-        ("f32[99999999999999999999]", 4, "whole number"),
+        ("f32[99999999999999999999]", 4, "at most 9223372036854775807"),
+        ("f64[9223372036854775807]", 4, "more than 2"),
+        ("f32[]{}", 5, "left over"),
+        ("f32[3,]", 6, "whole number"),
+        ("token[]{:T(8)}", 7, "no layout"),
+        ("b(token[])", 2, "one array"),
+        ("f32[3]{0:S(128)}", 11, "at most 127"),
+        ("f32[3]{0:T(8,128S(1)}", 16, "expected '\\)'"),
+        ("f32[3]{0:T}", 10, "expected '\\(' after T"),
+        ("f32[3]{0:#(f32)}", 11, "integer type"),
+        ("f32[3]{0:D(X)}", 11, "D, C, S or H"),
+        ("f32[9]{0:SC(0:4)(0:5)}", 17, "twice"),
+        ("f32[9]{0:SC(0:9)}", 14, "outside the dim"),
+        ("f32[?]{0:SC(0:1)}", 14, "no bound"),
+        ("f32[\u0663]", 4, "whole number"),
     ],
 )
 def test_refused_with_the_column(text, column, reason):
@@ -102,21 +121,6 @@ def test_text_and_value_are_one(layout):
     assert hash(parse(str(layout))) == hash(layout)
 
 
-@given(st.text(alphabet="f32sbu[]{}(),:*?<=TLESCMDP 0123456789/#x", max_size=40) | st.text(max_size=20))
-@example("f32[2]{0:" + "T(2)" * 3 + "}")
-@example("(" * 200)
-@example("f32[²]")
-def test_any_text_is_a_value_or_a_parse_error(text):
-    try:
-        value = parse(text)
-    except ParseError as error:
-        assert 0 <= error.column <= len(text)
-        assert "\n" not in str(error) or "\n" in text
-    else:
-        assert isinstance(value, TensorLayout | TupleLayout)
-        assert parse(str(value)) == value
-
-
 BASE = "(f32[3,5]{1,0:T(2,2)(2,1)L(8)E(64)S(5)SC(0:1)M(16)}, bf16[<=8]{0:T(8,128)(2,1)S(1)}, b(s4[2,0]{0,1:E(4)}))"
 
 
@@ -129,20 +133,6 @@ def test_mutated_text_is_a_value_or_a_parse_error(edits):
         assert parse(str(parse(text))) == parse(text)
     except ParseError as error:
         assert 0 <= error.column <= len(text)
-
-
-def test_real_dumps_print_back(shared):
-    """Every shape with a layout in the public HLO files."""
-    import re
-
-    seen = 0
-    for path in [*shared.glob("data/hlo_tpu/*.after.hlo"), *shared.glob("data/hlo_public/*.hlo")]:
-        for text in set(re.findall(r"[a-z]+[0-9a-z]*\[[\d,<=]*\]\{[\d,:TSELMC()*]*\}", path.read_text())):
-            if text.endswith("{}"):
-                continue
-            assert str(parse(text)) == text
-            seen += 1
-    assert seen > 100
 
 
 def test_import_is_light():

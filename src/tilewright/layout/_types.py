@@ -15,6 +15,8 @@ TYPE_BITS: dict[str, int] = {
     "pred": 1,
     **{f"{kind}{bits}": bits for kind in "su" for bits in (1, 2, 4, 8, 16, 32, 64)},
     "f4e2m1fn": 4,
+    "f6e2m3fn": 6,
+    "f6e3m2fn": 6,
     **dict.fromkeys(("f8e3m4", "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"), 8),
     "f8e8m0fnu": 8,
     "f16": 16,
@@ -42,7 +44,7 @@ _ML_DTYPES = {
     **{f"s{bits}": f"int{bits}" for bits in (1, 2, 4)},
     **{f"u{bits}": f"uint{bits}" for bits in (1, 2, 4)},
     "bf16": "bfloat16",
-    **{name: f"float{name[1:].replace('e', '_e', 1)}" for name in TYPE_BITS if name.startswith(("f4", "f8"))},
+    **{name: f"float{name[1:].replace('e', '_e', 1)}" for name in TYPE_BITS if name.startswith(("f4", "f6", "f8"))},
 }
 _ALIASES = {
     "bool": "pred",
