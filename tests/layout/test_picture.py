@@ -9,7 +9,7 @@ from hypothesis import given
 from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
 from tilewright.layout import lanes, mod_sharded, paged, parse
 from tilewright.layout._lineage import lineage
-from tilewright.layout._panel import MAX_CELLS
+from tilewright.layout._panel import MAX_CELLS, Bounds
 from tilewright.layout._scene import make_scene
 from tilewright.layout._terminal import terminal_drawing
 
@@ -58,7 +58,7 @@ def test_figure_2_of_the_document():
 def test_every_slot_is_drawn_once_as_what_it_is(layout):
     if not layout.injective:
         return
-    scene = make_scene(layout, most_columns=10**6, most_rows=10**6)
+    scene = make_scene(layout, most=Bounds(10**6, 10**6))
     tips = [tip for panel in all_panels(scene) for row in panel.tips for tip in row if tip]
     assert len(tips) == len(set(tips))
     if not scene.cut:

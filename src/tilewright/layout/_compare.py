@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.layout._bitcast import Relayout, relayout
 from tilewright.layout._colours import choose_colour, colour_numbers, colour_ways, flat_offsets
 from tilewright.layout._index_map import IndexMap
-from tilewright.layout._panel import Array, Panel, Scene, Texts
+from tilewright.layout._panel import Array, Bounds, Panel, Scene, Texts
 from tilewright.layout._scene import make_scene
 from tilewright.layout._scene_memory import strip_panel
 from tilewright.render import bytes_text, count_text
@@ -21,6 +21,7 @@ __all__ = ["Comparison", "Moved", "compare", "compare_scenes"]
 
 _COUNTED = 1 << 22  # elements up to which every one is looked at
 _CHUNK = 1 << 18
+_MOST = Bounds(rows=32, columns=64, wide=80, cells=2048)  # of either side
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _colour_key(found: Comparison, colour: str) -> tuple[IndexMap, str]:
 
 
 def _side(found: Comparison, layout: IndexMap, key: IndexMap, way: str) -> Scene:
-    scene = make_scene(layout, most_columns=64, most_rows=32, most_wide=80)
+    scene = make_scene(layout, most=_MOST)
     strip = strip_panel(layout, "auto") if len(layout.axes) == 1 and layout.num_slots else None
     panels = tuple(tuple(_with_moves(found, layout, panel, key, way) for panel in row) for row in scene.panels)
     marked = _with_moves(found, layout, strip, key, way) if strip else None

@@ -14,13 +14,14 @@ from tilewright.render import count_text
 
 __all__ = [
     "MAX_CELLS",
+    "Bounds",
     "Level",
     "Panel",
     "Scene",
     "cell_tips",
     "cut_text",
+    "in_rows",
     "padding_cells",
-    "panels_beside",
     "shown_extents",
 ]
 
@@ -90,18 +91,30 @@ class Scene:
         return (*(panel for row in self.panels for panel in row), *((self.strip,) if self.strip else ()))
 
 
-def shown_extents(extents: Sequence[int], most: Sequence[int]) -> tuple[int, ...]:
-    """How much of every extent is drawn: each under its own bound, all together under MAX_CELLS."""
-    shown = [min(n, bound) for n, bound in zip(extents, most, strict=True)]
+@dataclass(frozen=True)
+class Bounds:
+    """How much is drawn: rows and columns of a panel, columns of panels beside each other, cells in all."""
+
+    rows: int = 64
+    columns: int = 128
+    wide: int = 160
+    cells: int = MAX_CELLS
+
+
+def shown_extents(extents: Sequence[int], outer: Sequence[int], most: Bounds) -> tuple[int, ...]:
+    """How much of every extent is drawn: ``outer`` bounds all but rows and columns, ``most.cells`` them together."""
+    shown = [min(n, bound) for n, bound in zip(extents, (*outer, most.rows, most.columns), strict=True)]
     for k in range(len(shown)):
-        while shown[k] > 1 and math.prod(shown) > MAX_CELLS:
+        while shown[k] > 1 and math.prod(shown) > most.cells:
             shown[k] = -(-shown[k] // 2)
     return tuple(shown)
 
 
-def panels_beside(columns: int, most: tuple[int, int, int]) -> int:
-    """How many panels of ``columns`` stand beside each other; most: rows and columns of one, columns of them all."""
-    return max(1, min(4, most[2] // min(columns, most[1])))
+def in_rows(panels: Sequence[Panel], columns: int, group: int, most: Bounds) -> tuple[tuple[Panel, ...], ...]:
+    """Panels of ``columns`` columns in rows of at most ``most.wide`` columns; every ``group`` of them begins a row."""
+    beside = max(1, min(group, most.wide // max(1, columns)))
+    groups = (panels[k : k + group] for k in range(0, len(panels), group))
+    return tuple(tuple(g[k : k + beside]) for g in groups for k in range(0, len(g), beside))
 
 
 def cut_text(names: Sequence[str], extents: Sequence[int], shown: Sequence[int]) -> str:

@@ -17,7 +17,7 @@ from tilewright.layout._colours import choose_colour, colour_numbers, slots_apar
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._lineage import lineage
 from tilewright.layout._paged import PagedLayout
-from tilewright.layout._panel import Array, Panel, Scene, Texts, cut_text, padding_cells
+from tilewright.layout._panel import Array, Bounds, Panel, Scene, Texts, cut_text, padding_cells
 from tilewright.layout._scene import MOST_SLOTS, layout_facts
 from tilewright.layout._tiled import TensorLayout
 from tilewright.render import count_text
@@ -26,7 +26,7 @@ __all__ = ["UNITS", "ruler_scene"]
 
 UNITS = ("element", "line", "tile")
 _LINE_BITS = 512
-_MOST_CELLS, _MOST_ROWS = 1024, 64
+_MOST_CELLS = 1024
 _MOST_READ = 1 << 19  # slots that are looked at
 _FEW, _MANY = 512, 4096  # slots up to which elements are drawn, lines up to which lines are
 
@@ -56,19 +56,17 @@ class _Grid:
         return -(-self.slots // (self.unit * self.columns))
 
 
-def ruler_scene(
-    layout: IndexMap, *, unit: str = "auto", colour: str = "auto", most_columns: int = 128, most_rows: int = _MOST_ROWS
-) -> Scene:
+def ruler_scene(layout: IndexMap, *, unit: str = "auto", colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008
     """The memory of a layout in the order of its bytes; see :func:`tilewright.layout.ruler_svg`."""
     if layout.num_slots > MOST_SLOTS:
         raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
     layout._require_injective()
     if not layout.num_slots:
         return Scene(str(layout), "no elements", (), (), "none", "")
-    grid = _grid(layout, unit, most_columns)
+    grid = _grid(layout, unit, most.columns)
     way = choose_colour(layout, colour)
     every = grid.groups * grid.rows_each
-    rows = max(1, min(every, most_rows, _MOST_CELLS // grid.columns, _MOST_READ // (grid.columns * grid.unit)))
+    rows = max(1, min(every, most.rows, _MOST_CELLS // grid.columns, _MOST_READ // (grid.columns * grid.unit)))
     panel = _panel(layout, grid, rows, way)
     cut = cut_text(("rows",), (every,), (rows,))
     facts = f"{layout_facts(layout)}; {_cells(grid)}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,15 @@ from tilewright.layout._paged import PagedLayout
 from tilewright.layout._panel import (
     MAX_CELLS,
     Array,
+    Bounds,
     Level,
     Panel,
     Scene,
     Texts,
     cell_tips,
     cut_text,
+    in_rows,
     padding_cells,
-    panels_beside,
     shown_extents,
 )
 from tilewright.layout._scene_memory import memory_scene, strip_panel
@@ -41,21 +43,16 @@ _WRAP = 32
 MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
 
 
-def make_scene(
-    layout: IndexMap, *, colour: str = "auto", most_columns: int = 128, most_rows: int = 64, most_wide: int = 160
-) -> Scene:
-    """The picture of a layout, cut to one corner where it has more than :data:`MAX_CELLS` cells.
-
-    ``most_wide`` bounds the columns of all panels that stand beside each other.
-    """
+def make_scene(layout: IndexMap, *, colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008 (frozen)
+    """The picture of a layout, cut to one corner where it has more cells than ``most`` allows."""
     if layout.num_slots > MOST_SLOTS:
         raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
     if not layout.num_slots:
         return Scene(str(layout), "no elements", (), (), "none", "")
     facts = layout_facts(layout)
     if isinstance(layout, (TensorLayout, PagedLayout)):
-        return _array_scene(layout, facts, colour, (most_rows, most_columns, most_wide))
-    return memory_scene(layout, facts, colour, (most_rows, most_columns, most_wide))
+        return _array_scene(layout, facts, colour, most)
+    return memory_scene(layout, facts, colour, most)
 
 
 def layout_facts(layout: IndexMap) -> str:
@@ -120,15 +117,11 @@ def _frame(layout: IndexMap, most_columns: int) -> _Frame:
     return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0)
 
 
-def _array_scene(layout: IndexMap, facts: str, colour: str, most: tuple[int, int, int]) -> Scene:
-    frame = _frame(layout, most[1])
-    beside = panels_beside(frame.extents[-1], most)
-    shown = shown_extents(frame.extents, (3, beside, *most[:2]))
+def _array_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Scene:
+    frame = _frame(layout, most.columns)
+    shown = shown_extents(frame.extents, (3, 4), most)
     way = choose_colour(layout, colour)
-    panels = tuple(
-        tuple(_array_panel(layout, frame, (down, across), shown[2:], way) for across in range(shown[1]))
-        for down in range(shown[0])
-    )
+    panels = [_array_panel(layout, frame, block, shown[2:], way) for block in product(range(shown[0]), range(shown[1]))]
     rows = f"rows of {frame.wrap}" if frame.wrap else frame.row.name
     names = (" ".join(dim.name for dim in frame.down), frame.across.name, rows, frame.column.name)
     tail = layout.num_slots - math.prod(frame.extents)
@@ -137,7 +130,17 @@ def _array_scene(layout: IndexMap, facts: str, colour: str, most: tuple[int, int
     levels = tuple(frame.level(name, number) for number, name in enumerate(_level_names(layout), start=1))
     strip = strip_panel(layout, way) if levels and len(layout.axes) == 1 else None
     cut = cut_text(names, frame.extents, shown)
-    return Scene(str(layout), facts, panels, levels, way, layout.axes[-1], cut, strip, layout.axis_terms[-1].extent - 1)
+    return Scene(
+        str(layout),
+        facts,
+        in_rows(panels, shown[3], shown[1], most),
+        levels,
+        way,
+        layout.axes[-1],
+        cut,
+        strip,
+        layout.axis_terms[-1].extent - 1,
+    )
 
 
 def _level_names(layout: IndexMap) -> list[str]:

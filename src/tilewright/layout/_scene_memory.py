@@ -8,12 +8,13 @@ from tilewright.layout._colours import choose_colour, colour_numbers
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._panel import (
     Array,
+    Bounds,
     Panel,
     Scene,
     cell_tips,
     cut_text,
+    in_rows,
     padding_cells,
-    panels_beside,
     shown_extents,
 )
 
@@ -34,13 +35,13 @@ def strip_panel(layout: IndexMap, colour: str) -> Panel | None:
     return memory_panel(layout, places, "memory, in the order of offsets", colour)
 
 
-def memory_scene(layout: IndexMap, facts: str, colour: str, most: tuple[int, int, int]) -> Scene:
+def memory_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Scene:
     """A map of several axes: its last axis from left to right, the one before from top to bottom."""
     extents = [axis.extent for axis in layout.axis_terms]
     names = [*layout.axes]
     if len(extents) == 2:
         extents, names = [1, *extents], ["", *names]
-    shown = shown_extents([1, *extents], (1, panels_beside(extents[-1], most), *most[:2]))[1:]
+    shown = shown_extents([1, *extents], (1, 4), most)[1:]
     panels = []
     for outer in range(shown[0]):
         grid = np.stack(np.meshgrid(*(np.arange(n) for n in shown[1:]), indexing="ij"), axis=-1)
@@ -48,7 +49,15 @@ def memory_scene(layout: IndexMap, facts: str, colour: str, most: tuple[int, int
             grid = np.concatenate([np.full((*grid.shape[:-1], 1), outer), grid], axis=-1)
         panels.append(memory_panel(layout, grid, f"{names[0]} {outer}" if names[0] else "", colour))
     cut = cut_text(names, extents, shown)
-    return Scene(str(layout), facts, (tuple(panels),), (), choose_colour(layout, colour), "index", cut)
+    return Scene(
+        str(layout),
+        facts,
+        in_rows(panels, shown[2], len(panels), most),
+        (),
+        choose_colour(layout, colour),
+        "index",
+        cut,
+    )
 
 
 def memory_panel(layout: IndexMap, places: Array, heading: str, colour: str) -> Panel:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tilewright.layout._index_map import IndexMap
-from tilewright.layout._panel import Panel, Scene
+from tilewright.layout._panel import Bounds, Panel, Scene
 from tilewright.layout._scene import make_scene
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def terminal_drawing(layout: IndexMap, width: int = 100) -> Text:
 
     scene = make_scene(layout)
     columns = min((_columns_that_fit(panel, scene, width) for row in scene.panels for panel in row), default=1)
-    scene = make_scene(layout, most_columns=columns, most_rows=32, most_wide=4 * columns)
+    scene = make_scene(layout, most=Bounds(32, columns))
     text = Text(f"{scene.title}\n", style="bold")
     text.append(f"{scene.facts}\n", style="dim")
     for row in scene.panels:
