@@ -92,13 +92,13 @@ def column_outer_misses(l1_lines, retention=None, foreign=False, ways=0, page=No
     lines = segment.total_bytes // 64
     l1, l2 = Cache.of(lines + 256, l1_lines, ways), Cache.of(lines + 256, lines + 256, 0)
     at = np.stack([np.arange(256), np.zeros(256, np.int64)], axis=1)
-    ids = walk_elements(segment, at, np.full(256, 256), 256, 1).ids
-    pages, units = (segment.table.phys, segment.table.in_l2), (segment.map.page_elements, 64, 1, 64)
+    bus = walk_elements(segment, at, np.full(256, 256), 256, 1)
+    pages = (segment.table.in_l2, segment.map.page_elements, 6)
     retain, kept = (retention is not None, retention != "evict"), (segment.selected, segment.awaited)
     misses = 0
     for column in range(256):
         out = np.zeros((1, 3), np.int64)
-        touch_columns(ids, np.array([column]), pages, units, retain, kept, l1.arrays(), l2.arrays(), out)
+        touch_columns(bus.ids, bus.places, np.array([column]), pages, retain, kept, l1.arrays(), l2.arrays(), out)
         misses += out[0, 1]
         if foreign:
             touch_lines(np.array([lines + column]), retention != "evict", l1.arrays(), l2.arrays())

@@ -169,10 +169,12 @@ def _touch(state: MachineState, roles: Roles, bus: Walk, transposed: bool) -> Ar
     if transposed:
         segment.await_all()
     traffic = np.empty((len(roles.sequence), 3), np.int64)
-    units = (segment.map.page_elements, segment.map.line_elements, segment.element_bytes, c.line_bytes)
-    pages, retention = (segment.table.phys, segment.table.in_l2), (segment.selected, segment.awaited)
+    pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
+    retention = (segment.selected, segment.awaited)
     retain, caches = (transposed, c.retention == "bypass"), (state.l1.arrays(), state.l2.arrays())
-    state.pin_evictions += touch_columns(bus.ids, roles.sequence, pages, units, retain, retention, *caches, traffic)
+    state.pin_evictions += touch_columns(
+        bus.ids, bus.places, roles.sequence, pages, retain, retention, *caches, traffic
+    )
     return traffic
 
 

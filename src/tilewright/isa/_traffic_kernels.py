@@ -78,9 +78,11 @@ def count_lines(ids: Any, places: Any, per_line: int) -> int:
     return total
 
 
+# The helpers take a cache's arrays one by one: a tuple would be unpacked, and its arrays counted, on every touch.
+
+
 @njit(cache=True, nogil=True)
-def _unlink(cache: Any, group: int, slot: int) -> None:
-    before, after, list_of, ends = cache[2], cache[3], cache[4], cache[5]
+def _unlink(before: Any, after: Any, list_of: Any, ends: Any, group: int, slot: int) -> None:
     which, b, a = list_of[slot], before[slot], after[slot]
     if b >= 0:
         after[b] = a
@@ -93,8 +95,7 @@ def _unlink(cache: Any, group: int, slot: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _push(cache: Any, group: int, slot: int, which: int) -> None:
-    before, after, list_of, ends = cache[2], cache[3], cache[4], cache[5]
+def _push(before: Any, after: Any, list_of: Any, ends: Any, group: int, slot: int, which: int) -> None:
     head = ends[group, which, 0]
     list_of[slot] = which
     before[slot], after[slot] = -1, head
@@ -106,31 +107,31 @@ def _push(cache: Any, group: int, slot: int, which: int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def lru_list(cache: Any, line: int, which: int) -> None:
-    """Put a line that was just touched into list ``which`` (0 evictable, 1 retained), if it is here at all."""
-    slot = cache[0][line]
-    if slot >= 0 and cache[4][slot] != which:
-        group = line % len(cache[6])
-        _unlink(cache, group, slot)
-        _push(cache, group, slot, which)
+def _relist(
+    slot_of: Any, line_of: Any, before: Any, after: Any, list_of: Any, ends: Any, used: Any, line: int, which: int
+) -> None:
+    slot = slot_of[line]
+    if slot >= 0 and list_of[slot] != which:
+        group = line % len(used)
+        _unlink(before, after, list_of, ends, group, slot)
+        _push(before, after, list_of, ends, group, slot, which)
 
 
 @njit(cache=True, nogil=True)
-def lru_touch(cache: Any, line: int, bypass: bool) -> int:
-    """Touch a line. 0: hit. 1: miss. 2: miss in a set of retained lines only, bypassed or at the cost of one."""
-    slot_of, line_of, ends, used = cache[0], cache[1], cache[5], cache[6]
-    group = line % len(used)
+def _touch(
+    slot_of: Any, line_of: Any, before: Any, after: Any, list_of: Any, ends: Any, used: Any, line: int, bypass: bool
+) -> int:
+    group = line % len(used) if len(used) > 1 else 0
     slot = slot_of[line]
     if slot >= 0:
-        which = cache[4][slot]
+        which = list_of[slot]
         if ends[group, which, 0] != slot:
-            _unlink(cache, group, slot)
-            _push(cache, group, slot, which)
+            _unlink(before, after, list_of, ends, group, slot)
+            _push(before, after, list_of, ends, group, slot, which)
         return 0
-    ways = len(line_of) // len(used)
     result = 1
-    if used[group] < ways:
-        slot = group * ways + used[group]
+    if used[group] * len(used) < len(line_of):
+        slot = group * (len(line_of) // len(used)) + used[group]
         used[group] += 1
     else:
         slot = ends[group, 0, 1]
@@ -141,10 +142,24 @@ def lru_touch(cache: Any, line: int, bypass: bool) -> int:
             slot = ends[group, 1, 1]
         if line_of[slot] >= 0:
             slot_of[line_of[slot]] = -1
-        _unlink(cache, group, slot)
+        _unlink(before, after, list_of, ends, group, slot)
     slot_of[line], line_of[slot] = slot, line
-    _push(cache, group, slot, 0)
+    _push(before, after, list_of, ends, group, slot, 0)
     return result
+
+
+@njit(cache=True, nogil=True)
+def lru_list(cache: Any, line: int, which: int) -> None:
+    """Put a line that was just touched into list ``which`` (0 evictable, 1 retained), if it is here at all."""
+    slot_of, line_of, before, after, list_of, ends, used = cache
+    _relist(slot_of, line_of, before, after, list_of, ends, used, line, which)
+
+
+@njit(cache=True, nogil=True)
+def lru_touch(cache: Any, line: int, bypass: bool) -> int:
+    """Touch a line. 0: hit. 1: miss. 2: miss in a set of retained lines only, bypassed or at the cost of one."""
+    slot_of, line_of, before, after, list_of, ends, used = cache
+    return _touch(slot_of, line_of, before, after, list_of, ends, used, line, bypass)
 
 
 @njit(cache=True, nogil=True)
@@ -156,7 +171,7 @@ def drop_lines(begin: int, end: int, cache: Any) -> None:
         if slot < 0:
             continue
         group = line % len(used)
-        _unlink(cache, group, slot)
+        _unlink(before, after, list_of, ends, group, slot)
         slot_of[line], line_of[slot] = -1, -1
         tail = ends[group, 0, 1]
         list_of[slot] = 0
@@ -170,18 +185,19 @@ def drop_lines(begin: int, end: int, cache: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def touch_columns(
-    ids: Any, sequence: Any, pages: Any, units: Any, retain: Any, retention: Any, l1: Any, l2: Any, out: Any
+    ids: Any, places: Any, sequence: Any, pages: Any, retain: Any, retention: Any, l1: Any, l2: Any, out: Any
 ) -> int:
-    """Take the columns of ``ids`` (from :func:`walk`) through L1 and L2, in the order of ``sequence``.
+    """Take the columns of ``ids`` and ``places`` (from :func:`walk`) through L1 and L2, in the order of ``sequence``.
 
-    ``pages``: (physical byte, in L2) per page; ``units``: (elements of a page, of a line, bytes of an element, of a
-    line); ``retain``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment).
-    out[s] = (distinct lines, L1 misses, L2 misses) of column ``sequence[s]``; returns evictions of retained lines.
+    ``pages``: (in L2?, elements of a page, log2 of the elements of a line); ``retain``: (a t1 walk?, bypass?);
+    ``retention``: (selected per element, awaited per line of the segment). out[s] = (distinct lines, L1 misses, L2
+    misses) of column ``sequence[s]``; returns evictions of retained lines.
     """
-    phys, in_l2 = pages
-    page_elements, line_elements, element_bytes, line_bytes = units
+    in_l2, page_elements, shift = pages
     walks, bypass = retain
     selected, awaited = retention
+    slot_of, line_of, before, after, list_of, ends, used = l1
+    slot_of2, line_of2, before2, after2, list_of2, ends2, used2 = l2
     pinned = 0
     for s in range(len(sequence)):
         j = sequence[s]
@@ -191,23 +207,25 @@ def touch_columns(
             element = ids[j, u]
             if element < 0:
                 continue
-            page = element // page_elements
-            line = (phys[page] + (element - page * page_elements) * element_bytes) // line_bytes
+            line = places[j, u] >> shift
             if line != last:
                 last = line
                 lines += 1
-                outcome = lru_touch(l1, line, bypass)
+                outcome = _touch(slot_of, line_of, before, after, list_of, ends, used, line, bypass)
                 if outcome:
                     misses += 1
                     pinned += outcome == 2 and not bypass
-                    if not in_l2[page] and lru_touch(l2, line, True):
+                    if not in_l2[element // page_elements] and _touch(
+                        slot_of2, line_of2, before2, after2, list_of2, ends2, used2, line, True
+                    ):
                         deep += 1
             if walks:
-                own = element // line_elements
+                own = element >> shift
                 if selected[element] == 0:
                     selected[element] = 1
                     awaited[own] -= 1
-                lru_list(l1, line, 1 if awaited[own] > 0 else 0)
+                which = 1 if awaited[own] > 0 else 0
+                _relist(slot_of, line_of, before, after, list_of, ends, used, line, which)
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
     return pinned
 
