@@ -14,7 +14,17 @@ from numba import njit
 
 from tilewright.embed._types import Floats, Ids, Index, Ints, Keys
 
-__all__ = ["BAD_DIVISOR", "BAD_ID", "FINE", "Form", "pack_ones", "pack_single", "pack_weighted"]
+__all__ = [
+    "BAD_DIVISOR",
+    "BAD_ID",
+    "FINE",
+    "Form",
+    "label_sample",
+    "pack_ones",
+    "pack_places",
+    "pack_single",
+    "pack_weighted",
+]
 
 FINE, BAD_ID, BAD_DIVISOR = 0, 1, 2
 """What packing found; the caller looks for the place, which is rarely needed."""
@@ -81,6 +91,27 @@ def pack_single(
         sign |= value | (vocab - 1 - value)
         keys[n + i] = (np.uint64(offset + _position(value, form)) << _32) | np.uint64(first + i)
     return bool(sign >= 0)
+
+
+@njit(cache=True, nogil=True)
+def pack_places(values: Ids, begin: Index, end: Index, offset: Index, form: Form, keys: Keys, n: Index) -> bool:
+    """Keys from ``n`` on, still without payloads, of the values ``begin .. end``; False: a bad id."""
+    vocab = form[0]
+    sign = np.int64(0)
+    for k in range(end - begin):
+        value = np.int64(values[begin + k])
+        sign |= value | (vocab - 1 - value)
+        keys[n + k] = np.uint64(offset + _position(value, form)) << _32
+    return bool(sign >= 0)
+
+
+@njit(cache=True, nogil=True)
+def label_sample(keys: Keys, begin: Index, end: Index, payload: Index, combiner: Index, of_sample: Floats) -> None:
+    """Give the keys ``begin .. end``, which are one sample's, their payload, and the sample its gain."""
+    for k in range(begin, end):
+        keys[k] |= np.uint64(payload)
+    if end > begin:
+        of_sample[payload] = _ones_gain(combiner, end - begin)
 
 
 @njit(cache=True, nogil=True)
