@@ -28,7 +28,7 @@ def test_explain_diff_and_output(run, program, tmp_path):
         "optimize", str(program), "-t", "vector8x128", "--diff", "--explain", "-o", str(tmp_path / "out.mlir")
     )
     assert code == 0
-    assert "reduce-of-reshape: reshapes and transposes move 1.2 MB instead of 32.5 MB on vector8x128" in out
+    assert "reduce-of-reshape: reshapes and transposes move 1.12 MiB instead of 31.0 MiB on vector8x128" in out
     assert "-    %0 = stablehlo.reshape %arg0 : (tensor<256x27x32xf32>) -> tensor<256x27x4x8xf32>" in out
     assert "+    %1 = stablehlo.reshape %0 : (tensor<256x32xf32>) -> tensor<256x4x8xf32>" in out
     assert "wrote" in err

@@ -18,7 +18,7 @@ from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import auc, load_data, load_model, run
 from tilewright.machine._dots import Product, find_products
 from tilewright.machine._matrix import run_product
-from tilewright.machine._movement import prove
+from tilewright.machine._movement import compare
 
 EXAMPLE = ROOT / "examples" / "dlrm.py"
 
@@ -73,12 +73,12 @@ def test_a_rewrite_that_is_wrong_is_refused():
         return {"sum": x.sum(), "twice": 2.001 * x}
 
     x = np.linspace(1, 2, 64, dtype=np.float32)
-    assert prove(fine, jax.jit(fine), [(x,)]).max_difference == 0
+    assert compare(fine, jax.jit(fine), [(x,)]) == (0, 0, 2)
     with pytest.raises(CheckFailed, match="twice") as caught:
-        prove(fine, off, [(x,)])
+        compare(fine, off, [(x,)])
     assert caught.value.exit_code == 1
     with pytest.raises(CheckFailed):
-        prove(fine, lambda x: jax.tree.map(lambda y: y * jnp.nan, fine(x)), [(x,)])
+        compare(fine, lambda x: jax.tree.map(lambda y: y * jnp.nan, fine(x)), [(x,)])
 
 
 def test_a_model_file_is_checked(tmp_path):

@@ -21,6 +21,7 @@ from tilewright.hlo._sources import is_library
 from tilewright.hlo.rewrites._base import ELEMENTWISE, Rewrite
 from tilewright.hlo.rewrites._pipeline import fixpoint
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
+from tilewright.render import bytes_text
 from tilewright.targets import Target
 
 __all__ = ["Verdict", "gate"]
@@ -151,8 +152,8 @@ def _refusal(trial: Trial, target: Target, fired: list[str], before: Cost, after
 
 def _change(before: Cost, after: Cost) -> str:
     if before.moved or after.moved or not before.charged:
-        return f"reshapes and transposes move {_bytes(after.moved)} instead of {_bytes(before.moved)}"
-    return f"reductions over short runs are charged {_bytes(after.charged)} instead of {_bytes(before.charged)}"
+        return f"reshapes and transposes move {bytes_text(after.moved)} instead of {bytes_text(before.moved)}"
+    return f"reductions over short runs are charged {bytes_text(after.charged)} instead of {bytes_text(before.charged)}"
 
 
 def _what_remains(body: Block, target: Target) -> str:
@@ -183,11 +184,3 @@ def _source(region: Region) -> Source | None:
             if file != "-" and not is_library(file):
                 return Source(file, int(line), int(column))
     return None
-
-
-def _bytes(count: int) -> str:
-    """Bytes for a reader: ``65.0 MB``."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

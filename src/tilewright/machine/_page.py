@@ -9,6 +9,7 @@ from tilewright.embed import plan_html
 from tilewright.hlo import MovementReport, Optimized, Verdict
 from tilewright.isa import Counts
 from tilewright.machine._matrix import MatrixRun
+from tilewright.machine._movement import Proof
 from tilewright.machine._report import RunReport
 from tilewright.render import (
     Bar,
@@ -169,6 +170,12 @@ def verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
     return [row(v) for v in (*optimized.rewrites, *optimized.refusals)]
 
 
+def _against(proof: Proof) -> str:
+    if proof.error_before is None or proof.error_after is None:
+        return f" Reference: {proof.reference}."
+    return f" Against {proof.reference} it misses by {proof.error_after:.1e}, the original by {proof.error_before:.1e}."
+
+
 def _moved_chart(run: RunReport, width: float) -> Html:
     bars = []
     for name, done in run.movement.optimized.items():
@@ -185,7 +192,8 @@ def _rewrites(run: RunReport) -> list[Html]:
         note(
             f"The program rewritten for vector8x128 was run beside the original on {proof.inputs} inputs: "
             f"{proof.outputs} outputs, largest difference {proof.max_difference:.2e}, at most "
-            f"{proof.worst_share:.1e} of an output's size ({proof.allowed:.0e} allowed: sums taken in another order).",
+            f"{proof.worst_share:.1e} of an output's size ({proof.allowed:.0e} allowed: sums taken in another order)."
+            f"{_against(proof)}",
             tone="good",
         ),
     ]

@@ -67,14 +67,13 @@ def run(
     with stages.stage("movement"):
         inputs = _inputs(job, state, rows)
         movement = study(step, inputs[0], chip.name)
-        rewritten = movement.rewritten
     with stages.stage("proof"):
-        proof = prove(step, rewritten, inputs)
+        proof = prove(step, movement, inputs)
     with stages.stage("evaluate"):
         before = judge(job.model, state, job.stacking, rows.evaluate, batch)
     with stages.stage("train"):
         trained = train(
-            *(job.model, state, rewritten, rows, job.stacking, planned.limits),
+            *(job.model, state, movement.rewritten, rows, job.stacking, planned.limits),
             batch=batch,
             steps=steps,
             stages=stages,
