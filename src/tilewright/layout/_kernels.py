@@ -18,6 +18,7 @@ from tilewright.layout._vectors import (
     copy_vector,
     element_size,
     fence,
+    prefetch_line,
     store_element,
     unzip_vectors,
     zip_vectors,
@@ -65,159 +66,144 @@ def stream_bytes(target: int, source: int, count: int) -> None:
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _runs(t: int, s: int, repeats: Any, count: int, long: int) -> None:
-    """Runs of any length; ``long`` ones are streamed."""
-    m, ms, mt, n, ns, nt = repeats
-    for i in range(m):
-        for j in range(n):
-            if long:
-                stream_bytes(t + i * mt + j * nt, s + i * ms + j * ns, count)
-            else:
-                copy_bytes(t + i * mt + j * nt, s + i * ms + j * ns, count)
-
-
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _lines(t: int, s: int, repeats: Any, count: int, stream: int) -> None:
-    """Runs of whole lines."""
-    m, ms, mt, n, ns, nt = repeats
-    for i in range(m):
-        for j in range(n):
-            a, b = t + i * mt + j * nt, s + i * ms + j * ns
-            if stream:
-                for q in range(0, count, _LINE):
-                    copy_vector(a + q, b + q, 64, True)
-            else:
-                for q in range(0, count, _LINE):
-                    copy_vector(a + q, b + q, 64, False)
-
-
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _shorts(t: int, s: int, repeats: Any, count: int, stream: int) -> None:
-    """Runs of 16 or 32 bytes."""
-    m, ms, mt, n, ns, nt = repeats
-    for i in range(m):
-        a, b = t + i * mt, s + i * ms
-        if count == 32 and stream:
-            for j in range(n):
-                copy_vector(a + j * nt, b + j * ns, 32, True)
-        elif count == 32:
-            for j in range(n):
-                copy_vector(a + j * nt, b + j * ns, 32, False)
-        elif stream:
-            for j in range(n):
-                copy_vector(a + j * nt, b + j * ns, 16, True)
+def _runs(t: int, s: int, n: int, ns: int, nt: int, count: int, stream: int) -> None:
+    """Runs of any length."""
+    for j in range(n):
+        if stream:
+            stream_bytes(t + j * nt, s + j * ns, count)
         else:
-            for j in range(n):
-                copy_vector(a + j * nt, b + j * ns, 16, False)
+            copy_bytes(t + j * nt, s + j * ns, count)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _zips(t: int, s: int, repeats: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
+def _lines(t: int, s: int, n: int, ns: int, nt: int, count: int, stream: int) -> None:
+    """Runs of whole lines."""
+    for j in range(n):
+        a, b = t + j * nt, s + j * ns
+        if stream:
+            for q in range(0, count, _LINE):
+                copy_vector(a + q, b + q, 64, True)
+        else:
+            for q in range(0, count, _LINE):
+                copy_vector(a + q, b + q, 64, False)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _shorts(t: int, s: int, n: int, ns: int, nt: int, count: int) -> None:
+    """Runs of 16 or 32 bytes."""
+    if count == 32:
+        for j in range(n):
+            copy_vector(t + j * nt, s + j * ns, 32, False)
+    else:
+        for j in range(n):
+            copy_vector(t + j * nt, s + j * ns, 16, False)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _zips(t: int, s: int, n: int, ns: int, nt: int, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
     """Interleave ``rows`` rows of ``count`` >= 64 bytes; the last vectors overlap their neighbours."""
-    m, ms, mt, n, ns, nt = repeats
     last = count - _LINE
-    for i in range(m):
-        for j in range(n):
-            a, b = t + i * mt + j * nt, s + i * ms + j * ns
-            if rows == 2 and stream:
-                for q in range(0, count, _LINE):
-                    zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
-            elif rows == 2:
-                for q in range(0, count, _LINE):
-                    zip_vectors(a + 2 * min(q, last), b + min(q, last), pitch, unit, 2, False)
-            elif rows == 4 and stream:
-                for q in range(0, count, _LINE):
-                    zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
-            elif rows == 4:
-                for q in range(0, count, _LINE):
-                    zip_vectors(a + 4 * min(q, last), b + min(q, last), pitch, unit, 4, False)
-            else:
-                for q in range(0, count, _LINE):
-                    zip_vectors(a + 8 * min(q, last), b + min(q, last), pitch, unit, 8, False)
+    for j in range(n):
+        a, b = t + j * nt, s + j * ns
+        if rows == 2 and stream:
+            for q in range(0, count, _LINE):
+                zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
+        elif rows == 2:
+            for q in range(0, count, _LINE):
+                zip_vectors(a + 2 * min(q, last), b + min(q, last), pitch, unit, 2, False)
+        elif rows == 4 and stream:
+            for q in range(0, count, _LINE):
+                zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
+        elif rows == 4:
+            for q in range(0, count, _LINE):
+                zip_vectors(a + 4 * min(q, last), b + min(q, last), pitch, unit, 4, False)
+        else:
+            for q in range(0, count, _LINE):
+                zip_vectors(a + 8 * min(q, last), b + min(q, last), pitch, unit, 8, False)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _unzips(t: int, s: int, repeats: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
+def _unzips(
+    t: int, s: int, n: int, ns: int, nt: int, count: int, rows: int, pitch: int, stream: int, unit: Any
+) -> None:
     """Take ``rows`` interleaved rows of ``count`` >= 64 bytes apart."""
-    m, ms, mt, n, ns, nt = repeats
     last = count - _LINE
-    for i in range(m):
-        for j in range(n):
-            a, b = t + i * mt + j * nt, s + i * ms + j * ns
-            if rows == 2 and stream:
-                for q in range(0, count, _LINE):
-                    unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
-            elif rows == 2:
-                for q in range(0, count, _LINE):
-                    unzip_vectors(a + min(q, last), pitch, b + 2 * min(q, last), unit, 2, False)
-            elif rows == 4 and stream:
-                for q in range(0, count, _LINE):
-                    unzip_vectors(a + q, pitch, b + 4 * q, unit, 4, True)
-            elif rows == 4:
-                for q in range(0, count, _LINE):
-                    unzip_vectors(a + min(q, last), pitch, b + 4 * min(q, last), unit, 4, False)
-            else:
-                for q in range(0, count, _LINE):
-                    unzip_vectors(a + min(q, last), pitch, b + 8 * min(q, last), unit, 8, False)
+    for j in range(n):
+        a, b = t + j * nt, s + j * ns
+        if rows == 2 and stream:
+            for q in range(0, count, _LINE):
+                unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
+        elif rows == 2:
+            for q in range(0, count, _LINE):
+                unzip_vectors(a + min(q, last), pitch, b + 2 * min(q, last), unit, 2, False)
+        elif rows == 4 and stream:
+            for q in range(0, count, _LINE):
+                unzip_vectors(a + q, pitch, b + 4 * q, unit, 4, True)
+        elif rows == 4:
+            for q in range(0, count, _LINE):
+                unzip_vectors(a + min(q, last), pitch, b + 4 * min(q, last), unit, 4, False)
+        else:
+            for q in range(0, count, _LINE):
+                unzip_vectors(a + min(q, last), pitch, b + 8 * min(q, last), unit, 8, False)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _transposes(t: int, s: int, repeats: Any, core: Any, unit: Any) -> None:
+def _transposes(t: int, s: int, n: int, ns: int, nt: int, core: Any, unit: Any) -> None:
     """Any two loops, in blocks whose lines stay in the nearest cache."""
-    m, ms, mt, n, ns, nt = repeats
     count, ls, lt, rows, ps, pt = core
-    for i in range(m):
-        for j in range(n):
-            a, b = t + i * mt + j * nt, s + i * ms + j * ns
-            for p0 in range(0, rows, _BLOCK):
-                for l0 in range(0, count, _BLOCK):
-                    for p in range(p0, min(p0 + _BLOCK, rows)):
-                        for q in range(l0, min(l0 + _BLOCK, count)):
-                            copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
+    for j in range(n):
+        a, b = t + j * nt, s + j * ns
+        for p0 in range(0, rows, _BLOCK):
+            for l0 in range(0, count, _BLOCK):
+                for p in range(p0, min(p0 + _BLOCK, rows)):
+                    for q in range(l0, min(l0 + _BLOCK, count)):
+                        copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
 
 
 @nb.njit(**_options)  # type: ignore[untyped-decorator]
 def move(
     target: int,
     source: int,
-    rows: Any,
-    sources: Any,
-    targets: Any,
+    works: Any,
+    inner: Any,
+    outs: Any,
+    places: Any,
     starts: Any,
-    first: int,
-    last: int,
-    span: int,
-    total: int,
+    part: int,
     scratch: int,
     unit: Any,
 ) -> None:
-    """Parts ``first`` to ``last`` of a move; part c works the places starts[b, c] to starts[b, c + 1] of every row b.
+    """Part ``part`` of a move: of every work w, the entries starts[w, part] to starts[w, part + 1].
 
-    With ``span`` > 0, part c is made in ``scratch`` and streamed to the target's bytes c * span on.
+    An entry runs the primitive at all its inner places, straight into the target; or, where the work has rows
+    (``outs``), into ``scratch``, from where the rows are streamed to the target.
     """
-    for part in range(first, last):
-        base = scratch - part * span if span else target
-        for b in range(len(rows)):
-            kind, stream = rows[b, 0], rows[b, 1]
-            repeats = rows[b, 2], rows[b, 3], rows[b, 4], rows[b, 5], rows[b, 6], rows[b, 7]
-            core = rows[b, 8], rows[b, 9], rows[b, 10], rows[b, 11], rows[b, 12], rows[b, 13]
-            size = core[0] * element_size(unit)
-            for k in range(starts[b, part], starts[b, part + 1]):
-                t, s = base + targets[k], source + sources[k]
+    for w in range(len(works)):
+        kind, stream, n, ns, nt = works[w, 0], works[w, 1], works[w, 2], works[w, 3], works[w, 4]
+        core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
+        inner0, inner1, outs0, outs1, width = works[w, 11], works[w, 12], works[w, 13], works[w, 14], works[w, 15]
+        size = core[0] * element_size(unit)
+        for k in range(starts[w, part], starts[w, part + 1]):
+            for i in range(outs0, outs1):  # partial lines are read before they are written: ask for them early
+                prefetch_line(target + places[1, k] + outs[0, i])
+                prefetch_line(target + places[1, k] + outs[0, i] + width - 1)
+            into = scratch if outs1 > outs0 else target + places[1, k]
+            for i in range(inner0, inner1):
+                t, s = into + inner[1, i], source + places[0, k] + inner[0, i]
                 if kind == LINES:
-                    _lines(t, s, repeats, core[0], stream)
+                    _lines(t, s, n, ns, nt, core[0], stream)
                 elif kind == SHORTS:
-                    _shorts(t, s, repeats, core[0], stream)
+                    _shorts(t, s, n, ns, nt, core[0])
                 elif kind == ZIP:
-                    _zips(t, s, repeats, size, core[3], core[4], stream, unit)
+                    _zips(t, s, n, ns, nt, size, core[3], core[4], stream, unit)
                 elif kind == UNZIP:
-                    _unzips(t, s, repeats, size, core[3], core[5], stream, unit)
+                    _unzips(t, s, n, ns, nt, size, core[3], core[5], stream, unit)
                 elif kind == RUN:
-                    _runs(t, s, repeats, core[0], stream)
+                    _runs(t, s, n, ns, nt, core[0], stream)
                 else:
-                    _transposes(t, s, repeats, core, unit)
-        if span:
-            stream_bytes(target + part * span, scratch, min(span, total - part * span))
+                    _transposes(t, s, n, ns, nt, core, unit)
+            for i in range(outs0, outs1):
+                stream_bytes(target + places[1, k] + outs[0, i], scratch + outs[1, i], width)
     fence()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.layout._nest import Box, array_terms, boxes, layout_terms, line_up
-from tilewright.layout._plan import MovePlan, plan_moves
+from tilewright.layout._plan import SCRATCH, MovePlan, plan_moves
 from tilewright.layout._threads import share_out, thread_count
 
 if TYPE_CHECKING:
@@ -99,11 +99,11 @@ def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bo
 
 
 @lru_cache(maxsize=_KEPT)
-def unpack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool, dense: bool) -> MovePlan | None:
+def unpack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
     """How a buffer of ``slot``-byte slots goes into an array of these strides (in bytes); None without boxes."""
     found = _layout_to_array(layout, strides, slot, packing=False)
     total = layout.num_elements * slot
-    return plan_moves(found, slot, total, by_target=False, aligned=aligned, dense=dense) if found else None
+    return plan_moves(found, slot, total, by_target=False, aligned=aligned) if found else None
 
 
 @lru_cache(maxsize=_KEPT)
@@ -142,19 +142,15 @@ def run_plan(plan: MovePlan, target: Array, source: Array) -> None:
     from tilewright.layout._kernels import move
 
     threads = thread_count() if plan.total > _SMALL else 1
-    parts = -(-plan.total // plan.span) if plan.span else 4 * threads if threads > 1 else 1
-    jobs = min(parts, 4 * threads) if threads > 1 else 1
-    rows, sources, targets = plan.tables
-    starts, unit = plan.starts(parts), _unit(plan.size)
+    parts = 4 * threads if threads > 1 else 1
+    tables, starts, unit = plan.tables, plan.starts(parts), _unit(plan.size)
     to, out_of = _address(target), _address(source)
 
-    def job(k: int) -> None:
-        scratch = aligned_empty(plan.span, np.dtype(np.uint8))
-        first, last = k * parts // jobs, (k + 1) * parts // jobs
-        numbers = first, last, plan.span, plan.total, _address(scratch)
-        move(to, out_of, rows, sources, targets, starts, *numbers, unit)
+    def job(part: int) -> None:
+        scratch = aligned_empty(SCRATCH, np.dtype(np.uint8))
+        move(to, out_of, *tables, starts, part, _address(scratch), unit)
 
-    share_out(job, jobs, threads)
+    share_out(job, parts, threads)
 
 
 def run_fill(fill: Fill, target: Array, element: Array) -> None:

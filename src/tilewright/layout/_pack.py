@@ -158,22 +158,11 @@ def unpack_slots(layout: IndexMap, slots: Array, result: Array) -> None:
     slots = np.ascontiguousarray(slots)
     aligned = result.ctypes.data % _LINE == 0
     strides = result.strides if layout.rank else ()
-    plan = unpack_plan(layout, strides, result.itemsize, aligned, _is_dense(result))
+    plan = unpack_plan(layout, strides, result.itemsize, aligned)
     if plan is not None:
         run_plan(plan, result, slots)
         return
     _gather(layout, slots, result)
-
-
-def _is_dense(array: Array) -> bool:
-    """Whether the array fills its memory from its first element on, in any order of dims."""
-    extent = array.itemsize
-    for stride, size in sorted(zip(array.strides, array.shape, strict=True)):
-        if size > 1:
-            if stride != extent:
-                return False
-            extent *= size
-    return True
 
 
 # -- without boxes -----------------------------------------------------------------------------------------------------

@@ -1,17 +1,17 @@
-"""From boxes to what the kernels do: a primitive, two repeats around it, and tables of places for all outer loops.
+"""From boxes to what the kernels do: primitives, inner and outer tables of places, and how bytes are stored.
 
-    run         contiguous on both sides: bytes copied in vectors
-    zip         p rows interleaved: the target takes one element of each row in turn, (8,128)(p,1) and its like
-    unzip       the other way round
-    transpose   any other pair of loops, in small blocks
+    RUN         contiguous on both sides: bytes copied in vectors (LINES, SHORTS: the same for whole lines, 16 or 32)
+    ZIP         p rows interleaved: the target takes one element of each row in turn, (8,128)(p,1) and its like
+    UNZIP       the other way round
+    TRANSPOSE   any other pair of loops, in small blocks
 
-The order of the loops decides how well caches work. They follow the *tiled* side (the target when packing, the source
-when unpacking), whose neighbours lie close; a long loop there that jumps on the other side (the 4096 rows of a
-FRACTAL_NZ column) is cut so that both sides get whole cache lines at a time.
+**Order.** Outer loops follow the *tiled* side (the target when packing, the source when unpacking), whose neighbours
+lie close together.
 
-Stores. A line that one primitive writes whole is streamed past the caches, which saves reading it first. Where lines
-are written in pieces, a part of the target (``span`` bytes) is made in a scratch buffer that stays in the cache and is
-streamed out as one.
+**Stores.** A primitive that writes whole lines streams them past the caches, which saves reading them first. Other
+boxes go block by block: a block takes a few kilobytes that are contiguous on each side (two loops are cut where they
+are too long), is put together in a scratch buffer in the nearest cache, and leaves it in long streamed rows. Neither
+ragged rows nor the 32-byte columns of a FRACTAL_NZ matrix then touch a line twice.
 """
 
 from __future__ import annotations
@@ -25,76 +25,69 @@ import numpy as np
 
 from tilewright.layout._nest import Box, Loop, merged
 
-__all__ = ["LINES", "RUN", "SHORTS", "TRANSPOSE", "UNZIP", "ZIP", "MovePlan", "Work", "plan_moves"]
+__all__ = ["LINES", "RUN", "SCRATCH", "SHORTS", "TRANSPOSE", "UNZIP", "ZIP", "MovePlan", "Work", "plan_moves"]
 
 Array = np.ndarray[Any, Any]
-_LINE = 64
-_PAGE = 4096
-_LONG_RUN = 512  # bytes from which a run is worth streaming wherever it lies
-_CORE_BYTES = 1 << 15  # one primitive moves at most so much, so that threads can share
-_REPEAT_BYTES = 1 << 16  # ... and with its repeats so much
-_SPANS = (1 << 12, 1 << 18)  # bytes of a part made in scratch: worth its call, and fit for the second-level cache
-_MOST_PLACES = 1 << 22
 RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS = range(6)
+SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
+_LINE = 64
+_LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies
+_ROW = 512  # bytes from which a block's row is worth its way through the scratch buffer
+_TARGET_BYTES, _SOURCE_BYTES, _BLOCK_BYTES = 2048, 4096, 1 << 14
+_ENTRY_BYTES = 1 << 15  # what one entry of the outer table moves at most, so that threads can share
+_MOST_PLACES = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """One primitive at many places. ``row`` is what the kernels read; ``sources`` and ``targets`` are in bytes."""
+    """One primitive at many places.
 
-    row: tuple[int, ...]
-    sources: Array
-    targets: Array
+    ============  =======================================================================================
+    ``numbers``   kind, stream, count and (source, target) steps of the repeat, of the core's two loops
+    ``inner``     int64[2, k]: source and target (or scratch) places within an entry
+    ``rows``      int64[2, r]: target and scratch places of the rows that leave the scratch, none if direct
+    ``width``     bytes of such a row
+    ``places``    int64[2, n]: source and target places of the entries
+    ============  =======================================================================================
+    """
 
-    @classmethod
-    def of(
-        cls, kind: int, stream: bool, repeats: Sequence[Loop], core: Sequence[Loop], sides: tuple[Array, Array]
-    ) -> Work:
-        """``repeats`` (at most two) and ``core`` (at most two) with the fastest loop first."""
-        inner = [*repeats, Loop(1, 0, 0), Loop(1, 0, 0)][1::-1] + [*core, Loop(1, 0, 0), Loop(1, 0, 0)][:2]
-        numbers = [n for loop in inner for n in (loop.count, loop.source, loop.target)]
-        return cls((kind, int(stream), *numbers), *sides)
+    numbers: tuple[int, ...]
+    inner: Array
+    rows: Array
+    width: int
+    places: Array
 
 
 @dataclass(frozen=True, eq=False)
 class MovePlan:
-    """What to do for one pair of address maps.
-
-    ==========  ==================================================================================
-    ``works``   primitives with their places
-    ``size``    bytes of an element, the width of the kernel
-    ``span``    bytes of a part made in scratch, 0 for none; parts are then numbered by target place
-    ``total``   bytes of the target
-    ==========  ==================================================================================
-    """
+    """What to do for one pair of address maps, elements being ``size`` bytes wide; ``total`` bytes of data."""
 
     works: tuple[Work, ...]
     size: int
-    span: int
     total: int
 
     @cached_property
-    def tables(self) -> tuple[Array, Array, Array]:
-        """What the kernels read: rows of numbers, and the places of all works end to end."""
-        rows = np.array([work.row for work in self.works], np.int64)
-        sources, targets = ([getattr(w, side) for w in self.works] for side in ("sources", "targets"))
-        return rows, np.concatenate(sources), np.concatenate(targets)
+    def tables(self) -> tuple[Array, Array, Array, Array]:
+        """What the kernels read: a row of numbers per work, and all inner places, rows and places end to end."""
+        rows, inner, outs = [], 0, 0
+        for w in self.works:
+            ends = inner + w.inner.shape[1], outs + w.rows.shape[1]
+            rows.append([*w.numbers, inner, ends[0], outs, ends[1], w.width])
+            inner, outs = ends
+        parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "places"))
+        a, b, c = (np.concatenate(part, axis=1) for part in parts)
+        return np.array(rows, np.int64), a, b, c
 
     @cached_property
     def _starts(self) -> dict[int, Array]:
         return {}
 
     def starts(self, parts: int) -> Array:
-        """int64[works, parts + 1]: where each part's places begin in the tables."""
+        """int64[works, parts + 1]: where each part's places begin in the table."""
         if parts not in self._starts:
-            found, base = np.empty((len(self.works), parts + 1), np.int64), 0
-            for k, work in enumerate(self.works):
-                if self.span:
-                    found[k] = base + np.searchsorted(work.targets // self.span, np.arange(parts + 1))
-                else:
-                    found[k] = base + np.arange(parts + 1) * len(work.targets) // parts
-                base += len(work.targets)
-            self._starts[parts] = found
+            counts = np.array([w.places.shape[1] for w in self.works])
+            ends = np.cumsum(counts) - counts
+            self._starts[parts] = ends[:, None] + np.arange(parts + 1) * counts[:, None] // parts
         return self._starts[parts]
 
 
@@ -105,222 +98,230 @@ def _one_step(loops: Sequence[Loop], size: int, side: str) -> Loop | None:
     return next((loop for loop in loops if getattr(loop, side) == size), None)
 
 
-def _core(loops: Sequence[Loop], size: int) -> tuple[int, list[Loop]]:
-    """The primitive and its loops: (bytes,) of a run, else (elements, rows)."""
-    loops = sorted(loops, key=lambda x: (abs(x.target), abs(x.source)))
+def _core(box: Box, size: int) -> tuple[int, list[Loop]]:
+    """The primitive and its loops: (elements,) of a run, else (elements, rows)."""
+    loops = sorted(box.loops, key=lambda x: (abs(x.target), abs(x.source)))
     into, out_of = _one_step(loops, size, "target"), _one_step(loops, size, "source")
-    if into and into == out_of:
-        return RUN, [into]
+    if not loops or (into and into is out_of):
+        return RUN, [into or Loop(1, size, size)]
     if into and out_of:
         if into.count in (2, 4, 8) and out_of.target == into.count * size:
             return ZIP, [out_of, into]
         if out_of.count in (2, 4, 8) and into.source == out_of.count * size:
             return UNZIP, [into, out_of]
-    if not loops:
-        return RUN, []
     first = into or loops[0]
     second = out_of if out_of is not first else None
     second = second or next((loop for loop in loops if loop is not first), None)
     return TRANSPOSE, [first, second] if second else [first]
 
 
-def _cut_loop(loop: Loop, count: int) -> tuple[Loop, Loop, Loop]:
-    """``count`` steps, the times that fits, and what is left, as loops."""
-    times, rest = divmod(loop.count, count)
-    outer = Loop(times, loop.source * count, loop.target * count)
-    return replace(loop, count=count), outer, replace(loop, count=rest)
-
-
-def _split_box(box: Box, loop: Loop, count: int) -> list[Box]:
-    """The box with ``loop`` cut into blocks of ``count``, and a box for the rest."""
-    inner, outer, rest = _cut_loop(loop, count)
+def _split(box: Box, loop: Loop, count: int) -> list[Box]:
+    """The box with ``loop`` cut into blocks of ``count``, and a box for what is left."""
+    times, left = divmod(loop.count, count)
     others = tuple(other for other in box.loops if other is not loop)
-    found = [replace(box, loops=(inner, outer, *others))]
-    if rest.count:
-        at = outer.count * outer.source, outer.count * outer.target
-        left = (rest, *others) if rest.count > 1 else others
-        found.append(Box(box.sources + at[0], box.targets + at[1], left))
+    outer = Loop(times, loop.source * count, loop.target * count)
+    found = [replace(box, loops=(replace(loop, count=count), *((outer,) if times > 1 else ()), *others))]
+    if left:
+        rest = (replace(loop, count=left),) if left > 1 else ()
+        places = box.sources + times * outer.source, box.targets + times * outer.target
+        found.append(Box(*places, (*rest, *others)))
     return found
 
 
-# -- the order ---------------------------------------------------------------------------------------------------------
+# -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-def _near(loop: Loop, by_target: bool) -> int:
-    return abs(loop.target if by_target else loop.source)
+@dataclass(frozen=True)
+class _Cut:
+    """A loop that has to be cut before the block is small enough."""
+
+    loop: Loop
+    count: int
 
 
-def _long_jump(box: Box, core: Sequence[Loop], by_target: bool) -> tuple[Loop, int] | None:
-    """A loop to cut, and where: long on the tiled side, far apart on the other, with closer loops outside it."""
-    for loop in box.loops:
-        stride, jump = _near(loop, by_target), _near(loop, not by_target)
-        if loop in core or stride * loop.count <= _PAGE or jump < _LONG_RUN or not 0 < stride < 1024:
-            continue
-        closer = [x for x in box.loops if x not in core and _near(x, by_target) > stride]
-        if any(_near(x, not by_target) < jump for x in closer):
-            return loop, max(2, 2048 // stride)
+def _grow(box: Box, side: str, block: list[Loop], size: int, most: int) -> _Cut | None:
+    """Add to ``block`` the loops that are contiguous on one side, up to ``most`` bytes there."""
+    extent = size
+    for loop in sorted(box.loops, key=lambda x: getattr(x, side)):
+        if getattr(loop, side) != extent:
+            if getattr(loop, side) < extent:
+                continue
+            return None
+        total = size
+        for chosen in block:
+            if chosen is not loop:
+                total *= chosen.count
+        room = min(most // extent, _BLOCK_BYTES // total)
+        if loop.count > room:
+            return _Cut(loop, -(-loop.count // -(-loop.count // room))) if room > 1 else None
+        if loop not in block:
+            block.append(loop)
+        extent *= loop.count
     return None
 
 
-def _blocked(box: Box, size: int, by_target: bool) -> list[Box]:
-    """Boxes whose primitives are short enough to share and whose long jumps are cut."""
-    kind, core = _core(box.loops, size)
-    long = next((loop for loop in core if loop.count * size > _CORE_BYTES), None)
-    if long is not None:
-        parts = _split_box(box, long, _CORE_BYTES // size // (1 if kind == RUN else 8))
-    else:
-        jump = _long_jump(box, core, by_target)
-        if jump is None or jump[1] >= jump[0].count:
-            return [box]
-        inner, count = jump
-        parts = _split_box(box, inner, count)
-        return [parts[0], *(part for rest in parts[1:] for part in _blocked(rest, size, by_target))]
-    return [piece for part in parts for piece in _blocked(part, size, by_target)]
+def _block(box: Box, core: Sequence[Loop], size: int) -> list[Loop] | _Cut:
+    """The loops of one block, the core's among them, or what to cut first."""
+    block = list(core)
+    longest = max(core, key=lambda loop: loop.count)
+    limits = (("target", _TARGET_BYTES), ("source", _SOURCE_BYTES))
+    for side, most in limits:
+        cut = _grow(box, side, block, size, most)
+        if cut is not None:
+            return cut
+    if np.prod([loop.count for loop in block]) * size > SCRATCH // 2:
+        return _Cut(longest, longest.count // 2)
+    return block
 
 
-def _ordered(loops: Sequence[Loop], by_target: bool) -> list[Loop]:
-    """Fastest first: along the tiled side, but what an inner block cut off comes last of all it jumps over."""
-
-    def key(loop: Loop) -> tuple[int, int]:
-        stride, jump = _near(loop, by_target), _near(loop, not by_target)
-        behind = [_near(x, by_target) for x in loops if _near(x, not by_target) < jump and stride < _PAGE <= jump]
-        return (max([stride, *behind]) if stride >= 1024 and behind else stride, jump)
-
-    return sorted(loops, key=key)
-
-
-def _table(box: Box, loops: Sequence[Loop]) -> tuple[Array, Array]:
-    """Places of the box's outer loops, the last of ``loops`` slowest; of the box's own places slower still."""
-    sources, targets = box.sources, box.targets
-    for loop in reversed(loops):
-        k = np.arange(loop.count, dtype=np.int64)
-        sources = (sources[:, None] + k * loop.source).reshape(-1)
-        targets = (targets[:, None] + k * loop.target).reshape(-1)
-    return sources, targets
+def _row_loops(block: Sequence[Loop], size: int) -> tuple[list[Loop], int]:
+    """The block's loops that make one contiguous target row, and its bytes."""
+    row, extent = [], size
+    for loop in sorted(block, key=lambda x: abs(x.target)):
+        if loop.target == extent:
+            row.append(loop)
+            extent *= loop.count
+    return row, extent
 
 
-def _places(box: Box, inner: int) -> int:
-    count = len(box.targets)
-    for loop in box.loops:
-        count *= loop.count
-    return count // max(inner, 1)
-
-
-# -- stores ------------------------------------------------------------------------------------------------------------
-
-
-def _whole_lines(kind: int, core: Sequence[Loop], repeats: Sequence[Loop], box: Box, size: int) -> bool:
-    """Whether the primitive and its repeats write whole lines in order, if the target starts on a line."""
-    row = core[0].count * size if core else size
-    if kind == TRANSPOSE or (kind != RUN and (row % _LINE or core[1].count > 4)):
-        return False
-    if kind == RUN and row % _LINE and row not in (16, 32):
-        return False
-    extent = size
-    for loop in [*reversed(core), *repeats] if kind != UNZIP else core[:1]:
-        if loop.target != extent:
-            break
-        extent *= loop.count
-    steps = [loop.target for loop in box.loops if abs(loop.target) >= extent]
-    return extent % _LINE == 0 and not any(t % _LINE for t in steps) and not (box.targets % _LINE).any()
-
-
-def _refined(kind: int, core: Sequence[Loop], size: int, stream: bool) -> tuple[int, bool]:
-    """The kernel's kind, and whether it streams: runs by their length, short zips one by one."""
-    row = core[0].count * size if core else size
-    if kind == RUN:
-        if row % _LINE == 0 and (stream or row < _LONG_RUN):
-            return LINES, stream
-        if row in (16, 32):
-            return SHORTS, stream
-        return RUN, row >= _LONG_RUN
-    return (TRANSPOSE, False) if row < _LINE else (kind, stream)
-
-
-# -- the whole ---------------------------------------------------------------------------------------------------------
-
-
-def _work(box: Box, size: int, by_target: bool, span: int, aligned: bool) -> Work | None:
-    kind, core = _core(box.loops, size)
-    others = _ordered([loop for loop in box.loops if loop not in core], by_target)
-    near = [loop for loop in others if not span or abs(loop.target) < span]
-    repeats: list[Loop] = []
-    done = size
-    for loop in core:
-        done *= loop.count
-    for loop in near[:2]:
-        if done * loop.count <= _REPEAT_BYTES:
-            repeats.append(loop)
-            done *= loop.count
-        else:
-            break
-    outer = near[len(repeats) :] + [loop for loop in others if loop not in near]
-    if _places(box, done // size) > _MOST_PLACES:
-        return None
-    stream = aligned and not span and _whole_lines(kind, core, repeats, box, size)
-    kind, stream = _refined(kind, core, size, stream)
-    if span and kind == RUN:
-        stream = False  # into the cache
-    if kind in (RUN, LINES, SHORTS):
-        core = [replace(core[0], count=core[0].count * size)] if core else [Loop(size, 0, 0)]
-    sources, targets = _table(box, outer)
-    if span:
-        order = np.argsort(targets // span, kind="stable")
-        sources, targets = sources[order], targets[order]
-    return Work.of(kind, stream, repeats, core, (sources, targets))
-
-
-def _spans(boxes: Sequence[Box], size: int) -> list[int]:
-    """Part sizes that no box and no primitive straddles, ascending."""
-    steps = {abs(loop.target) for box in boxes for loop in box.loops}
-    found = []
-    for span in sorted(s for s in steps if _SPANS[0] <= s <= _SPANS[1]):
-        if all(_inside(box, span, size) for box in boxes):
-            found.append(span)
+def _places(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
+    """int64[2, n]: (source, target) of all steps, the first loop fastest; ``targets`` are the steps to use."""
+    found = np.zeros((2, 1), np.int64)
+    for loop, target in zip(loops, targets, strict=True):
+        steps = np.arange(loop.count, dtype=np.int64)[:, None] * np.array([loop.source, target])
+        found = (steps.T[:, :, None] + found[:, None, :]).reshape(2, -1)
     return found
 
 
-def _inside(box: Box, span: int, size: int) -> bool:
-    if any(loop.target >= span for loop in _core(box.loops, size)[1]):
+# -- works -------------------------------------------------------------------------------------------------------------
+
+
+def _refined(kind: int, core: Sequence[Loop], size: int, stream: bool) -> tuple[int, bool]:
+    """The kernel's kind and whether it streams: runs by their length, rows below a line one element at a time."""
+    row = core[0].count * size
+    if kind == RUN and not stream and row % _LINE == 0:
+        return LINES, False
+    if kind == RUN:
+        return (SHORTS, False) if row in (16, 32) else (RUN, stream)
+    return (TRANSPOSE, False) if row < _LINE else (kind, stream)
+
+
+def _writes_lines(kind: int, core: Sequence[Loop], box: Box, size: int) -> bool:
+    """Whether the primitive writes whole lines wherever it stands, if the target starts on one."""
+    if kind == TRANSPOSE or core[0].count * size % _LINE or (kind != RUN and core[1].count > 4):
         return False
-    near = [loop for loop in box.loops if abs(loop.target) < span]
-    if any(loop.target < 0 for loop in box.loops) or any(loop.target % span for loop in box.loops if loop not in near):
-        return False
-    reach = sum((loop.count - 1) * loop.target for loop in near)
-    return bool((box.targets % span + reach < span).all())
+    steps = [loop.target for loop in box.loops if loop not in core or (kind == UNZIP and loop is core[1])]
+    return not any(t % _LINE for t in steps) and not (box.targets % _LINE).any()
 
 
-def plan_moves(
-    boxes: Sequence[Box], size: int, total: int, by_target: bool, aligned: bool = True, dense: bool = False
-) -> MovePlan | None:
-    """The plan for ``boxes`` of ``size``-byte elements into a target of ``total`` bytes; None where it is too large.
+@dataclass(frozen=True)
+class _Builder:
+    """Makes works of boxes; ``by_target`` tells which side is the tiled one."""
 
-    ``by_target`` tells which side is the tiled one. ``aligned``: the target starts on a cache line. ``dense``: every
-    byte of the target is written by this move or is padding, so that parts of it may be made in scratch.
+    size: int
+    by_target: bool
+    aligned: bool
+
+    def works(self, box: Box) -> list[Work]:
+        """The box's work, or those of the boxes it is cut into."""
+        kind, core = _core(box, self.size)
+        direct = self.aligned and _writes_lines(kind, core, box, self.size)
+        run = core[0].count * self.size
+        if direct or (kind == RUN and run >= _LONG_RUN):
+            most = _ENTRY_BYTES // (self.size * (core[1].count if kind != RUN else 1))
+            if core[0].count > most:
+                return [w for part in _split(box, core[0], most) for w in self.works(part)]
+            return [self._direct(box, LINES if kind == RUN and direct else kind, core, stream=True)]
+        block = _block(box, core, self.size)
+        if isinstance(block, _Cut):
+            return [w for part in _split(box, block.loop, block.count) for w in self.works(part)]
+        row, width = _row_loops(block, self.size)
+        if width < _ROW:
+            return [self._direct(box, kind, core, stream=False, block=block)]
+        return [self._staged(box, kind, core, block, row, width)]
+
+    def _near(self, loop: Loop) -> tuple[int, int]:
+        sides = abs(loop.target), abs(loop.source)
+        return sides if self.by_target else sides[::-1]
+
+    def _outer(self, box: Box, loops: Sequence[Loop]) -> Array:
+        """Places of the entries: the box's own slowest, then the loops along the tiled side."""
+        ordered = sorted(loops, key=self._near)
+        steps = _places(ordered, [loop.target for loop in ordered])
+        own = np.stack([box.sources, box.targets])
+        return (own[:, :, None] + steps[:, None, :]).reshape(2, -1)
+
+    def _direct(self, box: Box, kind: int, core: Sequence[Loop], stream: bool, block: Sequence[Loop] = ()) -> Work:
+        inner, moved = [loop for loop in block if loop not in core], self.size
+        for loop in [*core, *inner]:
+            moved *= loop.count
+        rest = sorted((loop for loop in box.loops if loop not in core and loop not in inner), key=self._near)
+        while rest and moved * rest[0].count <= _ENTRY_BYTES:
+            moved *= rest[0].count
+            inner.append(rest.pop(0))
+        inner.sort(key=self._near)
+        targets = [loop.target for loop in (*core, *inner)]
+        return self._work(kind, stream, core, inner, targets, self._outer(box, rest), np.zeros((2, 0), np.int64), 0)
+
+    def _staged(
+        self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop], row: Sequence[Loop], width: int
+    ) -> Work:
+        pitch = -(-width // _LINE) * _LINE + _LINE  # rows apart by no power of two
+        across = sorted((loop for loop in block if loop not in row), key=self._near)
+        scratch: dict[int, int] = {id(loop): loop.target for loop in row}
+        for loop in across:
+            scratch[id(loop)] = pitch
+            pitch *= loop.count
+        inner = sorted((loop for loop in block if loop not in core), key=self._near)
+        targets = [scratch[id(loop)] for loop in (*core, *inner)]
+        rows = np.stack(
+            [
+                _places(across, [loop.target for loop in across])[1],
+                _places(across, [scratch[id(loop)] for loop in across])[1],
+            ]
+        )
+        outer = self._outer(box, [loop for loop in box.loops if loop not in block])
+        return self._work(kind, False, core, inner, targets, outer, rows, width)
+
+    def _work(
+        self,
+        kind: int,
+        stream: bool,
+        core: Sequence[Loop],
+        inner: Sequence[Loop],
+        targets: Sequence[int],
+        outer: Array,
+        rows: Array,
+        width: int,
+    ) -> Work:
+        kind, stream = _refined(kind, core, self.size, stream)
+        steps = [(loop.count, loop.source, target) for loop, target in zip((*core, *inner), targets, strict=True)]
+        one = (1, 0, 0)
+        two, others = [*steps[: len(core)], one][:2], steps[len(core) :]
+        if kind in (RUN, LINES, SHORTS):
+            two[0] = (two[0][0] * self.size, 1, 1)
+        repeat = others[0] if others else one
+        places = _places(inner[1:], targets[len(core) + 1 :])
+        return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, outer)
+
+
+def _most_places(box: Box, size: int) -> int:
+    """More entries than the box will need."""
+    moved = size
+    for loop in box.loops:
+        moved *= loop.count
+    return len(box.targets) * -(-moved // _ROW)
+
+
+def plan_moves(boxes: Sequence[Box], size: int, total: int, by_target: bool, aligned: bool = True) -> MovePlan | None:
+    """The plan for ``boxes`` of ``size``-byte elements, ``total`` bytes in all; None where it takes too many places.
+
+    ``by_target`` tells which side is the tiled one; ``aligned``, that the target starts on a cache line.
     """
     if size > 8:  # the kernels' widest element: a complex128 is two of 8 bytes
         pairs = [replace(b, loops=merged((Loop(size // 8, 8, 8), *b.loops))) for b in boxes]
-        return plan_moves(pairs, 8, total, by_target, aligned, dense)
-    span = 0
-    if dense and not all(_direct(box, size, aligned) for box in boxes):
-        span = max(_spans(boxes, size), default=0)
-    cut = [piece for box in boxes for piece in _blocked(box, size, by_target)]
-    works = [_work(box, size, by_target, span, aligned) for box in cut]
-    if any(work is None for work in works):
+        return plan_moves(pairs, 8, total, by_target, aligned)
+    if sum(_most_places(box, size) for box in boxes) > _MOST_PLACES:
         return None
-    return MovePlan(tuple(w for w in works if w is not None), size, span, total)
-
-
-def _direct(box: Box, size: int, aligned: bool) -> bool:
-    """Whether the box needs no scratch: long runs, or lines written whole."""
-    kind, core = _core(box.loops, size)
-    if kind == RUN:
-        length = core[0].count * size if core else size
-        return length >= 4 * _LONG_RUN or (aligned and length % _LINE == 0 and not _off_line(box))
-    return kind == UNZIP and aligned and core[0].count * size % _LINE == 0 and core[1].count < 8 and not _off_line(box)
-
-
-def _off_line(box: Box) -> bool:
-    return any(loop.target % _LINE for loop in box.loops if abs(loop.target) >= _LINE) or bool(
-        (box.targets % _LINE).any()
-    )
+    build = _Builder(size, by_target, aligned)
+    return MovePlan(tuple(w for box in boxes for w in build.works(box)), size, total)
