@@ -18,6 +18,7 @@ from tilewright.layout._vectors import (
     copy_vector,
     element_size,
     fence,
+    load_word,
     prefetch_line,
     store_element,
     unzip_vectors,
@@ -66,45 +67,56 @@ def stream_bytes(target: int, source: int, count: int) -> None:
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _runs(t: int, s: int, n: int, ns: int, nt: int, count: int, stream: int) -> None:
+def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Runs of any length."""
-    for j in range(n):
-        if stream:
-            stream_bytes(t + j * nt, s + j * ns, count)
-        else:
-            copy_bytes(t + j * nt, s + j * ns, count)
+    table, entries, n, ns, nt = repeat
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for j in range(n):
+            if stream:
+                stream_bytes(a + j * nt, b + j * ns, count)
+            else:
+                copy_bytes(a + j * nt, b + j * ns, count)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _lines(t: int, s: int, n: int, ns: int, nt: int, count: int, stream: int) -> None:
+def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Runs of whole lines."""
-    for j in range(n):
-        a, b = t + j * nt, s + j * ns
-        if stream:
-            for q in range(0, count, _LINE):
-                copy_vector(a + q, b + q, 64, True)
-        else:
-            for q in range(0, count, _LINE):
-                copy_vector(a + q, b + q, 64, False)
+    table, entries, n, ns, nt = repeat
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for _ in range(n):
+            if stream:
+                for q in range(0, count, _LINE):
+                    copy_vector(a + q, b + q, 64, True)
+            else:
+                for q in range(0, count, _LINE):
+                    copy_vector(a + q, b + q, 64, False)
+            a, b = a + nt, b + ns
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _shorts(t: int, s: int, n: int, ns: int, nt: int, count: int) -> None:
+def _shorts(t: int, s: int, repeat: Any, count: int) -> None:
     """Runs of 16 or 32 bytes."""
-    if count == 32:
-        for j in range(n):
-            copy_vector(t + j * nt, s + j * ns, 32, False)
-    else:
-        for j in range(n):
-            copy_vector(t + j * nt, s + j * ns, 16, False)
+    table, entries, n, ns, nt = repeat
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        if count == 32:
+            for j in range(n):
+                copy_vector(a + j * nt, b + j * ns, 32, False)
+        else:
+            for j in range(n):
+                copy_vector(a + j * nt, b + j * ns, 16, False)
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _zips(t: int, s: int, n: int, ns: int, nt: int, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
+def _zips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
     """Interleave ``rows`` rows of ``count`` >= 64 bytes; the last vectors overlap their neighbours."""
+    table, entries, n, ns, nt = repeat
     last = count - _LINE
-    for j in range(n):
-        a, b = t + j * nt, s + j * ns
+    for i in range(entries * n):
+        e = i // n
+        a, b = t + load_word(table, 2 * e + 1) + (i - e * n) * nt, s + load_word(table, 2 * e) + (i - e * n) * ns
         if rows == 2 and stream:
             for q in range(0, count, _LINE):
                 zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
@@ -123,13 +135,13 @@ def _zips(t: int, s: int, n: int, ns: int, nt: int, count: int, rows: int, pitch
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _unzips(
-    t: int, s: int, n: int, ns: int, nt: int, count: int, rows: int, pitch: int, stream: int, unit: Any
-) -> None:
+def _unzips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
     """Take ``rows`` interleaved rows of ``count`` >= 64 bytes apart."""
+    table, entries, n, ns, nt = repeat
     last = count - _LINE
-    for j in range(n):
-        a, b = t + j * nt, s + j * ns
+    for i in range(entries * n):
+        e = i // n
+        a, b = t + load_word(table, 2 * e + 1) + (i - e * n) * nt, s + load_word(table, 2 * e) + (i - e * n) * ns
         if rows == 2 and stream:
             for q in range(0, count, _LINE):
                 unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
@@ -148,16 +160,37 @@ def _unzips(
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _transposes(t: int, s: int, n: int, ns: int, nt: int, core: Any, unit: Any) -> None:
+def _transposes(t: int, s: int, repeat: Any, core: Any, unit: Any) -> None:
     """Any two loops, in blocks whose lines stay in the nearest cache."""
+    table, entries, n, ns, nt = repeat
     count, ls, lt, rows, ps, pt = core
-    for j in range(n):
-        a, b = t + j * nt, s + j * ns
+    for i in range(entries * n):
+        e = i // n
+        a, b = t + load_word(table, 2 * e + 1) + (i - e * n) * nt, s + load_word(table, 2 * e) + (i - e * n) * ns
         for p0 in range(0, rows, _BLOCK):
             for l0 in range(0, count, _BLOCK):
                 for p in range(p0, min(p0 + _BLOCK, rows)):
                     for q in range(l0, min(l0 + _BLOCK, count)):
                         copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _leave(target: int, scratch: int, outs: int, rows: int, width: int, following: int, lines: int, left: int) -> None:
+    """Stream the rows of a block to the target; meanwhile fetch the ``left`` lines of the block that follows."""
+    done = 0
+    for i in range(rows):
+        t, s = target + load_word(outs, 2 * i), scratch + load_word(outs, 2 * i + 1)
+        head = -t % _LINE
+        copy_bytes(t, s, head)
+        for q in range(head, width - 63, _LINE):
+            copy_vector(t + q, s + q, 64, True)
+            if done < left:
+                prefetch_line(following + load_word(lines, done), False)
+                done += 1
+        rest = (width - head) % _LINE
+        copy_bytes(t + width - rest, s + width - rest, rest)
+    for k in range(done, left):
+        prefetch_line(following + load_word(lines, k), False)
 
 
 @nb.njit(**_options)  # type: ignore[untyped-decorator]
@@ -167,6 +200,7 @@ def move(
     works: Any,
     inner: Any,
     outs: Any,
+    lines: Any,
     places: Any,
     starts: Any,
     part: int,
@@ -179,31 +213,35 @@ def move(
     (``outs``), into ``scratch``, from where the rows are streamed to the target.
     """
     for w in range(len(works)):
-        kind, stream, n, ns, nt = works[w, 0], works[w, 1], works[w, 2], works[w, 3], works[w, 4]
+        kind, stream = works[w, 0], works[w, 1]
         core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
-        inner0, inner1, outs0, outs1, width = works[w, 11], works[w, 12], works[w, 13], works[w, 14], works[w, 15]
+        table = inner.ctypes.data + 16 * works[w, 11]
+        repeat = table, works[w, 12], works[w, 2], works[w, 3], works[w, 4]
+        rows, row_table, width = works[w, 14], outs.ctypes.data + 16 * works[w, 13], works[w, 17]
+        line_table, line_count = lines.ctypes.data + 8 * works[w, 15], works[w, 16]
         size = core[0] * element_size(unit)
-        for k in range(starts[w, part], starts[w, part + 1]):
-            for i in range(outs0, outs1):  # partial lines are read before they are written: ask for them early
-                prefetch_line(target + places[1, k] + outs[0, i])
-                prefetch_line(target + places[1, k] + outs[0, i] + width - 1)
-            into = scratch if outs1 > outs0 else target + places[1, k]
-            for i in range(inner0, inner1):
-                t, s = into + inner[1, i], source + places[0, k] + inner[0, i]
-                if kind == LINES:
-                    _lines(t, s, n, ns, nt, core[0], stream)
-                elif kind == SHORTS:
-                    _shorts(t, s, n, ns, nt, core[0])
-                elif kind == ZIP:
-                    _zips(t, s, n, ns, nt, size, core[3], core[4], stream, unit)
-                elif kind == UNZIP:
-                    _unzips(t, s, n, ns, nt, size, core[3], core[5], stream, unit)
-                elif kind == RUN:
-                    _runs(t, s, n, ns, nt, core[0], stream)
-                else:
-                    _transposes(t, s, n, ns, nt, core, unit)
-            for i in range(outs0, outs1):
-                stream_bytes(target + places[1, k] + outs[0, i], scratch + outs[1, i], width)
+        last = starts[w, part + 1] - 1
+        for k in range(starts[w, part], last + 1):
+            s, t = source + places[k, 0], target + places[k, 1]
+            into = scratch if rows else t
+            for i in range(rows):  # partial lines are read before they are written: ask for them early
+                prefetch_line(t + load_word(row_table, 2 * i), True)
+                prefetch_line(t + load_word(row_table, 2 * i) + width - 1, True)
+            if kind == LINES:
+                _lines(into, s, repeat, core[0], stream)
+            elif kind == SHORTS:
+                _shorts(into, s, repeat, core[0])
+            elif kind == ZIP:
+                _zips(into, s, repeat, size, core[3], core[4], stream, unit)
+            elif kind == UNZIP:
+                _unzips(into, s, repeat, size, core[3], core[5], stream, unit)
+            elif kind == RUN:
+                _runs(into, s, repeat, core[0], stream)
+            else:
+                _transposes(into, s, repeat, core, unit)
+            if rows:
+                following = source + places[min(k + 1, last), 0]
+                _leave(t, scratch, row_table, rows, width, following, line_table, line_count if k < last else 0)
     fence()
 
 

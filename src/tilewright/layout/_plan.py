@@ -44,10 +44,11 @@ class Work:
 
     ============  =======================================================================================
     ``numbers``   kind, stream, count and (source, target) steps of the repeat, of the core's two loops
-    ``inner``     int64[2, k]: source and target (or scratch) places within an entry
-    ``rows``      int64[2, r]: target and scratch places of the rows that leave the scratch, none if direct
+    ``inner``     int64[k, 2]: source and target (or scratch) places within an entry
+    ``rows``      int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
     ``width``     bytes of such a row
-    ``places``    int64[2, n]: source and target places of the entries
+    ``lines``     int64[l]: the source's cache lines within an entry, to be fetched ahead (none if direct)
+    ``places``    int64[n, 2]: source and target places of the entries
     ============  =======================================================================================
     """
 
@@ -55,6 +56,7 @@ class Work:
     inner: Array
     rows: Array
     width: int
+    lines: Array
     places: Array
 
 
@@ -67,16 +69,16 @@ class MovePlan:
     total: int
 
     @cached_property
-    def tables(self) -> tuple[Array, Array, Array, Array]:
-        """What the kernels read: a row of numbers per work, and all inner places, rows and places end to end."""
-        rows, inner, outs = [], 0, 0
+    def tables(self) -> tuple[Array, Array, Array, Array, Array]:
+        """What the kernels read: a row of numbers per work; inner places, rows, lines and places end to end."""
+        rows, inner, outs, lines = [], 0, 0, 0
         for w in self.works:
-            ends = inner + w.inner.shape[1], outs + w.rows.shape[1]
-            rows.append([*w.numbers, inner, ends[0], outs, ends[1], w.width])
-            inner, outs = ends
-        parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "places"))
-        a, b, c = (np.concatenate(part, axis=1) for part in parts)
-        return np.array(rows, np.int64), a, b, c
+            counts = len(w.inner), len(w.rows), len(w.lines)
+            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.width])
+            inner, outs, lines = inner + counts[0], outs + counts[1], lines + counts[2]
+        parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "lines", "places"))
+        a, b, c, d = (np.ascontiguousarray(np.concatenate(part)) for part in parts)
+        return np.array(rows, np.int64), a, b, c, d
 
     @cached_property
     def _starts(self) -> dict[int, Array]:
@@ -85,7 +87,7 @@ class MovePlan:
     def starts(self, parts: int) -> Array:
         """int64[works, parts + 1]: where each part's places begin in the table."""
         if parts not in self._starts:
-            counts = np.array([w.places.shape[1] for w in self.works])
+            counts = np.array([len(w.places) for w in self.works])
             ends = np.cumsum(counts) - counts
             self._starts[parts] = ends[:, None] + np.arange(parts + 1) * counts[:, None] // parts
         return self._starts[parts]
@@ -185,12 +187,24 @@ def _row_loops(block: Sequence[Loop], size: int) -> tuple[list[Loop], int]:
 
 
 def _places(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
-    """int64[2, n]: (source, target) of all steps, the first loop fastest; ``targets`` are the steps to use."""
-    found = np.zeros((2, 1), np.int64)
+    """int64[n, 2]: (source, target) of all steps, the first loop fastest; ``targets`` are the steps to use."""
+    found = np.zeros((1, 2), np.int64)
     for loop, target in zip(loops, targets, strict=True):
         steps = np.arange(loop.count, dtype=np.int64)[:, None] * np.array([loop.source, target])
-        found = (steps.T[:, :, None] + found[:, None, :]).reshape(2, -1)
+        found = (steps[:, None, :] + found[None, :, :]).reshape(-1, 2)
     return found
+
+
+def _lines_of(block: Sequence[Loop], size: int) -> Array:
+    """int64[l]: one place in every line a block reads, in order (as if it started on one)."""
+    at, extent = np.zeros(1, np.int64), size
+    for loop in sorted(block, key=lambda x: abs(x.source)):
+        if loop.source == extent:
+            extent *= loop.count
+        else:
+            at = (np.arange(loop.count)[:, None] * loop.source + at).reshape(-1)
+    steps = np.append(np.arange(0, extent, _LINE), extent - 1 if extent > _LINE else [])
+    return np.unique((at[:, None] + steps.astype(np.int64)).reshape(-1) // 32) * 32
 
 
 # -- works -------------------------------------------------------------------------------------------------------------
@@ -248,8 +262,8 @@ class _Builder:
         """Places of the entries: the box's own slowest, then the loops along the tiled side."""
         ordered = sorted(loops, key=self._near)
         steps = _places(ordered, [loop.target for loop in ordered])
-        own = np.stack([box.sources, box.targets])
-        return (own[:, :, None] + steps[:, None, :]).reshape(2, -1)
+        own = np.stack([box.sources, box.targets], axis=-1)
+        return (own[:, None, :] + steps[None, :, :]).reshape(-1, 2)
 
     def _direct(self, box: Box, kind: int, core: Sequence[Loop], stream: bool, block: Sequence[Loop] = ()) -> Work:
         inner, moved = [loop for loop in block if loop not in core], self.size
@@ -261,7 +275,8 @@ class _Builder:
             inner.append(rest.pop(0))
         inner.sort(key=self._near)
         targets = [loop.target for loop in (*core, *inner)]
-        return self._work(kind, stream, core, inner, targets, self._outer(box, rest), np.zeros((2, 0), np.int64), 0)
+        none = np.zeros((0, 2), np.int64)
+        return self._work(kind, stream, core, inner, targets, self._outer(box, rest), none, 0, none[:, 0])
 
     def _staged(
         self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop], row: Sequence[Loop], width: int
@@ -272,16 +287,12 @@ class _Builder:
         for loop in across:
             scratch[id(loop)] = pitch
             pitch *= loop.count
+        sides = (lambda loop: loop.target, lambda loop: scratch[id(loop)])
         inner = sorted((loop for loop in block if loop not in core), key=self._near)
         targets = [scratch[id(loop)] for loop in (*core, *inner)]
-        rows = np.stack(
-            [
-                _places(across, [loop.target for loop in across])[1],
-                _places(across, [scratch[id(loop)] for loop in across])[1],
-            ]
-        )
+        rows = np.stack([_places(across, [x(loop) for loop in across])[:, 1] for x in sides], axis=-1)
         outer = self._outer(box, [loop for loop in box.loops if loop not in block])
-        return self._work(kind, False, core, inner, targets, outer, rows, width)
+        return self._work(kind, False, core, inner, targets, outer, rows, width, _lines_of(block, self.size))
 
     def _work(
         self,
@@ -293,6 +304,7 @@ class _Builder:
         outer: Array,
         rows: Array,
         width: int,
+        lines: Array,
     ) -> Work:
         kind, stream = _refined(kind, core, self.size, stream)
         steps = [(loop.count, loop.source, target) for loop, target in zip((*core, *inner), targets, strict=True)]
@@ -302,7 +314,7 @@ class _Builder:
             two[0] = (two[0][0] * self.size, 1, 1)
         repeat = others[0] if others else one
         places = _places(inner[1:], targets[len(core) + 1 :])
-        return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, outer)
+        return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, lines, outer)
 
 
 def _most_places(box: Box, size: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import extending, types
 
-__all__ = ["copy_element", "copy_vector", "element_size", "fence", "prefetch_line", "store_element", "unzip_vectors", "zip_vectors"]
+__all__ = ["copy_element", "copy_vector", "element_size", "fence", "load_word", "prefetch_line", "store_element", "unzip_vectors", "zip_vectors"]
 
 intrinsic: Any = extending.intrinsic  # it changes signatures (the first parameter goes), which types cannot say
 LINE = 64  # bytes of a cache line; one load or store
@@ -164,19 +164,31 @@ def element_size(typing: Any, unit: Any) -> Any:
     return types.int64(unit), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch_line(typing: Any, address: Any) -> Any:
-    """Fetch the line at ``address`` for writing; any address may be given."""
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def prefetch_line(typing: Any, address: Any, writing: Any) -> Any:
+    """Fetch the line at ``address``, for writing or not (a literal); any address may be given."""
+    for_write = int(writing.literal_value)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte = ir.PointerType(ir.IntType(8))
         kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
         call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        write, near, data = (ir.Constant(_I32, n) for n in (1, 3, 1))
+        write, near, data = (ir.Constant(_I32, n) for n in (for_write, 3, 1))
         builder.call(call, [_at(builder, args[0], 0, ir.IntType(8)), write, near, data])
         return context.get_dummy_value()
 
-    return types.none(_ADDRESS), generate
+    return types.none(_ADDRESS, writing), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_word(typing: Any, address: Any, place: Any) -> Any:
+    """Word ``place`` of the int64 table at ``address``."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at = builder.add(args[0], builder.mul(args[1], ir.Constant(_I64, 8)))
+        return builder.load(_at(builder, at, 0, _I64))
+
+    return types.int64(_ADDRESS, types.int64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
