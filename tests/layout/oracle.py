@@ -39,6 +39,24 @@ def lane_address(index, shape, lanes, start, strides):
     return (start + c) % lanes, n * n_stride + (start + c) // lanes * c_stride + h * h_stride + w * w_stride
 
 
+def lane_matrix_address(index, columns, per_npu, lanes, start, eu):
+    """The matrix as the tensor (rows, ceil(columns / w), 1, w), aligned to ``eu`` elements."""
+    row, column = index
+    parts = -(-columns // per_npu)
+    c_stride = -(-per_npu // eu) * eu
+    n_stride = -(-(start + parts) // lanes) * c_stride
+    return lane_address((row, column // per_npu, 0, column % per_npu), None, lanes, start, (n_stride, c_stride, 0, 1))
+
+
+def lane_weights_address(index, shape, lanes, side):
+    """The published formula of "alignIC"."""
+    oc, ic, kh_i, kw_i = index
+    _, channels, kh, kw = shape
+    rounded = -(-channels // side) * side
+    element = oc // lanes * rounded * kh * kw + ic // side * side * kh * kw + kh_i * kw * side + kw_i * side + ic % side
+    return oc % lanes, element
+
+
 def paged_address(index, shape, page, line):
     """The accelerator patent's formulas; dims are given slowest first, d1 is the last."""
     x, size, p_size, l_size = (list(reversed(v)) for v in (index, shape, page, line))

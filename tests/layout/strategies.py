@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from tilewright.layout import lanes, mod_sharded, paged, tiled
+from tilewright.layout import lane_matrix, lane_matrix2, lane_weights, lanes, mod_sharded, paged, tiled
 
 
 @st.composite
@@ -34,7 +34,26 @@ def lane_layouts(draw):
     mode = draw(
         st.sampled_from(["aligned", "compact", "row_aligned"]) | st.tuples(*(st.integers(0, 12) for _ in range(4)))
     )
-    return lanes(shape, "f16", lanes=count, eu_bytes=16, start=draw(st.integers(0, count - 1)), mode=mode)
+    rule = draw(st.sampled_from([None, "without_start"]))
+    start = draw(st.integers(0, count - 1))
+    return lanes(shape, "f16", lanes=count, eu_bytes=16, start=start, mode=mode, n_stride=rule)
+
+
+@st.composite
+def lane_matrices(draw):
+    rows, columns = draw(st.integers(1, 6)), draw(st.integers(1, 20))
+    count = draw(st.integers(1, 5))
+    memory = {"lanes": count, "eu_bytes": 4, "start": draw(st.integers(0, count - 1))}
+    if draw(st.booleans()):
+        return lane_matrix2(rows, columns, "s8", **memory)
+    return lane_matrix(rows, columns, "s8", **memory, columns_per_npu=draw(st.integers(1, 9)))
+
+
+@st.composite
+def weight_layouts(draw):
+    shape = draw(st.tuples(st.integers(1, 7), st.integers(1, 9), st.integers(1, 3), st.integers(1, 3)))
+    dtype = draw(st.sampled_from(["s8", "f16", "f32"]))
+    return lane_weights(shape, dtype, lanes=draw(st.integers(1, 4)), eu_bytes=16, ic_parallel=4)
 
 
 @st.composite
@@ -55,4 +74,5 @@ def shard_layouts(draw):
 
 
 def any_layouts():
-    return tiled_layouts() | lane_layouts() | paged_layouts() | shard_layouts()
+    lane_family = lane_layouts() | lane_matrices() | weight_layouts()
+    return tiled_layouts() | lane_family | paged_layouts() | shard_layouts()

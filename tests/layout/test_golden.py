@@ -7,7 +7,8 @@ import pytest
 
 from tests.layout.oracle import all_indices
 from tilewright.errors import ParseError
-from tilewright.layout import lanes, parse, predict, preset, tiled
+from tilewright.layout import lane_matrix, lane_matrix2, lane_weights, lanes, parse, predict, preset, tiled
+from tilewright.targets import target
 
 
 @pytest.fixture(scope="module")
@@ -91,24 +92,66 @@ def test_untiled(golden):
 MODES = {"alignEU": "aligned", "compact": "compact", "alignLine": "row_aligned"}
 
 
+def lane_layout(row, memory):
+    """The layout of a row of the vectors."""
+    start = {"start": row["start_npu"]}
+    if row["layout"] == "matrix":
+        return lane_matrix(*row["shape"], row["dtype"], **memory, **start, columns_per_npu=row["args"][0])
+    if row["layout"] == "matrix2":
+        return lane_matrix2(*row["shape"], row["dtype"], **memory, **start)
+    if row["layout"] == "alignIC":
+        return lane_weights(row["shape"], row["dtype"], **memory)
+    return lanes(row["shape"], row["dtype"], **memory, **start, mode=MODES[row["layout"]])
+
+
 def test_lanes(vectors):
-    seen = 0
+    seen = set()
     for row in vectors("lanes")["vectors"]:
-        if row["layout"] not in MODES:
-            continue
-        seen += 1
+        seen.add(row["layout"])
         memory = {"lanes": row["NPU_NUM"], "eu_bytes": row["EU_BYTES"]}
-        layout = lanes(row["shape"], row["dtype"], **memory, start=row["start_npu"], mode=MODES[row["layout"]])
         if row["chip"] == "BM1684X":
-            assert lanes(row["shape"], row["dtype"], "bm1684x", start=row["start_npu"], mode=layout.mode) == layout
-        assert list(layout.strides) == row["strides_elems"]
+            chip = target("bm1684x").lanes
+            assert (chip.npu_num, chip.eu_bytes, chip.local_bytes, chip.banks) == (
+                *memory.values(),
+                row["LANE_BYTES"],
+                row["BANKS"],
+            )
+            memory = {"chip": "bm1684x"}
+        layout = lane_layout(row, memory)
+        assert row["strides_elems"] is None or list(layout.strides) == row["strides_elems"]
         assert layout.injective == row["injective"]
         size = layout.element_bits // 8
         for element in row["elements"]:
             place = layout.address(*element["idx"])
-            assert (place["npu"], place["offset"] * size) == (element["npu"], element["byte"]), (row, element)
+            byte = place["offset"] * size
+            assert (place["npu"], byte) == (element["npu"], element["byte"]), (row, element)
             assert layout.index(*place.values()) == tuple(element["idx"])
-    assert seen == 39
+            assert byte // (row["LANE_BYTES"] // row["BANKS"]) == element["bank"]
+    assert seen == {*MODES, "matrix", "matrix2", "alignIC"}
+
+
+CHIPS = {
+    "bm1684": (64, 128, 512, 8, 0),
+    "bm1684x": (64, 64, 256, 16, 64),
+    "bm1688": (32, 16, 128, 16, 32),
+    "bm1690": (64, 64, 256, 16, 64),
+    "sg2380": (32, 16, 128, 16, 32),
+    "mars3": (8, 16, 64, 16, 16),
+    "sgtpuv8": (8, 16, 64, 16, 16),
+    "cv180x": (2, 16, 32, 8, 0),
+}
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_chips_with_lanes(name):
+    chip = target(name).lanes
+    assert (chip.npu_num, chip.eu_bytes, chip.local_bytes // 1024, chip.banks, chip.ic_parallel) == CHIPS[name]
+    assert chip.bank_bytes * chip.banks == chip.local_bytes
+
+
+def test_other_names_of_chips():
+    assert target("cv186x").lanes == target("bm1688").lanes
+    assert target("sg2260").lanes == target("bm1690").lanes
 
 
 def test_lane_stride_examples():

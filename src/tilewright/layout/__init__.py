@@ -3,6 +3,7 @@
 from tilewright.layout._bitcast import Relayout, is_bitcast, relayout
 from tilewright.layout._digits import Digit, Line
 from tilewright.layout._index_map import Axis, IndexMap, IndexRangeError
+from tilewright.layout._lane_family import global_memory, lane_matrix, lane_matrix2, lane_weights
 from tilewright.layout._lanes import LaneLayout, lanes
 from tilewright.layout._paged import PagedLayout, paged
 from tilewright.layout._presets import predict, preset
@@ -25,7 +26,11 @@ __all__ = [
     "TupleLayout",
     "compare_svg",
     "dtype_name",
+    "global_memory",
     "is_bitcast",
+    "lane_matrix",
+    "lane_matrix2",
+    "lane_weights",
     "lanes",
     "mod_sharded",
     "paged",

@@ -61,11 +61,12 @@ def merge_lines(major: Line, minor: Line, minor_size: int) -> Line:
 
 
 def _absorb_base(line: Line) -> Line:
-    """A base on a single unit-weight top digit is a shift of that digit: c + s = (e + s) div 1."""
+    """A base on a single unit-weight top digit is a shift of that digit: (e div d) + s = (e + s*d) div d."""
     if line.base and len(line.digits) == 1:
         digit = line.digits[0]
-        if digit.weight == 1 and digit.div == 1 and digit.mod == 0:
-            return Line(0, (replace(digit, shift=digit.shift + line.base, count=digit.count + line.base),))
+        if digit.weight == 1 and digit.mod == 0:
+            shift = digit.shift + line.base * digit.div
+            return Line(0, (replace(digit, shift=shift, count=digit.count + line.base),))
     return line
 
 

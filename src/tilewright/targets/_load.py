@@ -53,7 +53,7 @@ def _section(cls: type[T], table: Mapping[str, Any], where: str, sources: dict[s
         if key not in known:
             raise UsageError(f"unknown key {key!r}", where=where, how=f"known keys: {', '.join(known)}")
         kind: type = str if known[key].type in ("str", str) else int
-        if type(value) is not kind or (kind is int and int(value) < 0):
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
             raise UsageError(f"{key} = {value!r} is not a {'text' if kind is str else 'count'}", where=where)
     missing = [n for n, f in known.items() if f.default is MISSING and n not in values]
     if missing:

@@ -34,13 +34,18 @@ class VectorUnit:
 
 @dataclass(frozen=True)
 class LaneMemory:
-    """Local memories of an NPU with lanes: one per NPU (specs: tensor storage over NPUs)."""
+    """Local memories of an NPU with lanes: one per NPU (tensor storage over NPUs).
+
+    ``n_stride``: the rows of channels that a batch takes are ceil((start + C) / npu_num), ``with_start``, or
+    ceil(C / npu_num), ``without_start``.
+    """
 
     npu_num: int
     eu_bytes: int
     local_bytes: int
     banks: int
     ic_parallel: int = 0
+    n_stride: str = "with_start"
 
     @property
     def bank_bytes(self) -> int:
