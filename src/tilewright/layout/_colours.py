@@ -14,9 +14,10 @@ from tilewright.layout._linear import decode_many
 from tilewright.layout._paged import PagedLayout
 from tilewright.layout._tiled import TensorLayout
 
-__all__ = ["COLOURS", "choose_colour", "colour_numbers", "colour_ways", "flat_offsets", "slots_apart"]
+__all__ = ["COLOURS", "choose_colour", "colour_name", "colour_numbers", "colour_ways", "flat_offsets", "slots_apart"]
 
 COLOURS = 8
+_NAMES = {"npu": "NPU", "line": "cache line"}
 _LINE_BITS = 8 * 64
 _STEPS = (1, 3, 5, 7)  # per dim, so that blocks beside, below and behind each other differ
 
@@ -34,6 +35,11 @@ def colour_ways(layout: IndexMap) -> tuple[str, ...]:
         return (layout.axes[0], "line", "offset", "none")
     tiled = isinstance(layout, TensorLayout) and layout.tiles
     return ("tile", "line", "offset", "none") if tiled else ("none", "line", "offset")
+
+
+def colour_name(way: str) -> str:
+    """What has a colour of its own, in words."""
+    return _NAMES.get(way, way)
 
 
 def choose_colour(layout: IndexMap, colour: str) -> str:

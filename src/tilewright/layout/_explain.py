@@ -276,6 +276,7 @@ def _broken(step: Step, before: list[Coordinate], behind: list[Any], values: lis
 def _expression(axis: Axis, coordinates: Sequence[Coordinate]) -> str:
     """The arithmetic of one axis: nested products where strides nest, level by level; else a sum of products."""
     live = [(coordinates[c], stride) for c, stride in axis.terms if coordinates[c].size > 1]
+    live.sort(key=lambda term: -term[1])
     if not live:
         return "0"
     following = [math.prod(c.size for c, _ in live[k + 1 :]) for k in range(len(live))]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tilewright.errors import TilewrightError
-from tilewright.layout._colours import COLOURS
+from tilewright.layout._colours import COLOURS, colour_name
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._panel import Scene
 from tilewright.layout._panels import Cell, block_texts, cell_size, draw_scene, scene_size
@@ -88,10 +88,7 @@ def _colour_parts(scene: Scene) -> list[tuple[str, str]]:
         return []
     if scene.colour_by == "offset":
         return [("ramp", f"offset 0 to {count_text(scene.last)}")]
-    return [("colour", f"a colour per {_NAMES.get(scene.colour_by, scene.colour_by)}")]
-
-
-_NAMES = {"npu": "NPU", "line": "cache line"}
+    return [("colour", f"a colour per {colour_name(scene.colour_by)}")]
 
 
 def legend_width(parts: Sequence[tuple[str, str]]) -> float:

@@ -100,9 +100,11 @@ def _grid(layout: IndexMap, unit: str, most_columns: int) -> _Grid:
 
 
 def _columns(layout: IndexMap, unit: int, wanted: int, most: int) -> int:
-    """Cells to a row: as wanted, a power of two where a terminal is narrower, fewer where the memory is smaller."""
-    fits = wanted if wanted <= most else 1 << (max(1, most).bit_length() - 1)
-    return min(fits, -(-slots_apart(layout) // unit))
+    """Cells to a row: all if they fit, else as wanted, a power of two where a terminal is narrower."""
+    cells = -(-slots_apart(layout) // unit)
+    if cells <= min(wanted, most):
+        return cells
+    return wanted if wanted <= most else 1 << (max(1, most).bit_length() - 1)
 
 
 def _unit_for(layout: IndexMap) -> str:

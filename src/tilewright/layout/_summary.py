@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.layout._colours import slots_apart
+from tilewright.layout._index_map import IndexMap
+from tilewright.layout._lanes import LaneLayout
+from tilewright.layout._paged import PagedLayout
+from tilewright.layout._sharded import ShardedLayout
 from tilewright.layout._tiled import TensorLayout, TupleLayout
 
 __all__ = ["summary"]
 
 
-def summary(layout: TensorLayout | TupleLayout) -> dict[str, Any]:
-    """Sizes in elements and bytes, order, tiles, memory space; a tuple's elements one level down.
+def summary(layout: IndexMap | TupleLayout) -> dict[str, Any]:
+    """Sizes in elements and bytes, order, tiles, memory space, or lanes, pages, shards; a tuple's elements below it.
 
     >>> from tilewright.layout import parse
     >>> facts = summary(parse("f32[3,5]{1,0:T(2,2)}"))
@@ -24,9 +29,7 @@ def summary(layout: TensorLayout | TupleLayout) -> dict[str, Any]:
         "layout": str(layout),
         "dtype": layout.dtype,
         "shape": list(layout.shape),
-        "minor_to_major": list(layout.minor_to_major),
-        "tiles": [["*" if t == -1 else t for t in tile] for tile in layout.tiles],
-        "memory_space": layout.memory_space,
+        **_particulars(layout),
         "element_bits": layout.element_bits,
         "physical_shape": list(layout.physical_shape),
         "slots": layout.num_slots,
@@ -35,3 +38,25 @@ def summary(layout: TensorLayout | TupleLayout) -> dict[str, Any]:
         "data_bytes": layout.data_bytes,
         "padding_ratio": layout.padding_ratio,
     }
+
+
+def _particulars(layout: IndexMap) -> dict[str, Any]:
+    """What only this kind of layout has."""
+    if isinstance(layout, TensorLayout):
+        return {
+            "minor_to_major": list(layout.minor_to_major),
+            "tiles": [["*" if t == -1 else t for t in tile] for tile in layout.tiles],
+            "memory_space": layout.memory_space,
+        }
+    each = -(-slots_apart(layout) * layout.element_bits // 8)
+    found: dict[str, Any] = {"axes": {axis.name: axis.extent for axis in layout.axis_terms}}
+    found[f"bytes_per_{layout.axes[0]}"] = each
+    if isinstance(layout, LaneLayout):
+        found |= {"mode": layout.mode, "start": layout.start, "strides": list(layout.strides)}
+    if isinstance(layout, PagedLayout):
+        found |= {"page": list(layout.page), "line": list(layout.line), "order": list(layout.order)}
+        found["start"] = list(layout.origin)
+    if isinstance(layout, ShardedLayout):
+        found |= {"rotation": layout.rotation, "row_offset": layout.row_offset}
+        found["rows_per_shard"] = layout.rows_per_shard
+    return found

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from tilewright.layout._colours import colour_name
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._panel import Bounds, Panel, Scene
+from tilewright.layout._ruler import ruler_scene
 from tilewright.layout._scene import make_scene
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-__all__ = ["terminal_drawing"]
+__all__ = ["terminal_drawing", "terminal_ruler"]
 
 _BACKGROUNDS = (24, 94, 22, 54, 88, 18, 58, 23)  # xterm colours, dark, one for each colour of the scene
+_RAMP = (58, 64, 22, 29, 23, 24, 25, 54)  # the same for colours that rise with the offset
 _FOREGROUND = 255
 _PAD = "·"
 
 
-def terminal_drawing(layout: IndexMap, width: int = 100) -> Text:
+def terminal_drawing(layout: IndexMap, width: int = 100, *, colour: str = "auto") -> Text:
     r"""Lines of at most ``width`` columns: offsets (or indices) in cells, tiles coloured and ruled, padding marked.
 
     A cell of padding shows ``·`` and its offset, so that the drawing reads without colours too.
@@ -40,11 +43,34 @@ def terminal_drawing(layout: IndexMap, width: int = 100) -> Text:
     <BLANKLINE>
     one colour per tile; outlined: T(2,2); · marks padding; in a cell: its offset
     """
+    return _drawing(lambda most: make_scene(layout, colour=colour, most=most), width)
+
+
+def terminal_ruler(layout: IndexMap, width: int = 100, *, unit: str = "auto", colour: str = "auto") -> Text:
+    r"""The memory of a layout under a ruler of bytes, as :func:`tilewright.layout.ruler_svg` draws it.
+
+    >>> from tilewright.layout import parse
+    >>> print(terminal_ruler(parse("f32[3,3]{1,0:T(2,2)}"), 60).plain)
+    f32[3,3]{1,0:T(2,2)}
+    64 B in memory, 1.78× the data; 16 slots, 7 of them padding; a cell is one element, 4 B
+    <BLANKLINE>
+    byte    +0  +4  +8 +12 +16 +20 +24 +28
+         +---------------------------------+
+       0 | 0,0 0,1 1,0 1,1 0,2   · 1,2   · |
+      32 | 2,0 2,1   ·   · 2,2   ·   ·   · |
+         +---------------------------------+
+    <BLANKLINE>
+    one colour per tile; · marks padding; in a cell: its index
+    """
+    return _drawing(lambda most: ruler_scene(layout, unit=unit, colour=colour, most=most), width)
+
+
+def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
     from rich.text import Text
 
-    scene = make_scene(layout)
+    scene = make(Bounds())
     columns = min((_columns_that_fit(panel, scene, width) for row in scene.panels for panel in row), default=1)
-    scene = make_scene(layout, most=Bounds(32, columns))
+    scene = make(Bounds(32, columns))
     text = Text(f"{scene.title}\n", style="bold")
     text.append(f"{scene.facts}\n", style="dim")
     for row in scene.panels:
@@ -107,19 +133,19 @@ def _panel(panel: Panel, scene: Scene) -> Text:
         text.append(rule, style="dim")
         for r in group:
             text.append(f"{panel.rows[r]:>{side}} ", style="dim")
-            text.append_text(_line(panel, r, blocks, cell))
+            text.append_text(_line(panel, r, blocks, cell, _RAMP if scene.colour_by == "offset" else _BACKGROUNDS))
     text.append(rule, style="dim")
     return text
 
 
-def _line(panel: Panel, row: int, blocks: list[range], cell: int) -> Text:
+def _line(panel: Panel, row: int, blocks: list[range], cell: int, backgrounds: tuple[int, ...]) -> Text:
     from rich.text import Text
 
     line = Text()
     for block in blocks:
         line.append("|", style="dim")
         for c in block:
-            colour = _BACKGROUNDS[int(panel.colours[row, c])]
+            colour = backgrounds[int(panel.colours[row, c])]
             plain = panel.padding[row, c] or not panel.tips[row][c]
             style = "dim" if plain else f"color({_FOREGROUND}) on color({colour})"
             line.append(f" {_shown(panel, row, c):>{cell}}", style=style)
@@ -129,8 +155,10 @@ def _line(panel: Panel, row: int, blocks: list[range], cell: int) -> Text:
 
 
 def _legend(scene: Scene) -> Iterator[str]:
-    if scene.colour_by not in ("none", ""):
-        yield f"one colour per {scene.colour_by}"
+    if scene.colour_by == "offset":
+        yield f"colours from offset 0 to {scene.last}"
+    elif scene.colour_by not in ("none", ""):
+        yield f"one colour per {colour_name(scene.colour_by)}"
     if scene.levels:
         yield f"outlined: {scene.levels[0].name}"
     if any(panel.padding.any() for row in scene.panels for panel in row):

@@ -1,0 +1,106 @@
+"""`tilewright layout draw`, and the pictures of the other commands: terminal, SVG or JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli._io import emit_json, remark, write_file
+from tilewright.cli._layout_show import Json, Out, Text, one_array
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.text import Text as RichText
+
+    from tilewright.layout import IndexMap
+    from tilewright.layout._panel import Panel, Scene
+
+__all__ = ["Colour", "Draw", "Ruler", "Unit", "check_picture", "draw", "draw_layout", "write_picture"]
+
+Colour = Annotated[
+    str,
+    typer.Option("--colour", metavar="WAY", help="What a colour means: tile, npu, page, shard, line, offset or none."),
+]
+Ruler = Annotated[bool, typer.Option("--ruler", help="Draw the memory under a ruler of bytes.")]
+Unit = Annotated[
+    str, typer.Option("--unit", metavar="UNIT", help="A cell of the ruler: element, line, tile, or auto by size.")
+]
+Draw = Annotated[bool, typer.Option("--draw", help="Draw it in the terminal.")]
+
+
+def draw(
+    text: Text,
+    out: Out = None,
+    colour: Colour = "auto",
+    ruler: Ruler = False,
+    unit: Unit = "auto",
+    as_json: Json = False,
+) -> None:
+    """Draw a layout: tiles outlined, offsets as numbers, padding marked; in the terminal, or as an SVG with -o."""
+    check_picture(out, as_json)
+    draw_layout(one_array(text), out, colour, unit if ruler or unit != "auto" else None, as_json)
+
+
+def check_picture(out: str | None, as_json: bool) -> None:
+    """Refuse a picture's target that no writer knows."""
+    if out is not None and out != "-" and not out.endswith(".svg"):
+        raise UsageError(f"no writer for {out!r}", where="-o", how="pictures are written as .svg")
+    if as_json and out == "-":
+        raise UsageError("-o - and --json both want stdout", how="write the picture to a file")
+
+
+def write_picture(out: str, svg: str) -> None:
+    """A picture to its file, with a remark."""
+    write_file(out, svg + "\n")
+    if out != "-":
+        remark(f"wrote {out}")
+
+
+def draw_layout(layout: IndexMap, out: str | None, colour: str, unit: str | None, as_json: bool) -> None:
+    """The array, or with a ``unit`` the ruler: to a file, as JSON, in the terminal."""
+    from tilewright.layout._ruler import ruler_scene
+    from tilewright.layout._scene import make_scene
+
+    if out is not None or as_json:
+        scene = make_scene(layout, colour=colour) if unit is None else ruler_scene(layout, unit=unit, colour=colour)
+        if out is not None:
+            from tilewright.layout._picture import draw_picture
+
+            write_picture(out, str(draw_picture(scene).svg()))
+        if as_json:
+            emit_json(_scene_value(scene))
+        return
+    from tilewright.layout._terminal import terminal_drawing, terminal_ruler
+
+    console_width = _width()
+    if unit is None:
+        _print(terminal_drawing(layout, console_width, colour=colour))
+    else:
+        _print(terminal_ruler(layout, console_width, unit=unit, colour=colour))
+
+
+def _scene_value(scene: Scene) -> dict[str, Any]:
+    levels = [{"name": v.name, "rows": v.row_period, "columns": v.column_period} for v in scene.levels]
+    panels = [_panel_value(panel) for row in scene.panels for panel in row]
+    return {"layout": scene.title, "cut": scene.cut, "colour": scene.colour_by, "levels": levels, "panels": panels}
+
+
+def _panel_value(panel: Panel) -> dict[str, Any]:
+    value: dict[str, Any] = {"heading": panel.heading, "rows": list(panel.rows), "columns": list(panel.columns)}
+    value |= {"cells": [list(row) for row in panel.labels], "padding": panel.padding.tolist()}
+    return value | {"colours": panel.colours.tolist()}
+
+
+def _width() -> int:
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 120).width
+
+
+def _print(text: RichText) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console.print(text, soft_wrap=True)

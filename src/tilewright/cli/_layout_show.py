@@ -1,0 +1,184 @@
+"""What every command of `tilewright layout` shares: reading a layout or numbers, facts as a table, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli._io import emit_json, emit_text, read_text
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.layout import IndexMap, TensorLayout, TupleLayout
+
+__all__ = [
+    "Index",
+    "Json",
+    "Offset",
+    "Out",
+    "Text",
+    "answer",
+    "exact_bytes",
+    "one_array",
+    "print_facts",
+    "read_layout",
+    "whole_numbers",
+]
+
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="XLA's shape text, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
+Index = Annotated[str | None, typer.Option("--index", metavar="I,J,..", help="Derive this element's address.")]
+Offset = Annotated[int | None, typer.Option("--offset", metavar="O", help="Say what lies at this offset.")]
+Out = Annotated[
+    str | None, typer.Option("-o", "--out", metavar="FILE", help="Write an SVG: FILE.svg, or - for stdout.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_layout(text: str) -> TensorLayout | TupleLayout:
+    """The layout of a text; ``-`` reads stdin."""
+    from tilewright.layout import parse
+
+    return parse(read_text("-").strip() if text == "-" else text)
+
+
+def one_array(text: str) -> TensorLayout:
+    """A single array, as an index, an offset and a picture need it."""
+    from tilewright.layout import TensorLayout
+
+    layout = read_layout(text)
+    if not isinstance(layout, TensorLayout):
+        raise UsageError(f"{layout} is a tuple", how="name one of its elements")
+    return layout
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Numbers between commas."""
+    try:
+        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+    except ValueError:
+        raise UsageError(f"{text!r} is not a list of whole numbers such as 2,3", where=option) from None
+
+
+# -- an element, a place, or the whole ------------------------------------------------------------------------------
+
+
+def answer(layout: IndexMap, index: str | None, place: Sequence[int] | None, as_json: bool) -> None:
+    """Derive an element's address, say what lies at a place, or print the layout's facts."""
+    if index is not None and place is not None:
+        raise UsageError("an index and a place are two questions", how="ask one at a time")
+    if index is not None:
+        _explain_index(layout, whole_numbers(index, "--index"), as_json)
+    elif place is not None:
+        _explain_place(layout, place, as_json)
+    else:
+        from tilewright.layout._summary import summary
+
+        print_facts(summary(layout), as_json)
+
+
+def _explain_index(layout: IndexMap, index: Sequence[int], as_json: bool) -> None:
+    from tilewright.layout._explain import derive
+
+    found = derive(layout, index)
+    if not as_json:
+        emit_text(str(found))
+        return
+    value: dict[str, Any] = {"layout": found.layout, "index": list(index), **found.address, "address": found.address}
+    value["expressions"] = found.expressions
+    if "offset" in found.address:
+        value["expression"] = found.expressions["offset"]
+        value["bit"] = found.address["offset"] * layout.element_bits
+    value["coordinates"] = [{"name": c.label, "value": c.value, "size": c.size} for c in found.coordinates]
+    emit_json(value)
+
+
+def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> None:
+    from tilewright.layout._explain import explain_place
+
+    if as_json:
+        index = layout.index(*place)
+        address = dict(zip(layout.axes, place, strict=True))
+        emit_json({"layout": str(layout), **address, "index": None if index is None else list(index)})
+    else:
+        emit_text(explain_place(layout, *place))
+
+
+# -- facts --------------------------------------------------------------------------------------------------------
+
+
+def print_facts(facts: dict[str, Any], as_json: bool = False) -> None:
+    """A layout's facts (see ``tilewright.layout._summary``) as a table or JSON; a tuple's elements one by one."""
+    from tilewright.render import Column, bytes_text, print_table
+
+    if as_json:
+        emit_json(facts)
+        return
+    if "elements" in facts:
+        pointers = f"a table of {len(facts['elements'])} pointers, {bytes_text(facts['size_bytes'])}, and its elements:"
+        print_table([Column("tuple"), Column(facts["layout"])], [("", pointers)])
+        for element in facts["elements"]:
+            print()
+            print_facts(element)
+        return
+    print_table([Column("layout"), Column(facts["layout"])], facts_rows(facts))
+
+
+def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The lines of the table."""
+    from tilewright.render import count_text, ratio_text
+
+    bits = facts["element_bits"]
+    return [
+        ("element type", f"{facts['dtype']}, {bits} bits each in memory"),
+        ("shape", _tuple(facts["shape"])),
+        *(_tiled_rows(facts) if "minor_to_major" in facts else _memory_rows(facts)),
+        ("physical shape", _tuple(facts["physical_shape"])),
+        ("slots", f"{count_text(facts['slots'])}, of which {count_text(facts['padding_slots'])} are padding"),
+        ("size in memory", exact_bytes(facts["size_bytes"])),
+        ("data alone", exact_bytes(facts["data_bytes"])),
+        ("padding ratio", ratio_text(facts["padding_ratio"])),
+    ]
+
+
+def _tuple(values: Sequence[object]) -> str:
+    return f"({','.join(map(str, values))})"
+
+
+def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    order = ", ".join(f"d{d}" for d in reversed(facts["minor_to_major"]))
+    spaces = {0: "0, the default memory", 1: "1, vector memory on a TPU"}
+    return [
+        ("order", f"{order}: major to minor" if order else "a single element"),
+        ("tiles", " then ".join(_tuple(tile) for tile in facts["tiles"]) or "none"),
+        ("memory space", spaces.get(facts["memory_space"], str(facts["memory_space"]))),
+    ]
+
+
+def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    names = {"start": "start", "mode": "mode", "page": "page", "line": "line", "order": "order, fastest first"}
+    names |= {
+        "strides": "strides",
+        "rotation": "rotation",
+        "row_offset": "row offset",
+        "rows_per_shard": "rows a shard",
+    }
+    rows = [("axes", ", ".join(f"{name} 0..{extent - 1}" for name, extent in facts["axes"].items()))]
+    for key, name in names.items():
+        if key in facts and facts[key] != []:
+            value = facts[key]
+            rows.append((name, _tuple(value) if isinstance(value, list) else str(value)))
+    first = next(iter(facts["axes"]))
+    rows.append((f"bytes per {'NPU' if first == 'npu' else first}", exact_bytes(facts[f"bytes_per_{first}"])))
+    return rows
+
+
+def exact_bytes(count: int) -> str:
+    """A byte count to the byte, and in a larger unit where that helps."""
+    from tilewright.render import bytes_text, count_text
+
+    return f"{count_text(count)} bytes" + (f" ({bytes_text(count)})" if count >= 1024 else "")
