@@ -175,22 +175,43 @@ def _transposes(t: int, s: int, repeat: Any, core: Any, unit: Any) -> None:
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _leave(target: int, scratch: int, outs: int, rows: int, width: int, following: int, lines: int, left: int) -> None:
-    """Stream the rows of a block to the target; meanwhile fetch the ``left`` lines of the block that follows."""
+def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, following: int, left: int) -> None:
+    """Stream the rows of a block to the target; meanwhile fetch the ``left`` lines of the block that follows.
+
+    A row's last, partial line waits in front of its scratch row for the block that continues it, unless the block is
+    the ``final`` one; ``fresh``: no block came before.
+    """
+    outs, rows, width, lines = block
     done = 0
     for i in range(rows):
         t, s = target + load_word(outs, 2 * i), scratch + load_word(outs, 2 * i + 1)
-        head = -t % _LINE
-        copy_bytes(t, s, head)
-        for q in range(head, width - 63, _LINE):
+        begin = -t % _LINE if fresh else -(t % _LINE)
+        end = width - (t + width) % _LINE
+        if fresh:
+            copy_bytes(t, s, begin)
+        for q in range(begin, end, _LINE):
             copy_vector(t + q, s + q, 64, True)
             if done < left:
                 prefetch_line(following + load_word(lines, done), False)
                 done += 1
-        rest = (width - head) % _LINE
-        copy_bytes(t + width - rest, s + width - rest, rest)
+        if final:
+            copy_bytes(t + end, s + end, width - end)
+        else:
+            copy_bytes(s - (width - end), s + end, width - end)
     for k in range(done, left):
         prefetch_line(following + load_word(lines, k), False)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _ask(target: int, block: Any, fresh: int, final: int) -> None:
+    """Partial lines are read before they are written: ask for them early."""
+    outs, rows, width, _ = block
+    for i in range(rows):
+        t = target + load_word(outs, 2 * i)
+        if fresh:
+            prefetch_line(t, True)
+        if final:
+            prefetch_line(t + width, True)
 
 
 @nb.njit(**_options)  # type: ignore[untyped-decorator]
@@ -210,23 +231,25 @@ def move(
     """Part ``part`` of a move: of every work w, the entries starts[w, part] to starts[w, part + 1].
 
     An entry runs the primitive at all its inner places, straight into the target; or, where the work has rows
-    (``outs``), into ``scratch``, from where the rows are streamed to the target.
+    (``outs``), into ``scratch`` (a line of room before it), from where the rows are streamed to the target.
     """
     for w in range(len(works)):
         kind, stream = works[w, 0], works[w, 1]
         core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
         table = inner.ctypes.data + 16 * works[w, 11]
         repeat = table, works[w, 12], works[w, 2], works[w, 3], works[w, 4]
-        rows, row_table, width = works[w, 14], outs.ctypes.data + 16 * works[w, 13], works[w, 17]
-        line_table, line_count = lines.ctypes.data + 8 * works[w, 15], works[w, 16]
+        rows, width, line_count = works[w, 14], works[w, 17], works[w, 16]
+        block = outs.ctypes.data + 16 * works[w, 13], rows, width, lines.ctypes.data + 8 * works[w, 15]
         size = core[0] * element_size(unit)
-        last = starts[w, part + 1] - 1
-        for k in range(starts[w, part], last + 1):
+        first, last = starts[w, part], starts[w, part + 1] - 1
+        for k in range(first, last + 1):
             s, t = source + places[k, 0], target + places[k, 1]
+            following = min(k + 1, last)
+            fresh = k == first or places[k - 1, 1] + width != places[k, 1]
+            final = k == last or places[k, 1] + width != places[following, 1]
+            if rows:
+                _ask(t, block, fresh, final)
             into = scratch if rows else t
-            for i in range(rows):  # partial lines are read before they are written: ask for them early
-                prefetch_line(t + load_word(row_table, 2 * i), True)
-                prefetch_line(t + load_word(row_table, 2 * i) + width - 1, True)
             if kind == LINES:
                 _lines(into, s, repeat, core[0], stream)
             elif kind == SHORTS:
@@ -240,8 +263,8 @@ def move(
             else:
                 _transposes(into, s, repeat, core, unit)
             if rows:
-                following = source + places[min(k + 1, last), 0]
-                _leave(t, scratch, row_table, rows, width, following, line_table, line_count if k < last else 0)
+                ahead = line_count if k < last else 0
+                _leave(t, scratch, block, fresh, final, source + places[following, 0], ahead)
     fence()
 
 

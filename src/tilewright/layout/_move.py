@@ -148,7 +148,7 @@ def run_plan(plan: MovePlan, target: Array, source: Array) -> None:
 
     def job(part: int) -> None:
         scratch = aligned_empty(SCRATCH, np.dtype(np.uint8))
-        move(to, out_of, *tables, starts, part, _address(scratch), unit)
+        move(to, out_of, *tables, starts, part, _address(scratch) + _LINE, unit)
 
     share_out(job, parts, threads)
 

@@ -33,7 +33,7 @@ SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
 _LINE = 64
 _LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies
 _ROW = 512  # bytes from which a block's row is worth its way through the scratch buffer
-_TARGET_BYTES, _SOURCE_BYTES, _BLOCK_BYTES = 2048, 4096, 1 << 14
+_TARGET_BYTES, _SOURCE_BYTES, _BLOCK_BYTES = 512, 4096, 1 << 14
 _ENTRY_BYTES = 1 << 15  # what one entry of the outer table moves at most, so that threads can share
 _MOST_PLACES = 1 << 24
 
@@ -258,9 +258,9 @@ class _Builder:
         sides = abs(loop.target), abs(loop.source)
         return sides if self.by_target else sides[::-1]
 
-    def _outer(self, box: Box, loops: Sequence[Loop]) -> Array:
-        """Places of the entries: the box's own slowest, then the loops along the tiled side."""
-        ordered = sorted(loops, key=self._near)
+    def _outer(self, box: Box, loops: Sequence[Loop], along_tiles: bool) -> Array:
+        """Places of the entries: the box's own slowest, then the loops along the tiled side or the other."""
+        ordered = sorted(loops, key=lambda loop: self._near(loop)[:: 1 if along_tiles else -1])
         steps = _places(ordered, [loop.target for loop in ordered])
         own = np.stack([box.sources, box.targets], axis=-1)
         return (own[:, None, :] + steps[None, :, :]).reshape(-1, 2)
@@ -276,7 +276,7 @@ class _Builder:
         inner.sort(key=self._near)
         targets = [loop.target for loop in (*core, *inner)]
         none = np.zeros((0, 2), np.int64)
-        return self._work(kind, stream, core, inner, targets, self._outer(box, rest), none, 0, none[:, 0])
+        return self._work(kind, stream, core, inner, targets, self._outer(box, rest, True), none, 0, none[:, 0])
 
     def _staged(
         self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop], row: Sequence[Loop], width: int
@@ -291,7 +291,7 @@ class _Builder:
         inner = sorted((loop for loop in block if loop not in core), key=self._near)
         targets = [scratch[id(loop)] for loop in (*core, *inner)]
         rows = np.stack([_places(across, [x(loop) for loop in across])[:, 1] for x in sides], axis=-1)
-        outer = self._outer(box, [loop for loop in box.loops if loop not in block])
+        outer = self._outer(box, [loop for loop in box.loops if loop not in block], False)
         return self._work(kind, False, core, inner, targets, outer, rows, width, _lines_of(block, self.size))
 
     def _work(
