@@ -17,7 +17,7 @@ from tilewright.layout._scene import make_scene
 from tilewright.layout._scene_memory import strip_panel
 from tilewright.render import bytes_text, count_text
 
-__all__ = ["Comparison", "Moved", "compare", "compare_scenes"]
+__all__ = ["Comparison", "Moved", "colour_key", "compare", "compare_scenes"]
 
 _COUNTED = 1 << 22  # elements up to which every one is looked at
 _CHUNK = 1 << 18
@@ -154,11 +154,11 @@ def _unravel(e: Array, sizes: Sequence[int]) -> Array:
 
 def compare_scenes(found: Comparison, colour: str = "auto") -> tuple[Scene, Scene]:
     """Scenes of both layouts in the colours of one of them, elements that move marked."""
-    key, way = _colour_key(found, colour)
+    key, way = colour_key(found, colour)
     return _side(found, found.a, key, way), _side(found, found.b, key, way)
 
 
-def _colour_key(found: Comparison, colour: str) -> tuple[IndexMap, str]:
+def colour_key(found: Comparison, colour: str) -> tuple[IndexMap, str]:
     """Whose blocks give the colours: the first layout's, else the second's, else the first one's offsets."""
     if colour != "auto":
         return found.a, choose_colour(found.a, colour)

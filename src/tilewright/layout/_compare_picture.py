@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.layout._compare import Comparison, compare_scenes
+from tilewright.layout._compare import Comparison, colour_key, compare_scenes
 from tilewright.layout._panel import Scene
 from tilewright.layout._panels import Cell, cell_size, draw_scene, scene_size
 from tilewright.layout._picture import MARGIN, draw_legend, legend_parts, legend_width
@@ -33,7 +33,7 @@ def draw_comparison(found: Comparison, colour: str = "auto") -> Drawing:
     stacked = [_block(scene, _WIDEST) for scene in scenes]
     side_by_side = all(a.cell.labelled == b.cell.labelled for a, b in zip(beside, stacked, strict=True))
     blocks = beside if side_by_side else stacked
-    legend = _legend(found, blocks)
+    legend = _legend(found, blocks, colour)
     wide = sum(b.wide for b in blocks) + _GAP if side_by_side else max(b.wide for b in blocks)
     tall = max(b.tall for b in blocks) if side_by_side else sum(b.tall for b in blocks)
     width = max(wide, text_width(found.verdict, 15) * 1.04, text_width(found.costs), legend_width(legend)) + 2 * MARGIN
@@ -63,9 +63,9 @@ def _draw(drawing: Drawing, block: _Block, x: float, y: float) -> None:
         drawing.text(x, y + block.tall - 10, block.scene.cut, "soft")
 
 
-def _legend(found: Comparison, blocks: list[_Block]) -> list[tuple[str, str]]:
+def _legend(found: Comparison, blocks: list[_Block], colour: str) -> list[tuple[str, str]]:
     """The marks of both sides, each once; colours say whose they are."""
     parts = dict.fromkeys(part for block in blocks for part in legend_parts(block.scene, block.cell))
-    tiled = "first" if len(blocks[0].scene.levels) or len(found.a.axes) > 1 else "second"
-    named = [(mark, f"{text} of the {tiled} layout" if mark == "colour" else text) for mark, text in parts]
+    whose = "first" if colour_key(found, colour)[0] is found.a else "second"
+    named = [(mark, f"{text} of the {whose} layout" if mark == "colour" else text) for mark, text in parts]
     return [part for part in named if part[0] != "moved"] + [part for part in named if part[0] == "moved"]

@@ -68,9 +68,12 @@ def terminal_ruler(layout: IndexMap, width: int = 100, *, unit: str = "auto", co
 def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
     from rich.text import Text
 
-    scene = make(Bounds())
-    columns = min((_columns_that_fit(panel, scene, width) for row in scene.panels for panel in row), default=1)
-    scene = make(Bounds(32, columns))
+    columns, fits = Bounds().columns + 1, Bounds().columns
+    while fits < columns:  # fewer columns may need longer headings, and so fewer columns again
+        columns = fits
+        scene = make(Bounds(32, columns))
+        panels = [panel for row in scene.panels for panel in row]
+        fits = min((_columns_that_fit(panel, scene, width, columns) for panel in panels), default=columns)
     text = Text(f"{scene.title}\n", style="bold")
     text.append(f"{scene.facts}\n", style="dim")
     for row in scene.panels:
@@ -81,15 +84,14 @@ def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
     return text
 
 
-def _columns_that_fit(panel: Panel, scene: Scene, width: int) -> int:
-    """How many columns a line holds, whole tiles where it holds any."""
+def _columns_that_fit(panel: Panel, scene: Scene, width: int, columns: int) -> int:
+    """How many columns a line holds, whole tiles where it holds any; ``columns`` if it holds all of the panel's."""
     period = scene.levels[0].column_period if scene.levels else None
     across = int(panel.padding.shape[1])
-    room = width - _side(panel) - 3
-    cell = _cell(panel) + 1
-    if not period or room < period * cell + 2:
-        return max(1, min(across, (room - 2) // cell))
-    return max(1, min(across, room // (period * cell + 2) * period))
+    room, cell = width - _side(panel) - 3, _cell(panel) + 1
+    whole = period and room >= period * cell + 2
+    fit = room // (period * cell + 2) * period if period and whole else (room - 2) // cell
+    return columns if fit >= across else max(1, fit)
 
 
 def _side(panel: Panel) -> int:
