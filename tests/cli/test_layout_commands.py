@@ -1,0 +1,150 @@
+"""`tilewright layout` compare, predict, lanes, paged, sharded and the pictures' options, as a user runs them."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+A, B = "f32[3,5]{1,0:T(2,2)}", "f32[3,5]{1,0:T(4,2)}"
+LANES = ("lanes", "f16[2,3,4,5]", "--lanes", "4", "--eu-bytes", "64", "--start", "2")
+
+
+def as_json(run, *words):
+    code, out, err = run("layout", *words, "--json")
+    assert (code, err) == (0, "")
+    value = json.loads(out)
+    assert value["schema_version"] == 1
+    return value
+
+
+def test_compare_says_what_moves(run):
+    code, out, err = run("layout", "compare", A, B)
+    assert (code, err) == (0, "")
+    assert "10 of 15" in out
+    assert "no: element (0, 2) of the result moves from offset 4 to 8" in out
+    assert "element (0,2): offset 4 to offset 8" in out
+    assert "yes: every element keeps its byte" in run("layout", "compare", "f32[6]", "f32[2,3]")[1]
+
+
+def test_compare_json(run):
+    value = as_json(run, "compare", A, B)
+    assert (value["bitcast"], value["moved_elements"], value["elements"]) == (False, 10, 15)
+    assert (value["bytes_read"], value["bytes_written"]) == (96, 96)
+    first = {"from_index": [0, 2], "from": {"offset": 4}, "to_index": [0, 2], "to": {"offset": 8}}
+    assert value["first_moves"][0] == first
+    value = as_json(run, "compare", "f32[3,5]", "f32[5,3]{0,1}", "--permutation", "1,0")
+    assert (value["bitcast"], value["permutation"], value["moved_elements"]) == (True, [1, 0], 0)
+
+
+def test_compare_fails_where_asked_to(run):
+    code, out, err = run("layout", "compare", A, B, "--fail-if-moved")
+    assert code == 1
+    assert "10 of 15" in out
+    assert err.startswith("tilewright: not a bitcast")
+    assert run("layout", "compare", A, A, "--fail-if-moved")[0] == 0
+
+
+def test_compare_draws(run, tmp_path):
+    target = tmp_path / "moves.svg"
+    code, out, err = run("layout", "compare", A, B, "-o", str(target))
+    assert (code, err) == (0, f"wrote {target}\n")
+    assert "10 of 15" in out
+    ElementTree.fromstring(target.read_text())
+    assert run("layout", "compare", A, B, "-o", "-")[1] == target.read_text()
+
+
+def test_predict(run):
+    out = run("layout", "predict", "bf16[32,224,224,3]", "--target", "tpu-v5e")[1]
+    assert "bf16[32,224,224,3]{2,1,3,0:T(8,128)(2,1)}" in out
+    assert "42.7×" in out
+    assert "1.14×" in out
+    assert "as given" not in out
+    value = as_json(run, "predict", "f32[1048576,1]{1,0:T(8,128)}")
+    assert value["predicted"]["layout"] == "f32[1048576,1]{0,1:T(1,128)}"
+    assert value["default"]["padding_ratio"] == 128
+    assert value["given"]["layout"] == "f32[1048576,1]{1,0:T(8,128)}"
+
+
+def test_lanes(run):
+    out = run("layout", *LANES)[1]
+    assert "(64,32,5,1)" in out
+    assert "bytes per NPU" in out
+    found = as_json(run, *LANES, "--index", "0,2,0,0")
+    assert (found["npu"], found["offset"], found["address"]) == (0, 32, {"npu": 0, "offset": 32})
+    assert as_json(run, *LANES, "--npu", "0", "--offset", "32")["index"] == [0, 2, 0, 0]
+    assert as_json(run, *LANES, "--npu", "0", "--offset", "0")["index"] is None
+    assert "padding" in run("layout", *LANES, "--npu", "0", "--offset", "0")[1]
+    compact = as_json(run, "lanes", "f16[2,3,4,5]", "--chip", "bm1684x", "--mode", "compact")
+    assert compact["strides"] == [20, 20, 5, 1]
+    free = as_json(run, "lanes", "f16[2,3,4,5]", "--chip", "bm1684x", "--mode", "100,50,10,2")
+    assert free["strides"] == [100, 50, 10, 2]
+
+
+def test_paged_and_sharded(run):
+    words = ("paged", "s8[8,8]", "--page", "4,4", "--line", "1,4")
+    assert as_json(run, *words, "--index", "5,6")["address"] == {"page": 3, "offset": 6}
+    assert as_json(run, *words, "--at", "3,6")["index"] == [5, 6]
+    assert as_json(run, *words)["axes"] == {"page": 4, "offset": 16}
+    words = ("sharded", "f32[100,12]", "--shards", "4", "--rotation", "1", "--row-offset", "16")
+    assert as_json(run, *words, "--index", "6,3")["address"] == {"shard": 3, "row": 17, "column": 3}
+    assert as_json(run, *words)["rows_per_shard"] == 32
+
+
+@pytest.mark.parametrize(
+    ("words", "shows"),
+    [
+        (("draw", A, "--ruler"), "byte    +0"),
+        (("draw", A, "--unit", "tile"), "a cell is one tile, 16 B"),
+        (("draw", A, "--colour", "offset"), "colours from offset 0 to 23"),
+        ((*LANES, "--draw"), "npu\\offset"),
+        ((*LANES, "--ruler"), "one colour per NPU"),
+        (("paged", "s8[8,8]", "--page", "4,4", "--line", "1,4", "--draw"), "outlined: page (4,4)"),
+        (("sharded", "f32[20,4]", "--shards", "2", "--ruler", "--colour", "line"), "one colour per cache line"),
+    ],
+)
+def test_pictures_in_the_terminal(run, words, shows):
+    code, out, err = run("layout", *words)
+    assert (code, err) == (0, "")
+    assert shows in out
+
+
+@pytest.mark.parametrize("words", [("draw", A, "--ruler"), (*LANES, "--colour", "line"), (*LANES, "--ruler")])
+def test_pictures_in_files_and_json(run, words, tmp_path):
+    target = tmp_path / "memory.svg"
+    assert run("layout", *words, "-o", str(target))[::2] == (0, f"wrote {target}\n")
+    ElementTree.fromstring(target.read_text())
+    if "--ruler" in words:
+        assert as_json(run, *words)["panels"][0]["cells"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("compare", A, "f32[3,6]"), 2, "not a reshape"),
+        (("compare", A, B, "--permutation", "0,0"), 2, "not an order"),
+        (("compare", A, B, "--permutation", "x"), 2, "--permutation: 'x' is not a list of whole numbers"),
+        (("compare", "-", "-"), 2, "cannot come from stdin"),
+        (("compare", A, B, "-o", "x.png"), 2, "written as .svg"),
+        (("compare", "(f32[2], s32[])", B), 2, "is a tuple"),
+        (("compare", A, "f32[3,"), 2, "column"),
+        (("predict", "f32[3,5]", "--target", "tpu-v9"), 2, "tpu-v9"),
+        (("predict", "f32[3,5]", "--target", "bm1684x"), 3, "no predictor"),
+        (("lanes", "f16[2,3,4,5]"), 2, "needs chip="),
+        (("lanes", "f16[2,3,4,5]", "--chip", "tpu-v5e"), 2, "no lane memories"),
+        (("lanes", "f16[2,3,4]", "--chip", "mars3"), 2, "four sizes"),
+        (("lanes", "f16[2,3,4,5]", "--chip", "mars3", "--mode", "tight"), 2, "no lane mode"),
+        (("lanes", "f16[2,3,4,5]", "--chip", "mars3", "--npu", "1"), 2, "both --npu and --offset"),
+        ((*LANES, "--index", "0,0,0,0", "--npu", "1", "--offset", "0"), 2, "one at a time"),
+        (("paged", "s8[8,8]", "--page", "4"), 2, "2 sizes"),
+        (("paged", "s8[8,8]", "--at", "0"), 2, "1 values for the axes page, offset"),
+        (("sharded", "f32[8]", "--shards", "2"), 2, "two sizes"),
+        (("sharded", "f32[8,8]", "--shards", "0"), 2, "shards"),
+        (("draw", A, "--colour", "npu"), 2, "cannot be coloured by 'npu'"),
+        (("draw", "f32[3,5]", "--unit", "tile"), 2, "no tiles of whole elements"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_code(run, words, code, message):
+    got, out, err = run("layout", *words)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert len(err.splitlines()) == (3 if "column" in err.splitlines()[0] else 1)
