@@ -1,0 +1,96 @@
+"""What a browser makes of the pictures: every text inside its drawing and its cell, legible in light and in dark."""
+
+import json
+import re
+
+import pytest
+
+from tests.render.browser import document_of
+from tilewright.layout import compare_svg, lanes, mod_sharded, paged, parse, ruler_svg
+
+PICTURES = {
+    "figure 1": parse("f32[3,5]{1,0:T(2,2)}").to_svg(),
+    "figure 2": parse("f32[4,8]{1,0:T(2,4)(2,1)}").to_svg(),
+    "one dim": parse("s8[100]{0:T(32)}").to_svg(),
+    "four dims": parse("f32[2,3,4,6]{1,3,2,0:T(2,4)}").to_svg(),
+    "large": parse("bf16[1000000,3000]{1,0:T(8,128)(2,1)}").to_svg(),
+    "by offset": parse("f32[9,12]{0,1:T(4,4)}").to_svg(colour="offset"),
+    "by line": parse("f32[9,33]").to_svg(colour="line"),
+    "lanes": lanes((2, 10, 4, 5), "f16", "mars3", start=2).to_svg(),
+    "pages": paged((9, 20), "s8", (4, 8), (1, 4)).to_svg(),
+    "shards": mod_sharded(20, 5, 3, rotation=1).to_svg(),
+    "ruler": ruler_svg(parse("f32[3,5]{1,0:T(2,2)}")),
+    "ruler of lines": ruler_svg(parse("bf16[20,300]{1,0:T(8,128)(2,1)}")),
+    "ruler of tiles": ruler_svg(parse("s8[300,300]{1,0:T(8,128)(4,1)}"), unit="tile", colour="offset"),
+    "ruler of lanes": ruler_svg(lanes((2, 10, 4, 5), "f16", "mars3", start=2)),
+    "moves": compare_svg(parse("f32[3,5]{1,0:T(2,2)}"), parse("f32[3,5]{1,0:T(4,2)}")),
+    "large moves": compare_svg(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}")),
+    "bitcast": compare_svg(parse("f32[6]"), parse("f32[2,3]")),
+}
+
+# Per drawing: texts that leave it, labels wider than their cell, cells and polygons, the least contrast of a label.
+MEASURE = """
+const luminance = (c) => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
+  .map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4); return .2126 * v[0] + .7152 * v[1] + .0722 * v[2] }
+const contrast = (a, b) => { const [x, y] = [luminance(a), luminance(b)].sort((p, q) => q - p)
+  return (x + .05) / (y + .05) }
+const found = {}
+for (const box of document.querySelectorAll('[data-scheme]')) {
+  const svg = box.querySelector('svg'), view = svg.viewBox.baseVal, texts = [...svg.querySelectorAll('text')]
+  const outside = texts.filter(t => { const b = t.getBBox(); return b.x < 0 || b.y < 0 || b.x + b.width > view.width
+    || b.y + b.height > view.height }).map(t => t.textContent)
+  const cells = [...svg.querySelectorAll('rect.cell')], wide = [], contrasts = []
+  const at = new Map(cells.map(c => [[+c.getAttribute('x') + +c.getAttribute('width') / 2, +c.getAttribute('y')].map(
+    n => n.toFixed(1)).join(), c]))
+  for (const t of svg.querySelectorAll('text.label')) {
+    const y = +t.getAttribute('y'), x = (+t.getAttribute('x')).toFixed(1)
+    const cell = at.get([x, (y - 16.5).toFixed(1)].join())
+    if (!cell) continue
+    if (t.getBBox().width > +cell.getAttribute('width')) wide.push(t.textContent)
+    contrasts.push(contrast(getComputedStyle(t).fill, getComputedStyle(cell).fill))
+  }
+  found[box.dataset.name + '/' + box.dataset.scheme] = { outside, wide, cells: cells.length, labels: contrasts.length,
+    marks: svg.querySelectorAll('polygon.moved').length, contrast: contrasts.length ? Math.min(...contrasts) : null,
+    ground: getComputedStyle(svg.querySelector('rect.ground')).fill }
+}
+document.body.textContent = JSON.stringify(found)
+"""
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """What the browser measured of every picture in both schemes."""
+    folder = tmp_path_factory.mktemp("pictures")
+    boxes = "".join(
+        f'<div data-name="{name}" data-scheme="{scheme}" style="color-scheme:{scheme}">{svg}</div>'
+        for name, svg in PICTURES.items()
+        for scheme in ("light", "dark")
+    )
+    page = f"<!doctype html><meta charset=utf-8><body>{boxes}<script type=module>{MEASURE}</script></body>"
+    (folder / "pictures.html").write_text(page, encoding="utf-8")
+    document = document_of(folder / "pictures.html", folder)
+    return json.loads(re.search(r"<body>(\{.*\})</body>", document, re.DOTALL)[1].replace("&amp;", "&"))
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_texts_stay_in_their_places(measured, name):
+    for scheme in ("light", "dark"):
+        found = measured[f"{name}/{scheme}"]
+        assert not found["outside"]
+        assert not found["wide"]
+        assert found["cells"]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_labels_are_legible_in_light_and_dark(measured, name):
+    light, dark = measured[f"{name}/light"], measured[f"{name}/dark"]
+    assert light["ground"] != dark["ground"]
+    for found in (light, dark):
+        assert found["contrast"] is None or found["contrast"] > 4.5
+
+
+def test_labels_were_measured_and_moves_marked(measured):
+    assert measured["figure 1/light"]["labels"] == 24 + 15
+    assert measured["moves/dark"]["marks"] == 41
+    assert measured["bitcast/dark"]["marks"] == 0
+    assert measured["large/light"]["cells"] <= 4096
