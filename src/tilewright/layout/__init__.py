@@ -5,6 +5,14 @@ from tilewright.layout._digits import Digit, Line
 from tilewright.layout._index_map import Axis, IndexMap, IndexRangeError
 from tilewright.layout._lane_family import global_memory, lane_matrix, lane_matrix2, lane_weights
 from tilewright.layout._lanes import LaneLayout, lanes
+from tilewright.layout._npu_plan import (
+    BankConflict,
+    LocalMemoryError,
+    LocalPlan,
+    LocalTensor,
+    PlacedTensor,
+    plan_local_memory,
+)
 from tilewright.layout._paged import PagedLayout, paged
 from tilewright.layout._presets import predict, preset
 from tilewright.layout._sharded import ShardedLayout, mod_sharded
@@ -14,12 +22,17 @@ from tilewright.layout._views import compare_svg, ruler_svg
 
 __all__ = [
     "Axis",
+    "BankConflict",
     "Digit",
     "IndexMap",
     "IndexRangeError",
     "LaneLayout",
     "Line",
+    "LocalMemoryError",
+    "LocalPlan",
+    "LocalTensor",
     "PagedLayout",
+    "PlacedTensor",
     "Relayout",
     "ShardedLayout",
     "TensorLayout",
@@ -36,6 +49,7 @@ __all__ = [
     "paged",
     "parse",
     "parse_prefix",
+    "plan_local_memory",
     "predict",
     "preset",
     "relayout",
