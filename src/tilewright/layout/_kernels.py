@@ -114,24 +114,25 @@ def _zips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream
     """Interleave ``rows`` rows of ``count`` >= 64 bytes; the last vectors overlap their neighbours."""
     table, entries, n, ns, nt = repeat
     last = count - _LINE
-    for i in range(entries * n):
-        e = i // n
-        a, b = t + load_word(table, 2 * e + 1) + (i - e * n) * nt, s + load_word(table, 2 * e) + (i - e * n) * ns
-        if rows == 2 and stream:
-            for q in range(0, count, _LINE):
-                zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
-        elif rows == 2:
-            for q in range(0, count, _LINE):
-                zip_vectors(a + 2 * min(q, last), b + min(q, last), pitch, unit, 2, False)
-        elif rows == 4 and stream:
-            for q in range(0, count, _LINE):
-                zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
-        elif rows == 4:
-            for q in range(0, count, _LINE):
-                zip_vectors(a + 4 * min(q, last), b + min(q, last), pitch, unit, 4, False)
-        else:
-            for q in range(0, count, _LINE):
-                zip_vectors(a + 8 * min(q, last), b + min(q, last), pitch, unit, 8, False)
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for _ in range(n):
+            if rows == 2 and stream:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
+            elif rows == 2:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 2 * min(q, last), b + min(q, last), pitch, unit, 2, False)
+            elif rows == 4 and stream:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
+            elif rows == 4:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 4 * min(q, last), b + min(q, last), pitch, unit, 4, False)
+            else:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 8 * min(q, last), b + min(q, last), pitch, unit, 8, False)
+            a, b = a + nt, b + ns
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
@@ -139,24 +140,25 @@ def _unzips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stre
     """Take ``rows`` interleaved rows of ``count`` >= 64 bytes apart."""
     table, entries, n, ns, nt = repeat
     last = count - _LINE
-    for i in range(entries * n):
-        e = i // n
-        a, b = t + load_word(table, 2 * e + 1) + (i - e * n) * nt, s + load_word(table, 2 * e) + (i - e * n) * ns
-        if rows == 2 and stream:
-            for q in range(0, count, _LINE):
-                unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
-        elif rows == 2:
-            for q in range(0, count, _LINE):
-                unzip_vectors(a + min(q, last), pitch, b + 2 * min(q, last), unit, 2, False)
-        elif rows == 4 and stream:
-            for q in range(0, count, _LINE):
-                unzip_vectors(a + q, pitch, b + 4 * q, unit, 4, True)
-        elif rows == 4:
-            for q in range(0, count, _LINE):
-                unzip_vectors(a + min(q, last), pitch, b + 4 * min(q, last), unit, 4, False)
-        else:
-            for q in range(0, count, _LINE):
-                unzip_vectors(a + min(q, last), pitch, b + 8 * min(q, last), unit, 8, False)
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for _ in range(n):
+            if rows == 2 and stream:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
+            elif rows == 2:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 2 * min(q, last), unit, 2, False)
+            elif rows == 4 and stream:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + q, pitch, b + 4 * q, unit, 4, True)
+            elif rows == 4:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 4 * min(q, last), unit, 4, False)
+            else:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 8 * min(q, last), unit, 8, False)
+            a, b = a + nt, b + ns
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
@@ -164,14 +166,15 @@ def _transposes(t: int, s: int, repeat: Any, core: Any, unit: Any) -> None:
     """Any two loops, in blocks whose lines stay in the nearest cache."""
     table, entries, n, ns, nt = repeat
     count, ls, lt, rows, ps, pt = core
-    for i in range(entries * n):
-        e = i // n
-        a, b = t + load_word(table, 2 * e + 1) + (i - e * n) * nt, s + load_word(table, 2 * e) + (i - e * n) * ns
-        for p0 in range(0, rows, _BLOCK):
-            for l0 in range(0, count, _BLOCK):
-                for p in range(p0, min(p0 + _BLOCK, rows)):
-                    for q in range(l0, min(l0 + _BLOCK, count)):
-                        copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for _ in range(n):
+            for p0 in range(0, rows, _BLOCK):
+                for l0 in range(0, count, _BLOCK):
+                    for p in range(p0, min(p0 + _BLOCK, rows)):
+                        for q in range(l0, min(l0 + _BLOCK, count)):
+                            copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
+            a, b = a + nt, b + ns
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
@@ -224,16 +227,18 @@ def move(
     lines: Any,
     places: Any,
     starts: Any,
-    part: int,
+    begin: int,
+    end: int,
     scratch: int,
     unit: Any,
 ) -> None:
-    """Part ``part`` of a move: of every work w, the entries starts[w, part] to starts[w, part + 1].
+    """Parts ``begin`` to ``end`` of a move: of every work w, the entries starts[w, part] to starts[w, part + 1].
 
     An entry runs the primitive at all its inner places, straight into the target; or, where the work has rows
     (``outs``), into ``scratch`` (a line of room before it), from where the rows are streamed to the target.
     """
-    for w in range(len(works)):
+    for task in range(begin * len(works), end * len(works)):
+        part, w = task // len(works), task % len(works)
         kind, stream = works[w, 0], works[w, 1]
         core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
         table = inner.ctypes.data + 16 * works[w, 11]

@@ -31,6 +31,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 _LINE = 64
 _SMALL = 1 << 19  # bytes below which one thread does it all
+_PART = 1 << 20  # bytes after which the edges catch up with the bulk, while their lines are near
 _KEPT = 64
 
 
@@ -142,15 +143,17 @@ def run_plan(plan: MovePlan, target: Array, source: Array) -> None:
     from tilewright.layout._kernels import move
 
     threads = thread_count() if plan.total > _SMALL else 1
-    parts = 4 * threads if threads > 1 else 1
+    jobs = 4 * threads if threads > 1 else 1
+    parts = jobs * max(1, plan.total // _PART // jobs)
     tables, starts, unit = plan.tables, plan.starts(parts), _unit(plan.size)
     to, out_of = _address(target), _address(source)
 
-    def job(part: int) -> None:
+    def job(k: int) -> None:
         scratch = aligned_empty(SCRATCH, np.dtype(np.uint8))
-        move(to, out_of, *tables, starts, part, _address(scratch) + _LINE, unit)
+        ends = k * parts // jobs, (k + 1) * parts // jobs
+        move(to, out_of, *tables, starts, *ends, _address(scratch) + _LINE, unit)
 
-    share_out(job, parts, threads)
+    share_out(job, jobs, threads)
 
 
 def run_fill(fill: Fill, target: Array, element: Array) -> None:

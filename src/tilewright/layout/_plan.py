@@ -5,8 +5,8 @@
     UNZIP       the other way round
     TRANSPOSE   any other pair of loops, in small blocks
 
-**Order.** Outer loops follow the *tiled* side (the target when packing, the source when unpacking), whose neighbours
-lie close together.
+**Order.** Whole runs follow the source, so that it is read in order. Zips and unzips follow the *tiled* side (the
+target when packing, the source when unpacking), blocks the other one, which then reads and writes page after page.
 
 **Stores.** A primitive that writes whole lines streams them past the caches, which saves reading them first. Other
 boxes go block by block: a block takes a few kilobytes that are contiguous on each side (two loops are cut where they
@@ -34,7 +34,7 @@ _LINE = 64
 _LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies
 _ROW = 512  # bytes from which a block's row is worth its way through the scratch buffer
 _TARGET_BYTES, _SOURCE_BYTES, _BLOCK_BYTES = 512, 4096, 1 << 14
-_ENTRY_BYTES = 1 << 15  # what one entry of the outer table moves at most, so that threads can share
+_ENTRY_BYTES = 1 << 17  # what one entry of the outer table moves at most, so that threads can share
 _MOST_PLACES = 1 << 24
 
 
@@ -269,14 +269,15 @@ class _Builder:
         inner, moved = [loop for loop in block if loop not in core], self.size
         for loop in [*core, *inner]:
             moved *= loop.count
-        rest = sorted((loop for loop in box.loops if loop not in core and loop not in inner), key=self._near)
+        along = self if kind not in (RUN, LINES) else replace(self, by_target=False)
+        rest = sorted((loop for loop in box.loops if loop not in core and loop not in inner), key=along._near)
         while rest and moved * rest[0].count <= _ENTRY_BYTES:
             moved *= rest[0].count
             inner.append(rest.pop(0))
-        inner.sort(key=self._near)
+        inner.sort(key=along._near)
         targets = [loop.target for loop in (*core, *inner)]
         none = np.zeros((0, 2), np.int64)
-        return self._work(kind, stream, core, inner, targets, self._outer(box, rest, True), none, 0, none[:, 0])
+        return self._work(kind, stream, core, inner, targets, along._outer(box, rest, True), none, 0, none[:, 0])
 
     def _staged(
         self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop], row: Sequence[Loop], width: int
