@@ -21,6 +21,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout._digits import Digit, Line, dim_line, scale_line
+from tilewright.layout._evaluate import dim_tables, first_outside, places_of
 from tilewright.layout._linear import decode_many, is_injective, solutions
 from tilewright.layout._notation import UNBOUNDED
 from tilewright.layout._steps import Step
@@ -28,7 +29,7 @@ from tilewright.layout._types import numpy_dtype, type_bits
 
 __all__ = ["Axis", "IndexMap", "IndexRangeError"]
 
-_TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most; beyond, the program itself is run on the arrays
+_TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most
 
 
 class IndexRangeError(UsageError, IndexError):
@@ -179,10 +180,7 @@ class IndexMap:
 
     @cached_property
     def _tables(self) -> list[list[np.ndarray[Any, Any]]] | None:
-        """Per axis and logical dim, the contribution of every index; None where the map is not a sum over dims."""
-        if self.digits is None or sum(self.shape) > _TABLE_ENTRIES:
-            return None
-        return [[_table(line, dim, size) for dim, size in enumerate(self.shape)] for line in self.digits.values()]
+        return dim_tables(self)
 
     def addresses(self, indices: Any) -> np.ndarray[Any, Any]:
         """Places of many elements: int64[..., rank] -> int64[..., axes], in the order of ``.axes``."""
@@ -193,21 +191,13 @@ class IndexMap:
         ix = ix.astype(np.int64, copy=False)
         if self.origin:
             ix = ix - np.array(self.origin, np.int64)
-        if self.rank and ix.size and (bool((ix < 0).any()) or bool((ix >= np.array(self.shape, np.int64)).any())):
-            bad = np.argwhere((ix < 0) | (ix >= np.array(self.shape, np.int64)))[0]
-            raise IndexRangeError(f"index {ix[tuple(bad)]} is outside dim {bad[-1]}", where=str(self))
-        out = np.empty((*ix.shape[:-1], len(self.axis_terms)), np.int64)
-        columns = [ix[..., d] for d in range(self.rank)]
-        if self._tables is not None and self.digits is not None:
-            for a, (line, tables) in enumerate(zip(self.digits.values(), self._tables, strict=True)):
-                out[..., a] = line.base
-                for table, column in zip(tables, columns, strict=True):
-                    if len(table) > 1:
-                        out[..., a] += table[column]
-            return out
-        for a, value in enumerate(self._axis_values(columns)):
-            out[..., a] = value
-        return out
+        found = places_of(self, ix)
+        if found is None:
+            bad = first_outside(ix, self.shape)
+            dim, at = (int(bad[-1]), tuple(bad)) if bad is not None else (0, ())
+            value = int(ix[at]) + (self.origin[dim] if self.origin else 0)
+            raise IndexRangeError(f"index {value} is outside dim {dim}", where=str(self))
+        return found
 
     def offsets(self, indices: Any) -> np.ndarray[Any, Any]:
         """Places of many elements on a one-axis map: int64[..., rank] -> int64[...]."""
@@ -369,14 +359,3 @@ class IndexMap:
 def all_positive(shape: tuple[int, ...]) -> bool:
     """Whether an array of this shape has any element."""
     return all(n > 0 for n in shape)
-
-
-def _table(line: Line, dim: int, size: int) -> np.ndarray[Any, Any]:
-    """What index 0..size-1 along ``dim`` adds to the axis."""
-    e = np.arange(size, dtype=np.int64)
-    table = np.zeros(size, np.int64)
-    for d in line.digits:
-        if d.dim == dim:
-            value = (e + d.shift) // d.div
-            table += d.weight * (value % d.mod if d.mod else value)
-    return table

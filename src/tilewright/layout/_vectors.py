@@ -12,7 +12,17 @@ from typing import Any
 from llvmlite import ir
 from numba import extending, types
 
-__all__ = ["copy_element", "copy_vector", "element_size", "fence", "load_word", "prefetch_line", "store_element", "unzip_vectors", "zip_vectors"]
+__all__ = [
+    "copy_element",
+    "copy_vector",
+    "element_size",
+    "fence",
+    "load_word",
+    "prefetch_line",
+    "store_element",
+    "unzip_vectors",
+    "zip_vectors",
+]
 
 intrinsic: Any = extending.intrinsic  # it changes signatures (the first parameter goes), which types cannot say
 LINE = 64  # bytes of a cache line; one load or store
