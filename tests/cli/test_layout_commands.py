@@ -148,3 +148,42 @@ def test_bad_input_is_one_line_and_a_code(run, words, code, message):
     assert (got, out) == (code, "")
     assert message in err
     assert len(err.splitlines()) == (3 if "column" in err.splitlines()[0] else 1)
+
+
+def test_the_lane_family(run):
+    words = ("lanes", "s8[5,100]", "--chip", "bm1684x", "--mode", "matrix", "--columns-per-npu", "16")
+    assert as_json(run, *words, "--index", "4,99")["address"] == {"npu": 6, "offset": 259}
+    assert as_json(run, *words)["tensor"] == [5, 7, 1, 16]
+    words = ("lanes", "f16[5,100]", "--chip", "bm1684x", "--mode", "matrix2", "--start", "1")
+    assert as_json(run, *words, "--index", "4,99")["address"] == {"npu": 5, "offset": 99}
+    words = ("lanes", "s8[67,70,3,3]", "--chip", "bm1684x", "--mode", "weights")
+    assert as_json(run, *words, "--index", "66,69,2,2")["address"] == {"npu": 2, "offset": 2245}
+    text = run("layout", *words, "--index", "66,69,2,2")[1]
+    assert "ic: 69 = 1*64 + 5    block 1 of 2 (ceil 70/64), place 5 of 64" in text
+    assert "oc: 66 = 1*64 + 2    row 1 of 2 (ceil 67/64), NPU 2 of 64" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("s8[5,100]", "--mode", "matrix"), "--columns-per-npu goes with"),
+        (("s8[5,100]", "--mode", "matrix2", "--columns-per-npu", "4"), "--columns-per-npu goes with"),
+        (("s8[5,100,2]", "--mode", "matrix2"), "a matrix has two sizes"),
+        (("s8[5,100,3,3]", "--mode", "weights", "--start", "1"), "weights begin at NPU 0"),
+        (("s8[5,100]", "--mode", "weights"), "four sizes"),
+    ],
+)
+def test_what_the_lane_family_refuses(run, words, message):
+    code, out, err = run("layout", "lanes", *words, "--chip", "bm1684x")
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_presets(run):
+    value = as_json(run, "preset", "ascend_nz", "f16[33,20]")
+    assert (value["layout"], value["size_bytes"]) == ("f16[33,20]{1,0:T(48,16)}", 3072)
+    words = ("preset", "hexagon_crouton", "f16[1,16,8,32]")
+    assert as_json(run, *words, "--index", "0,9,5,7")["offset"] == 3215
+    assert as_json(run, *words, "--offset", "3215")["index"] == [0, 9, 5, 7]
+    assert "outlined: T(8,4,32)" in run("layout", *words, "--draw")[1]
+    assert "known presets" in run("layout", "preset", "nz", "f16[3,3]")[2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,9 +11,9 @@ from tilewright.cli._layout_show import Index, Json, Out, answer, one_array, who
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap
+    from tilewright.layout import IndexMap, TensorLayout
 
-__all__ = ["lanes", "paged", "sharded"]
+__all__ = ["lanes", "paged", "sharded", "show"]
 
 _Shape = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
@@ -23,7 +23,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     return None if text is None else whole_numbers(text, option)
 
 
-def _show(
+def show(
     layout: IndexMap,
     index: str | None,
     place: tuple[int, ...] | None,
@@ -51,8 +51,16 @@ def lanes(
     eu_bytes: Annotated[int | None, typer.Option("--eu-bytes", metavar="B", help="Bytes of an execution unit.")] = None,
     start: Annotated[int, typer.Option("--start", metavar="N", help="The NPU of channel 0.")] = 0,
     mode: Annotated[
-        str, typer.Option("--mode", metavar="MODE", help="aligned, compact, row_aligned, or strides N,C,H,W.")
+        str,
+        typer.Option(
+            "--mode",
+            metavar="MODE",
+            help="aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw).",
+        ),
     ] = "aligned",
+    columns: Annotated[
+        int | None, typer.Option("--columns-per-npu", metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
+    ] = None,
     index: Index = None,
     npu: Annotated[int | None, typer.Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
@@ -64,15 +72,32 @@ def lanes(
     as_json: Json = False,
 ) -> None:
     """Place a tensor (N, C, H, W) in the local memories of an NPU with lanes: facts, an element, a place, a picture."""
-    from tilewright.layout import lanes as make
-
-    array = one_array(shape)
-    strides = whole_numbers(mode, "--mode") if mode[:1].isdigit() or "," in mode else mode
-    layout = make(array.shape, array.dtype, chip, lanes=count, eu_bytes=eu_bytes, start=start, mode=strides)
+    memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
+    layout = _lane_layout(one_array(shape), memory, start, mode, columns)
     if (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
     place = None if npu is None or offset is None else (npu, offset)
-    _show(layout, index, place, (out, draw, colour, ruler, unit), as_json)
+    show(layout, index, place, (out, draw, colour, ruler, unit), as_json)
+
+
+def _lane_layout(array: TensorLayout, memory: dict[str, Any], start: int, mode: str, columns: int | None) -> IndexMap:
+    from tilewright.layout import lane_matrix, lane_matrix2, lane_weights
+    from tilewright.layout import lanes as make
+
+    if mode in ("matrix", "matrix2") and array.rank != 2:
+        raise UsageError(f"a matrix has two sizes, {array} has {array.rank}")
+    if (mode == "matrix") != (columns is not None):
+        raise UsageError("--columns-per-npu goes with --mode matrix, and that mode needs it")
+    if mode == "matrix" and columns is not None:
+        return lane_matrix(array.shape[0], array.shape[1], array.dtype, **memory, start=start, columns_per_npu=columns)
+    if mode == "matrix2":
+        return lane_matrix2(array.shape[0], array.shape[1], array.dtype, **memory, start=start)
+    if mode == "weights":
+        if start:
+            raise UsageError("weights begin at NPU 0", where="--start")
+        return lane_weights(array.shape, array.dtype, **memory)
+    strides = whole_numbers(mode, "--mode") if mode[:1].isdigit() or "," in mode else mode
+    return make(array.shape, array.dtype, **memory, start=start, mode=strides)
 
 
 def paged(
@@ -96,7 +121,7 @@ def paged(
     array = one_array(shape)
     sizes = (_numbers(page, "--page"), _numbers(line, "--line"), _numbers(order, "--order"), _numbers(start, "--start"))
     layout = make(array.shape, array.dtype, *sizes)
-    _show(layout, index, _numbers(at, "--at"), (out, draw, colour, ruler, unit), as_json)
+    show(layout, index, _numbers(at, "--at"), (out, draw, colour, ruler, unit), as_json)
 
 
 def sharded(
@@ -121,4 +146,4 @@ def sharded(
         raise UsageError(f"a table has two sizes, [vocab, width]; {array} has {array.rank}")
     vocab, width = array.shape
     layout = make(vocab, width, shards, rotation, row_offset, dtype=array.dtype)
-    _show(layout, index, _numbers(at, "--at"), (out, draw, colour, ruler, unit), as_json)
+    show(layout, index, _numbers(at, "--at"), (out, draw, colour, ruler, unit), as_json)

@@ -160,7 +160,14 @@ def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    names = {"start": "start", "mode": "mode", "page": "page", "line": "line", "order": "order, fastest first"}
+    names = {
+        "start": "start",
+        "mode": "mode",
+        "tensor": "stored as (N,C,H,W)",
+        "page": "page",
+        "line": "line",
+        "order": "order, fastest first",
+    }
     names |= {
         "strides": "strides",
         "rotation": "rotation",

@@ -77,7 +77,7 @@ def derive(layout: IndexMap, index: Sequence[int]) -> Derivation:
     levels = step_levels(layout)
     for k, step in enumerate(layout.steps):
         level = levels[k] if levels else None
-        said = _say(step, states[k], states[k + 1], _part_names(layout))
+        said = _say(step, states[k], states[k + 1], _part_names(layout, k))
         lines += [(_heading(layout, level), sentence) for sentence in said]
         if levels and level and levels[k + 1 : k + 2] != (level,):
             lines.append(("", _both_parts(states[k + 1], level)))
@@ -133,8 +133,10 @@ def _begin(layout: IndexMap, now: list[Coordinate]) -> list[tuple[str, str]]:
     return lines
 
 
-def _part_names(layout: IndexMap) -> tuple[str, str]:
-    """What a cut makes of a coordinate: the names of its quotient and of its remainder."""
+def _part_names(layout: IndexMap, at: int) -> tuple[str, str]:
+    """What the cut of step ``at`` makes of a coordinate: the names of its quotient and of its remainder."""
+    if layout.axes[0] == "npu" and any(isinstance(step, Split) for step in layout.steps[at + 1 :]):
+        return "block", "place"  # only the last cut deals channels out to NPUs
     return {"npu": ("row", "NPU"), "shard": ("local row", "shard"), "page": ("block", "place")}.get(
         layout.axes[0], ("tile", "place")
     )
@@ -211,9 +213,7 @@ def _say(step: Step, before: list[Coordinate], after: list[Coordinate], parts: t
             return [_cut(before[step.dim], after[step.dim], after[step.dim + 1], parts)]
         case Pad() if step.low:
             c = before[step.dim]
-            return [
-                f"{c.label}: {step.low} places stay free before it, {c.value} + {step.low} = {after[step.dim].value}"
-            ]
+            return [f"{c.label}: {_places(step.low)} free before it, {c.value} + {step.low} = {after[step.dim].value}"]
         case Rotate() if step.by:
             c = before[step.dim]
             turned = f"({c.value} + {step.by}) mod {c.size} = {after[step.dim].value}"
@@ -235,6 +235,10 @@ def _cut(whole: Coordinate, number: Coordinate, inside: Coordinate, parts: tuple
 def _both_parts(now: list[Coordinate], level: int) -> str:
     outer, inner = (_vector(c.value for c in now if (c.level == level) is side) for side in (False, True))
     return f"{'tile' if level == 1 else 'outside'} {outer}, inside {inner}"
+
+
+def _places(count: int) -> str:
+    return "1 place stays" if count == 1 else f"{count} places stay"
 
 
 # -- padding ------------------------------------------------------------------------------------------------------

@@ -51,9 +51,10 @@ class Dim:
 
 def dim_names(layout: IndexMap) -> tuple[str, ...]:
     """The names of the logical dims."""
+    names = {"weights": ("oc", "ic", "kh", "kw")} if layout.rank == 4 else {}
     if layout.axes[0] == "npu" and layout.rank == 4:
-        return ("n", "c", "h", "w")
-    if layout.axes[0] == "shard" and layout.rank == 2:
+        return names.get(getattr(layout, "mode", ""), ("n", "c", "h", "w"))
+    if layout.axes[0] in ("npu", "shard") and layout.rank == 2:
         return ("row", "column")
     return tuple(f"d{k}" for k in range(layout.rank))
 

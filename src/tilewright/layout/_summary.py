@@ -52,7 +52,10 @@ def _particulars(layout: IndexMap) -> dict[str, Any]:
     found: dict[str, Any] = {"axes": {axis.name: axis.extent for axis in layout.axis_terms}}
     found[f"bytes_per_{layout.axes[0]}"] = each
     if isinstance(layout, LaneLayout):
-        found |= {"mode": layout.mode, "start": layout.start, "strides": list(layout.strides)}
+        found |= {"mode": layout.mode, "start": layout.start}
+        if layout.tensor != layout.shape:
+            found["tensor"] = list(layout.tensor)
+        found["strides"] = list(layout.strides)
     if isinstance(layout, PagedLayout):
         found |= {"page": list(layout.page), "line": list(layout.line), "order": list(layout.order)}
         found["start"] = list(layout.origin)
