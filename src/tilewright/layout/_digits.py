@@ -9,25 +9,23 @@ answer None where no digit form exists (a ``*`` that the tile does not divide).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 __all__ = ["Digit", "Line", "add_constant", "dim_line", "merge_lines", "rotate_line", "scale_line", "split_line"]
 
 
-@dataclass(frozen=True)
-class Digit:
+class Digit(NamedTuple):
     """weight * (((e + shift) div div) mod mod) with e along logical ``dim``; ``count`` values 0..count-1 occur."""
 
     dim: int
     weight: int
     div: int
     mod: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count
     shift: int = 0
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """base + digits, the digits in ascending weight."""
 
     base: int
@@ -46,7 +44,9 @@ def dim_line(dim: int, size: int) -> Line:
 
 def scale_line(line: Line, by: int) -> Line:
     """Every value times ``by``."""
-    return Line(line.base * by, tuple(replace(d, weight=d.weight * by) for d in line.digits))
+    if by == 1:
+        return line
+    return Line(line.base * by, tuple(Digit(d[0], d[1] * by, *d[2:]) for d in line.digits))
 
 
 def add_constant(line: Line, by: int) -> Line:
@@ -66,7 +66,7 @@ def _absorb_base(line: Line) -> Line:
         digit = line.digits[0]
         if digit.weight == 1 and digit.mod == 0:
             shift = digit.shift + line.base * digit.div
-            return Line(0, (replace(digit, shift=shift, count=digit.count + line.base),))
+            return Line(0, (digit._replace(shift=shift, count=digit.count + line.base),))
     return line
 
 
@@ -77,9 +77,9 @@ def _cut(digit: Digit, tile: int) -> tuple[Digit, Digit] | None:
     inner = tile // digit.weight
     if digit.mod and digit.mod % inner:
         return None
-    low = replace(digit, mod=inner, count=min(inner, digit.count))
+    low = digit._replace(mod=inner, count=min(inner, digit.count))
     mod = digit.mod // inner if digit.mod else 0
-    high = replace(digit, weight=1, div=digit.div * inner, mod=mod, count=-(-digit.count // inner))
+    high = digit._replace(weight=1, div=digit.div * inner, mod=mod, count=-(-digit.count // inner))
     return low, high
 
 
@@ -93,7 +93,7 @@ def _split(line: Line, tile: int) -> tuple[Line, Line] | None:
     high: list[Digit] = []
     for digit in line.digits:
         if digit.weight % tile == 0:
-            high.append(replace(digit, weight=digit.weight // tile))
+            high.append(Digit(digit[0], digit[1] // tile, *digit[2:]))
         elif digit.weight * (digit.count - 1) < tile:
             low.append(digit)
         elif digit.weight > tile:
@@ -121,4 +121,4 @@ def rotate_line(line: Line, by: int, size: int) -> Line | None:
     digit = line.digits[0]
     if len(line.digits) > 1 or line.base or digit.weight != 1 or digit.div != 1 or digit.mod not in (0, size):
         return None
-    return Line(0, (replace(digit, mod=size, shift=digit.shift + by, count=size),))
+    return Line(0, (digit._replace(mod=size, shift=digit.shift + by, count=size),))
