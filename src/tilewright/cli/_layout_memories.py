@@ -13,7 +13,7 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     from tilewright.layout import IndexMap, TensorLayout
 
-__all__ = ["lanes", "paged", "sharded", "show"]
+__all__ = ["lane_layout", "lanes", "paged", "sharded", "show"]
 
 _Shape = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
@@ -73,14 +73,14 @@ def lanes(
 ) -> None:
     """Place a tensor (N, C, H, W) in the local memories of an NPU with lanes: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
-    layout = _lane_layout(one_array(shape), memory, start, mode, columns)
+    layout = lane_layout(one_array(shape), memory, start, mode, columns)
     if (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
     place = None if npu is None or offset is None else (npu, offset)
     show(layout, index, place, (out, draw, colour, ruler, unit), as_json)
 
 
-def _lane_layout(array: TensorLayout, memory: dict[str, Any], start: int, mode: str, columns: int | None) -> IndexMap:
+def lane_layout(array: TensorLayout, memory: dict[str, Any], start: int, mode: str, columns: int | None) -> IndexMap:
     from tilewright.layout import lane_matrix, lane_matrix2, lane_weights
     from tilewright.layout import lanes as make
 

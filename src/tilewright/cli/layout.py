@@ -8,6 +8,7 @@ from tilewright.cli._layout_compare import compare
 from tilewright.cli._layout_data import pack, unpack
 from tilewright.cli._layout_draw import draw
 from tilewright.cli._layout_memories import lanes, paged, sharded
+from tilewright.cli._layout_plan import plan
 from tilewright.cli._layout_predict import predict
 from tilewright.cli._layout_preset import preset
 from tilewright.cli._layout_show import Index, Json, Offset, Text, answer, print_facts, read_layout
@@ -34,6 +35,6 @@ def add_to(app: typer.Typer) -> None:
     """Register the group."""
     group = typer.Typer(help="Where every element lives: in words, drawn, compared, packed.", no_args_is_help=True)
     group.command("explain")(_explain)
-    for command in (draw, compare, pack, unpack, predict, preset, lanes, paged, sharded):
+    for command in (draw, compare, pack, unpack, predict, preset, lanes, paged, sharded, plan):
         group.command(command.__name__)(command)
     app.add_typer(group, name="layout")
