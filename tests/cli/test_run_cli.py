@@ -12,12 +12,6 @@ from tests.conftest import ROOT
 EXAMPLE = "examples/dlrm.py"
 
 
-def tilewright(*arguments):
-    code = "import sys; from tilewright.cli import main; sys.argv[0] = 'tilewright'; main()"
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240, check=False)
-
-
 @pytest.fixture
 def few_columns(tmp_path):
     path = tmp_path / "few.tsv"
@@ -25,7 +19,8 @@ def few_columns(tmp_path):
     return str(path)
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, few_columns):
+def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path, few_columns, monkeypatch):
+    monkeypatch.chdir(ROOT)
     empty = tmp_path / "empty.csv"
     empty.write_text("")
     model = tmp_path / "model.py"
@@ -40,16 +35,19 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, few_columns):
         ((EXAMPLE, "--steps", "0"), "0 steps"),
         ((EXAMPLE, "--batch", "30"), "--batch 32"),
     ]:
-        ended = tilewright("run", *arguments, *out)
-        lines = [line for line in ended.stderr.splitlines() if line.startswith("tilewright: ")]
-        assert (ended.returncode, ended.stdout) == (2, ""), (arguments, ended)
-        assert len(lines) == 1, ended.stderr
+        code, printed, said = run("run", *arguments, *out)
+        lines = [line for line in said.splitlines() if line.startswith("tilewright: ")]
+        assert (code, printed) == (2, ""), (arguments, said)
+        assert len(lines) == 1, said
         assert message in lines[0]
-        assert "Traceback" not in ended.stderr
+        assert "Traceback" not in said
 
 
 def test_debug_shows_the_traceback(few_columns, tmp_path):
-    ended = tilewright("run", EXAMPLE, "--data", few_columns, "--out", str(tmp_path), "--debug")
+    code = "import sys; from tilewright.cli import main; sys.argv[0] = 'tilewright'; main()"
+    command = [sys.executable, "-c", code, "run", EXAMPLE, "--data", few_columns, "--out", str(tmp_path), "--debug"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240, check=False)
+    assert ended.returncode == 1
     assert "Traceback" in ended.stderr
 
 
