@@ -22,7 +22,7 @@ base = 16384
 name = "z"
 shape = "f32[1,64,1,1]"
 mode = [1, 1, 1, 1]
-base = 16640
+base = 17408
 """
 
 
@@ -49,7 +49,7 @@ def test_tensors_are_placed(plan):
 def test_json(plan):
     value = json.loads(plan(CONV, "--json")[1])
     assert (value["schema_version"], value["chip"], value["npu_num"]) == (1, "bm1684x", 64)
-    assert [t["base"] for t in value["tensors"]] == [0, 16384, 16640]
+    assert [t["base"] for t in value["tensors"]] == [0, 16384, 17408]
     assert value["conflicts"] == [{"instruction": 1, "operands": ["y", "z"], "banks": [1]}]
 
 
@@ -58,7 +58,7 @@ def test_conflicts_can_fail(plan):
     assert code == 1
     assert "share bank 1" in out
     assert "1 pairs of operands share a bank" in err
-    assert plan(CONV.replace("16640", "32768"), "--fail-on-conflict")[0] == 0
+    assert plan(CONV.replace("17408", "32768"), "--fail-on-conflict")[0] == 0
 
 
 def test_another_chip_and_a_picture(plan, tmp_path):
