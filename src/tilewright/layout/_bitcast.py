@@ -1,4 +1,4 @@
-"""Is a reshape or a transpose free? And if not, what does it move?
+"""Is a reshape or a transpose free?
 
 Two layouts hold the same bytes in the same places iff every element keeps its address. With a permutation p, b is
 reshape(transpose(a, p)), p read as numpy.transpose reads it. Decided on the maps' digit forms, exactly; where a map has
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -19,12 +18,13 @@ from tilewright.errors import UsageError
 from tilewright.layout._chain import Chain, chain, first_difference
 from tilewright.layout._index_map import IndexMap
 
-__all__ = ["Relayout", "is_bitcast", "relayout"]
+__all__ = ["is_bitcast", "order_of", "places_along", "why_not"]
 
 _CHUNK = 1 << 20
 
 
-def _order(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
+def order_of(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
+    """The order in which b reads the dims of a; a :class:`UsageError` where b is no reshape of that."""
     order = tuple(range(a.rank)) if permutation is None else tuple(int(p) for p in permutation)
     if sorted(order) != list(range(a.rank)):
         raise UsageError(f"permutation {order} is not an order of the {a.rank} dims of {a}")
@@ -40,7 +40,7 @@ def _chains(layout: IndexMap, order: tuple[int, ...]) -> list[Chain] | None:
     return None if any(c is None for c in found) else [c for c in found if c is not None]
 
 
-def _at(layout: IndexMap, order: tuple[int, ...], e: Any) -> np.ndarray[Any, Any]:
+def places_along(layout: IndexMap, order: tuple[int, ...], e: Any) -> np.ndarray[Any, Any]:
     """Addresses of linear indices ``e`` over the dims read in ``order``."""
     picked = np.unravel_index(e, tuple(layout.shape[d] for d in order)) if order else ()
     ix = np.zeros((len(e), layout.rank), np.int64)
@@ -64,7 +64,7 @@ def _difference(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> int | None:
         return None
     for start in range(0, count, _CHUNK):
         e = np.arange(start, min(start + _CHUNK, count))
-        differs = np.nonzero((_at(a, order, e) != _at(b, straight, e)).any(axis=1))[0]
+        differs = np.nonzero((places_along(a, order, e) != places_along(b, straight, e)).any(axis=1))[0]
         if len(differs):
             return start + int(differs[0])
     return None
@@ -87,14 +87,17 @@ def _outer_reason(a: IndexMap, b: IndexMap) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _reason(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> str:
+def why_not(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> str:
     """Why b is not a bitcast of a; empty if it is."""
     if outer := _outer_reason(a, b):
         return outer
     found = _difference(a, b, order) if a.num_elements else None
     if found is None:
         return ""
-    place_a, place_b = _at(a, order, np.array([found]))[0], _at(b, tuple(range(b.rank)), np.array([found]))[0]
+    place_a, place_b = (
+        places_along(a, order, np.array([found]))[0],
+        places_along(b, tuple(range(b.rank)), np.array([found]))[0],
+    )
     index = tuple(int(i) for i in np.unravel_index(found, b.shape))
     names = "/".join(a.axes)
     old, new = ("/".join(map(str, p.tolist())) for p in (place_a, place_b))
@@ -112,36 +115,4 @@ def is_bitcast(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = Non
     >>> is_bitcast(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}"))
     False
     """
-    return not _reason(a, b, _order(a, b, permutation))
-
-
-@dataclass(frozen=True)
-class Relayout:
-    """What moving an array from layout ``a`` to layout ``b`` takes; bytes are 0 for a bitcast."""
-
-    a: IndexMap
-    b: IndexMap
-    permutation: tuple[int, ...]
-    bitcast: bool
-    reason: str
-    bytes_read: int
-    bytes_written: int
-
-    def apply(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
-        """Move a packed buffer of ``a`` into the layout ``b`` (padding becomes zero); returns the packed buffer."""
-        values = self.a.unpack(buffer).transpose(self.permutation).reshape(self.b.shape)
-        return self.b.pack(values, out)
-
-
-def relayout(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) -> Relayout:
-    """The cost of b = reshape(transpose(a, permutation)): nothing for a bitcast, else all padded bytes of both.
-
-    >>> from tilewright.layout import parse
-    >>> move = relayout(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}"))
-    >>> move.bitcast, move.bytes_read, move.bytes_written, move.reason
-    (False, 229376, 204800, '229376 bytes with padding differ from 204800')
-    """
-    order = _order(a, b, permutation)
-    reason = _reason(a, b, order)
-    read, written = (a.size_bytes, b.size_bytes) if reason else (0, 0)
-    return Relayout(a, b, order, not reason, reason, read, written)
+    return not why_not(a, b, order_of(a, b, permutation))

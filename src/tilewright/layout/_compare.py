@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.layout._bitcast import Relayout, relayout
 from tilewright.layout._colours import choose_colour, colour_numbers, colour_ways, flat_offsets
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._panel import Array, Bounds, Panel, Scene, Texts
+from tilewright.layout._relayout import Relayout, relayout
 from tilewright.layout._scene import make_scene
 from tilewright.layout._scene_memory import strip_panel
 from tilewright.render import bytes_text, count_text
@@ -88,6 +88,8 @@ class Comparison:
             for k in moved[: 4 - len(first)]:
                 found = (index_a, place_a, index_b, place_b)
                 first.append(Moved(*(tuple(int(v) for v in values[k]) for values in found)))
+            if len(first) == 4 and self.b.num_elements > _COUNTED:
+                break  # they are not counted anyway
         return count, tuple(first)
 
     @property

@@ -211,7 +211,7 @@ class IndexMap:
     @cached_property
     def injective(self) -> bool:
         """Whether no two elements share a place (free strides may overlap)."""
-        return all(is_injective(self._terms(axis)) for axis in self.axis_terms)
+        return not all_positive(self.shape) or all(is_injective(self._terms(axis)) for axis in self.axis_terms)
 
     def _require_injective(self) -> None:
         if not self.injective:

@@ -23,7 +23,7 @@ __all__ = [
     "pack_plan",
     "relayout_boxes",
     "relayout_plan",
-    "run_fill",
+    "run_filled",
     "run_plan",
     "unpack_plan",
 ]
@@ -156,7 +156,7 @@ def run_plan(plan: MovePlan, target: Array, source: Array) -> None:
     share_out(job, jobs, threads)
 
 
-def run_fill(fill: Fill, target: Array, element: Array) -> None:
+def _run_fill(fill: Fill, target: Array, element: Array) -> None:
     """Write ``element`` (its bytes, uint8[size], size at most 8) into the runs of padding."""
     from tilewright.layout._kernels import fill_runs
 
@@ -164,3 +164,15 @@ def run_fill(fill: Fill, target: Array, element: Array) -> None:
     if len(fill.starts):
         word = int(element.view(np.dtype(f"i{size}"))[0])
         fill_runs(_address(target), fill.starts, fill.lengths, word, _unit(size))
+
+
+def run_filled(found: tuple[MovePlan, Fill], target: Array, source: Array, fill: Any) -> None:
+    """Move the data and put ``fill`` (a value of the target's type) into all padding."""
+    plan, padding = found
+    halves = np.full(1, fill, target.dtype).view(np.uint8).reshape(-1, min(target.itemsize, 8))
+    if padding.whole or (halves != halves[0]).any():
+        target[:] = fill
+        run_plan(plan, target, source)
+    else:
+        run_plan(plan, target, source)
+        _run_fill(padding, target, halves[0])

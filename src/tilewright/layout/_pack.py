@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout._bits import narrow, to_type, widen
-from tilewright.layout._move import aligned_empty, pack_plan, run_fill, run_plan, unpack_plan
+from tilewright.layout._move import aligned_empty, pack_plan, run_filled, run_plan, unpack_plan
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap
@@ -114,14 +114,7 @@ def pack_slots(layout: IndexMap, values: Array, slots: Array, fill: Any) -> None
             slots[:] = fill
         _scatter(layout, values, slots)
         return
-    plan, padding = found
-    halves = np.full(1, fill, slots.dtype).view(np.uint8).reshape(-1, min(size, 8))
-    if padding.whole or (halves != halves[0]).any():
-        slots[:] = fill
-        run_plan(plan, slots, values)
-    else:
-        run_plan(plan, slots, values)
-        run_fill(padding, slots, halves[0])
+    run_filled(found, slots, values, fill)
 
 
 def unpack(layout: IndexMap, buffer: Any, out: Any = None) -> Array:
