@@ -9,15 +9,15 @@ import typer
 from tilewright.cli._io import emit_json
 from tilewright.cli._layout_draw import Colour, check_picture, write_picture
 from tilewright.cli._layout_show import Json, Out, exact_bytes, one_array, whole_numbers
-from tilewright.errors import CheckFailed, UsageError
+from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
+    from tilewright.layout import Relayout
     from tilewright.layout._compare import Comparison, Moved
 
 __all__ = ["compare"]
 
-# Figures a move may carry beyond the bytes it reads and writes, as they are called and as they read.
-_FIGURES = {"longest_run": "longest run", "lines_read": "lines read", "lines_written": "lines written"}
+_FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_written")
 
 _A = Annotated[str, typer.Argument(metavar="A", help="The layout before, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
 _B = Annotated[str, typer.Argument(metavar="B", help="The layout after: the same elements, perhaps in another shape.")]
@@ -62,7 +62,7 @@ def _value(found: Comparison) -> dict[str, Any]:
     value = {"from": str(found.a), "to": str(found.b), "permutation": list(move.permutation), "bitcast": move.bitcast}
     value |= {"reason": move.reason, "elements": found.b.num_elements, "moved_elements": found.moved_elements}
     value |= {"bytes_read": move.bytes_read, "bytes_written": move.bytes_written}
-    value |= {name: getattr(move, name) for name in _FIGURES if hasattr(move, name)}
+    value |= {name: _figure(move, name) for name in _FIGURES}
     return value | {"first_moves": [_move_value(found, each) for each in found.first_moves]}
 
 
@@ -87,10 +87,28 @@ def _print(found: Comparison) -> None:
         moved = "some" if found.moved_elements is None else count_text(found.moved_elements)
         rows.append(("elements that move", f"{moved} of {count_text(found.b.num_elements)}"))
     rows += [("bytes read", exact_bytes(move.bytes_read)), ("bytes written", exact_bytes(move.bytes_written))]
-    figures = ((text, getattr(move, name)) for name, text in _FIGURES.items() if hasattr(move, name))
-    rows += [(text, count_text(value)) for text, value in figures if isinstance(value, int)]
+    if not move.bitcast:
+        rows += _figure_rows(move)
     rows += [("for instance" if not k else "", _sentence(found, each)) for k, each in enumerate(found.first_moves)]
     print_table([Column("from"), Column(str(found.a))], rows)
+
+
+def _figure(move: Relayout, name: str) -> int | None:
+    """A figure of a move, or None where the arrays lie in too many pieces to count them."""
+    try:
+        return int(getattr(move, name))
+    except UnsupportedError:
+        return None
+
+
+def _figure_rows(move: Relayout) -> list[tuple[str, str]]:
+    from tilewright.render import count_text
+
+    run, *counts = (_figure(move, name) for name in _FIGURES)
+    shown = ["many" if count is None else count_text(count) for count in counts]
+    rows = [] if run is None else [("longest run", f"{exact_bytes(run)} that stay together")]
+    rows.append(("lines of 64 bytes", f"{shown[0]} read, {shown[1]} written"))
+    return [*rows, ("tiles or pages", f"{shown[2]} read, {shown[3]} written")]
 
 
 def _sentence(found: Comparison, each: Moved) -> str:

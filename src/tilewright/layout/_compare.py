@@ -79,8 +79,9 @@ class Comparison:
     def _looked_at(self) -> tuple[int, tuple[Moved, ...]]:
         count, first = 0, list[Moved]()
         total = min(self.b.num_elements, _COUNTED)
-        for start in range(0, total, _CHUNK):
-            index_b = _unravel(np.arange(start, min(start + _CHUNK, total)), self.b.shape) + _origin(self.b)
+        chunk = _CHUNK if total == self.b.num_elements else _CHUNK >> 6
+        for start in range(0, total, chunk):
+            index_b = _unravel(np.arange(start, min(start + chunk, total)), self.b.shape) + _origin(self.b)
             index_a = self.back(index_b)
             place_a, place_b = self.a.addresses(index_a), self.b.addresses(index_b)
             moved = np.nonzero(self.moves(place_a, place_b))[0]
