@@ -77,11 +77,11 @@ def test_an_element_keeps_its_colour(pair):
     colours = {}
     for panel in (panel for row in left.panels for panel in row):
         for index, colour in zip(
-            panel.indices[~panel.padding].tolist(), panel.colours[~panel.padding].tolist(), strict=True
+            panel.indices[panel.elements].tolist(), panel.colours[panel.elements].tolist(), strict=True
         ):
             colours[tuple(index)] = colour
     for panel in (panel for row in right.panels for panel in row):
-        here = ~panel.padding
+        here = panel.elements
         for index, colour in zip(found.back(panel.indices[here]).tolist(), panel.colours[here].tolist(), strict=True):
             assert colours.get(tuple(index), colour) == colour
 
@@ -94,6 +94,12 @@ def test_onward_and_back_are_inverse(a, b):
     ix = np.array(list(np.ndindex(a.shape)), np.int64).reshape(a.num_elements, a.rank)
     ix = ix + np.array(a.origin or (0,) * a.rank, np.int64)
     assert (found.back(found.onward(ix)) == ix).all()
+
+
+def test_the_end_of_a_folded_row_is_no_element():
+    found = compare(parse("f32[11,7]{0,1}"), parse("f32[77]"))
+    for scene in compare_scenes(found):
+        assert sum(int(panel.moved.sum()) for row in scene.panels for panel in row) == found.moved_elements
 
 
 def test_a_bitcast_moves_nothing():

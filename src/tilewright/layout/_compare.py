@@ -180,7 +180,7 @@ def _side(found: Comparison, layout: IndexMap, key: IndexMap, way: str) -> Scene
 
 
 def _with_moves(found: Comparison, layout: IndexMap, panel: Panel, key: IndexMap, way: str) -> Panel:
-    here = ~panel.padding
+    here = panel.elements
     index = np.where(here[..., None], panel.indices, _origin(layout))
     other = found.b if layout is found.a else found.a
     there = other.addresses(found.onward(index) if layout is found.a else found.back(index))

@@ -70,6 +70,12 @@ class Panel:
     moved: Array | None = None
     ticks: bool = False
 
+    @property
+    def elements(self) -> Array:
+        """Which cells hold an element: they are there, and they are not padding."""
+        there = np.array([[bool(tip) for tip in row] for row in self.tips], bool).reshape(self.padding.shape)
+        return there & ~self.padding
+
 
 @dataclass(frozen=True)
 class Scene:
