@@ -11,6 +11,7 @@ runs the program backwards and tests every bound, so that a place holds an index
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +31,7 @@ from tilewright.layout._types import numpy_dtype, type_bits
 __all__ = ["Axis", "IndexMap", "IndexRangeError"]
 
 _TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most
+_LARGEST = 2**63 - 1
 
 
 class IndexRangeError(UsageError, IndexError):
@@ -137,6 +139,11 @@ class IndexMap:
         if UNBOUNDED in self.shape:
             raise UnsupportedError(f"{self} has an unbounded dim '?', so it has no addresses", how="give a bound '<=n'")
 
+    def _require_int64(self) -> None:
+        self._require_static()
+        if any(axis.extent > _LARGEST for axis in self.axis_terms):
+            raise UnsupportedError(f"{self} has more places than 64 bits count", how="ask for one element at a time")
+
     # -- forward -------------------------------------------------------------------------------------------------
 
     def _check(self, index: Sequence[int]) -> list[int]:
@@ -144,12 +151,12 @@ class IndexMap:
         if len(index) != self.rank:
             raise IndexRangeError(f"{len(index)} indices for {self.rank} dims", where=str(self))
         shifted = []
-        for dim, (value, size) in enumerate(zip(index, self.shape, strict=True)):
+        for dim, (value, size) in enumerate(zip(map(_whole, index), self.shape, strict=True)):
             first = self.origin[dim] if self.origin else 0
             if not first <= value < first + size:
                 what = f"index {value} is outside dim {dim}, which runs from {first} to {first + size - 1}"
                 raise IndexRangeError(what, where=str(self))
-            shifted.append(int(value) - first)
+            shifted.append(value - first)
         return shifted
 
     def _axis_values(self, coordinates: Sequence[Any]) -> list[Any]:
@@ -184,7 +191,7 @@ class IndexMap:
 
     def addresses(self, indices: Any) -> np.ndarray[Any, Any]:
         """Places of many elements: int64[..., rank] -> int64[..., axes], in the order of ``.axes``."""
-        self._require_static()
+        self._require_int64()
         ix = np.asarray(indices)
         if ix.dtype.kind not in "iu" or ix.ndim == 0 or ix.shape[-1] != self.rank:
             raise UsageError(f"indices must be integers of shape [..., {self.rank}], got {ix.dtype}{list(ix.shape)}")
@@ -230,11 +237,11 @@ class IndexMap:
         if len(place) != len(self.axis_terms):
             raise IndexRangeError(f"{len(place)} values for the axes {', '.join(self.axes)}", where=str(self))
         choices = []
-        for axis, value in zip(self.axis_terms, place, strict=True):
+        for axis, value in zip(self.axis_terms, map(_whole, place), strict=True):
             if not 0 <= value < axis.extent:
                 what = f"{axis.name} {value} is outside the memory, which runs from 0 to {axis.extent - 1}"
                 raise IndexRangeError(what, where=str(self))
-            choices.append(solutions(int(value), self._terms(axis)))
+            choices.append(solutions(value, self._terms(axis)))
         for picked in product(*choices):  # one choice at most, but for free strides
             coordinates = [0] * len(self._sizes[-1])
             for axis, values in zip(self.axis_terms, picked, strict=True):
@@ -258,10 +265,16 @@ class IndexMap:
 
     def indices(self, places: Any) -> np.ndarray[Any, Any]:
         """The elements at many places: int64[..., axes] (or [...] for one axis) -> int64[..., rank], -1 for padding."""
-        self._require_static()
+        self._require_int64()
         self._require_injective()
-        at = np.asarray(places, np.int64)
-        at = at[..., None] if len(self.axis_terms) == 1 and (at.ndim == 0 or at.shape[-1:] != (1,)) else at
+        given = np.asarray(places)
+        if given.size and given.dtype.kind not in "iu":
+            raise UsageError(f"places must be whole numbers, got {given.dtype}{list(given.shape)}")
+        at = given.astype(np.int64)
+        count = len(self.axis_terms)
+        at = at[..., None] if count == 1 and (at.ndim < 2 or at.shape[-1] != 1) else at
+        if at.ndim == 0 or at.shape[-1] != count:
+            raise UsageError(f"places must have the shape [..., {count}], got {list(at.shape)}")
         coordinates: list[Any] = [np.zeros(at.shape[:-1], np.int64) for _ in self._sizes[-1]]
         inside: Any = np.ones(at.shape[:-1], bool)
         for a, axis in enumerate(self.axis_terms):
@@ -354,6 +367,14 @@ class IndexMap:
         from tilewright.layout._picture import mimebundle
 
         return mimebundle(self)
+
+
+def _whole(value: Any) -> int:
+    """The value as a Python integer; a fraction is none."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise IndexRangeError(f"{value!r} is no whole number") from None
 
 
 def all_positive(shape: tuple[int, ...]) -> bool:

@@ -21,11 +21,12 @@ from tilewright.layout._cursor import LARGEST, Cursor, after_blanks
 from tilewright.layout._shape_text import COMBINE, UNBOUNDED, ArrayText, ShapeText, TupleText, format_shape
 from tilewright.layout._types import TYPE_BITS, type_bits
 
-__all__ = ["COMBINE", "UNBOUNDED", "ArrayText", "ShapeText", "TupleText", "format_shape", "read_shape"]
+__all__ = ["COMBINE", "LAST_SPACE", "UNBOUNDED", "ArrayText", "ShapeText", "TupleText", "format_shape", "read_shape"]
 
 _ORDER = "the order of the tail is D T L # * E S SC P M"
 _MOST_NESTED = 64
-_LAST_SPACE = 127  # XLA keeps a memory space in a signed byte
+LAST_SPACE = 127
+"""The largest memory space: XLA keeps it in a signed byte."""
 _BARE = ("token", "opaque")  # types without dims and layouts
 _OPENS = re.compile(r"[0-9:]|-[0-9]")
 _WIDER_NAME = re.compile(r"b[A-Za-z0-9_.-]")
@@ -268,7 +269,7 @@ def _tail(cursor: Cursor, shape: ArrayText) -> ArrayText:
     alignment = _number(cursor, "L", absent=1, least=1)
     index_type, pointer_type = _integer_type(cursor, "#"), _integer_type(cursor, "*")
     bits = _element_bits(cursor, shape.dtype)
-    space = _number(cursor, "S", absent=0, most=_LAST_SPACE)
+    space = _number(cursor, "S", absent=0, most=LAST_SPACE)
     splits = _splits(cursor, tuple(shape.dims[d] for d in reversed(shape.minor_to_major)))
     at = cursor.at
     if cursor.key("P"):
@@ -307,7 +308,7 @@ def _fast(text: str, start: int) -> tuple[ArrayText, int] | None:
     except ValueError:  # two commas in a row, or more digits than Python takes
         return None
     space = int(space_text or 0)
-    sound = sorted(order) == list(range(len(dims))) and space <= _LAST_SPACE
+    sound = sorted(order) == list(range(len(dims))) and space <= LAST_SPACE
     if not sound or not _fits(dims, 0) or not _addressable(dtype, dims) or not all(_fits(tile, 1) for tile in tiles):
         return None
     return ArrayText(dtype, dims, (False,) * len(dims), order, tiles, memory_space=space), end

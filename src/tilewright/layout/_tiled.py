@@ -14,9 +14,9 @@ from typing import Any
 
 from tilewright.errors import ParseError, UsageError
 from tilewright.layout._index_map import Axis, IndexMap
-from tilewright.layout._notation import COMBINE, UNBOUNDED, ArrayText, TupleText, format_shape, read_shape
+from tilewright.layout._notation import COMBINE, LAST_SPACE, UNBOUNDED, ArrayText, TupleText, format_shape, read_shape
 from tilewright.layout._steps import Merge, Permute, Split, Step, Unit
-from tilewright.layout._types import dtype_name, type_bits
+from tilewright.layout._types import TYPE_BITS, dtype_name, type_bits
 
 __all__ = ["TensorLayout", "TupleLayout", "parse", "parse_prefix", "row_major_axis", "tiled"]
 
@@ -199,6 +199,10 @@ def tiled(
     if any(not tile or tile[-1] == COMBINE or any(t < 1 and t != COMBINE for t in tile) for tile in levels):
         raise UsageError(f"layout has invalid tiles: {levels}")
     name = dtype_name(dtype)
+    if element_bits < 0 or 0 < element_bits < TYPE_BITS[name]:
+        raise UsageError(f"E({element_bits}) is narrower than the {TYPE_BITS[name]} bits of {name}")
+    if not 0 <= memory_space <= LAST_SPACE:
+        raise UsageError(f"S({memory_space}): a memory space is a number from 0 to {LAST_SPACE}")
     text = ArrayText(
         name, dims, (False,) * len(dims), order, levels, element_bits=element_bits, memory_space=memory_space
     )
