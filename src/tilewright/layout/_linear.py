@@ -6,6 +6,7 @@ mode) may interleave or overlap; there a bounded search over the strides, larges
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 __all__ = ["decode_many", "is_injective", "solutions"]
 
 Array = np.ndarray[Any, Any]
+_ENUMERATED = 1 << 20
 Terms = list[tuple[int, int]]  # (size, stride)
 
 
@@ -37,6 +39,8 @@ def is_injective(terms: Terms) -> bool:
     live = [terms[k] for k in order if terms[k][0] > 1]
     if any(stride == 0 for _, stride in live):
         return False
+    if math.prod(size for size, _ in live) <= _ENUMERATED:
+        return _all_different(live)
     reach = [sum((n - 1) * s for n, s in live[k:]) for k in range(len(live) + 1)]
 
     def collides(k: int, rest: int, moved: bool) -> bool:
@@ -49,6 +53,15 @@ def is_injective(terms: Terms) -> bool:
         return any(collides(k + 1, rest + d * stride, moved or d != 0) for d in range(low, high + 1))
 
     return not collides(0, 0, False)
+
+
+def _all_different(live: Terms) -> bool:
+    """Whether all values differ, by listing them (tangled strides in many terms would take a search for ever)."""
+    values = np.zeros(1, np.int64 if sum((n - 1) * s for n, s in live) < 2**63 else object)
+    for size, stride in live:
+        values = (values[:, None] + np.arange(size, dtype=values.dtype) * stride).reshape(-1)
+    values.sort()
+    return bool((values[1:] != values[:-1]).all())
 
 
 def solutions(value: int, terms: Terms) -> Iterator[tuple[int, ...]]:
