@@ -18,6 +18,7 @@ from tilewright.layout._vectors import (
     copy_vector,
     element_size,
     fence,
+    join_runs,
     load_word,
     prefetch_line,
     store_element,
@@ -96,14 +97,20 @@ def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 
 @nb.njit(**_inner)  # type: ignore[untyped-decorator]
-def _shorts(t: int, s: int, repeat: Any, count: int) -> None:
-    """Runs of 16 or 32 bytes."""
+def _shorts(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
+    """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other."""
     table, entries, n, ns, nt = repeat
     for e in range(entries):
         a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
-        if count == 32:
+        if count == 32 and stream:
+            for j in range(0, n, 2):
+                join_runs(a + j * 32, b + j * ns, ns, 32)
+        elif count == 32:
             for j in range(n):
                 copy_vector(a + j * nt, b + j * ns, 32, False)
+        elif stream:
+            for j in range(0, n, 4):
+                join_runs(a + j * 16, b + j * ns, ns, 16)
         else:
             for j in range(n):
                 copy_vector(a + j * nt, b + j * ns, 16, False)
@@ -258,7 +265,7 @@ def move(
             if kind == LINES:
                 _lines(into, s, repeat, core[0], stream)
             elif kind == SHORTS:
-                _shorts(into, s, repeat, core[0])
+                _shorts(into, s, repeat, core[0], stream)
             elif kind == ZIP:
                 _zips(into, s, repeat, size, core[3], core[4], stream, unit)
             elif kind == UNZIP:

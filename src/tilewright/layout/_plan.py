@@ -32,8 +32,9 @@ RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS = range(6)
 SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
 _LINE = 64
 _LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies
-_ROW = 512  # bytes from which a block's row is worth its way through the scratch buffer
-_TARGET_BYTES, _SOURCE_BYTES, _BLOCK_BYTES = 512, 4096, 1 << 14
+_ROW = 256  # bytes from which a block's row is worth its way through the scratch buffer
+# Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
+_PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 256, 1 << 13)
 _ENTRY_BYTES = 1 << 17  # what one entry of the outer table moves at most, so that threads can share
 _MOST_PLACES = 1 << 24
 
@@ -141,8 +142,8 @@ class _Cut:
     count: int
 
 
-def _grow(box: Box, side: str, block: list[Loop], size: int, most: int) -> _Cut | None:
-    """Add to ``block`` the loops that are contiguous on one side, up to ``most`` bytes there."""
+def _grow(box: Box, side: str, block: list[Loop], size: int, most: int, in_all: int) -> _Cut | None:
+    """Add to ``block`` the loops that are contiguous on one side, up to ``most`` bytes there and ``in_all``."""
     extent = size
     for loop in sorted(box.loops, key=lambda x: getattr(x, side)):
         if getattr(loop, side) != extent:
@@ -153,7 +154,7 @@ def _grow(box: Box, side: str, block: list[Loop], size: int, most: int) -> _Cut 
         for chosen in block:
             if chosen is not loop:
                 total *= chosen.count
-        room = min(most // extent, _BLOCK_BYTES // total)
+        room = min(most // extent, in_all // total)
         if loop.count > room:
             return _Cut(loop, -(-loop.count // -(-loop.count // room))) if room > 1 else None
         if loop not in block:
@@ -162,13 +163,13 @@ def _grow(box: Box, side: str, block: list[Loop], size: int, most: int) -> _Cut 
     return None
 
 
-def _block(box: Box, core: Sequence[Loop], size: int) -> list[Loop] | _Cut:
+def _block(box: Box, core: Sequence[Loop], size: int, packing: bool) -> list[Loop] | _Cut:
     """The loops of one block, the core's among them, or what to cut first."""
     block = list(core)
     longest = max(core, key=lambda loop: loop.count)
-    limits = (("target", _TARGET_BYTES), ("source", _SOURCE_BYTES))
-    for side, most in limits:
-        cut = _grow(box, side, block, size, most)
+    tiled, plain, in_all = _PACK_BLOCK if packing else _UNPACK_BLOCK
+    for side, most in (("target", tiled if packing else plain), ("source", plain if packing else tiled)):
+        cut = _grow(box, side, block, size, most, in_all)
         if cut is not None:
             return cut
     if np.prod([loop.count for loop in block]) * size > SCRATCH // 2:
@@ -216,7 +217,7 @@ def _refined(kind: int, core: Sequence[Loop], size: int, stream: bool) -> tuple[
     if kind == RUN and not stream and row % _LINE == 0:
         return LINES, False
     if kind == RUN:
-        return (SHORTS, False) if row in (16, 32) else (RUN, stream)
+        return (SHORTS, stream) if row in (16, 32) else (RUN, stream)
     return (TRANSPOSE, False) if row < _LINE else (kind, stream)
 
 
@@ -246,13 +247,25 @@ class _Builder:
             if core[0].count > most:
                 return [w for part in _split(box, core[0], most) for w in self.works(part)]
             return [self._direct(box, LINES if kind == RUN and direct else kind, core, stream=True)]
-        block = _block(box, core, self.size)
+        block = _block(box, core, self.size, self.by_target)
         if isinstance(block, _Cut):
             return [w for part in _split(box, block.loop, block.count) for w in self.works(part)]
+        joined = self._joined(box, kind, core, block)
+        if joined is not None:
+            return [self._direct(box, kind, core, stream=True, block=[joined, *(x for x in block if x is not joined)])]
         row, width = _row_loops(block, self.size)
         if width < _ROW:
             return [self._direct(box, kind, core, stream=False, block=block)]
         return [self._staged(box, kind, core, block, row, width)]
+
+    def _joined(self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop]) -> Loop | None:
+        """The loop along which runs of 16 or 32 bytes make whole lines, everywhere in the box."""
+        run = core[0].count * self.size
+        if not self.aligned or kind != RUN or run not in (16, 32):
+            return None
+        along = next((loop for loop in block if loop.target == run and loop.count * run % _LINE == 0), None)
+        steps = [loop.target for loop in box.loops if loop not in core and loop is not along]
+        return None if any(t % _LINE for t in steps) or (box.targets % _LINE).any() else along
 
     def _near(self, loop: Loop) -> tuple[int, int]:
         sides = abs(loop.target), abs(loop.source)
@@ -267,6 +280,7 @@ class _Builder:
 
     def _direct(self, box: Box, kind: int, core: Sequence[Loop], stream: bool, block: Sequence[Loop] = ()) -> Work:
         inner, moved = [loop for loop in block if loop not in core], self.size
+        joined = inner[:1] if kind == RUN and stream else []
         for loop in [*core, *inner]:
             moved *= loop.count
         along = self if kind not in (RUN, LINES) else replace(self, by_target=False)
@@ -274,7 +288,7 @@ class _Builder:
         while rest and moved * rest[0].count <= _ENTRY_BYTES:
             moved *= rest[0].count
             inner.append(rest.pop(0))
-        inner.sort(key=along._near)
+        inner = [*joined, *sorted((loop for loop in inner if loop not in joined), key=along._near)]
         targets = [loop.target for loop in (*core, *inner)]
         none = np.zeros((0, 2), np.int64)
         return self._work(kind, stream, core, inner, targets, along._outer(box, rest, True), none, 0, none[:, 0])

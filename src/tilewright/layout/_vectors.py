@@ -17,6 +17,7 @@ __all__ = [
     "copy_vector",
     "element_size",
     "fence",
+    "join_runs",
     "load_word",
     "prefetch_line",
     "store_element",
@@ -102,6 +103,26 @@ def copy_vector(typing: Any, target: Any, source: Any, width: Any, streaming: An
         return context.get_dummy_value()
 
     return types.none(_ADDRESS, _ADDRESS, width, streaming), generate
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def join_runs(typing: Any, target: Any, source: Any, pitch: Any, width: Any) -> Any:
+    """A line streamed to ``target`` out of runs of ``width`` bytes (a literal), ``pitch`` bytes apart."""
+    size = width.literal_value
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        target_, row, pitch_ = args[:3]
+        parts = []
+        for _ in range(LINE // size):
+            parts.append(_load(builder, row, 0, _vector(size, 1)))
+            row = builder.add(row, pitch_)
+        while len(parts) > 1:
+            both = list(range(2 * parts[0].type.count))
+            parts = [_shuffle(builder, a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        _store(builder, parts[0], target_, True)
+        return context.get_dummy_value()
+
+    return types.none(_ADDRESS, _ADDRESS, _ADDRESS, width), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
