@@ -142,14 +142,18 @@ class _Cut:
     count: int
 
 
-def _grow(box: Box, side: str, block: list[Loop], size: int, most: int, in_all: int) -> _Cut | None:
-    """Add to ``block`` the loops that are contiguous on one side, up to ``most`` bytes there and ``in_all``."""
-    extent = size
+def _grow(box: Box, side: str, block: list[Loop], cores: int, size: int, limits: tuple[int, int]) -> _Cut | None:
+    """Add to ``block`` (the first ``cores`` are the core's) the loops contiguous on one side, up to ``limits`` bytes
+    there and in all."""
+    extent, (most, in_all) = size, limits
     for loop in sorted(box.loops, key=lambda x: getattr(x, side)):
         if getattr(loop, side) != extent:
             if getattr(loop, side) < extent:
                 continue
             return None
+        if loop in block[cores:]:  # the other side took it whole
+            extent *= loop.count
+            continue
         total = size
         for chosen in block:
             if chosen is not loop:
@@ -169,7 +173,7 @@ def _block(box: Box, core: Sequence[Loop], size: int, packing: bool) -> list[Loo
     longest = max(core, key=lambda loop: loop.count)
     tiled, plain, in_all = _PACK_BLOCK if packing else _UNPACK_BLOCK
     for side, most in (("target", tiled if packing else plain), ("source", plain if packing else tiled)):
-        cut = _grow(box, side, block, size, most, in_all)
+        cut = _grow(box, side, block, len(core), size, (most, in_all))
         if cut is not None:
             return cut
     if np.prod([loop.count for loop in block]) * size > SCRATCH // 2:

@@ -28,6 +28,10 @@ def _pool(helpers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(helpers, thread_name_prefix="tilewright-layout")
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked child has the pool but not its threads
+
+
 def share_out(job: Callable[[int], None], parts: int, threads: int) -> None:
     """``job(part)`` for every part; the caller works too, and whoever is done takes the next part.
 
