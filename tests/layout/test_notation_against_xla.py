@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import pytest
 
 from tests.layout.xla_text import DIED, FATAL, LENIENT, NONSENSE, Texts, ask_xla, reachable, reasons
@@ -9,6 +11,7 @@ from tilewright.errors import ParseError
 from tilewright.layout import parse
 
 COUNT = 10_000
+KNOWN = version("jaxlib").startswith("0.10.")  # the parser whose differences are documented
 
 EXAMPLES = {
     "minor_to_major is no order of the dims": "f32[3,5]{1,1}",
@@ -54,6 +57,8 @@ def test_ten_thousand_texts_are_read_alike():
         mine = ours(text)
         if mine == theirs:
             agreed += 1
+        elif not KNOWN:
+            assert not (mine and theirs), (text, mine, theirs)
         elif mine is False:
             assert reasons(FATAL if theirs is DIED else NONSENSE, text), (text, theirs)
         else:
@@ -63,6 +68,7 @@ def test_ten_thousand_texts_are_read_alike():
     assert sum(isinstance(theirs, str) for theirs in answers) > 0.4 * COUNT
 
 
+@pytest.mark.skipif(not KNOWN, reason="the differences are documented for the parser of jaxlib 0.10")
 def test_the_differences_are_as_documented(root):
     assert set(EXAMPLES) == {*NONSENSE, *FATAL, *LENIENT}
     grammar = (root / "docs" / "layout_grammar.md").read_text()
