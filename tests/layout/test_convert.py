@@ -25,6 +25,7 @@ from tilewright.layout import (
     mod_sharded,
     parse,
     preset,
+    relayout,
     tiled,
     to_cute,
     to_linalg_pack,
@@ -422,3 +423,25 @@ def test_no_tags(tag):
 def test_what_no_tag_says(layout):
     with pytest.raises(UnsupportedError, match="no oneDNN tag"):
         to_onednn_tag(layout)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        from_cute("((2,2),8):((1,16),2)", "f32"),
+        from_cute("():()", "f32"),
+        from_strides((3, 4), (40, 8), "f32"),
+        from_linalg_pack((6, 5), "s8", [1, 0], [2, 4]),
+        from_onednn_tag("nChw4c", (1, 6, 2, 2), "f32"),
+    ],
+)
+def test_converted_layouts_are_layouts_like_any(layout):
+    last = tuple(n - 1 for n in layout.shape)
+    assert f" = {layout.offset(*last)}" in layout.explain(*last) or not layout.rank
+    assert layout.to_svg().startswith("<svg")
+    assert set(layout._repr_mimebundle_()) >= {"text/plain"}
+    assert is_bitcast(layout, layout)
+    values = np.arange(layout.num_elements).reshape(layout.shape).astype(layout.numpy_dtype)
+    row_major = tiled(layout.shape, layout.dtype)
+    moved = relayout(layout, row_major).apply(layout.pack(values))
+    assert np.array_equal(row_major.unpack(moved), values)

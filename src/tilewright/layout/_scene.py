@@ -50,7 +50,7 @@ def make_scene(layout: IndexMap, *, colour: str = "auto", most: Bounds = Bounds(
     if not layout.num_slots:
         return Scene(str(layout), "no elements", (), (), "none", "")
     facts = layout_facts(layout)
-    if isinstance(layout, (TensorLayout, PagedLayout)):
+    if len(layout.axes) == 1 or isinstance(layout, PagedLayout):
         return _array_scene(layout, facts, colour, most)
     return memory_scene(layout, facts, colour, most)
 
@@ -125,7 +125,7 @@ def _array_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Sce
     rows = f"rows of {frame.wrap}" if frame.wrap else frame.row.name
     names = (" ".join(dim.name for dim in frame.down), frame.across.name, rows, frame.column.name)
     tail = layout.num_slots - math.prod(frame.extents)
-    if tail and len(layout.axes) == 1:
+    if tail and isinstance(layout, TensorLayout):
         facts += f", {count_text(tail)} of it behind the last tile"
     levels = tuple(frame.level(name, number) for number, name in enumerate(_level_names(layout), start=1))
     strip = strip_panel(layout, way) if levels and len(layout.axes) == 1 else None
@@ -146,7 +146,8 @@ def _array_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Sce
 def _level_names(layout: IndexMap) -> list[str]:
     if isinstance(layout, TensorLayout):
         return [f"T({','.join('*' if t == -1 else str(t) for t in tile)})" for tile in layout.tiles]
-    assert isinstance(layout, PagedLayout)
+    if not isinstance(layout, PagedLayout):
+        return []
     return [f"{name} ({','.join(map(str, sizes))})" for name, sizes in (("page", layout.page), ("line", layout.line))]
 
 
