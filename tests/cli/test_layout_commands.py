@@ -141,6 +141,11 @@ def test_pictures_in_files_and_json(run, words, tmp_path):
         (("sharded", "f32[8,8]", "--shards", "0"), 2, "shards"),
         (("draw", A, "--colour", "npu"), 2, "cannot be coloured by 'npu'"),
         (("draw", "f32[3,5]", "--unit", "tile"), 2, "no tiles of whole elements"),
+        (
+            ("lanes", "f16[2,3,4,5]", "--chip", "mars3", "--mode", "0,0,0,0", "--draw"),
+            2,
+            "several elements in one place",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_a_code(run, words, code, message):

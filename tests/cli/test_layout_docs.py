@@ -48,6 +48,17 @@ def test_python_examples_give_what_their_comments_say(root):
     assert checked == 8
 
 
+def test_the_table_of_presets_is_whole(root, run):
+    """The page and the command's help name the presets there are."""
+    text = (root / "docs" / "layout.md").read_text(encoding="utf-8")
+    table = text[text.index("| name | of | what |") :].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z0-9_]+)`", row.split("|")[1])}
+    known = run("layout", "preset", "?", "f32[3,5]")[2].partition("known presets: ")[2].strip().split(", ")
+    assert named == set(known)
+    shown = " ".join(run("layout", "preset", "--help")[1].replace("│", " ").split())
+    assert all(name in shown for name in known)
+
+
 @pytest.mark.parametrize("name", PICTURES)
 def test_pictures_are_shown(root, name):
     assert f"(pictures/{name})" in (root / "docs" / "layout.md").read_text(encoding="utf-8")

@@ -6,7 +6,17 @@ import re
 import pytest
 
 from tests.render.browser import document_of
-from tilewright.layout import compare_svg, lanes, mod_sharded, paged, parse, ruler_svg
+from tilewright.layout import (
+    LocalTensor,
+    compare_svg,
+    lanes,
+    mod_sharded,
+    paged,
+    parse,
+    plan_local_memory,
+    plan_svg,
+    ruler_svg,
+)
 
 PICTURES = {
     "figure 1": parse("f32[3,5]{1,0:T(2,2)}").to_svg(),
@@ -25,6 +35,17 @@ PICTURES = {
     "ruler of lanes": ruler_svg(lanes((2, 10, 4, 5), "f16", "mars3", start=2)),
     "moves": compare_svg(parse("f32[3,5]{1,0:T(2,2)}"), parse("f32[3,5]{1,0:T(4,2)}")),
     "large moves": compare_svg(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}")),
+    "few cells": compare_svg(parse("f32[900,900]{1,0:T(8,128)}"), parse("f32[900,900]{0,1}"), cells=300),
+    "plan": plan_svg(
+        plan_local_memory(
+            [
+                LocalTensor("image", lanes((1, 64, 56, 56), "f16", "bm1684x")),
+                LocalTensor("a longer name", lanes((4, 72, 140, 140), "s8", "bm1684x", start=3), base=0),
+            ],
+            "bm1684x",
+            [["image", "a longer name"]],
+        )
+    ),
     "bitcast": compare_svg(parse("f32[6]"), parse("f32[2,3]")),
 }
 

@@ -42,7 +42,7 @@ def plan(
     tensors = [_tensor(entry, name, file) for entry in _entries(value, file)]
     found = plan_local_memory(tensors, name, _instructions(value, file))
     if out is not None:
-        from tilewright.layout._plan_picture import plan_svg
+        from tilewright.layout import plan_svg
 
         write_picture(out, plan_svg(found))
     if as_json:

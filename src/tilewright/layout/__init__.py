@@ -23,7 +23,7 @@ from tilewright.layout._sharded import ShardedLayout, mod_sharded
 from tilewright.layout._strided import ConvertedLayout, from_strides, to_numpy_view
 from tilewright.layout._tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
 from tilewright.layout._types import dtype_name
-from tilewright.layout._views import compare_svg, ruler_svg
+from tilewright.layout._views import compare_svg, plan_svg, ruler_svg
 from tilewright.layout._warm import warm
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "parse",
     "parse_prefix",
     "plan_local_memory",
+    "plan_svg",
     "predict",
     "preset",
     "relayout",

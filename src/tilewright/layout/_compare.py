@@ -21,7 +21,6 @@ __all__ = ["Comparison", "Moved", "colour_key", "compare", "compare_scenes"]
 
 _COUNTED = 1 << 22  # elements up to which every one is looked at
 _CHUNK = 1 << 18
-_MOST = Bounds(rows=32, columns=64, wide=80, cells=2048)  # of either side
 
 
 @dataclass(frozen=True)
@@ -155,10 +154,11 @@ def _unravel(e: Array, sizes: Sequence[int]) -> Array:
 # -- pictures -----------------------------------------------------------------------------------------------------
 
 
-def compare_scenes(found: Comparison, colour: str = "auto") -> tuple[Scene, Scene]:
+def compare_scenes(found: Comparison, colour: str = "auto", cells: int = 2048) -> tuple[Scene, Scene]:
     """Scenes of both layouts in the colours of one of them, elements that move marked."""
     key, way = colour_key(found, colour)
-    return _side(found, found.a, key, way), _side(found, found.b, key, way)
+    most = Bounds(rows=32, columns=64, wide=80, cells=cells)
+    return _side(found, found.a, key, way, most), _side(found, found.b, key, way, most)
 
 
 def colour_key(found: Comparison, colour: str) -> tuple[IndexMap, str]:
@@ -171,8 +171,8 @@ def colour_key(found: Comparison, colour: str) -> tuple[IndexMap, str]:
     return found.a, "offset"
 
 
-def _side(found: Comparison, layout: IndexMap, key: IndexMap, way: str) -> Scene:
-    scene = make_scene(layout, most=_MOST)
+def _side(found: Comparison, layout: IndexMap, key: IndexMap, way: str, most: Bounds) -> Scene:
+    scene = make_scene(layout, most=most)
     strip = strip_panel(layout, "auto") if len(layout.axes) == 1 and layout.num_slots else None
     panels = tuple(tuple(_with_moves(found, layout, panel, key, way) for panel in row) for row in scene.panels)
     marked = _with_moves(found, layout, strip, key, way) if strip else None

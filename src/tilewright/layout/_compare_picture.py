@@ -26,9 +26,9 @@ class _Block:
     tall: float
 
 
-def draw_comparison(found: Comparison, colour: str = "auto") -> Drawing:
+def draw_comparison(found: Comparison, colour: str = "auto", cells: int = 2048) -> Drawing:
     """Both layouts, beside each other where they fit, else one below the other."""
-    scenes = compare_scenes(found, colour)
+    scenes = compare_scenes(found, colour, cells)
     beside = [_block(scene, _BESIDE) for scene in scenes]
     stacked = [_block(scene, _WIDEST) for scene in scenes]
     side_by_side = all(a.cell.labelled == b.cell.labelled for a, b in zip(beside, stacked, strict=True))

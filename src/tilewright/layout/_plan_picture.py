@@ -5,19 +5,14 @@ from __future__ import annotations
 from tilewright.layout._npu_plan import LocalPlan, PlacedTensor
 from tilewright.render import Drawing, bytes_text, count_text, text_width
 
-__all__ = ["plan_svg"]
+__all__ = ["draw_plan"]
 
 _MARGIN, _ROW, _HIGH, _WIDE = 16.0, 30.0, 20.0, 960.0
 _TOP = 86.0
 
 
-def plan_svg(plan: LocalPlan) -> str:
-    """Where the tensors of a plan lie in the local memories of a chip, as an SVG.
-
-    From left to right the bytes of one NPU, the same on all of them, cut into banks; one row per tensor, its holes (of
-    the start index, behind the last channel, inside the channels) hatched in proportion; a mark where two operands of
-    one instruction share a bank.
-    """
+def draw_plan(plan: LocalPlan) -> Drawing:
+    """The picture of :func:`tilewright.layout.plan_svg`."""
     left = _MARGIN + max((text_width(t.name) for t in plan.tensors), default=0.0) + 12
     notes = [_conflict_text(plan, k) for k in range(len(plan.conflicts))]
     width = max(left + _WIDE, *(_MARGIN + text_width(note) for note in notes), 0) + _MARGIN
@@ -34,7 +29,7 @@ def plan_svg(plan: LocalPlan) -> str:
     drawing.text(_MARGIN + 30, rows + 22, "holes, in proportion", "soft")
     for k, note in enumerate(notes):
         drawing.text(_MARGIN, rows + 42 + 16 * k, note, "soft")
-    return str(drawing.svg())
+    return drawing
 
 
 def _conflict_text(plan: LocalPlan, number: int) -> str:

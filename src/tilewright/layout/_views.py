@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.layout._index_map import IndexMap
+from tilewright.layout._npu_plan import LocalPlan
 
-__all__ = ["compare_svg", "ruler_svg"]
+__all__ = ["compare_svg", "plan_svg", "ruler_svg"]
 
 
 def ruler_svg(layout: IndexMap, *, unit: str = "auto", colour: str = "auto") -> str:
@@ -27,12 +28,15 @@ def ruler_svg(layout: IndexMap, *, unit: str = "auto", colour: str = "auto") -> 
     return str(draw_picture(ruler_scene(layout, unit=unit, colour=colour)).svg())
 
 
-def compare_svg(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None, *, colour: str = "auto") -> str:
+def compare_svg(
+    a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None, *, colour: str = "auto", cells: int = 2048
+) -> str:
     """Two layouts side by side as an SVG: b = reshape(transpose(a, permutation)), elements that move marked.
 
     Both sides wear the colours of one layout's tiles (NPUs, pages, shards), the first one's where it has any, so that a
     tile can be found again on the other side; ``colour`` may name another way, as in ``to_svg``. Small arrays are shown
-    as memory too. Raises :class:`UsageError` where the element counts differ.
+    as memory too, large ones as one corner of at most ``cells`` cells a side (a page with many pictures wants few).
+    Raises :class:`UsageError` where the element counts differ.
 
     >>> from tilewright.layout import parse
     >>> picture = compare_svg(parse("f32[2,4]{1,0}"), parse("f32[2,4]{1,0:T(2,2)}"))
@@ -42,4 +46,21 @@ def compare_svg(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = No
     from tilewright.layout._compare import compare
     from tilewright.layout._compare_picture import draw_comparison
 
-    return str(draw_comparison(compare(a, b, permutation), colour).svg())
+    return str(draw_comparison(compare(a, b, permutation), colour, max(1, cells)).svg())
+
+
+def plan_svg(plan: LocalPlan) -> str:
+    """Where the tensors of a plan lie in the local memories of a chip, as an SVG.
+
+    From left to right the bytes of one NPU, the same on all of them, cut into banks; one row per tensor, its holes (of
+    the start index, behind the last channel, inside the channels) hatched in proportion; a mark where two operands of
+    one instruction share a bank.
+
+    >>> from tilewright.layout import LocalTensor, lanes, plan_local_memory
+    >>> plan = plan_local_memory([LocalTensor("image", lanes((1, 64, 28, 28), "f16", "bm1684x"))], "bm1684x")
+    >>> "image: bytes 0 to 1599 of every NPU" in plan_svg(plan)
+    True
+    """
+    from tilewright.layout._plan_picture import draw_plan
+
+    return str(draw_plan(plan).svg())
