@@ -184,6 +184,20 @@ def test_what_the_lane_family_refuses(run, words, message):
     assert message in err
 
 
+def test_convert(run):
+    forms = as_json(run, "convert", "f32[4,6]{1,0:T(2,3)}")["forms"]
+    assert forms["CuTe"] == {"text": "((2,2),(3,2)):((3,12),(1,6))", "refusal": ""}
+    assert "inner_tiles = [2, 3]" in forms["linalg.pack"]["text"]
+    assert forms["oneDNN"]["text"] == "AB2a3b"
+    forms = as_json(run, "convert", "f32[3,5]{1,0:T(2,2)}")["forms"]
+    assert forms["CuTe"]["text"] is None
+    assert "CuTe has no padding" in forms["CuTe"]["refusal"]
+    assert forms["CuTe, padded"]["text"] == "((2,2),(2,3)):((2,12),(1,4))"
+    out = run("layout", "convert", "f32[2,7,8]{2,1,0:T(*,3)}")[1]
+    assert "none: f32[2,7,8]{2,1,0:T(*,3)} merges dims by a `*`" in out
+    assert "no pack: the array as it is" in run("layout", "convert", "f32[3,5]")[1]
+
+
 def test_presets(run):
     value = as_json(run, "preset", "ascend_nz", "f16[33,20]")
     assert (value["layout"], value["size_bytes"]) == ("f16[33,20]{1,0:T(48,16)}", 3072)

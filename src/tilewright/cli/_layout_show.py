@@ -180,7 +180,8 @@ def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             value = facts[key]
             rows.append((name, _tuple(value) if isinstance(value, list) else str(value)))
     first = next(iter(facts["axes"]))
-    rows.append((f"bytes per {'NPU' if first == 'npu' else first}", exact_bytes(facts[f"bytes_per_{first}"])))
+    if f"bytes_per_{first}" in facts:
+        rows.append((f"bytes per {'NPU' if first == 'npu' else first}", exact_bytes(facts[f"bytes_per_{first}"])))
     return rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from tilewright.cli._layout_compare import compare
+from tilewright.cli._layout_convert import convert
 from tilewright.cli._layout_data import pack, unpack
 from tilewright.cli._layout_draw import draw
 from tilewright.cli._layout_memories import lanes, paged, sharded
@@ -35,6 +36,6 @@ def add_to(app: typer.Typer) -> None:
     """Register the group."""
     group = typer.Typer(help="Where every element lives: in words, drawn, compared, packed.", no_args_is_help=True)
     group.command("explain")(_explain)
-    for command in (draw, compare, pack, unpack, predict, preset, lanes, paged, sharded, plan):
+    for command in (draw, compare, convert, pack, unpack, predict, preset, lanes, paged, sharded, plan):
         group.command(command.__name__)(command)
     app.add_typer(group, name="layout")

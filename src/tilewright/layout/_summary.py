@@ -48,9 +48,9 @@ def _particulars(layout: IndexMap) -> dict[str, Any]:
             "tiles": [["*" if t == -1 else t for t in tile] for tile in layout.tiles],
             "memory_space": layout.memory_space,
         }
-    each = -(-slots_apart(layout) * layout.element_bits // 8)
     found: dict[str, Any] = {"axes": {axis.name: axis.extent for axis in layout.axis_terms}}
-    found[f"bytes_per_{layout.axes[0]}"] = each
+    if len(layout.axes) > 1:
+        found[f"bytes_per_{layout.axes[0]}"] = -(-slots_apart(layout) * layout.element_bits // 8)
     if isinstance(layout, LaneLayout):
         found |= {"mode": layout.mode, "start": layout.start}
         if layout.tensor != layout.shape:
