@@ -122,7 +122,7 @@ def test_the_digits_choose_the_kernel(text, packing, unpacking):
     plan, padding = pack_plan(layout, strides, size, True)
     assert {work.numbers[:2] for work in plan.works} == packing
     assert not padding.whole
-    assert not len(padding.starts)
+    assert not len(padding.runs)
     assert {work.numbers[:2] for work in unpack_plan(layout, strides, size, True).works} == unpacking
 
 

@@ -26,7 +26,7 @@ from tilewright.layout._vectors import (
     zip_vectors,
 )
 
-__all__ = ["fill_runs", "move"]
+__all__ = ["move"]
 
 _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 _inner: Any = {**_options, "no_cpython_wrapper": True}  # called by kernels alone: half the compile time
@@ -234,6 +234,8 @@ def move(
     lines: Any,
     places: Any,
     starts: Any,
+    pads: Any,
+    value: int,
     begin: int,
     end: int,
     scratch: int,
@@ -242,7 +244,8 @@ def move(
     """Parts ``begin`` to ``end`` of a move: of every work w, the entries starts[w, part] to starts[w, part + 1].
 
     An entry runs the primitive at all its inner places, straight into the target; or, where the work has rows
-    (``outs``), into ``scratch`` (a line of room before it), from where the rows are streamed to the target.
+    (``outs``), into ``scratch`` (a line of room before it), from where the rows are streamed to the target. Runs of
+    padding (``pads``, place and bytes) get elements ``value`` while the lines they share with data are still near.
     """
     for task in range(begin * len(works), end * len(works)):
         part, w = task // len(works), task % len(works)
@@ -277,12 +280,9 @@ def move(
             if rows:
                 ahead = line_count if k < last else 0
                 _leave(t, scratch, block, fresh, final, source + places[following, 0], ahead)
+        if w == len(works) - 1:
+            parts = starts.shape[1] - 1
+            for k in range(part * len(pads) // parts, (part + 1) * len(pads) // parts):
+                for q in range(pads[k, 0], pads[k, 0] + pads[k, 1], element_size(unit)):
+                    store_element(target + q, value, unit)
     fence()
-
-
-@nb.njit(**_options)  # type: ignore[untyped-decorator]
-def fill_runs(target: int, starts: Any, lengths: Any, value: int, unit: Any) -> None:
-    """Runs of ``lengths`` bytes of elements ``value``."""
-    for k in range(len(starts)):
-        for q in range(starts[k], starts[k] + lengths[k], element_size(unit)):
-            store_element(target + q, value, unit)

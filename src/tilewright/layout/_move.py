@@ -33,14 +33,14 @@ _LINE = 64
 _SMALL = 1 << 19  # bytes below which one thread does it all
 _PART = 1 << 20  # bytes after which the edges catch up with the bulk, while their lines are near
 _KEPT = 64
+_NO_PADS = np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class Fill:
-    """Padding as runs (first byte, bytes); ``whole``: so many runs that the target is filled before the move."""
+    """Padding as ``runs`` int64[n, 2] (first byte, bytes); ``whole``: so many that the target is filled beforehand."""
 
-    starts: Array
-    lengths: Array
+    runs: Array
     whole: bool
 
 
@@ -78,7 +78,7 @@ def fill_of(found: Sequence[Box], size: int, total: int) -> Fill:
         for loop in loops[inner:]:
             count *= loop.count
         if count > total // 512 + 64:
-            return Fill(starts[0], lengths[0], True)
+            return Fill(_NO_PADS, True)
         for loop in loops[inner:]:
             places = (places[:, None] + np.arange(loop.count) * loop.target).reshape(-1)
         starts.append(places)
@@ -87,7 +87,7 @@ def fill_of(found: Sequence[Box], size: int, total: int) -> Fill:
     order = np.argsort(begin, kind="stable")
     ends = np.concatenate([[0], (begin + length)[order]])[:-1]
     gaps = begin[order] - ends
-    return Fill(ends[gaps > 0], gaps[gaps > 0], False)
+    return Fill(np.stack([ends, gaps], axis=-1)[gaps > 0], False)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -138,8 +138,8 @@ def _unit(size: int) -> Any:
     return np.dtype(f"u{size}").type(0)
 
 
-def run_plan(plan: MovePlan, target: Array, source: Array) -> None:
-    """Move the data; both arrays are addressed by their first element."""
+def run_plan(plan: MovePlan, target: Array, source: Array, pads: Array = _NO_PADS, value: int = 0) -> None:
+    """Move the data and write ``value`` into ``pads``; both arrays are addressed by their first element."""
     from tilewright.layout._kernels import move
 
     threads = thread_count() if plan.total > _SMALL else 1
@@ -151,28 +151,18 @@ def run_plan(plan: MovePlan, target: Array, source: Array) -> None:
     def job(k: int) -> None:
         scratch = aligned_empty(SCRATCH, np.dtype(np.uint8))
         ends = k * parts // jobs, (k + 1) * parts // jobs
-        move(to, out_of, *tables, starts, *ends, _address(scratch) + _LINE, unit)
+        move(to, out_of, *tables, starts, pads, value, *ends, _address(scratch) + _LINE, unit)
 
     share_out(job, jobs, threads)
-
-
-def _run_fill(fill: Fill, target: Array, element: Array) -> None:
-    """Write ``element`` (its bytes, uint8[size], size at most 8) into the runs of padding."""
-    from tilewright.layout._kernels import fill_runs
-
-    size = len(element)
-    if len(fill.starts):
-        word = int(element.view(np.dtype(f"i{size}"))[0])
-        fill_runs(_address(target), fill.starts, fill.lengths, word, _unit(size))
 
 
 def run_filled(found: tuple[MovePlan, Fill], target: Array, source: Array, fill: Any) -> None:
     """Move the data and put ``fill`` (a value of the target's type) into all padding."""
     plan, padding = found
-    halves = np.full(1, fill, target.dtype).view(np.uint8).reshape(-1, min(target.itemsize, 8))
+    size = min(target.itemsize, 8)
+    halves = np.full(1, fill, target.dtype).view(np.dtype(f"i{size}"))
     if padding.whole or (halves != halves[0]).any():
         target[:] = fill
         run_plan(plan, target, source)
     else:
-        run_plan(plan, target, source)
-        _run_fill(padding, target, halves[0])
+        run_plan(plan, target, source, padding.runs, int(halves[0]))
