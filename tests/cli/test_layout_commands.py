@@ -206,3 +206,25 @@ def test_presets(run):
     assert as_json(run, *words, "--offset", "3215")["index"] == [0, 9, 5, 7]
     assert "outlined: T(8,4,32)" in run("layout", *words, "--draw")[1]
     assert "known presets" in run("layout", "preset", "nz", "f16[3,3]")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("sharded", "f32[8,8]"), "tilewright: missing option '--shards'; see tilewright layout sharded --help\n"),
+        (("pack", "x.npy"), "missing argument 'TEXT'"),
+        (("draw",), "missing argument 'TEXT'"),
+        (("draw", A, "--color", "tile"), "no such option"),
+    ],
+)
+def test_what_is_missing_is_named(run, words, message):
+    code, out, err = run("layout", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_what_takes_no_memory_has_no_picture(run):
+    assert run("layout", "draw", "opaque[]", "--ruler")[0] == 3
+    assert "takes no memory" in run("layout", "draw", "token[]", "--unit", "line")[2]
+    assert "takes no memory" in run("layout", "predict", "token[]")[2]

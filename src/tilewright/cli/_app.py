@@ -58,8 +58,8 @@ def main() -> None:
     except _OptionError as error:
         if debug:
             raise
-        message, context = str(getattr(error, "message", error)).strip(" ."), getattr(error, "ctx", None)
-        message = error.format_message().strip(" .").replace("\n", " ") if message else ""  # type: ignore[attr-defined]
+        message, context = str(error.format_message()), getattr(error, "ctx", None)  # type: ignore[attr-defined]
+        message = message.strip(" .").replace("\n", " ")
         hint = f"; see {context.command_path} --help" if context else ""
         if message:  # a bare `tilewright` has shown the help already
             print(f"tilewright: {message[0].lower()}{message[1:]}{hint}", file=sys.stderr)

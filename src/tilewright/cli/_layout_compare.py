@@ -108,7 +108,7 @@ def _figure_rows(move: Relayout) -> list[tuple[str, str]]:
     shown = ["many" if count is None else count_text(count) for count in counts]
     rows = [] if run is None else [("longest run", f"{exact_bytes(run)} that stay together")]
     rows.append(("lines of 64 bytes", f"{shown[0]} read, {shown[1]} written"))
-    return [*rows, ("tiles or pages", f"{shown[2]} read, {shown[3]} written")]
+    return [*rows, ("tiles, else lines", f"{shown[2]} read, {shown[3]} written")]
 
 
 def _sentence(found: Comparison, each: Moved) -> str:

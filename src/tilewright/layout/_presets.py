@@ -23,11 +23,17 @@ def _pow2_ceil(n: int) -> int:
 
 def _tpu_bits(dtype: str) -> int:
     """Bits of a value in a TPU's vector memory; a 4-bit type is packed, E(4)."""
-    return 4 if dtype in ("s4", "u4", "f4e2m1fn") else type_bits(dtype)
+    bits = 4 if dtype in ("s4", "u4", "f4e2m1fn") else type_bits(dtype)
+    if not bits:
+        raise UsageError(f"{dtype} takes no memory, so it has no tiles")
+    return bits
 
 
-def _tpu_tiles(sizes: tuple[int, ...], bits: int) -> tuple[tuple[int, ...], ...]:
-    """The tiles for physical sizes, major first (observed on v4 to 7x, ahead of time)."""
+def _tpu_tiles(sizes: tuple[int, ...], bits: int, boundary: bool = False) -> tuple[tuple[int, ...], ...]:
+    """The tiles for physical sizes, major first (observed on v4 to 7x, ahead of time).
+
+    At a program's boundary an array of 8 or 4 bits gets whole registers, (32,128) or (64,128), where they fit.
+    """
     packing = max(1, 32 // bits)
     if 0 in sizes:
         return ()
@@ -38,6 +44,8 @@ def _tpu_tiles(sizes: tuple[int, ...], bits: int) -> tuple[tuple[int, ...], ...]
         length = min(max(_pow2_ceil(sizes[0]), _LANES * packing), 1024)
         return ((length,), (_LANES,), *inner) if packing > 1 else ((length,),)
     rows = min(max(_pow2_ceil(sizes[-2]), packing), _SUBLANES)
+    if boundary and packing > 2 and sizes[-2] % (_SUBLANES * packing) == 0:
+        rows = _SUBLANES * packing
     return ((rows, _LANES), *inner)
 
 
@@ -46,10 +54,12 @@ def _padded_slots(sizes: tuple[int, ...], bits: int) -> int:
     return math.prod(sizes[:-2]) * -(-sizes[-2] // rows) * rows * -(-sizes[-1] // lanes) * lanes
 
 
-def _tpu(shape: tuple[int, ...], dtype: str, minor_to_major: tuple[int, ...] | None = None) -> TensorLayout:
+def _tpu(
+    shape: tuple[int, ...], dtype: str, minor_to_major: tuple[int, ...] | None = None, boundary: bool = False
+) -> TensorLayout:
     bits = _tpu_bits(dtype)
     order = minor_to_major or tuple(range(len(shape) - 1, -1, -1))
-    tiles = _tpu_tiles(tuple(shape[d] for d in reversed(order)), bits)
+    tiles = _tpu_tiles(tuple(shape[d] for d in reversed(order)), bits, boundary)
     return tiled(shape, dtype, order, tiles, element_bits=bits if bits < 8 else 0)
 
 
@@ -165,22 +175,25 @@ def _cached(name: str, shape: tuple[int, ...], dtype: str, options: tuple[tuple[
     return _PRESETS[name].make(shape, dtype, **dict(options))
 
 
-def predict(name: str, shape: Sequence[int], dtype: Any) -> TensorLayout:
+def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = False) -> TensorLayout:
     """The layout a compiler will choose, dim order included; ``name`` is ``tpu`` (or a target's name, ``tpu-...``).
 
     Over all pairs (minor, second minor) of dims, minor scanned from the last dim down and the second likewise, the
-    first with the fewest padded bytes wins; the other dims stay in order.
+    first with the fewest padded bytes wins; the other dims stay in order. ``boundary``: the array is an argument or a
+    result of the whole program, where types of 8 and 4 bits get larger tiles if these add no padding.
 
     >>> str(predict("tpu", (1048576, 1), "f32"))
     'f32[1048576,1]{0,1:T(1,128)}'
+    >>> str(predict("tpu", (256, 512), "s8")), str(predict("tpu", (256, 512), "s8", boundary=True))
+    ('s8[256,512]{1,0:T(8,128)(4,1)}', 's8[256,512]{1,0:T(32,128)(4,1)}')
     """
     if name != "tpu" and not name.startswith("tpu-"):
         raise UnsupportedError(f"no predictor for {name!r}", how="only 'tpu' is predicted; use preset(...) elsewhere")
-    return _predict_tpu(tuple(int(n) for n in shape), dtype_name(dtype))
+    return _predict_tpu(tuple(int(n) for n in shape), dtype_name(dtype), boundary)
 
 
 @lru_cache(maxsize=65536)
-def _predict_tpu(shape: tuple[int, ...], dtype: str) -> TensorLayout:
+def _predict_tpu(shape: tuple[int, ...], dtype: str, boundary: bool) -> TensorLayout:
     rank = len(shape)
     if rank < 2 or 0 in shape:
         return _tpu(shape, dtype)
@@ -193,4 +206,4 @@ def _predict_tpu(shape: tuple[int, ...], dtype: str) -> TensorLayout:
 
     minor, second = min(pairs, key=cost)
     rest = [d for d in range(rank - 1, -1, -1) if d not in (minor, second)]
-    return _tpu(shape, dtype, (minor, second, *rest))
+    return _tpu(shape, dtype, (minor, second, *rest), boundary)

@@ -60,6 +60,8 @@ def ruler_scene(layout: IndexMap, *, unit: str = "auto", colour: str = "auto", m
     """The memory of a layout in the order of its bytes; see :func:`tilewright.layout.ruler_svg`."""
     if layout.num_slots > MOST_SLOTS:
         raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
+    if not layout.element_bits:
+        raise UnsupportedError(f"{layout} takes no memory: there is nothing to draw")
     layout._require_injective()
     if not layout.num_slots:
         return Scene(str(layout), "no elements", (), (), "none", "")
