@@ -267,7 +267,9 @@ class _Builder:
         run = core[0].count * self.size
         if not self.aligned or kind != RUN or run not in (16, 32):
             return None
-        along = next((loop for loop in block if loop.target == run and loop.count * run % _LINE == 0), None)
+        along = next((loop for loop in block if loop.target == run), None)
+        if along is None or along.count * run % _LINE or along.count * run < _ROW:
+            return None
         steps = [loop.target for loop in box.loops if loop not in core and loop is not along]
         return None if any(t % _LINE for t in steps) or (box.targets % _LINE).any() else along
 
