@@ -154,3 +154,17 @@ def test_arguments_and_results_are_laid_out_exactly_as_predicted(shared):
             assert str(predict("tpu", layout.shape, layout.dtype)) == text
             seen += 1
     assert seen > 40
+
+
+def test_boundaries_that_a_compiler_laid_out(vectors):
+    """Three hundred random shapes, compiled ahead of time; dim order and tiles are foreseen for every one."""
+    texts = vectors("tpu_boundary_layouts")["texts"]
+    assert len(texts) == 300
+    larger = 0
+    for text in texts:
+        layout = parse(text)
+        assert str(predict("tpu", layout.shape, layout.dtype, boundary=True)) == text
+        inside = predict("tpu", layout.shape, layout.dtype)
+        assert (inside.minor_to_major, inside.size_bytes) == (layout.minor_to_major, layout.size_bytes)
+        larger += inside != layout
+    assert larger == 60
