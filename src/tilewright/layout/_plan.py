@@ -34,7 +34,7 @@ _LINE = 64
 _LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies
 _ROW = 256  # bytes from which a block's row is worth its way through the scratch buffer
 # Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
-_PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 256, 1 << 13)
+_PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 14)
 _ENTRY_BYTES = 1 << 17  # what one entry of the outer table moves at most, so that threads can share
 _MOST_PLACES = 1 << 24
 
