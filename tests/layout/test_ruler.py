@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import any_layouts
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout import lanes, mod_sharded, paged, parse, ruler_svg
+from tilewright.layout import from_cute, from_strides, lanes, mod_sharded, paged, parse, ruler_svg
 from tilewright.layout._ruler import ruler_scene
+from tilewright.layout._scene import make_scene
 from tilewright.layout._terminal import terminal_ruler
 
 
@@ -122,3 +123,15 @@ def test_the_terminal_keeps_to_its_width(layout):
     if layout.injective:
         lines = terminal_ruler(layout, 60).plain.split("\n")
         assert all(len(line) <= 60 for line in lines if "|" in line or "+-" in line)
+
+
+def test_strides_of_numpy_leave_holes():
+    """A map of one axis that is no tiling: the array view shows its elements, the ruler the holes between them."""
+    layout = from_strides((3, 4), (48, 8), "f32")
+    (array,) = make_scene(layout).everything
+    assert array.labels[2] == ("24", "26", "28", "30")
+    assert not array.padding.any()
+    (memory,) = ruler_scene(layout).everything
+    assert memory.labels[0][:4] == ("0,0", "", "0,1", "")
+    assert int(memory.padding.sum()) == layout.num_slots - 12
+    assert "4,(2,3)" in from_cute("(4,(2,3)):(1,(4,8))", "f32").to_svg()
