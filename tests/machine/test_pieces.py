@@ -19,6 +19,7 @@ from tilewright.machine import auc, load_data, load_model, run
 from tilewright.machine._dots import Product, find_products
 from tilewright.machine._matrix import run_product
 from tilewright.machine._movement import compare
+from tilewright.machine._report import _finite
 
 EXAMPLE = ROOT / "examples" / "dlrm.py"
 
@@ -47,11 +48,47 @@ def test_products_are_found_through_nested_functions():
     w = {"a": draw.standard_normal((5, 4), np.float32), "b": draw.standard_normal((4, 2), np.float32)}
     x = draw.standard_normal((3, 5), np.float32)
     found = find_products(jax.grad(loss), w, x)
-    assert found.batched >= 1
+    assert found.left_out >= 1
     assert [p.name for p in found.plain][:2] == ["[3,5] @ [5,4]", "[3,4] @ [4,2]"]
     for product in found.plain:
         expected = product.a.astype(np.float64) @ product.b.astype(np.float64)
         assert np.allclose(product.value, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_loops_and_branches_are_left_out_and_counted():
+    def model(w, x):
+        x, _ = jax.lax.scan(lambda c, layer: (jnp.tanh(c @ layer), None), x, w["stack"])
+        x = jax.lax.fori_loop(0, 3, lambda _, c: c @ w["square"], x)
+        x = jax.lax.cond(x.sum() > 0, lambda v: v @ w["square"], lambda v: v, x)
+        return (x @ w["out"]).sum() + (x.astype(jnp.bfloat16) @ w["out"].astype(jnp.bfloat16)).sum()
+
+    draw = np.random.default_rng(2)
+    w = {"stack": draw.standard_normal((3, 4, 4), np.float32), "square": np.eye(4, dtype=np.float32)}
+    w["out"] = draw.standard_normal((4, 2), np.float32)
+    x = draw.standard_normal((5, 4), np.float32)
+    found = find_products(model, w, x)
+    assert [p.name for p in found.plain] == ["[5,4] @ [4,2]"]
+    assert found.left_out == 4
+    chain = x
+    for layer in w["stack"]:
+        chain = np.tanh(chain @ layer)
+    assert np.allclose(found.plain[0].a, chain, atol=1e-5)
+
+
+def test_values_that_are_no_numbers_are_compared_and_written():
+    def overflow(x):
+        return {"a": jnp.asarray(x) * np.float32(1e38) * 10, "b": jnp.log(-jnp.asarray(x))}
+
+    x = np.linspace(1, 2, 8, dtype=np.float32)
+    assert compare(overflow, jax.jit(overflow), [(x,)])[:2] == (0, 0)
+    with pytest.raises(CheckFailed):
+        compare(overflow, lambda x: {**overflow(x), "a": x}, [(x,)])
+    inf, nan = float("inf"), float("nan")
+    assert _finite({"a": [1.0, nan], "b": (inf, 2), "c": {"d": -inf}}) == {
+        "a": [1.0, None],
+        "b": [None, 2],
+        "c": {"d": None},
+    }
 
 
 def test_a_wrong_value_is_seen():
@@ -95,6 +132,14 @@ def test_a_model_file_is_checked(tmp_path):
             load_model(path)
     with pytest.raises(UsageError, match="no such model file"):
         load_model(tmp_path / "absent.py")
+
+
+def test_features_of_another_name_are_refused(tmp_path):
+    path = tmp_path / "model.py"
+    text = EXAMPLE.read_text().replace('Feature(f"C{i}"', 'Feature(f"c{i}"')
+    path.write_text(text)
+    with pytest.raises(UsageError, match="C1 to C26"):
+        run(path, steps=1)
 
 
 FEATURES = [Feature(f"C{i}", Table(f"t{i}", 50, 8)) for i in range(1, 27)]

@@ -73,9 +73,10 @@ def _results(run: RunReport) -> list[tuple[str, str]]:
         for name, done in movement.optimized.items()
     ]
     where = "held out" if run.data.held_out else "the training rows"
-    equal = "equal to the closed forms" if run.counts_equal else "DIFFERENT from the closed forms"
-    values = "equal to XLA's within rounding" if run.values_equal else "DIFFERENT from XLA's"
+    equal = "DIFFERENT from the closed forms" if run.counts_equal is False else "equal to the closed forms"
+    values = "DIFFERENT from XLA's" if run.values_equal is False else "equal to XLA's within rounding"
     instructions = sum(product.counts.instructions for product in run.matrix)
+    counted = f"{count_text(instructions)} mm instructions; counts {equal}, values {values}"
     return [
         ("model", f"{len(plan.tables)} tables in {len(plan.stacks)} {'stack' if len(plan.stacks) == 1 else 'stacks'}"),
         ("data", f"{count_text(len(run.data.train))} rows ({run.data.source})"),
@@ -88,5 +89,5 @@ def _results(run: RunReport) -> list[tuple[str, str]]:
         ),
         ("train", f"loss of the last step {run.losses[-1]:.4f}"),
         ("evaluate again", f"loss {run.loss_after:.4f}, AUC {run.auc_after:.4f}"),
-        ("matrix unit", f"{count_text(instructions)} mm instructions; counts {equal}, values {values}"),
+        ("matrix unit", counted if run.matrix else "no plain float32 product in the step"),
     ]

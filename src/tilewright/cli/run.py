@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli._io import emit_json, remark
+from tilewright.errors import CheckFailed
 
 __all__ = ["add_to"]
 
@@ -37,6 +38,8 @@ def _run(
     else:
         print_summary(report)
     remark(f"wrote {', '.join(str(path) for path in written)}")
+    if report.failures:
+        raise CheckFailed("; ".join(report.failures), where=model)
 
 
 def add_to(app: typer.Typer) -> None:

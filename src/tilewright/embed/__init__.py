@@ -5,7 +5,7 @@ The host side needs no jax; the device side (``init``, ``lookup``, ``update`` an
 
 from typing import TYPE_CHECKING, Any
 
-from tilewright.embed._clicks import CRITEO_CARDINALITIES, Clicks, scale_vocabs
+from tilewright.embed._clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs
 from tilewright.embed._criteo import read_criteo
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import COO
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tilewright.embed._step import lookup, update
 
 __all__ = [
+    "CATEGORICAL",
     "COO",
     "CRITEO_CARDINALITIES",
     "SGD",

@@ -1,8 +1,8 @@
 """The matrix products of a JAX function, with their operands: what the matrix unit is given to do.
 
-The function is traced to a jaxpr, which is evaluated equation by equation; nested jaxprs (jit, custom derivatives) are
-entered. Only plain products of two matrices are taken; batched ones (the pairwise dots of a recommender) are counted
-and left to others.
+The function is traced to a jaxpr, which is evaluated equation by equation; calls (jit, custom derivatives, remat) are
+entered. Only plain float32 products of two matrices are taken; batched ones (the pairwise dots of a recommender), other
+types and those inside loops and branches are counted and left to others.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Product:
 
 @dataclass(frozen=True)
 class Products:
-    """The plain products in program order, and how many batched ones were passed over."""
+    """The plain products in program order, and how many others (batched, in loops) were passed over."""
 
     plain: tuple[Product, ...]
-    batched: int
+    left_out: int
 
 
 class _Evaluator:
     def __init__(self) -> None:
         self.found: list[tuple[Any, Any, Any]] = []
-        self.batched = 0
+        self.left_out = 0
 
     def run(self, jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
         """Evaluate a jaxpr as jax.core.eval_jaxpr would, noting every dot_general."""
@@ -59,6 +59,7 @@ class _Evaluator:
         inner = _inner(equation)
         if inner is not None:
             return self.run(*_open(inner), inputs)
+        self.left_out += sum(map(_dots_in, _jaxprs(equation)))
         found = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
         results = list(found) if equation.primitive.multiple_results else [found]
         if equation.primitive.name == "dot_general":
@@ -68,14 +69,39 @@ class _Evaluator:
     def note(self, equation: Any, inputs: list[Any], value: Any) -> None:
         (a_axes, b_axes), (a_batch, _) = equation.params["dimension_numbers"]
         a, b = inputs
-        if a_batch or a.ndim != 2 or b.ndim != 2 or len(a_axes) != 1:
-            self.batched += 1
+        plain = not a_batch and a.ndim == b.ndim == 2 and len(a_axes) == 1
+        if not plain or {str(x.dtype) for x in (a, b, value)} != {"float32"}:
+            self.left_out += 1
             return
         self.found.append((a.T if a_axes[0] == 0 else a, b.T if b_axes[0] == 1 else b, value))
 
 
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
+_CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+
+
+def _jaxprs(equation: Any) -> list[Any]:
+    """Whatever an equation carries inside: the bodies of loops and branches."""
+    found = []
+    for value in equation.params.values():
+        for each in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(_open(each)[0], "eqns"):
+                found.append(_open(each)[0])
+    return found
+
+
+def _dots_in(jaxpr: Any) -> int:
+    """Products a jaxpr writes down, however often they run."""
+    count = 0
+    for equation in jaxpr.eqns:
+        count += int(equation.primitive.name == "dot_general") + sum(map(_dots_in, _jaxprs(equation)))
+    return count
+
+
 def _inner(equation: Any) -> Any:
-    """The closed jaxpr of a call-like equation, or None."""
+    """The closed jaxpr of a call (not of a loop, whose body runs many times, nor of a branch), or None."""
+    if equation.primitive.name not in (*_CALLS, *_CUSTOM):
+        return None
     for key in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         inner = equation.params.get(key)
         if inner is not None and len(_open(inner)[0].invars) == len(equation.invars):
@@ -98,7 +124,7 @@ def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
         return evaluator.found
 
     taken = jax.jit(tapped)(*jax.tree_util.tree_leaves(arguments))
-    return Products(tuple(_product(*map(np.asarray, parts)) for parts in taken), evaluator.batched)
+    return Products(tuple(_product(*map(np.asarray, parts)) for parts in taken), evaluator.left_out)
 
 
 def _product(a: Any, b: Any, value: Any) -> Product:

@@ -1,9 +1,11 @@
 """A model file: what `run` expects to find in it.
 
-features(scale) -> [Feature, ...]                      the embedding tables, vocabularies scaled
-init(key) -> params                                    dense parameters, any pytree
-loss(params, numeric, vectors, labels) -> (loss, logits)   pure JAX: numeric f32[B, 13], vectors {feature: f32[B, D]}
-optimizer() -> optax.GradientTransformation            how the dense parameters learn
+==============================================================  ======================================================
+``features(scale) -> [Feature, ...]``                           C1 to C26, their tables scaled
+``init(key) -> params``                                         dense parameters, any pytree
+``loss(params, numeric, vectors, labels) -> (loss, logits)``    pure JAX: numeric f32[B, 13], vectors {"C1": f32[B, D]}
+``optimizer() -> optax.GradientTransformation``                 how the dense parameters learn
+==============================================================  ======================================================
 """
 
 from __future__ import annotations

@@ -91,9 +91,8 @@ def compare(
         pairs = [jax.tree_util.tree_flatten_with_path(f(*arguments))[0] for f in (straight, rewritten)]
         outputs = len(pairs[0])
         for (path, expected), (_, found) in zip(*pairs, strict=True):
-            one, other = np.asarray(expected, np.float64), np.asarray(found, np.float64)
-            difference = float(np.abs(one - other).max(initial=0.0))
-            share = difference / max(float(np.abs(one).max(initial=0.0)), 1e-30)
+            difference, size = _difference(np.asarray(expected, np.float64), np.asarray(found, np.float64))
+            share = difference / max(size, 1e-30)
             if not share <= ALLOWED:
                 place = f"input {number}, output {jax.tree_util.keystr(path)}"
                 raise CheckFailed(
@@ -101,3 +100,12 @@ def compare(
                 )
             worst, largest = max(worst, share), max(largest, difference)
     return worst, largest, outputs
+
+
+def _difference(one: Any, other: Any) -> tuple[float, float]:
+    """(largest difference, largest finite value); infinite where one is finite and the other is not. NaN equals NaN."""
+    apart = ~((one == other) | (np.isnan(one) & np.isnan(other)))
+    size = float(np.abs(one[np.isfinite(one)]).max(initial=0.0))
+    if not np.isfinite(one[apart]).all() or not np.isfinite(other[apart]).all():
+        return float("inf"), size
+    return float(np.abs(one[apart] - other[apart]).max(initial=0.0)), size

@@ -102,7 +102,8 @@ def _near(source: str) -> str | None:
 
 def _summary(run: RunReport) -> list[Html]:
     moved = run.movement.optimized["vector8x128"]
-    equal = run.counts_equal and run.values_equal
+    equal = bool(run.counts_equal and run.values_equal)
+    unit = "equal" if equal else "differs" if run.matrix else "not used"
     figures = [
         Card("AUC", f"{run.auc_after:.4f}", f"{run.auc_before:.4f} before training", _tone(_improved(run))),
         Card("loss", f"{run.loss_after:.4f}", f"{run.loss_before:.4f} before", _tone(run.loss_after < run.loss_before)),
@@ -114,10 +115,10 @@ def _summary(run: RunReport) -> list[Html]:
             "good",
         ),
         Card("difference", f"{run.proof.max_difference:.1e}", "rewritten against original, largest"),
-        Card("matrix unit", "equal" if equal else "differs", _products_note(run), _tone(equal)),
+        Card("matrix unit", unit, _products_note(run), _tone(equal) if run.matrix else "plain"),
     ]
     drawings = side_by_side(_moved_chart(run, width=460), _loss_chart(run, width=460, height=190))
-    return [cards(figures), drawings]
+    return [*(note(each, tone="bad") for each in run.failures), cards(figures), drawings]
 
 
 def _products_note(run: RunReport) -> str:
@@ -249,7 +250,7 @@ def _matrix(run: RunReport) -> list[Html]:
         paragraph(
             f"The {len(run.matrix)} plain matrix products of one step, {count_text(total)} multiply-adds, run "
             f"instruction by instruction. One element of B on the bus serves {ratio_text(saved)} multiply-adds. "
-            f"{run.batched_products} batched products (the pairwise dots) are left to other units."
+            f"{run.products_left_out} others (batched ones, such as the pairwise dots) are left to other units."
         ),
         table(_PRODUCTS, rows),
         note(

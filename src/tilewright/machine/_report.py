@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class RunReport:
     after: Judgement
     losses: tuple[float, ...]
     matrix: tuple[MatrixRun, ...]
-    batched_products: int
+    products_left_out: int
     stages: dict[str, float]
     recorder: Recorder
     peak_rss_bytes: int
@@ -75,17 +76,33 @@ class RunReport:
         return self.after.auc
 
     @property
-    def counts_equal(self) -> bool:
-        """Whether the matrix unit's counters equal the closed forms for every product."""
-        return all(product.counts_equal for product in self.matrix)
+    def counts_equal(self) -> bool | None:
+        """Whether the matrix unit's counters equal the closed forms for every product; None where there is none."""
+        return all(product.counts_equal for product in self.matrix) if self.matrix else None
 
     @property
-    def values_equal(self) -> bool:
-        """Whether the matrix unit's values equal XLA's within the rounding of float32."""
-        return all(product.values_equal for product in self.matrix)
+    def values_equal(self) -> bool | None:
+        """Whether the matrix unit's values equal XLA's within the rounding of float32; None where there is none."""
+        return all(product.values_equal for product in self.matrix) if self.matrix else None
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What the run found to be wrong, in sentences; empty when all agrees."""
+        found = []
+        if self.counts_equal is False:
+            found.append("the matrix unit's counts differ from the closed forms")
+        if self.values_equal is False:
+            found.append("the matrix unit's values differ from XLA's by more than rounding")
+        if not math.isfinite(self.loss_after):
+            found.append(f"training diverged: the loss is {self.loss_after}")
+        return tuple(found)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values with a ``schema_version``; NaN (an AUC of one class) becomes None."""
+        """Plain values with a ``schema_version``; what is not finite (a loss that diverged) becomes None."""
+        plain: dict[str, Any] = _finite(self._plain())
+        return plain
+
+    def _plain(self) -> dict[str, Any]:
         return {
             "schema_version": 1,
             "kind": "run",
@@ -96,7 +113,7 @@ class RunReport:
                 "evaluation_rows": len(self.data.evaluate),
                 "held_out": self.data.held_out,
             },
-            **{key: _number(getattr(self, key)) for key in _FIGURES},
+            **{key: getattr(self, key) for key in _FIGURES},
             "losses": list(self.losses),
             "rewrites": {name: [_verdict(v) for v in done.rewrites] for name, done in self.movement.optimized.items()},
             "refusals": {name: [_verdict(v) for v in done.refusals] for name, done in self.movement.optimized.items()},
@@ -109,7 +126,7 @@ class RunReport:
             "counts_equal": self.counts_equal,
             "values_equal": self.values_equal,
             "products": [_product(product) for product in self.matrix],
-            "batched_products_left_out": self.batched_products,
+            "products_left_out": self.products_left_out,
             "plan": self.plan.to_json(),
             "stages": self.stages,
             "peak_rss_bytes": self.peak_rss_bytes,
@@ -147,8 +164,13 @@ def make_folder(folder: str | Path) -> Path:
 _FIGURES = ("loss_before", "loss_after", "auc_before", "auc_after")
 
 
-def _number(value: float) -> float | None:
-    return value if value == value else None
+def _finite(value: Any) -> Any:
+    """The same plain value with None for every number that JSON cannot write."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

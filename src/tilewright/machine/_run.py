@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from tilewright.embed import Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
+from tilewright.embed import CATEGORICAL, Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine._data import RunData, load_data
@@ -85,7 +85,7 @@ def run(
         matrix = _matrix(job, products)
     return RunReport(
         *(job.model.name, chip.name, chips, batch, steps, rows, planned, movement, proof, before, after),
-        *(trained.losses, matrix, products.batched, stages.seconds, stages.recorder, _peak_bytes()),
+        *(trained.losses, matrix, products.left_out, stages.seconds, stages.recorder, _peak_bytes()),
     )
 
 
@@ -116,6 +116,9 @@ def _prepare(
         raise UsageError(what, how=f"use a multiple of {topology.sparsecores}, such as --batch {near}")
     loaded = load_model(model)
     features = tuple(loaded.features(scale))
+    if {feature.name for feature in features} != set(CATEGORICAL):
+        how = "a model's features are the 26 categorical columns C1 to C26 of the log"
+        raise UsageError(f"features called {', '.join(f.name for f in features[:5])} ...", where=loaded.name, how=how)
     return _Job(loaded, chip, features, stack(features, topology, batch_size=batch), steps, batch, stages)
 
 
