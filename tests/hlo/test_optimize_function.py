@@ -116,6 +116,26 @@ def test_a_program_that_cannot_be_rewritten_still_runs(data, monkeypatch):
     )
 
 
+def test_a_fault_inside_never_breaks_the_users_function(data, monkeypatch):
+    """optimize says it as an UnsupportedError; a function falls back to the original, with the reason."""
+
+    def stumble(*args):
+        raise ValueError("unexpected buffer size")
+
+    monkeypatch.setattr("tilewright.hlo._optimize.write_functions", stumble)
+    with pytest.raises(UnsupportedError, match="failed with ValueError: unexpected buffer size"):
+        optimize(from_jax(network, *data), "vector8x128")
+    fast = tilewright.optimize(network, target="vector8x128")
+    close(fast(*data), network(*data))
+    assert "ValueError: unexpected buffer size" in fast.fallback(*data)
+
+    monkeypatch.undo()
+    monkeypatch.setattr("tilewright.hlo._function.with_module", stumble)
+    fast = tilewright.optimize(network, target="vector8x128")
+    close(fast(*data), network(*data))
+    assert fast.fallback(*data) == "it cannot be rewritten (ValueError: unexpected buffer size)"
+
+
 def test_targets_without_whole_programs_are_refused_at_once():
     with pytest.raises(UnsupportedError, match="rule"):
         tilewright.optimize(network, target="bm1684x")

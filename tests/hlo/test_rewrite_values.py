@@ -54,17 +54,20 @@ def test_reductions_of_reshapes(pair, data):
 @settings(deadline=None, max_examples=100)
 @given(reshapes(), st.data())
 def test_trees_over_reshaped_and_broadcast_leaves(pair, data):
-    """reshape(f(reshape(x), broadcast(y), constant)): unsorted and expanding broadcasts, comparisons and selects."""
+    """reshape(f(reshape(x), broadcast(y), constants)): unsorted and expanding broadcasts, comparisons, selects."""
     source, target = pair
     dims = data.draw(st.lists(st.sampled_from(range(len(target))), unique=True)) if target else []
     operand = tuple(data.draw(st.sampled_from([1, target[d]])) for d in dims)
     big, flat = tensor(target), tensor(source)
+    bits = np.random.default_rng(8).integers(0, 2, target)
     body = f"""
     %a = stablehlo.reshape %x : ({flat}) -> {big}
+    %mask = stablehlo.constant dense<{str(bits.astype(bool).tolist()).lower()}> : {tensor(target, "i1")}
     %b = stablehlo.broadcast_in_dim %y, dims = {dims} : ({tensor(operand)}) -> {big}
     %k = stablehlo.constant dense<0.5> : {big}
     %bk = stablehlo.multiply %b, %k : {big}
-    %p = stablehlo.compare GT, %a, %bk : ({big}, {big}) -> {tensor(target, "i1")}
+    %g = stablehlo.compare GT, %a, %bk : ({big}, {big}) -> {tensor(target, "i1")}
+    %p = stablehlo.xor %g, %mask : {tensor(target, "i1")}
     %m = stablehlo.multiply %a, %b : {big}
     %s = stablehlo.select %p, %m, %a : {tensor(target, "i1")}, {big}
     %r = stablehlo.reshape %s : ({big}) -> {flat}"""

@@ -127,13 +127,17 @@ class _FlatProgram:
         if reason := _unfit(exported):
             return reason
         try:
-            self.optimized = optimize(read_stablehlo(exported.mlir_module()), *self.options)
+            optimized = optimize(read_stablehlo(exported.mlir_module()), *self.options)
+            rewritten = with_module(exported, optimized.text).call if optimized.rewrites else None
         except TilewrightError as error:
             return f"it cannot be rewritten ({error})"
-        if not self.optimized.rewrites:
+        except Exception as error:  # a fault of ours or of the bindings must never break the user's function
+            return f"it cannot be rewritten ({type(error).__name__}: {error})"
+        self.optimized = optimized
+        if rewritten is None:
             return f"no region of it gains on {self.options[0].name}"
         self.outputs = exported.out_avals
-        self.call = self._differentiable(with_module(exported, self.optimized.text).call)
+        self.call = self._differentiable(rewritten)
         return ""
 
     def _differentiable(self, call: Callable[..., Any]) -> Callable[..., Any]:

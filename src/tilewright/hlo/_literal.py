@@ -66,8 +66,5 @@ class Literal:
         """The attribute of a constant that is not a splat, its elements in row-major order in ``shape``."""
         array = self.array()
         assert array is not None
-        array = np.ascontiguousarray(array.reshape(shape))
-        if array.dtype == np.bool_:
-            packed = np.packbits(array, axis=None, bitorder="little")
-            return ir.DenseElementsAttr.get(packed, type=tensor_type.element_type, shape=list(shape))
+        array = np.ascontiguousarray(array.reshape(shape))  # booleans too are one byte each to the bindings
         return ir.DenseElementsAttr.get(array, type=tensor_type.element_type, shape=list(shape))

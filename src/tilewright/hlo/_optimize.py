@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from typing import Any
 
-from tilewright.errors import UnsupportedError
+from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo._cost import place
 from tilewright.hlo._emit import write_functions
 from tilewright.hlo._gate import Verdict, gate
@@ -100,7 +100,8 @@ def optimize(program: Program, target: str | Target, allow_reassociation: bool =
 
     ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums and products taken apart).
     The program is never changed; a result without accepted regions has the very same text. Raises UnsupportedError for
-    HLO text, whose layouts have been assigned already, and for a target without a layout rule for whole programs.
+    HLO text, whose layouts have been assigned already, for a target without a layout rule for whole programs, and
+    where the IR bindings fail on a construct of the program.
 
     >>> import jax, jax.numpy as jnp
     >>> from tilewright.hlo import from_jax
@@ -116,6 +117,16 @@ def optimize(program: Program, target: str | Target, allow_reassociation: bool =
             "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
         )
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
+    try:
+        return _rewrite(program, chip, allow_reassociation)
+    except TilewrightError:
+        raise
+    except Exception as error:  # the bindings' own, mostly: nothing was changed, and the program runs as it is
+        what = f"rewriting this program failed with {type(error).__name__}: {str(error) or 'no message'}"
+        raise UnsupportedError(what.replace("\n", " "), how="use the program as it is, and report this") from error
+
+
+def _rewrite(program: Program, chip: Target, allow_reassociation: bool) -> Optimized:
     module = parse_module(program.text)
     Inline().apply_module(module)
     bodies = read_functions(module)
