@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -168,3 +169,13 @@ def test_boundaries_that_a_compiler_laid_out(vectors):
         assert (inside.minor_to_major, inside.size_bytes) == (layout.minor_to_major, layout.size_bytes)
         larger += inside != layout
     assert larger == 60
+
+
+@given(st.lists(st.integers(1, 300), min_size=2, max_size=4), st.sampled_from(["f32", "bf16", "s8", "s4"]))
+def test_no_order_of_the_dims_pads_less_than_the_predicted_one(shape, dtype):
+    guess = predict("tpu", shape, dtype)
+    for order in itertools.permutations(range(len(shape))):
+        turned = preset("tpu", [shape[d] for d in order], dtype)
+        assert guess.size_bytes <= turned.size_bytes
+    again = preset("tpu", [shape[d] for d in reversed(guess.minor_to_major)], dtype)
+    assert (again.size_bytes, again.tiles) == (guess.size_bytes, guess.tiles)

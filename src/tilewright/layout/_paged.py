@@ -99,8 +99,8 @@ def paged(
         if p % unit:
             raise UsageError(f"the line size {unit} does not divide the page size {p} of dim {d}")
     origin = () if start is None else tuple(int(n) for n in start)
-    if origin and len(origin) != rank:
-        raise UsageError(f"start={origin} needs {rank} values, one per dim")
+    if start is not None and (len(origin) != rank or any(n < 0 for n in origin)):
+        raise UsageError(f"start={origin} needs {rank} values from 0 up, one per dim")
     return _make(name, bits, dims, pages, lines, fastest_first, origin)
 
 
