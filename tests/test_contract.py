@@ -37,7 +37,7 @@ def test_layout():
     assert layout.lanes((1, 2, 3, 4), "f16", "bm1684x").axes == ("npu", "offset")
     assert layout.paged((4, 4), "s8").axes == ("page", "offset")
     assert layout.mod_sharded(8, 8, 2).axes == ("shard", "row", "column")
-    has(layout, "preset", "predict")
+    has(layout, "preset", "predict", "compare_svg", "ruler_svg", "plan_svg")
 
 
 def test_hlo():
