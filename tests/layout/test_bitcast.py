@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.layout.strategies import tile_levels, tiled_layouts
-from tilewright.errors import UsageError
+from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout import is_bitcast, mod_sharded, paged, parse, relayout, tiled
 
 
@@ -108,6 +108,15 @@ def test_relayout_moves_the_data():
     assert np.array_equal(b.unpack(move.apply(a.pack(values))), values.T.reshape(5, 12))
     same = relayout(a, a)
     assert (same.bitcast, same.bytes_read, same.reason) == (True, 0, "")
+
+
+def test_large_maps_without_digits_are_decided_or_refused_quickly():
+    large = parse("f32[1000003,1000003]{1,0:T(*,4)}")
+    assert large.digits is None
+    assert is_bitcast(large, parse("f32[1000003,1000003]{1,0:T(*,4)}"))
+    assert not is_bitcast(large, large, (1, 0))
+    with pytest.raises(UnsupportedError, match="cannot decide"):
+        is_bitcast(large, parse("f32[1,1000003,1000003]{2,1,0:T(*,4)}"))
 
 
 def test_not_a_reshape():
