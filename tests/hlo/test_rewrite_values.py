@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
+from fractions import Fraction
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tilewright
 from tests.hlo.stablehlo_values import big_reshapes, module, reduce_line, rewritten, tensor, values
 from tests.hlo.test_dims import reshapes
 
@@ -96,6 +101,38 @@ def test_reassociation_can_be_forbidden(monoid, dtype, when_exact):
     bound = rewritten(text, "reduce-of-reshape{reassociate=false},dead-code")
     assert big_reshapes(free, 6 * 8 * 12) == 0
     assert (big_reshapes(bound, 6 * 8 * 12) == 0) == when_exact
+
+
+@pytest.mark.parametrize(("dtype", "stages"), [("f64", "f64"), ("f32", "f32"), ("bf16", "f32"), ("f16", "f32")])
+@pytest.mark.parametrize("monoid", ["add", "multiply"])
+def test_only_narrow_floats_are_accumulated_in_f32(monoid, dtype, stages):
+    text = rewritten(group_sum(dtype, monoid))
+    accumulated = re.findall(rf"applies stablehlo.{monoid} .*-> tensor<[\dx]*x(\w+)>", text)
+    assert accumulated == [stages, stages]
+    assert ("stablehlo.convert" in text) == (stages != dtype)
+
+
+def test_sums_and_products_of_doubles_keep_their_accuracy():
+    """Against exact sums and products (rationals)."""
+    x = np.random.default_rng(7).normal(size=(6, 8, 12)) + 2
+    with jax.enable_x64(True):
+        for fold, exact in ((jnp.sum, sum), (jnp.prod, math.prod)):
+            fast = tilewright.optimize(lambda x, f=fold: f(x.reshape(6, 8, 3, 4), (1, 3)), target="vector8x128")
+            groups = x.reshape(6, 8, 3, 4).transpose(0, 2, 1, 3).reshape(6, 3, 32)
+            wanted = [[float(exact(map(Fraction, group))) for group in row] for row in groups.tolist()]
+            assert fast.fallback(x) == ""
+            np.testing.assert_allclose(fast(x), wanted, rtol=1e-14)
+
+
+def test_the_neighbour_of_an_integer_identity_is_no_identity():
+    """In floating point 2**63 - 2 and 2**63 - 1 are the same number."""
+    for init, last in ((2**63 - 1, 2**63 - 1), (2**63 - 2, 2**63 - 2)):
+        body = f"%init = stablehlo.constant dense<{init}> : tensor<i64>\n" + reduce_line(
+            "z", "x", "tensor<1x3xi64>", "init", "minimum", [0], "tensor<3xi64>"
+        )
+        text = module({"x": "tensor<1x3xi64>"}, body, {"z": "tensor<3xi64>"})
+        given = np.array([[2**63 - 1, 0, 2**63 - 1]])
+        assert values(rewritten(text), given)[0].tolist() == [last, 0, last]
 
 
 def test_multiplication_of_complex_numbers_has_no_identity_to_start_from():

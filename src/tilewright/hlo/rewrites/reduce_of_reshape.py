@@ -51,7 +51,7 @@ def _in_two_stages(op: Operation, make: Maker) -> Value | None:
     monoid, dtype = op.attributes["monoid"], source.dtype
     if not plan.second:
         return make.reshape(make.reduce(source, init, plan.first, monoid), plan.final)
-    wide = "f32" if monoid in ("add", "multiply") and NARROW.match(dtype) else dtype
+    wide = "f32" if monoid in ("add", "multiply") and dtype in NARROW else dtype
     first_init, second_init = _inits(init, monoid, wide, make)
     small = make.reduce(make.convert(source, wide), first_init, plan.first, monoid)
     reduced = make.reduce(make.reshape(small, plan.middle), second_init, plan.second, monoid)
