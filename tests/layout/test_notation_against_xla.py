@@ -26,6 +26,7 @@ EXAMPLES = {
     "SC(..) with a dim or a cut point that is not there, twice or out of order": "f32[3,5]{1,0:SC(5:1)}",
     "a minus sign, as in -0": "f32[-0]",
     "an array of more than 2**63 - 1 bytes": "f64[9223372036854775807]",
+    "a number above 2**63 - 1 (XLA wraps it around)": "f32[3,5]{1,0:T(9223372036854775808,2)}",
     "shapes nested more than 64 deep": "(" * 66 + ")" * 66,
     "a tile dim below 0": "f32[3,5]{1,0:T(2,-2)}",
     "L(n) below 1": "f32[3]{0:L(0)}",

@@ -96,6 +96,10 @@ class Texts:
         self.random = random.Random(seed)
 
     def number(self):
+        if self.random.random() < 0.005:
+            return self.random.choice(
+                ("2147483648", "9223372036854775807", "9223372036854775808", "1" + "0" * 30, "007")
+            )
         return str(self.random.choice((1, 2, 3, 5, 8, 16, 128, 1024, 100000)))
 
     def list_of(self, item, least, most):
@@ -202,6 +206,12 @@ def _tails(text):
             yield dtype, dims, [int(d) for d in order], found
 
 
+def _wrapped(text):
+    """A number as XLA's lexer reads it: one that needs the 64th bit comes out negative."""
+    value = int(text)
+    return value - 2**64 if 2**63 <= value < 2**64 else value
+
+
 def _width(dtype):
     return _NARROW.get(dtype) or int(re.match(r"[a-z]+(\d+)", dtype).group(1))
 
@@ -263,15 +273,16 @@ NONSENSE = {
         for dtype, dims in re.findall(r"([a-z0-9]+)\[([0-9,<=?]*)\]", squeezed(t))
         if dtype in TYPES
     ),
+    "a number above 2**63 - 1 (XLA wraps it around)": lambda t: any(int(n) >= 2**63 for n in re.findall(r"\d+", t)),
     "shapes nested more than 64 deep": lambda t: squeezed(t).count("(") > 64,
 }
 """XLA's parser accepts these; ours refuses them. Documented in docs/layout_grammar.md in these words."""
 
 FATAL = {
     "a tile dim below 0": lambda t: any(
-        d not in ("*", "") and int(d) < 0 for *_, f in _tails(t) for tile in _tiles(f) for d in tile
+        d not in ("*", "") and -(2**63) < _wrapped(d) < 0 for *_, f in _tails(t) for tile in _tiles(f) for d in tile
     ),
-    "L(n) below 1": lambda t: any(f["L"] and int(f["L"]) < 1 for *_, f in _tails(t)),
+    "L(n) below 1": lambda t: any(f["L"] and _wrapped(f["L"]) < 1 for *_, f in _tails(t)),
     "token or opaque with dims or a layout": lambda t: bool(
         re.search(r"\b(?:token|opaque)\[(?:[^\]]+\]|\]\{[:\d-])", squeezed(t))
     ),
