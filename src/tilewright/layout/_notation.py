@@ -110,6 +110,9 @@ def _buffer(cursor: Cursor, depth: int) -> ArrayText:
 
 
 def _shape(cursor: Cursor, depth: int = 0) -> ShapeText:
+    if quick := _fast(cursor.text, cursor.at):
+        cursor.at = quick[1]
+        return quick[0]
     if depth > _MOST_NESTED:
         raise cursor.fail(f"shapes nested more than {_MOST_NESTED} deep")
     if cursor.take("("):
@@ -316,7 +319,5 @@ def _fast(text: str, start: int) -> tuple[ArrayText, int] | None:
 
 def read_shape(text: str, start: int = 0) -> tuple[ShapeText, int]:
     """Read one shape beginning at ``start``; returns it and the offset behind it. Raises :class:`ParseError`."""
-    if quick := _fast(text, start):
-        return quick
     cursor = Cursor(text, start)
     return _shape(cursor), cursor.at
