@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tests.hlo.norms import struct
-from tilewright.errors import UsageError
+from tests.hlo.stablehlo_values import module, values
+from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, verify
+from tilewright.hlo._mlir_reader import read_stablehlo
 
 
 def test_a_wrong_program_is_found():
@@ -33,6 +35,56 @@ def test_a_result_that_is_not_a_number_on_one_side_is_found():
     proof = verify(from_jax(lambda x: x, x), from_jax(lambda x: x / jnp.where(x > 0, 1.0, 0.0), x))
     assert not proof.ok
     assert proof.max_difference == float("inf")
+
+
+def far_off(x):
+    return (x * x / 1e30).sum(1)
+
+
+def test_an_original_that_overflows_excuses_nothing():
+    x, big = struct(4, 8), [np.full((4, 8), 1e30, np.float32)]
+    original, wrong = from_jax(far_off, x), from_jax(lambda x: (x * 0 + 7).sum(1), x)
+    proof = verify(original, wrong, big)
+    assert not proof.ok
+    assert proof.error_before == float("inf")
+    assert proof.reason.startswith("output 0: 4 of 4 elements that differ are wrong: original inf")
+    assert "result 56, float64 reference 8e+30" in proof.reason
+    assert verify(original, original, big).ok
+    assert verify(original, from_jax(lambda x: (x / 1e30 * x).sum(1), x), big).ok
+
+
+def test_an_overflow_does_not_hide_what_stands_beside_it():
+    x, given = struct(2), [np.array([1e30, 2.0], np.float32)]
+    proof = verify(from_jax(lambda x: x * x, x), from_jax(lambda x: x * x + jnp.array([0.0, 1.0]), x), given)
+    assert not proof.ok
+    assert "1 of 1 elements that differ are wrong: original 4, result 5" in proof.reason
+
+
+def test_a_better_program_is_accepted_and_an_equally_bad_one_is_not():
+    """Cancellation: the original is far off, which proves only a result that is right."""
+    shapes, given = (struct(8), struct()), [np.full(8, 3.0, np.float32), np.float32(1e8)]
+    original = from_jax(lambda x, big: (x + big) - big, *shapes)
+    right = from_jax(lambda x, big: x + 0 * big, *shapes)
+    wrong = from_jax(lambda x, big: -2 * x / 3 + 0 * big, *shapes)
+    assert verify(original, right, given).ok
+    proof = verify(original, wrong, given)
+    assert not proof.ok
+    assert proof.error_after < 2 * proof.error_before
+
+
+def test_doubles_and_wide_integers_are_compared_as_they_are():
+    text = (
+        "module {{func.func public @main(%x: tensor<3x{0}>) -> tensor<3x{0}> {{\n{1}\nreturn %y : tensor<3x{0}> }} }}"
+    )
+    add = "%c = stablehlo.constant dense<{1}> : tensor<3x{0}>\n%y = stablehlo.add %x, %c : tensor<3x{0}>"
+    programs = {
+        (kind, by): read_stablehlo(text.format(kind, add.format(kind, by)))
+        for kind, by in [("f64", "1.0"), ("f64", "1.000001"), ("i64", "0"), ("i64", "1"), ("i4", "0"), ("i4", "1")]
+    }
+    for kind, same, other in (("f64", "1.0", "1.000001"), ("i64", "0", "1"), ("i4", "0", "1")):
+        given = [np.full(3, 2**62)] if kind == "i64" else None
+        assert verify(programs[kind, same], programs[kind, same], given).ok
+        assert not verify(programs[kind, same], programs[kind, other], given).ok
 
 
 def test_where_numpy_stops_xla_in_float64_goes_on():
@@ -71,3 +123,38 @@ def test_the_reference_evaluates_what_users_write():
     proof = verify(program, program, [x, n])
     assert proof.reference == "numpy"
     assert proof.error_before < 1e-6
+
+
+def by_xla(text, *arrays):
+    program = read_stablehlo(text)
+    proof = verify(program, program, arrays)
+    assert proof.reference == "numpy"
+    return proof
+
+
+@pytest.mark.parametrize("kind", ["i8", "ui8", "i16", "i32", "ui32", "i64", "ui64"])
+def test_the_reference_saturates_as_xla_does(kind):
+    x = np.array([np.nan, np.inf, -np.inf, 1e20, -1e20, 2.7, -2.7, 300, -1], np.float32)
+    line = f"%y = stablehlo.convert %x : (tensor<9xf32>) -> tensor<9x{kind}>"
+    assert by_xla(module({"x": "tensor<9xf32>"}, line, {"y": f"tensor<9x{kind}>"}), x).error_before == 0
+
+
+@pytest.mark.parametrize("name", ["power", "remainder", "divide"])
+def test_the_reference_knows_the_corners_of_integers(name):
+    """Negative exponents, remainders and quotients by zero, the lowest integer by -1."""
+    a, b = np.array(np.meshgrid([-(2**31), -3, -2, -1, 0, 1, 2, 3], [-3, -2, -1, 0, 1, 2, 3]), np.int32).reshape(2, -1)
+    line = f"%y = stablehlo.{name} %a, %b : tensor<56xi32>"
+    text = module({"a": "tensor<56xi32>", "b": "tensor<56xi32>"}, line, {"y": "tensor<56xi32>"})
+    assert by_xla(text, a, b).error_before == 0
+
+
+def test_the_reference_reads_complex_constants_with_infinities():
+    line = "%y = stablehlo.constant dense<(0x7F800000,-1.5)> : tensor<2xcomplex<f32>>"
+    assert values(module({}, line, {"y": "tensor<2xcomplex<f32>>"}))[0].tolist() == [complex(np.inf, -1.5)] * 2
+
+
+def test_what_numpy_cannot_do_is_unsupported():
+    """An operation on no elements that numpy's vectorize refuses."""
+    line = "%y = chlo.erf %x : tensor<0xf32> -> tensor<0xf32>"
+    with pytest.raises(UnsupportedError, match=r"cannot evaluate this chlo\.erf"):
+        values(module({"x": "tensor<0xf32>"}, line, {"y": "tensor<0xf32>"}), np.zeros(0))

@@ -92,7 +92,7 @@ def _verify(found: Optimized) -> None:
     proof = verify(found.original, found.program)
     equal = "bit for bit" if proof.bit_equal else f"to {proof.max_difference:.2g} of the largest element"
     if not proof.ok:
-        raise CheckFailed(f"the rewritten program differs: equal only {equal}")
+        raise CheckFailed(f"the rewritten program differs, equal only {equal}: {proof.reason}")
     error = "" if proof.error_after is None else f"; error against float64 {proof.error_after:.2g}"
     remark(f"verified on random inputs: equal {equal}{error}")
 

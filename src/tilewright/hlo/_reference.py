@@ -30,8 +30,9 @@ _UNARY: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 _BINARY: dict[str, Callable[..., Any]] = {
     "add": np.add, "and": np.bitwise_and, "atan2": np.arctan2, "complex": lambda a, b: a + 1j * b,
-    "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply, "or": np.bitwise_or, "power": np.power,
-    "remainder": np.fmod,
+    "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply, "or": np.bitwise_or,
+    "power": lambda a, b: _integer_power(a, b) if a.dtype.kind in "iu" else np.power(a, b),
+    "remainder": lambda a, b: np.where(b == 0, a, np.fmod(a, b)) if a.dtype.kind in "iu" else np.fmod(a, b),
     "subtract": np.subtract, "xor": np.bitwise_xor,
 }  # fmt: skip
 _COMPARE: dict[str, Callable[..., Any]] = {
@@ -42,25 +43,28 @@ _UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 def wide_dtype(element_type: str) -> np.dtype[Any]:
-    """The numpy type that holds values of an MLIR element type exactly."""
+    """The numpy type that holds values of an MLIR element type exactly, and wraps where it does."""
     name = xla_dtype(element_type)
     if name == "pred":
         return np.dtype(bool)
     if name[0] in "su" and name[1:].isdigit():
-        return np.dtype((_SIGNED if name[0] == "s" else _UNSIGNED)[max(8, int(name[1:]))])
+        found = (_SIGNED if name[0] == "s" else _UNSIGNED).get(int(name[1:]))
+        if found is None:
+            raise UnsupportedError(f"the float64 reference has no integers of type {name}")
+        return np.dtype(found)
     return np.dtype(np.complex128 if name[0] == "c" else np.float64)
 
 
 def own_dtype(element_type: str) -> np.dtype[Any]:
     """The numpy type of an MLIR element type itself."""
     name = xla_dtype(element_type)
-    wide: np.dtype[Any] = wide_dtype(element_type)
-    if wide.kind in "biu":
-        return wide
+    if name == "pred" or name in ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"):
+        return wide_dtype(element_type)
     plain = {"f16": "float16", "f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128"}
     if name in plain:
         return np.dtype(plain[name])
-    found = getattr(ml_dtypes, "bfloat16" if name == "bf16" else f"float{name[1:].replace('e', '_e', 1)}", None)
+    words = {"b": "bfloat16", "s": f"int{name[1:]}", "u": f"uint{name[1:]}"}
+    found = getattr(ml_dtypes, words.get(name[0], f"float{name[1:].replace('e', '_e', 1)}"), None)
     if found is None:
         raise UnsupportedError(f"numpy has no element type {name}")
     dtype: np.dtype[Any] = np.dtype(found)
@@ -80,6 +84,14 @@ def evaluate(block: Block, arguments: Sequence[Array]) -> list[Array]:
 
 
 def _one(op: Operation, x: list[Array]) -> Any:
+    """The value of one operation; what numpy cannot do with these operands is as unknown as an unknown operation."""
+    try:
+        return _value(op, x)
+    except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
+        raise UnsupportedError(f"the float64 reference cannot evaluate this {op.name}: {error}") from error
+
+
+def _value(op: Operation, x: list[Array]) -> Any:
     if op.name in _UNARY:
         return _UNARY[op.name](x[0])
     if op.name in _BINARY:
@@ -103,6 +115,15 @@ def _divide(op: Operation, x: list[Array]) -> Array:
     down = a // safe
     towards_zero = down + ((a % safe != 0) & ((a < 0) != (b < 0)))  # numpy rounds down, StableHLO towards zero
     return np.where(b == 0, np.invert(np.zeros_like(a)), towards_zero)
+
+
+def _integer_power(a: Array, b: Array) -> Array:
+    """XLA's: a negative exponent gives 0, except of 1 and -1."""
+    found = np.power(a, np.maximum(b, 0))
+    if a.dtype.kind == "u":
+        return np.asarray(found)
+    inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0)).astype(a.dtype)
+    return np.where(b < 0, inverse, found)
 
 
 def _reduce(op: Operation, x: list[Array]) -> Array:
@@ -163,7 +184,8 @@ def _number(text: str, element_type: str) -> Any:
         return word(bits).view(kind)
     if text.startswith("("):
         real, imaginary = text.strip("()").split(",")
-        return complex(float(real), float(imaginary))
+        part = element_type.removeprefix("complex<").rstrip(">")
+        return complex(_number(real.strip(), part), _number(imaginary.strip(), part))
     return float(text) if any(c in text for c in ".eE") else int(text, 0)
 
 
@@ -173,8 +195,22 @@ def _compare(op: Operation, x: list[Array]) -> Array:
 
 
 def _convert(op: Operation, x: list[Array]) -> Array:
-    kind = wide_dtype(op.result.dtype)
-    return np.asarray(x[0] != 0 if kind.kind == "b" else x[0].astype(kind))
+    kind, given = wide_dtype(op.result.dtype), x[0]
+    if kind.kind == "b":
+        return np.asarray(given != 0)
+    if given.dtype.kind == "c" and kind.kind != "c":
+        given = given.real
+    if given.dtype.kind == "f" and kind.kind in "iu":
+        return _saturate(given, kind)
+    return np.asarray(given.astype(kind))
+
+
+def _saturate(x: Array, kind: np.dtype[Any]) -> Array:
+    """Towards zero; beyond the range its ends, and 0 for what is not a number, as XLA does."""
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    inside = (x > float(low)) & (x < float(high))
+    found = np.where(inside, x, 0).astype(kind)
+    return np.where(x >= float(high), high, np.where(x <= float(low), low, found)).astype(kind)
 
 
 def _iota(op: Operation, x: list[Array]) -> Array:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
+from tilewright.hlo._agreement import is_integral
 from tilewright.hlo._execute import flat_callable
 from tilewright.hlo._ir import parse_module, print_module
 
@@ -40,7 +41,7 @@ def run_widened(text: str, given: Sequence[Any], outputs: Sequence[Any]) -> list
 
 
 def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if array.dtype.kind in "biu":
+    if is_integral(array.dtype):
         return array
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 

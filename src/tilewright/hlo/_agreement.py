@@ -1,0 +1,103 @@
+"""When do two results of one program count as the same? Element by element, never by an error that is large anyway."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+__all__ = ["ROUNDING_LIMIT", "differing", "distance", "is_integral", "missed", "same", "tolerance"]
+
+Array = np.ndarray[Any, Any]
+
+#: Beyond this share of the largest element an error is not put down to rounding, however deep the program.
+ROUNDING_LIMIT = 0.1
+
+
+def is_integral(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are integers or booleans, int4 and its like (which numpy only knows as bytes) included."""
+    return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))
+
+
+def tolerance(dtype: np.dtype[Any]) -> float:
+    """What rounding may do to sums of many terms: 64 units in the last place (8 of narrow floats); 0 for integers."""
+    if is_integral(dtype):
+        return 0.0
+    finfo: Any = ml_dtypes.finfo
+    eps = float(finfo(dtype).eps)
+    return (64.0 if eps < 1e-5 else 8.0) * eps
+
+
+def same(a: Array, b: Array) -> bool:
+    """Equal bit for bit; NaN equals NaN, and the two zeros are equal."""
+    return a.dtype == b.dtype and a.shape == b.shape and (a.tobytes() == b.tobytes() or distance(a, b) == 0.0)
+
+
+def distance(a: Array, b: Array) -> float:
+    """Largest difference in units of the largest finite element of ``a``; infinite where only one is not a number."""
+    x, y, equal = _pair(a, b)
+    if equal.all():
+        return 0.0
+    if not (np.isfinite(x[~equal]).all() and np.isfinite(y[~equal]).all()):
+        return float("inf")
+    apart = float(np.abs(x[~equal] - y[~equal]).max()) / _scale(x)
+    return apart or np.finfo(np.float64).tiny  # large integers that only float64 cannot tell apart
+
+
+def differing(before: Array, after: Array) -> Array:
+    """Where two results are further apart than rounding goes; NaN agrees with NaN, infinity with itself alone."""
+    x, y, equal = _pair(before, after)
+    allowed = tolerance(before.dtype)
+    if not allowed:
+        return np.asarray(~equal)
+    with np.errstate(invalid="ignore"):
+        close = np.isfinite(x) & np.isfinite(y) & (np.abs(x - y) <= allowed * _scale(x))
+    return np.asarray(~(equal | close))
+
+
+def missed(before: Array, after: Array, reference: Array, depth: int) -> str:
+    """Why ``after`` cannot stand for ``before``, "" if it can.
+
+    An element may stand if the two programs agree on it to rounding, if the result is right (it agrees with the
+    reference to rounding), or if the original's own error there is rounding (of ``depth`` operations in a row, and
+    never more than :data:`ROUNDING_LIMIT`) and the result's is at most twice as large. An original that is far from
+    the reference thus excuses nothing; where it overflows, the result must overflow likewise or be right.
+    """
+    apart = differing(before, after)
+    if not apart.any():
+        return ""
+    x, r, _ = _pair(before[apart], reference[apart])
+    y, _, right = _pair(after[apart], reference[apart])
+    whole, exact, _ = _pair(before, reference)
+    known = exact[np.isfinite(whole)]  # what overflows must not set the scale for the rest
+    allowed, scale = tolerance(before.dtype), _scale(known)
+    with np.errstate(invalid="ignore", over="ignore"):
+        old, new = np.abs(x - r), np.abs(y - r)
+        if allowed:
+            sound = np.isfinite(x) & np.isfinite(r)
+            near = min(allowed * depth, max(allowed, ROUNDING_LIMIT)) * scale
+            right = right | (new <= allowed * np.where(sound, scale, np.abs(r)))
+            right = right | (sound & (old <= near) & (new <= 2 * old))
+    if right.all():
+        return ""
+    at = int(np.flatnonzero(~right)[0])
+    return f"{(~right).sum()} of {right.size or 1} elements that differ are wrong: {_told(x[at], y[at], r[at])}"
+
+
+def _told(before: Any, after: Any, reference: Any) -> str:
+    return f"original {before:.6g}, result {after:.6g}, float64 reference {reference:.6g}"
+
+
+def _pair(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Both in float64 or complex128, and where they are equal (integers are compared as they are)."""
+    wide: Any = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    if a.dtype == b.dtype and is_integral(a.dtype):
+        return x, y, np.asarray(a == b)
+    return x, y, np.asarray((x == y) | (np.isnan(x) & np.isnan(y)))
+
+
+def _scale(x: Array) -> float:
+    largest = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
+    return max(largest, float(np.finfo(np.float64).tiny))
