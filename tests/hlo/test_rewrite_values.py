@@ -170,6 +170,25 @@ def test_bodies_that_only_look_like_monoids_are_left_alone(body):
     assert big_reshapes(rewritten(text), 48) == 1
 
 
+@pytest.mark.parametrize(("operand", "wide"), [("bf16", "f32"), ("i8", "i32")])
+def test_a_reduction_that_accumulates_in_another_type_is_left_alone(operand, wide):
+    """StableHLO lets the body promote its operand; a first stage in the operand's type would overflow or round."""
+    text = module(
+        {"x": f"tensor<6x8x{operand}>"},
+        f"""%zero = stablehlo.constant dense<0{".0" if wide == "f32" else ""}> : tensor<{wide}>
+        %y = stablehlo.reshape %x : (tensor<6x8x{operand}>) -> tensor<6x4x2x{operand}>
+        %z = stablehlo.reduce(%y init: %zero) across dimensions = [0, 1] :
+            (tensor<6x4x2x{operand}>, tensor<{wide}>) -> tensor<2x{wide}>
+            reducer(%a: tensor<{wide}>, %b: tensor<{wide}>) {{
+          %c = stablehlo.add %a, %b : tensor<{wide}>
+          stablehlo.return %c : tensor<{wide}>
+        }}""",
+        {"z": f"tensor<2x{wide}>"},
+    )
+    assert rewritten(text).count("stablehlo.reduce") == 1
+    assert big_reshapes(rewritten(text), 48) == 1
+
+
 def test_a_swapped_monoid_body_is_a_monoid():
     text = module(
         {"x": "tensor<6x8xf32>"},

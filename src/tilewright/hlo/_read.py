@@ -68,7 +68,10 @@ def _integers(handle: Any, name: str) -> tuple[int, ...]:
 
 
 def _reduce(handle: Any) -> dict[str, Any]:
-    """``dims``, and ``monoid`` for a reduction of one array whose body is exactly one monoid operation."""
+    """``dims``, and ``monoid`` for a reduction of one array whose body is exactly one monoid operation.
+
+    StableHLO lets a reduction accumulate in another type than its operand's; such a one is no monoid of the operand.
+    """
     found: dict[str, Any] = {"dims": _integers(handle, "dimensions")}
     body = handle.regions[0].blocks[0]
     operations = [each.operation for each in body.operations]
@@ -79,7 +82,11 @@ def _reduce(handle: Any) -> dict[str, Any]:
     monoid = first.name.removeprefix(_PREFIX)
     operands = list(first.operands)
     both = len(operands) == 2 and (operands == arguments or operands == arguments[::-1])
-    if monoid in MONOIDS and both and list(last.operands) == list(first.results) and len(first.attributes) == 0:
+    kinds = {
+        str(value.type.element_type) for value in (*handle.operands, *handle.results, *arguments, first.results[0])
+    }
+    plain = len(kinds) == 1 and len(first.attributes) == 0
+    if monoid in MONOIDS and both and list(last.operands) == list(first.results) and plain:
         found["monoid"] = monoid
     return found
 
