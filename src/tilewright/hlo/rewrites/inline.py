@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,12 +10,16 @@ from tilewright.hlo._ir import ir
 
 __all__ = ["Inline"]
 
+_SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
+_ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\]))')
+
 
 @dataclass(frozen=True)
 class Inline:
     """Replace ``func.call`` of private one-block functions by their bodies, innermost first.
 
-    ``limit`` bounds the operations this may add, so that calls of calls cannot explode. Works on the MLIR module
+    ``limit`` bounds the operations this may add, so that calls of calls cannot explode. A call with an attribute of
+    another dialect stays, and so does a function that anything still names. Works on the MLIR module
     itself (always a clone), before the graph is read.
     """
 
@@ -36,7 +41,7 @@ class Inline:
                 for call in calls[name]:
                     callee = functions.get(_callee(call))
                     size = _inlinable(callee)
-                    if callee is not None and size and size <= budget:
+                    if callee is not None and size and size <= budget and _is_plain(call):
                         _expand(call, callee)
                         budget, count = budget - size, count + 1
             if count:
@@ -86,14 +91,17 @@ def _innermost_first(calls: dict[str, list[Any]]) -> list[str]:
 
 
 def _inlinable(function: Any) -> int:
-    """How many operations a call of ``function`` would add, 0 if it may not be inlined."""
+    """How many operations a call of ``function`` would add, nested ones included; 0 if it may not be inlined."""
     if function is None or "sym_visibility" not in function.attributes:
         return 0
     if ir.StringAttr(function.attributes["sym_visibility"]).value != "private":
         return 0
-    if len(function.regions[0].blocks) != 1:
-        return 0
-    return len(function.regions[0].blocks[0].operations)
+    return len(_walk(function)) if len(function.regions[0].blocks) == 1 else 0
+
+
+def _is_plain(call: Any) -> bool:
+    """Whether a call says nothing of another dialect, such as where to run it (a dotted attribute)."""
+    return not any("." in key for key in call.attributes)
 
 
 def _expand(call: Any, function: Any) -> None:
@@ -115,18 +123,35 @@ def _expand(call: Any, function: Any) -> None:
 
 def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
     """Erase private functions that no operation names any more."""
+    named = {name: _named(function) for name, function in functions.items()}
+    elsewhere = set().union(*(_named(each) for each in _tables(module)))
     while True:
-        named = " ".join(
-            str(op.attributes[key])
-            for f in functions.values()
-            for op in _walk(f)
-            if op.name in ("func.call", "stablehlo.custom_call", "stablehlo.composite")
-            for key in op.attributes
-            if key in ("callee", "called_computations", "decomposition")
-        )
-        words = set(named.replace("[", " ").replace("]", " ").replace(",", " ").split())
-        dead = [name for name, f in functions.items() if f"@{name}" not in words and _inlinable(f)]
+        used = elsewhere.union(*named.values())
+        dead = [name for name in functions if name not in used and _inlinable(functions[name])]
         if not dead:
             return
         for name in dead:
+            del named[name]
             functions.pop(name).erase()
+
+
+def _tables(module: Any) -> list[Any]:
+    """What stands beside the functions of a module and may name them."""
+    return [each.operation for each in module.body.operations if each.operation.name != "func.func"]
+
+
+def _named(root: Any) -> set[str]:
+    """Every symbol that ``root`` or an operation in it refers to, whatever the attribute and however it is quoted."""
+    texts = (str(op.attributes[key]) for op in (root, *_walk(root)) for key in op.attributes if _may_name(op, key))
+    return {_unescaped(quoted) or bare for text in texts for quoted, bare in _SYMBOL.findall(text)}
+
+
+def _unescaped(quoted: str) -> str:
+    """MLIR's escapes undone: a backslash, then itself, a quote or two hexadecimal digits of UTF-8."""
+    raw = _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()) if found[1] else found[2], quoted.encode())
+    return raw.decode(errors="replace")
+
+
+def _may_name(op: Any, key: str) -> bool:
+    """Constants are long and name nothing."""
+    return op.name != "stablehlo.constant" or "." in key
