@@ -14,18 +14,18 @@ from tilewright.targets import target, target_names
 
 PAGE = ROOT / "docs" / "layout_memories.md"
 MODULES = [
-    "_cursor",
-    "_cute",
+    "text._cursor",
+    "convert._cute",
     "_lane_family",
     "_lanes",
-    "_linalg_pack",
+    "convert._linalg_pack",
     "_linear",
     "_npu_plan",
-    "_onednn",
+    "convert._onednn",
     "_paged",
     "_presets",
     "_sharded",
-    "_strided",
+    "convert._strided",
     "_types",
 ]
 

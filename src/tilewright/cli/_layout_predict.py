@@ -21,7 +21,7 @@ def predict(shape: _Shape, target: _Target = "tpu-v5e", as_json: Json = False) -
     """Predict the layout a TPU's compiler chooses for a shape, beside the default order of the dims."""
     from tilewright.layout import predict as predict_layout
     from tilewright.layout import preset
-    from tilewright.layout._summary import summary
+    from tilewright.layout.explain._summary import summary
     from tilewright.render import Column, print_table, ratio_text
     from tilewright.targets import target as find_target
 

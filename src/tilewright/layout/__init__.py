@@ -1,12 +1,10 @@
 """Where does element (i, j, ...) live? Index maps for tiled, lane, paged and sharded memories."""
 
 from tilewright.layout._bitcast import is_bitcast
-from tilewright.layout._cute import from_cute, to_cute
 from tilewright.layout._digits import Digit, Line
 from tilewright.layout._index_map import Axis, IndexMap, IndexRangeError
 from tilewright.layout._lane_family import global_memory, lane_matrix, lane_matrix2, lane_weights
 from tilewright.layout._lanes import LaneLayout, lanes
-from tilewright.layout._linalg_pack import LinalgPack, from_linalg_pack, to_linalg_pack
 from tilewright.layout._npu_plan import (
     BankConflict,
     LocalMemoryError,
@@ -15,16 +13,18 @@ from tilewright.layout._npu_plan import (
     PlacedTensor,
     plan_local_memory,
 )
-from tilewright.layout._onednn import from_onednn_tag, to_onednn_tag
 from tilewright.layout._paged import PagedLayout, paged
 from tilewright.layout._presets import predict, preset
-from tilewright.layout._relayout import Relayout, relayout
 from tilewright.layout._sharded import ShardedLayout, mod_sharded
-from tilewright.layout._strided import ConvertedLayout, from_strides, to_numpy_view
 from tilewright.layout._tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
 from tilewright.layout._types import dtype_name
-from tilewright.layout._views import compare_svg, plan_svg, ruler_svg
-from tilewright.layout._warm import warm
+from tilewright.layout.convert._cute import from_cute, to_cute
+from tilewright.layout.convert._linalg_pack import LinalgPack, from_linalg_pack, to_linalg_pack
+from tilewright.layout.convert._onednn import from_onednn_tag, to_onednn_tag
+from tilewright.layout.convert._strided import ConvertedLayout, from_strides, to_numpy_view
+from tilewright.layout.draw._views import compare_svg, plan_svg, ruler_svg
+from tilewright.layout.move._relayout import Relayout, relayout
+from tilewright.layout.move._warm import warm
 
 __all__ = [
     "Axis",

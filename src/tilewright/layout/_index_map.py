@@ -22,11 +22,11 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout._digits import Digit, Line, dim_line, scale_line
-from tilewright.layout._evaluate import dim_tables, first_outside, places_of
 from tilewright.layout._linear import decode_many, is_injective, solutions
-from tilewright.layout._notation import UNBOUNDED
 from tilewright.layout._steps import Step
 from tilewright.layout._types import numpy_dtype, type_bits
+from tilewright.layout.move._evaluate import dim_tables, first_outside, places_of
+from tilewright.layout.text._notation import UNBOUNDED
 
 __all__ = ["Axis", "IndexMap", "IndexRangeError"]
 
@@ -339,32 +339,32 @@ class IndexMap:
     # -- data, words and pictures (made elsewhere; imported when used) ---------------------------------------------
 
     def pack(self, array: Any, out: Any = None, fill: Any = 0) -> np.ndarray[Any, Any]:
-        """The array as it lies in memory: 1-D, one slot per place (see :func:`tilewright.layout._pack.pack`)."""
-        from tilewright.layout._pack import pack
+        """The array as it lies in memory: 1-D, one slot per place (see :func:`tilewright.layout.move._pack.pack`)."""
+        from tilewright.layout.move._pack import pack
 
         return pack(self, array, out, fill)
 
     def unpack(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
-        """The logical array out of a packed buffer (see :func:`tilewright.layout._pack.unpack`)."""
-        from tilewright.layout._pack import unpack
+        """The logical array out of a packed buffer (see :func:`tilewright.layout.move._pack.unpack`)."""
+        from tilewright.layout.move._pack import unpack
 
         return unpack(self, buffer, out)
 
     def explain(self, *index: int) -> str:
-        """A derivation of one element's address (see :func:`tilewright.layout._explain.explain`)."""
-        from tilewright.layout._explain import explain
+        """A derivation of one element's address (see :func:`tilewright.layout.explain._explain.explain`)."""
+        from tilewright.layout.explain._explain import explain
 
         return explain(self, *index)
 
     def to_svg(self, *, colour: str = "auto") -> str:
         """A picture of the layout, coloured by tile, NPU, page, line or offset (see :mod:`._picture`)."""
-        from tilewright.layout._picture import to_svg
+        from tilewright.layout.draw._picture import to_svg
 
         return to_svg(self, colour=colour)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """What a notebook shows: the picture, and the text where there is none."""
-        from tilewright.layout._picture import mimebundle
+        from tilewright.layout.draw._picture import mimebundle
 
         return mimebundle(self)
 

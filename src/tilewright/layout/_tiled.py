@@ -14,9 +14,17 @@ from typing import Any
 
 from tilewright.errors import ParseError, UsageError
 from tilewright.layout._index_map import Axis, IndexMap
-from tilewright.layout._notation import COMBINE, LAST_SPACE, UNBOUNDED, ArrayText, TupleText, format_shape, read_shape
 from tilewright.layout._steps import Merge, Permute, Split, Step, Unit
 from tilewright.layout._types import TYPE_BITS, dtype_name, type_bits
+from tilewright.layout.text._notation import (
+    COMBINE,
+    LAST_SPACE,
+    UNBOUNDED,
+    ArrayText,
+    TupleText,
+    format_shape,
+    read_shape,
+)
 
 __all__ = ["TensorLayout", "TupleLayout", "parse", "parse_prefix", "row_major_axis", "tiled"]
 

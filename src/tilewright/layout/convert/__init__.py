@@ -1,0 +1,1 @@
+"""Other notations: numpy strides, CuTe, MLIR linalg.pack, oneDNN tags."""

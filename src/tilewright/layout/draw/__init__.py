@@ -1,0 +1,1 @@
+"""Pictures of layouts: arrays, memories, comparisons, plans; as SVG and in the terminal."""

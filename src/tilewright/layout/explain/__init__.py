@@ -1,0 +1,1 @@
+"""Words: how an element gets its address, and what a layout is."""

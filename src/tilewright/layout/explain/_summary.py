@@ -1,0 +1,65 @@
+"""The facts of a layout as plain values, for tables and JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.layout._index_map import IndexMap
+from tilewright.layout._lanes import LaneLayout
+from tilewright.layout._paged import PagedLayout
+from tilewright.layout._sharded import ShardedLayout
+from tilewright.layout._tiled import TensorLayout, TupleLayout
+from tilewright.layout.draw._colours import slots_apart
+
+__all__ = ["summary"]
+
+
+def summary(layout: IndexMap | TupleLayout) -> dict[str, Any]:
+    """Sizes in elements and bytes, order, tiles, memory space, or lanes, pages, shards; a tuple's elements below it.
+
+    >>> from tilewright.layout import parse
+    >>> facts = summary(parse("f32[3,5]{1,0:T(2,2)}"))
+    >>> facts["physical_shape"], facts["slots"], facts["size_bytes"]
+    ([2, 3, 2, 2], 24, 96)
+    """
+    if isinstance(layout, TupleLayout):
+        elements = [summary(element) for element in layout.elements]
+        return {"layout": str(layout), "size_bytes": layout.size_bytes, "elements": elements}
+    return {
+        "layout": str(layout),
+        "dtype": layout.dtype,
+        "shape": list(layout.shape),
+        **_particulars(layout),
+        "element_bits": layout.element_bits,
+        "physical_shape": list(layout.physical_shape),
+        "slots": layout.num_slots,
+        "padding_slots": layout.num_slots - layout.num_elements,
+        "size_bytes": layout.size_bytes,
+        "data_bytes": layout.data_bytes,
+        "padding_ratio": layout.padding_ratio,
+    }
+
+
+def _particulars(layout: IndexMap) -> dict[str, Any]:
+    """What only this kind of layout has."""
+    if isinstance(layout, TensorLayout):
+        return {
+            "minor_to_major": list(layout.minor_to_major),
+            "tiles": [["*" if t == -1 else t for t in tile] for tile in layout.tiles],
+            "memory_space": layout.memory_space,
+        }
+    found: dict[str, Any] = {"axes": {axis.name: axis.extent for axis in layout.axis_terms}}
+    if len(layout.axes) > 1:
+        found[f"bytes_per_{layout.axes[0]}"] = -(-slots_apart(layout) * layout.element_bits // 8)
+    if isinstance(layout, LaneLayout):
+        found |= {"mode": layout.mode, "start": layout.start}
+        if layout.tensor != layout.shape:
+            found["tensor"] = list(layout.tensor)
+        found["strides"] = list(layout.strides)
+    if isinstance(layout, PagedLayout):
+        found |= {"page": list(layout.page), "line": list(layout.line), "order": list(layout.order)}
+        found["start"] = list(layout.origin)
+    if isinstance(layout, ShardedLayout):
+        found |= {"rotation": layout.rotation, "row_offset": layout.row_offset}
+        found["rows_per_shard"] = layout.rows_per_shard
+    return found

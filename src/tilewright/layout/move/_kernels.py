@@ -1,0 +1,288 @@
+"""numba kernels that move boxes; imported only when data is moved.
+
+A box is a primitive at many places: the outer loops stand in tables of places, the inner ones in one row of numbers
+(see :class:`tilewright.layout.move._plan.Work`). Everything is addressed in bytes; ``unit`` is an integer whose type is
+as wide as an element, so there are four kernels of each kind in all. Inner functions take numbers, not arrays: numba
+counts references to an array on every call, atomically.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba as nb
+
+from tilewright.layout.move._plan import LINES, RUN, SHORTS, UNZIP, ZIP
+from tilewright.layout.move._vectors import (
+    copy_element,
+    copy_vector,
+    element_size,
+    fence,
+    join_runs,
+    load_word,
+    prefetch_line,
+    store_element,
+    unzip_vectors,
+    zip_vectors,
+)
+
+__all__ = ["move"]
+
+_options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
+_inner: Any = {**_options, "no_cpython_wrapper": True}  # called by kernels alone: half the compile time
+_LINE = 64
+_BLOCK = 16  # elements a side of the blocks in which a plain transposition goes
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def copy_bytes(target: int, source: int, count: int) -> None:
+    """``count`` bytes in the widest vectors that fit; the last one overlaps its neighbour."""
+    if count >= 64:
+        for q in range(0, count - 63, 64):
+            copy_vector(target + q, source + q, 64, False)
+        if count % 64:
+            copy_vector(target + count - 64, source + count - 64, 64, False)
+    elif count >= 32:
+        copy_vector(target, source, 32, False)
+        copy_vector(target + count - 32, source + count - 32, 32, False)
+    elif count >= 16:
+        copy_vector(target, source, 16, False)
+        copy_vector(target + count - 16, source + count - 16, 16, False)
+    elif count >= 8:
+        copy_vector(target, source, 8, False)
+        copy_vector(target + count - 8, source + count - 8, 8, False)
+    else:
+        for q in range(count):
+            copy_vector(target + q, source + q, 1, False)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def stream_bytes(target: int, source: int, count: int) -> None:
+    """``count`` bytes past the caches, whatever the addresses; partial lines at the ends go the ordinary way."""
+    head = min(-target % _LINE, count)
+    copy_bytes(target, source, head)
+    body = (count - head) // _LINE * _LINE
+    for q in range(head, head + body, _LINE):
+        copy_vector(target + q, source + q, 64, True)
+    copy_bytes(target + head + body, source + head + body, count - head - body)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
+    """Runs of any length."""
+    table, entries, n, ns, nt = repeat
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for j in range(n):
+            if stream:
+                stream_bytes(a + j * nt, b + j * ns, count)
+            else:
+                copy_bytes(a + j * nt, b + j * ns, count)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
+    """Runs of whole lines."""
+    table, entries, n, ns, nt = repeat
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for _ in range(n):
+            if stream:
+                for q in range(0, count, _LINE):
+                    copy_vector(a + q, b + q, 64, True)
+            else:
+                for q in range(0, count, _LINE):
+                    copy_vector(a + q, b + q, 64, False)
+            a, b = a + nt, b + ns
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _shorts(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
+    """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other."""
+    table, entries, n, ns, nt = repeat
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        if count == 32 and stream:
+            for j in range(0, n, 2):
+                join_runs(a + j * 32, b + j * ns, ns, 32)
+        elif count == 32:
+            for j in range(n):
+                copy_vector(a + j * nt, b + j * ns, 32, False)
+        elif stream:
+            for j in range(0, n, 4):
+                join_runs(a + j * 16, b + j * ns, ns, 16)
+        else:
+            for j in range(n):
+                copy_vector(a + j * nt, b + j * ns, 16, False)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _zips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
+    """Interleave ``rows`` rows of ``count`` >= 64 bytes; the last vectors overlap their neighbours."""
+    table, entries, n, ns, nt = repeat
+    last = count - _LINE
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for _ in range(n):
+            if rows == 2 and stream:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
+            elif rows == 2:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 2 * min(q, last), b + min(q, last), pitch, unit, 2, False)
+            elif rows == 4 and stream:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
+            elif rows == 4:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 4 * min(q, last), b + min(q, last), pitch, unit, 4, False)
+            else:
+                for q in range(0, count, _LINE):
+                    zip_vectors(a + 8 * min(q, last), b + min(q, last), pitch, unit, 8, False)
+            a, b = a + nt, b + ns
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _unzips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
+    """Take ``rows`` interleaved rows of ``count`` >= 64 bytes apart."""
+    table, entries, n, ns, nt = repeat
+    last = count - _LINE
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for _ in range(n):
+            if rows == 2 and stream:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
+            elif rows == 2:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 2 * min(q, last), unit, 2, False)
+            elif rows == 4 and stream:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + q, pitch, b + 4 * q, unit, 4, True)
+            elif rows == 4:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 4 * min(q, last), unit, 4, False)
+            else:
+                for q in range(0, count, _LINE):
+                    unzip_vectors(a + min(q, last), pitch, b + 8 * min(q, last), unit, 8, False)
+            a, b = a + nt, b + ns
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _transposes(t: int, s: int, repeat: Any, core: Any, unit: Any) -> None:
+    """Any two loops, in blocks whose lines stay in the nearest cache."""
+    table, entries, n, ns, nt = repeat
+    count, ls, lt, rows, ps, pt = core
+    for e in range(entries):
+        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+        for _ in range(n):
+            for p0 in range(0, rows, _BLOCK):
+                for l0 in range(0, count, _BLOCK):
+                    for p in range(p0, min(p0 + _BLOCK, rows)):
+                        for q in range(l0, min(l0 + _BLOCK, count)):
+                            copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
+            a, b = a + nt, b + ns
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, following: int, left: int) -> None:
+    """Stream the rows of a block to the target; meanwhile fetch the ``left`` lines of the block that follows.
+
+    A row's last, partial line waits in front of its scratch row for the block that continues it, unless the block is
+    the ``final`` one; ``fresh``: no block came before.
+    """
+    outs, rows, width, lines = block
+    done = 0
+    for i in range(rows):
+        t, s = target + load_word(outs, 2 * i), scratch + load_word(outs, 2 * i + 1)
+        begin = -t % _LINE if fresh else -(t % _LINE)
+        end = width - (t + width) % _LINE
+        if fresh:
+            copy_bytes(t, s, begin)
+        for q in range(begin, end, _LINE):
+            copy_vector(t + q, s + q, 64, True)
+            if done < left:
+                prefetch_line(following + load_word(lines, done), False)
+                done += 1
+        if final:
+            copy_bytes(t + end, s + end, width - end)
+        else:
+            copy_bytes(s - (width - end), s + end, width - end)
+    for k in range(done, left):
+        prefetch_line(following + load_word(lines, k), False)
+
+
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _ask(target: int, block: Any, fresh: int, final: int) -> None:
+    """Partial lines are read before they are written: ask for them early."""
+    outs, rows, width, _ = block
+    for i in range(rows):
+        t = target + load_word(outs, 2 * i)
+        if fresh:
+            prefetch_line(t, True)
+        if final:
+            prefetch_line(t + width, True)
+
+
+@nb.njit(**_options)  # type: ignore[untyped-decorator]
+def move(
+    target: int,
+    source: int,
+    works: Any,
+    inner: Any,
+    outs: Any,
+    lines: Any,
+    places: Any,
+    starts: Any,
+    pads: Any,
+    value: int,
+    begin: int,
+    end: int,
+    scratch: int,
+    unit: Any,
+) -> None:
+    """Parts ``begin`` to ``end`` of a move: of every work w, the entries starts[w, part] to starts[w, part + 1].
+
+    An entry runs the primitive at all its inner places, straight into the target; or, where the work has rows
+    (``outs``), into ``scratch`` (a line of room before it), from where the rows are streamed to the target. Runs of
+    padding (``pads``, place and bytes) get elements ``value`` while the lines they share with data are still near.
+    """
+    for task in range(begin * len(works), end * len(works)):
+        part, w = task // len(works), task % len(works)
+        kind, stream = works[w, 0], works[w, 1]
+        core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
+        table = inner.ctypes.data + 16 * works[w, 11]
+        repeat = table, works[w, 12], works[w, 2], works[w, 3], works[w, 4]
+        rows, width, line_count = works[w, 14], works[w, 17], works[w, 16]
+        block = outs.ctypes.data + 16 * works[w, 13], rows, width, lines.ctypes.data + 8 * works[w, 15]
+        size = core[0] * element_size(unit)
+        first, last = starts[w, part], starts[w, part + 1] - 1
+        for k in range(first, last + 1):
+            s, t = source + places[k, 0], target + places[k, 1]
+            following = min(k + 1, last)
+            fresh = k == first or places[k - 1, 1] + width != places[k, 1]
+            final = k == last or places[k, 1] + width != places[following, 1]
+            if rows:
+                _ask(t, block, fresh, final)
+            into = scratch if rows else t
+            if kind == LINES:
+                _lines(into, s, repeat, core[0], stream)
+            elif kind == SHORTS:
+                _shorts(into, s, repeat, core[0], stream)
+            elif kind == ZIP:
+                _zips(into, s, repeat, size, core[3], core[4], stream, unit)
+            elif kind == UNZIP:
+                _unzips(into, s, repeat, size, core[3], core[5], stream, unit)
+            elif kind == RUN:
+                _runs(into, s, repeat, core[0], stream)
+            else:
+                _transposes(into, s, repeat, core, unit)
+            if rows:
+                ahead = line_count if k < last else 0
+                _leave(t, scratch, block, fresh, final, source + places[following, 0], ahead)
+        if w == len(works) - 1:
+            parts = starts.shape[1] - 1
+            for k in range(part * len(pads) // parts, (part + 1) * len(pads) // parts):
+                for q in range(pads[k, 0], pads[k, 0] + pads[k, 1], element_size(unit)):
+                    store_element(target + q, value, unit)
+    fence()

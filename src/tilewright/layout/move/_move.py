@@ -1,0 +1,168 @@
+"""Moves between arrays and layouts: plans are made once per pair of address maps and kept, then run by threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.layout.move._nest import Box, array_terms, boxes, layout_terms, line_up
+from tilewright.layout.move._plan import SCRATCH, MovePlan, plan_moves
+from tilewright.layout.move._threads import share_out, thread_count
+
+if TYPE_CHECKING:
+    from tilewright.layout._index_map import IndexMap
+
+__all__ = [
+    "Fill",
+    "aligned_empty",
+    "fill_of",
+    "pack_plan",
+    "relayout_boxes",
+    "relayout_plan",
+    "run_filled",
+    "run_plan",
+    "unpack_plan",
+]
+
+Array = np.ndarray[Any, Any]
+_LINE = 64
+_SMALL = 1 << 19  # bytes below which one thread does it all
+_PART = 1 << 20  # bytes after which the edges catch up with the bulk, while their lines are near
+_KEPT = 64
+_NO_PADS = np.zeros((0, 2), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Fill:
+    """Padding as ``runs`` int64[n, 2] (first byte, bytes); ``whole``: so many that the target is filled beforehand."""
+
+    runs: Array
+    whole: bool
+
+
+def aligned_empty(count: int, dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array that starts on a cache line, so that whole lines can be streamed into it."""
+    raw = np.empty(count * dtype.itemsize + _LINE, np.uint8)
+    first = -raw.ctypes.data % _LINE
+    return raw[first : first + count * dtype.itemsize].view(dtype)
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def _layout_to_array(layout: IndexMap, strides: Sequence[int], slot: int, packing: bool) -> list[Box] | None:
+    tiled = layout_terms(layout, slot)
+    if tiled is None:
+        return None
+    array, (base, terms) = array_terms(strides), tiled
+    if packing:
+        return boxes(line_up(layout.shape, array, layout.shape, terms), (0, base))
+    return boxes(line_up(layout.shape, terms, layout.shape, array), (base, 0))
+
+
+def fill_of(found: Sequence[Box], size: int, total: int) -> Fill:
+    """What of the target no box writes."""
+    starts, lengths = [np.array([total])], [np.array([0])]
+    for box in found:
+        extent, places = size, box.targets
+        loops = sorted(box.loops, key=lambda x: x.target)
+        inner = 0
+        while inner < len(loops) and loops[inner].target == extent:
+            extent *= loops[inner].count
+            inner += 1
+        count = len(places)
+        for loop in loops[inner:]:
+            count *= loop.count
+        if count > total // 512 + 64:
+            return Fill(_NO_PADS, True)
+        for loop in loops[inner:]:
+            places = (places[:, None] + np.arange(loop.count) * loop.target).reshape(-1)
+        starts.append(places)
+        lengths.append(np.full(len(places), extent))
+    begin, length = np.concatenate(starts), np.concatenate(lengths)
+    order = np.argsort(begin, kind="stable")
+    ends = np.concatenate([[0], (begin + length)[order]])[:-1]
+    gaps = begin[order] - ends
+    return Fill(np.stack([ends, gaps], axis=-1)[gaps > 0], False)
+
+
+@lru_cache(maxsize=_KEPT)
+def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> tuple[MovePlan, Fill] | None:
+    """How an array of these strides (in bytes) goes into a buffer of ``slot``-byte slots; None without boxes."""
+    total = layout.num_slots * slot
+    found = _layout_to_array(layout, strides, slot, packing=True)
+    plan = plan_moves(found, slot, total, by_target=True, aligned=aligned) if found else None
+    return None if plan is None or found is None else (plan, fill_of(found, slot, total))
+
+
+@lru_cache(maxsize=_KEPT)
+def unpack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
+    """How a buffer of ``slot``-byte slots goes into an array of these strides (in bytes); None without boxes."""
+    found = _layout_to_array(layout, strides, slot, packing=False)
+    total = layout.num_elements * slot
+    return plan_moves(found, slot, total, by_target=False, aligned=aligned) if found else None
+
+
+@lru_cache(maxsize=_KEPT)
+def relayout_plan(
+    a: IndexMap, b: IndexMap, order: tuple[int, ...], slot: int, aligned: bool
+) -> tuple[MovePlan, Fill] | None:
+    """How a buffer of layout ``a`` goes into one of layout ``b`` = reshape(transpose(a, order)); None without boxes."""
+    found = relayout_boxes(a, b, order, slot)
+    total = b.num_slots * slot
+    plan = plan_moves(found, slot, total, by_target=True, aligned=aligned) if found else None
+    return None if plan is None or found is None else (plan, fill_of(found, slot, total))
+
+
+def relayout_boxes(a: IndexMap, b: IndexMap, order: Sequence[int], slot: int) -> list[Box] | None:
+    """The boxes of a move from layout to layout."""
+    ours, theirs = layout_terms(a, slot), layout_terms(b, slot)
+    if ours is None or theirs is None:
+        return None
+    shape, terms = tuple(a.shape[d] for d in order), tuple(ours[1][d] for d in order)
+    return boxes(line_up(shape, terms, b.shape, theirs[1]), (ours[0], theirs[0]))
+
+
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
+def _address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+def _unit(size: int) -> Any:
+    return np.dtype(f"u{size}").type(0)
+
+
+def run_plan(plan: MovePlan, target: Array, source: Array, pads: Array = _NO_PADS, value: int = 0) -> None:
+    """Move the data and write ``value`` into ``pads``; both arrays are addressed by their first element."""
+    from tilewright.layout.move._kernels import move
+
+    threads = thread_count() if plan.total > _SMALL else 1
+    jobs = 4 * threads if threads > 1 else 1
+    parts = jobs * max(1, plan.total // _PART // jobs)
+    tables, starts, unit = plan.tables, plan.starts(parts), _unit(plan.size)
+    to, out_of = _address(target), _address(source)
+
+    def job(k: int) -> None:
+        scratch = aligned_empty(SCRATCH, np.dtype(np.uint8))
+        ends = k * parts // jobs, (k + 1) * parts // jobs
+        move(to, out_of, *tables, starts, pads, value, *ends, _address(scratch) + _LINE, unit)
+
+    share_out(job, jobs, threads)
+
+
+def run_filled(found: tuple[MovePlan, Fill], target: Array, source: Array, fill: Any) -> None:
+    """Move the data and put ``fill`` (a value of the target's type) into all padding."""
+    plan, padding = found
+    size = min(target.itemsize, 8)
+    halves = np.full(1, fill, target.dtype).view(np.dtype(f"i{size}"))
+    if padding.whole or (halves != halves[0]).any():
+        target[:] = fill
+        run_plan(plan, target, source)
+    else:
+        run_plan(plan, target, source, padding.runs, int(halves[0]))

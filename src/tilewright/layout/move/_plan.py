@@ -1,0 +1,360 @@
+"""From boxes to what the kernels do: primitives, inner and outer tables of places, and how bytes are stored.
+
+    RUN         contiguous on both sides: bytes copied in vectors (LINES, SHORTS: the same for whole lines, 16 or 32)
+    ZIP         p rows interleaved: the target takes one element of each row in turn, (8,128)(p,1) and its like
+    UNZIP       the other way round
+    TRANSPOSE   any other pair of loops, in small blocks
+
+**Order.** Whole runs follow the source, so that it is read in order. Zips and unzips follow the *tiled* side (the
+target when packing, the source when unpacking), blocks the other one, which then reads and writes page after page.
+
+**Stores.** A primitive that writes whole lines streams them past the caches, which saves reading them first. Other
+boxes go block by block: a block takes a few kilobytes that are contiguous on each side (two loops are cut where they
+are too long), is put together in a scratch buffer in the nearest cache, and leaves it in long streamed rows. Neither
+ragged rows nor the 32-byte columns of a FRACTAL_NZ matrix then touch a line twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.layout.move._nest import Box, Loop, merged
+
+__all__ = ["LINES", "RUN", "SCRATCH", "SHORTS", "TRANSPOSE", "UNZIP", "ZIP", "MovePlan", "Work", "plan_moves"]
+
+Array = np.ndarray[Any, Any]
+RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS = range(6)
+SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
+_LINE = 64
+_LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies
+_ROW = 256  # bytes from which a block's row is worth its way through the scratch buffer
+# Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
+_PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 14)
+_ENTRY_BYTES = 1 << 17  # what one entry of the outer table moves at most, so that threads can share
+_MOST_PLACES = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One primitive at many places.
+
+    ============  =======================================================================================
+    ``numbers``   kind, stream, count and (source, target) steps of the repeat, of the core's two loops
+    ``inner``     int64[k, 2]: source and target (or scratch) places within an entry
+    ``rows``      int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
+    ``width``     bytes of such a row
+    ``lines``     int64[l]: the source's cache lines within an entry, to be fetched ahead (none if direct)
+    ``places``    int64[n, 2]: source and target places of the entries
+    ============  =======================================================================================
+    """
+
+    numbers: tuple[int, ...]
+    inner: Array
+    rows: Array
+    width: int
+    lines: Array
+    places: Array
+
+
+@dataclass(frozen=True, eq=False)
+class MovePlan:
+    """What to do for one pair of address maps, elements being ``size`` bytes wide; ``total`` bytes of data."""
+
+    works: tuple[Work, ...]
+    size: int
+    total: int
+
+    @cached_property
+    def tables(self) -> tuple[Array, Array, Array, Array, Array]:
+        """What the kernels read: a row of numbers per work; inner places, rows, lines and places end to end."""
+        rows, inner, outs, lines = [], 0, 0, 0
+        for w in self.works:
+            counts = len(w.inner), len(w.rows), len(w.lines)
+            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.width])
+            inner, outs, lines = inner + counts[0], outs + counts[1], lines + counts[2]
+        parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "lines", "places"))
+        a, b, c, d = (np.ascontiguousarray(np.concatenate(part)) for part in parts)
+        return np.array(rows, np.int64), a, b, c, d
+
+    @cached_property
+    def _starts(self) -> dict[int, Array]:
+        return {}
+
+    def starts(self, parts: int) -> Array:
+        """int64[works, parts + 1]: where each part's places begin in the table."""
+        if parts not in self._starts:
+            counts = np.array([len(w.places) for w in self.works])
+            ends = np.cumsum(counts) - counts
+            self._starts[parts] = ends[:, None] + np.arange(parts + 1) * counts[:, None] // parts
+        return self._starts[parts]
+
+
+# -- the primitive -----------------------------------------------------------------------------------------------------
+
+
+def _one_step(loops: Sequence[Loop], size: int, side: str) -> Loop | None:
+    return next((loop for loop in loops if getattr(loop, side) == size), None)
+
+
+def _core(box: Box, size: int) -> tuple[int, list[Loop]]:
+    """The primitive and its loops: (elements,) of a run, else (elements, rows)."""
+    loops = sorted(box.loops, key=lambda x: (abs(x.target), abs(x.source)))
+    into, out_of = _one_step(loops, size, "target"), _one_step(loops, size, "source")
+    if not loops or (into and into is out_of):
+        return RUN, [into or Loop(1, size, size)]
+    if into and out_of:
+        if into.count in (2, 4, 8) and out_of.target == into.count * size:
+            return ZIP, [out_of, into]
+        if out_of.count in (2, 4, 8) and into.source == out_of.count * size:
+            return UNZIP, [into, out_of]
+    first = into or loops[0]
+    second = out_of if out_of is not first else None
+    second = second or next((loop for loop in loops if loop is not first), None)
+    return TRANSPOSE, [first, second] if second else [first]
+
+
+def _split(box: Box, loop: Loop, count: int) -> list[Box]:
+    """The box with ``loop`` cut into blocks of ``count``, and a box for what is left."""
+    times, left = divmod(loop.count, count)
+    others = tuple(other for other in box.loops if other is not loop)
+    outer = Loop(times, loop.source * count, loop.target * count)
+    found = [replace(box, loops=(replace(loop, count=count), *((outer,) if times > 1 else ()), *others))]
+    if left:
+        rest = (replace(loop, count=left),) if left > 1 else ()
+        places = box.sources + times * outer.source, box.targets + times * outer.target
+        found.append(Box(*places, (*rest, *others)))
+    return found
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A loop that has to be cut before the block is small enough."""
+
+    loop: Loop
+    count: int
+
+
+def _grow(box: Box, side: str, block: list[Loop], cores: int, size: int, limits: tuple[int, int]) -> _Cut | None:
+    """Add to ``block`` (the first ``cores`` are the core's) the loops contiguous on one side, up to ``limits`` bytes
+    there and in all."""
+    extent, (most, in_all) = size, limits
+    for loop in sorted(box.loops, key=lambda x: getattr(x, side)):
+        if getattr(loop, side) != extent:
+            if getattr(loop, side) < extent:
+                continue
+            return None
+        if loop in block[cores:]:  # the other side took it whole
+            extent *= loop.count
+            continue
+        total = size
+        for chosen in block:
+            if chosen is not loop:
+                total *= chosen.count
+        room = min(most // extent, in_all // total)
+        if loop.count > room:
+            return _Cut(loop, -(-loop.count // -(-loop.count // room))) if room > 1 else None
+        if loop not in block:
+            block.append(loop)
+        extent *= loop.count
+    return None
+
+
+def _block(box: Box, core: Sequence[Loop], size: int, packing: bool) -> list[Loop] | _Cut:
+    """The loops of one block, the core's among them, or what to cut first."""
+    block = list(core)
+    longest = max(core, key=lambda loop: loop.count)
+    tiled, plain, in_all = _PACK_BLOCK if packing else _UNPACK_BLOCK
+    for side, most in (("target", tiled if packing else plain), ("source", plain if packing else tiled)):
+        cut = _grow(box, side, block, len(core), size, (most, in_all))
+        if cut is not None:
+            return cut
+    if np.prod([loop.count for loop in block]) * size > SCRATCH // 2:
+        return _Cut(longest, longest.count // 2)
+    return block
+
+
+def _row_loops(block: Sequence[Loop], size: int) -> tuple[list[Loop], int]:
+    """The block's loops that make one contiguous target row, and its bytes."""
+    row, extent = [], size
+    for loop in sorted(block, key=lambda x: abs(x.target)):
+        if loop.target == extent:
+            row.append(loop)
+            extent *= loop.count
+    return row, extent
+
+
+def _places(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
+    """int64[n, 2]: (source, target) of all steps, the first loop fastest; ``targets`` are the steps to use."""
+    found = np.zeros((1, 2), np.int64)
+    for loop, target in zip(loops, targets, strict=True):
+        steps = np.arange(loop.count, dtype=np.int64)[:, None] * np.array([loop.source, target])
+        found = (steps[:, None, :] + found[None, :, :]).reshape(-1, 2)
+    return found
+
+
+def _lines_of(block: Sequence[Loop], size: int) -> Array:
+    """int64[l]: one place in every line a block reads, in order (as if it started on one)."""
+    at, extent = np.zeros(1, np.int64), size
+    for loop in sorted(block, key=lambda x: abs(x.source)):
+        if loop.source == extent:
+            extent *= loop.count
+        else:
+            at = (np.arange(loop.count)[:, None] * loop.source + at).reshape(-1)
+    steps = np.append(np.arange(0, extent, _LINE), extent - 1 if extent > _LINE else [])
+    return np.unique((at[:, None] + steps.astype(np.int64)).reshape(-1) // 32) * 32
+
+
+# -- works -------------------------------------------------------------------------------------------------------------
+
+
+def _refined(kind: int, core: Sequence[Loop], size: int, stream: bool) -> tuple[int, bool]:
+    """The kernel's kind and whether it streams: runs by their length, rows below a line one element at a time."""
+    row = core[0].count * size
+    if kind == RUN and not stream and row % _LINE == 0:
+        return LINES, False
+    if kind == RUN:
+        return (SHORTS, stream) if row in (16, 32) else (RUN, stream)
+    return (TRANSPOSE, False) if row < _LINE else (kind, stream)
+
+
+def _writes_lines(kind: int, core: Sequence[Loop], box: Box, size: int) -> bool:
+    """Whether the primitive writes whole lines wherever it stands, if the target starts on one."""
+    if kind == TRANSPOSE or core[0].count * size % _LINE or (kind != RUN and core[1].count > 4):
+        return False
+    steps = [loop.target for loop in box.loops if loop not in core or (kind == UNZIP and loop is core[1])]
+    return not any(t % _LINE for t in steps) and not (box.targets % _LINE).any()
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Makes works of boxes; ``by_target`` tells which side is the tiled one."""
+
+    size: int
+    by_target: bool
+    aligned: bool
+
+    def works(self, box: Box) -> list[Work]:
+        """The box's work, or those of the boxes it is cut into."""
+        kind, core = _core(box, self.size)
+        direct = self.aligned and _writes_lines(kind, core, box, self.size)
+        run = core[0].count * self.size
+        if direct or (kind == RUN and run >= _LONG_RUN):
+            most = _ENTRY_BYTES // (self.size * (core[1].count if kind != RUN else 1))
+            if core[0].count > most:
+                return [w for part in _split(box, core[0], most) for w in self.works(part)]
+            return [self._direct(box, LINES if kind == RUN and direct else kind, core, stream=True)]
+        block = _block(box, core, self.size, self.by_target)
+        if isinstance(block, _Cut):
+            return [w for part in _split(box, block.loop, block.count) for w in self.works(part)]
+        joined = self._joined(box, kind, core, block)
+        if joined is not None:
+            return [self._direct(box, kind, core, stream=True, block=[joined, *(x for x in block if x is not joined)])]
+        row, width = _row_loops(block, self.size)
+        if width < _ROW:
+            return [self._direct(box, kind, core, stream=False, block=block)]
+        return [self._staged(box, kind, core, block, row, width)]
+
+    def _joined(self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop]) -> Loop | None:
+        """The loop along which runs of 16 or 32 bytes make whole lines, everywhere in the box."""
+        run = core[0].count * self.size
+        if not self.aligned or kind != RUN or run not in (16, 32):
+            return None
+        along = next((loop for loop in block if loop.target == run), None)
+        if along is None or along.count * run % _LINE or along.count * run < _ROW:
+            return None
+        steps = [loop.target for loop in box.loops if loop not in core and loop is not along]
+        return None if any(t % _LINE for t in steps) or (box.targets % _LINE).any() else along
+
+    def _near(self, loop: Loop) -> tuple[int, int]:
+        sides = abs(loop.target), abs(loop.source)
+        return sides if self.by_target else sides[::-1]
+
+    def _outer(self, box: Box, loops: Sequence[Loop], along_tiles: bool) -> Array:
+        """Places of the entries: the box's own slowest, then the loops along the tiled side or the other."""
+        ordered = sorted(loops, key=lambda loop: self._near(loop)[:: 1 if along_tiles else -1])
+        steps = _places(ordered, [loop.target for loop in ordered])
+        own = np.stack([box.sources, box.targets], axis=-1)
+        return (own[:, None, :] + steps[None, :, :]).reshape(-1, 2)
+
+    def _direct(self, box: Box, kind: int, core: Sequence[Loop], stream: bool, block: Sequence[Loop] = ()) -> Work:
+        inner, moved = [loop for loop in block if loop not in core], self.size
+        joined = inner[:1] if kind == RUN and stream else []
+        for loop in [*core, *inner]:
+            moved *= loop.count
+        along = self if kind not in (RUN, LINES) else replace(self, by_target=False)
+        rest = sorted((loop for loop in box.loops if loop not in core and loop not in inner), key=along._near)
+        while rest and moved * rest[0].count <= _ENTRY_BYTES:
+            moved *= rest[0].count
+            inner.append(rest.pop(0))
+        inner = [*joined, *sorted((loop for loop in inner if loop not in joined), key=along._near)]
+        targets = [loop.target for loop in (*core, *inner)]
+        none = np.zeros((0, 2), np.int64)
+        return self._work(kind, stream, core, inner, targets, along._outer(box, rest, True), none, 0, none[:, 0])
+
+    def _staged(
+        self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop], row: Sequence[Loop], width: int
+    ) -> Work:
+        pitch = -(-width // _LINE) * _LINE + _LINE  # rows apart by no power of two
+        across = sorted((loop for loop in block if loop not in row), key=self._near)
+        scratch: dict[int, int] = {id(loop): loop.target for loop in row}
+        for loop in across:
+            scratch[id(loop)] = pitch
+            pitch *= loop.count
+        sides = (lambda loop: loop.target, lambda loop: scratch[id(loop)])
+        inner = sorted((loop for loop in block if loop not in core), key=self._near)
+        targets = [scratch[id(loop)] for loop in (*core, *inner)]
+        rows = np.stack([_places(across, [x(loop) for loop in across])[:, 1] for x in sides], axis=-1)
+        outer = self._outer(box, [loop for loop in box.loops if loop not in block], False)
+        return self._work(kind, False, core, inner, targets, outer, rows, width, _lines_of(block, self.size))
+
+    def _work(
+        self,
+        kind: int,
+        stream: bool,
+        core: Sequence[Loop],
+        inner: Sequence[Loop],
+        targets: Sequence[int],
+        outer: Array,
+        rows: Array,
+        width: int,
+        lines: Array,
+    ) -> Work:
+        kind, stream = _refined(kind, core, self.size, stream)
+        steps = [(loop.count, loop.source, target) for loop, target in zip((*core, *inner), targets, strict=True)]
+        one = (1, 0, 0)
+        two, others = [*steps[: len(core)], one][:2], steps[len(core) :]
+        if kind in (RUN, LINES, SHORTS):
+            two[0] = (two[0][0] * self.size, 1, 1)
+        repeat = others[0] if others else one
+        places = _places(inner[1:], targets[len(core) + 1 :])
+        return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, lines, outer)
+
+
+def _most_places(box: Box, size: int) -> int:
+    """More entries than the box will need."""
+    moved = size
+    for loop in box.loops:
+        moved *= loop.count
+    return len(box.targets) * -(-moved // _ROW)
+
+
+def plan_moves(boxes: Sequence[Box], size: int, total: int, by_target: bool, aligned: bool = True) -> MovePlan | None:
+    """The plan for ``boxes`` of ``size``-byte elements, ``total`` bytes in all; None where it takes too many places.
+
+    ``by_target`` tells which side is the tiled one; ``aligned``, that the target starts on a cache line.
+    """
+    if size > 8:  # the kernels' widest element: a complex128 is two of 8 bytes
+        pairs = [replace(b, loops=merged((Loop(size // 8, 8, 8), *b.loops))) for b in boxes]
+        return plan_moves(pairs, 8, total, by_target, aligned)
+    if sum(_most_places(box, size) for box in boxes) > _MOST_PLACES:
+        return None
+    build = _Builder(size, by_target, aligned)
+    return MovePlan(tuple(w for box in boxes for w in build.works(box)), size, total)

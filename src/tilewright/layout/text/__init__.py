@@ -1,0 +1,1 @@
+"""XLA's layout text: read, checked, printed."""
