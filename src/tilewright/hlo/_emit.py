@@ -92,13 +92,13 @@ _ARRAYS = {"dims": "broadcast_dimensions", "permutation": "permutation"}
 def _constant(op: Operation) -> Any:
     literal, result = op.attributes["literal"], op.result
     kind = _tensor(result)
-    if literal.element is not None:
-        text = f'"stablehlo.constant"() {{value = {literal.attribute_text(str(kind))}}} : () -> {kind}'
-        made = ir.Operation.parse(text)
-        ir.InsertionPoint.current.insert(made)
-        return made.operation
-    value = literal.attribute(result.shape, kind)
-    return ir.Operation.create("stablehlo.constant", [kind], [], {"value": value})
+    value = literal.attribute(result.shape, kind) if literal.element is None else None
+    if value is not None:
+        return ir.Operation.create("stablehlo.constant", [kind], [], {"value": value})
+    text = literal.attribute_text(result.shape, str(kind))
+    made = ir.Operation.parse(f'"stablehlo.constant"() {{value = {text}}} : () -> {kind}')
+    ir.InsertionPoint.current.insert(made)
+    return made.operation
 
 
 def _reduce(op: Operation, attributes: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from tilewright.hlo._ir import ir
 __all__ = ["Literal"]
 
 _SPLAT = re.compile(r"dense<([^\[<>\"]+)> : tensor<")
+_ELEMENTS = re.compile(r'dense<(?:"0x([0-9A-F]+)"|(\[[^<>"]*\]))> : tensor<')
 
 
 class Literal:
@@ -47,8 +48,8 @@ class Literal:
 
     @property
     def movable(self) -> bool:
-        """Whether it can be laid out in another shape: any splat, and every element type numpy holds."""
-        return self.element is not None or self.array() is not None
+        """Whether it can be laid out in another shape: all but constants kept outside the program's text."""
+        return self.element is not None or self.array() is not None or self.elements is not None
 
     def array(self) -> np.ndarray[Any, Any] | None:
         """The elements, None for element types the bindings give no buffer of."""
@@ -58,13 +59,45 @@ class Literal:
             return None
         return found if found.dtype != object else None
 
-    def attribute_text(self, tensor: str) -> str:
-        """The attribute of a splat for the MLIR type ``tensor``."""
-        return f"dense<{self.element}> : {tensor}"
+    @cached_property
+    def elements(self) -> list[str] | bytes | None:
+        """All elements in row-major order as MLIR writes them: a few as texts, many as their little-endian bytes.
+
+        This is how constants without a buffer are read (bf16, complex, int4, 8-bit floats). None for a splat, and for
+        a resource outside the text.
+        """
+        try:
+            text = str(self.handle.attributes["value"])
+        except TypeError:
+            text = self.handle.get_asm(print_generic_op_form=True)
+        found = _ELEMENTS.search(text)
+        if found is None:
+            return None
+        return bytes.fromhex(found[1]) if found[1] else found[2].replace("[", "").replace("]", "").split(", ")
+
+    def attribute_text(self, shape: tuple[int, ...], tensor: str) -> str:
+        """The attribute for the MLIR type ``tensor`` of ``shape``: what MLIR has no buffer of is written as text."""
+        if self.element is not None:
+            return f"dense<{self.element}> : {tensor}"
+        assert self.elements is not None
+        if isinstance(self.elements, bytes):
+            return f'dense<"0x{self.elements.hex().upper()}"> : {tensor}'
+        return f"dense<{_nested(self.elements, shape)}> : {tensor}"
 
     def attribute(self, shape: tuple[int, ...], tensor_type: Any) -> Any:
-        """The attribute of a constant that is not a splat, its elements in row-major order in ``shape``."""
+        """The attribute of a constant that is not a splat, its elements in row-major order in ``shape``.
+
+        None where the bindings give no buffer of the element type.
+        """
         array = self.array()
-        assert array is not None
+        if array is None:
+            return None
         array = np.ascontiguousarray(array.reshape(shape))  # booleans too are one byte each to the bindings
         return ir.DenseElementsAttr.get(array, type=tensor_type.element_type, shape=list(shape))
+
+
+def _nested(elements: list[str], shape: tuple[int, ...]) -> str:
+    """Nested brackets, innermost first: ``[[a, b], [c, d]]``."""
+    for size in reversed(shape):
+        elements = [f"[{', '.join(elements[k : k + size])}]" for k in range(0, len(elements), size)]
+    return elements[0]

@@ -165,9 +165,17 @@ def _constant(op: Operation, x: list[Array]) -> Array:
     if literal.element is None:
         found = literal.array()
         if found is None:
-            raise UnsupportedError(f"the float64 reference cannot read a constant of type {result!r}")
+            found = _written(literal.elements, result)
         return np.asarray(found).reshape(result.shape or ()).astype(dtype)
     return np.full(result.shape or (), _number(literal.element, result.dtype), dtype)
+
+
+def _written(elements: list[str] | bytes | None, result: Value) -> Array:
+    if elements is None:
+        raise UnsupportedError(f"the float64 reference cannot read a constant of type {result!r}")
+    if isinstance(elements, bytes):
+        return np.frombuffer(elements, own_dtype(result.dtype))
+    return np.array([_number(each, result.dtype) for each in elements])
 
 
 def _number(text: str, element_type: str) -> Any:
