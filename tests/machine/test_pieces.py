@@ -134,6 +134,24 @@ def test_a_model_file_is_checked(tmp_path):
         load_model(tmp_path / "absent.py")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("return optax.sigmoid_binary_cross_entropy(logits, labels).mean(), logits", "return logits.mean()", "loss"),
+        ("TOP = (PAIRS + WIDTH, ", "TOP = (PAIRS, ", "loss fails: TypeError"),
+        ("return optax.adam(1e-3)", "return 1 / 0", "optimizer fails: ZeroDivisionError"),
+        ('"gain": jnp.ones(WIDTH)', '"gain": jnp.ones(nothing)', "init fails: NameError"),
+    ],
+)
+def test_a_wrong_model_is_one_clear_error(tmp_path, old, new, message):
+    text = EXAMPLE.read_text()
+    assert old in text
+    path = tmp_path / "model.py"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(UsageError, match=message):
+        run(path, steps=1)
+
+
 def test_features_of_another_name_are_refused(tmp_path):
     path = tmp_path / "model.py"
     text = EXAMPLE.read_text().replace('Feature(f"C{i}"', 'Feature(f"c{i}"')

@@ -131,6 +131,6 @@ def test_progress_is_told(written):
     _, _, seen = written
     stages = list(dict.fromkeys(stage for stage, _, _ in seen))
     assert stages == [
-        *("model", "data", "plan", "movement", "proof", "evaluate", "train", "evaluate again", "matrix unit")
+        *("model", "data", "plan", "start", "movement", "proof", "evaluate", "train", "evaluate again", "matrix unit")
     ]
     assert ("train", 40, 40) in seen

@@ -46,6 +46,14 @@ def _options(
     """Options before the command's name (`--debug` may stand anywhere)."""
 
 
+def _interrupted() -> None:
+    """Leave at once: kernels and compilers may still run on other threads, which an orderly exit would tear down."""
+    print("tilewright: interrupted", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
+
+
 def main() -> None:
     """Run the command line of this process and exit with the design's codes: 0, 1, 2 or 3."""
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
@@ -53,8 +61,8 @@ def main() -> None:
     try:
         code = app(args=arguments, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
-    except typer.Abort:
-        sys.exit(130)
+    except (typer.Abort, KeyboardInterrupt):
+        _interrupted()
     except _OptionError as error:
         if debug:
             raise

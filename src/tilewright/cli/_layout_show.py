@@ -112,7 +112,7 @@ def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> Non
 
 
 def print_facts(facts: dict[str, Any], as_json: bool = False) -> None:
-    """A layout's facts (see ``tilewright.layout.explain._summary``) as a table or JSON; a tuple's elements one by one."""
+    """A layout's facts (``tilewright.layout.explain._summary``) as a table or JSON; a tuple's elements one by one."""
     from tilewright.render import Column, bytes_text, print_table
 
     if as_json:

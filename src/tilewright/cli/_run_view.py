@@ -73,7 +73,9 @@ def _results(run: RunReport) -> list[tuple[str, str]]:
         for name, done in movement.optimized.items()
     ]
     where = "held out" if run.data.held_out else "the training rows"
-    equal = "DIFFERENT from the closed forms" if run.counts_equal is False else "equal to the closed forms"
+    above = sum(bool(product.above_minimum) for product in run.matrix)
+    misses = f" (cache misses of {above} products above their minimum)" if above else ""
+    equal = "DIFFERENT from the closed forms" if run.counts_equal is False else f"equal to the closed forms{misses}"
     values = "DIFFERENT from XLA's" if run.values_equal is False else "equal to XLA's within rounding"
     instructions = sum(product.counts.instructions for product in run.matrix)
     counted = f"{count_text(instructions)} mm instructions; counts {equal}, values {values}"

@@ -11,6 +11,7 @@ from tilewright.hlo._load import load
 from tilewright.hlo._optimize import Optimized, optimize
 from tilewright.hlo._program import Computation, Operation, Program, Source
 from tilewright.hlo._report import report
+from tilewright.hlo._report_faces import report_html
 from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor
 from tilewright.hlo._verify import Verification, verify
 
@@ -34,5 +35,6 @@ __all__ = [
     "optimize_function",
     "place",
     "report",
+    "report_html",
     "verify",
 ]

@@ -21,13 +21,14 @@ from tilewright.render import (
     count_text,
     element,
     escape,
+    join,
     note,
     percent_text,
     ratio_text,
     table,
 )
 
-__all__ = ["by_operation", "summary", "to_html", "to_json", "to_lines"]
+__all__ = ["by_operation", "report_html", "summary", "to_html", "to_json", "to_lines"]
 
 _INDENT = 9
 _MOST_ROWS = 2000
@@ -138,6 +139,11 @@ def to_html(report: MovementReport) -> str:
     page.section("padding", "Tensors by wasted bytes", _padding_table(report))
     page.data("report", to_json(report))
     return page.html()
+
+
+def report_html(report: MovementReport) -> Html:
+    """The report as blocks for a page of another room: figures, the split by operation, and the movement table."""
+    return join([cards(_figures(report)), _by_op(report), _movement_table(report), *map(note, report.notes)], "\n")
 
 
 def _figures(report: MovementReport) -> list[Card]:

@@ -30,8 +30,13 @@ class MatrixRun:
     error: float
 
     @property
+    def above_minimum(self) -> tuple[str, ...]:
+        """The cache counters above the closed form of caches that never evict."""
+        return tuple(name for name in _BOUNDS if getattr(self.counts, name) > getattr(self.expected, name))
+
+    @property
     def counts_equal(self) -> bool:
-        """Every counter equals its closed form; cache misses are at least theirs."""
+        """Every counter equals its closed form; cache misses are at least theirs (see :attr:`above_minimum`)."""
         for field in fields(Counts):
             counted, formula = getattr(self.counts, field.name), getattr(self.expected, field.name)
             if counted < formula or (counted > formula and field.name not in _BOUNDS):

@@ -11,16 +11,19 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from tilewright.embed import Feature
 from tilewright.errors import TilewrightError, UsageError
 
-__all__ = ["Model", "load_model"]
+__all__ = ["Model", "check_model", "load_model"]
 
 EXPECTED = ("features", "init", "loss", "optimizer")
 
@@ -63,3 +66,29 @@ def load_model(source: str | Path | ModuleType | Model) -> Model:
         how = f"a model file defines {', '.join(EXPECTED)}; see examples/dlrm.py"
         raise UsageError(f"the model file does not define {', '.join(missing)}", where=where, how=how)
     return Model(Path(where).stem, *(getattr(module, name) for name in EXPECTED))
+
+
+def check_model(model: Model, widths: Mapping[str, int], batch: int) -> None:
+    """Trace init, loss, its gradient and the optimizer on shapes alone; :class:`UsageError` says which one fails."""
+    array: Any = jax.ShapeDtypeStruct
+    numeric, labels = array((batch, 13), jnp.float32), array((batch,), jnp.float32)
+    vectors = {name: array((batch, width), jnp.float32) for name, width in widths.items()}
+    params = _try(model, "init", lambda: jax.eval_shape(model.init, jax.random.key(0)))
+    result = _try(model, "loss", lambda: jax.eval_shape(model.loss, params, numeric, vectors, labels))
+    shapes = [getattr(part, "shape", None) for part in result] if isinstance(result, tuple | list) else []
+    if shapes != [(), (batch,)]:
+        found = [str(getattr(part, "shape", part)) for part in jax.tree_util.tree_leaves(result)]
+        what = f"loss returns shapes {', '.join(found)} where a mean () and logits ({batch},) are expected"
+        raise UsageError(what, where=model.name, how="return (loss, logits)")
+    step = jax.value_and_grad(model.loss, argnums=(0, 2), has_aux=True)
+    _try(model, "the gradient of loss", lambda: jax.eval_shape(step, params, numeric, vectors, labels))
+    _try(model, "optimizer", lambda: jax.eval_shape(model.optimizer().init, params))
+
+
+def _try(model: Model, name: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # whatever the user's function does wrong is the user's to mend
+        first = next((line for line in str(error).splitlines() if line.strip()), "")
+        what = f"{name} fails: {type(error).__name__}: {first}"
+        raise UsageError(what, where=model.name, how="--debug shows where") from error

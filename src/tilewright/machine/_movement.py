@@ -74,10 +74,7 @@ def prove(step: Callable[..., Any], movement: Movement, inputs: Sequence[Sequenc
     kept = range(len(leaves)) if optimized.original.signature is None else optimized.original.signature.kept
     exact = verify(optimized.original, optimized.program, [leaves[i] for i in kept])
     if not exact.ok:
-        what = (
-            f"the rewritten step misses {exact.reference} by {exact.error_after}, the original by {exact.error_before}"
-        )
-        raise CheckFailed(what)
+        raise CheckFailed(f"the rewritten step is not the original: {exact.reason}", where=REWRITING_TARGET)
     return Proof(len(inputs), outputs, largest, worst, ALLOWED, exact.error_before, exact.error_after, exact.reference)
 
 

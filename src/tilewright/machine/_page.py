@@ -6,7 +6,7 @@ import os
 from dataclasses import fields
 
 from tilewright.embed import plan_html
-from tilewright.hlo import MovementReport, Optimized, Verdict
+from tilewright.hlo import Optimized, Verdict, report_html
 from tilewright.isa import Counts
 from tilewright.machine._matrix import MatrixRun
 from tilewright.machine._movement import Proof
@@ -38,15 +38,6 @@ from tilewright.render import (
 
 __all__ = ["page", "stage_rows", "verdict_rows"]
 
-_MOVEMENT = (
-    Column("moved", "bytes", "read and written together, padding included"),
-    Column("operation"),
-    Column("source", "code"),
-    Column("from", "code"),
-    Column("to", "code"),
-    Column("padding", "ratio", "padded over logical bytes of the result"),
-    Column("why"),
-)
 _VERDICTS = (
     Column("target", "code"),
     Column("verdict"),
@@ -82,7 +73,7 @@ def page(run: RunReport) -> Page:
     made.section("summary", "Summary", *_summary(run))
     made.section("data", "Data", *_data(run))
     made.section("plan", "Embedding plan", plan_html(run.plan))
-    made.section("movement", f"Data movement on {run.target}", *_movement(run.movement.report))
+    made.section("movement", f"Data movement on {run.target}", *_movement(run))
     made.section("rewrites", "Rewrites and refusals", *_rewrites(run))
     made.section("training", "Training", *_training(run))
     made.section("matrix-unit", "Matrix unit", *_matrix(run))
@@ -122,7 +113,8 @@ def _summary(run: RunReport) -> list[Html]:
 
 
 def _products_note(run: RunReport) -> str:
-    return f"{len(run.matrix)} products, values and counts"
+    above = sum(bool(product.above_minimum) for product in run.matrix)
+    return f"{len(run.matrix)} products" + (f"; cache misses of {above} above the minimum" if above else ", all counts")
 
 
 def _tone(good: bool) -> Tone:
@@ -145,20 +137,15 @@ def _data(run: RunReport) -> list[Html]:
     ]
 
 
-def _movement(report: MovementReport) -> list[Html]:
-    shown = [
-        (r.moved_bytes, r.op, _near(r.source), r.from_short, r.to_layout, r.padding_ratio, r.reason)
-        for r in report.ranked()
+def _movement(run: RunReport) -> list[Html]:
+    relaid = run.movement.optimized[run.target].moved_before
+    return [
+        paragraph(
+            f"One forward and backward step under {run.target}'s layouts, every operation by itself: reshapes and "
+            f"transposes move {bytes_text(relaid)} of it; broadcasts a compiler mostly fuses into their users."
+        ),
+        report_html(run.movement.report),
     ]
-    bars = [Bar(op, (moved,)) for op, moved in report.moved_by_op.items() if moved]
-    figures = [
-        Card("moved", bytes_text(report.moved_bytes), f"by {len(report.ranked())} operations of one step"),
-        Card("free", str(report.bitcasts), f"bitcasts among {len(report.rows)} operations", "good"),
-        Card("padding", bytes_text(report.wasted_bytes), f"in {len(report.wasteful())} tensors"),
-    ]
-    remarks = (note(each) for each in report.notes)
-    chart = [bar_chart(bars, title="Bytes moved, by operation", kind="bytes")] if bars else []
-    return [cards(figures), *chart, table(_MOVEMENT, shown, empty="nothing moves"), *remarks]
 
 
 def verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
@@ -235,11 +222,17 @@ def _mark(good: bool, yes: str = "equal", no: str = "differs") -> Html:
     return badge(yes, "good") if good else badge(no, "bad")
 
 
+def _counts_mark(product: MatrixRun) -> Html:
+    return (
+        badge("equal; more misses") if product.counts_equal and product.above_minimum else _mark(product.counts_equal)
+    )
+
+
 def _matrix(run: RunReport) -> list[Html]:
     rows = [
         (
             *(p.name, p.counts.instructions, p.counts.macs, p.counts.broadcast_elements, p.counts.l1_touches, p.cycles),
-            *(_mark(p.counts_equal), _mark(p.values_equal)),
+            *(_counts_mark(p), _mark(p.values_equal)),
         )
         for p in run.matrix
     ]
@@ -254,8 +247,9 @@ def _matrix(run: RunReport) -> list[Html]:
         ),
         table(_PRODUCTS, rows),
         note(
-            "Values are XLA's within the rounding of a float32 dot product of that depth. Cache misses are at least "
-            "those of caches that never evict; every other counter equals its closed form."
+            "Values are XLA's within the rounding of a float32 dot product of that depth. Every counter equals its "
+            "closed form but for cache misses, whose form is that of caches that never evict, a minimum: "
+            f"{sum(bool(p.above_minimum) for p in run.matrix)} products lie above it, because B outgrows L1."
         ),
     ]
     if largest:

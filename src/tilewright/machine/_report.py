@@ -190,6 +190,7 @@ def _product(product: MatrixRun) -> dict[str, Any]:
         "counts": asdict(product.counts),
         "closed_forms": asdict(product.expected),
         "counts_equal": product.counts_equal,
+        "above_minimum": list(product.above_minimum),
         "cycles": product.cycles,
         "error": product.error,
     }

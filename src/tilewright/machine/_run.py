@@ -16,7 +16,7 @@ from tilewright.isa import MatrixUnitConfig
 from tilewright.machine._data import RunData, load_data
 from tilewright.machine._dots import Products, find_products
 from tilewright.machine._matrix import MatrixRun, run_product
-from tilewright.machine._model import Model, load_model
+from tilewright.machine._model import Model, check_model, load_model
 from tilewright.machine._movement import prove, study
 from tilewright.machine._report import RunReport
 from tilewright.machine._stages import Stages, Watch
@@ -62,7 +62,8 @@ def run(
         rows = load_data(data, job.features, batch, steps, seed)
     with stages.stage("plan"):
         planned = _plan(job, rows)
-    state = start(job.model, job.stacking, seed)
+    with stages.stage("start"):
+        state = start(job.model, job.stacking, seed)
     step = dense_step(job.model)
     with stages.stage("movement"):
         inputs = _inputs(job, state, rows)
@@ -119,6 +120,7 @@ def _prepare(
     if {feature.name for feature in features} != set(CATEGORICAL):
         how = "a model's features are the 26 categorical columns C1 to C26 of the log"
         raise UsageError(f"features called {', '.join(f.name for f in features[:5])} ...", where=loaded.name, how=how)
+    check_model(loaded, {feature.name: feature.table.width for feature in features}, batch)
     return _Job(loaded, chip, features, stack(features, topology, batch_size=batch), steps, batch, stages)
 
 
