@@ -83,6 +83,7 @@ def _results(run: RunReport) -> list[tuple[str, str]]:
         ("model", f"{len(plan.tables)} tables in {len(plan.stacks)} {'stack' if len(plan.stacks) == 1 else 'stacks'}"),
         ("data", f"{count_text(len(run.data.train))} rows ({run.data.source})"),
         ("plan", f"{plan.verdict}; imbalance {max(s.imbalance for s in plan.stacks):.2f}"),
+        ("start", f"fresh parameters; tables of {bytes_text(plan.heap.tables)} a chip"),
         ("movement", f"{bytes_text(moved.moved_bytes)} moved by {len(moved.ranked())} operations on {run.target}"),
         ("proof", f"{'; '.join(verdicts)}; largest difference {run.proof.max_difference:.1e}"),
         (

@@ -24,6 +24,7 @@ from tilewright.render import (
     join,
     note,
     percent_text,
+    place_text,
     ratio_text,
     table,
 )
@@ -112,7 +113,7 @@ def to_lines(report: MovementReport, by: str = "moved", top: int = 20, width: in
 def _entry(
     number: int, figures: str, row: MovementRow | PaddedTensor, layouts: str, reason: str, width: int
 ) -> Iterator[tuple[str, str]]:
-    place = row.source or (f"({row.op_name})" if isinstance(row, MovementRow) and row.op_name else "")
+    place = place_text(row.source) or (f"({row.op_name})" if isinstance(row, MovementRow) and row.op_name else "")
     yield "", f"{number:>4} {figures}  {row.op} {row.name}  {place}".rstrip()
     for line in _folded(layouts, width - _INDENT):
         yield "cyan", " " * _INDENT + line
@@ -192,7 +193,7 @@ def _movement_cells(row: MovementRow) -> tuple[object, ...]:
         why = badge("bitcast", "good") + f" {row.reason}"
     elif row.in_fusion:
         why = badge("in a fusion") + f" {row.reason}"
-    layouts = _lines(element("code", row.from_layout), escape("→ ") + element("code", row.to_layout))
+    layouts = _lines(element("code", row.from_short), escape("→ ") + element("code", row.to_layout))
     return (
         *(row.moved_bytes, _lines(row.op, element("code", row.name)), layouts),
         *(row.padded_bytes, row.padding_ratio, why, _where(row)),
@@ -200,7 +201,7 @@ def _movement_cells(row: MovementRow) -> tuple[object, ...]:
 
 
 def _where(row: MovementRow | PaddedTensor) -> Html:
-    return _lines(*(element("code", text) for text in (row.source, row.path) if text))
+    return _lines(*(element("code", text) for text in (place_text(row.source), row.path) if text))
 
 
 def _lines(*parts: str) -> Html:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 
 from tilewright.embed import plan_html
@@ -30,6 +29,7 @@ from tilewright.render import (
     line_chart,
     note,
     paragraph,
+    place_text,
     ratio_text,
     seconds_text,
     side_by_side,
@@ -80,15 +80,6 @@ def page(run: RunReport) -> Page:
     made.section("timings", "Timings", *_timings(run))
     made.data("report", run.to_json())
     return made
-
-
-def _near(source: str) -> str | None:
-    """``file:line`` with the file seen from the working folder, where it lies below it."""
-    if not source:
-        return None
-    path, _, line = source.rpartition(":")
-    below = os.path.relpath(path) if os.path.isabs(path) else path
-    return source if below.startswith("..") else f"{below}:{line}"
 
 
 def _summary(run: RunReport) -> list[Html]:
@@ -153,7 +144,7 @@ def verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
 
     def row(v: Verdict) -> tuple[object, ...]:
         mark = badge("rewritten", "good") if v.accepted else badge("left alone")
-        return name, mark, v.region, _near(str(v.source or "")), v.moved_before, v.moved_after, v.reason
+        return name, mark, v.region, place_text(str(v.source or "")) or None, v.moved_before, v.moved_after, v.reason
 
     return [row(v) for v in (*optimized.rewrites, *optimized.refusals)]
 

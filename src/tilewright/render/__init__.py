@@ -19,6 +19,7 @@ from tilewright.render._format import (
     count_text,
     format_value,
     percent_text,
+    place_text,
     ratio_text,
     seconds_text,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "note",
     "paragraph",
     "percent_text",
+    "place_text",
     "print_table",
     "ratio_text",
     "seconds_text",

@@ -1,15 +1,36 @@
-"""Numbers as people read them; the only place where they are formatted."""
+"""Numbers and places as people read them; the only place where they are formatted."""
 
 from __future__ import annotations
 
 import math
+import os
 from typing import Literal
 
-__all__ = ["Kind", "bytes_text", "count_text", "format_value", "percent_text", "ratio_text", "seconds_text"]
+__all__ = [
+    "Kind",
+    "bytes_text",
+    "count_text",
+    "format_value",
+    "percent_text",
+    "place_text",
+    "ratio_text",
+    "seconds_text",
+]
 
 Kind = Literal["text", "code", "count", "bytes", "seconds", "ratio", "percent", "number"]
 
 _DASH = "–"
+
+
+def place_text(source: str) -> str:
+    """``file:line`` with the file as seen from the working folder, where it lies below it.
+
+    >>> place_text(os.path.join(os.getcwd(), "models", "norm.py") + ":12"), place_text("/elsewhere/norm.py:12")
+    ('models/norm.py:12', '/elsewhere/norm.py:12')
+    """
+    path, colon, line = source.rpartition(":")
+    below = os.path.relpath(path) if os.path.isabs(path) else path
+    return source if below.startswith("..") else f"{below}{colon}{line}"
 
 
 def _three_digits(value: float) -> str:
