@@ -52,6 +52,9 @@ def _setting(text: str) -> Any:
     return text
 
 
+_DTYPES = ("s8", "u8", "s16", "u16", "s32", "u32", "f16", "bf16", "f32")
+
+
 def _random(shape: tuple[int, int], dtype: str, seed: int) -> np.ndarray[Any, Any]:
     """Seeded values: the whole range of an integer type, normal floats."""
     import numpy as np
@@ -106,6 +109,9 @@ def _matmul(
     config = _config(settings)
     if max(m * n, m * k, n * k) > _MOST:
         raise UsageError(f"a matrix of more than {_MOST} elements", how="this machine is simulated; give smaller sizes")
+    for each in (dtype, dtype_b or dtype):
+        if each not in _DTYPES:
+            raise UsageError(f"no element type called {each!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
     a, b = _random((m, k), dtype, seed), _random((k, n), dtype_b or dtype, seed + 1)
     how: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     expected = expected_counts(m, n, k, config=config, element_bytes=a.dtype.itemsize, **how)

@@ -65,6 +65,8 @@ def _load_and_report(file: str, target: str | None) -> MovementReport:
             where=file,
             how="add --target, such as --target tpu-v5e",
         )
+    if program.kind == "hlo" and chip is not None:
+        remark(f"note: a dump has layouts of its own; {chip.name} does not change them")
     return report(program, chip)
 
 

@@ -15,7 +15,7 @@ from tilewright.embed._preprocess import _inputs, _slices, preprocess
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._tables import Limits
 from tilewright.embed._tally import Tally, tally
-from tilewright.embed._threads import thread_count
+from tilewright.threads import thread_count
 
 __all__ = ["Observed", "Replay", "batch_sizes"]
 

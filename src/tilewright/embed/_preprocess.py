@@ -14,9 +14,9 @@ from tilewright.embed._minibatch import Agree, Agreement, minibatch_starts
 from tilewright.embed._stacking import Stacking, check_batch_divides
 from tilewright.embed._tables import Limits
 from tilewright.embed._tally import BAD_IDS, Slices, tally
-from tilewright.embed._threads import thread_count
 from tilewright.embed._types import Longs
 from tilewright.errors import UsageError
+from tilewright.threads import thread_count
 
 __all__ = ["preprocess"]
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.layout._digits import Line
-from tilewright.layout.move._threads import share_out, thread_count
+from tilewright.layout.move._threads import share_out
+from tilewright.threads import thread_count
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap

@@ -11,7 +11,8 @@ import numpy as np
 
 from tilewright.layout.move._nest import Box, array_terms, boxes, layout_terms, line_up
 from tilewright.layout.move._plan import SCRATCH, MovePlan, plan_moves
-from tilewright.layout.move._threads import share_out, thread_count
+from tilewright.layout.move._threads import share_out
+from tilewright.threads import thread_count
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap
