@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -60,3 +62,30 @@ def test_help_and_version_answer_without_jax():
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
     assert "run" in ended.stdout
+
+
+def test_an_interrupt_leaves_at_once_with_one_line(tmp_path):
+    code = "import sys; from tilewright.cli import main; sys.argv[0] = 'tilewright'; main()"
+    command = [sys.executable, "-c", code, "run", EXAMPLE, "--out", str(tmp_path)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes) as running:
+        for line in running.stderr:  # the first stage has passed: the work is under way
+            if line.startswith("model:"):
+                break
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert said.rstrip().endswith("tilewright: interrupted")
+    assert "Traceback" not in said
+
+
+def test_a_fault_of_ours_is_one_line_too(run, monkeypatch, tmp_path):
+    def broken(name):
+        raise ZeroDivisionError("two\nlines")
+
+    monkeypatch.setattr("tilewright.targets.target", broken)
+    code, printed, said = run("targets", "cpu")
+    assert (code, printed) == (1, "")
+    assert said == "tilewright: a fault in tilewright itself, ZeroDivisionError: two lines; --debug shows where\n"
+    with pytest.raises(ZeroDivisionError):
+        run("targets", "cpu", "--debug")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
@@ -46,12 +50,26 @@ def _options(
     """Options before the command's name (`--debug` may stand anywhere)."""
 
 
-def _interrupted() -> None:
-    """Leave at once: kernels and compilers may still run on other threads, which an orderly exit would tear down."""
-    print("tilewright: interrupted", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+def _interrupted(number: int, frame: object) -> None:
+    """Ctrl-C: leave at once. Kernels and compilers run on other threads, and neither they nor numba's compiler stand an
+    exception or a tear-down in their midst; files are written whole or not at all, so nothing is left half done.
+    """
+    with suppress(OSError):
+        os.write(2, b"\ntilewright: interrupted\n")
     os._exit(130)
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """Ctrl-C handled by :func:`_interrupted` inside the block (where this is the main thread)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def main() -> None:
@@ -59,10 +77,11 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
-        code = app(args=arguments, standalone_mode=False)
+        with _leaving_at_once():
+            code = app(args=arguments, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
-    except (typer.Abort, KeyboardInterrupt):
-        _interrupted()
+    except typer.Abort:
+        sys.exit(130)
     except _OptionError as error:
         if debug:
             raise
@@ -79,6 +98,20 @@ def main() -> None:
         if isinstance(error, ParseError):
             print(error.caret(), file=sys.stderr)
         sys.exit(error.exit_code)
+    except MemoryError:
+        if debug:
+            raise
+        print("tilewright: out of memory; give smaller sizes", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # the reader went away, as in `tilewright ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except Exception as error:  # a fault of ours: still one line, and how to see more
+        if debug:
+            raise
+        said = " ".join(str(error).split())
+        print(
+            f"tilewright: a fault in tilewright itself, {type(error).__name__}: {said}; --debug shows where",
+            file=sys.stderr,
+        )
+        sys.exit(1)
