@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from tilewright.embed import Feature, Table, Topology, preprocess, stack
-from tilewright.embed._threads import thread_count
+from tilewright.threads import thread_count
 
 PAD = 2**31 - 1
 

@@ -103,3 +103,12 @@ def test_the_lock_names_no_index():
     lock = (ROOT / "requirements.lock").read_text()
     assert "--hash=sha256:" in lock
     assert not re.search(r"https?://|file://|--index|--find-links|--extra", lock.replace("--all-extras", ""))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.name)
+def test_benchmarks_import_what_is_there(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tilewright"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
