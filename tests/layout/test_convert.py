@@ -8,7 +8,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.layout.oracle import all_indices
@@ -84,6 +84,8 @@ def test_broadcast_arrays_are_not_injective():
 
 
 @given(any_layouts())
+@example(tiled((3, 2, 1, 1), "s32", (0, 1, 2, 3), [(-1, 2)]))  # no digit form, yet linear: the tile divides the whole
+@example(tiled((3, 5), "s32", None, [(-1, 2)]))
 def test_a_view_is_the_array_or_there_is_none(layout):
     assume(layout.injective)
     values = np.arange(layout.num_elements).reshape(layout.shape).astype(layout.numpy_dtype)
@@ -119,7 +121,9 @@ def test_views_of_whole_registers():
     with pytest.raises(UnsupportedError, match="4-bit"):
         to_numpy_view(parse("s4[4]{0:E(4)}"), np.zeros(2, np.uint8))
     with pytest.raises(UnsupportedError, match="no sum"):
-        to_numpy_view(parse("s8[3,5]{1,0:T(*,2)}"), np.zeros(16, np.int8))
+        to_numpy_view(parse("s8[3,5]{1,0:T(*,2)(2,1)}"), np.zeros(16, np.int8))
+    with pytest.raises(UnsupportedError, match="too large to look at"):
+        to_numpy_view(parse("s8[1025,1025]{1,0:T(*,2)}"), np.zeros(1050626, np.int8))
     with pytest.raises(UsageError, match="buffer must be"):
         to_numpy_view(layout, np.zeros(3, np.float32))
     one_round = lanes((2, 3, 4, 5), "bf16", lanes=4, eu_bytes=64)

@@ -158,10 +158,11 @@ def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
     how = "unpack() copies"
     if layout.element_bits < 8:
         raise UnsupportedError(f"{layout} packs {layout.element_bits}-bit values, which numpy cannot point at", how=how)
-    if layout.digits is None:
-        raise UnsupportedError(f"{layout} is no sum over its dims (a `*` that its tile does not divide)", how=how)
     if not layout.num_elements:
         return slots[:0].reshape(layout.shape)
+    if layout.digits is None:
+        start, steps = _steps_by_enumeration(layout, how)
+        return np.lib.stride_tricks.as_strided(slots[start:], layout.shape, [s * slots.strides[0] for s in steps])
     flat = _flat_line(layout, layout.digits)
     start, strides = flat.base, []
     for d, size in enumerate(layout.shape):
@@ -171,6 +172,20 @@ def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
         start += straight[0]
         strides.append(straight[1] * slots.strides[0])
     return np.lib.stride_tricks.as_strided(slots[start:], layout.shape, strides)
+
+
+def _steps_by_enumeration(layout: IndexMap, how: str) -> tuple[int, list[int]]:
+    """(first slot, step of every dim) of a map without digits (a `*` whose tile does not divide): looked at."""
+    if layout.num_elements > _ENUMERATED:
+        raise UnsupportedError(f"{layout} has no digit form and is too large to look at every element", how=how)
+    inside = np.stack(np.unravel_index(np.arange(layout.num_elements), layout.shape), -1)
+    places = layout.addresses(inside + np.array(layout.origin or (0,) * layout.rank))
+    flat = np.ravel_multi_index(tuple(places.T), tuple(axis.extent for axis in layout.axis_terms))
+    after = np.cumprod([1, *reversed(layout.shape)])[:-1][::-1]  # how far apart neighbours along a dim are, in order
+    steps = [int(flat[n] - flat[0]) if size > 1 else 0 for n, size in zip(after, layout.shape, strict=True)]
+    if not np.array_equal(flat, flat[0] + inside @ np.array(steps, np.int64)):
+        raise UnsupportedError(f"{layout} is no sum over its dims (a `*` that its tile does not divide)", how=how)
+    return int(flat[0]), steps
 
 
 def _flat_line(layout: IndexMap, lines: Mapping[str, Line]) -> Line:
