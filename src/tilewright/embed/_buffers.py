@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from tilewright.embed._formulas import round8
 from tilewright.embed._minibatch import BUCKETS
 from tilewright.embed._recycle import recycled
 from tilewright.embed._stacking import Stacking
@@ -17,12 +18,7 @@ from tilewright.embed._threads import run_all
 from tilewright.embed._types import Entries, Floats, Ints, Longs
 from tilewright.errors import UsageError
 
-__all__ = ["Buffers", "round8"]
-
-
-def round8(n: Longs) -> Longs:
-    """Rounded up to 8, the slots of one line."""
-    return (n + 7) & ~np.int64(7)
+__all__ = ["Buffers"]
 
 
 def _physical_bytes() -> int:

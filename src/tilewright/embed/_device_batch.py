@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed._formulas import MINIBATCH_FACTOR
+from tilewright.embed._formulas import MINIBATCH_FACTOR, round8
 from tilewright.embed._host_batch import HostBatch
 from tilewright.embed._stacking import Stacking
 from tilewright.errors import UsageError
@@ -134,17 +134,13 @@ def _bounds(batch: DeviceBatch, stack: str, minibatch: Any) -> tuple[jax.Array, 
     devices, segment = pointers.shape[0], max(shards, 8)
     source = jnp.arange(per_device, dtype=jnp.int32)
     if batch.minibatch_layout:
-        starts = _round8(jnp.pad(pointers[:, :-1], ((0, 0), (1, 0))))
+        starts = round8(jnp.pad(pointers[:, :-1], ((0, 0), (1, 0))))
         at = (source[:, None] * batch.num_minibatches + minibatch) * segment + jnp.arange(shards, dtype=jnp.int32)
         return starts[:, at], pointers[:, at]
     pointers = pointers.reshape(devices, per_device, segment)[..., :shards]
-    starts = _round8(jnp.pad(pointers[..., :-1], ((0, 0), (0, 0), (1, 0))))
+    starts = round8(jnp.pad(pointers[..., :-1], ((0, 0), (0, 0), (1, 0))))
     base = (source * (batch.embedding_ids[stack].shape[1] // per_device))[:, None]
     return starts + base, pointers + base
-
-
-def _round8(values: jax.Array) -> jax.Array:
-    return (values + 7) // 8 * 8
 
 
 def check_batch(batch: DeviceBatch, stacking: Stacking) -> None:

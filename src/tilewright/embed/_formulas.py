@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 __all__ = [
-    "LINE_FLOATS",
     "backward_stack_bytes",
     "forward_stack_bytes",
     "gather_operand_floats",
@@ -13,16 +14,18 @@ __all__ = [
     "slots_per_device",
 ]
 
-LINE_FLOATS = 8
-"""Floats of one 32-byte line: widths are padded to it."""
+
+Number = TypeVar("Number")
 
 MINIBATCH_FACTOR = 64
 """Mini-batching multiplies every buffer by the number of hash buckets."""
 
 
-def round8(value: int) -> int:
-    """The next multiple of 8."""
-    return -(-value // 8) * 8
+def round8(value: Number) -> Number:
+    """The next multiple of 8, a 32-byte line: of an int, or of every element of an integer array of numpy or jax."""
+    whole: Any = value
+    rounded: Number = (whole + 7) // 8 * 8
+    return rounded
 
 
 def forward_stack_bytes(width: int, unique_per_partition: int, replicas: int) -> int:

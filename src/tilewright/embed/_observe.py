@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tilewright.embed._minibatch import minibatch_starts
 from tilewright.embed._overflow import Overflow, limit_table
-from tilewright.embed._preprocess import _inputs, _slices, preprocess
+from tilewright.embed._preprocess import preprocess, ragged_inputs, source_slices
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._tables import Limits
 from tilewright.embed._tally import Tally, tally
@@ -26,15 +26,14 @@ REPLAYED = 8
 
 def batch_sizes(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, int]:
     """Every feature's batch, checked as ``preprocess`` checks it."""
-    return {
-        name: ragged.batch_size for name, ragged in _inputs(batch, stacking, _slices(stacking, None, False)).items()
-    }
+    inputs = ragged_inputs(batch, stacking, source_slices(stacking, None, False))
+    return {name: ragged.batch_size for name, ragged in inputs.items()}
 
 
 def _count(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str) -> tuple[Tally, Longs, dict[str, int]]:
     """A batch merged and counted, without writing buffers: int64[stacks, 2, sources, S], and the features' batches."""
-    slices = _slices(stacking, None, False)
-    inputs = _inputs(batch, stacking, slices)
+    slices = source_slices(stacking, None, False)
+    inputs = ragged_inputs(batch, stacking, slices)
     sizes = {name: ragged.batch_size for name, ragged in inputs.items()}
     offsets = {name: at for stack in stacking.groups for name, at in stack.sample_offsets(sizes).items()}
     made = tally(stacking, inputs, offsets, slices, bad_ids, thread_count())

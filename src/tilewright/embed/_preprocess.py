@@ -18,7 +18,7 @@ from tilewright.embed._types import Longs
 from tilewright.errors import UsageError
 from tilewright.threads import thread_count
 
-__all__ = ["preprocess"]
+__all__ = ["preprocess", "ragged_inputs", "source_slices"]
 
 OVERFLOW = ("minibatch", "drop", "error")
 DROP_ORDERS = ("scattered", "lowest")
@@ -70,13 +70,14 @@ def preprocess(
     [[0, 1, 2], [0, 0, 0], [3.0, 1.0, 1.0]]
     """
     _check_choices(overflow=(overflow, OVERFLOW), bad_ids=(bad_ids, BAD_IDS), drop_order=(drop_order, DROP_ORDERS))
-    from tilewright.embed._buffers import Buffers, round8
+    from tilewright.embed._buffers import Buffers
+    from tilewright.embed._formulas import round8
     from tilewright.embed._overflow import Overflow, limit_table
 
     threads = thread_count()
     limit = limit_table(limits, stacking)
-    slices = _slices(stacking, sources, local_batch)
-    inputs = _inputs(batch, stacking, slices)
+    slices = source_slices(stacking, sources, local_batch)
+    inputs = ragged_inputs(batch, stacking, slices)
     sizes = {name: ragged.batch_size * slices.shards // slices.given for name, ragged in inputs.items()}
     offsets = {name: at for s in stacking.groups for name, at in s.sample_offsets(sizes).items()}
     made = tally(stacking, inputs, offsets, slices, bad_ids, threads)
@@ -113,7 +114,7 @@ def _check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
             raise UsageError(f"{name} = {given!r}", where="preprocess", how=f"one of {', '.join(allowed)}")
 
 
-def _slices(stacking: Stacking, sources: range | None, local_batch: bool) -> Slices:
+def source_slices(stacking: Stacking, sources: range | None, local_batch: bool) -> Slices:
     """Which slices, checked: consecutive SparseCores of whole devices."""
     topology = stacking.topology
     shards, per_device = topology.sparsecores, topology.sparsecores_per_device
@@ -130,7 +131,7 @@ def _slices(stacking: Stacking, sources: range | None, local_batch: bool) -> Sli
     return Slices(sources, shards, sources.start, shards)
 
 
-def _inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) -> dict[str, Ragged]:
+def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) -> dict[str, Ragged]:
     """Every feature's input in one form, checked."""
     names = [f.name for f in stacking.features]
     for name in batch:

@@ -104,11 +104,6 @@ class TensorLayout(IndexMap):
         return self.text.memory_space
 
     @property
-    def is_dynamic(self) -> bool:
-        """Whether any dim is bounded (``<=n``) or unbounded (``?``)."""
-        return any(self.text.dynamic)
-
-    @property
     def is_untiled(self) -> bool:
         """Whether the tiles change nothing: a bitcast of the same dims and order without tiles."""
         from tilewright.layout._bitcast import is_bitcast
