@@ -98,7 +98,7 @@ def group_sum(dtype="f32", monoid="add", init="init"):
 def test_reassociation_can_be_forbidden(monoid, dtype, when_exact):
     text = group_sum(dtype, monoid)
     free = rewritten(text, "reduce-of-reshape,dead-code")
-    bound = rewritten(text, "reduce-of-reshape{reassociate=false},dead-code")
+    bound = rewritten(text, "reduce-of-reshape{allow_reassociation=false},dead-code")
     assert big_reshapes(free, 6 * 8 * 12) == 0
     assert (big_reshapes(bound, 6 * 8 * 12) == 0) == when_exact
 

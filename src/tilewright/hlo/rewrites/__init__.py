@@ -1,13 +1,14 @@
 """The rewrites, one file each; a pipeline is a text such as ``inline,canonicalize,reduce-of-reshape``."""
 
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, Rewrite
-from tilewright.hlo.rewrites._pipeline import (
+from tilewright.hlo.rewrites._pipeline import fixpoint, run_pipeline
+from tilewright.hlo.rewrites._text import (
     DEFAULT_PIPELINE,
     REWRITES,
-    fixpoint,
+    PassOption,
     format_pipeline,
+    options,
     parse_pipeline,
-    run_pipeline,
 )
 from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
@@ -27,6 +28,7 @@ __all__ = [
     "Inline",
     "LocalRewrite",
     "Maker",
+    "PassOption",
     "ReduceOfReshape",
     "ReduceOfTranspose",
     "ReshapeOfBroadcast",
@@ -34,6 +36,7 @@ __all__ = [
     "Rewrite",
     "fixpoint",
     "format_pipeline",
+    "options",
     "parse_pipeline",
     "run_pipeline",
 ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from tilewright.hlo._graph import Block, Operation, Value, replace_value
 from tilewright.hlo._literal import Literal
 
-__all__ = ["ELEMENTWISE", "PURE", "LocalRewrite", "Maker", "Rewrite", "is_static"]
+__all__ = ["ELEMENTWISE", "PURE", "LocalRewrite", "Maker", "Rewrite", "is_static", "option", "pass_text"]
 
 _NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
 exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
@@ -112,6 +112,18 @@ class Maker:
         return Maker(self.block, op).operation(op.name, operands, shape, op.result.dtype, dict(op.attributes))
 
 
+def pass_text(step: Any) -> str:
+    """A rewrite as pipelines name it: its name, and in braces the options that differ from their defaults."""
+    changed = [(f.name, getattr(step, f.name)) for f in fields(step) if getattr(step, f.name) != f.default]
+    options = " ".join(f"{key}={str(value).lower()}" for key, value in changed)
+    return f"{step.name}{{{options}}}" if options else str(step.name)
+
+
+def option(default: bool | int, summary: str) -> Any:
+    """A dataclass field that is an option, with one line that ``--list-passes`` shows."""
+    return field(default=default, metadata={"summary": summary})
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """One named step of a pipeline. ``str()`` prints it with the options that differ from their defaults."""
@@ -124,10 +136,8 @@ class Rewrite:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        """``reduce-of-reshape`` or ``reduce-of-reshape{reassociate=false}``."""
-        changed = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
-        options = " ".join(f"{key}={str(value).lower()}" for key, value in changed)
-        return f"{self.name}{{{options}}}" if options else self.name
+        """``reduce-of-reshape`` or ``reduce-of-reshape{allow_reassociation=false}``."""
+        return pass_text(self)
 
 
 @dataclass(frozen=True)

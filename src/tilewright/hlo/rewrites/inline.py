@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tilewright.hlo._ir import ir
+from tilewright.hlo.rewrites._base import option, pass_text
 
 __all__ = ["Inline"]
 
@@ -25,11 +26,11 @@ class Inline:
 
     name: ClassVar[str] = "inline"
     summary: ClassVar[str] = "put the bodies of private functions in place of their calls"
-    limit: int = 1_000_000
+    limit: int = option(1_000_000, "most operations that inlining may add")
 
     def __str__(self) -> str:
         """``inline`` or ``inline{limit=10}``."""
-        return self.name if self.limit == Inline.limit else f"{self.name}{{limit={self.limit}}}"
+        return pass_text(self)
 
     def apply_module(self, module: Any) -> int:
         """Inline every call that can be; functions nobody refers to any more go. Returns how many calls went."""

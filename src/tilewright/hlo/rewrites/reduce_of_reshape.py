@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilewright.hlo._dims import plan_reduce
 from tilewright.hlo._graph import Operation, Value
-from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
+from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static, option
 from tilewright.hlo.rewrites._monoid import NARROW, identity, is_identity, regroups
 
 __all__ = ["ReduceOfReshape"]
@@ -27,15 +27,15 @@ class ReduceOfReshape(LocalRewrite):
 
     name: ClassVar[str] = "reduce-of-reshape"
     summary: ClassVar[str] = "P1: reduce the dims a reshape leaves alone before the reshape"
-    reassociate: bool = True
+    allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
 
     def rewrite(self, op: Operation, make: Maker) -> Value | None:
         """The two-stage form of a reduction of a reshape."""
         if op.name != "reduce" or len(op.operands) != 2 or not is_static(*op.operands):
             return None
-        if not regroups(op.attributes, op.operands[0], self.reassociate):
+        if not regroups(op.attributes, op.operands[0], self.allow_reassociation):
             return None
-        return _over_unit_dims(op, make, self.reassociate) or _in_two_stages(op, make)
+        return _over_unit_dims(op, make, self.allow_reassociation) or _in_two_stages(op, make)
 
 
 def _in_two_stages(op: Operation, make: Maker) -> Value | None:

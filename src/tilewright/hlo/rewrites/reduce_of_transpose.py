@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo._graph import Operation, Value
-from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
+from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static, option
 from tilewright.hlo.rewrites._monoid import regroups
 
 __all__ = ["ReduceOfTranspose"]
@@ -18,7 +18,7 @@ class ReduceOfTranspose(LocalRewrite):
 
     name: ClassVar[str] = "reduce-of-transpose"
     summary: ClassVar[str] = "reduce before a transpose, so that reduce-of-reshape sees the reshape behind it"
-    reassociate: bool = True
+    allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
 
     def rewrite(self, op: Operation, make: Maker) -> Value | None:
         """The reduction of the transpose's operand."""
@@ -27,7 +27,7 @@ class ReduceOfTranspose(LocalRewrite):
         transpose = op.operands[0].operation
         if transpose is None or transpose.name != "transpose" or not transpose.plain:
             return None
-        if not regroups(op.attributes, op.operands[0], self.reassociate):
+        if not regroups(op.attributes, op.operands[0], self.allow_reassociation):
             return None
         permutation, dims = transpose.attributes["permutation"], op.attributes["dims"]
         reduced = {permutation[d] for d in dims}
