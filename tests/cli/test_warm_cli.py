@@ -1,4 +1,4 @@
-"""`tilewright warm`: every kernel by name, with its time."""
+"""`tilewright warm`: every room's kernels by name, with their times."""
 
 import json
 
@@ -12,11 +12,15 @@ def test_kernels_are_listed(run):
     assert value["schema_version"] == 1
     names = []
     warm(lambda name, seconds: names.append(name))
-    assert [kernel["name"] for kernel in value["kernels"]] == names
+    assert [kernel["name"] for kernel in value["kernels"] if kernel["room"] == "layout"] == names
+    assert {kernel["room"] for kernel in value["kernels"]} == {"layout", "isa", "embed"}
     assert all(kernel["seconds"] >= 0 for kernel in value["kernels"])
+    assert value["folder"]
+    assert value["compiled"] >= 0
 
 
 def test_the_table(run):
-    out = run("warm")[1]
-    assert out.startswith("kernels")
+    _, out, err = run("warm")
+    assert out.startswith("for     kernels")
     assert "moves of 8-bit elements" in out
+    assert "kept in" in err

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import typer
 
-from tilewright.cli._io import emit_json, progress
+from tilewright.cli._io import emit_json, progress, remark
 from tilewright.cli._layout_show import Json
 
 __all__ = ["add_to"]
 
 
 def _warm(as_json: Json = False) -> None:
-    """Compile the kernels of the layout package, or load them from the cache, so that a first use does not wait."""
-    from tilewright.layout import warm
+    """Compile all kernels, or load them from the cache, so that a first use does not wait."""
+    from tilewright.embed._warm import warm as warm_embed
+    from tilewright.isa._warm import warm as warm_isa
+    from tilewright.kernels import cache_text, compiled
+    from tilewright.layout import warm as warm_layout
     from tilewright.render import Column, print_table
 
-    found: list[tuple[str, float]] = []
-    with progress("compiling") as advance:
+    found: list[tuple[str, str, float]] = []
+    with progress("compiling kernels") as advance:
+        for room, warm in (("layout", warm_layout), ("isa", warm_isa), ("embed", warm_embed)):
 
-        def report(name: str, seconds: float) -> None:
-            found.append((name, seconds))
-            advance(len(found), note=name)
+            def report(name: str, seconds: float, room: str = room) -> None:
+                found.append((room, name, seconds))
+                advance(len(found), note=f"{room}: {name}")
 
-        warm(report)
+            warm(report)
+    anew = sum(compiled().values())
     if as_json:
-        emit_json({"kernels": [{"name": name, "seconds": round(seconds, 4)} for name, seconds in found]})
-    else:
-        print_table([Column("kernels"), Column("time", "seconds")], found)
+        kernels = [{"room": room, "name": name, "seconds": round(seconds, 4)} for room, name, seconds in found]
+        emit_json({"folder": cache_text(), "compiled": anew, "kernels": kernels})
+        return
+    print_table([Column("for"), Column("kernels"), Column("time", "seconds")], found)
+    kept = f"kept in {cache_text()}" if cache_text() else "kept nowhere: the cache folder cannot be written"
+    remark(f"{anew} compiled, the others were there; {kept}")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from tilewright.kernels import njit
 
 __all__ = ["BAD_LABEL", "BAD_NUMBER", "COLUMNS", "FINE", "parse_rows"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilewright.embed._drop import choose
 from tilewright.embed._hash import bucket_of
@@ -11,6 +10,7 @@ from tilewright.embed._minibatch import BUCKETS
 from tilewright.embed._split import split_bits
 from tilewright.embed._types import Entries, Index, Ints, Keys, Longs
 from tilewright.embed._write import fill_pads
+from tilewright.kernels import njit
 
 __all__ = ["find_splits", "gather_source", "write_cut"]
 

@@ -7,10 +7,10 @@ key. Four lanes of 64 bits each; all sums and products wrap modulo 2**64.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilewright.embed._minibatch import BUCKETS
 from tilewright.embed._types import Index, Keys, Longs
+from tilewright.kernels import njit
 
 __all__ = ["bucket_of", "fresh_state", "hash_ids"]
 

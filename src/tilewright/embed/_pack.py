@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TypeAlias
 
 import numpy as np
-from numba import njit
 
 from tilewright.embed._types import Floats, Ids, Index, Ints, Keys
+from tilewright.kernels import njit
 
 __all__ = [
     "BAD_DIVISOR",

@@ -10,7 +10,6 @@ import threading
 from typing import TypeAlias
 
 import numpy as np
-from numba import njit
 
 from tilewright.embed._pack import (
     BAD_DIVISOR,
@@ -25,6 +24,7 @@ from tilewright.embed._pack import (
 )
 from tilewright.embed._sort import DIGIT_SLOTS, sort_keys
 from tilewright.embed._types import Entries, Floats, Ids, Index, Ints, Keys, Longs
+from tilewright.kernels import njit
 
 __all__ = ["reduce_table", "scratch"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilewright.embed._types import Index, Ints, Keys
+from tilewright.kernels import njit
 
 __all__ = ["DIGIT_SLOTS", "sort_keys"]
 

@@ -7,9 +7,9 @@ add.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilewright.embed._types import Index, Longs
+from tilewright.kernels import njit
 
 __all__ = ["split_bits"]
 

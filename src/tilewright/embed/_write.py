@@ -6,9 +6,9 @@ Copies and fills are written as slices, which become memcpy and vector stores; l
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from tilewright.embed._types import Entries, Index, Ints, Longs
+from tilewright.kernels import njit
 
 __all__ = ["PAD", "fill_pads", "write_plain"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from tilewright.kernels import njit
 
 __all__ = [
     "count_lines",

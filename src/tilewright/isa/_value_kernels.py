@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from tilewright.kernels import njit
 
 __all__ = ["accumulate_exact", "accumulate_float", "accumulate_int", "accumulate_masked", "accumulate_saturating"]
 

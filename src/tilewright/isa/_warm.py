@@ -1,0 +1,54 @@
+"""Compile every kernel of the matrix unit, so that a first use does not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._machine import MatrixUnit
+from tilewright.isa._matmul import matmul
+from tilewright.kernels import Job, do_jobs
+
+__all__ = ["warm"]
+
+_PAGES_THERE_AND_BACK = "segment ur1, $S\ndmaout ur1\ndmain ur1\nhalt"
+
+
+def _multiply(dtype: str, **options: Any) -> None:
+    ones = np.ones((4, 4), dtype)
+    matmul(ones, ones, config=MatrixUnitConfig(threads=16, **options))
+
+
+def _masked() -> None:
+    """Columns of unequal length, which no matmul has: the kernel alone, without a row to work on."""
+    from tilewright.isa._value_kernels import accumulate_masked
+
+    a, b, mask = np.zeros((1, 1), np.float32), np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 1), bool)
+    ends = np.zeros(1, np.int64)
+    accumulate_masked(a, 0, a, b, ends, ends, (0, 1, 1, 1, 1, 1, 0), np.ones(1, bool), mask)
+
+
+def _pages() -> None:
+    MatrixUnit(MatrixUnitConfig(threads=4)).run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})
+
+
+def warm(report: Callable[[str, float], None] | None = None) -> None:
+    """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
+
+    >>> names = []
+    >>> warm(lambda name, seconds: names.append(name))
+    >>> names[0]
+    'mm of integers'
+    """
+    jobs: tuple[Job, ...] = (
+        ("mm of integers", lambda: _multiply("int8", loads_through_l1=True)),
+        ("mm of integers, saturating", lambda: _multiply("int8", overflow="saturate")),
+        ("mm of floats", lambda: _multiply("float32")),
+        ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
+        ("mm of floats, ragged columns", _masked),
+        ("pages moved out and in", _pages),
+    )
+    do_jobs(jobs, report)
