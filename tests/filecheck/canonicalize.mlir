@@ -30,3 +30,16 @@ func.func public @broadcasts(%x: tensor<8x2xf32>) -> (tensor<8x5x2xf32>, tensor<
 // CHECK: %[[B:.*]] = stablehlo.broadcast_in_dim %arg0, dims = [0, 2] : (tensor<8x2xf32>) -> tensor<8x5x2xf32>
 // CHECK: %[[C:.*]] = stablehlo.reshape %arg0 : (tensor<8x2xf32>) -> tensor<1x8x2xf32>
 // CHECK: return %[[B]], %[[C]]
+
+// What only spreads or stands in the text is never transposed whole.
+func.func public @transposed_leaves(%y: tensor<3xf32>) -> (tensor<4x2x3xf32>, tensor<3x2xi32>) {
+  %b = stablehlo.broadcast_in_dim %y, dims = [1] : (tensor<3xf32>) -> tensor<2x3x4xf32>
+  %t = stablehlo.transpose %b, dims = [2, 0, 1] : (tensor<2x3x4xf32>) -> tensor<4x2x3xf32>
+  %k = stablehlo.constant dense<[[1, 2, 3], [4, 5, 6]]> : tensor<2x3xi32>
+  %u = stablehlo.transpose %k, dims = [1, 0] : (tensor<2x3xi32>) -> tensor<3x2xi32>
+  return %t, %u : tensor<4x2x3xf32>, tensor<3x2xi32>
+}
+// CHECK: @transposed_leaves
+// CHECK: %[[B:.*]] = stablehlo.broadcast_in_dim %arg0, dims = [2] : (tensor<3xf32>) -> tensor<4x2x3xf32>
+// CHECK: %[[K:.*]] = stablehlo.constant dense<{{.*}}1, 4], [2, 5], [3, 6]]> : tensor<3x2xi32>
+// CHECK: return %[[B]], %[[K]]

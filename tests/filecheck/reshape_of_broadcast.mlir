@@ -29,3 +29,13 @@ func.func public @all_there(%y: tensor<8x6xf32>) -> tensor<48x5xf32> {
 }
 // CHECK: @all_there
 // CHECK: stablehlo.reshape {{.*}} : (tensor<8x6x5xf32>) -> tensor<240xf32>
+
+// An iota is the broadcast of a vector.
+func.func public @iota() -> tensor<6x4x2xi32> {
+  %i = stablehlo.iota dim = 0 : tensor<6x8xi32>
+  %r = stablehlo.reshape %i : (tensor<6x8xi32>) -> tensor<6x4x2xi32>
+  return %r : tensor<6x4x2xi32>
+}
+// CHECK: @iota
+// CHECK: %[[I:.*]] = stablehlo.iota dim = 0 : tensor<6xi32>
+// CHECK: stablehlo.broadcast_in_dim %[[I]], dims = [0] : (tensor<6xi32>) -> tensor<6x4x2xi32>

@@ -82,10 +82,12 @@ def _named(op: Operation) -> dict[str, Any]:
     for key, name in _ARRAYS.items():
         if key in op.attributes:
             made["dimensions" if op.name == "reduce" else name] = ir.DenseI64ArrayAttr.get(op.attributes[key])
+    if op.name == "iota":
+        made["iota_dimension"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), op.attributes["dim"])
     return made
 
 
-_STRUCTURAL = frozenset({"broadcast_in_dim", "transpose", "reduce", "reshape", "constant"})
+_STRUCTURAL = frozenset({"broadcast_in_dim", "transpose", "reduce", "reshape", "constant", "iota"})
 _ARRAYS = {"dims": "broadcast_dimensions", "permutation": "permutation"}
 
 
@@ -103,11 +105,28 @@ def _constant(op: Operation) -> Any:
 
 def _reduce(op: Operation, attributes: dict[str, Any]) -> Any:
     handles = [value.handle for value in op.operands]
-    made = ir.Operation.create("stablehlo.reduce", [_tensor(op.result)], handles, attributes, regions=1)
-    scalar = ir.RankedTensorType.get([], ir.Type.parse(op.result.dtype))
-    body = made.regions[0].blocks.append(scalar, scalar)
+    if "chooses" in op.attributes:
+        return _like(op, handles, attributes)
+    monoids = op.attributes.get("monoids") or (op.attributes["monoid"],)
+    made = ir.Operation.create("stablehlo.reduce", [_tensor(v) for v in op.results], handles, attributes, regions=1)
+    scalars = [ir.RankedTensorType.get([], ir.Type.parse(v.dtype)) for v in op.results]
+    body = made.regions[0].blocks.append(*scalars, *scalars)
+    arguments = list(body.arguments)
     with ir.InsertionPoint(body):
-        monoid = f"stablehlo.{op.attributes['monoid']}"
-        combined = ir.Operation.create(monoid, [scalar], list(body.arguments))
-        ir.Operation.create("stablehlo.return", [], [combined.result])
+        pairs = zip(monoids, scalars, arguments, arguments[len(scalars) :])
+        combined = [ir.Operation.create(f"stablehlo.{m}", [kind], [a, b]).results[0] for m, kind, a, b in pairs]
+        ir.Operation.create("stablehlo.return", [], combined)
+    return made
+
+
+def _like(op: Operation, handles: list[Any], attributes: dict[str, Any]) -> Any:
+    """A copy of the operation ``op`` is like, its body included, on other operands."""
+    assert op.like is not None
+    made = op.like.handle.clone().operation
+    for index, handle in enumerate(handles):
+        made.operands[index] = handle
+    for key, value in attributes.items():
+        made.attributes[key] = value
+    for result, value in zip(made.results, op.results):
+        result.set_type(_tensor(value))
     return made

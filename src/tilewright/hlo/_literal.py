@@ -20,10 +20,11 @@ class Literal:
     """The value of a ``stablehlo.constant``: one repeated element, or a handle on all of them.
 
     ``element`` is MLIR's text of the repeated element (``-0.000000e+00``, ``0xFF800000``, ``(1.0,0.0)``), or None.
+    ``order`` says which of the handle's elements, counted in row-major order, comes where; None for all as they are.
     """
 
-    def __init__(self, handle: Any = None, element: str | None = None) -> None:
-        self.handle = handle
+    def __init__(self, handle: Any = None, element: str | None = None, order: Any = None) -> None:
+        self.handle, self.order = handle, order
         if element is not None:
             self.element = element
 
@@ -44,7 +45,9 @@ class Literal:
     @cached_property
     def key(self) -> object:
         """Equal for constants known to be equal."""
-        return self.element if self.element is not None else id(self.handle)
+        if self.element is not None:
+            return self.element
+        return id(self.handle) if self.order is None else (id(self.handle), self.order.tobytes())
 
     @property
     def movable(self) -> bool:
@@ -57,7 +60,16 @@ class Literal:
             found = np.array(self.handle.attributes["value"])
         except (TypeError, ValueError, RuntimeError):  # complex and narrow floats have no buffer in the bindings
             return None
-        return found if found.dtype != object else None
+        if found.dtype == object:
+            return None
+        return found if self.order is None else found.reshape(-1)[self.order]
+
+    def transposed(self, shape: tuple[int, ...], permutation: tuple[int, ...]) -> Literal:
+        """The literal of ``numpy.transpose(constant of that shape, permutation)``."""
+        if self.element is not None:
+            return self
+        order = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape).transpose(permutation).reshape(-1)
+        return Literal(self.handle, order=order if self.order is None else self.order[order])
 
     @cached_property
     def elements(self) -> list[str] | bytes | None:
@@ -73,7 +85,10 @@ class Literal:
         found = _ELEMENTS.search(text)
         if found is None:
             return None
-        return bytes.fromhex(found[1]) if found[1] else found[2].replace("[", "").replace("]", "").split(", ")
+        if found[1]:
+            return _reordered(bytes.fromhex(found[1]), self.order)
+        listed = found[2].replace("[", "").replace("]", "").split(", ")
+        return listed if self.order is None else [listed[k] for k in self.order]
 
     def attribute_text(self, shape: tuple[int, ...], tensor: str) -> str:
         """The attribute for the MLIR type ``tensor`` of ``shape``: what MLIR has no buffer of is written as text."""
@@ -94,6 +109,13 @@ class Literal:
             return None
         array = np.ascontiguousarray(array.reshape(shape))  # booleans too are one byte each to the bindings
         return ir.DenseElementsAttr.get(array, type=tensor_type.element_type, shape=list(shape))
+
+
+def _reordered(raw: bytes, order: Any) -> bytes:
+    if order is None:
+        return raw
+    rows: np.ndarray[Any, Any] = np.frombuffer(raw, np.uint8).reshape(len(order), -1)
+    return bytes(rows[order])
 
 
 def _nested(elements: list[str], shape: tuple[int, ...]) -> str:

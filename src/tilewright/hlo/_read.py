@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.hlo._bodies import reduction
 from tilewright.hlo._graph import Block, Operation, Value
 from tilewright.hlo._ir import ir
 from tilewright.hlo._literal import Literal
 
-__all__ = ["MONOIDS", "read_functions"]
+__all__ = ["read_functions"]
 
-#: Reduction bodies that are exactly one associative and commutative operation with an identity.
-MONOIDS = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"})
 _PREFIX = "stablehlo."
 
 
@@ -57,7 +56,7 @@ class _Reader:
             value = op.add_result(*self.type_of(result))
             value.handle = result
             self.values[result] = value
-        if "monoid" not in op.attributes:
+        if len(op.attributes) < 2 or op.name != "reduce":  # the body of a reduction that is understood says no more
             for region in handle.regions:
                 op.blocks += [self.block(body, "", op) for body in region.blocks]
         return op
@@ -67,35 +66,12 @@ def _integers(handle: Any, name: str) -> tuple[int, ...]:
     return tuple(ir.DenseI64ArrayAttr(handle.attributes[name]))
 
 
-def _reduce(handle: Any) -> dict[str, Any]:
-    """``dims``, and ``monoid`` for a reduction of one array whose body is exactly one monoid operation.
-
-    StableHLO lets a reduction accumulate in another type than its operand's; such a one is no monoid of the operand.
-    """
-    found: dict[str, Any] = {"dims": _integers(handle, "dimensions")}
-    body = handle.regions[0].blocks[0]
-    operations = [each.operation for each in body.operations]
-    arguments = list(body.arguments)
-    if len(arguments) != 2 or len(operations) != 2:
-        return found
-    first, last = operations
-    monoid = first.name.removeprefix(_PREFIX)
-    operands = list(first.operands)
-    both = len(operands) == 2 and (operands == arguments or operands == arguments[::-1])
-    kinds = {
-        str(value.type.element_type) for value in (*handle.operands, *handle.results, *arguments, first.results[0])
-    }
-    plain = len(kinds) == 1 and len(first.attributes) == 0
-    if monoid in MONOIDS and both and list(last.operands) == list(first.results) and plain:
-        found["monoid"] = monoid
-    return found
-
-
 _ATTRIBUTES: dict[str, Any] = {
     "broadcast_in_dim": lambda handle: {"dims": _integers(handle, "broadcast_dimensions")},
     "transpose": lambda handle: {"permutation": _integers(handle, "permutation")},
     "constant": lambda handle: {"literal": Literal(handle)},
-    "reduce": _reduce,
+    "iota": lambda handle: {"dim": int(ir.IntegerAttr(handle.attributes["iota_dimension"]).value)},
+    "reduce": lambda handle: {"dims": _integers(handle, "dimensions"), **reduction(handle)},
 }
 
 

@@ -16,8 +16,10 @@ from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
 from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
+from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
 from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
+from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 
 __all__ = [
     "DEFAULT_PIPELINE",
@@ -31,9 +33,11 @@ __all__ = [
     "PassOption",
     "ReduceOfReshape",
     "ReduceOfTranspose",
+    "ReducesOfReshapes",
     "ReshapeOfBroadcast",
     "ReshapeOfElementwise",
     "Rewrite",
+    "TransposeOfElementwise",
     "fixpoint",
     "format_pipeline",
     "options",

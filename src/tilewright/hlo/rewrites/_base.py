@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 from tilewright.hlo._graph import Block, Operation, Value, replace_value
 from tilewright.hlo._literal import Literal
 
-__all__ = ["ELEMENTWISE", "PURE", "LocalRewrite", "Maker", "Rewrite", "is_static", "option", "pass_text"]
+__all__ = [
+    "ELEMENTWISE", "PURE", "LocalRewrite", "Maker", "Rewrite", "is_elementwise", "is_static", "option", "pass_text",
+]  # fmt: skip
 
 _NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
 exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
@@ -22,7 +24,15 @@ chlo.polygamma chlo.sinh chlo.square chlo.tan chlo.zeta"""
 ELEMENTWISE = frozenset(_NAMES.split())
 
 #: Operations without effects that rewrites understand, make and may drop.
-PURE = ELEMENTWISE | {"broadcast_in_dim", "constant", "reduce", "reshape", "transpose"}
+PURE = ELEMENTWISE | {"bitcast_convert", "broadcast_in_dim", "constant", "iota", "reduce", "reshape", "transpose"}
+
+
+def is_elementwise(op: Operation) -> bool:
+    """Whether ``op`` commutes with every reshape and transpose of its operands.
+
+    A ``bitcast_convert`` does as long as it keeps the shape: between types of one width.
+    """
+    return op.name in ELEMENTWISE or (op.name == "bitcast_convert" and op.operands[0].shape == op.result.shape)
 
 
 def is_static(*values: Value) -> bool:
@@ -73,7 +83,11 @@ class Maker:
         return self.operation("reshape", [source], shape, source.dtype)
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
-        """``numpy.transpose``; the identity makes nothing."""
+        """``numpy.transpose``; transposes do not pile up, and the identity makes nothing."""
+        inner = value.operation
+        if inner is not None and inner.name == "transpose" and inner.plain:
+            value, first = inner.operands[0], inner.attributes["permutation"]
+            permutation = [first[d] for d in permutation]
         assert value.shape is not None
         if list(permutation) == list(range(len(permutation))):
             return value
@@ -90,9 +104,19 @@ class Maker:
         """One repeated element, given as MLIR writes it."""
         return self.operation("constant", [], shape, dtype, {"literal": Literal(element=element)})
 
+    def iota(self, size: int, dtype: str) -> Value:
+        """``[0, 1, ..., size - 1]``."""
+        return self.operation("iota", [], (size,), dtype, {"dim": 0})
+
     def relaid(self, constant: Operation, shape: Sequence[int]) -> Value:
         """A constant's elements in another shape."""
         return self.operation("constant", [], shape, constant.result.dtype, dict(constant.attributes))
+
+    def turned(self, constant: Operation, permutation: Sequence[int]) -> Value:
+        """A constant, transposed at compile time."""
+        shape, literal = constant.result.shape or (), constant.attributes["literal"]
+        turned = {"literal": literal.transposed(shape, tuple(permutation))}
+        return self.operation("constant", [], [shape[d] for d in permutation], constant.result.dtype, turned)
 
     def convert(self, value: Value, dtype: str) -> Value:
         """``value`` in another element type."""
@@ -106,6 +130,18 @@ class Maker:
         return self.operation(
             "reduce", [value, init], shape, value.dtype, {"dims": tuple(sorted(dims)), "monoid": monoid}
         )
+
+    def reduces(
+        self, op: Operation, values: Sequence[Value], inits: Sequence[Value], dims: Sequence[int]
+    ) -> list[Value]:
+        """The reduction ``op`` of several arrays, of others; its body goes with it."""
+        assert values[0].shape is not None
+        shape = tuple(size for d, size in enumerate(values[0].shape) if d not in dims)
+        attributes = {key: value for key, value in op.attributes.items() if key != "dims"}
+        made = Operation("reduce", [*values, *inits], {**attributes, "dims": tuple(sorted(dims))})
+        made.like, made.position = op.like if op.handle is None and op.like is not None else op, op.position
+        self.block.append(made)
+        return [made.add_result(shape, value.dtype) for value in values]
 
     def same(self, op: Operation, operands: Sequence[Value], shape: Sequence[int]) -> Value:
         """The elementwise ``op`` on other operands of another shape; its own attributes go with it."""

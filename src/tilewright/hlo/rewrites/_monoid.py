@@ -6,12 +6,13 @@ import re
 from typing import Any
 
 from tilewright.hlo._graph import Value
+from tilewright.hlo.rewrites._base import Maker
 
-__all__ = ["NARROW", "identity", "is_exact", "is_identity", "regroups"]
+__all__ = ["NARROW", "accumulator", "identity", "is_exact", "is_identity", "regroups", "starts"]
 
-#: Element types whose sums and products round so coarsely that a first stage must not store them. Narrower floats
-#: have no identity here, so they are never taken apart.
+#: Element types whose sums and products round so coarsely that a first stage must not store them; so do 8-bit floats.
 NARROW = frozenset({"bf16", "f16"})
+_TINY = re.compile(r"f[468]E")
 _INTEGER = re.compile(r"(ui|si|i)(\d+)$")
 _INFINITY = {"f64": "0x{}FF0000000000000", "f32": "0x{}F800000", "f16": "0x{}C00", "bf16": "0x{}F80"}
 
@@ -85,9 +86,36 @@ def is_exact(monoid: str, dtype: str) -> bool:
     return _integer(dtype) is not None or monoid in ("maximum", "minimum", "and", "or", "xor")
 
 
-def regroups(attributes: dict[str, Any], value: Value, reassociate: bool) -> bool:
-    """Whether a reduction of ``value`` may be taken apart: one monoid with an identity, exact or allowed to round."""
+def regroups(attributes: dict[str, Any], value: Value, allow_reassociation: bool) -> bool:
+    """Whether a reduction may take the elements of ``value`` in another order: a monoid, exact or free to round."""
     monoid = attributes.get("monoid")
-    if monoid is None or identity(monoid, value.dtype) is None:
-        return False
-    return reassociate or is_exact(monoid, value.dtype)
+    return monoid is not None and (allow_reassociation or is_exact(monoid, value.dtype))
+
+
+def accumulator(monoid: str, dtype: str) -> str:
+    """The element type both stages of a reduction work in: f32 where the first would store coarsely rounded values."""
+    return "f32" if monoid in ("add", "multiply") and (dtype in NARROW or _TINY.match(dtype)) else dtype
+
+
+def starts(monoid: str, init: Value, make: Maker) -> tuple[Value, Value] | None:
+    """What the two stages of a reduction start from, in the accumulator's type; None where the first has nothing.
+
+    The first starts from the identity, the second from the user's ``init``, so that it counts once. Where ``init`` is
+    the identity both start from it, and where it counts twice like once (maximum, minimum, and, or) too. A product of
+    complex numbers has no identity (infinity times 1 + 0i is not a number): both start from 1 + 0i if the user does.
+    """
+    dtype = accumulator(monoid, init.dtype)
+    if init.dtype == dtype and is_identity(monoid, init, exact=False):
+        return init, init  # +0.0 for -0.0 too: the second stage adds +0.0 anyway
+    if monoid == "multiply" and dtype.startswith("complex"):
+        return (init, init) if _is_one(init) else None
+    text = identity(monoid, dtype)
+    if text is not None:
+        return make.constant(text, dtype), make.convert(init, dtype)
+    return (init, init) if monoid in ("maximum", "minimum", "and", "or") else None
+
+
+def _is_one(init: Value) -> bool:
+    op = init.operation
+    element = op.attributes["literal"].element if op is not None and op.name == "constant" else None
+    return element is not None and [_number(part) for part in _parts(element)] == [1.0, 0.0]

@@ -15,8 +15,10 @@ from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
 from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
+from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
 from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
+from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 
 __all__ = ["DEFAULT_PIPELINE", "REWRITES", "PassOption", "Step", "format_pipeline", "options", "parse_pipeline"]
 
@@ -26,8 +28,8 @@ Step = Rewrite | Inline
 REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
     each.name: each
     for each in (
-        Inline, Canonicalize, ReduceOfTranspose, ReduceOfReshape, ReshapeOfElementwise, ReshapeOfBroadcast,
-        CommonSubexpressions, DeadCode,
+        Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReducesOfReshapes,
+        ReshapeOfElementwise, ReshapeOfBroadcast, CommonSubexpressions, DeadCode,
     )
 }  # fmt: skip
 DEFAULT_PIPELINE = ",".join(REWRITES)

@@ -9,6 +9,7 @@ from typing import ClassVar
 from tilewright.hlo._dims import only_unit_dims_differ, runs
 from tilewright.hlo._graph import Operation, Value
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
+from tilewright.hlo.rewrites._relay import turned_leaf
 
 __all__ = ["Canonicalize"]
 
@@ -21,6 +22,7 @@ class Canonicalize(LocalRewrite):
     reshape of x to its own shape -> x                  a transpose that only moves unit dims -> reshape
     broadcast(broadcast(x)) -> broadcast(x)             a broadcast that only adds unit dims -> reshape
     broadcast(reshape that adds unit dims(x)) -> broadcast(x)          reshape(constant) -> constant
+    transpose(broadcast(x)) -> broadcast(transpose(x))  transpose(constant) -> constant
     """
 
     name: ClassVar[str] = "canonicalize"
@@ -62,7 +64,8 @@ def _transpose(op: Operation, make: Maker) -> Value | None:
     if inner := _source(op, "transpose"):
         first = inner.attributes["permutation"]
         return make.transpose(inner.operands[0], [first[d] for d in permutation])
-    return None
+    leaf = value.operation
+    return turned_leaf(leaf, permutation, make) if leaf is not None and leaf.plain else None
 
 
 def _broadcast(op: Operation, make: Maker) -> Value | None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilewright.hlo._dims import plan_reduce
 from tilewright.hlo._graph import Operation, Value
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static, option
-from tilewright.hlo.rewrites._monoid import NARROW, identity, is_identity, regroups
+from tilewright.hlo.rewrites._monoid import is_identity, regroups, starts
 
 __all__ = ["ReduceOfReshape"]
 
@@ -21,8 +21,9 @@ class ReduceOfReshape(LocalRewrite):
         sum over [1,2], [8,256] -> [8,32,8], sum over [2]
 
     The first reduction starts from the monoid's identity, the second from the user's init, so that the init counts
-    once. Sums and products of narrow floats are accumulated in f32. Left alone: reductions of several arrays, bodies
-    that are not exactly one monoid operation, shapes with dynamic or empty dims, and reshapes that free no dim.
+    once; where the first does it all it starts from the init itself. Sums and products of narrow floats are accumulated
+    in f32. Left alone: bodies that are not exactly one monoid operation, shapes with dynamic or empty dims, reshapes
+    that free no dim. ``reduces-of-reshapes`` does the same for reductions of several arrays.
     """
 
     name: ClassVar[str] = "reduce-of-reshape"
@@ -51,29 +52,21 @@ def _in_two_stages(op: Operation, make: Maker) -> Value | None:
     monoid, dtype = op.attributes["monoid"], source.dtype
     if not plan.second:
         return make.reshape(make.reduce(source, init, plan.first, monoid), plan.final)
-    wide = "f32" if monoid in ("add", "multiply") and dtype in NARROW else dtype
-    first_init, second_init = _inits(init, monoid, wide, make)
-    small = make.reduce(make.convert(source, wide), first_init, plan.first, monoid)
-    reduced = make.reduce(make.reshape(small, plan.middle), second_init, plan.second, monoid)
+    begin = starts(monoid, init, make)
+    if begin is None:
+        return None
+    small = make.reduce(make.convert(source, begin[0].dtype), begin[0], plan.first, monoid)
+    reduced = make.reduce(make.reshape(small, plan.middle), begin[1], plan.second, monoid)
     return make.reshape(make.convert(reduced, dtype), plan.final)
 
 
-def _inits(init: Value, monoid: str, dtype: str, make: Maker) -> tuple[Value, Value]:
-    """The identity for the first stage and the user's init for the second, in ``dtype``."""
-    if init.dtype == dtype and is_identity(monoid, init, exact=False):
-        return init, init  # +0.0 for -0.0 too: the second stage adds +0.0 anyway
-    text = identity(monoid, dtype)
-    assert text is not None
-    return make.constant(text, dtype), make.convert(init, dtype)
-
-
-def _over_unit_dims(op: Operation, make: Maker, reassociate: bool) -> Value | None:
+def _over_unit_dims(op: Operation, make: Maker, allow_reassociation: bool) -> Value | None:
     """A reduction over dims of size 1 from the identity only drops them."""
     shape = op.operands[0].shape
     assert shape is not None
     assert op.result.shape is not None
     if any(shape[d] != 1 for d in op.attributes["dims"]):
         return None
-    if not is_identity(op.attributes["monoid"], op.operands[1], exact=not reassociate):
+    if not is_identity(op.attributes["monoid"], op.operands[1], exact=not allow_reassociation):
         return None
     return make.reshape(op.operands[0], op.result.shape)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from tilewright.hlo._dims import plan_broadcast
 from tilewright.hlo._graph import Operation, Value
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
-from tilewright.hlo.rewrites._relay import broadcast_at
+from tilewright.hlo.rewrites._relay import broadcast_at, spread
 
 __all__ = ["ReshapeOfBroadcast"]
 
@@ -18,6 +18,8 @@ class ReshapeOfBroadcast(LocalRewrite):
     """reshape(broadcast(Y)) -> broadcast(reshape(broadcast(Y))), where some whole run of dims comes from the outside.
 
     [8,32] -> [8,9,9,32,8] -> [8,9,9,256]      becomes      [8,32] -> [8,32,8] -> [8,256] -> [8,9,9,256]
+
+    An iota counts as the broadcast of a vector.
     """
 
     name: ClassVar[str] = "reshape-of-broadcast"
@@ -28,12 +30,10 @@ class ReshapeOfBroadcast(LocalRewrite):
         if op.name != "reshape" or not is_static(op.result, op.operands[0]):
             return None
         inner, shape = op.operands[0].operation, op.result.shape
-        if inner is None or inner.name != "broadcast_in_dim" or not inner.plain or not is_static(inner.operands[0]):
+        if inner is None or not inner.plain or shape is None or inner.result.shape is None:
             return None
-        operand, target = inner.operands[0].shape, inner.result.shape
-        if operand is None or target is None or shape is None:
-            return None
-        plan = plan_broadcast(operand, inner.attributes["dims"], target, shape)
+        found = spread(inner)
+        plan = plan_broadcast(*found, inner.result.shape, shape) if found else None
         if plan is None or sum(n != 1 for n in plan.folded) == sum(n != 1 for n in shape):
             return None  # every dim comes from the operand: nothing would be smaller
         return broadcast_at(inner, shape, make)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo._graph import Operation, Value
-from tilewright.hlo.rewrites._base import ELEMENTWISE, LocalRewrite, Maker, is_static
-from tilewright.hlo.rewrites._relay import Relay
+from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_elementwise, is_static
+from tilewright.hlo.rewrites._relay import Relay, ReshapeMove
 
 __all__ = ["ReshapeOfElementwise"]
 
@@ -26,13 +26,13 @@ class ReshapeOfElementwise(LocalRewrite):
 
     def rewrite(self, op: Operation, make: Maker) -> Value | None:
         """The elementwise operation in the shape its operands had before they were reshaped."""
-        if op.name not in ELEMENTWISE or not is_static(op.result):
+        if not is_elementwise(op) or not is_static(op.result):
             return None
         target = op.result.shape
         source = next((s for s in map(_before, op.operands) if s is not None and s != target), None)
         if source is None or target is None:
             return None
-        relay = Relay(source, target)
+        relay = Relay(ReshapeMove(source, target))
         return make.reshape(relay.build(op.result, make), target) if relay.can(op.result) else None
 
 

@@ -1,0 +1,117 @@
+"""P1 for reductions of several arrays at once, such as argmax: all of them move together or none does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.hlo._dims import plan_reduce
+from tilewright.hlo._graph import Block, Operation, Value, replace_value
+from tilewright.hlo.rewrites._base import Maker, Rewrite, is_static, option
+from tilewright.hlo.rewrites._monoid import is_exact, starts
+from tilewright.hlo.rewrites._relay import Relay, ReshapeMove, TransposeMove
+
+__all__ = ["ReducesOfReshapes"]
+
+
+@dataclass(frozen=True)
+class ReducesOfReshapes(Rewrite):
+    """reduce(reshape(X), Y, ...) -> reduce(reshape(reduce(X, Y', ...))) for all operands together.
+
+    One operand is a reshape or a transpose; the others must be reshapes, transposes, broadcasts, constants, an iota, or
+    elementwise trees of them, re-expressed in its shape. Bodies: a monoid operation for each array apart, or JAX's
+    choice of the largest or smallest value and its first index. A choice among floats is only moved where one stage
+    does it all: taken apart, it could name another one of several elements that are not numbers.
+    """
+
+    name: ClassVar[str] = "reduces-of-reshapes"
+    summary: ClassVar[str] = "P1 for reductions of several arrays (argmax): all of them move together or none"
+    allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
+
+    def apply(self, block: Block) -> int:
+        """One sweep in order, new operations taking the place of the one they replace."""
+        count = 0
+        old, block.operations = block.operations, []
+        for op in old:
+            new = self._rewrite(op, Maker(block, op)) if len(op.results) > 1 and op.name == "reduce" else None
+            if new is None:
+                block.append(op)
+                continue
+            for result, value in zip(op.results, new):
+                replace_value(result, value)
+            op.drop()
+            count += 1
+        block.changed |= count > 0
+        return count
+
+    def _rewrite(self, op: Operation, make: Maker) -> list[Value] | None:
+        if not op.plain or not is_static(*op.operands, *op.results) or not self._is_understood(op):
+            return None
+        return self._below_reshape(op, make) or self._below_transpose(op, make)
+
+    def _is_understood(self, op: Operation) -> bool:
+        """Whether the body may take its elements in the order of another shape."""
+        if "chooses" in op.attributes:
+            return True
+        pairs = zip(op.attributes.get("monoids", ()), op.operands)
+        exact = all(self.allow_reassociation or is_exact(monoid, value.dtype) for monoid, value in pairs)
+        return "monoids" in op.attributes and exact
+
+    def _below_reshape(self, op: Operation, make: Maker) -> list[Value] | None:
+        inputs = op.operands[: len(op.results)]
+        found = _maker(inputs, "reshape")
+        if found is None or found.operands[0].shape is None or found.result.shape is None:
+            return None
+        source, target = found.operands[0].shape, found.result.shape
+        plan = plan_reduce(source, target, op.attributes["dims"])
+        relay = Relay(ReshapeMove(source, target))
+        if plan is None or not all(map(relay.can, inputs)):
+            return None
+        if not plan.second:
+            values = make.reduces(op, [relay.build(v, make) for v in inputs], _inits(op), plan.first)
+            return [make.reshape(value, plan.final) for value in values]
+        begin = _begin(op, make)
+        if begin is None:
+            return None
+        wide = [make.convert(relay.build(v, make), init.dtype) for v, (init, _) in zip(inputs, begin)]
+        small = make.reduces(op, wide, [init for init, _ in begin], plan.first)
+        middle = [make.reshape(value, plan.middle) for value in small]
+        values = make.reduces(op, middle, [init for _, init in begin], plan.second)
+        kinds = [result.dtype for result in op.results]
+        return [make.reshape(make.convert(value, kind), plan.final) for value, kind in zip(values, kinds)]
+
+    def _below_transpose(self, op: Operation, make: Maker) -> list[Value] | None:
+        inputs, dims = op.operands[: len(op.results)], op.attributes["dims"]
+        found = _maker(inputs, "transpose")
+        if found is None or found.operands[0].shape is None or ("chooses" in op.attributes and len(dims) > 1):
+            return None
+        permutation = found.attributes["permutation"]
+        relay = Relay(TransposeMove(found.operands[0].shape, permutation))
+        if not all(map(relay.can, inputs)):
+            return None
+        reduced = {permutation[d] for d in dims}
+        kept = [p for p in permutation if p not in reduced]
+        small = make.reduces(op, [relay.build(v, make) for v in inputs], _inits(op), sorted(reduced))
+        return [make.transpose(value, [sorted(kept).index(p) for p in kept]) for value in small]
+
+
+def _inits(op: Operation) -> list[Value]:
+    return op.operands[len(op.results) :]
+
+
+def _maker(values: list[Value], name: str) -> Operation | None:
+    """The first operation called ``name`` that makes one of the values."""
+    for value in values:
+        op = value.operation
+        if op is not None and op.name == name and op.plain and is_static(op.operands[0]):
+            return op
+    return None
+
+
+def _begin(op: Operation, make: Maker) -> list[tuple[Value, Value]] | None:
+    """What the two stages start from, for each array; None if one of them has nothing to start from."""
+    inits = _inits(op)
+    if "chooses" in op.attributes:  # the choice of an extreme: its init counts twice like once
+        return [(init, init) for init in inits] if is_exact("add", inits[0].dtype) else None
+    found = [starts(monoid, init, make) for monoid, init in zip(op.attributes["monoids"], inits)]
+    return [pair for pair in found if pair is not None] if None not in found else None

@@ -1,0 +1,48 @@
+"""Let a transpose sink below elementwise operations until it meets its inverse, a reduction or the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.hlo._graph import Operation, Value
+from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_elementwise, is_static
+from tilewright.hlo.rewrites._relay import Relay, TransposeMove
+
+__all__ = ["TransposeOfElementwise"]
+
+
+@dataclass(frozen=True)
+class TransposeOfElementwise(LocalRewrite):
+    """f(transpose(X), broadcast(Y)) -> transpose(f(X, broadcast(transpose(Y)))), f any tree of elementwise operations.
+
+    So a reshape in front of the transpose meets the reductions, broadcasts and reshapes behind it. Where an inverse
+    transpose follows, the two cancel (``canonicalize``); a reduction takes the transpose in (``reduce-of-transpose``).
+    Left alone: trees with another leaf of the transposed shape.
+    """
+
+    name: ClassVar[str] = "transpose-of-elementwise"
+    summary: ClassVar[str] = (
+        "sink a transpose below elementwise operations, so that reshapes behind it meet their users"
+    )
+
+    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+        """The elementwise operation on what its operands were before they were transposed."""
+        if not is_elementwise(op) or not is_static(op.result):
+            return None
+        before = next((t for t in map(_transpose, op.operands) if t is not None), None)
+        if before is None or before.operands[0].shape is None or before.result.shape != op.result.shape:
+            return None
+        permutation = before.attributes["permutation"]
+        relay = Relay(TransposeMove(before.operands[0].shape, permutation))
+        return make.transpose(relay.build(op.result, make), permutation) if relay.can(op.result) else None
+
+
+def _transpose(value: Value) -> Operation | None:
+    """The transpose that makes ``value``, if it moves more than unit dims."""
+    op = value.operation
+    if op is None or op.name != "transpose" or not op.plain or not is_static(op.operands[0]):
+        return None
+    shape = op.operands[0].shape or ()
+    moved = [d for d in op.attributes["permutation"] if shape[d] != 1]
+    return op if moved != sorted(moved) else None
