@@ -18,7 +18,7 @@ from tilewright.hlo._moves import Cost, bytes_moved, cost, type_text
 from tilewright.hlo._program import Source
 from tilewright.hlo._regions import Region, Trial, collect, settle, splice, take_out
 from tilewright.hlo._sources import is_library
-from tilewright.hlo.rewrites._base import ELEMENTWISE, Rewrite
+from tilewright.hlo.rewrites._base import Rewrite, is_elementwise
 from tilewright.hlo.rewrites._pipeline import fixpoint
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
 from tilewright.render import bytes_text
@@ -27,7 +27,10 @@ from tilewright.targets import Target
 __all__ = ["Verdict", "gate"]
 
 #: The rewrites that make a trial worth its while; the others only tidy up.
-_MAIN = ("reduce-of-transpose", "reduce-of-reshape", "reshape-of-elementwise", "reshape-of-broadcast")
+_MAIN = (
+    "transpose-of-elementwise", "reduce-of-transpose", "reduce-of-reshape", "reduces-of-reshapes",
+    "reshape-of-elementwise", "reshape-of-broadcast",
+)  # fmt: skip
 _PLACE = re.compile(r'"([^"]+)":(\d+):(\d+)')
 
 
@@ -168,7 +171,7 @@ def _what_remains(body: Block, target: Target) -> str:
 
 def _describe(region: Region) -> str:
     kinds: Counter[str] = Counter(
-        "elementwise" if op.name in ELEMENTWISE else op.name.partition("_")[0] for op in region.operations
+        "elementwise" if is_elementwise(op) else op.name.partition("_")[0] for op in region.operations
     )
     seed = next(op.result for op in region.operations if op.result.shape == region.shape)
     return f"{type_text(seed)}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))

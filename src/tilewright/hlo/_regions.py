@@ -1,8 +1,9 @@
 """Regions: the parts of a program that one reshape joins, taken out for a trial and put back as a whole.
 
 A region grows from a reshape's result of shape S: over every value of shape S that elementwise operations, reshapes,
-broadcasts and reductions connect, then over the small operations between its reductions and its broadcasts (the
-statistics of a normalisation). Constants and broadcasts of scalars are copied in, so that they join nothing.
+broadcasts and reductions connect, and through transposes over values of S with its dims in another order; then over
+the small operations between its reductions and its broadcasts (the statistics of a normalisation). Constants, iotas
+and broadcasts of scalars are copied in, so that they join nothing.
 
     x ---reshape--->[S]--+--subtract-->[S]--multiply-->[S]--reshape---> y
                          |      ^                ^
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 from tilewright.hlo._dims import only_unit_dims_differ
 from tilewright.hlo._graph import Block, Operation, Value, in_order, replace_value
-from tilewright.hlo.rewrites._base import ELEMENTWISE, is_static
+from tilewright.hlo.rewrites._base import is_elementwise, is_static
 from tilewright.hlo.rewrites.dead_code import DeadCode
 
 __all__ = ["Region", "Trial", "collect", "settle", "splice", "take_out"]
@@ -84,35 +85,39 @@ def _elements(value: Value) -> int:
 
 
 def _is_leaf(op: Operation) -> bool:
-    """Costs nothing to have twice: a constant, or a broadcast of a scalar."""
-    return op.plain and (op.name == "constant" or (op.name == "broadcast_in_dim" and op.operands[0].shape == ()))
+    """Costs nothing to have twice: a constant, an iota, or a broadcast of a scalar."""
+    if not op.plain:
+        return False
+    return op.name in ("constant", "iota") or (op.name == "broadcast_in_dim" and op.operands[0].shape == ())
 
 
 def _is_kind(op: Operation) -> bool:
     """An operation regions are made of."""
-    if not op.plain or len(op.results) != 1 or op.result.shape is None:
+    if not op.plain or not op.results or op.result.shape is None:
         return False
     if op.name == "reduce":
-        return "monoid" in op.attributes and is_static(op.operands[0])
-    return op.name in ELEMENTWISE or op.name in ("reshape", "broadcast_in_dim", "transpose")
+        return len(op.attributes) > 1 and is_static(op.operands[0])
+    return is_elementwise(op) or op.name in ("reshape", "broadcast_in_dim", "transpose")
 
 
 def _flood(seed: Operation, seen: set[Value], taken: set[Operation]) -> set[Operation]:
-    """Every operation joined to the seed's result by values of its shape."""
-    shape, block = seed.result.shape, seed.block
+    """Every operation joined to the seed's result by values of its shape, in any order of the dims."""
+    block = seed.block
     found: set[Operation] = set()
     open_ = [seed.result]
     while open_:
         value = open_.pop()
-        if value in seen or value.shape != shape:
+        if value in seen:
             continue
         seen.add(value)
         for op in (*_makers(value), *_users(value)):
             if op.block is not block or op in found or op in taken:
                 continue
             found.add(op)
-            if op.name in ELEMENTWISE:
-                open_ += [*op.operands, op.result]
+            if op.name == "transpose":
+                open_ += [op.operands[0], op.result]
+            elif is_elementwise(op):
+                open_ += [v for v in (*op.operands, op.result) if v.shape == value.shape]
     return found
 
 
@@ -121,27 +126,20 @@ def _makers(value: Value) -> list[Operation]:
     op = value.operation
     if op is None or _is_leaf(op) or not _is_kind(op):
         return []
-    return [op] if op.name in ELEMENTWISE or (op.name != "reduce" and is_static(*op.operands)) else []
+    return [op] if is_elementwise(op) or (op.name != "reduce" and is_static(*op.operands)) else []
 
 
 def _users(value: Value) -> list[Operation]:
-    """Users that belong to value's region: a transpose only if all that follows it reduces."""
-    found = []
-    for op in value.users:
-        if not _is_kind(op):
-            continue
-        if op.name == "transpose":
-            behind = list(op.result.users)
-            if all(_is_kind(user) and user.name == "reduce" for user in behind):
-                found += [op, *behind]
-        elif op.name != "broadcast_in_dim" and op.operands[0].shape is not None:
-            found.append(op)
-    return found
+    """Users that belong to value's region."""
+    return [
+        op for op in value.users
+        if _is_kind(op) and op.name != "broadcast_in_dim" and op.operands[0].shape is not None
+    ]  # fmt: skip
 
 
 def _between(core: set[Operation], block: Block) -> set[Operation]:
     """Small operations that lead from the core's reductions to its broadcasts, and what only moves data around them."""
-    starts = [op.result for op in core if op.name == "reduce"]
+    starts = [result for op in core if op.name == "reduce" for result in op.results]
     ends = [v for op in core for v in op.operands if v.operation is not None]
     limit = max((_elements(op.result) for op in core), default=0)
 
@@ -210,19 +208,19 @@ def take_out(region: Region) -> Trial:
             if value not in copies:
                 copies[value] = body.add_argument(value.shape, value.dtype)
                 inputs.append(value)
-        copies[op.result] = copy_into(body, op, [copies[v] for v in op.operands])
+        copies.update(zip(op.results, copy_into(body, op, [copies[v] for v in op.operands])))
     outputs = tuple(region.outputs)
     body.append(Operation("return", [copies[v] for v in outputs]))
     return Trial(body, tuple(inputs), outputs)
 
 
-def copy_into(body: Block, op: Operation, operands: list[Value]) -> Value:
-    """The same operation on other operands, at the end of ``body``; returns its result."""
+def copy_into(body: Block, op: Operation, operands: list[Value]) -> list[Value]:
+    """The same operation on other operands, at the end of ``body``; returns its results."""
     copy = Operation(op.name, operands, dict(op.attributes))
     copy.like = op.like if op.handle is None and op.like is not None else op
     copy.position = op.position
     body.append(copy)
-    return copy.add_result(op.result.shape, op.result.dtype)
+    return [copy.add_result(result.shape, result.dtype) for result in op.results]
 
 
 def splice(region: Region, trial: Trial) -> None:
