@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout._chain import Chain, chain, first_difference
+from tilewright.layout._checks import wholes
 from tilewright.layout._index_map import IndexMap
 
 __all__ = ["is_bitcast", "order_of", "places_along", "why_not"]
@@ -26,7 +27,12 @@ _MOST = 1 << 27  # elements that are looked at one by one, in about ten seconds
 
 def order_of(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
     """The order in which b reads the dims of a; a :class:`UsageError` where b is no reshape of that."""
-    order = tuple(range(a.rank)) if permutation is None else tuple(int(p) for p in permutation)
+    given: tuple[Any, ...] = (a, b)
+    for layout in given:
+        if not isinstance(layout, IndexMap):
+            kind = "a tuple" if hasattr(layout, "elements") else f"a {type(layout).__name__}"
+            raise UsageError(f"{layout!s} is {kind}, not the layout of one array", how="parse(...) reads a text")
+    order = tuple(range(a.rank)) if permutation is None else wholes(permutation, "a dim")
     if sorted(order) != list(range(a.rank)):
         raise UsageError(f"permutation {order} is not an order of the {a.rank} dims of {a}")
     if math.prod(a.shape) != math.prod(b.shape):
@@ -91,8 +97,14 @@ def _space(layout: IndexMap) -> int:
     return int(getattr(layout, "memory_space", 0))
 
 
+def _prefix(layout: IndexMap) -> int:
+    return int(getattr(layout, "metadata_prefix", 0))
+
+
 def _outer_reason(a: IndexMap, b: IndexMap) -> str:
     """Why the two cannot be the same bytes, whatever the elements do; empty if nothing stands against it."""
+    if _prefix(a) != _prefix(b):
+        return f"the data begins behind {_prefix(a)} bytes of metadata, M({_prefix(a)}), and behind {_prefix(b)}"
     if _space(a) != _space(b):
         return f"memory space S({_space(a)}) differs from S({_space(b)})"
     if a.element_bits != b.element_bits:

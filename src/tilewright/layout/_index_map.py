@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout._checks import array_of, fill_value, require_room
 from tilewright.layout._digits import Digit, Line, dim_line, scale_line
 from tilewright.layout._linear import decode_many, is_injective, solutions
 from tilewright.layout._steps import Step
@@ -192,9 +193,11 @@ class IndexMap:
     def addresses(self, indices: Any) -> np.ndarray[Any, Any]:
         """Places of many elements: int64[..., rank] -> int64[..., axes], in the order of ``.axes``."""
         self._require_int64()
-        ix = np.asarray(indices)
+        ix = array_of(indices, "indices")
         if ix.dtype.kind not in "iu" or ix.ndim == 0 or ix.shape[-1] != self.rank:
             raise UsageError(f"indices must be integers of shape [..., {self.rank}], got {ix.dtype}{list(ix.shape)}")
+        if ix.dtype == np.uint64 and ix.size and ix.max() > _LARGEST:
+            raise IndexRangeError(f"index {ix.max()} is outside every dim", where=str(self))
         ix = ix.astype(np.int64, copy=False)
         if self.origin:
             ix = ix - np.array(self.origin, np.int64)
@@ -267,7 +270,7 @@ class IndexMap:
         """The elements at many places: int64[..., axes] (or [...] for one axis) -> int64[..., rank], -1 for padding."""
         self._require_int64()
         self._require_injective()
-        given = np.asarray(places)
+        given = array_of(places, "places")
         if given.size and given.dtype.kind not in "iu":
             raise UsageError(f"places must be whole numbers, got {given.dtype}{list(given.shape)}")
         at = given.astype(np.int64)
@@ -342,12 +345,17 @@ class IndexMap:
         """The array as it lies in memory: 1-D, one slot per place (see :func:`tilewright.layout.move._pack.pack`)."""
         from tilewright.layout.move._pack import pack
 
-        return pack(self, array, out, fill)
+        values, value = array_of(array, "an array"), fill_value(self, fill)
+        if out is None or self.element_bits < 8:  # elements that share a byte are laid out one to a byte before
+            require_room(self.num_slots if self.element_bits < 8 else self.size_bytes, f"{self} with its padding")
+        return pack(self, values, out, value)
 
     def unpack(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
         """The logical array out of a packed buffer (see :func:`tilewright.layout.move._pack.unpack`)."""
         from tilewright.layout.move._pack import unpack
 
+        if out is None:
+            require_room(self.num_elements * self.numpy_dtype.itemsize, f"{self} without its padding")
         return unpack(self, buffer, out)
 
     def explain(self, *index: int) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.layout._checks import whole, wholes
 from tilewright.layout._lanes import LaneLayout, Stored, build, lane_bits, lane_memory
 from tilewright.layout._steps import Split
 from tilewright.layout._tiled import TensorLayout, tiled
@@ -23,9 +24,10 @@ __all__ = ["global_memory", "lane_matrix", "lane_matrix2", "lane_weights"]
 
 
 def _matrix_sizes(rows: int, columns: int) -> tuple[int, int]:
-    if rows < 0 or columns < 0:
+    sizes = whole(rows, "a size"), whole(columns, "a size")
+    if min(sizes) < 0:
         raise UsageError(f"a matrix has sizes from 0 up, got {rows} x {columns}")
-    return int(rows), int(columns)
+    return sizes
 
 
 def lane_matrix(
@@ -103,7 +105,7 @@ def lane_weights(
     >>> weights.address(66, 69, 2, 2)
     {'npu': 2, 'offset': 2245}
     """
-    dims = tuple(int(n) for n in shape)
+    dims = wholes(shape, "a size")
     if len(dims) != 4 or any(n < 0 for n in dims):
         raise UsageError(f"weights have four sizes (oc, ic, kh, kw), got {dims}")
     memory = lane_memory(chip, lanes, eu_bytes)

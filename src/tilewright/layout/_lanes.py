@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.layout._checks import whole, wholes
 from tilewright.layout._index_map import Axis, IndexMap
 from tilewright.layout._linear import is_injective
 from tilewright.layout._steps import Pad, Split, Step
@@ -174,6 +175,7 @@ def build(
     dtype: str, shape: tuple[int, ...], stored: Stored, memory: LaneMemory, start: int = 0, mode: str = ""
 ) -> LaneLayout:
     """The layout of an array that is ``stored`` as a tensor from NPU ``start`` on; ``mode`` names it (the rule)."""
+    start = whole(start, "the start NPU")
     if not 0 <= start < memory.npu_num:
         raise UsageError(f"start NPU {start} is outside 0..{memory.npu_num - 1}")
     free = not isinstance(stored.rule, str)
@@ -219,7 +221,7 @@ def lanes(
     >>> fp16.strides, fp16.address(0, 2, 0, 0)
     ((64, 32, 5, 1), {'npu': 0, 'offset': 32})
     """
-    dims = tuple(int(n) for n in shape)
+    dims = wholes(shape, "a size")
     if len(dims) != 4 or any(n < 0 for n in dims):
         raise UsageError(f"a lane tensor has four sizes (N, C, H, W), got {dims}")
     memory = lane_memory(chip, lanes, eu_bytes, n_stride)
@@ -232,7 +234,7 @@ def _rule(mode: str | Sequence[int]) -> str | Four:
         if mode not in _MODES:
             raise UsageError(f"no lane mode called {mode!r}", how=f"one of {', '.join(_MODES)}, or four strides")
         return mode
-    given = tuple(int(s) for s in mode)
+    given = wholes(mode, "a stride")
     if len(given) != 4 or any(s < 0 for s in given):
         raise UsageError(f"free strides are four whole numbers (N, C, H, W) from 0 up, got {given}")
     return given[0], given[1], given[2], given[3]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.layout._checks import wholes
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._steps import Permute, Split, Step
 from tilewright.layout._tiled import row_major_axis
@@ -54,7 +55,7 @@ class PagedLayout(IndexMap):
 
 
 def _sizes(name: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
-    sizes = tuple(int(n) for n in given)
+    sizes = wholes(given, f"a size of {name}=")
     if len(sizes) != rank or any(n < 1 for n in sizes):
         raise UsageError(f"{name}={sizes} needs {rank} sizes from 1 up, one per dim")
     return sizes
@@ -78,11 +79,11 @@ def paged(
     >>> segment.num_pages, segment.address(5, 6)
     (4, {'page': 3, 'offset': 6})
     """
-    dims = tuple(int(n) for n in shape)
+    dims = wholes(shape, "a size")
     rank = len(dims)
     if not rank or any(n < 0 for n in dims):
         raise UsageError(f"a segment has at least one dim and no negative size, got {dims}")
-    fastest_first = tuple(int(d) for d in order) if order is not None else tuple(range(rank - 1, -1, -1))
+    fastest_first = wholes(order, "a dim") if order is not None else tuple(range(rank - 1, -1, -1))
     if sorted(fastest_first) != list(range(rank)):
         raise UsageError(f"order={fastest_first} is not an order of {rank} dims")
     name = dtype_name(dtype)
@@ -98,7 +99,7 @@ def paged(
     for d, (p, unit) in enumerate(zip(pages, lines, strict=True)):
         if p % unit:
             raise UsageError(f"the line size {unit} does not divide the page size {p} of dim {d}")
-    origin = () if start is None else tuple(int(n) for n in start)
+    origin = () if start is None else wholes(start, "an index")
     if start is not None and (len(origin) != rank or any(n < 0 for n in origin)):
         raise UsageError(f"start={origin} needs {rank} values from 0 up, one per dim")
     return _make(name, bits, dims, pages, lines, fastest_first, origin)

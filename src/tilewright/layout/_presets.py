@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout._checks import wholes
 from tilewright.layout._tiled import TensorLayout, tiled
 from tilewright.layout._types import dtype_name, type_bits
 
@@ -160,7 +161,7 @@ def preset(name: str, shape: Sequence[int], dtype: Any, **options: bool) -> Tens
     if name not in _PRESETS:
         raise UsageError(f"no preset called {name!r}", how=f"known presets: {', '.join(sorted(_PRESETS))}")
     chosen = _PRESETS[name]
-    dims = tuple(int(n) for n in shape)
+    dims = wholes(shape, "a size")
     if len(dims) not in chosen.ranks:
         wanted = "four dims" if chosen.ranks is _FOUR else f"{chosen.ranks[0]} dims or more"
         raise UsageError(f"the preset {name} is of {wanted}, got the shape {dims}")
@@ -189,7 +190,7 @@ def predict(name: str, shape: Sequence[int], dtype: Any, *, boundary: bool = Fal
     """
     if name != "tpu" and not name.startswith("tpu-"):
         raise UnsupportedError(f"no predictor for {name!r}", how="only 'tpu' is predicted; use preset(...) elsewhere")
-    return _predict_tpu(tuple(int(n) for n in shape), dtype_name(dtype), boundary)
+    return _predict_tpu(wholes(shape, "a size"), dtype_name(dtype), boundary)
 
 
 @lru_cache(maxsize=65536)

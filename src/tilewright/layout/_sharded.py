@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.layout._checks import whole
 from tilewright.layout._index_map import Axis, IndexMap
 from tilewright.layout._steps import Pad, Rotate, Split, Step
 from tilewright.layout._types import dtype_name, type_bits
@@ -54,6 +55,8 @@ def mod_sharded(
     >>> table.address(6, 3), table.physical_shape
     ({'shard': 3, 'row': 17, 'column': 3}, (4, 48, 16))
     """
+    given = {"vocab": vocab, "width": width, "shards": shards, "rotation": rotation, "row_offset": row_offset}
+    vocab, width, shards, rotation, row_offset = (whole(value, name) for name, value in given.items())
     if vocab < 0 or width < 0 or shards < 1 or row_offset < 0:
         raise UsageError(f"a table needs vocab, width, row_offset from 0 and shards from 1 up, got {vocab=} {width=}")
     name = dtype_name(dtype)

@@ -13,15 +13,18 @@ from itertools import pairwise
 from typing import Any
 
 from tilewright.errors import ParseError, UsageError
+from tilewright.layout._checks import wholes
 from tilewright.layout._index_map import Axis, IndexMap
 from tilewright.layout._steps import Merge, Permute, Split, Step, Unit
 from tilewright.layout._types import TYPE_BITS, dtype_name, type_bits
+from tilewright.layout.text._cursor import LARGEST
 from tilewright.layout.text._notation import (
     COMBINE,
     LAST_SPACE,
     UNBOUNDED,
     ArrayText,
     TupleText,
+    addressable,
     format_shape,
     read_shape,
 )
@@ -104,6 +107,11 @@ class TensorLayout(IndexMap):
         return self.text.memory_space
 
     @property
+    def metadata_prefix(self) -> int:
+        """n of M(n): bytes of dynamic sizes in front of the data; offsets and sizes do not count them."""
+        return self.text.metadata_prefix
+
+    @property
     def is_untiled(self) -> bool:
         """Whether the tiles change nothing: a bitcast of the same dims and order without tiles."""
         from tilewright.layout._bitcast import is_bitcast
@@ -158,7 +166,6 @@ def _wrap(text: ArrayText | TupleText) -> TensorLayout | TupleLayout:
     return from_text(text)
 
 
-@lru_cache(maxsize=16384)
 def parse(text: str) -> TensorLayout | TupleLayout:
     """Read XLA's shape text, ``f32[3,5]{1,0:T(2,2)}`` or a tuple of such. Raises :class:`ParseError` with the column.
 
@@ -167,6 +174,14 @@ def parse(text: str) -> TensorLayout | TupleLayout:
     >>> str(parse("F32[3, 5]"))
     'f32[3,5]{1,0}'
     """
+    given: Any = text
+    if not isinstance(given, str):
+        raise UsageError(f"a shape's text is a str, not {given!r}")
+    return _parse(text)
+
+
+@lru_cache(maxsize=16384)
+def _parse(text: str) -> TensorLayout | TupleLayout:
     value, end = parse_prefix(text)
     if end != len(text):
         how = "the order of a layout's tail is D T L # * E S SC P M" if "{" in text[:end] else ""
@@ -194,14 +209,19 @@ def tiled(
     >>> str(tiled((3, 5), "f32", tiles=[(2, 2)]))
     'f32[3,5]{1,0:T(2,2)}'
     """
-    dims = tuple(int(n) for n in shape)
-    order = tuple(range(len(dims) - 1, -1, -1)) if minor_to_major is None else tuple(int(d) for d in minor_to_major)
-    if sorted(order) != list(range(len(dims))) or any(n < 0 for n in dims):
+    name, dims = dtype_name(dtype), wholes(shape, "a size")
+    if any(n < 0 for n in dims):
+        raise UsageError(f"the sizes {dims} are not all from 0 up")
+    if not addressable(name, dims):
+        raise UsageError(f"an array {name}{list(dims)} of more than 2**63 - 1 bytes")
+    order = tuple(range(len(dims) - 1, -1, -1)) if minor_to_major is None else wholes(minor_to_major, "a dim")
+    if sorted(order) != list(range(len(dims))):
         raise UsageError(f"minor_to_major {order} is not an order of the dims of {dims}")
-    levels = tuple(tuple(int(t) for t in tile) for tile in tiles)
-    if any(not tile or tile[-1] == COMBINE or any(t < 1 and t != COMBINE for t in tile) for tile in levels):
+    levels = tuple(wholes(tile, "a tile dim") for tile in tiles)
+    if any(
+        not tile or tile[-1] == COMBINE or any(not 1 <= t <= LARGEST and t != COMBINE for t in tile) for tile in levels
+    ):
         raise UsageError(f"layout has invalid tiles: {levels}")
-    name = dtype_name(dtype)
     if element_bits < 0 or 0 < element_bits < TYPE_BITS[name]:
         raise UsageError(f"E({element_bits}) is narrower than the {TYPE_BITS[name]} bits of {name}")
     if not 0 <= memory_space <= LAST_SPACE:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout._checks import wholes
 from tilewright.layout._digits import Digit, Line, scale_line
 from tilewright.layout._index_map import Axis, IndexMap
 from tilewright.layout._steps import Split, Step
@@ -45,7 +46,7 @@ class ConvertedLayout(IndexMap):
 
 def natural_sizes(shape: Sequence[int]) -> tuple[int, ...]:
     """The sizes as Python integers; a :class:`UsageError` where one is negative."""
-    dims = tuple(int(n) for n in shape)
+    dims = wholes(shape, "a size")
     if any(n < 0 for n in dims):
         raise UsageError(f"the shape {dims} has a negative size")
     return dims
@@ -85,7 +86,7 @@ def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> In
     """
     dims, name = natural_sizes(shape), dtype_name(dtype)
     size = type_bits(name) // 8
-    given = tuple(int(s) for s in strides)
+    given = wholes(strides, "a stride")
     if len(given) != len(dims):
         raise UsageError(f"{len(given)} strides for {len(dims)} dims")
     if any(s < 0 for s, n in zip(given, dims, strict=True) if n > 1):

@@ -21,7 +21,17 @@ from tilewright.layout._types import TYPE_BITS, type_bits
 from tilewright.layout.text._cursor import LARGEST, Cursor, after_blanks
 from tilewright.layout.text._shape_text import COMBINE, UNBOUNDED, ArrayText, ShapeText, TupleText, format_shape
 
-__all__ = ["COMBINE", "LAST_SPACE", "UNBOUNDED", "ArrayText", "ShapeText", "TupleText", "format_shape", "read_shape"]
+__all__ = [
+    "COMBINE",
+    "LAST_SPACE",
+    "UNBOUNDED",
+    "ArrayText",
+    "ShapeText",
+    "TupleText",
+    "addressable",
+    "format_shape",
+    "read_shape",
+]
 
 _ORDER = "the order of the tail is D T L # * E S SC P M"
 _MOST_NESTED = 64
@@ -60,7 +70,7 @@ def _dims(cursor: Cursor) -> tuple[tuple[int, ...], tuple[bool, ...]]:
     return tuple(dims), tuple(dynamic)
 
 
-def _addressable(dtype: str, dims: tuple[int, ...]) -> bool:
+def addressable(dtype: str, dims: tuple[int, ...]) -> bool:
     """Whether the data's bytes can be counted in 64 bits, as XLA wants it."""
     return math.prod(n for n in dims if n != UNBOUNDED) * (type_bits(dtype) // 8) <= LARGEST
 
@@ -79,7 +89,7 @@ def _array(cursor: Cursor) -> ArrayText:
     dims, dynamic = _dims(cursor)
     if dtype in _BARE and dims:
         raise cursor.fail(f"a {dtype} has no dims", at)
-    if not _addressable(dtype, dims):
+    if not addressable(dtype, dims):
         raise cursor.fail("the array has more than 2**63 - 1 bytes", at)
     shape = ArrayText(dtype, dims, dynamic, tuple(reversed(range(len(dims)))))
     if not _opens_layout(cursor):
@@ -312,7 +322,7 @@ def _fast(text: str, start: int) -> tuple[ArrayText, int] | None:
         return None
     space = int(space_text or 0)
     sound = sorted(order) == list(range(len(dims))) and space <= LAST_SPACE
-    if not sound or not _fits(dims, 0) or not _addressable(dtype, dims) or not all(_fits(tile, 1) for tile in tiles):
+    if not sound or not _fits(dims, 0) or not addressable(dtype, dims) or not all(_fits(tile, 1) for tile in tiles):
         return None
     return ArrayText(dtype, dims, (False,) * len(dims), order, tiles, memory_space=space), end
 
