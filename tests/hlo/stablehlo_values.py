@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 
+import jax
+import numpy as np
+
+from tilewright.hlo._execute import flat_callable
 from tilewright.hlo._ir import parse_module
 from tilewright.hlo._read import read_functions
-from tilewright.hlo._reference import evaluate
+from tilewright.hlo._reference import evaluate, own_dtype
 from tilewright.hlo.rewrites import DEFAULT_PIPELINE, parse_pipeline, run_pipeline
 
 
@@ -50,3 +54,15 @@ def big_reshapes(text, elements):
             size *= int(n)
         count += size >= elements
     return count
+
+
+def executed(text, *arrays):
+    """main's results by XLA, under jit, with the types the text names."""
+    body = next(b for b in read_functions(parse_module(text)) if b.name == "main")
+    inputs, outputs = (
+        [jax.ShapeDtypeStruct(v.shape, own_dtype(v.dtype)) for v in vs]
+        for vs in (body.arguments, body.operations[-1].operands)
+    )
+    with jax.enable_x64(True):
+        given = [np.asarray(a).astype(struct.dtype) for a, struct in zip(arrays, inputs)]
+        return [np.asarray(out) for out in jax.jit(flat_callable(text, inputs, outputs))(*given)]
