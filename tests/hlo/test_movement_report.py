@@ -261,7 +261,7 @@ def test_names_cannot_break_out_of_the_page():
 
 def test_json_has_a_schema(zoo):
     plain = zoo.to_json()
-    assert (plain["schema_version"], plain["kind"], plain["predicted"]) == (1, "movement_report", False)
+    assert (plain["schema_version"], plain["kind"], plain["predicted"]) == (2, "movement_report", False)
     assert list(plain["totals"]["moved_by_op"]) == ["reshape", "copy", "copy-start", "slice", "broadcast", "bitcast"]
     assert set(plain["rows"][0]) >= {"op", "name", "source", "from_layout", "to_layout", "moved_bytes", "reason"}
 

@@ -74,7 +74,7 @@ def _print(found: MovementReport, rankings: list[str], top: int) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from tilewright.hlo._report_faces import by_operation, summary, to_lines
+    from tilewright.hlo._report_text import by_operation, summary, to_lines
 
     console = Console()
     width = console.width if console.is_terminal else max(console.width, 100)
