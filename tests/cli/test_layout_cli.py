@@ -39,6 +39,50 @@ def test_summary(run):
     assert [e["size_bytes"] for e in value["elements"]] == [96, 4]
 
 
+def test_rare_parts_of_a_text_are_said(run):
+    text = "f32[150,<=200,100]{0,1,2:T(8,128)L(256)S(1)SC(0:30)(1:40,130)M(4)}"
+    out = run("layout", "explain", text)[1]
+    assert not any(line.endswith(" ") for line in out.splitlines())
+    for said in ("multiple of 256", "d1 up to 200", "d2 cut at 30; d1 cut at 40, 130", "(150,90,70)", "4 bytes of dyn"):
+        assert said in out
+    value = json.loads(run("layout", "explain", text, "--json")[1])
+    assert value["bounds"] == {"d1": 200}
+    assert value["splits"] == {"d2": [30], "d1": [40, 130]}
+    assert (value["tail_alignment"], value["metadata_prefix"]) == (256, 4)
+    out = run("layout", "explain", "b(f32[3]{0:#(u32)*(u16)})")[1]
+    assert "a buffer" in out
+    assert "u32, the type of a sparse array's indices" in out
+    assert "u16, the type of a sparse array's pointers" in out
+    plain = json.loads(run("layout", "explain", FIGURE, "--json")[1])
+    assert not {"bounds", "tail_alignment", "splits", "metadata_prefix", "buffer"} & set(plain)
+
+
+def test_an_unbounded_dim_leaves_the_sizes_open(run):
+    out = run("layout", "explain", "f32[?,5]{1,0:T(8,128)}")[1]
+    assert "(?,5)" in out
+    assert "not known" in out
+    value = json.loads(run("layout", "explain", "f32[?,5]", "--json")[1])
+    assert value["shape"] == ["?", 5]
+    assert "size_bytes" not in value
+
+
+def test_arrays_of_a_tuple(run):
+    text = "(f32[3,5]{1,0:T(2,2)}, (s32[2], f32[0,3], token[]))"
+    out = run("layout", "draw", text)[1]
+    assert [line for line in out.splitlines() if line.startswith("element")] == [
+        "element 0",
+        "element 1,0",
+        "element 1,1",
+        "element 1,2",
+    ]
+    assert out.count("f32[3,5]{1,0:T(2,2)}") == 1
+    one = run("layout", "draw", text, "--leaf", "0")[1]
+    assert one == run("layout", "draw", "f32[3,5]{1,0:T(2,2)}")[1]
+    assert one in out
+    assert "s32[2]{0}, element (1)" in run("layout", "explain", text, "--leaf", "1,0", "--index", "1")[1]
+    assert json.loads(run("layout", "draw", text, "--leaf", "1,0", "--json")[1])["layout"] == "s32[2]{0}"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -49,8 +93,12 @@ def test_summary(run):
         (("explain", FIGURE, "--offset", "24"), 2, "outside the memory"),
         (("explain", FIGURE, "--offset", "1", "--index", "0,0"), 2, "one at a time"),
         (("explain", "(f32[2], f32[3])", "--index", "0"), 2, "tuple"),
-        (("explain", "f32[?,5]"), 3, "unbounded"),
-        (("draw", "(f32[2], f32[3])"), 2, "tuple"),
+        (("explain", "f32[?,5]", "--index", "0,0"), 3, "unbounded"),
+        (("draw", "f32[?,5]"), 3, "unbounded"),
+        (("draw", "(f32[2], f32[3])", "-o", "x.svg"), 2, "tuple"),
+        (("draw", "(f32[2], f32[3])", "--leaf", "2"), 2, "2 elements"),
+        (("draw", "(f32[2], f32[3])", "--leaf", "0,0"), 2, "no tuple"),
+        (("draw", "(f32[2], f32[3])", "--leaf", "a"), 2, "whole numbers"),
         (("draw", FIGURE, "-o", "fig.png"), 2, "written as .svg"),
         (("draw", FIGURE, "-o", "-", "--json"), 2, "stdout"),
         (("draw", FIGURE, "-o", "/no/such/folder/fig.svg"), 2, "cannot write it"),

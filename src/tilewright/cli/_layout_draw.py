@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli._io import emit_json, remark, write_file
-from tilewright.cli._layout_show import Json, Out, Text, one_array
+from tilewright.cli._io import emit_json, emit_text, remark, write_file
+from tilewright.cli._layout_show import Json, Leaf, Out, Text, leaves, one_array, read_layout
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,11 +36,24 @@ def draw(
     colour: Colour = "auto",
     ruler: Ruler = False,
     unit: Unit = "auto",
+    leaf: Leaf = None,
     as_json: Json = False,
 ) -> None:
-    """Draw a layout: tiles outlined, offsets as numbers, padding marked; in the terminal, or as an SVG with -o."""
+    """Draw a layout: tiles outlined, offsets as numbers, padding marked; in the terminal, or as an SVG with -o.
+
+    The arrays of a tuple are drawn one below the other in the terminal; a file holds one of them, see --leaf.
+    """
+    from tilewright.layout import TupleLayout
+
     check_picture(out, as_json)
-    draw_layout(one_array(text), out, colour, unit if ruler or unit != "auto" else None, as_json)
+    asked = unit if ruler or unit != "auto" else None
+    layout = read_layout(text) if leaf is None and out is None and not as_json else one_array(text, leaf)
+    if not isinstance(layout, TupleLayout):
+        draw_layout(layout, out, colour, asked, as_json)
+        return
+    for k, (name, array) in enumerate(leaves(layout)):
+        emit_text(("\n" if k else "") + f"element {name}")
+        draw_layout(array, None, colour, asked, as_json=False)
 
 
 def check_picture(out: str | None, as_json: bool) -> None:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli._layout_draw import Colour, Draw, Ruler, Unit, check_picture, draw_layout
-from tilewright.cli._layout_show import Index, Json, Out, answer, one_array, whole_numbers
+from tilewright.cli._layout_show import one_array, whole_numbers
+from tilewright.cli._layout_view import Made, viewed
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.layout import IndexMap, TensorLayout
 
-__all__ = ["lane_layout", "lanes", "paged", "sharded", "show"]
+__all__ = ["lane_layout", "lanes", "paged", "sharded"]
 
 _Shape = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
@@ -23,27 +23,7 @@ def _numbers(text: str | None, option: str) -> tuple[int, ...] | None:
     return None if text is None else whole_numbers(text, option)
 
 
-def show(
-    layout: IndexMap,
-    index: str | None,
-    place: tuple[int, ...] | None,
-    picture: tuple[str | None, bool, str, bool, str],
-    as_json: bool,
-) -> None:
-    """Answer a question, draw, or print the facts. picture: file, in the terminal, colour, ruler, unit."""
-    out, here, colour, ruler, unit = picture
-    check_picture(out, as_json)
-    asked = unit if ruler or unit != "auto" else None
-    if out is not None:
-        draw_layout(layout, out, colour, asked, as_json=False)
-    if index is not None or place is not None:
-        answer(layout, index, place, as_json)
-    elif out is None and (here or asked):
-        draw_layout(layout, None, colour, asked, as_json)
-    elif out is None or as_json:
-        answer(layout, None, None, as_json)
-
-
+@viewed
 def lanes(
     shape: _Shape,
     chip: Annotated[str | None, typer.Option("--chip", metavar="NAME", help="A target with lanes, as bm1684x.")] = None,
@@ -61,23 +41,15 @@ def lanes(
     columns: Annotated[
         int | None, typer.Option("--columns-per-npu", metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
     ] = None,
-    index: Index = None,
     npu: Annotated[int | None, typer.Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
-    draw: Draw = False,
-    out: Out = None,
-    colour: Colour = "auto",
-    ruler: Ruler = False,
-    unit: Unit = "auto",
-    as_json: Json = False,
-) -> None:
+) -> Made:
     """Place a tensor (N, C, H, W) in the local memories of an NPU with lanes: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
     layout = lane_layout(one_array(shape), memory, start, mode, columns)
     if (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
-    place = None if npu is None or offset is None else (npu, offset)
-    show(layout, index, place, (out, draw, colour, ruler, unit), as_json)
+    return layout, None if npu is None or offset is None else (npu, offset)
 
 
 def lane_layout(array: TensorLayout, memory: dict[str, Any], start: int, mode: str, columns: int | None) -> IndexMap:
@@ -100,44 +72,32 @@ def lane_layout(array: TensorLayout, memory: dict[str, Any], start: int, mode: s
     return make(array.shape, array.dtype, **memory, start=start, mode=strides)
 
 
+@viewed
 def paged(
     shape: _Shape,
     page: Annotated[str | None, typer.Option("--page", metavar="P,..", help="Page sizes, one per dim.")] = None,
     line: Annotated[str | None, typer.Option("--line", metavar="L,..", help="Cache line sizes, one per dim.")] = None,
     order: Annotated[str | None, typer.Option("--order", metavar="D,..", help="Dims, the fastest first.")] = None,
     start: Annotated[str | None, typer.Option("--start", metavar="I,..", help="The segment's first index.")] = None,
-    index: Index = None,
     at: _At = None,
-    draw: Draw = False,
-    out: Out = None,
-    colour: Colour = "auto",
-    ruler: Ruler = False,
-    unit: Unit = "auto",
-    as_json: Json = False,
-) -> None:
+) -> Made:
     """Cut a segment of a tensor into pages and cache lines: facts, an element, a place (PAGE,OFFSET), a picture."""
     from tilewright.layout import paged as make
 
     array = one_array(shape)
     sizes = (_numbers(page, "--page"), _numbers(line, "--line"), _numbers(order, "--order"), _numbers(start, "--start"))
     layout = make(array.shape, array.dtype, *sizes)
-    show(layout, index, _numbers(at, "--at"), (out, draw, colour, ruler, unit), as_json)
+    return layout, _numbers(at, "--at")
 
 
+@viewed
 def sharded(
     shape: Annotated[str, typer.Argument(metavar="SHAPE", help="The table, as f32[vocab,width]; - is stdin.")],
     shards: Annotated[int, typer.Option("--shards", metavar="S", help="Shards (SparseCores).")],
     rotation: Annotated[int, typer.Option("--rotation", metavar="R", help="Shards the table is turned by.")] = 0,
     row_offset: Annotated[int, typer.Option("--row-offset", metavar="O", help="Rows before it on every shard.")] = 0,
-    index: Index = None,
     at: _At = None,
-    draw: Draw = False,
-    out: Out = None,
-    colour: Colour = "auto",
-    ruler: Ruler = False,
-    unit: Unit = "auto",
-    as_json: Json = False,
-) -> None:
+) -> Made:
     """Shard an embedding table row by row: facts, an element, a place (SHARD,ROW,COLUMN), a picture."""
     from tilewright.layout import mod_sharded as make
 
@@ -146,4 +106,4 @@ def sharded(
         raise UsageError(f"a table has two sizes, [vocab, width]; {array} has {array.rank}")
     vocab, width = array.shape
     layout = make(vocab, width, shards, rotation, row_offset, dtype=array.dtype)
-    show(layout, index, _numbers(at, "--at"), (out, draw, colour, ruler, unit), as_json)
+    return layout, _numbers(at, "--at")

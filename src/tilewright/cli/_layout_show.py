@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Index",
     "Json",
+    "Leaf",
     "Offset",
     "Out",
     "Text",
     "answer",
     "exact_bytes",
+    "leaves",
     "one_array",
     "print_facts",
     "read_layout",
@@ -30,6 +32,9 @@ __all__ = [
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="XLA's shape text, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
 Index = Annotated[str | None, typer.Option("--index", metavar="I,J,..", help="Derive this element's address.")]
 Offset = Annotated[int | None, typer.Option("--offset", metavar="O", help="Say what lies at this offset.")]
+Leaf = Annotated[
+    str | None, typer.Option("--leaf", metavar="I,J,..", help="Of a tuple this element (of that element, ...).")
+]
 Out = Annotated[
     str | None, typer.Option("-o", "--out", metavar="FILE", help="Write an SVG: FILE.svg, or - for stdout.")
 ]
@@ -46,14 +51,31 @@ def read_layout(text: str) -> TensorLayout | TupleLayout:
     return parse(read_text("-").strip() if text == "-" else text)
 
 
-def one_array(text: str) -> TensorLayout:
-    """A single array, as an index, an offset and a picture need it."""
-    from tilewright.layout import TensorLayout
+def one_array(text: str, leaf: str | None = None) -> TensorLayout:
+    """A single array, as an index, an offset and a picture need it; of a tuple the one that ``leaf`` names."""
+    from tilewright.layout import TupleLayout
 
     layout = read_layout(text)
-    if not isinstance(layout, TensorLayout):
-        raise UsageError(f"{layout} is a tuple", how="name one of its elements")
+    for number in whole_numbers(leaf, "--leaf") if leaf is not None else ():
+        if not isinstance(layout, TupleLayout):
+            raise UsageError(f"{layout} is no tuple", where=f"--leaf {leaf}")
+        if not 0 <= number < len(layout.elements):
+            raise UsageError(f"the tuple has {len(layout.elements)} elements, from 0 on", where=f"--leaf {leaf}")
+        layout = layout.elements[number]
+    if isinstance(layout, TupleLayout):
+        raise UsageError(f"{layout} is a tuple", how="choose an element, as --leaf 0 does, or give its own text")
     return layout
+
+
+def leaves(layout: TensorLayout | TupleLayout, path: tuple[int, ...] = ()) -> Iterator[tuple[str, TensorLayout]]:
+    """All arrays of a tuple, each with what ``--leaf`` calls it."""
+    from tilewright.layout import TupleLayout
+
+    if not isinstance(layout, TupleLayout):
+        yield ",".join(map(str, path)), layout
+        return
+    for k, element in enumerate(layout.elements):
+        yield from leaves(element, (*path, k))
 
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
@@ -132,11 +154,15 @@ def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The lines of the table."""
     from tilewright.render import count_text, ratio_text
 
-    bits = facts["element_bits"]
-    return [
-        ("element type", f"{facts['dtype']}, {bits} bits each in memory"),
+    rows = [
+        ("element type", f"{facts['dtype']}, {facts['element_bits']} bits each in memory"),
         ("shape", _tuple(facts["shape"])),
         *(_tiled_rows(facts) if "minor_to_major" in facts else _memory_rows(facts)),
+    ]
+    if "slots" not in facts:
+        return [*rows, ("size in memory", "not known: a dim marked ? has no bound")]
+    return [
+        *rows,
         ("physical shape", _tuple(facts["physical_shape"])),
         ("slots", f"{count_text(facts['slots'])}, of which {count_text(facts['padding_slots'])} are padding"),
         ("size in memory", exact_bytes(facts["size_bytes"])),
@@ -156,7 +182,33 @@ def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("order", f"{order}: major to minor" if order else "a single element"),
         ("tiles", " then ".join(_tuple(tile) for tile in facts["tiles"]) or "none"),
         ("memory space", spaces.get(facts["memory_space"], str(facts["memory_space"]))),
+        *_rare_rows(facts),
     ]
+
+
+def _rare_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """What few texts have, each in a line that says what it means."""
+    rows = []
+    if facts.get("buffer"):
+        rows.append(("b(..)", "a buffer: memory that operations write in place"))
+    if "bounds" in facts:
+        bounds = ", ".join(f"{dim} up to {n}" for dim, n in facts["bounds"].items())
+        rows.append(("dynamic dims", f"{bounds}; memory is laid out for the bound"))
+    if "tail_alignment" in facts:
+        rows.append(("L(n)", f"slots rounded up to a multiple of {facts['tail_alignment']}"))
+    rows += [
+        (sign, f"{facts[key]}, the type of a sparse array's {what}; it moves no element")
+        for sign, key, what in (("#(..)", "index_type", "indices"), ("*(..)", "pointer_type", "pointers"))
+        if key in facts
+    ]
+    if "splits" in facts:
+        cuts = "; ".join(f"{dim} cut at {', '.join(map(str, at))}" for dim, at in facts["splits"].items())
+        rows.append(("SC(..)", f"{cuts}: pieces of at most {_tuple(facts['longest_pieces'])}; it moves no element"))
+    if "metadata_prefix" in facts:
+        rows.append(
+            ("M(n)", f"{facts['metadata_prefix']} bytes of dynamic sizes in front of the data, not counted here")
+        )
+    return rows
 
 
 def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:

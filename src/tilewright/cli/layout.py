@@ -12,24 +12,22 @@ from tilewright.cli._layout_memories import lanes, paged, sharded
 from tilewright.cli._layout_plan import plan
 from tilewright.cli._layout_predict import predict
 from tilewright.cli._layout_preset import preset
-from tilewright.cli._layout_show import Index, Json, Offset, Text, answer, print_facts, read_layout
-from tilewright.errors import UsageError
+from tilewright.cli._layout_show import Index, Json, Leaf, Offset, Text, answer, one_array, print_facts, read_layout
 
 __all__ = ["add_to"]
 
 
-def _explain(text: Text, index: Index = None, offset: Offset = None, as_json: Json = False) -> None:
+def _explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf = None, as_json: Json = False) -> None:
     """Say what a layout's text means: its sizes, how one element gets its offset, or what lies at an offset."""
     from tilewright.layout import TupleLayout
     from tilewright.layout.explain._summary import summary
 
-    layout = read_layout(text)
-    if not isinstance(layout, TupleLayout):
-        answer(layout, index, None if offset is None else (offset,), as_json)
-    elif index is None and offset is None:
+    whole = leaf is None and index is None and offset is None
+    layout = read_layout(text) if whole else one_array(text, leaf)
+    if isinstance(layout, TupleLayout):
         print_facts(summary(layout), as_json)
     else:
-        raise UsageError(f"{layout} is a tuple", how="name one of its elements")
+        answer(layout, index, None if offset is None else (offset,), as_json)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -11,6 +11,7 @@ from tilewright.render._markup import Html, element, escape
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.segment import Segment
 
 __all__ = ["Column", "print_table", "table"]
 
@@ -93,6 +94,7 @@ def print_table(
     """
     from rich.console import Console
     from rich.measure import Measurement
+    from rich.segment import Segment, Segments
     from rich.table import Table
     from rich.text import Text
 
@@ -107,8 +109,19 @@ def print_table(
     if not console.is_terminal:
         wide = console.options.update(max_width=100_000)
         console.width = max(width, Measurement.get(console, wide, face).maximum)
-    console.print(face)
+    for line in console.render_lines(face, pad=False):
+        console.print(Segments([*_without_blanks(line), Segment.line()]), end="")
     console.width = width
+
+
+def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
+    """The line without the blanks that fill its last column."""
+    from rich.segment import Segment
+
+    kept = list(line)
+    while kept and not kept[-1].text.rstrip():
+        kept.pop()
+    return [*kept[:-1], Segment(kept[-1].text.rstrip(), kept[-1].style)] if kept else []
 
 
 def _plain(column: Column, value: object) -> str:

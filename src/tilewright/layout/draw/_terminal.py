@@ -80,7 +80,9 @@ def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
         for panel in row:
             text.append("\n")
             text.append_text(_panel(panel, scene))
-    text.append("\n" + "; ".join(_legend(scene)), style="dim")
+    legend = "; ".join(_legend(scene))
+    text.append(f"\n{legend}" if legend else "", style="dim")
+    text.rstrip()
     return text
 
 
