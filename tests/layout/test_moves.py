@@ -126,6 +126,23 @@ def test_the_digits_choose_the_kernel(text, packing, unpacking):
     assert {work.numbers[:2] for work in unpack_plan(layout, strides, size, True).works} == unpacking
 
 
+@pytest.mark.parametrize("fill", [0, 7])
+@pytest.mark.parametrize(
+    "text", ["f32[61,1211]{1,0:T(8,128)}", "s8[500,1211]{1,0:T(8,128)(4,1)}", "u16[90,91]{1,0:T(90,16)}"]
+)
+def test_ragged_edges_are_written_together_with_their_padding(text, fill):
+    layout = parse(text)
+    values = np.ones(layout.shape, layout.numpy_dtype)
+    plan, padding = pack_plan(layout, values.strides, values.itemsize, True)
+    assert any(work.padded for work in plan.works)
+    written = layout.pack(values, fill=fill)
+    expected = np.full(layout.num_slots, fill, values.dtype)
+    expected[layout.offsets(np.indices(layout.shape).reshape(2, -1).T)] = 1
+    assert np.array_equal(written, expected)
+    bytes_left, bytes_all = padding.runs[:, 1].sum(), (layout.num_slots - layout.num_elements) * values.itemsize
+    assert bytes_left < bytes_all / 2
+
+
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 40), st.integers(0, 5))
 def test_rotated_shards_are_a_few_boxes(vocab, shards, rotation, row_offset):
     table = mod_sharded(vocab, 5, shards, rotation, row_offset)

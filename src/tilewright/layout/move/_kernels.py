@@ -224,6 +224,15 @@ def _ask(target: int, block: Any, fresh: int, final: int) -> None:
             prefetch_line(t + width, True)
 
 
+@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+def _fill(target: int, count: int, value: int, unit: Any) -> None:
+    """``count`` bytes, whole lines, of elements ``value``."""
+    for q in range(0, _LINE, element_size(unit)):
+        store_element(target + q, value, unit)
+    for q in range(_LINE, count, _LINE):
+        copy_vector(target + q, target, 64, False)
+
+
 @nb.njit(**_options)  # type: ignore[untyped-decorator]
 def move(
     target: int,
@@ -257,6 +266,8 @@ def move(
         block = outs.ctypes.data + 16 * works[w, 13], rows, width, lines.ctypes.data + 8 * works[w, 15]
         size = core[0] * element_size(unit)
         first, last = starts[w, part], starts[w, part + 1] - 1
+        if works[w, 18] and first <= last:
+            _fill(scratch, works[w, 18], value, unit)
         for k in range(first, last + 1):
             s, t = source + places[k, 0], target + places[k, 1]
             following = min(k + 1, last)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.layout.move._blocks import NO_GAPS, SCRATCH
 from tilewright.layout.move._nest import Box, array_terms, boxes, layout_terms, line_up
-from tilewright.layout.move._plan import SCRATCH, MovePlan, plan_moves
+from tilewright.layout.move._plan import MovePlan, left_over, plan_moves
 from tilewright.layout.move._threads import share_out
 from tilewright.threads import thread_count
 
@@ -34,7 +35,6 @@ _LINE = 64
 _SMALL = 1 << 19  # bytes below which one thread does it all
 _PART = 1 << 20  # bytes after which the edges catch up with the bulk, while their lines are near
 _KEPT = 64
-_NO_PADS = np.zeros((0, 2), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def fill_of(found: Sequence[Box], size: int, total: int) -> Fill:
         for loop in loops[inner:]:
             count *= loop.count
         if count > total // 512 + 64:
-            return Fill(_NO_PADS, True)
+            return Fill(NO_GAPS, True)
         for loop in loops[inner:]:
             places = (places[:, None] + np.arange(loop.count) * loop.target).reshape(-1)
         starts.append(places)
@@ -91,13 +91,19 @@ def fill_of(found: Sequence[Box], size: int, total: int) -> Fill:
     return Fill(np.stack([ends, gaps], axis=-1)[gaps > 0], False)
 
 
+def _filled_plan(found: Sequence[Box], slot: int, total: int, aligned: bool) -> tuple[MovePlan, Fill] | None:
+    """A plan that writes padding where that is quicker than not to, and the padding left to be filled."""
+    fill = fill_of(found, slot, total)
+    plan = plan_moves(found, slot, total, by_target=True, aligned=aligned, gaps=fill.runs)
+    return None if plan is None else (plan, replace(fill, runs=left_over(plan, fill.runs)))
+
+
 @lru_cache(maxsize=_KEPT)
 def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> tuple[MovePlan, Fill] | None:
     """How an array of these strides (in bytes) goes into a buffer of ``slot``-byte slots; None without boxes."""
     total = layout.num_slots * slot
     found = _layout_to_array(layout, strides, slot, packing=True)
-    plan = plan_moves(found, slot, total, by_target=True, aligned=aligned) if found else None
-    return None if plan is None or found is None else (plan, fill_of(found, slot, total))
+    return _filled_plan(found, slot, total, aligned) if found else None
 
 
 @lru_cache(maxsize=_KEPT)
@@ -115,8 +121,7 @@ def relayout_plan(
     """How a buffer of layout ``a`` goes into one of layout ``b`` = reshape(transpose(a, order)); None without boxes."""
     found = relayout_boxes(a, b, order, slot)
     total = b.num_slots * slot
-    plan = plan_moves(found, slot, total, by_target=True, aligned=aligned) if found else None
-    return None if plan is None or found is None else (plan, fill_of(found, slot, total))
+    return _filled_plan(found, slot, total, aligned) if found else None
 
 
 def relayout_boxes(a: IndexMap, b: IndexMap, order: Sequence[int], slot: int) -> list[Box] | None:
@@ -139,7 +144,7 @@ def _unit(size: int) -> Any:
     return np.dtype(f"u{size}").type(0)
 
 
-def run_plan(plan: MovePlan, target: Array, source: Array, pads: Array = _NO_PADS, value: int = 0) -> None:
+def run_plan(plan: MovePlan, target: Array, source: Array, pads: Array = NO_GAPS, value: int = 0) -> None:
     """Move the data and write ``value`` into ``pads``; both arrays are addressed by their first element."""
     from tilewright.layout.move._kernels import move
 

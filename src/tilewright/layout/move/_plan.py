@@ -16,6 +16,7 @@ ragged rows nor the 32-byte columns of a FRACTAL_NZ matrix then touch a line twi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,18 +24,37 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.layout.move._blocks import (
+    LINE,
+    NO_GAPS,
+    SCRATCH,
+    Cut,
+    Shells,
+    block_of,
+    lines_of,
+    places_of,
+    row_loops,
+    shells_of,
+)
 from tilewright.layout.move._nest import Box, Loop, merged
 
-__all__ = ["LINES", "RUN", "SCRATCH", "SHORTS", "TRANSPOSE", "UNZIP", "ZIP", "MovePlan", "Work", "plan_moves"]
+__all__ = [
+    "LINES",
+    "RUN",
+    "SHORTS",
+    "TRANSPOSE",
+    "UNZIP",
+    "ZIP",
+    "MovePlan",
+    "Work",
+    "left_over",
+    "plan_moves",
+]
 
 Array = np.ndarray[Any, Any]
 RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS = range(6)
-SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
-_LINE = 64
 _LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies
 _ROW = 256  # bytes from which a block's row is worth its way through the scratch buffer
-# Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
-_PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 14)
 _ENTRY_BYTES = 1 << 17  # what one entry of the outer table moves at most, so that threads can share
 _MOST_PLACES = 1 << 24
 
@@ -49,6 +69,7 @@ class Work:
     ``rows``      int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
     ``width``     bytes of such a row
     ``lines``     int64[l]: the source's cache lines within an entry, to be fetched ahead (none if direct)
+    ``padded``    bytes of scratch that hold padding where no data goes, 0 if the rows have none
     ``places``    int64[n, 2]: source and target places of the entries
     ============  =======================================================================================
     """
@@ -59,6 +80,14 @@ class Work:
     width: int
     lines: Array
     places: Array
+    padded: int = 0
+
+    @property
+    def written(self) -> Array:
+        """int64[n]: first target bytes of the rows that are written whole, padding too."""
+        if not self.padded:
+            return np.zeros(0, np.int64)
+        return (self.places[:, 1, None] + self.rows[None, :, 0]).reshape(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +104,7 @@ class MovePlan:
         rows, inner, outs, lines = [], 0, 0, 0
         for w in self.works:
             counts = len(w.inner), len(w.rows), len(w.lines)
-            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.width])
+            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.width, w.padded])
             inner, outs, lines = inner + counts[0], outs + counts[1], lines + counts[2]
         parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "lines", "places"))
         a, b, c, d = (np.ascontiguousarray(np.concatenate(part)) for part in parts)
@@ -131,106 +160,25 @@ def _split(box: Box, loop: Loop, count: int) -> list[Box]:
     return found
 
 
-# -- blocks ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Cut:
-    """A loop that has to be cut before the block is small enough."""
-
-    loop: Loop
-    count: int
-
-
-def _grow(box: Box, side: str, block: list[Loop], cores: int, size: int, limits: tuple[int, int]) -> _Cut | None:
-    """Add to ``block`` (the first ``cores`` are the core's) the loops contiguous on one side, up to ``limits`` bytes
-    there and in all."""
-    extent, (most, in_all) = size, limits
-    for loop in sorted(box.loops, key=lambda x: getattr(x, side)):
-        if getattr(loop, side) != extent:
-            if getattr(loop, side) < extent:
-                continue
-            return None
-        if loop in block[cores:]:  # the other side took it whole
-            extent *= loop.count
-            continue
-        total = size
-        for chosen in block:
-            if chosen is not loop:
-                total *= chosen.count
-        room = min(most // extent, in_all // total)
-        if loop.count > room:
-            return _Cut(loop, -(-loop.count // -(-loop.count // room))) if room > 1 else None
-        if loop not in block:
-            block.append(loop)
-        extent *= loop.count
-    return None
-
-
-def _block(box: Box, core: Sequence[Loop], size: int, packing: bool) -> list[Loop] | _Cut:
-    """The loops of one block, the core's among them, or what to cut first."""
-    block = list(core)
-    longest = max(core, key=lambda loop: loop.count)
-    tiled, plain, in_all = _PACK_BLOCK if packing else _UNPACK_BLOCK
-    for side, most in (("target", tiled if packing else plain), ("source", plain if packing else tiled)):
-        cut = _grow(box, side, block, len(core), size, (most, in_all))
-        if cut is not None:
-            return cut
-    if np.prod([loop.count for loop in block]) * size > SCRATCH // 2:
-        return _Cut(longest, longest.count // 2)
-    return block
-
-
-def _row_loops(block: Sequence[Loop], size: int) -> tuple[list[Loop], int]:
-    """The block's loops that make one contiguous target row, and its bytes."""
-    row, extent = [], size
-    for loop in sorted(block, key=lambda x: abs(x.target)):
-        if loop.target == extent:
-            row.append(loop)
-            extent *= loop.count
-    return row, extent
-
-
-def _places(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
-    """int64[n, 2]: (source, target) of all steps, the first loop fastest; ``targets`` are the steps to use."""
-    found = np.zeros((1, 2), np.int64)
-    for loop, target in zip(loops, targets, strict=True):
-        steps = np.arange(loop.count, dtype=np.int64)[:, None] * np.array([loop.source, target])
-        found = (steps[:, None, :] + found[None, :, :]).reshape(-1, 2)
-    return found
-
-
-def _lines_of(block: Sequence[Loop], size: int) -> Array:
-    """int64[l]: one place in every line a block reads, in order (as if it started on one)."""
-    at, extent = np.zeros(1, np.int64), size
-    for loop in sorted(block, key=lambda x: abs(x.source)):
-        if loop.source == extent:
-            extent *= loop.count
-        else:
-            at = (np.arange(loop.count)[:, None] * loop.source + at).reshape(-1)
-    steps = np.append(np.arange(0, extent, _LINE), extent - 1 if extent > _LINE else [])
-    return np.unique((at[:, None] + steps.astype(np.int64)).reshape(-1) // 32) * 32
-
-
 # -- works -------------------------------------------------------------------------------------------------------------
 
 
 def _refined(kind: int, core: Sequence[Loop], size: int, stream: bool) -> tuple[int, bool]:
     """The kernel's kind and whether it streams: runs by their length, rows below a line one element at a time."""
     row = core[0].count * size
-    if kind == RUN and not stream and row % _LINE == 0:
+    if kind == RUN and not stream and row % LINE == 0:
         return LINES, False
     if kind == RUN:
         return (SHORTS, stream) if row in (16, 32) else (RUN, stream)
-    return (TRANSPOSE, False) if row < _LINE else (kind, stream)
+    return (TRANSPOSE, False) if row < LINE else (kind, stream)
 
 
 def _writes_lines(kind: int, core: Sequence[Loop], box: Box, size: int) -> bool:
     """Whether the primitive writes whole lines wherever it stands, if the target starts on one."""
-    if kind == TRANSPOSE or core[0].count * size % _LINE or (kind != RUN and core[1].count > 4):
+    if kind == TRANSPOSE or core[0].count * size % LINE or (kind != RUN and core[1].count > 4):
         return False
     steps = [loop.target for loop in box.loops if loop not in core or (kind == UNZIP and loop is core[1])]
-    return not any(t % _LINE for t in steps) and not (box.targets % _LINE).any()
+    return not any(t % LINE for t in steps) and not (box.targets % LINE).any()
 
 
 @dataclass(frozen=True)
@@ -240,8 +188,9 @@ class _Builder:
     size: int
     by_target: bool
     aligned: bool
+    gaps: Array
 
-    def works(self, box: Box) -> list[Work]:
+    def works(self, box: Box, shells: Shells | None = None) -> list[Work]:
         """The box's work, or those of the boxes it is cut into."""
         kind, core = _core(box, self.size)
         direct = self.aligned and _writes_lines(kind, core, box, self.size)
@@ -251,15 +200,18 @@ class _Builder:
             if core[0].count > most:
                 return [w for part in _split(box, core[0], most) for w in self.works(part)]
             return [self._direct(box, LINES if kind == RUN and direct else kind, core, stream=True)]
-        block = _block(box, core, self.size, self.by_target)
-        if isinstance(block, _Cut):
+        shells = shells_of(box, self.size, self.gaps) if shells is None else shells
+        block = block_of(box, core, self.size, self.by_target, shells)
+        if isinstance(block, Cut):
             return [w for part in _split(box, block.loop, block.count) for w in self.works(part)]
         joined = self._joined(box, kind, core, block)
         if joined is not None:
             return [self._direct(box, kind, core, stream=True, block=[joined, *(x for x in block if x is not joined)])]
-        row, width = _row_loops(block, self.size)
+        row, width = row_loops(block, self.size, shells)
         if width < _ROW:
             return [self._direct(box, kind, core, stream=False, block=block)]
+        if shells and math.prod(x.count for x in block if x not in row) * (width + 2 * LINE) > SCRATCH - 2 * LINE:
+            return self.works(box, {})  # so much padding that it does not fit into the scratch buffer
         return [self._staged(box, kind, core, block, row, width)]
 
     def _joined(self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop]) -> Loop | None:
@@ -268,10 +220,10 @@ class _Builder:
         if not self.aligned or kind != RUN or run not in (16, 32):
             return None
         along = next((loop for loop in block if loop.target == run), None)
-        if along is None or along.count * run % _LINE or along.count * run < _ROW:
+        if along is None or along.count * run % LINE or along.count * run < _ROW:
             return None
         steps = [loop.target for loop in box.loops if loop not in core and loop is not along]
-        return None if any(t % _LINE for t in steps) or (box.targets % _LINE).any() else along
+        return None if any(t % LINE for t in steps) or (box.targets % LINE).any() else along
 
     def _near(self, loop: Loop) -> tuple[int, int]:
         sides = abs(loop.target), abs(loop.source)
@@ -280,7 +232,7 @@ class _Builder:
     def _outer(self, box: Box, loops: Sequence[Loop], along_tiles: bool) -> Array:
         """Places of the entries: the box's own slowest, then the loops along the tiled side or the other."""
         ordered = sorted(loops, key=lambda loop: self._near(loop)[:: 1 if along_tiles else -1])
-        steps = _places(ordered, [loop.target for loop in ordered])
+        steps = places_of(ordered, [loop.target for loop in ordered])
         own = np.stack([box.sources, box.targets], axis=-1)
         return (own[:, None, :] + steps[None, :, :]).reshape(-1, 2)
 
@@ -302,7 +254,7 @@ class _Builder:
     def _staged(
         self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop], row: Sequence[Loop], width: int
     ) -> Work:
-        pitch = -(-width // _LINE) * _LINE + _LINE  # rows apart by no power of two
+        pitch = -(-width // LINE) * LINE + LINE  # rows apart by no power of two
         across = sorted((loop for loop in block if loop not in row), key=self._near)
         scratch: dict[int, int] = {id(loop): loop.target for loop in row}
         for loop in across:
@@ -311,9 +263,11 @@ class _Builder:
         sides = (lambda loop: loop.target, lambda loop: scratch[id(loop)])
         inner = sorted((loop for loop in block if loop not in core), key=self._near)
         targets = [scratch[id(loop)] for loop in (*core, *inner)]
-        rows = np.stack([_places(across, [x(loop) for loop in across])[:, 1] for x in sides], axis=-1)
+        rows = np.stack([places_of(across, [x(loop) for loop in across])[:, 1] for x in sides], axis=-1)
         outer = self._outer(box, [loop for loop in box.loops if loop not in block], False)
-        return self._work(kind, False, core, inner, targets, outer, rows, width, _lines_of(block, self.size))
+        work = self._work(kind, False, core, inner, targets, outer, rows, width, lines_of(block, self.size))
+        data = math.prod(loop.count for loop in row) * self.size
+        return replace(work, padded=-(-pitch // LINE) * LINE if data < width else 0)
 
     def _work(
         self,
@@ -334,7 +288,7 @@ class _Builder:
         if kind in (RUN, LINES, SHORTS):
             two[0] = (two[0][0] * self.size, 1, 1)
         repeat = others[0] if others else one
-        places = _places(inner[1:], targets[len(core) + 1 :])
+        places = places_of(inner[1:], targets[len(core) + 1 :])
         return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, lines, outer)
 
 
@@ -346,15 +300,28 @@ def _most_places(box: Box, size: int) -> int:
     return len(box.targets) * -(-moved // _ROW)
 
 
-def plan_moves(boxes: Sequence[Box], size: int, total: int, by_target: bool, aligned: bool = True) -> MovePlan | None:
+def plan_moves(
+    boxes: Sequence[Box], size: int, total: int, by_target: bool, aligned: bool = True, gaps: Array = NO_GAPS
+) -> MovePlan | None:
     """The plan for ``boxes`` of ``size``-byte elements, ``total`` bytes in all; None where it takes too many places.
 
-    ``by_target`` tells which side is the tiled one; ``aligned``, that the target starts on a cache line.
+    ``by_target`` tells which side is the tiled one; ``aligned``, that the target starts on a cache line; ``gaps``
+    int64[n, 2], ascending, is padding (first byte, bytes) that the move may write too: see :func:`left_over`.
     """
     if size > 8:  # the kernels' widest element: a complex128 is two of 8 bytes
         pairs = [replace(b, loops=merged((Loop(size // 8, 8, 8), *b.loops))) for b in boxes]
         return plan_moves(pairs, 8, total, by_target, aligned)
     if sum(_most_places(box, size) for box in boxes) > _MOST_PLACES:
         return None
-    build = _Builder(size, by_target, aligned)
+    build = _Builder(size, by_target, aligned, gaps)
     return MovePlan(tuple(w for box in boxes for w in build.works(box)), size, total)
+
+
+def left_over(plan: MovePlan, gaps: Array) -> Array:
+    """Those of ``gaps`` that the plan's works do not write themselves."""
+    for work in plan.works:
+        starts = np.sort(work.written)
+        if len(starts) and len(gaps):
+            row = starts[np.maximum(np.searchsorted(starts, gaps[:, 0], "right") - 1, 0)]
+            gaps = gaps[(gaps[:, 0] < row) | (gaps[:, 0] + gaps[:, 1] > row + work.width)]
+    return gaps

@@ -1,0 +1,153 @@
+"""Blocks: which loops of a box go through the scratch buffer together, and the padding that goes with them.
+
+A block takes a few kilobytes that are contiguous on each side, so that both are read and written in long rows. A
+ragged edge goes with its *shell*, the padding that fills its tiles up: written whole it costs no more than a full
+tile does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.layout.move._nest import Box, Loop
+
+__all__ = ["LINE", "NO_GAPS", "SCRATCH", "Cut", "Shells", "block_of", "lines_of", "places_of", "row_loops", "shells_of"]
+
+Array = np.ndarray[Any, Any]
+LINE = 64  # bytes of a cache line
+SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
+NO_GAPS = np.zeros((0, 2), np.int64)
+# Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
+_PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 14)
+_SHELL_BLOCK = (4096, 512, 1 << 13)  # packing a ragged edge together with its padding
+_MOST_SHELLS = 1 << 20
+
+# -- padding -----------------------------------------------------------------------------------------------------------
+
+Shells = dict[
+    int, int
+]  # bytes of a box's data that lie together, and those up to the next, where all between is padding
+
+
+def _all_padding(gaps: Array, starts: Array, length: int) -> bool:
+    """Whether the ``length`` bytes from each of ``starts`` lie within one of ``gaps`` int64[n, 2] (start, bytes)."""
+    if not len(gaps):
+        return False
+    within = np.maximum(np.searchsorted(gaps[:, 0], starts, "right") - 1, 0)
+    begin, end = gaps[within, 0], gaps[within, 0] + gaps[within, 1]
+    return bool(((begin <= starts) & (starts + length <= end)).all())
+
+
+def shells_of(box: Box, size: int, gaps: Array) -> Shells:
+    """Where a box of a ragged edge, taken with the padding behind its data, goes on without a gap.
+
+    Written whole, from scratch memory that holds the padding already, such an edge costs no more than a full tile;
+    written as it is, every line it shares with padding is read, written and later written again.
+    """
+    found: Shells = {}
+    loops = sorted(box.loops, key=lambda x: x.target)
+    extent = size
+    for k, loop in enumerate(loops):
+        if loop.target < extent:
+            break
+        if loop.target > extent:
+            if loop.target > _SHELL_BLOCK[0] or math.prod(x.count for x in loops[k:]) * len(box.targets) > _MOST_SHELLS:
+                break
+            starts = box.targets + extent
+            for other in loops[k:]:
+                starts = (starts[:, None] + np.arange(other.count) * other.target).reshape(-1)
+            if not _all_padding(gaps, starts, loop.target - extent):
+                break
+            found[extent] = loop.target
+        extent = loop.target * loop.count
+    return found
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A loop that has to be cut before the block is small enough."""
+
+    loop: Loop
+    count: int
+
+
+def _grow(
+    box: Box, side: str, block: list[Loop], cores: int, size: int, limits: tuple[int, int], shells: Shells
+) -> Cut | None:
+    """Add to ``block`` (the first ``cores`` are the core's) the loops contiguous on one side, up to ``limits`` bytes
+    there and in all."""
+    extent, (most, in_all) = size, limits
+    for loop in sorted(box.loops, key=lambda x: getattr(x, side)):
+        extent = shells.get(extent, extent) if side == "target" else extent
+        if getattr(loop, side) != extent:
+            if getattr(loop, side) < extent:
+                continue
+            return None
+        if loop in block[cores:]:  # the other side took it whole
+            extent *= loop.count
+            continue
+        total = size
+        for chosen in block:
+            if chosen is not loop:
+                total *= chosen.count
+        room = min(most // extent, in_all // total)
+        if loop.count > room:
+            return Cut(loop, -(-loop.count // -(-loop.count // room))) if room > 1 else None
+        if loop not in block:
+            block.append(loop)
+        extent *= loop.count
+    return None
+
+
+def block_of(box: Box, core: Sequence[Loop], size: int, packing: bool, shells: Shells) -> list[Loop] | Cut:
+    """The loops of one block, the core's among them, or what to cut first."""
+    block = list(core)
+    longest = max(core, key=lambda loop: loop.count)
+    tiled, plain, in_all = _SHELL_BLOCK if shells else _PACK_BLOCK if packing else _UNPACK_BLOCK
+    for side, most in (("target", tiled if packing else plain), ("source", plain if packing else tiled)):
+        cut = _grow(box, side, block, len(core), size, (most, in_all), shells)
+        if cut is not None:
+            return cut
+    if np.prod([loop.count for loop in block]) * size > SCRATCH // 2:
+        return Cut(longest, longest.count // 2)
+    return block
+
+
+def row_loops(block: Sequence[Loop], size: int, shells: Shells) -> tuple[list[Loop], int]:
+    """The block's loops that make one contiguous target row, padding within and behind it included, and its bytes."""
+    row, extent = [], size
+    for loop in sorted(block, key=lambda x: abs(x.target)):
+        extent = shells.get(extent, extent)
+        if loop.target == extent:
+            row.append(loop)
+            extent *= loop.count
+    return row, shells.get(extent, extent)
+
+
+def places_of(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
+    """int64[n, 2]: (source, target) of all steps, the first loop fastest; ``targets`` are the steps to use."""
+    found = np.zeros((1, 2), np.int64)
+    for loop, target in zip(loops, targets, strict=True):
+        steps = np.arange(loop.count, dtype=np.int64)[:, None] * np.array([loop.source, target])
+        found = (steps[:, None, :] + found[None, :, :]).reshape(-1, 2)
+    return found
+
+
+def lines_of(block: Sequence[Loop], size: int) -> Array:
+    """int64[l]: one place in every line a block reads, in order (as if it started on one)."""
+    at, extent = np.zeros(1, np.int64), size
+    for loop in sorted(block, key=lambda x: abs(x.source)):
+        if loop.source == extent:
+            extent *= loop.count
+        else:
+            at = (np.arange(loop.count)[:, None] * loop.source + at).reshape(-1)
+    steps = np.append(np.arange(0, extent, LINE), extent - 1 if extent > LINE else [])
+    return np.unique((at[:, None] + steps.astype(np.int64)).reshape(-1) // 32) * 32
