@@ -6,13 +6,13 @@ import pkgutil
 
 import pytest
 
-ROOMS = ("embed", "layout", "render", "trace")
+ROOMS = ("embed", "isa", "layout", "render", "trace")
 
 
 def modules():
     for room in ROOMS:
         package = importlib.import_module(f"tilewright.{room}")
-        yield from (f"{package.__name__}.{found.name}" for found in pkgutil.iter_modules(package.__path__))
+        yield from (found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
 
 
 @pytest.mark.parametrize("name", list(modules()))
