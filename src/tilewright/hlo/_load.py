@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
+from tilewright.hlo._dump_folder import dumped_modules
 from tilewright.hlo._hlo_reader import read_hlo
 from tilewright.hlo._mlir_reader import read_stablehlo
 from tilewright.hlo._program import Program
@@ -23,21 +24,36 @@ _BYTECODE = b"ML\xefR"
 _LARGEST = 2**31
 
 
-def load(source: str | bytes | Path) -> Program:
+def load(source: str | bytes | Path, module: str | None = None) -> Program:
     """Load a program from a path, from its text, or from a file's bytes (gzip is undone).
 
     A ``str`` that holds a line break, or that begins like a program, is a text; any other is a path. Texts are HLO
-    (``HloModule ...``) or StableHLO (``module ...``). Raises UsageError for a file that cannot be read, ParseError for
-    a malformed text, UnsupportedError for a format that is understood but not read (bytecode, protos).
+    (``HloModule ...``) or StableHLO (``module ...``). The path of a dump folder (``--xla_dump_to``) stands for its
+    largest optimised module, or for the one that ``module`` names: :func:`dumped_modules` lists them. Raises
+    UsageError for a file that cannot be read, ParseError for a malformed text, UnsupportedError for a format that is
+    understood but not read (bytecode, protos).
 
     >>> load("HloModule m\\nENTRY e { ROOT p = f32[4] parameter(0) }").kind
     'hlo'
     """
     if isinstance(source, bytes):
         return _parse(_text(source, ""), "")
-    if isinstance(source, Path) or not ("\n" in source or _kind(source)):
-        return _parse(_text(_read(source), str(source)), str(source))
-    return _parse(source, "")
+    if not isinstance(source, Path) and ("\n" in source or _kind(source)):
+        return _parse(source, "")
+    path = _chosen(Path(source), module)
+    return _parse(_text(_read(path), str(path)), str(path))
+
+
+def _chosen(path: Path, module: str | None) -> Path:
+    try:
+        folder = path.is_dir()
+    except (OSError, ValueError):  # a name no file can have: reading it says so
+        folder = False
+    if folder:
+        return dumped_modules(path, module)[0].path
+    if module is not None:
+        raise UsageError("not a dump folder, so it has no modules to choose from", where=str(path))
+    return path
 
 
 def _read(path: str | Path) -> bytes:

@@ -1,0 +1,64 @@
+"""The program a command is about: one argument for every form there is, and the options that go with it.
+
+def _report(program: ProgramArgument, arg: ArgOption = None, module: ModuleOption = None) -> None:
+    loaded = load_program(program, arg, module)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli._io import read_bytes, remark
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.hlo import Program
+
+__all__ = ["PROGRAM_HELP", "ArgOption", "ModuleOption", "ProgramArgument", "load_program"]
+
+PROGRAM_HELP = (
+    "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them gzipped, a dump "
+    "folder (--xla_dump_to), or model.py:function; - is stdin."
+)
+ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
+ArgOption = Annotated[
+    list[str] | None,
+    typer.Option("--arg", "-a", help="For model.py:function: an example argument, such as f32[8,128]; repeat it."),
+]
+ModuleOption = Annotated[
+    str | None, typer.Option("--module", help="For a dump folder: the module to take, by (part of) its name.")
+]
+
+
+def load_program(source: str, arguments: Sequence[str] | None = None, module: str | None = None) -> Program:
+    """The program that ``source`` names on the command line. What the user's code prints goes to stderr."""
+    from tilewright.hlo import from_python, load, names_python
+
+    if names_python(source):
+        with redirect_stdout(sys.stderr):
+            return from_python(source, arguments or ())
+    if arguments:
+        raise UsageError("--arg goes with a function of a Python file", where=source, how="name it: model.py:function")
+    if source == "-":
+        return load(read_bytes(source))
+    path = Path(source)
+    if path.is_dir():
+        _say_which(path, module)
+    return load(path, module)
+
+
+def _say_which(folder: Path, module: str | None) -> None:
+    from tilewright.hlo import dumped_modules
+
+    chosen, *others = dumped_modules(folder, module)
+    stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
+    remark(f"note: {chosen.path.name}{stage}")
+    if others:
+        names = ", ".join(each.name for each in others[:5]) + (", ..." if len(others) > 5 else "")
+        remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")
