@@ -1,34 +1,48 @@
 """``tilewright.optimize``: a JAX function with the same meaning whose programs are rewritten for a target.
 
-For every signature the function is exported once, rewritten, and called from then on inside ``jax.jit``. The gradient
-is a program of its own, rewritten likewise: it recomputes what it needs of the forward program, and XLA merges what
-both compute when they meet in one ``jit``. A batched call is again a program of its own.
+For every signature (as ``jax.jit`` sees it: shapes, types, structure, static arguments) the function is traced once
+and becomes one call in JAX's eyes (``_call.py``), whose rewritten form is made once (``_traced.py``). Its derivatives
+and batches are programs of their own, rewritten likewise.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
+from functools import partial, wraps
 from typing import Any
 
-from tilewright.errors import TilewrightError
+from tilewright.hlo._call import call, called_programs
 from tilewright.hlo._cost import place
-from tilewright.hlo._execute import with_module
-from tilewright.hlo._mlir_reader import read_stablehlo
-from tilewright.hlo._optimize import Optimized, optimize
+from tilewright.hlo._optimize import Optimized
+from tilewright.hlo._traced import Rewritten, Settings, TracedProgram
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 __all__ = ["OptimizedFunction", "optimize_function"]
 
+#: Closed-over arrays up to this size stay constants, which rewrites lay out anew; larger ones become arguments.
+CONSTANT_BYTES = 1 << 16
+
 
 def optimize_function(
-    fn: Callable[..., Any] | None = None, *, target: str | Target, allow_reassociation: bool = True
+    fn: Callable[..., Any] | None = None,
+    *,
+    target: str | Target,
+    allow_reassociation: bool = True,
+    verify: bool = False,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
 ) -> Any:
     """``fn`` with the same meaning, its data movement cut for ``target``; also a decorator.
 
-    Works under jit, grad and vmap and with pytrees. Where nothing is gained, or a program cannot be rewritten (host
-    callbacks, effects, symbolic dims), the original is called; :meth:`OptimizedFunction.explain` says why.
+    Works under jit, grad, jvp, vmap, scan and their compositions, with pytrees, keyword arguments and typed random
+    keys; static and donated arguments are named as for ``jax.jit``. Where nothing is gained, or a program cannot be
+    rewritten (host callbacks, effects, collectives, symbolic dims), the original is called, and
+    :meth:`OptimizedFunction.explain` says why. With ``verify=True`` each program is compared with the original on
+    random inputs before it is first used (see :func:`tilewright.hlo.verify`), and the original kept if they differ.
 
     >>> import jax.numpy as jnp
     >>> sums = optimize_function(lambda x: x.reshape(64, 9, 4, 8).sum((1, 3)), target="vector8x128")
@@ -38,179 +52,165 @@ def optimize_function(
     """
     chip = find_target(target)
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so at once
-    if fn is None:
-        return lambda each: OptimizedFunction(each, chip, allow_reassociation)
-    return OptimizedFunction(fn, chip, allow_reassociation)
+    options = {
+        "static_argnums": static_argnums, "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums, "donate_argnames": donate_argnames,
+    }  # fmt: skip
+    make = partial(OptimizedFunction, settings=Settings(chip, allow_reassociation, verify), options=options)
+    return make if fn is None else make(fn)
 
 
 class OptimizedFunction:
     """What :func:`optimize_function` returns: call it, or ask it what was done for some arguments."""
 
-    def __init__(self, fn: Callable[..., Any], target: Target, allow_reassociation: bool) -> None:
+    def __init__(self, fn: Callable[..., Any], settings: Settings, options: dict[str, Any] | None = None) -> None:
         import jax
 
-        self.target, self.allow_reassociation = target, allow_reassociation
-        self._fn = fn
-        self._programs: dict[Any, tuple[_FlatProgram, list[Any]]] = {}
-        update_wrapper(self, fn)
-        self._jitted = jax.jit(self._trace)
+        self._fn, self._settings = fn, settings
+        self._options = {name: value for name, value in (options or {}).items() if value is not None}
+        wraps(fn)(self)
+        self._jitted = jax.jit(self._run_function(None), **self._options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's value; compiled once for each signature."""
         return self._jitted(*args, **kwargs)
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind like a method, as a jitted function does (name ``self`` in ``static_argnums``)."""
+        return self if instance is None else partial(self, instance)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """The rewritten program lowered, as ``jax.jit(fn).lower``."""
+        return self._jitted.lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """The function traced, as ``jax.jit(fn).trace``."""
+        return self._jitted.trace(*args, **kwargs)
+
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """What was rewritten or left alone for arguments like these, and why."""
-        program = self._program(*args, **kwargs)[0]
-        return program.optimized.explain() if program.optimized else f"the original is called: {program.fallback}"
+        found = self._found(*args, **kwargs)
+        if found.fallback and not found.optimized:
+            return f"the original is called: {found.fallback}"
+        assert found.optimized is not None
+        return found.optimized.explain()
 
     def optimized(self, *args: Any, **kwargs: Any) -> Optimized | None:
         """The rewritten program for arguments like these, None where the original is called for want of one."""
-        return self._program(*args, **kwargs)[0].optimized
+        return self._found(*args, **kwargs).optimized
 
     def fallback(self, *args: Any, **kwargs: Any) -> str:
         """Why the original is called for arguments like these; "" where the rewritten program is."""
-        return self._program(*args, **kwargs)[0].fallback
+        return self._found(*args, **kwargs).fallback
 
-    def _trace(self, *args: Any, **kwargs: Any) -> Any:
+    def _found(self, *args: Any, **kwargs: Any) -> Rewritten:
+        """What became of the program: read from the trace JAX keeps, or, for an original, found once more."""
         import jax
 
-        program, out_tree = self._program(*args, **kwargs)
-        if program.fallback:
-            return self._fn(*args, **kwargs)
-        return jax.tree.unflatten(out_tree[0], program.call(*jax.tree.leaves((args, kwargs))))
+        for program in called_programs(self._jitted.trace(*args, **kwargs).jaxpr):
+            if program.owner is self:
+                return program.on(jax.default_backend())
+        record: list[Rewritten] = []
+        jax.jit(self._run_function(record), **self._options).trace(*args, **kwargs)
+        return record[0]
 
-    def _program(self, *args: Any, **kwargs: Any) -> tuple[_FlatProgram, list[Any]]:
-        import jax
+    def _run_function(self, record: list[Rewritten] | None) -> Callable[..., Any]:
+        """A new function for ``jax.jit`` with the signature of the user's, by which static arguments are found."""
 
-        flat, tree = jax.tree.flatten((args, kwargs))
-        specs = tuple(_spec(leaf) for leaf in flat)
-        key = (tree, *((s.shape, s.dtype, s.weak_type) for s in specs))
-        if key not in self._programs:
-            out_tree: list[Any] = []
+        @wraps(self._fn)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return self._run(record, *args, **kwargs)
 
-            def flat_fn(*leaves: Any) -> tuple[Any, ...]:
-                a, k = jax.tree.unflatten(tree, leaves)
-                out, structure = jax.tree.flatten(self._fn(*a, **k))
-                out_tree[:] = [structure]
-                return tuple(out)
-
-            self._programs[key] = (_FlatProgram(flat_fn, specs, self.target, self.allow_reassociation), out_tree)
-        return self._programs[key]
-
-
-class _FlatProgram:
-    """A function of arrays that returns a tuple of arrays, rewritten for one signature.
-
-    ``call`` is what to use; ``fallback`` says why it is the original, "" if it is not.
-    """
-
-    def __init__(
-        self, fn: Callable[..., tuple[Any, ...]], specs: Sequence[Any], target: Target, allow_reassociation: bool
-    ) -> None:
-        self.fn, self.specs = fn, tuple(specs)
-        self.options = (target, allow_reassociation)
-        self.optimized: Optimized | None = None
-        self.call: Callable[..., tuple[Any, ...]] = fn
-        self._inner: dict[Any, _FlatProgram] = {}
-        self.fallback = self._rewrite()
-
-    def _rewrite(self) -> str:
-        import jax
-        from jax import export
-
-        try:
-            exported = export.export(jax.jit(self.fn))(*self.specs)
-        except Exception as error:  # the original is called instead: a fault of the user's own shows there
-            first = (str(error) or type(error).__name__).splitlines()[0]
-            return f"JAX cannot export it ({first})"
-        if reason := _unfit(exported):
-            return reason
-        try:
-            optimized = optimize(read_stablehlo(exported.mlir_module()), *self.options)
-            rewritten = with_module(exported, optimized.text).call if optimized.rewrites else None
-        except TilewrightError as error:
-            return f"it cannot be rewritten ({error})"
-        except Exception as error:  # a fault of ours or of the bindings must never break the user's function
-            return f"it cannot be rewritten ({type(error).__name__}: {error})"
-        self.optimized = optimized
-        if rewritten is None:
-            return f"no region of it gains on {self.options[0].name}"
-        self.outputs = exported.out_avals
-        self.call = self._differentiable(rewritten)
-        return ""
-
-    def _differentiable(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """``call`` with a batching rule and a gradient of its own."""
-        import jax
-        from jax.custom_batching import custom_vmap
-
-        batchable = custom_vmap(call)
-        batchable.def_vmap(self._batched)
-        run = jax.custom_vjp(batchable)
-        run.defvjp(lambda *flat: (run(*flat), flat), self._pull_back)
+        _show_signature(run, self._fn)
         return run
 
-    def _batched(self, axis_size: int, in_batched: Sequence[bool], *flat: Any) -> tuple[Any, Any]:
+    def _run(self, record: list[Rewritten] | None, *args: Any, **kwargs: Any) -> Any:
+        """Traced by ``jax.jit``: what varies is a tracer, everything else is static."""
         import jax
+        from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-        axes = tuple(0 if batched else None for batched in in_batched)
-        key = ("vmap", axis_size, axes)
-        if key not in self._inner:
-            self._inner[key] = _FlatProgram(jax.vmap(self.fn, axes), [_spec(x) for x in flat], *self.options)
-        return self._inner[key].call(*flat), (True,) * len(self.outputs)
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        varying = [k for k, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]
+        out_tree: list[Any] = []
 
-    def _pull_back(self, flat: Sequence[Any], cotangents: Sequence[Any]) -> tuple[Any, ...]:
-        """The cotangents of the inputs; None for inputs without any (integers)."""
-        smooth = [i for i, spec in enumerate(self.specs) if _is_inexact(spec)]
-        given = [c for c, out in zip(cotangents, self.outputs) if _is_inexact(out)]
-        if "vjp" not in self._inner:
-            specs = [*self.specs, *(_spec(c) for c in given)]
-            self._inner["vjp"] = _FlatProgram(self._vjp_function(smooth), specs, *self.options)
-        grads = dict(zip(smooth, self._inner["vjp"].call(*flat, *given)))
-        return tuple(grads.get(i) for i in range(len(self.specs)))
+        def flat_fn(*flat: Any) -> list[Any]:
+            given = list(leaves)
+            for k, raw in zip(varying, flat):
+                given[k] = _like(raw, leaves[k])
+            a, k = jax.tree.unflatten(tree, given)
+            outs, structure = jax.tree.flatten(self._fn(*a, **k))
+            out_tree[:] = [structure, [_key_impl(out) for out in outs]]
+            return [_raw(out) for out in outs]
 
-    def _vjp_function(self, smooth: list[int]) -> Callable[..., tuple[Any, ...]]:
-        """(inputs, cotangents of the inexact outputs) -> cotangents of the inexact inputs."""
-        import jax
+        flat = [_raw(leaves[k]) for k in varying]
+        inner = jax.make_jaxpr(flat_fn)(*flat)
+        large = [k for k, const in enumerate(inner.consts) if _is_argument(const)]
 
-        count = len(self.specs)
+        def with_large(*flat: Any) -> list[Any]:
+            consts = list(inner.consts)
+            for k, value in zip(large, flat):
+                consts[k] = value
+            outs: list[Any] = jaxpr_as_fun(ClosedJaxpr(inner.jaxpr, consts))(*flat[len(large) :])
+            return outs
 
-        def vjp(*arrays: Any) -> tuple[Any, ...]:
-            def smooth_part(*chosen: Any) -> tuple[Any, ...]:
-                inputs = list(arrays[:count])
-                for index, value in zip(smooth, chosen):
-                    inputs[index] = value
-                return tuple(out for out in self.fn(*inputs) if _is_inexact(out))
-
-            pull = jax.vjp(smooth_part, *(arrays[i] for i in smooth))[1]
-            return tuple(pull(tuple(arrays[count:])))
-
-        return vjp
-
-
-def _unfit(exported: Any) -> str:
-    """Why an exported function cannot run rewritten, "" if it can."""
-    if exported.ordered_effects or exported.unordered_effects:
-        return "it has side effects (callbacks, prints), which must not be duplicated or dropped"
-    if exported.nr_devices != 1:
-        return f"it runs on {exported.nr_devices} devices at once; shard outside it"
-    if any(not isinstance(size, int) for aval in exported.in_avals for size in aval.shape):
-        return "its arguments have symbolic dims"
-    return ""
+        arguments = [*(inner.consts[k] for k in large), *flat]
+        closed = jax.make_jaxpr(with_large)(*arguments) if large else inner
+        program = TracedProgram(closed, self._settings, self)
+        found = _unfit(program) or program.on(jax.default_backend())
+        if record is not None:
+            record.append(found)
+        outs = program.original(*arguments) if found.fallback else call(program, *arguments)
+        structure, impls = out_tree
+        return jax.tree.unflatten(structure, [_wrapped(out, impl) for out, impl in zip(outs, impls)])
 
 
-def _spec(value: Any) -> Any:
+def _show_signature(run: Any, fn: Callable[..., Any]) -> None:
+    try:
+        run.__signature__ = inspect.signature(fn)
+    except (ValueError, TypeError):  # some builtins have none: then only positions can name static arguments
+        return
+
+
+def _unfit(program: TracedProgram) -> Rewritten | None:
+    """Why a program must stay inline in its caller, None if it need not."""
+    reason = ""
+    if effects := program.jaxpr.effects:
+        names = ", ".join(sorted({str(effect) for effect in effects}))
+        reason = f"it has effects ({names}: host callbacks, prints, collectives), which must not be doubled or dropped"
+    elif any(not isinstance(size, int) for aval in program.in_avals for size in aval.shape):
+        reason = "its arguments have symbolic dims"
+    return Rewritten(program.original, reason, None) if reason else None
+
+
+def _is_argument(const: Any) -> bool:
+    """Whether a closed-over value becomes an argument: tracers (for their gradient) and large arrays."""
     import jax
 
-    if isinstance(value, jax.ShapeDtypeStruct):
-        return value
-    aval = jax.typeof(value)
-    struct: Any = jax.ShapeDtypeStruct
-    return struct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    return isinstance(const, jax.core.Tracer) or getattr(const, "nbytes", 0) > CONSTANT_BYTES
 
 
-def _is_inexact(value: Any) -> bool:
-    import jax.numpy as jnp
+def _key_impl(value: Any) -> Any:
+    """The generator of a typed random key, None for anything else."""
+    import jax
 
-    return bool(jnp.issubdtype(value.dtype, jnp.inexact))
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not jax.numpy.issubdtype(dtype, jax.dtypes.prng_key):
+        return None
+    return jax.random.key_impl(value)
+
+
+def _raw(value: Any) -> Any:
+    """A typed key as its bits; anything else as it is."""
+    import jax
+
+    return value if _key_impl(value) is None else jax.random.key_data(value)
+
+
+def _wrapped(bits: Any, impl: Any) -> Any:
+    import jax
+
+    return bits if impl is None else jax.random.wrap_key_data(bits, impl=impl)
+
+
+def _like(raw: Any, original: Any) -> Any:
+    return _wrapped(raw, _key_impl(original))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
 from tilewright.hlo._cost import place
 from tilewright.hlo._emit import write_functions
 from tilewright.hlo._gate import Verdict, gate
@@ -19,6 +19,9 @@ from tilewright.hlo.rewrites._pipeline import local_pipeline
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
+
+if TYPE_CHECKING:
+    from tilewright.hlo._verify import Verification
 
 __all__ = ["Optimized", "optimize"]
 
@@ -35,6 +38,7 @@ class Optimized:
     ``refusals``        one for every region that was left alone although something moves in it
     ``moved_before``    bytes that reshapes and transposes of the whole program move under the target's layouts
     ``moved_after``     the same for the result
+    ``verification``    how the two programs compare on random inputs, None unless it was asked for
     ``text``            the result as StableHLO text
     ==================  ==============================================================================================
     """
@@ -46,6 +50,7 @@ class Optimized:
     refusals: tuple[Verdict, ...]
     moved_before: int
     moved_after: int
+    verification: Verification | None = field(default=None, repr=False)
 
     @property
     def text(self) -> str:
@@ -95,13 +100,16 @@ class Optimized:
         return callable_of(self.program)
 
 
-def optimize(program: Program, target: str | Target, allow_reassociation: bool = True) -> Optimized:
+def optimize(
+    program: Program, target: str | Target, allow_reassociation: bool = True, verify: bool = False
+) -> Optimized:
     """Rewrite the regions of a StableHLO program that pay on ``target``.
 
     ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums and products taken apart).
-    The program is never changed; a result without accepted regions has the very same text. Raises UnsupportedError for
-    HLO text, whose layouts have been assigned already, for a target without a layout rule for whole programs, and
-    where the IR bindings fail on a construct of the program.
+    ``verify=True`` runs both programs on random inputs (:func:`tilewright.hlo.verify`) and raises CheckFailed if they
+    differ. The program is never changed; a result without accepted regions has the very same text. Raises
+    UnsupportedError for HLO text, whose layouts have been assigned already, for a target without a layout rule for
+    whole programs, and where the IR bindings fail on a construct of the program.
 
     >>> import jax, jax.numpy as jnp
     >>> from tilewright.hlo import from_jax
@@ -118,12 +126,22 @@ def optimize(program: Program, target: str | Target, allow_reassociation: bool =
         )
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
-        return _rewrite(program, chip, allow_reassociation)
+        found = _rewrite(program, chip, allow_reassociation)
+        return _verified(found, allow_reassociation) if verify and found.rewrites else found
     except TilewrightError:
         raise
     except Exception as error:  # the bindings' own, mostly: nothing was changed, and the program runs as it is
         what = f"rewriting this program failed with {type(error).__name__}: {str(error) or 'no message'}"
         raise UnsupportedError(what.replace("\n", " "), how="use the program as it is, and report this") from error
+
+
+def _verified(found: Optimized, allow_reassociation: bool) -> Optimized:
+    from tilewright.hlo._verify import verify
+
+    proof = verify(found.original, found.program, bit_exact=not allow_reassociation)
+    if not proof.ok:
+        raise CheckFailed(f"the rewritten program differs from the original: {proof.reason}")
+    return replace(found, verification=proof)
 
 
 def _rewrite(program: Program, chip: Target, allow_reassociation: bool) -> Optimized:

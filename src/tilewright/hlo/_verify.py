@@ -48,7 +48,11 @@ class Verification:
 
 
 def verify(
-    original: Program, rewritten: Program, arguments: Sequence[Any] | None = None, seed: int = 0
+    original: Program,
+    rewritten: Program,
+    arguments: Sequence[Any] | None = None,
+    seed: int = 0,
+    bit_exact: bool = False,
 ) -> Verification:
     """Run both StableHLO programs on the same arguments (default: random ones) under jit and compare.
 
