@@ -80,7 +80,8 @@ def test_figures_against_a_slow_count(shared, name):
         before = parse(row.from_layout)
         operands = before.elements if row.from_layout.startswith("(") else [before]
         assert row.padded_bytes == slow_bytes(parse(row.to_layout))
-        if not row.bitcast and not row.in_fusion and row.op != "slice":
+        assert row.moved_bytes == row.bytes_read + row.bytes_written
+        if row.moved_bytes and row.op not in ("slice", "slice-start", "gather", "scatter", "fusion"):
             assert row.moved_bytes == sum(map(slow_bytes, operands)) + row.padded_bytes
     for tensor in found.tensors:
         assert tensor.padded_bytes == slow_bytes(parse(tensor.layout))
@@ -169,9 +170,13 @@ ENTRY e {
 
 def test_fusions_write_once():
     rows = {row.name: row for row in report(load(FUSIONS)).rows}
-    assert set(rows) == {"t", "c", "t2", "one", "half"}
+    assert set(rows) == {"t", "c", "t2", "one", "two", "half", "same"}
     assert [rows[name].moved_bytes for name in ("t", "c", "t2")] == [0, 0, 0]
     assert all(rows[name].in_fusion for name in ("t", "c", "t2"))
+    assert (rows["c"].hidden_bytes, rows["t2"].hidden_bytes) == (4096 + 128 * 128 * 4, 4096 + 128 * 128 * 4)
+    assert (rows["two"].moved_bytes, rows["two"].hidden_bytes) == (0, 4096 + 128 * 128 * 4)
+    assert rows["two"].reason.startswith("computes and lays out anew on the way")
+    assert (rows["same"].moved_bytes, rows["same"].hidden_bytes) == (0, 4096 + 2048)
     assert rows["one"].moved_bytes == 4096 + 128 * 128 * 4
     assert rows["one"].reason == "a fusion that only moves: copy"
     assert rows["half"].moved_bytes == 4096 + 128 * 128 * 2
@@ -183,7 +188,7 @@ def test_an_operation_without_a_line_has_its_callers():
     assert rows["t"].source == ""
 
 
-def test_computations_count_once():
+def test_computations_count_as_often_as_they_are_called():
     text = """HloModule m
 double {
   p = f32[4,2]{1,0} parameter(0)
@@ -195,7 +200,8 @@ ENTRY e {
   ROOT b = f32[4,2]{0,1} call(x), to_apply=double
 }"""
     found = report(load(text))
-    assert (found.moved_bytes, found.rows[0].path) == (64, "e > double")
+    assert (found.moved_bytes, found.rows[0].path) == (128, "e > double")
+    assert (found.rows[0].runs, found.rows[0].moved_bytes) == (2, 64)
 
 
 def test_dynamic_shapes_are_left_out_and_said_so():

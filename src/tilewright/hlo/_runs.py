@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewright.hlo._program import Computation, Operation, Program
 from tilewright.hlo._trips import Trips
 
-__all__ = ["Runs", "count_runs"]
+__all__ = ["Runs", "callers_first", "count_runs"]
 
 _MOST = 10**18
 
@@ -33,7 +33,7 @@ def count_runs(program: Program) -> tuple[dict[str, Runs], tuple[str, ...]]:
     loops = {id(op): trips.of(c.name, op) for c, op in program.operations() if op.opcode == "while"}
     unknown = tuple(op.name for _, op in program.operations() if loops.get(id(op), 0) is None)
     found: dict[str, Runs] = {}
-    for computation in _callers_first(program):
+    for computation in callers_first(program):
         calls = program.callers[computation.name]
         found[computation.name] = Runs() if computation.entry or not calls else _over(calls, found, loops, computation)
     return found, unknown
@@ -59,7 +59,7 @@ def _over(
     return Runs(min(count, _MOST), known, first or ())
 
 
-def _callers_first(program: Program) -> list[Computation]:
+def callers_first(program: Program) -> list[Computation]:
     """Computations so that each comes after all that call it; those in circles come last, in the text's order."""
     waiting = {name: len(calls) for name, calls in program.callers.items()}
     named = {c.name: c for c in program.computations}

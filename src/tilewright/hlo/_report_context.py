@@ -1,0 +1,157 @@
+"""What every part of the report asks of a program: layouts, paths, source lines, runs, cores, places of errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tilewright.errors import ParseError, TilewrightError, UnsupportedError
+from tilewright.hlo._cost import array_layout, place
+from tilewright.hlo._program import Computation, Operation, Program
+from tilewright.hlo._runs import Runs, count_runs
+from tilewright.layout import TensorLayout, TupleLayout, parse
+from tilewright.targets import Target
+
+__all__ = ["Context", "array_shapes"]
+
+_TPU_REGISTER = 8 * 128 * 4
+_THREAD = re.compile(r"\b(sparsecore|host)\b")
+_COMPUTE_TYPE = re.compile(r'_xla_compute_type"?\s*=\s*"(\w+)"')
+_OFFLOADED = {"sparse": "sparsecore", "sparseoffload": "sparsecore", "host": "host"}
+
+
+class Context:
+    """One program under one target."""
+
+    def __init__(self, program: Program, chip: Target | None) -> None:
+        self.program, self.chip = program, chip
+        self.predicted = program.kind == "stablehlo"
+        self.tiled = False
+        self.unsized: set[str] = set()
+        self.by_name = {computation.name: computation for computation in program.computations}
+        self.runs, self.unknown_loops = count_runs(program)
+        self._paths: dict[str, str] = {}
+        self._cores: dict[str, str] = {}
+        self._lines = program.text.split("\n") if self.predicted and "_xla_compute_type" in program.text else []
+        self._marked = self.predicted or any(word in program.text for word in ("sparse", "_xla_compute_type", "host"))
+
+    def layout(self, shape: str) -> TensorLayout | None:
+        """Where an array lives; None for what is no array (tuples, tokens) or has no size."""
+        if shape.startswith(("(", "token", "opaque", "b(")):
+            return None
+        layout = array_layout(shape)
+        if "?" in shape:
+            self.unsized.add(shape)
+            return None
+        if self.predicted and self.chip is not None:
+            layout = place(layout.shape, layout.dtype, self.chip)
+        self.tiled = self.tiled or bool(layout.tiles)
+        return layout
+
+    def layouts(self, shape: str) -> list[TensorLayout]:
+        """Every array in a shape, those of a tuple one after the other."""
+        return [layout for text in array_shapes(shape) if (layout := self.layout(text)) is not None]
+
+    @property
+    def register_bytes(self) -> int | None:
+        """Bytes of one vector register: the target's, a TPU's for a dump with tiles, None for linear memory."""
+        if self.chip is not None and self.chip.vector is not None:
+            return self.chip.vector.register_bytes
+        return _TPU_REGISTER if self.tiled and not self.predicted else None
+
+    def registers(self, layouts: Sequence[TensorLayout]) -> int | None:
+        """Vector registers that arrays fill, padding included."""
+        size = self.register_bytes
+        return None if size is None else sum(-(-layout.size_bytes // size) for layout in layouts)
+
+    def runs_of(self, computation: str) -> Runs:
+        """How often a computation runs."""
+        return self.runs[computation]
+
+    def path(self, computation: str) -> str:
+        """The computations from the entry to this one."""
+        if computation not in self._paths:
+            self._paths[computation] = self.program.path(computation)
+        return self._paths[computation]
+
+    def source(self, computation: str, op: Operation) -> str:
+        """The operation's own line, or that of the nearest caller that has one."""
+        seen: set[str] = set()
+        while op.source is None and computation not in seen:
+            seen.add(computation)
+            calls = self.program.callers[computation]
+            if not calls:
+                return ""
+            computation, op = calls[0]
+        return str(op.source) if op.source is not None else ""
+
+    def core(self, computation: str, op: Operation) -> str:
+        """ "sparsecore" or "host" where the operation, or what calls its computation, is offloaded, else ""."""
+        if not self._marked:
+            return ""
+        return self._mark(op) or self._core_of(computation)
+
+    def _core_of(self, computation: str) -> str:
+        chain: list[str] = []
+        found = ""
+        while not found and computation not in chain:
+            if computation in self._cores:
+                found = self._cores[computation]
+                break
+            chain.append(computation)
+            calls = self.program.callers[computation]
+            if not calls:
+                break
+            computation, op = calls[0]
+            found = self._mark(op)
+        self._cores.update(dict.fromkeys(chain, found))
+        return found
+
+    def _mark(self, op: Operation) -> str:
+        """Where this operation says it runs."""
+        if self.predicted:
+            line = self._lines[op.line - 1] if self._lines else ""
+            kind = _COMPUTE_TYPE.search(line.replace(" ", ""))
+            return _OFFLOADED.get(kind[1], "") if kind else ""
+        if thread := _THREAD.search(op.attributes.get("async_execution_thread", "")):
+            return thread[1]
+        if kind := _COMPUTE_TYPE.search(op.attributes.get("frontend_attributes", "")):
+            return _OFFLOADED.get(kind[1], "")
+        return "sparsecore" if '"sparse_core_config"' in op.attributes.get("backend_config", "") else ""
+
+    def at(self, op: Operation, error: TilewrightError) -> TilewrightError:
+        """An error of a shape at its column, any other at its operation's line; what is unsupported stays so."""
+        if isinstance(error, UnsupportedError):
+            return error
+        text, start = self.program.text, 0
+        for _ in range(op.line - 1):
+            start = text.find("\n", start) + 1
+        if isinstance(error, ParseError) and (found := text.find(error.text, start)) >= 0:
+            start = found + error.column
+        return ParseError(f"{op.opcode} {op.name}: {error.what}", text=text, column=start, how=error.how)
+
+    def body(self, op: Operation) -> Computation | None:
+        """The one computation a fusion calls."""
+        return self.by_name[op.calls[0]] if len(op.calls) == 1 else None
+
+
+def array_shapes(shape: str) -> list[str]:
+    """The arrays in a shape's text, nested tuples flattened; tokens and opaque values left out.
+
+    >>> array_shapes("((f32[4,2]{1,0}), f32[2]{0:S(1)}, token[])")
+    ['f32[4,2]{1,0}', 'f32[2]{0:S(1)}']
+    """
+    if not shape.startswith("("):
+        return [] if shape.startswith(("token", "opaque")) else [shape]
+    whole = parse(shape)
+    return _flat(whole) if isinstance(whole, TupleLayout) else []
+
+
+def _flat(layout: TupleLayout) -> list[str]:
+    found: list[str] = []
+    for element in layout.elements:
+        if isinstance(element, TupleLayout):
+            found += _flat(element)
+        elif isinstance(element, TensorLayout) and element.dtype not in ("token", "opaque"):
+            found.append(str(element))
+    return found
