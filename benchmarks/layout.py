@@ -13,11 +13,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tilewright.layout import is_bitcast, lanes, parse, warm
+from tilewright.layout import is_bitcast, lanes, parse, tiled, warm
 
 THREADS = "TILEWRIGHT_THREADS"
 TYPES = {"f32": np.float32, "u16": np.uint16, "s8": np.int8}
@@ -90,18 +91,42 @@ def by_jax(array, pad, shape, order):
 
 # -- one layout --------------------------------------------------------------------------------------------------------
 
-HEAD = (
-    "| layout | copy ms | GB/s | noise | floor | pack 1 | pack 2 | unpack 1 | unpack 2 | numpy | jax |\n"
-    "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
-)
+COLUMNS = ("noise", "stream 1", "stream 2", "pack 1", "pack 2", "unpack 1", "unpack 2", "numpy", "jax")
+HEAD = f"| layout | copy ms | GB/s | floor | {' | '.join(COLUMNS)} |\n|---|{'--:|' * (3 + len(COLUMNS))}"
+# The most a column may be: XLA's own tiles, and every other layout.
+TILES = {"pack 1": 0.8, "pack 2": 0.5, "unpack 1": 1.35, "unpack 2": 0.8}
+OTHERS = {"pack 1": 1.5, "pack 2": 0.9, "unpack 1": 1.5, "unpack 2": 0.9}
 
 
-def measure(layout, name, recipe, rounds: int) -> str:
+@dataclass(frozen=True)
+class Row:
+    """One layout's times, relative to the copy's ``base`` seconds at ``speed`` GB/s."""
+
+    name: str
+    base: float
+    speed: float
+    floor: float
+    ratios: dict[str, float]
+
+    def __str__(self) -> str:
+        cells = [f"{self.ratios[c]:.2f}" if c in self.ratios else "-" for c in COLUMNS]
+        return f"| {self.name} | {self.base * 1e3:.2f} | {self.speed:.1f} | {self.floor:.2f} | {' | '.join(cells)} |"
+
+    @property
+    def bars(self) -> dict[str, float]:
+        return TILES if "T(8,128)" in self.name else OTHERS
+
+
+def measure(layout, name, recipe, rounds: int) -> Row:
     dtype = layout.numpy_dtype
+    dense = tiled((layout.num_elements,), dtype)
     array, copy, again, back = (aligned(layout.shape, dtype) for _ in range(4))
     array[...] = np.random.default_rng(0).integers(0, 100, layout.shape).astype(dtype)
     packed = aligned((layout.num_slots,), dtype)
     jitted = by_jax(array, *recipe)
+    flat = array.reshape(-1)
+    dense.pack(flat, out=again.reshape(-1))
+    assert np.array_equal(again, array)
     layout.pack(array, out=packed)
     layout.unpack(packed, out=back)
     assert np.array_equal(back, array)
@@ -111,6 +136,8 @@ def measure(layout, name, recipe, rounds: int) -> str:
         [
             lambda: np.copyto(copy, array),
             lambda: np.copyto(again, array),
+            on_threads(1, lambda: dense.pack(flat, out=again.reshape(-1))),
+            on_threads(2, lambda: dense.pack(flat, out=again.reshape(-1))),
             on_threads(1, lambda: layout.pack(array, out=packed)),
             on_threads(2, lambda: layout.pack(array, out=packed)),
             on_threads(1, lambda: layout.unpack(packed, out=back)),
@@ -121,9 +148,8 @@ def measure(layout, name, recipe, rounds: int) -> str:
         rounds,
     )
     base, floor = times[0], (layout.data_bytes + layout.size_bytes) / (2 * layout.data_bytes)
-    ratios = [f"{t / base:.2f}" for t in times[1:]] + ["-"] * (not jitted)
-    speed = f"{base * 1e3:.2f} | {array.nbytes / base / 1e9:.1f} | {ratios[0]} | {floor:.2f}"
-    return f"| {name} | {speed} | {' | '.join(ratios[1:])} |"
+    ratios = dict(zip(COLUMNS, (t / base for t in times[1:]), strict=False))
+    return Row(name, base, array.nbytes / base / 1e9, floor, ratios)
 
 
 def matrices(rounds: int):
@@ -140,6 +166,26 @@ def npu_tensors(rounds: int):
         layout = lanes(shape, text, "bm1684x")
         recipe = ([(0, 0)] * 4, (4, 8, 64, 56 * 56), (2, 0, 1, 3))
         yield measure(layout, f"{text}[4,512,56,56] lanes aligned, bm1684x", recipe, rounds)
+
+
+def bars(rows: list[Row]):
+    """Which bars are met, and the bare stream beside those that are not."""
+    yield "| bar | most | rows | met | worst | not met (the bare stream there) |\n|---|--:|--:|--:|--:|---|"
+    for title, bar in (("XLA's tiles", TILES), ("other layouts", OTHERS)):
+        for column, most in bar.items():
+            chosen = [row for row in rows if row.bars is bar]
+            beyond = [row for row in chosen if round(row.ratios[column], 2) > most]
+            stream = f"stream {column[-1]}"
+            named = ", ".join(f"{r.name} {r.ratios[column]:.2f} ({r.ratios[stream]:.2f})" for r in beyond)
+            worst = max(row.ratios[column] for row in chosen)
+            met = f"{len(chosen)} | {len(chosen) - len(beyond)} | {worst:.2f}"
+            yield f"| {column}, {title} | {most} | {met} | {named or 'none'} |"
+    ragged = [row.ratios["numpy"] / row.ratios["pack 1"] for row in rows if "4093" in row.name]
+    jitted = [row.ratios["jax"] / row.ratios["pack 2"] for row in rows if "jax" in row.ratios]
+    for title, least, found in (("numpy over pack 1, unaligned", 2.5, ragged), ("jax over pack 2", 1, jitted)):
+        if found:
+            met = sum(ratio >= least for ratio in found)
+            yield f"| {title}: at least | {least} | {len(found)} | {met} | {min(found):.2f} | |"
 
 
 # -- the rest ----------------------------------------------------------------------------------------------------------
@@ -208,6 +254,8 @@ Made by `python benchmarks/layout.py -o docs/layout_speed.md` on {machine}; leas
 
 Times are relative to `np.copyto` of the same array on one thread (*copy ms*, and its *GB/s* counting each byte once).
 *noise* is that copy against itself. *floor* is the copy of as many bytes as packing reads and writes, padding too.
+*stream* is the bare streamed copy of the same bytes in the order they have, on 1 and 2 threads: what this machine's
+memory allows, whatever the layout (a bar below it cannot be met on this machine).
 *pack* and *unpack* are ours on 1 and 2 threads; *numpy* is pad, reshape, transpose and copy (packing, one thread);
 *jax* is the same under `jit` on all cores. Below 1 is faster than a plain copy: lines that are written whole go past
 the caches, so they need not be read first.
@@ -222,13 +270,20 @@ def main() -> None:
     warm()
     found = [INTRODUCTION.format(machine=machine(), rounds=asked.rounds), HEAD]
     print(*found, sep="\n")
-    for part in (matrices, npu_tensors, offsets, bitcasts, imports):
-        if part not in (matrices, npu_tensors):
-            found.append("")
-            print()
-        for line in part(asked.rounds):
-            found.append(line)
-            print(line, flush=True)
+    rows: list[Row] = []
+
+    def say(line: object) -> None:
+        found.append(str(line))
+        print(line, flush=True)
+
+    for part in (matrices, npu_tensors):
+        for row in part(asked.rounds):
+            rows.append(row)
+            say(row)
+    for lines in (bars(rows), offsets(asked.rounds), bitcasts(asked.rounds), imports(asked.rounds)):
+        say("")
+        for line in lines:
+            say(line)
     if asked.output:
         asked.output.write_text("\n".join(found) + "\n")
 
