@@ -20,6 +20,9 @@ def write_functions(module: Any, bodies: list[Block]) -> None:
     with module.context, ir.Location.unknown(module.context):
         for body in bodies:
             for block in walk(body):
+                _retype(block)
+        for body in bodies:
+            for block in walk(body):
                 if block.changed:
                     _write_block(block)
             _connect(body)
@@ -27,6 +30,16 @@ def write_functions(module: Any, bodies: list[Block]) -> None:
             for block in reversed(list(walk(body))):
                 if block.changed:
                     _erase_dead(block)
+
+
+def _retype(block: Block) -> None:
+    """Arguments of bodies and results of loops and conditionals may have changed their shapes."""
+    if not block.changed:
+        return
+    held = [v for op in block.operations if op.blocks and op.handle is not None for v in op.results]
+    for value in [*block.arguments, *held] if block.owner is not None else held:
+        if value.shape is not None and tuple(value.handle.type.shape) != value.shape:
+            value.handle.set_type(_tensor(value))
 
 
 def _write_block(block: Block) -> None:
@@ -88,7 +101,7 @@ def _named(op: Operation) -> dict[str, Any]:
 
 
 _STRUCTURAL = frozenset({"broadcast_in_dim", "transpose", "reduce", "reshape", "constant", "iota"})
-_ARRAYS = {"dims": "broadcast_dimensions", "permutation": "permutation"}
+_ARRAYS = {"dims": "broadcast_dimensions", "permutation": "permutation", "sizes": "slice_sizes"}
 
 
 def _constant(op: Operation) -> Any:

@@ -17,8 +17,11 @@ from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
 from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
 from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
+from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
+from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
 from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
+from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 
 __all__ = [
@@ -34,8 +37,11 @@ __all__ = [
     "ReduceOfReshape",
     "ReduceOfTranspose",
     "ReducesOfReshapes",
+    "ReshapeOfBranch",
     "ReshapeOfBroadcast",
+    "ReshapeOfDynamicSlice",
     "ReshapeOfElementwise",
+    "ReshapeOfLoop",
     "Rewrite",
     "TransposeOfElementwise",
     "fixpoint",

@@ -16,8 +16,11 @@ from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
 from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
 from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
+from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
+from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
 from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
+from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 
 __all__ = ["DEFAULT_PIPELINE", "REWRITES", "PassOption", "Step", "format_pipeline", "options", "parse_pipeline"]
@@ -29,7 +32,8 @@ REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
     each.name: each
     for each in (
         Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReducesOfReshapes,
-        ReshapeOfElementwise, ReshapeOfBroadcast, CommonSubexpressions, DeadCode,
+        ReshapeOfElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch, ReshapeOfLoop,
+        CommonSubexpressions, DeadCode,
     )
 }  # fmt: skip
 DEFAULT_PIPELINE = ",".join(REWRITES)

@@ -1,0 +1,77 @@
+"""Conditionals that hand on or take in a reshaped array: the reshape moves to the side where its users are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from tilewright.hlo._graph import Block, Operation, Value, walk
+from tilewright.hlo.rewrites._base import Maker, Rewrite
+from tilewright.hlo.rewrites._carry import insert, real_reshape, reshape_return, reshape_users, unreshaped
+from tilewright.hlo.rewrites._relay import Relay, ReshapeMove
+
+__all__ = ["ReshapeOfBranch"]
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ReshapeOfBranch(Rewrite):
+    """case(i, {reshape(X)}, {Y}) -> reshape(case(i, {X}, {reshape(Y)})), and reshapes that branches use go inside.
+
+    A result changes its shape where some branch makes it of a reshape and the others can follow (the residuals that the
+    gradient of a ``cond`` keeps for its way back, zeros where the other branch was taken). A reshape outside that a
+    branch uses is made anew there.
+    """
+
+    name: ClassVar[str] = "reshape-of-branch"
+    summary: ClassVar[str] = "hand results of a conditional on as they were before a reshape, which goes inside"
+
+    def apply(self, block: Block) -> int:
+        """Change the conditionals of ``block``, each result at most once."""
+        count = 0
+        for op in [op for op in block.operations if op.name in ("case", "if") and op.plain]:
+            count += _take_in(op, block)
+            for k in range(len(op.results)):
+                shape = _before(op, k)
+                if shape is not None:
+                    for inner in op.blocks:
+                        reshape_return(inner, k, shape)
+                    reshape_users(op.results[k], shape, block, block.operations.index(op) + 1, op)
+                    count += 1
+        return count
+
+
+def _before(op: Operation, k: int) -> Shape | None:
+    """The shape in which every branch could give the ``k``-th result, because one makes it of a reshape."""
+    values = [inner.operations[-1].operands[k] for inner in op.blocks]
+    for shape in filter(None, map(unreshaped, values)):
+        target = op.results[k].shape
+        relay = Relay(ReshapeMove(shape, target)) if target is not None else None
+        if relay is not None and all(map(relay.can, values)):
+            return shape
+    return None
+
+
+def _reshape(source: Value, shape: Shape, make: Maker) -> Value:
+    return make.reshape(source, shape)
+
+
+def _take_in(op: Operation, block: Block) -> int:
+    """Make the reshapes of ``block`` that the branches use inside of them."""
+    count = 0
+    for inner in op.blocks:
+        made: dict[Value, Value] = {}
+        users = [(user, k, v) for each in walk(inner) for user in each.operations for k, v in enumerate(user.operands)]
+        for user, k, value in users:
+            if value.operation is None or value.operation.block is not block or real_reshape(value) is None:
+                continue
+            if value not in made:
+                source, shape = value.operation.operands[0], value.shape or ()
+                made[value] = insert(inner, 0, value.operation, partial(_reshape, source, shape))
+            user.set_operand(k, made[value])
+        for each in walk(inner) if made else ():
+            each.changed = True
+        count += len(made)
+    return count
