@@ -9,7 +9,9 @@ import zlib
 from pathlib import Path
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
+from tilewright.hlo._binary import binary_form
 from tilewright.hlo._dump_folder import dumped_modules
+from tilewright.hlo._guarded import to_text
 from tilewright.hlo._hlo_reader import read_hlo
 from tilewright.hlo._mlir_reader import read_stablehlo
 from tilewright.hlo._program import Program
@@ -20,18 +22,18 @@ _LEADING = re.compile(r"(?:\s++|//[^\n]*+|/\*.*?\*/)*+", re.S)
 _HLO = re.compile(r"HloModule\s")
 _STABLEHLO = re.compile(r'(?:module|func\.func|"builtin\.module"|"func\.func"|builtin\.module|[#!][\w.$]+\s*=)')
 _GZIP = b"\x1f\x8b"
-_BYTECODE = b"ML\xefR"
 _LARGEST = 2**31
 
 
 def load(source: str | bytes | Path, module: str | None = None) -> Program:
     """Load a program from a path, from its text, or from a file's bytes (gzip is undone).
 
-    A ``str`` that holds a line break, or that begins like a program, is a text; any other is a path. Texts are HLO
-    (``HloModule ...``) or StableHLO (``module ...``). The path of a dump folder (``--xla_dump_to``) stands for its
-    largest optimised module, or for the one that ``module`` names: :func:`dumped_modules` lists them. Raises
-    UsageError for a file that cannot be read, ParseError for a malformed text, UnsupportedError for a format that is
-    understood but not read (bytecode, protos).
+    A ``str`` that holds a line break, or that begins like a program, is a text; any other is a path. Read are HLO text
+    (``HloModule ...``), StableHLO text (``module ...``), MLIR bytecode and portable artifacts (``jax.export``), HLO
+    protos, and the path of a dump folder (``--xla_dump_to``): it stands for its largest optimised module, or for the
+    one that ``module`` names (:func:`dumped_modules` lists them). Binary forms are turned into text by jaxlib in a
+    process of its own, as damaged ones abort it. Raises UsageError for a file that cannot be read or is damaged,
+    ParseError for a malformed text, UnsupportedError for anything else.
 
     >>> load("HloModule m\\nENTRY e { ROOT p = f32[4] parameter(0) }").kind
     'hlo'
@@ -65,20 +67,26 @@ def _read(path: str | Path) -> bytes:
 
 
 def _text(raw: bytes, where: str) -> str:
+    """The text of a file's bytes; binary forms are turned into text by jaxlib, in a process of its own."""
     if raw.startswith(_GZIP):
         raw = _unzipped(raw, where)
-    if raw.startswith(_BYTECODE):
-        raise UnsupportedError(
-            "this is MLIR bytecode (a portable artifact), which is not read yet", where=where, how="give its text"
-        )
     try:
-        return raw.decode("utf-8-sig")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UnsupportedError(
-            f"not a text (byte {error.start}); HLO protos are not read yet",
-            where=where,
-            how="give HLO or StableHLO text",
-        ) from None
+        text, bad = "", error.start
+    else:
+        bad = -1
+    if _kind(text):
+        return text
+    if found := binary_form(raw):
+        return to_text(*found, where)
+    if bad < 0:
+        return text
+    raise UnsupportedError(
+        f"neither a text (byte {bad}) nor MLIR bytecode nor an HLO proto",
+        where=where,
+        how="docs/loading.md tells how to dump programs",
+    )
 
 
 def _unzipped(raw: bytes, where: str) -> bytes:
