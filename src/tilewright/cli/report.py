@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli._io import emit_json, read_bytes, remark, write_file
-from tilewright.errors import UsageError
+from tilewright.cli._io import emit_json, remark, write_file
+from tilewright.cli._program import ArgOption, ModuleOption, ProgramArgument, load_program
+from tilewright.cli._report_options import make_report, print_lines, read_report, share, terminal_width
+from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
     from tilewright.hlo import MovementReport
@@ -20,10 +22,11 @@ __all__ = ["add_to"]
 class _By(StrEnum):
     MOVED = "moved"
     PADDING = "padding"
+    TIME = "time"
 
 
 def _report(
-    file: Annotated[str, typer.Argument(help="HLO text, StableHLO text, or either gzipped; - is stdin.")],
+    program: ProgramArgument,
     target: Annotated[
         str | None,
         typer.Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts."),
@@ -34,58 +37,97 @@ def _report(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     top: Annotated[int, typer.Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
     by: Annotated[_By | None, typer.Option("--by", help="Print this ranking only.")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", help="Join measured times: a .trace.json.gz of jax.profiler or XProf, or its folder."
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", help="Compare with this report, written earlier with -o OLD.json.")
+    ] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            help="With --baseline: exit 1 if bytes moved, padding or peak memory grew by more than, say, 5%.",
+        ),
+    ] = None,
+    arg: ArgOption = None,
+    module: ModuleOption = None,
 ) -> None:
     """Rank a program's operations by bytes moved, and its tensors by padding."""
-    suffix = Path(output).suffix.lower() if output and output != "-" else ""
-    if output and output != "-" and suffix not in (".html", ".htm", ".json"):
-        raise UsageError(f"no writer for '{suffix or output}'", where=output, how="end the name in .html or .json")
-    found = _load_and_report(file, target)
+    _check(output, by, profile, baseline, fail_on)
+    allowed = share(fail_on or "0%")
+    old = read_report(baseline) if baseline else None
+    found = _load_and_report(program, target, profile, arg, module)
     if output and output != "-":
-        if suffix == ".json":
-            emit_json(found.to_json(), output)
-        else:
-            write_file(output, found.to_html())
-        remark(f"wrote {output}")
+        _write(found, output)
     if as_json:
         emit_json(found.to_json())
     elif not output or output == "-":
-        _print(found, [by.value] if by else ["moved", "padding"], top)
+        _print(found, _rankings(by, profile), top)
+    if old is not None:
+        _compare(old, found, allowed, quiet=as_json)
 
 
-def _load_and_report(file: str, target: str | None) -> MovementReport:
-    from tilewright.hlo import load, report
-    from tilewright.targets import target as find_target
-
-    chip = find_target(target) if target else None
-    source: bytes | Path = read_bytes(file) if file == "-" else Path(file)
-    program = load(source)
-    if program.kind == "stablehlo" and chip is None:
+def _check(output: str | None, by: _By | None, profile: str | None, baseline: str | None, fail_on: str | None) -> None:
+    suffix = Path(output).suffix.lower() if output and output != "-" else ".json"
+    if suffix not in (".html", ".htm", ".json"):
         raise UsageError(
-            "a StableHLO program carries no layouts, so a target must predict them",
-            where=file,
-            how="add --target, such as --target tpu-v5e",
+            f"no writer for '{suffix or output}'", where=output or "", how="end the name in .html or .json"
         )
-    if program.kind == "hlo" and chip is not None:
-        remark(f"note: a dump has layouts of its own; {chip.name} does not change them")
-    return report(program, chip)
+    if fail_on is not None and baseline is None:
+        raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
+    if by is _By.TIME and profile is None:
+        raise UsageError("--by time needs measured times", how="add --profile TRACE.json.gz")
+
+
+def _rankings(by: _By | None, profile: str | None) -> list[str]:
+    if by is not None:
+        return [by.value]
+    return [*(["time"] if profile else []), "moved", "padding"]
+
+
+def _load_and_report(
+    source: str, target: str | None, profile: str | None, arg: list[str] | None, module: str | None
+) -> MovementReport:
+    from tilewright.hlo import join_profile, read_profile
+
+    program = load_program(source, arg, module)
+    found = make_report(program, target, source)
+    return join_profile(found, program, read_profile(profile)) if profile else found
+
+
+def _write(found: MovementReport, output: str) -> None:
+    if Path(output).suffix.lower() == ".json":
+        emit_json(found.to_json(), output)
+    else:
+        write_file(output, found.to_html())
+    remark(f"wrote {output}")
 
 
 def _print(found: MovementReport, rankings: list[str], top: int) -> None:
-    from rich.console import Console
-    from rich.text import Text
+    from tilewright.hlo._report_text import by_operation, peak_lines, summary, to_lines
 
-    from tilewright.hlo._report_text import by_operation, summary, to_lines
-
-    console = Console()
-    width = console.width if console.is_terminal else max(console.width, 100)
-    for line in filter(None, (summary(found), by_operation(found))):
-        console.print(Text(line), soft_wrap=True)
+    print_lines(("", line) for line in filter(None, (summary(found), by_operation(found), *peak_lines(found))))
     for note in found.notes:
         remark(f"note: {note}")
     for ranking in rankings:
-        console.print()
-        for style, line in to_lines(found, ranking, top, width):
-            console.print(Text(line, style=style), soft_wrap=True)
+        print_lines(iter([("", "")]))
+        print_lines(to_lines(found, ranking, top, terminal_width()))
+
+
+def _compare(old: MovementReport, found: MovementReport, allowed: float, quiet: bool) -> None:
+    """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
+    from tilewright.hlo import diff_reports, regressions
+    from tilewright.hlo._report_text import diff_lines
+
+    if not quiet:
+        print_lines(iter([("", ""), ("bold", "against the baseline")]))
+        print_lines(diff_lines(diff_reports(old, found), 10, terminal_width()))
+    if failed := regressions(old, found, allowed):
+        raise CheckFailed("; ".join(failed), how=f"a growth of {allowed:.4g} of the baseline is allowed (--fail-on)")
 
 
 def add_to(app: typer.Typer) -> None:

@@ -10,11 +10,14 @@ from tilewright.hlo._function import OptimizedFunction, optimize_function
 from tilewright.hlo._gate import Verdict
 from tilewright.hlo._load import load
 from tilewright.hlo._optimize import Optimized, optimize
+from tilewright.hlo._profile import Profile, join_profile, read_profile
 from tilewright.hlo._program import Computation, Operation, Program, Source
 from tilewright.hlo._python_source import from_python, names_python
 from tilewright.hlo._report import report
+from tilewright.hlo._report_diff import ReportDiff, RowChange, diff_reports, regressions
 from tilewright.hlo._report_faces import report_html
-from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor
+from tilewright.hlo._report_json import from_json as report_from_json
+from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
 from tilewright.hlo._verify import Verification, verify
 
 __all__ = [
@@ -27,20 +30,30 @@ __all__ = [
     "Optimized",
     "OptimizedFunction",
     "PaddedTensor",
+    "Peak",
+    "Profile",
+    "ProfileSummary",
     "Program",
+    "ReportDiff",
+    "RowChange",
     "Source",
     "Verdict",
     "Verification",
+    "diff_reports",
     "dumped_modules",
     "from_jax",
     "from_python",
+    "join_profile",
     "load",
     "movement",
     "names_python",
     "optimize",
     "optimize_function",
     "place",
+    "read_profile",
+    "regressions",
     "report",
+    "report_from_json",
     "report_html",
     "verify",
 ]

@@ -6,13 +6,14 @@ from tilewright.hlo._cost import Movement, plain_opcode
 from tilewright.hlo._program import Computation, Operation
 from tilewright.hlo._reason import relayout_reason
 from tilewright.hlo._report_context import Context
-from tilewright.hlo._report_rows import finish
+from tilewright.hlo._report_rows import finish, operation_row
 from tilewright.hlo._report_types import MovementRow
 from tilewright.hlo._traffic import border
 from tilewright.layout import TensorLayout
 
 __all__ = ["fusion_row"]
 
+_NOTHING = Movement(False, 0, 0)
 _STILL = frozenset({"bitcast", "constant", "get-tuple-element", "iota", "parameter", "tuple"})
 _MOVING = frozenset(
     {"broadcast", "concatenate", "copy", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "reshape"}
@@ -27,8 +28,8 @@ _GATHERING = frozenset(
 def fusion_row(context: Context, computation: Computation, op: Operation) -> MovementRow | None:
     """The fusion's row, or None if it computes and keeps the order of its operands.
 
-    A fusion that does nothing but move counts the traffic at its border. One that computes elementwise and returns an
-    operand's dims in another order moves no bytes beyond its own; its row says so and hides what a copy would move.
+    A fusion that does nothing but move counts the traffic at its border. One that computes, and has a relayout inside
+    or returns an operand's dims in another order, moves no bytes beyond its own and counts 0; its row names the reason.
     """
     body = context.body(op)
     results = context.layouts(op.shape)
@@ -43,6 +44,10 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
         given = arrays or [layout for layout in operands if layout is not None] or results[:1]
         reason = f"a fusion that only moves: {' and '.join(sorted(kinds))}"
         return finish(context, computation, op, given, results[0], cost, reason, False)
+    if inside := _relayouts_inside(context, body):
+        more = f", and {len(inside) - 1} more" if len(inside) > 1 else ""
+        reason = f"computes; inside it {inside[0].op} {inside[0].name}{more}: {inside[0].reason}"
+        return finish(context, computation, op, arrays or results[:1], results[0], _NOTHING, reason, False)
     if kinds & _GATHERING:
         return None
     pair = _relaid(arrays, results)
@@ -54,6 +59,13 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
         f"computes and lays out anew on the way, no bytes of its own: {relayout_reason(before, after, None, False)}"
     )
     return finish(context, computation, op, [before], after, cost, reason, False, counted=False)
+
+
+def _relayouts_inside(context: Context, body: Computation) -> list[MovementRow]:
+    """Rows of the body that change the order of an array's elements; they carry the hidden bytes themselves."""
+    kinds = ("copy", "reshape", "transpose")
+    rows = [operation_row(context, body, op, True) for op in body.operations if op.opcode in kinds]
+    return [row for row in rows if row is not None and not row.bitcast and row.from_layout != row.to_layout]
 
 
 def _relaid(operands: list[TensorLayout], results: list[TensorLayout]) -> tuple[TensorLayout, TensorLayout] | None:

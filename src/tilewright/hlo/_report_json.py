@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.errors import UsageError
 from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
 
-__all__ = ["SCHEMA_VERSION", "from_json", "to_json"]
+__all__ = ["SCHEMA_VERSION", "from_json", "row_json", "to_json"]
 
 #: Counts changes that break readers. 2: totals count loops by their trips; ``tensors`` has every tensor.
 SCHEMA_VERSION = 2
@@ -34,7 +34,7 @@ def to_json(report: MovementReport) -> dict[str, Any]:
         "totals": _totals(report),
         "profile": _profile_json(report.profile),
         "peaks": [_peak_json(peak) for peak in report.peaks],
-        "rows": [_row_json(row) for row in report.rows],
+        "rows": [row_json(row) for row in report.rows],
         "tensors": [_tensor_json(tensor) for tensor in report.tensors],
     }
 
@@ -57,7 +57,8 @@ def _totals(report: MovementReport) -> dict[str, Any]:
     }
 
 
-def _row_json(row: MovementRow) -> dict[str, Any]:
+def row_json(row: MovementRow) -> dict[str, Any]:
+    """One row as plain values, with what is derived from them."""
     plain: dict[str, Any] = {name: getattr(row, name) for name in _ROW}
     plain["trips"] = list(row.trips)
     return {**plain, "total_bytes": row.total_bytes, "padding_ratio": row.padding_ratio}
