@@ -41,11 +41,11 @@ def _primitives() -> dict[str, Any]:
         primitive.multiple_results = True
     plain, linear = made[CALL], made[LINEAR]
     plain.def_abstract_eval(lambda *_, program: program.out_avals)
-    plain.def_impl(lambda *flat, program: program.compiled()(*flat))
+    plain.def_impl(lambda *flat, program: _run(program, *flat))
     ad.primitive_jvps[plain] = _push
     batching.fancy_primitive_batchers[plain] = _batch
     linear.def_abstract_eval(lambda *_, map_: map_.out_avals)
-    linear.def_impl(lambda *flat, map_: map_.forward().compiled()(*flat))
+    linear.def_impl(lambda *flat, map_: _run(map_.forward(), *flat))
     ad.primitive_jvps[linear] = _push_linear
     ad.primitive_transposes[linear] = _transpose
     batching.fancy_primitive_batchers[linear] = _batch_linear
@@ -65,6 +65,14 @@ def _register_lowering(primitive: Any, program_of: Callable[..., TracedProgram])
         return mlir.lower_fun(run, multiple_results=True)(ctx, *flat)
 
     mlir.register_lowering(primitive, lower)
+
+
+def _run(program: TracedProgram, *flat: Any) -> Any:
+    """Outside any trace: compiled, even where the user has disabled jit, as a primitive of JAX is."""
+    import jax
+
+    with jax.disable_jit(False):
+        return program.compiled()(*flat)
 
 
 def _linear(map_: LinearMap, *flat: Any) -> list[Any]:
@@ -119,20 +127,23 @@ def _transpose(cotangents: Sequence[Any], *flat: Any, map_: LinearMap) -> list[A
 
 
 def _batch(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, program: TracedProgram) -> tuple[Any, Any]:
-    outs = call(program.batched(axis.size, _axes(dims)), *flat)
-    return outs, [0] * len(outs)
+    axes = _axes(dims)
+    outs = call(program.batched(axis.size, axes) if _any(axes) else program, *flat)
+    return outs, [0 if _any(axes) else None] * len(outs)
 
 
 def _batch_linear(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, map_: LinearMap) -> tuple[Any, Any]:
-    outs = _linear(map_.batched(axis.size, _axes(dims)), *flat)
-    return outs, [0] * len(outs)
+    axes = _axes(dims)
+    outs = _linear(map_.batched(axis.size, axes) if _any(axes) else map_, *flat)
+    return outs, [0 if _any(axes) else None] * len(outs)
 
 
 def _zero(primal: Any) -> Any:
-    from jax.interpreters import ad
+    """The tangent of a constant; its type is float0 for integers."""
+    import jax
+    from jax.interpreters.ad import Zero
 
-    zero: Any = ad.Zero
-    return zero.from_primal_value(primal)
+    return Zero(jax.typeof(primal).to_tangent_aval())
 
 
 def _sum(a: Any, b: Any) -> Any:
@@ -140,6 +151,11 @@ def _sum(a: Any, b: Any) -> Any:
 
     add: Any = ad.add_tangents
     return add(a, b)
+
+
+def _any(axes: Sequence[int | None]) -> bool:
+    """Whether anything is batched: JAX asks for this rule even if nothing is."""
+    return any(axis is not None for axis in axes)
 
 
 def _axes(dims: Sequence[Any]) -> list[int | None]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any
 
+import numpy as np
+
 from tilewright.hlo._call import call, called_programs
 from tilewright.hlo._cost import place
 from tilewright.hlo._optimize import Optimized
@@ -125,12 +127,12 @@ class OptimizedFunction:
         return run
 
     def _run(self, record: list[Rewritten] | None, *args: Any, **kwargs: Any) -> Any:
-        """Traced by ``jax.jit``: what varies is a tracer, everything else is static."""
+        """Traced by ``jax.jit``: arrays are what varies, everything else is static."""
         import jax
         from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
         leaves, tree = jax.tree.flatten((args, kwargs))
-        varying = [k for k, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]
+        varying = [k for k, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray)]
         out_tree: list[Any] = []
 
         def flat_fn(*flat: Any) -> list[Any]:
@@ -179,7 +181,14 @@ def _unfit(program: TracedProgram) -> Rewritten | None:
         reason = f"it has effects ({names}: host callbacks, prints, collectives), which must not be doubled or dropped"
     elif any(not isinstance(size, int) for aval in program.in_avals for size in aval.shape):
         reason = "its arguments have symbolic dims"
+    elif any(_is_sharded(aval) for aval in program.in_avals):
+        reason = "its arguments are sharded over an explicit mesh: optimize what runs inside jax.shard_map"
     return Rewritten(program.original, reason, None) if reason else None
+
+
+def _is_sharded(aval: Any) -> bool:
+    """Whether the type itself says how an array is cut over devices (meshes with explicit axes)."""
+    return any(axis is not None for axis in getattr(getattr(aval, "sharding", None), "spec", None) or ())
 
 
 def _is_argument(const: Any) -> bool:

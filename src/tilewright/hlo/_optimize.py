@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,13 @@ from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
 from tilewright.hlo._cost import place
 from tilewright.hlo._emit import write_functions
 from tilewright.hlo._gate import Verdict, gate
+from tilewright.hlo._graph import Block
 from tilewright.hlo._ir import parse_module, print_module, verify_module
 from tilewright.hlo._mlir_reader import read_stablehlo
 from tilewright.hlo._moves import moved
 from tilewright.hlo._program import Program
 from tilewright.hlo._read import read_functions
+from tilewright.hlo._through_control_flow import change_carried_shapes, weighted_cost
 from tilewright.hlo.rewrites._pipeline import local_pipeline
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.targets import Target
@@ -38,6 +41,8 @@ class Optimized:
     ``refusals``        one for every region that was left alone although something moves in it
     ``moved_before``    bytes that reshapes and transposes of the whole program move under the target's layouts
     ``moved_after``     the same for the result
+    ``carried``         arrays that loops and conditionals hand on in another shape than before; where there are some,
+                        the regions' figures are taken after that change
     ``verification``    how the two programs compare on random inputs, None unless it was asked for
     ``text``            the result as StableHLO text
     ==================  ==============================================================================================
@@ -50,7 +55,13 @@ class Optimized:
     refusals: tuple[Verdict, ...]
     moved_before: int
     moved_after: int
+    carried: int = 0
     verification: Verification | None = field(default=None, repr=False)
+
+    @property
+    def changes(self) -> dict[str, int]:
+        """How often each rewrite fired on the regions that were rewritten."""
+        return dict(sum((Counter(verdict.changes) for verdict in self.rewrites), Counter()))
 
     @property
     def text(self) -> str:
@@ -70,6 +81,8 @@ class Optimized:
             f"{self.target.title}: reshapes and transposes move {self.moved_before:,} bytes as written, "
             f"{self.moved_after:,} in the result"
         ]
+        if self.carried:
+            lines.append(f"{self.carried} arrays that loops and conditionals hand on are handed on as before a reshape")
         for verdict in (*self.rewrites, *self.refusals):
             place = f"  ({verdict.source})" if verdict.source else ""
             lines.append(f"{'rewritten' if verdict.accepted else 'left alone'}: {verdict.region}{place}")
@@ -79,13 +92,14 @@ class Optimized:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, stable names: target, moved_before, moved_after, rewrites, refusals, compiler_normalizes."""
+        """Plain values, stable names: target, moved_before, moved_after, carried, rewrites, refusals."""
         return {
             "schema_version": 1,
             "target": self.target.name,
             "compiler_normalizes": self.target.compiler_normalizes,
             "moved_before": self.moved_before,
             "moved_after": self.moved_after,
+            "carried": self.carried,
             "rewrites": [verdict.to_dict() for verdict in self.rewrites],
             "refusals": [verdict.to_dict() for verdict in self.refusals],
         }
@@ -144,12 +158,24 @@ def _verified(found: Optimized, allow_reassociation: bool) -> Optimized:
     return replace(found, verification=proof)
 
 
-def _rewrite(program: Program, chip: Target, allow_reassociation: bool) -> Optimized:
+def _read(program: Program) -> tuple[Any, list[Block]]:
+    """A module of its own, calls inlined, and its graph."""
     module = parse_module(program.text)
     Inline().apply_module(module)
-    bodies = read_functions(module)
+    return module, read_functions(module)
+
+
+def _rewrite(program: Program, chip: Target, allow_reassociation: bool) -> Optimized:
+    steps = local_pipeline(allow_reassociation)
+    module, bodies = _read(program)
     before = moved(bodies, chip)
-    accepted, refused = gate(bodies, chip, local_pipeline(allow_reassociation))
+    carried = change_carried_shapes(bodies)
+    accepted, refused = gate(bodies, chip, steps)
+    if carried:  # only where the bodies take the reshapes up does that pay
+        as_written = _read(program)
+        others = gate(as_written[1], chip, steps)
+        if not accepted or weighted_cost(bodies, chip) >= weighted_cost(as_written[1], chip):
+            (module, bodies), (accepted, refused), carried = as_written, others, 0
     if not accepted:
         return Optimized(program, program, chip, (), tuple(refused), before, before)
     after = moved(bodies, chip)
@@ -157,4 +183,4 @@ def _rewrite(program: Program, chip: Target, allow_reassociation: bool) -> Optim
     verify_module(module)
     result = read_stablehlo(print_module(module, locations="loc(" in program.text))
     result = replace(result, signature=program.signature)
-    return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after)
+    return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after, carried)

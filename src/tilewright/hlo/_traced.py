@@ -180,7 +180,7 @@ class LinearMap:
         """The same over a batch; what the batch shares gets the sum of its cotangents."""
         key = (size, tuple(axes))
         if key not in self._batches:
-            outs = [_with_axis(aval, size, 0) for aval in self.out_avals]
+            outs = [aval.update(shape=(size, *aval.shape), weak_type=False) for aval in self.out_avals]
             self._batches[key] = LinearMap(
                 self.residuals,
                 outs,

@@ -70,7 +70,10 @@ def verify(
     if arguments is not None:
         given = [np.asarray(a) for a in arguments]
     inputs, outputs = ([_struct(v) for v in vs] for vs in (before.arguments, before.operations[-1].operands))
-    with jax.enable_x64(True):  # the programs name their types; this only lets them have 64 bits
+    with (
+        jax.ensure_compile_time_eval(),
+        jax.enable_x64(True),
+    ):  # the programs name their types; this only lets them have 64 bits
         results = [
             [np.asarray(out) for out in jax.jit(flat_callable(p.text, inputs, outputs))(*given)]
             for p in (original, rewritten)
