@@ -206,7 +206,7 @@ CONSTANTS = ["float32", "bfloat16", "int32", "int8", "bool", "complex64"]
 @pytest.mark.parametrize("dtype", CONSTANTS)
 @pytest.mark.parametrize("shape", [(2, 3, 2), (10, 6, 5)])
 def test_constants_are_laid_out_anew_at_compile_time(dtype, shape):
-    """12 and 300 elements: MLIR prints few as numbers and many as bytes. Reshaped, and transposed; one reshape stays."""
+    """12 and 300 elements: MLIR prints few as numbers, many as bytes. Reshaped, and transposed; one reshape stays."""
     k = jnp.asarray(RNG.integers(0, 2, shape)).astype(dtype)
     x = jnp.asarray(RNG.integers(0, 9, (shape[0], shape[1] * shape[2]))).astype(dtype)
     turned = jnp.asarray(np.asarray(k).transpose(2, 0, 1))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from tilewright.hlo._graph import Block, Operation, walk
 from tilewright.hlo._moves import Cost, bytes_moved, cost, type_text
@@ -48,6 +48,7 @@ class Verdict:
     ``charged_before``   on linear memory, the charge for reductions over short inner runs, as written (bytes)
     ``charged_after``    the same for the trial
     ``reason``           why, in a sentence
+    ``changes``          how often each rewrite of the pipeline fired on the trial
     ===================  ===========================================================================================
     """
 
@@ -60,6 +61,7 @@ class Verdict:
     charged_before: int
     charged_after: int
     reason: str
+    changes: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def gain(self) -> int:
@@ -133,6 +135,7 @@ def _try(region: Region, target: Target, steps: Sequence[Rewrite]) -> tuple[Tria
         charged_before=written.charged,
         charged_after=after.charged,
         reason=reason or f"{_change(written, after)} on {target.name}",
+        changes=dict(counts),
     )
     return trial, verdict
 

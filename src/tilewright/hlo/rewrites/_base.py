@@ -50,8 +50,9 @@ class Maker:
     True
     """
 
-    def __init__(self, block: Block, like: Operation | None = None) -> None:
+    def __init__(self, block: Block, like: Operation | None = None, sweep: dict[Any, Any] | None = None) -> None:
         self.block, self.like = block, like
+        self.sweep = {} if sweep is None else sweep  # what a rewrite learnt in this sweep of the block
 
     def operation(
         self,
@@ -178,7 +179,12 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class LocalRewrite(Rewrite):
-    """A rewrite that looks at one operation at a time and may give a new value for its only result."""
+    """A rewrite that looks at one operation at a time and may give a new value for its only result.
+
+    ``roots`` names the operations it looks at, so that a sweep passes by all others; empty for all.
+    """
+
+    roots: ClassVar[frozenset[str]] = frozenset()
 
     def rewrite(self, op: Operation, make: Maker) -> Value | None:
         """The value to use instead of ``op.result``, or None to leave it."""
@@ -187,11 +193,13 @@ class LocalRewrite(Rewrite):
     def apply(self, block: Block) -> int:
         """One sweep in order, new operations taking the place of the one they replace."""
         count = 0
+        sweep: dict[Any, Any] = {}
         old, block.operations = block.operations, []
         for op in old:
-            new = self.rewrite(op, Maker(block, op)) if len(op.results) == 1 and op.plain else None
+            looks = (not self.roots or op.name in self.roots) and len(op.results) == 1 and op.plain
+            new = self.rewrite(op, Maker(block, op, sweep)) if looks else None
             if new is None:
-                block.append(op)
+                block.operations.append(op)
                 continue
             replace_value(op.result, new)
             op.drop()

@@ -10,7 +10,7 @@ from tilewright.hlo._graph import Block, Operation, Value
 from tilewright.hlo.rewrites._base import Maker, is_elementwise, is_static
 from tilewright.hlo.rewrites._relay import Relay, ReshapeMove
 
-__all__ = ["insert", "real_reshape", "reshape_return", "reshape_users", "unreshaped", "without_unit_steps"]
+__all__ = ["follows", "insert", "real_reshape", "reshape_return", "reshape_users", "unreshaped", "without_unit_steps"]
 
 Shape = tuple[int, ...]
 #: How far a tree is searched for a reshape; a longer one is left alone.
@@ -82,7 +82,7 @@ def unreshaped(value: Value) -> Shape | None:
     been reshaped back already, or is a constant).
     """
     back, leaf = real_reshape(value), _reshaped_leaf(value)
-    if leaf is None or (back is not None and _follows(back)):
+    if leaf is None or (back is not None and follows(back)):
         return None
     source, target = leaf.operands[0].shape, leaf.result.shape
     if source is None or target is None or value.shape != target:
@@ -90,7 +90,8 @@ def unreshaped(value: Value) -> Shape | None:
     return source if Relay(ReshapeMove(source, target)).can(value) else None
 
 
-def _follows(reshape: Operation) -> bool:
+def follows(reshape: Operation) -> bool:
+    """Whether what is reshaped could be computed in the new shape just as well: a reshape back, or of a constant."""
     given, shape = reshape.operands[0], reshape.result.shape
     return shape is not None and given.shape is not None and Relay(ReshapeMove(shape, given.shape)).can(given)
 

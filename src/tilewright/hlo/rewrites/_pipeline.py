@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import cycle, islice
 from typing import Any
 
 from tilewright.hlo._emit import write_functions
@@ -32,12 +33,18 @@ def local_pipeline(allow_reassociation: bool = True) -> tuple[Rewrite, ...]:
 
 
 def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
-    """Apply the steps in turn until none changes anything; how often each did."""
+    """Apply the steps in turn until none changes anything; how often each did.
+
+    Ends as soon as every step has seen the block as it is: the last round is not walked to its end.
+    """
     counts: Counter[str] = Counter()
-    for _ in range(_ROUNDS):
-        changes = {step.name: step.apply(block) for step in steps}
-        counts.update({name: n for name, n in changes.items() if n})
-        if not any(changes.values()):
+    unchanged = 0
+    for step in islice(cycle(steps), _ROUNDS * len(steps)):
+        changes = step.apply(block)
+        unchanged = 0 if changes else unchanged + 1
+        if changes:
+            counts[step.name] += changes
+        if unchanged == len(steps):
             break
     return counts
 

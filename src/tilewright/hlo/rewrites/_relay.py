@@ -134,6 +134,16 @@ class Relay:
         self.possible: dict[Value, bool] = {}
         self.made: dict[Value, Value] = {}
 
+    @classmethod
+    def of_sweep(cls, make: Maker, kind: type[ReshapeMove | TransposeMove], *how: tuple[int, ...]) -> Relay:
+        """The relay of a sweep for the move ``kind(*how)``: what one operation found out about a tree holds for the
+        next, so that a deep tree that cannot follow is walked once and not from each of its operations."""
+        key = (kind, *how)
+        if key not in make.sweep:
+            make.sweep[key] = cls(kind(*how))
+        found: Relay = make.sweep[key]
+        return found
+
     def can(self, value: Value) -> bool:
         """Whether ``value`` and everything it is made of can be re-expressed; iterative, as trees may be deep."""
         stack = [value]

@@ -25,6 +25,7 @@ class Canonicalize(LocalRewrite):
     transpose(broadcast(x)) -> broadcast(transpose(x))  transpose(constant) -> constant
     """
 
+    roots: ClassVar[frozenset[str]] = frozenset({"reshape", "transpose", "broadcast_in_dim"})
     name: ClassVar[str] = "canonicalize"
     summary: ClassVar[str] = "cancel and compose reshapes, transposes and broadcasts"
 

@@ -26,6 +26,7 @@ class ReduceOfReshape(LocalRewrite):
     that free no dim. ``reduces-of-reshapes`` does the same for reductions of several arrays.
     """
 
+    roots: ClassVar[frozenset[str]] = frozenset({"reduce"})
     name: ClassVar[str] = "reduce-of-reshape"
     summary: ClassVar[str] = "P1: reduce the dims a reshape leaves alone before the reshape"
     allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")

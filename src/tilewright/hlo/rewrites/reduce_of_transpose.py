@@ -16,6 +16,7 @@ __all__ = ["ReduceOfTranspose"]
 class ReduceOfTranspose(LocalRewrite):
     """reduce(transpose(X), dims) -> transpose(reduce(X, permuted dims)): only what is left is transposed."""
 
+    roots: ClassVar[frozenset[str]] = frozenset({"reduce"})
     name: ClassVar[str] = "reduce-of-transpose"
     summary: ClassVar[str] = "reduce before a transpose, so that reduce-of-reshape sees the reshape behind it"
     allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")

@@ -22,6 +22,7 @@ class ReshapeOfBroadcast(LocalRewrite):
     An iota counts as the broadcast of a vector.
     """
 
+    roots: ClassVar[frozenset[str]] = frozenset({"reshape"})
     name: ClassVar[str] = "reshape-of-broadcast"
     summary: ClassVar[str] = "reshape the operand of a broadcast instead of its result"
 

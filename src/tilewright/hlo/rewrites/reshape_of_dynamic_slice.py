@@ -8,6 +8,7 @@ from typing import ClassVar
 from tilewright.hlo._dims import runs
 from tilewright.hlo._graph import Operation, Value
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
+from tilewright.hlo.rewrites._carry import without_unit_steps
 
 __all__ = ["ReshapeOfDynamicSlice"]
 
@@ -60,7 +61,7 @@ def _update(op: Operation, source: Value, make: Maker) -> Value | None:
     place = _places(source.shape, whole, update.shape)
     if place is None:
         return None
-    small = make.reshape(update, _sizes(source.shape, update.shape, place))
+    small = make.reshape(without_unit_steps(update), _sizes(source.shape, update.shape, place))
     starts = _starts(op.operands[2:], len(source.shape), place, make)
     new = make.operation("dynamic_update_slice", [source, small, *starts], source.shape, source.dtype)
     return make.reshape(new, whole)

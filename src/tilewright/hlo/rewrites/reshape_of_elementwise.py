@@ -32,7 +32,7 @@ class ReshapeOfElementwise(LocalRewrite):
         source = next((s for s in map(_before, op.operands) if s is not None and s != target), None)
         if source is None or target is None:
             return None
-        relay = Relay(ReshapeMove(source, target))
+        relay = Relay.of_sweep(make, ReshapeMove, source, target)
         return make.reshape(relay.build(op.result, make), target) if relay.can(op.result) else None
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from tilewright.hlo._graph import Block, Operation
 from tilewright.hlo.rewrites._base import Rewrite, is_static
 from tilewright.hlo.rewrites._carry import (
+    follows,
     insert,
     real_reshape,
     reshape_return,
@@ -53,7 +54,7 @@ def _is_loop(op: Operation) -> bool:
 def _from_reshape(op: Operation, k: int) -> Shape | None:
     """What a carried array was before it was reshaped."""
     found = real_reshape(op.operands[k])
-    return found.operands[0].shape if found is not None else None
+    return found.operands[0].shape if found is not None and not follows(found) else None
 
 
 def _from_rows(op: Operation, k: int) -> Shape | None:

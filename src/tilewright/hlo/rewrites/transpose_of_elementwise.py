@@ -34,7 +34,7 @@ class TransposeOfElementwise(LocalRewrite):
         if before is None or before.operands[0].shape is None or before.result.shape != op.result.shape:
             return None
         permutation = before.attributes["permutation"]
-        relay = Relay(TransposeMove(before.operands[0].shape, permutation))
+        relay = Relay.of_sweep(make, TransposeMove, before.operands[0].shape, permutation)
         return make.transpose(relay.build(op.result, make), permutation) if relay.can(op.result) else None
 
 

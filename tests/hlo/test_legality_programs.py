@@ -1,0 +1,237 @@
+"""Users, escaping results, bodies of control flow and calls, JAX's transformations, element types: whole programs."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.hlo.norms import field_norm, group_norm_minor, normalised
+from tests.hlo.stablehlo_values import big_reshapes, executed
+from tilewright.hlo import from_jax, load, optimize, verify
+
+RNG = np.random.default_rng(17)
+SHAPE, SPLIT = (16, 9, 32), (16, 9, 4, 8)
+SIZE = int(np.prod(SHAPE))
+
+
+def numbers(*shape, dtype="float32"):
+    return jnp.asarray(RNG.normal(size=shape) * 2).astype(dtype)
+
+
+X, SCALE, BIAS = numbers(*SHAPE), numbers(32), numbers(32)
+
+
+def check(fn, arrays, moves, target="vector8x128", **options):
+    """What is left of the big moves, and that the values are right by float64 and by the jitted original."""
+    program = from_jax(fn, *arrays)
+    found = optimize(program, target, **options)
+    assert big_reshapes(found.text, SIZE) == moves, found.explain()
+    flat = jax.tree.leaves(arrays)
+    proof = verify(program, found.program, flat)
+    assert proof.ok, proof
+    if not found.rewrites:
+        assert found.text == program.text
+    else:
+        kept = program.signature.kept
+        for got, wanted in zip(executed(found.text, *(flat[k] for k in kept)), jax.tree.leaves(jax.jit(fn)(*arrays))):
+            scale = np.abs(np.asarray(wanted).astype(complex)).max()
+            np.testing.assert_allclose(
+                got.astype(complex), np.asarray(wanted).astype(complex), rtol=0, atol=scale * options.get("tol", 2e-2)
+            )
+    return found
+
+
+def norm(x):
+    return field_norm(x, SCALE, BIAS)
+
+
+def heavy(x):
+    """A pattern whose reshape cannot go: the split of the last dim alone is reduced."""
+    y = x.reshape(SPLIT)
+    return (y - y.sum(3, keepdims=True)).reshape(SHAPE)
+
+
+USERS = {
+    "one user": (lambda x: x.reshape(SPLIT).sum((1, 3)), 0),
+    "all users let it die": (lambda x: (x.reshape(SPLIT).sum((1, 3)), jnp.sin(x.reshape(SPLIT)).max((1, 2))), 0),
+    "one user needs it": (lambda x: (x.reshape(SPLIT).sum((1, 3)), jnp.cumsum(x.reshape(SPLIT), 1)), 1),
+    "it escapes": (lambda x: (x.reshape(SPLIT), x.reshape(SPLIT).sum((1, 3))), 1),
+    "its tree escapes": (lambda x: (jnp.sin(x.reshape(SPLIT)), x.reshape(SPLIT).sum((1, 3))), 1),
+    "its tree goes back": (lambda x: (jnp.sin(x.reshape(SPLIT)).reshape(SHAPE), x.reshape(SPLIT).sum((1, 3))), 0),
+    "a dot needs it": (lambda x: (x.reshape(SPLIT) @ jnp.ones((8, 2)), x.reshape(SPLIT).max((1, 3))), 1),
+    "no run is reduced whole": (heavy, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "moves"), USERS.values(), ids=USERS.keys())
+def test_a_reshape_goes_only_if_all_of_its_users_let_it(fn, moves):
+    check(fn, [X], moves)
+
+
+def steps(body):
+    return lambda x: jax.lax.fori_loop(0, 3, lambda _, x: body(x), x)
+
+
+def counted(body):
+    return lambda x: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, body(c[1])), (0, x))[1]
+
+
+def scanned(body):
+    return lambda x: jax.lax.scan(lambda x, w: (body(x * w), w + 1), x, jnp.arange(1.0, 4.0))
+
+
+def chosen(body):
+    return lambda x: jax.lax.cond(x[0, 0, 0] > 0, body, jnp.sin, x)
+
+
+def switched(body):
+    return lambda x: jax.lax.switch(jnp.int32(x[0, 0, 0]), [jnp.cos, body, lambda x: body(2 * x)], x)
+
+
+def nested(body):
+    return lambda x: jax.lax.fori_loop(0, 2, lambda k, x: jax.lax.cond(k > 0, body, body, x), x)
+
+
+@jax.jit
+def _called(x):
+    return norm(x)
+
+
+BODIES = {
+    "for": steps, "while": counted, "scan": scanned, "cond": chosen, "switch": switched, "nested": nested,
+    "remat": jax.checkpoint, "called": lambda body: lambda x: jax.jit(body)(x) + jax.jit(body)(x + 1),
+    "vmap": lambda body: lambda x: jax.vmap(body)(jnp.stack([x, x + 1])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrap", BODIES.values(), ids=BODIES.keys())
+def test_bodies_are_rewritten_where_legal_and_left_alone_where_not(wrap):
+    check(wrap(norm), [X], 0)
+    left = optimize(from_jax(wrap(heavy), X), "vector8x128")
+    assert not left.rewrites
+    assert big_reshapes(left.text, SIZE) == big_reshapes(left.original.text, SIZE) > 0
+
+
+@pytest.mark.parametrize("wrap", [steps, chosen, jax.checkpoint], ids=["for", "cond", "remat"])
+@pytest.mark.parametrize("fn", [norm, lambda x: jnp.max(jnp.sin(x).reshape(SPLIT), (1, 3))[:, None, :1] * x])
+def test_gradients_of_bodies(wrap, fn):
+    """Forward and backward in one program: residuals are stacked and handed on as they were before the reshape."""
+    found = optimize(from_jax(jax.grad(lambda x: (wrap(fn)(x) ** 3).sum()), X), "vector8x128")
+    assert found.moved_after < found.moved_before
+    assert bool(found.carried) == (wrap is not jax.checkpoint)
+    assert not re.search(r"reshape .*(x|<)16x9x4x8xf32", found.text), found.explain()
+    assert verify(found.original, found.program, [X]).ok
+
+
+def test_residuals_that_must_stay_reshaped_stay_where_they_are():
+    """The way back needs the split shape for itself: changing what the loop carries would gain nothing."""
+    program = from_jax(jax.grad(lambda x: (steps(heavy)(jnp.sin(x)) ** 3).sum()), X)
+    found = optimize(program, "vector8x128")
+    assert not found.carried
+    assert found.text == program.text
+
+
+def test_a_variance_arrives_as_a_call():
+    def variance(x):
+        return jnp.var(x.reshape(SPLIT), (1, 3))
+
+    program = from_jax(variance, X)
+    assert "call @" in program.text
+    check(variance, [X], 0)
+
+
+TRANSFORMED = {
+    "forward": lambda f: f,
+    "gradient": lambda f: jax.grad(lambda *a: (f(*a) ** 3).sum(), argnums=(0, 1, 2)),
+    "value and gradient": lambda f: jax.value_and_grad(lambda *a: (f(*a) ** 3).sum()),
+    "batched": lambda f: jax.vmap(f, in_axes=(1, None, None)),
+    "batched gradient": lambda f: jax.vmap(jax.grad(lambda *a: (f(*a) ** 3).sum()), in_axes=(0, None, None)),
+    "jvp": lambda f: lambda x, s, b: jax.jvp(f, (x, s, b), (x * 2, s, b)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("norm", [field_norm, group_norm_minor])
+@pytest.mark.parametrize("transform", TRANSFORMED.values(), ids=TRANSFORMED.keys())
+def test_norms_under_transformations(norm, transform):
+    width = 32 if norm is field_norm else 64
+    shape = (4, 9, width) if norm is field_norm else (4, 3, 5, width)
+    batched = "in_axes" in transform.__code__.co_names or "vmap" in transform.__code__.co_names
+    x = numbers(*((2, *shape) if batched else shape))
+    if transform is TRANSFORMED["batched"]:
+        x = jnp.moveaxis(x, 0, 1)
+    arrays = [x, numbers(width), numbers(width)]
+    program = from_jax(transform(norm), *arrays)
+    found = optimize(program, "vector8x128")
+    moves = int(transform is TRANSFORMED["batched"])  # the batch moves from axis 1 to the front
+    assert big_reshapes(found.text, x.size) == moves, found.explain()
+    proof = verify(program, found.program, arrays)
+    assert proof.ok, proof
+
+
+TYPES = {"float32": True, "bfloat16": True, "float16": True, "int32": True, "complex64": True}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_element_types(dtype):
+    def centred(x):
+        y = x.reshape(SPLIT)
+        return (y * 2 - y.sum((1, 3), keepdims=True).astype(x.dtype)).reshape(SHAPE)
+
+    x = numbers(*SHAPE, dtype=dtype)
+    if dtype == "complex64":
+        x = x + 1j * x[::-1]
+    check(centred, [x], 0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_error_of_narrow_accumulators_does_not_grow(dtype):
+    """Sums of many terms of one sign, accumulated as the program says and as the rewritten one does."""
+    x = jnp.asarray(RNG.uniform(0.5, 1, (8, 64, 32))).astype(dtype)
+
+    def sums(x):
+        return jax.lax.reduce(x.reshape(8, 64, 4, 8), jnp.zeros((), x.dtype), jax.lax.add, (1, 3))
+
+    program = from_jax(sums, x)
+    proof = verify(program, optimize(program, "vector8x128").program, [x])
+    assert proof.reference == "numpy"
+    assert proof.error_after <= proof.error_before + float(jnp.finfo(dtype).eps) / 2
+
+
+def test_bit_exact_programs_are_bit_exact():
+    def mixed(x):
+        y = x.reshape(SPLIT)
+        top, total = y.max((1, 3), keepdims=True), y.sum((1, 3), keepdims=True)
+        return (y - top).reshape(SHAPE), (jnp.round(y).astype(jnp.int32)).sum((1, 3)), total
+
+    program = from_jax(mixed, X)
+    free, bound = (optimize(program, "vector8x128", allow_reassociation=flag) for flag in (True, False))
+    assert big_reshapes(free.text, SIZE) == 0
+    assert verify(program, bound.program, [X]).bit_equal
+    tops = from_jax(lambda x: mixed(x)[:2], X)
+    found = optimize(tops, "vector8x128", allow_reassociation=False)
+    assert big_reshapes(found.text, SIZE) == 0
+    assert verify(tops, found.program, [X]).bit_equal
+
+
+def test_symbolic_dims_are_left_alone():
+    exported = jax.export.export(jax.jit(lambda x: normalised(x.reshape(x.shape[0], 9, 4, 8), (1, 3))))
+    text = exported(jax.ShapeDtypeStruct(jax.export.symbolic_shape("b, 9, 32"), jnp.float32)).mlir_module()
+    program = load(text)
+    found = optimize(program, "vector8x128")
+    assert not found.rewrites
+    assert found.text == program.text
+
+
+def test_a_norm_written_with_transposes():
+    """Groups first, as many write it: the transposes around the statistics go, forward and backward."""
+
+    def turned(x):
+        y = x.reshape(16, 9, 4, 8).transpose(0, 2, 1, 3)
+        return normalised(y, (2, 3)).transpose(0, 2, 1, 3).reshape(x.shape)
+
+    check(turned, [X], 0)
+    check(jax.grad(lambda x: (turned(x) ** 3).sum()), [X], 0)
