@@ -10,7 +10,7 @@ from tilewright.hlo._reason import relayout_reason, space_reason
 from tilewright.hlo._report_context import Context, array_shapes
 from tilewright.hlo._report_types import MovementRow
 from tilewright.hlo._shape_rules import check_shapes
-from tilewright.hlo._traffic import ASYNC_RESULT, slice_sizes, traffic
+from tilewright.hlo._traffic import ASYNC_RESULT, traffic
 from tilewright.layout import TensorLayout
 
 __all__ = ["finish", "operation_row", "written_by"]
@@ -132,9 +132,7 @@ def _concatenate(op: Operation, operands: _Layouts, result: TensorLayout) -> str
 
 
 def _slice(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    sizes = slice_sizes(op, operands[0])
-    text = op.attributes.get("slice", "").strip("{}")
-    return f"takes {text}" if sizes != operands[0].shape else f"takes all: {text}"
+    return f"takes {op.attributes.get('slice', '').strip('{}') or 'a part'}"
 
 
 def _dynamic_slice(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
