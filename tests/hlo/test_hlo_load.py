@@ -44,8 +44,8 @@ def test_what_may_stand_before_a_program(start, kind):
 @pytest.mark.parametrize(
     ("source", "error", "reason"),
     [
-        (b"ML\xefR\x0dStableHLO_v1.0.0\x00", UnsupportedError, "bytecode"),
-        (b"\n\x04main\x12\x80\xff", UnsupportedError, "not a text"),
+        (b"ML\xefR\x0dStableHLO_v1.0.0\x00", UsageError, "damaged MLIR bytecode"),
+        (b"\n\x04main\x12\x80\xff", UnsupportedError, "neither a text"),
         (gzip.compress(HLO.encode(), mtime=0)[:-9], UsageError, "damaged gzip"),
         (b"\x1f\x8b not gzip", UsageError, "damaged gzip"),
         (b"", ParseError, "neither HLO text"),

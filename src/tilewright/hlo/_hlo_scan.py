@@ -5,16 +5,11 @@ from __future__ import annotations
 import re
 
 from tilewright.errors import ParseError
+from tilewright.hlo import _hlo_words as words
 
 __all__ = ["Scanner", "split_top", "unquote"]
 
-_BLANK = re.compile(r"(?:\s++|//[^\n]*+|/\*.*?\*/)*+", re.S)
-_PLAIN_SHAPE = re.compile(r"[A-Za-z]\w*+\[[^\[\]{}()\"]*+\](?:\{(?=[\d:}])[^{}]*+\})?")
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.S)
 _SKIP = re.compile(r'[^"{}()\[\]/]*+')
-_BARE = re.compile(r'[^\s,{}()\[\]"]+')
-_FLAT_BRACES = re.compile(r"\{[^{}()\[\]\"/]*+\}")
-_SPLIT = re.compile(r'[^"{}()\[\],/]*+')
 _CLOSE = {"{": "}", "(": ")", "[": "]"}
 _DEEPEST = 200
 
@@ -39,7 +34,7 @@ class Scanner:
 
     def blank(self) -> None:
         """Step over blanks and comments."""
-        match = _BLANK.match(self.text, self.at)
+        match = words.BLANK.match(self.text, self.at)
         if match:
             self.at = match.end()
 
@@ -80,14 +75,14 @@ class Scanner:
             self.at += self.peek("b(")
             self.balanced()
             return self.text[start : self.at]
-        return self.match(_PLAIN_SHAPE, "a shape such as f32[8,128]{1,0}").group()
+        self.match(words.SHAPE, "a shape such as f32[8,128]{1,0}")
+        if self.peek("{") and self.text[self.at - 1] == "]":  # a layout with a shape in braces inside
+            self.balanced()
+        return self.text[start : self.at]
 
     def balanced(self) -> str:
         """Step over a bracketed text with all it holds (strings and comments too); returns it with its brackets."""
         text, start = self.text, self.at
-        if flat := _FLAT_BRACES.match(text, start):
-            self.at = flat.end()
-            return flat.group()
         closers: list[str] = []
         at = start
         while True:
@@ -116,7 +111,7 @@ class Scanner:
         return at + 1
 
     def _string_end(self, at: int) -> int:
-        match = _STRING.match(self.text, at)
+        match = words.STRING.match(self.text, at)
         if match is None:
             raise self.fail("the string is never closed", at)
         return match.end()
@@ -130,7 +125,7 @@ class Scanner:
                 self.at = self._string_end(self.at)
             elif char in _CLOSE:
                 self.balanced()
-            elif bare := _BARE.match(text, self.at):
+            elif bare := words.BARE.match(text, self.at):
                 self.at = bare.end()
             else:
                 break
@@ -147,25 +142,29 @@ def split_top(text: str) -> list[str]:
     """
     if not any(char in text for char in '{(["/'):
         return [part for piece in text.split(",") if (part := piece.strip())]
+    parts = words.PART.findall(text)
+    if sum(map(len, parts)) + len(parts) not in (len(text) + 1, len(text) + 2):  # nested deeper than the pattern
+        parts = _split_slowly(text)
+    clean = (re.sub(r"/\*.*?\*/", "", part, flags=re.S) if "/*" in part else part for part in parts)
+    return [part for piece in clean if (part := piece.strip())]
+
+
+def _split_slowly(text: str) -> list[str]:
     parts, depth, start, at = [], 0, 0, 0
-    while True:
-        skipped = _SPLIT.match(text, at)
-        at = skipped.end() if skipped else at
-        if at >= len(text):
-            break
+    while at < len(text):
         char = text[at]
-        if char == '"':
-            string = _STRING.match(text, at)
-            at = string.end() if string else at + 1
+        if char == '"' and (string := words.STRING.match(text, at)):
+            at = string.end()
+            continue
+        if char == "/" and text.startswith("/*", at) and (end := text.find("*/", at + 2)) >= 0:
+            at = end + 2
             continue
         if char == "," and depth == 0:
             parts.append(text[start:at])
             start = at + 1
         depth += (char in "{([") - (char in "})]")
         at += 1
-    parts.append(text[start:])
-    clean = (re.sub(r"/\*.*?\*/", "", part) if "/*" in part else part for part in parts)
-    return [part for piece in clean if (part := piece.strip())]
+    return [*parts, text[start:]]
 
 
 def unquote(text: str) -> str:

@@ -13,6 +13,7 @@ from tilewright.hlo._binary import binary_form
 from tilewright.hlo._dump_folder import dumped_modules
 from tilewright.hlo._guarded import to_text
 from tilewright.hlo._hlo_reader import read_hlo
+from tilewright.hlo._hlo_words import FRAGMENT
 from tilewright.hlo._mlir_reader import read_stablehlo
 from tilewright.hlo._program import Program
 
@@ -29,11 +30,11 @@ def load(source: str | bytes | Path, module: str | None = None) -> Program:
     """Load a program from a path, from its text, or from a file's bytes (gzip is undone).
 
     A ``str`` that holds a line break, or that begins like a program, is a text; any other is a path. Read are HLO text
-    (``HloModule ...``), StableHLO text (``module ...``), MLIR bytecode and portable artifacts (``jax.export``), HLO
-    protos, and the path of a dump folder (``--xla_dump_to``): it stands for its largest optimised module, or for the
-    one that ``module`` names (:func:`dumped_modules` lists them). Binary forms are turned into text by jaxlib in a
-    process of its own, as damaged ones abort it. Raises UsageError for a file that cannot be read or is damaged,
-    ParseError for a malformed text, UnsupportedError for anything else.
+    (``HloModule ...``, or computations or instructions cut out of it), StableHLO text (``module ...``), MLIR bytecode
+    and portable artifacts (``jax.export``), HLO protos, and the path of a dump folder (``--xla_dump_to``): it stands
+    for its largest optimised module, or for the one that ``module`` names (:func:`dumped_modules` lists them). Binary
+    forms are turned into text by jaxlib in a process of its own, as damaged ones abort it. Raises UsageError for a
+    file that cannot be read or is damaged, ParseError for a malformed text, UnsupportedError for anything else.
 
     >>> load("HloModule m\\nENTRY e { ROOT p = f32[4] parameter(0) }").kind
     'hlo'
@@ -104,7 +105,9 @@ def _kind(text: str) -> str:
     """``hlo``, ``stablehlo`` or "" by how the text begins."""
     match = _LEADING.match(text)
     start = match.end() if match else 0
-    return "hlo" if _HLO.match(text, start) else "stablehlo" if _STABLEHLO.match(text, start) else ""
+    if _HLO.match(text, start) or FRAGMENT.match(text, start):
+        return "hlo"
+    return "stablehlo" if _STABLEHLO.match(text, start) else ""
 
 
 def _parse(text: str, where: str) -> Program:
