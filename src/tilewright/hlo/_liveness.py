@@ -89,7 +89,7 @@ class _Sweep:
         used = [ids for value in operands for ids in value] + self._captured(op)
         for ids in used:
             for number in ids:
-                self.buffers[number].dead = at
+                self.buffers[number].dead = max(self.buffers[number].dead, at)
         if op.name:
             self.values[op.name] = self._result(at, op, operands)
 
