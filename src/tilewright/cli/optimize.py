@@ -6,20 +6,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli._io import emit_json, emit_text, read_bytes, remark, write_file
-from tilewright.errors import CheckFailed, UsageError
+from tilewright.cli._io import emit_json, emit_text, remark, write_file
+from tilewright.cli._passes import changes_table, is_folder, list_passes, print_after, run_passes, stages
+from tilewright.cli._program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
+from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Optimized, Program
+    from tilewright.hlo import Optimized
 
 __all__ = ["add_to"]
 
 
 def _optimize(
-    file: Annotated[str | None, typer.Argument(help="StableHLO text, plain or gzipped; - is stdin.")] = None,
+    program: Annotated[str | None, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
     target: Annotated[str | None, typer.Option("--target", "-t", help="The chip whose layouts decide.")] = None,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Write the result; - is stdout.")] = None,
-    diff: Annotated[bool, typer.Option("--diff", help="Print the text's changes.")] = False,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="Write the result; - is stdout; a folder takes --print-after-all too."),
+    ] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="Print what changed, and which passes changed nothing.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print every verdict, with its reason.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     bit_exact: Annotated[
@@ -29,26 +34,39 @@ def _optimize(
         bool, typer.Option("--verify", help="Run both programs on random inputs; exit 1 if they differ.")
     ] = False,
     passes: Annotated[
-        str | None, typer.Option("--passes", help="Run these rewrites instead, without any gate, and print the result.")
+        str | None,
+        typer.Option(
+            "--passes",
+            help="The rewrites to use, such as 'inline,reduce-of-reshape{allow_reassociation=false}'. Without --target "
+            "they run on the whole program, without any gate.",
+        ),
     ] = None,
-    list_passes: Annotated[bool, typer.Option("--list-passes", help="Print the rewrites there are.")] = False,
+    print_after_all: Annotated[
+        bool,
+        typer.Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/."),
+    ] = False,
+    list_all: Annotated[
+        bool, typer.Option("--list-passes", help="Print the rewrites there are, with their options.")
+    ] = False,
+    arg: ArgOption = None,
+    module: ModuleOption = None,
 ) -> None:
     """Cut the data a program moves for layout's sake, where the modelled cost on the target falls."""
-    if list_passes:
-        _list_passes(as_json)
+    if list_all:
+        list_passes(as_json)
         return
-    if file is None:
-        raise UsageError("no program given", how="name a StableHLO file, or - for stdin")
-    if passes is not None:
-        _run_passes(file, passes, output or "-")
+    if program is None:
+        raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
+    if bit_exact and passes is not None:
+        how = "write reduce-of-reshape{allow_reassociation=false}"
+        raise UsageError("--bit-exact and --passes do not go together", how=how)
+    if passes is not None and target is None:
+        run_passes(_stablehlo(program, arg, module), passes, output, diff, print_after_all, as_json)
         return
     if target is None:
-        raise UsageError("no target given", where=file, how="add --target, such as --target vector8x128")
-    found = _load_and_optimize(file, target, bit_exact)
-    if output:
-        write_file(output, found.text if found.text.endswith("\n") else found.text + "\n")
-    if output and output != "-":
-        remark(f"wrote {output}")
+        raise UsageError("no target given", where=program, how="add --target, such as --target vector8x128")
+    found = _load_and_optimize(program, arg, module, target, bit_exact, passes)
+    _write(found, output, print_after_all)
     if output != "-":
         _print(found, diff, explain, as_json)
     if found.target.compiler_normalizes:
@@ -60,20 +78,35 @@ def _optimize(
         _verify(found)
 
 
-def _load_and_optimize(file: str, target: str, bit_exact: bool) -> Optimized:
+def _load_and_optimize(
+    program: str, arg: list[str] | None, module: str | None, target: str, bit_exact: bool, passes: str | None
+) -> Optimized:
     from tilewright.hlo import optimize
     from tilewright.targets import target as find_target
 
     chip = find_target(target)
-    return optimize(_load(file), chip, allow_reassociation=not bit_exact)
+    loaded = load_program(program, arg, module)
+    return optimize(loaded, chip, allow_reassociation=not bit_exact, passes=passes)
 
 
-def _load(file: str) -> Program:
-    from pathlib import Path
+def _stablehlo(program: str, arg: list[str] | None, module: str | None) -> str:
+    loaded = load_program(program, arg, module)
+    if loaded.kind != "stablehlo":
+        raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=program)
+    return loaded.text
 
-    from tilewright.hlo import load
 
-    return load(read_bytes(file) if file == "-" else Path(file))
+def _write(found: Optimized, output: str | None, print_after_all: bool) -> None:
+    """The result, and with --print-after-all the stages it went through."""
+    text = found.text if found.text.endswith("\n") else found.text + "\n"
+    if print_after_all:
+        print_after(stages(found), output)
+    if output and not is_folder(output):
+        write_file(output, text)
+    elif output and not print_after_all:
+        raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
+    if output and output != "-" and not is_folder(output):
+        remark(f"wrote {output}")
 
 
 def _print(found: Optimized, diff: bool, explain: bool, as_json: bool) -> None:
@@ -83,7 +116,7 @@ def _print(found: Optimized, diff: bool, explain: bool, as_json: bool) -> None:
     if explain or not diff:
         emit_text(found.explain())
     if diff:
-        emit_text(found.diff() or "no change")
+        emit_text(f"{changes_table(found.changes)}\n{found.diff()}" if found.rewrites else "no change")
 
 
 def _verify(found: Optimized) -> None:
@@ -95,28 +128,6 @@ def _verify(found: Optimized) -> None:
         raise CheckFailed(f"the rewritten program differs, equal only {equal}: {proof.reason}")
     error = "" if proof.error_after is None else f"; error against float64 {proof.error_after:.2g}"
     remark(f"verified on random inputs: equal {equal}{error}")
-
-
-def _run_passes(file: str, passes: str, output: str) -> None:
-    from tilewright.hlo.rewrites import parse_pipeline, run_pipeline
-
-    steps = parse_pipeline(passes)
-    text, counts = run_pipeline(_load(file).text, steps)
-    write_file(output, text if text.endswith("\n") else text + "\n")
-    for step in steps:
-        remark(f"{step}: {counts[step.name]} changes")
-
-
-def _list_passes(as_json: bool) -> None:
-    from tilewright.hlo.rewrites import DEFAULT_PIPELINE, REWRITES
-
-    if as_json:
-        emit_json(
-            {"passes": [{"name": n, "summary": r.summary} for n, r in REWRITES.items()], "default": DEFAULT_PIPELINE}
-        )
-        return
-    width = max(map(len, REWRITES))
-    emit_text("\n".join(f"{name:{width}}  {rewrite.summary}" for name, rewrite in REWRITES.items()))
 
 
 def add_to(app: typer.Typer) -> None:

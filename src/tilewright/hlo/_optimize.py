@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,9 @@ from tilewright.hlo._moves import moved
 from tilewright.hlo._program import Program
 from tilewright.hlo._read import read_functions
 from tilewright.hlo._through_control_flow import change_carried_shapes, weighted_cost
-from tilewright.hlo.rewrites._pipeline import local_pipeline
+from tilewright.hlo.rewrites._base import Rewrite
+from tilewright.hlo.rewrites._pipeline import pipeline
+from tilewright.hlo.rewrites._text import Step, parse_pipeline
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -41,8 +44,7 @@ class Optimized:
     ``refusals``        one for every region that was left alone although something moves in it
     ``moved_before``    bytes that reshapes and transposes of the whole program move under the target's layouts
     ``moved_after``     the same for the result
-    ``carried``         arrays that loops and conditionals hand on in another shape than before; where there are some,
-                        the regions' figures are taken after that change
+    ``changes``         how often each rewrite of the pipeline fired; empty where nothing was accepted
     ``verification``    how the two programs compare on random inputs, None unless it was asked for
     ``text``            the result as StableHLO text
     ==================  ==============================================================================================
@@ -55,13 +57,13 @@ class Optimized:
     refusals: tuple[Verdict, ...]
     moved_before: int
     moved_after: int
-    carried: int = 0
+    changes: dict[str, int] = field(default_factory=dict, repr=False)
     verification: Verification | None = field(default=None, repr=False)
 
     @property
-    def changes(self) -> dict[str, int]:
-        """How often each rewrite fired on the regions that were rewritten."""
-        return dict(sum((Counter(verdict.changes) for verdict in self.rewrites), Counter()))
+    def carried(self) -> int:
+        """Arrays that loops and conditionals hand on in another shape than before; the regions are from after that."""
+        return self.changes.get("reshape-of-loop", 0) + self.changes.get("reshape-of-branch", 0)
 
     @property
     def text(self) -> str:
@@ -92,14 +94,14 @@ class Optimized:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, stable names: target, moved_before, moved_after, carried, rewrites, refusals."""
+        """Plain values, stable names: target, moved_before, moved_after, passes, rewrites, refusals."""
         return {
             "schema_version": 1,
             "target": self.target.name,
             "compiler_normalizes": self.target.compiler_normalizes,
             "moved_before": self.moved_before,
             "moved_after": self.moved_after,
-            "carried": self.carried,
+            "passes": [{"name": name, "changes": count} for name, count in self.changes.items()],
             "rewrites": [verdict.to_dict() for verdict in self.rewrites],
             "refusals": [verdict.to_dict() for verdict in self.refusals],
         }
@@ -115,11 +117,16 @@ class Optimized:
 
 
 def optimize(
-    program: Program, target: str | Target, allow_reassociation: bool = True, verify: bool = False
+    program: Program,
+    target: str | Target,
+    allow_reassociation: bool = True,
+    verify: bool = False,
+    passes: str | None = None,
 ) -> Optimized:
     """Rewrite the regions of a StableHLO program that pay on ``target``.
 
     ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums and products taken apart).
+    ``passes`` names the rewrites to try on each region, instead of all of them (``tilewright optimize --list-passes``).
     ``verify=True`` runs both programs on random inputs (:func:`tilewright.hlo.verify`) and raises CheckFailed if they
     differ. The program is never changed; a result without accepted regions has the very same text. Raises
     UnsupportedError for HLO text, whose layouts have been assigned already, for a target without a layout rule for
@@ -138,9 +145,10 @@ def optimize(
         raise UnsupportedError(
             "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
         )
+    steps = pipeline(allow_reassociation) if passes is None else parse_pipeline(passes)
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
-        found = _rewrite(program, chip, allow_reassociation)
+        found = _rewrite(program, chip, steps)
         return _verified(found, allow_reassociation) if verify and found.rewrites else found
     except TilewrightError:
         raise
@@ -158,29 +166,31 @@ def _verified(found: Optimized, allow_reassociation: bool) -> Optimized:
     return replace(found, verification=proof)
 
 
-def _read(program: Program) -> tuple[Any, list[Block]]:
-    """A module of its own, calls inlined, and its graph."""
+def _read(program: Program, steps: Sequence[Step]) -> tuple[Any, list[Block], int]:
+    """A module of its own, its graph, and how many calls were inlined."""
     module = parse_module(program.text)
-    Inline().apply_module(module)
-    return module, read_functions(module)
+    inlined = sum(step.apply_module(module) for step in steps if isinstance(step, Inline))
+    return module, read_functions(module), inlined
 
 
-def _rewrite(program: Program, chip: Target, allow_reassociation: bool) -> Optimized:
-    steps = local_pipeline(allow_reassociation)
-    module, bodies = _read(program)
+def _rewrite(program: Program, chip: Target, steps: Sequence[Step]) -> Optimized:
+    local = [step for step in steps if isinstance(step, Rewrite)]
+    module, bodies, inlined = _read(program, steps)
     before = moved(bodies, chip)
-    carried = change_carried_shapes(bodies)
-    accepted, refused = gate(bodies, chip, steps)
-    if carried:  # only where the bodies take the reshapes up does that pay
-        as_written = _read(program)
-        others = gate(as_written[1], chip, steps)
+    carried = change_carried_shapes(bodies, local)
+    accepted, refused = gate(bodies, chip, local)
+    if carried.total():  # only where the bodies take the reshapes up does that pay
+        as_written = _read(program, steps)
+        others = gate(as_written[1], chip, local)
         if not accepted or weighted_cost(bodies, chip) >= weighted_cost(as_written[1], chip):
-            (module, bodies), (accepted, refused), carried = as_written, others, 0
+            (module, bodies, _), (accepted, refused), carried = as_written, others, Counter()
     if not accepted:
-        return Optimized(program, program, chip, (), tuple(refused), before, before)
+        return Optimized(program, program, chip, (), tuple(refused), before, before, {})
     after = moved(bodies, chip)
     write_functions(module, bodies)
     verify_module(module)
     result = read_stablehlo(print_module(module, locations="loc(" in program.text))
     result = replace(result, signature=program.signature)
-    return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after, carried)
+    fired = sum((Counter(verdict.changes) for verdict in accepted), carried + Counter({Inline.name: inlined}))
+    changes = {step.name: fired[step.name] for step in steps}
+    return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after, changes)

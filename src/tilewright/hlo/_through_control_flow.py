@@ -7,10 +7,12 @@ where the gate's regions take them up. Whether that paid is asked of the whole p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tilewright.hlo._graph import Block, walk
 from tilewright.hlo._moves import cost
+from tilewright.hlo.rewrites._base import Rewrite
 from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
@@ -25,18 +27,20 @@ _TRIPS = 8
 _ROUNDS = 16
 
 
-def change_carried_shapes(bodies: Sequence[Block]) -> int:
-    """Let loops and conditionals hand arrays on as they were before a reshape; how many of them changed.
+def change_carried_shapes(bodies: Sequence[Block], steps: Sequence[Rewrite]) -> Counter[str]:
+    """Let loops and conditionals hand arrays on as they were before a reshape; how many each of the steps changed.
 
-    Only blocks in which something changed are touched, their reshapes composed.
+    Of the steps only ``reshape-of-branch`` and ``reshape-of-loop`` are run, and only blocks in which something changed
+    are touched, their reshapes composed.
     """
-    steps = (ReshapeOfBranch(), ReshapeOfLoop())
-    total = 0
+    chosen = [step for step in steps if isinstance(step, ReshapeOfBranch | ReshapeOfLoop)]
+    total: Counter[str] = Counter()
     for _ in range(_ROUNDS):
-        changed = sum(step.apply(block) for body in bodies for block in walk(body) for step in steps)
-        if not changed:
+        changes = [(s.name, s.apply(block)) for body in bodies for block in walk(body) for s in chosen]
+        if not any(count for _, count in changes):
             return total
-        total += changed
+        for name, count in changes:
+            total[name] += count
         for block in [block for body in bodies for block in walk(body) if block.changed]:
             for tidy in (Canonicalize(), ReshapeOfBroadcast(), DeadCode()):
                 tidy.apply(block)

@@ -2,6 +2,7 @@
 
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, Rewrite
 from tilewright.hlo.rewrites._pipeline import fixpoint, run_pipeline
+from tilewright.hlo.rewrites._record import PassRun, record_passes
 from tilewright.hlo.rewrites._text import (
     DEFAULT_PIPELINE,
     REWRITES,
@@ -34,6 +35,7 @@ __all__ = [
     "LocalRewrite",
     "Maker",
     "PassOption",
+    "PassRun",
     "ReduceOfReshape",
     "ReduceOfTranspose",
     "ReducesOfReshapes",
@@ -48,5 +50,6 @@ __all__ = [
     "format_pipeline",
     "options",
     "parse_pipeline",
+    "record_passes",
     "run_pipeline",
 ]

@@ -16,19 +16,22 @@ from tilewright.hlo.rewrites._base import Rewrite
 from tilewright.hlo.rewrites._text import REWRITES, Step
 from tilewright.hlo.rewrites.inline import Inline
 
-__all__ = ["fixpoint", "local_pipeline", "run_pipeline"]
+__all__ = ["fixpoint", "pipeline", "run_pipeline"]
 
 _ROUNDS = 64
 
 
-def local_pipeline(allow_reassociation: bool = True) -> tuple[Rewrite, ...]:
-    """The default rewrites of a block; without ``allow_reassociation`` only those that give the same bits."""
+def pipeline(allow_reassociation: bool = True) -> tuple[Step, ...]:
+    """The default pipeline; without ``allow_reassociation`` only what gives the same bits.
+
+    >>> [str(step) for step in pipeline(False) if "{" in str(step)][0]
+    'reduce-of-transpose{allow_reassociation=false}'
+    """
     made = []
     for cls in REWRITES.values():
-        if issubclass(cls, Rewrite):
-            known = {"allow_reassociation"} & {field.name for field in fields(cls)}
-            chosen: dict[str, Any] = dict.fromkeys(known, allow_reassociation)
-            made.append(cls(**chosen))
+        known = {"allow_reassociation"} & {field.name for field in fields(cls)}
+        chosen: dict[str, Any] = dict.fromkeys(known, allow_reassociation)
+        made.append(cls(**chosen))
     return tuple(made)
 
 
@@ -52,6 +55,8 @@ def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
 def run_pipeline(text: str, steps: Sequence[Step]) -> tuple[str, Counter[str]]:
     """A StableHLO module's text after the steps, to their fixpoint and without any gate, and how often each fired.
 
+    Bodies are rewritten after what is around them, again and again until none changes.
+
     Inlining happens first, wherever it stands. This is the tool for studying rewrites; ``optimize`` asks the cost.
     """
     module = parse_module(text)
@@ -60,9 +65,15 @@ def run_pipeline(text: str, steps: Sequence[Step]) -> tuple[str, Counter[str]]:
         if isinstance(step, Inline):
             counts[step.name] += step.apply_module(module)
     bodies = read_functions(module)
-    for body in bodies:
-        for block in walk(body):
-            counts += fixpoint(block, [step for step in steps if isinstance(step, Rewrite)])
+    local = [step for step in steps if isinstance(step, Rewrite)]
+    for _ in range(_ROUNDS):
+        changes: Counter[str] = Counter()
+        for body in bodies:
+            for block in walk(body):
+                changes += fixpoint(block, local)
+        counts += changes
+        if not changes:
+            break
     write_functions(module, bodies)
     verify_module(module)
     return print_module(module), counts

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo._graph import Block, Operation, replace_value
 from tilewright.hlo.rewrites._base import PURE, Rewrite
 
-__all__ = ["CommonSubexpressions"]
+__all__ = ["CommonSubexpressions", "what_it_does"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class CommonSubexpressions(Rewrite):
 
     def apply(self, block: Block) -> int:
         """One pass; operands are merged before their users, so one is enough."""
-        seen: dict[object, Operation] = {}
+        seen: dict[Hashable, Operation] = {}
         kept: list[Operation] = []
         for op in block.operations:
             key = _key(op)
@@ -36,14 +37,19 @@ class CommonSubexpressions(Rewrite):
         return count
 
 
-def _key(op: Operation) -> object | None:
+def _key(op: Operation) -> Hashable | None:
     """Equal for operations that surely compute the same; None for those that are never merged."""
     if op.name not in PURE or len(op.results) != 1 or not op.plain:
         return None
     if op.name == "reduce" and "monoid" not in op.attributes:
         return None
+    return what_it_does(op), tuple(map(id, op.operands))
+
+
+def what_it_does(op: Operation) -> tuple[Hashable, ...]:
+    """Equal for operations that surely do the same to equal operands, their results' types included."""
     own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
-    return op.name, tuple(map(id, op.operands)), own, op.result.shape, op.result.dtype, _lent(op)
+    return op.name, own, _lent(op), *((v.shape, v.dtype) for v in op.results)
 
 
 def _lent(op: Operation) -> str:
