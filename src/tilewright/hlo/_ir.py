@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _NEEDED = {
+    "jax": (),  # first: it keeps jaxlib from logging its devices to stderr
     "jaxlib.mlir.ir": ("Module", "Operation", "RankedTensorType", "DenseI64ArrayAttr", "InsertionPoint", "MLIRError"),
     "jax._src.interpreters.mlir": ("make_ir_context",),
     "jax._src.export._export": ("_module_to_bytecode",),
