@@ -110,6 +110,19 @@ def _has_strides(layout):
     return all(len(np.unique(np.diff(slots, axis=d))) <= 1 for d in range(slots.ndim))
 
 
+@pytest.mark.parametrize("dtype", ["f8e5m2", "f8e4m3fn", "bf16", "s4", "pred", "c128"])
+def test_views_of_every_type(dtype):
+    layout = parse(f"{dtype}[3,4]{{0,1:T(8,8)}}")
+    buffer = layout.pack(np.arange(12).reshape(3, 4).astype(layout.numpy_dtype))
+    view = to_numpy_view(layout, buffer)
+    assert (view.dtype, view.shape) == (layout.numpy_dtype, (3, 4))
+    assert np.shares_memory(view, buffer)
+    view[2, 3] = 1
+    assert buffer[layout.offset(2, 3)] == 1
+    buffer.setflags(write=False)
+    assert not to_numpy_view(layout, buffer).flags.writeable
+
+
 def test_views_of_whole_registers():
     layout = parse("f32[32,128]{1,0:T(8,128)}")  # tiles as wide as the array
     buffer = np.arange(32 * 128, dtype=np.float32)

@@ -163,7 +163,7 @@ def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
         return slots[:0].reshape(layout.shape)
     if layout.digits is None:
         start, steps = _steps_by_enumeration(layout, how)
-        return np.lib.stride_tricks.as_strided(slots[start:], layout.shape, [s * slots.strides[0] for s in steps])
+        return _strided(slots[start:], layout.shape, [s * slots.strides[0] for s in steps])
     flat = _flat_line(layout, layout.digits)
     start, strides = flat.base, []
     for d, size in enumerate(layout.shape):
@@ -172,7 +172,14 @@ def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
             raise UnsupportedError(f"{layout}: dim {d} is cut, so no one stride leads along it", how=how)
         start += straight[0]
         strides.append(straight[1] * slots.strides[0])
-    return np.lib.stride_tricks.as_strided(slots[start:], layout.shape, strides)
+    return _strided(slots[start:], layout.shape, strides)
+
+
+def _strided(slots: np.ndarray[Any, Any], shape: tuple[int, ...], strides: list[int]) -> np.ndarray[Any, Any]:
+    """``as_strided`` over plain bytes: it asks numpy for a type by its code, and some of ml_dtypes have none."""
+    plain = slots.view(np.dtype((np.void, slots.itemsize)))
+    view: np.ndarray[Any, Any] = np.lib.stride_tricks.as_strided(plain, shape, strides).view(slots.dtype)
+    return view
 
 
 def _steps_by_enumeration(layout: IndexMap, how: str) -> tuple[int, list[int]]:
