@@ -25,7 +25,7 @@ def test_a_real_dump_in_a_terminal(shared):
     assert "copy copy.5  models/aot3.py:47" in first
     assert "f32[48,7,50]{0,1,2:T(8,128)S(1)} -> f32[48,7,50]{2,1,0:T(8,128)S(1)}" in done.stdout.decode()
     assert max(map(len, lines)) <= 100
-    assert lines[2] == "peak of main memory 198 KiB, 15.7 % of it padding, at broadcast in main.2"
+    assert lines[2] == "peak of main memory 282 KiB, 17.5 % of it padding, at broadcast in main.2"
 
 
 def test_rankings_can_be_chosen_and_cut(shared):
@@ -57,11 +57,11 @@ def test_files_by_suffix(shared, tmp_path, suffix):
     [
         (["no/such/file"], None, 2, "no/such/file: cannot read it"),
         (["-"], b"", 2, "neither HLO text"),
-        (["-"], b"module {\n}", 2, "has no function"),
+        (["-"], b"module {\n}", 2, "has no"),
         (["-"], b"func.func @main(%x: tensor<4xf32>) {\n  return\n}", 2, "add --target"),
         (["-", "--target", "tpu-v55"], b"", 2, "tpu-v5e"),
         (["-", "-o", "x.pdf"], b"", 2, "no writer for '.pdf'"),
-        (["-"], b"ML\xefR0", 3, "bytecode"),
+        (["-"], b"ML\xefR0", 2, "bytecode"),
         (["-"], b"HloModule m\nENTRY e {\n  a = f32[4] copy(b)\n}", 2, "line 3, column 19"),
     ],
 )
@@ -77,3 +77,98 @@ def test_a_caret_stands_under_the_bad_column():
     done = tilewright("-", stdin=b"HloModule m\nENTRY e {\n  a = f32[4] copy(b)\n}")
     _, line, caret = done.stderr.decode().splitlines()
     assert line[caret.index("^")] == "b"
+
+
+TURN = b"HloModule m\nENTRY e {\n p = f32[8,128]{1,0} parameter(0)\n ROOT c = f32[8,128]{0,1} copy(p)\n}"
+TWICE = TURN.replace(b" ROOT c", b" b = f32[8,128]{0,1} copy(p)\n ROOT c")
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """Two programs and the report of the first."""
+    one, two, old = tmp_path / "one.hlo", tmp_path / "two.hlo", tmp_path / "old.json"
+    one.write_bytes(TURN)
+    two.write_bytes(TWICE)
+    assert tilewright(one, "-o", old).returncode == 0
+    return one, two, old
+
+
+def test_a_baseline_guards_a_build(programs):
+    one, two, old = programs
+    assert tilewright(one, "--baseline", old).returncode == 0
+    worse = tilewright(two, "--baseline", old, "--fail-on", "5%")
+    assert worse.returncode == 1
+    assert "bytes moved +100.0%: 8192 -> 16384" in worse.stderr.decode()
+    assert "against the baseline" in worse.stdout.decode()
+    assert tilewright(two, "--baseline", old, "--fail-on", "100%").returncode == 0
+    assert tilewright(two, "--baseline", old, "--json").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "not a movement report"),
+        ('{"kind": "movement_report", "schema_version": 1}', "schema_version 1, but this version reads 2"),
+        ('{"kind": "movement_report", "schema_version": 2}', "not a whole movement report: no field 'program'"),
+    ],
+)
+def test_a_bad_baseline_is_one_error(programs, tmp_path, text, words):
+    bad = tmp_path / "bad.json"
+    bad.write_text(text)
+    done = tilewright(programs[0], "--baseline", bad)
+    assert done.returncode == 2
+    assert words in done.stderr.decode().splitlines()[0]
+    assert "Traceback" not in done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--fail-on", "5%"], "add --baseline"),
+        (["--by", "time"], "add --profile"),
+        (["--baseline", "OLD", "--fail-on", "x"], "'x' is no share"),
+        (["--baseline", "OLD", "--fail-on", "-5%"], "'-5%' is no share"),
+        (["--profile", "OLD"], "no traceEvents"),
+    ],
+)
+def test_options_that_need_others(programs, arguments, words):
+    given = [str(programs[2]) if word == "OLD" else word for word in arguments]
+    done = tilewright(programs[0], *given)
+    assert done.returncode == 2
+    assert words in done.stderr.decode().splitlines()[0]
+
+
+def test_a_profile_ranks_by_time(programs, tmp_path):
+    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": 250.0, "name": "c", "args": {"hlo_op": "c"}}
+    trace = tmp_path / "t.json"
+    trace.write_text(json.dumps({"traceEvents": [event, {**event, "args": {"hlo_op": "dot.1"}, "dur": 750.0}]}))
+    done = tilewright(programs[0], "--profile", trace, "--by", "time")
+    lines = done.stdout.decode().splitlines()
+    assert done.returncode == 0
+    assert any("250 µs 25.0 %        1   8.00 KiB  copy c" in line for line in lines)
+    assert "75.0% of the profile's time belongs to no operation" in done.stderr.decode()
+    plain = json.loads(tilewright(programs[0], "--profile", trace, "--json").stdout)
+    assert (plain["rows"][0]["measured_us"], plain["profile"]["unmatched"]) == (250.0, ["dot.1"])
+
+
+def difference(*arguments):
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "PATH": ""}
+    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "diff", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, env=environment, check=False, timeout=60)
+
+
+def test_diff_of_programs_and_reports(programs, tmp_path):
+    one, two, old = programs
+    done = difference(one, two)
+    assert done.returncode == 0
+    lines = done.stdout.decode().splitlines()
+    assert lines[1].split() == ["moved", "8.00", "KiB", "16.0", "KiB", "+100.0%"]
+    assert "rows: 1 new, 0 gone, 0 changed, 1 same" in lines
+    assert difference(old, two).stdout == done.stdout
+    plain = json.loads(difference(one, two, "--json").stdout)
+    assert (plain["schema_version"], plain["counts"]["new"], plain["rows"][0]["change"]) == (1, 1, 8192)
+    page = tmp_path / "d.html"
+    assert difference(one, two, "-o", page).returncode == 0
+    assert "Operations that differ" in page.read_text()
+    assert difference(one, tmp_path / "none").returncode == 2

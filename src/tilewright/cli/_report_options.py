@@ -14,7 +14,15 @@ from tilewright.errors import ParseError, UsageError
 if TYPE_CHECKING:
     from tilewright.hlo import MovementReport, Program
 
-__all__ = ["make_report", "print_lines", "read_report", "report_or_program", "share", "terminal_width"]
+__all__ = ["known_target", "make_report", "print_lines", "read_report", "report_or_program", "share", "terminal_width"]
+
+
+def known_target(name: str | None) -> None:
+    """UsageError for a target that does not exist, before a program is loaded for it."""
+    from tilewright.targets import target as find_target
+
+    if name:
+        find_target(name)
 
 
 def make_report(program: Program, target: str | None, where: str) -> MovementReport:
@@ -52,6 +60,7 @@ def report_or_program(
     source: str, target: str | None, arguments: Sequence[str] | None, module: str | None
 ) -> MovementReport:
     """A report's JSON is read, anything else is loaded and reported on."""
+    known_target(target)
     if Path(source).suffix.lower() == ".json":
         return read_report(source)
     return make_report(load_program(source, arguments, module), target, source)

@@ -10,7 +10,7 @@ import typer
 
 from tilewright.cli._io import emit_json, remark, write_file
 from tilewright.cli._program import ArgOption, ModuleOption, ProgramArgument, load_program
-from tilewright.cli._report_options import make_report, print_lines, read_report, share, terminal_width
+from tilewright.cli._report_options import known_target, make_report, print_lines, read_report, share, terminal_width
 from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def _report(
 ) -> None:
     """Rank a program's operations by bytes moved, and its tensors by padding."""
     _check(output, by, profile, baseline, fail_on)
+    known_target(target)
     allowed = share(fail_on or "0%")
     old = read_report(baseline) if baseline else None
     found = _load_and_report(program, target, profile, arg, module)
