@@ -1,23 +1,24 @@
 """The gate: a region is rewritten whole, and only where the modelled cost falls on the target.
 
-Every region is tried on a copy. Its cost before and after is the bytes its reshapes and transposes move under the
-target's layouts, plus, on linear memory, the charge for reductions over short inner runs. A target whose compiler
-reaches the normal form by itself gains nothing from being handed it: there both sides are normalised first, and as a
-trial ends in the normal form of its region, no gain remains.
+Every region is tried on a copy, regions that are alike once. Its cost before and after is the bytes its reshapes and
+transposes move under the target's layouts, plus, on linear memory, the charge for reductions over short inner runs. A
+target whose compiler reaches the normal form by itself gains nothing from being handed it: there both sides are
+compared in that form, and as a trial ends in the normal form of its region, a gain seldom remains.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from tilewright.hlo._graph import Block, Operation, walk
 from tilewright.hlo._moves import Cost, bytes_moved, cost, type_text
 from tilewright.hlo._program import Source
-from tilewright.hlo._regions import Region, Trial, collect, settle, splice, take_out
+from tilewright.hlo._regions import Region, collect
 from tilewright.hlo._sources import is_library
+from tilewright.hlo._trials import Outline, Trial, outline, settle, splice, take_out
 from tilewright.hlo.rewrites._base import Rewrite, is_elementwise
 from tilewright.hlo.rewrites._pipeline import fixpoint
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
@@ -78,20 +79,20 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
 
     Rounds go on until no region is accepted: an accepted one may open the way for its neighbour.
     """
+    bench = _Bench(target, steps)
     accepted: list[Verdict] = []
     refused: dict[tuple[Operation, ...], Verdict] = {}
     open_ = [block for body in bodies for block in walk(body)]
     while open_:
         changed = []
         for block in open_:
-            trials = [
-                (r, *_try(r, target, steps)) for r in collect(block) if _is_new(r) and r.operations not in refused
-            ]
-            for region, trial, verdict in sorted(trials, key=lambda each: -each[2].gain):
+            fresh = [region for region in collect(block) if _is_new(region) and region.operations not in refused]
+            cases = [(region, *bench.judge(region)) for region in fresh]
+            for region, seen, trial, verdict in sorted(cases, key=lambda case: -case[3].gain):
                 if not verdict.accepted:
                     refused[region.operations] = verdict
                 elif all(op.block is block for op in region.operations):
-                    splice(region, trial)
+                    splice(region, seen, trial)
                     accepted.append(verdict)
                     changed.append(block)
         open_ = list(dict.fromkeys(changed))
@@ -99,6 +100,25 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
             settle(block)
     standing = [verdict for region, verdict in refused.items() if _is_worth_telling(region, verdict)]
     return accepted, sorted(standing, key=lambda verdict: -verdict.moved_before)
+
+
+class _Bench:
+    """Where regions are judged; of regions that are alike (the layers of a deep network) only the first is tried."""
+
+    def __init__(self, target: Target, steps: Sequence[Rewrite]) -> None:
+        self.target, self.steps = target, steps
+        self.known: dict[Hashable, tuple[Trial, Verdict]] = {}
+
+    def judge(self, region: Region) -> tuple[Outline, Trial, Verdict]:
+        """What the region looks like, the trial that may take its place, and whether it does."""
+        seen = outline(region)
+        if seen.key is not None and seen.key in self.known:
+            trial, verdict = self.known[seen.key]
+            return seen, trial, replace(verdict, source=_source(region))
+        trial, verdict = _try(region, seen, self.target, self.steps)
+        if seen.key is not None:
+            self.known[seen.key] = trial, verdict
+        return seen, trial, verdict
 
 
 def _is_new(region: Region) -> bool:
@@ -111,13 +131,13 @@ def _is_worth_telling(region: tuple[Operation, ...], verdict: Verdict) -> bool:
     return all(op.block is not None for op in region) and bool(verdict.name or verdict.moved_before)
 
 
-def _try(region: Region, target: Target, steps: Sequence[Rewrite]) -> tuple[Trial, Verdict]:
+def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Trial, Verdict]:
     """Rewrite a copy of the region and judge it.
 
     As written, a region may compute the same thing twice. Computing it once is no merit of the rewrites, so both sides
     are compared without repetitions.
     """
-    trial = take_out(region)
+    trial = take_out(region, seen)
     written = cost(trial.body, target)
     CommonSubexpressions().apply(trial.body)
     before = cost(trial.body, target)

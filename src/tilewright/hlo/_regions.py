@@ -1,4 +1,4 @@
-"""Regions: the parts of a program that one reshape joins, taken out for a trial and put back as a whole.
+"""Regions: the parts of a program that one reshape joins.
 
 A region grows from a reshape's result of shape S: over every value of shape S that elementwise operations, reshapes,
 broadcasts and reductions connect, and through transposes over values of S with its dims in another order; then over
@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from tilewright.hlo._dims import only_unit_dims_differ
-from tilewright.hlo._graph import Block, Operation, Value, in_order, replace_value
+from tilewright.hlo._graph import Block, Operation, Value, in_order
 from tilewright.hlo.rewrites._base import is_elementwise, is_static
-from tilewright.hlo.rewrites.dead_code import DeadCode
 
-__all__ = ["Region", "Trial", "collect", "settle", "splice", "take_out"]
+__all__ = ["Region", "collect"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,19 +33,15 @@ class Region:
     leaves: tuple[Operation, ...]
 
     @property
+    def members(self) -> tuple[Operation, ...]:
+        """What is copied for a trial: the leaves, then the operations."""
+        return (*self.leaves, *self.operations)
+
+    @property
     def outputs(self) -> list[Value]:
         """Results that somebody outside uses."""
         inside = set(self.operations)
         return [v for op in self.operations for v in op.results if any(user not in inside for user in v.users)]
-
-
-@dataclass(frozen=True, eq=False)
-class Trial:
-    """A region's copy in a block of its own: ``inputs[i]`` became argument i, ``outputs[i]`` operand i of the end."""
-
-    body: Block
-    inputs: tuple[Value, ...]
-    outputs: tuple[Value, ...]
 
 
 def collect(block: Block) -> list[Region]:
@@ -53,13 +49,14 @@ def collect(block: Block) -> list[Region]:
     seen: set[Value] = set()
     taken: set[Operation] = set()
     seeds = [op for op in block.operations if _is_seed(op)]
+    places = {op: place for place, op in enumerate(block.operations)} if seeds else {}
     seeds.sort(key=lambda op: -_elements(op.result))
     found = []
     for seed in seeds:
         if seed.result in seen or seed in taken:
             continue
         core = _flood(seed, seen, taken)
-        operations = core | (_between(core, block) - taken)
+        operations = core | (_between(core, places) - taken)
         operations |= _fed_leaves(operations) - taken
         taken |= operations
         leaves = _leaves(operations)
@@ -82,6 +79,9 @@ def _elements(value: Value) -> int:
     for size in value.shape or ():
         count *= size
     return count
+
+
+_MOVERS = frozenset({"reshape", "broadcast_in_dim", "transpose"})
 
 
 def _is_leaf(op: Operation) -> bool:
@@ -137,29 +137,33 @@ def _users(value: Value) -> list[Operation]:
     ]  # fmt: skip
 
 
-def _between(core: set[Operation], block: Block) -> set[Operation]:
-    """Small operations that lead from the core's reductions to its broadcasts, and what only moves data around them."""
+def _between(core: set[Operation], places: dict[Operation, int]) -> set[Operation]:
+    """Small operations that lead from the core's reductions to its broadcasts, and what only moves data around them.
+
+    Definitions come before uses, so all of them stand between the first reduction and the last operation of the core:
+    the search never leaves that span (``places`` numbers the block's operations).
+    """
     starts = [result for op in core if op.name == "reduce" for result in op.results]
     ends = [v for op in core for v in op.operands if v.operation is not None]
     limit = max((_elements(op.result) for op in core), default=0)
+    first = min((places[op] for op in core if op.name == "reduce"), default=len(places))
+    last = max(places[op] for op in core)
 
-    def small(op: Operation | None) -> bool:
-        return op is not None and op.block is block and op not in core and _is_kind(op) and _elements(op.result) < limit
+    def small(op: Operation | None) -> TypeGuard[Operation]:
+        return op is not None and op in places and op not in core and _is_kind(op) and _elements(op.result) < limit
 
-    forward = _reach(starts, lambda v: (u for u in v.users if small(u)), lambda op: op.results)
-    backward = _reach(
-        ends, lambda v: [v.operation] if v.operation is not None and small(v.operation) else [], lambda op: op.operands
-    )
-    inner = forward & backward
-    movers = {"reshape", "broadcast_in_dim", "transpose"}
-    movers_only = _reach(
-        [v for op in core | inner for v in op.operands],
-        lambda v: (
-            [v.operation] if v.operation is not None and small(v.operation) and v.operation.name in movers else []
-        ),
-        lambda op: op.operands,
-    )
-    return {op for op in inner | movers_only if not _is_leaf(op)}
+    def inner(operations: Iterable[Operation | None]) -> list[Operation]:
+        return [op for op in operations if small(op) and first < places[op] < last]
+
+    def movers(value: Value) -> list[Operation]:
+        op = value.operation
+        return [op] if small(op) and op.name in _MOVERS else []
+
+    forward = _reach(starts, lambda value: inner(value.users), lambda op: op.results)
+    backward = _reach(ends, lambda value: inner([value.operation]), lambda op: op.operands)
+    both = forward & backward
+    around = _reach([v for op in core | both for v in op.operands], movers, lambda op: op.operands)
+    return {op for op in both | around if not _is_leaf(op)}
 
 
 def _reach(
@@ -196,56 +200,3 @@ def _leaves(operations: set[Operation]) -> list[Operation]:
                         found[inner.operation] = None
                 found[leaf] = None
     return list(found)
-
-
-def take_out(region: Region) -> Trial:
-    """Copy a region into a block of its own."""
-    body = Block("trial")
-    copies: dict[Value, Value] = {}
-    inputs: list[Value] = []
-    for op in (*region.leaves, *region.operations):
-        for value in op.operands:
-            if value not in copies:
-                copies[value] = body.add_argument(value.shape, value.dtype)
-                inputs.append(value)
-        copies.update(zip(op.results, copy_into(body, op, [copies[v] for v in op.operands])))
-    outputs = tuple(region.outputs)
-    body.append(Operation("return", [copies[v] for v in outputs]))
-    return Trial(body, tuple(inputs), outputs)
-
-
-def copy_into(body: Block, op: Operation, operands: list[Value]) -> list[Value]:
-    """The same operation on other operands, at the end of ``body``; returns its results."""
-    copy = Operation(op.name, operands, dict(op.attributes))
-    copy.like = op.like if op.handle is None and op.like is not None else op
-    copy.position = op.position
-    body.append(copy)
-    return [copy.add_result(result.shape, result.dtype) for result in op.results]
-
-
-def splice(region: Region, trial: Trial) -> None:
-    """Put the trial's operations in place of the region's; :func:`settle` the block after the last splice."""
-    block = region.block
-    inside: dict[Value, Value] = dict(zip(trial.body.arguments, trial.inputs))
-    *operations, end = trial.body.operations
-    for op in operations:
-        for index, value in enumerate(list(op.operands)):
-            if value in inside:
-                op.set_operand(index, inside[value])
-        op.block = block
-    new = [inside.get(value, value) for value in end.operands]
-    end.drop()
-    for old, value in zip(trial.outputs, new):
-        replace_value(old, value)
-    for op in region.operations:
-        op.drop()
-    block.operations += operations
-    block.changed = True
-
-
-def settle(block: Block) -> None:
-    """After splices: drop what was replaced and nobody uses, and put the rest in order before the terminator."""
-    standing = [op for op in block.operations if op.block is block]
-    last = next(op for op in reversed(standing) if op.handle is not None)
-    block.operations = [*in_order([op for op in standing if op is not last]), last]
-    DeadCode().apply(block)
