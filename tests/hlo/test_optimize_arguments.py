@@ -223,12 +223,13 @@ def test_host_callbacks_fall_back():
 
 
 def test_a_program_that_verification_finds_wrong_is_not_used(monkeypatch):
-    from tilewright.hlo import Verification
+    from tilewright.hlo import Trial, Verification
 
     def wrong(*args, **kwargs):
-        return Verification(1.0, False, 0.0, 1.0, "numpy", False, "output 0: all wrong")
+        trial = Trial("normal", "jit", 0, False, False, 1.0, 0.0, 1.0, "output 0: all wrong", None)
+        return Verification((trial,), "numpy")
 
     monkeypatch.setattr("tilewright.hlo._verify.verify", wrong)
     fast = optimize(sums, verify=True)
     close(fast(X), sums(X))
-    assert fast.fallback(X).endswith("the rewritten program differs from the original: output 0: all wrong)")
+    assert fast.fallback(X).endswith("the rewritten program differs from the original: normal inputs, jit: output 0: all wrong)")

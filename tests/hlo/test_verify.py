@@ -47,7 +47,7 @@ def test_an_original_that_overflows_excuses_nothing():
     proof = verify(original, wrong, big)
     assert not proof.ok
     assert proof.error_before == float("inf")
-    assert proof.reason.startswith("output 0: 4 of 4 elements that differ are wrong: original inf")
+    assert proof.reason.startswith("given inputs, jit: output 0: 4 of 4 elements that differ are wrong: original inf")
     assert "result 56, float64 reference 8e+30" in proof.reason
     assert verify(original, original, big).ok
     assert verify(original, from_jax(lambda x: (x / 1e30 * x).sum(1), x), big).ok

@@ -18,10 +18,12 @@ from tilewright.hlo._report_diff import ReportDiff, RowChange, diff_reports, reg
 from tilewright.hlo._report_faces import report_html
 from tilewright.hlo._report_json import from_json as report_from_json
 from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
-from tilewright.hlo._verify import Verification, verify
+from tilewright.hlo._verification import Difference, Trial, Verification
+from tilewright.hlo._verify import trial_arguments, verify
 
 __all__ = [
     "Computation",
+    "Difference",
     "DumpedModule",
     "Movement",
     "MovementReport",
@@ -37,6 +39,7 @@ __all__ = [
     "ReportDiff",
     "RowChange",
     "Source",
+    "Trial",
     "Verdict",
     "Verification",
     "diff_reports",
@@ -55,5 +58,6 @@ __all__ = [
     "report",
     "report_from_json",
     "report_html",
+    "trial_arguments",
     "verify",
 ]

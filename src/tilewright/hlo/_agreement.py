@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-__all__ = ["ROUNDING_LIMIT", "differing", "distance", "is_integral", "missed", "same", "tolerance"]
+__all__ = ["ROUNDING_LIMIT", "differing", "distance", "identical", "is_integral", "missed", "tolerance", "worst"]
 
 Array = np.ndarray[Any, Any]
 
@@ -29,9 +29,24 @@ def tolerance(dtype: np.dtype[Any]) -> float:
     return (64.0 if eps < 1e-5 else 8.0) * eps
 
 
-def same(a: Array, b: Array) -> bool:
-    """Equal bit for bit; NaN equals NaN, and the two zeros are equal."""
-    return a.dtype == b.dtype and a.shape == b.shape and (a.tobytes() == b.tobytes() or distance(a, b) == 0.0)
+def identical(a: Array, b: Array) -> bool:
+    """Equal bit for bit, the signs of zeros included; any NaN equals any NaN."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if a.tobytes() == b.tobytes():
+        return True
+    x, y, equal = _pair(a, b)
+    return bool(equal.all()) and all(
+        np.array_equal(np.signbit(p)[p == 0], np.signbit(q)[p == 0]) for p, q in ((x.real, y.real), (x.imag, y.imag))
+    )
+
+
+def worst(a: Array, b: Array) -> tuple[int, ...]:
+    """The index of the elements furthest apart: one that only one side has as a number, else the largest distance."""
+    x, y, equal = _pair(a, b)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(equal, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf))
+    return tuple(int(k) for k in np.unravel_index(int(np.argmax(apart)), a.shape))
 
 
 def distance(a: Array, b: Array) -> float:

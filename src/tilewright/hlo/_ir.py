@@ -20,6 +20,7 @@ __all__ = [
     "ir",
     "kept_arguments",
     "module_bytes",
+    "operation_module",
     "parse_module",
     "plain_context",
     "print_module",
@@ -130,6 +131,37 @@ def module_bytes(module: Any) -> bytes:
     with context():
         made: bytes = _parts()["jax._src.export._export"]._module_to_bytecode(module)
     return made
+
+
+def operation_module(handle: Any, inputs: list[Any]) -> str:
+    """The text of a module whose main is one operation: a clone of ``handle``, with ``inputs`` as its arguments."""
+    with handle.context, ir.Location.unknown(handle.context):
+        types = ", ".join(f"%{k}: {value.type}" for k, value in enumerate(inputs, 10))
+        module = ir.Module.parse(f"func.func public @main({types}) {{ return }}")
+        main = module.body.operations[0]
+        body = main.regions[0].blocks[0]
+        place, end = dict(zip(inputs, body.arguments)), body.operations[0]
+        with ir.InsertionPoint(end):
+            clone = handle.clone()
+            _use_arguments(clone, place)
+            ir.Operation.create("func.return", [], list(clone.results))
+        end.operation.erase()
+        results = [each.type for each in clone.results]
+        main.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get([value.type for value in inputs], results)
+        )
+        return print_module(module)
+
+
+def _use_arguments(operation: Any, place: dict[Any, Any]) -> None:
+    """Replace what an operation and its bodies take from outside."""
+    for index, value in enumerate(operation.operands):
+        if value in place:
+            operation.operands[index] = place[value]
+    for region in operation.regions:
+        for block in region.blocks:
+            for each in block.operations:
+                _use_arguments(each.operation, place)
 
 
 def kept_arguments(lowered: Any, count: int) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 if TYPE_CHECKING:
-    from tilewright.hlo._verify import Verification
+    from tilewright.hlo._verification import Verification
 
 __all__ = ["Optimized", "optimize"]
 

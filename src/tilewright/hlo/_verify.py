@@ -1,50 +1,31 @@
-"""Prove a rewrite on values: both programs on the same random inputs, and against a float64 reference."""
+"""Prove a rewrite on values: both programs on the same inputs, compiled and op by op, against float64."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
-from tilewright.hlo._agreement import differing, distance, is_integral, missed, same
+from tilewright.hlo._agreement import differing, distance, identical, missed, worst
+from tilewright.hlo._eager import OneByOne
 from tilewright.hlo._execute import flat_callable
 from tilewright.hlo._graph import Block, Value
 from tilewright.hlo._ir import parse_module
 from tilewright.hlo._program import Program
 from tilewright.hlo._read import read_functions
 from tilewright.hlo._reference import evaluate, own_dtype
-from tilewright.hlo._widen import run_widened
+from tilewright.hlo._trial_inputs import inputs_for, may_never_end, trial_inputs
+from tilewright.hlo._verification import Difference, Trial, Verification
+from tilewright.hlo._widen import widened
 from tilewright.hlo.rewrites.inline import Inline
 
-__all__ = ["Verification", "verify"]
+__all__ = ["trial_arguments", "verify"]
 
-
-@dataclass(frozen=True)
-class Verification:
-    """How far two programs are apart on the same inputs.
-
-    ====================  ==========================================================================================
-    ``max_difference``    largest difference of two elements, in units of the largest element of that output
-    ``bit_equal``         every output is equal bit for bit (NaN equals NaN)
-    ``error_before``      the original's largest distance from the float64 reference, in the same units, or None
-    ``error_after``       the rewritten program's
-    ``reference``         ``numpy``, ``XLA in float64``, or ``none: `` and why
-    ``ok``                every element agrees to rounding (integers exactly), is right by the reference, or has an
-                          error that is rounding in both programs and at most twice the original's
-    ``reason``            why it is not ok: the output, and an element that is wrong; "" if it is
-    ====================  ==========================================================================================
-    """
-
-    max_difference: float
-    bit_equal: bool
-    error_before: float | None
-    error_after: float | None
-    reference: str
-    ok: bool
-    reason: str = ""
+Array = np.ndarray[Any, Any]
+Run = Callable[[Sequence[Any]], list[Array]]
 
 
 def verify(
@@ -53,36 +34,57 @@ def verify(
     arguments: Sequence[Any] | None = None,
     seed: int = 0,
     bit_exact: bool = False,
+    inputs: Sequence[str] | None = None,
+    eager: bool = True,
+    advance: Callable[[int, int, str], None] | None = None,
 ) -> Verification:
-    """Run both StableHLO programs on the same arguments (default: random ones) under jit and compare.
+    """Run both StableHLO programs on the same inputs and compare every element.
 
-    ``arguments`` are the flat arrays the program's ``main`` takes. The two must take and give the same types. Both
-    are measured against the original in float64: evaluated by numpy where it knows every operation (elementwise ones,
-    reductions, data movement), as XLA's own CPU backend may be wrong under jit; else by XLA.
+    ``arguments`` are the flat arrays the program's ``main`` takes; without them, random ones of every kind in
+    ``inputs`` (default: all of :data:`INPUTS`; a program with a loop that no constant bounds gets ``normal`` ones
+    alone, as it might never end). Each is run under jit and, with ``eager``, one operation at a time. The two must take
+    and give the same types. Both are measured against the original in float64: evaluated by numpy where it knows every
+    operation, as XLA's own CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for the same bits.
+    ``advance(done, total, what)`` is told of every trial. Raises UsageError where the types differ.
     """
     import jax
 
     before, after = _main(original), _main(rewritten)
     types = [[repr(v) for v in (*body.arguments, *body.operations[-1].operands)] for body in (before, after)]
     if types[0] != types[1]:
-        raise UsageError("the two programs take or give different types")
-    given = [_random(v, np.random.default_rng((seed, k))) for k, v in enumerate(before.arguments)]
-    if arguments is not None:
-        given = [np.asarray(a) for a in arguments]
-    inputs, outputs = ([_struct(v) for v in vs] for vs in (before.arguments, before.operations[-1].operands))
-    with (
-        jax.ensure_compile_time_eval(),
-        jax.enable_x64(True),
-    ):  # the programs name their types; this only lets them have 64 bits
-        results = [
-            [np.asarray(out) for out in jax.jit(flat_callable(p.text, inputs, outputs))(*given)]
-            for p in (original, rewritten)
-        ]
-    reference, kind = _reference(original.text, before, given, outputs)
-    return _compare(results[0], results[1], reference, kind, _depth(before))
+        raise UsageError("the two programs take or give different types", how=_first_difference(*types))
+    given = None if arguments is None else [np.asarray(a) for a in arguments]
+    kinds = ["given"] if given is not None else inputs_for(before, inputs)
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
+        judge = _Judge(original, rewritten, before, after, bit_exact)
+        runs, remarks = _runs(judge, eager)
+        if given is None and inputs is None and may_never_end(before):
+            remarks.append("only normal inputs were tried: a loop in it goes on until a condition on values holds")
+        trials = []
+        for number, (kind, how) in enumerate((kind, how) for kind in kinds for how in runs):
+            if advance:
+                advance(number, len(kinds) * len(runs), f"{kind} inputs, {how}")
+            arrays = given if given is not None else trial_inputs(before.arguments, kind, seed)
+            trials.append(judge.trial(kind, how, seed, arrays, runs[how]))
+    return Verification(tuple(trials), judge.reference_kind, tuple(dict.fromkeys(remarks + judge.remarks)))
+
+
+def trial_arguments(program: Program, trial: Trial) -> list[Array]:
+    """The arrays a trial was made with: the arguments of ``main`` that show what it shows."""
+    if trial.inputs == "given":
+        raise UsageError("the inputs of this trial were given, not made")
+    return trial_inputs(_main(program).arguments, trial.inputs, trial.seed)
+
+
+def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
+    if len(before) != len(after):
+        return f"they have {len(before)} and {len(after)} arguments and results"
+    return next(f"{a} in one is {b} in the other" for a, b in zip(before, after) if a != b)
 
 
 def _main(program: Program) -> Block:
+    if program.kind != "stablehlo":
+        raise UnsupportedError("only StableHLO programs are run and compared; this is HLO text")
     module = parse_module(program.text)
     Inline().apply_module(module)
     bodies = {body.name: body for body in read_functions(module)}
@@ -101,53 +103,134 @@ def _struct(value: Value) -> Any:
     return struct(value.shape, own_dtype(value.dtype))
 
 
-def _random(value: Value, rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Random elements: normal floats, small integers of both signs, coin tosses."""
-    dtype = own_dtype(value.dtype)
-    if dtype == np.bool_:
-        return rng.integers(0, 2, value.shape).astype(bool)
-    if is_integral(dtype):
-        return rng.integers(0 if dtype.name.startswith("u") else -4, 5, value.shape).astype(dtype)
-    if dtype.kind == "c":
-        return (rng.normal(size=value.shape) + 1j * rng.normal(size=value.shape)).astype(dtype)
-    return rng.normal(size=value.shape).astype(dtype)
-
-
-def _reference(
-    text: str, body: Block, given: Sequence[Any], outputs: Sequence[Any]
-) -> tuple[list[np.ndarray[Any, Any]] | None, str]:
-    """The original's results in float64, and who computed them."""
+def _runs(judge: _Judge, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
+    """Ways to run the two programs, and why one is missing."""
+    runs = {"jit": judge.compiled()}
+    if not eager:
+        return runs, []
+    one_by_one = OneByOne()
     try:
-        return evaluate(body, given), "numpy"
+        for body in (judge.before, judge.after):
+            one_by_one.prepare(body)
     except UnsupportedError as error:
-        unknown = str(error)
-    try:
-        return run_widened(text, given, outputs), "XLA in float64"
-    except TilewrightError as error:
-        return None, f"none: {unknown}; {error}"
+        return runs, [f"not run op by op: {error}"]
+
+    def run(body: Block) -> Run:
+        return lambda given: [np.asarray(out) for out in one_by_one.run(body, given)]
+
+    runs["op by op"] = (run(judge.before), run(judge.after))
+    return runs, []
 
 
-def _compare(before: list[Any], after: list[Any], reference: list[Any] | None, kind: str, depth: int) -> Verification:
-    difference = max((distance(a, b) for a, b in zip(before, after)), default=0.0)
-    exact = all(same(a, b) for a, b in zip(before, after))
-    reason = "" if exact else _reason(before, after, reference, depth)
-    errors: list[float | None] = [None, None]
-    if reference is not None:
-        errors = [max(map(distance, reference, outs), default=0.0) for outs in (before, after)]
-    return Verification(difference, exact, errors[0], errors[1], kind, not reason, reason)
+@dataclass
+class _Judge:
+    """Two programs, how to run them, and the reference for each input once it is known."""
 
+    original: Program
+    rewritten: Program
+    before: Block
+    after: Block
+    bit_exact: bool
+    reference_kind: str = ""
+    remarks: list[str] = field(default_factory=list)
+    _wide: Run | None = None
+    _known: tuple[str, list[Array] | None] = ("", None)
+    _jitted: tuple[str, list[Array]] = ("", [])
 
-def _reason(before: list[Any], after: list[Any], reference: list[Any] | None, depth: int) -> str:
-    """Why the first output that may not stand may not, "" if all may."""
-    for index, (a, b) in enumerate(zip(before, after)):
+    def compiled(self) -> tuple[Run, Run]:
+        """Both programs, each compiled as a whole."""
+        import jax
+
+        inputs, outputs = ([_struct(v) for v in vs] for vs in (self.before.arguments, self._results))
+
+        def run(program: Program) -> Run:
+            jitted = jax.jit(flat_callable(program.text, inputs, outputs))
+            return lambda given: [np.asarray(out) for out in jitted(*given)]
+
+        return run(self.original), run(self.rewritten)
+
+    def trial(self, kind: str, how: str, seed: int, given: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
+        """Run both and compare."""
+        old, new = (run(given) for run in runs)
+        reference = self._reference(kind, given)
+        self._remark_on_xla(kind, how, old)
+        reason = self._reason(old, new, reference)
+        errors: list[float | None] = [None, None]
         if reference is not None:
-            found = missed(a, b, reference[index], depth)
-        else:
-            count = int(differing(a, b).sum())
-            found = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" if count else ""
-        if found:
-            return f"output {index}: {found}"
-    return ""
+            errors = [max(map(distance, reference, outs), default=0.0) for outs in (old, new)]
+        return Trial(
+            inputs=kind, run=how, seed=seed, ok=not reason, bit_equal=all(map(identical, old, new)),
+            max_difference=max(map(distance, old, new), default=0.0), error_before=errors[0], error_after=errors[1],
+            reason=reason, difference=_largest(old, new, reference),
+        )  # fmt: skip
+
+    @property
+    def _results(self) -> list[Value]:
+        return self.before.operations[-1].operands
+
+    def _reference(self, kind: str, given: Sequence[Any]) -> list[Array] | None:
+        """The original's results in float64; made once for each input."""
+        if self._known[0] != kind:
+            self._known = (kind, self._evaluate(given))
+        return self._known[1]
+
+    def _evaluate(self, given: Sequence[Any]) -> list[Array] | None:
+        if self._wide is None and not self.reference_kind.startswith("none"):
+            try:
+                found = evaluate(self.before, given)
+            except UnsupportedError as error:
+                self._widen(str(error))
+            else:
+                self.reference_kind = "numpy"
+                return found
+        return self._wide(given) if self._wide else None
+
+    def _widen(self, unknown: str) -> None:
+        try:
+            self._wide = widened(self.original.text, [_struct(v) for v in self.before.arguments], self._outputs)
+            self.reference_kind = "XLA in float64"
+        except TilewrightError as error:
+            self.reference_kind = f"none: {unknown}; {error}"
+
+    @property
+    def _outputs(self) -> list[Any]:
+        return [_struct(v) for v in self._results]
+
+    def _remark_on_xla(self, kind: str, how: str, old: list[Array]) -> None:
+        """XLA can be wrong under jit: say where the original alone differs from itself run op by op."""
+        if how == "jit":
+            self._jitted = (kind, old)
+        elif self._jitted[0] == kind and any(bool(differing(a, b).any()) for a, b in zip(self._jitted[1], old)):
+            self.remarks.append(
+                f"the original itself gives other values under jit than op by op on {kind} inputs: its rounding or "
+                "XLA's fault, no rewrite's"
+            )
+
+    def _reason(self, before: list[Array], after: list[Array], reference: list[Array] | None) -> str:
+        """Why the first output that may not stand may not, "" if all may."""
+        depth = _depth(self.before)
+        for index, (a, b) in enumerate(zip(before, after)):
+            if self.bit_exact:
+                found = "" if identical(a, b) else "the same bits were asked for, and they differ"
+            elif reference is not None:
+                found = missed(a, b, reference[index], depth)
+            else:
+                count = int(differing(a, b).sum())
+                found = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
+            if found:
+                return f"output {index}: {found}"
+        return ""
+
+
+def _largest(before: list[Array], after: list[Array], reference: list[Array] | None) -> Difference | None:
+    """The element the two are furthest apart in, over all outputs."""
+    apart = [distance(a, b) for a, b in zip(before, after)]
+    if not any(apart):
+        return None
+    output = int(np.argmax(apart))
+    at = worst(before[output], after[output])
+    values = [str(each[output][at]) for each in (before, after)]
+    return Difference(output, at, values[0], values[1], "" if reference is None else str(reference[output][at]))
 
 
 def _depth(body: Block) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,20 @@ from tilewright.hlo._agreement import is_integral
 from tilewright.hlo._execute import flat_callable
 from tilewright.hlo._ir import parse_module, print_module
 
-__all__ = ["run_widened"]
+Array = np.ndarray[Any, Any]
+
+__all__ = ["widened"]
 
 _BITS = re.compile(r"dense<0x([0-9A-F]+)> : (tensor<(?:\d+x)*)(f32|bf16|f16)>")
 _BLOB = re.compile(r'dense<"0x[0-9A-F]+"> : tensor<(?:\d+x)*(?:complex<)?b?f\d+')
 _NARROW = re.compile(r"(?<=[x<(])(?:f32|bf16|f16)(?=>)")
 
 
-def run_widened(text: str, given: Sequence[Any], outputs: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """The program's results with f32, f16 and bf16 widened to f64 throughout, arguments included.
+def widened(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[[Sequence[Any]], list[Array]]:
+    """The program with f32, f16 and bf16 widened to f64 throughout, as a function of its arguments as they are.
 
-    Raises UnsupportedError where a text cannot be widened (constants stored as raw bytes, calls of foreign code).
+    Call it where 64-bit types are enabled. Raises UnsupportedError where a text cannot be widened (constants stored as
+    raw bytes, calls of foreign code).
     """
     import jax
 
@@ -32,15 +35,13 @@ def run_widened(text: str, given: Sequence[Any], outputs: Sequence[Any]) -> list
     if _BLOB.search(plain) or "stablehlo.custom_call" in plain or "bitcast_convert" in plain:
         raise UnsupportedError("it has raw constants, bit casts or foreign calls, which cannot be widened")
     wide = _NARROW.sub("f64", _BITS.sub(_widen_bits, plain))
-    with jax.enable_x64(True):
-        arrays = [_wide(np.asarray(a)) for a in given]
-        structs: Any = jax.ShapeDtypeStruct
-        inputs = [structs(a.shape, a.dtype) for a in arrays]
-        results = [structs(o.shape, _wide(np.empty(0, o.dtype)).dtype) for o in outputs]
-        return [np.asarray(out) for out in jax.jit(flat_callable(wide, inputs, results))(*arrays)]
+    structs: Any = jax.ShapeDtypeStruct
+    given, made = ([structs(o.shape, _wide(np.empty(0, o.dtype)).dtype) for o in each] for each in (inputs, outputs))
+    jitted = jax.jit(flat_callable(wide, given, made))
+    return lambda arrays: [np.asarray(out) for out in jitted(*(_wide(np.asarray(a)) for a in arrays))]
 
 
-def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _wide(array: Array) -> Array:
     if is_integral(array.dtype):
         return array
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
