@@ -8,16 +8,24 @@ import pytest
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.layout import (
+    from_cute,
+    from_linalg_pack,
+    from_onednn_tag,
     is_bitcast,
     lane_matrix,
     lanes,
     mod_sharded,
     paged,
     parse,
+    plan_local_memory,
     predict,
     preset,
     relayout,
     tiled,
+    to_cute,
+    to_linalg_pack,
+    to_numpy_view,
+    to_onednn_tag,
 )
 
 ONE = np.zeros(1, np.float32)
@@ -52,6 +60,17 @@ WRONG = {
     "a number for a permutation": lambda: relayout(parse("f32[3]"), parse("f32[3]"), 0),
     "a tuple": lambda: is_bitcast(parse("(f32[3])"), parse("f32[3]")),
     "a text for a layout": lambda: relayout(parse("f32[3]"), "f32[3]"),
+    "no type": lambda: tiled((2,), None),
+    "a text in CuTe": lambda: to_cute("f32[2]"),
+    "a text in linalg": lambda: to_linalg_pack("f32[2]"),
+    "a text in oneDNN": lambda: to_onednn_tag("f32[2]"),
+    "a text viewed": lambda: to_numpy_view("f32[2]", np.zeros(2)),
+    "a tuple in CuTe": lambda: to_cute(parse("(f32[2])")),
+    "a number for CuTe": lambda: from_cute(5, "f32"),
+    "nothing for a tag": lambda: from_onednn_tag(None, (2,), "f32"),
+    "a fraction of a tile": lambda: from_linalg_pack((5, 7), "f32", inner_dims_pos=[0], inner_tiles=[2.5]),
+    "no dims to pack": lambda: from_linalg_pack((5, 7), "f32", inner_dims_pos=None, inner_tiles=[2]),
+    "a layout for a tensor of a plan": lambda: plan_local_memory([parse("f32[3]")], "bm1684x"),
     "nothing for a text": lambda: parse(None),
     "a list for a text": lambda: parse(["f32[3]"]),
 }

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout._chain import Chain, chain, first_difference
-from tilewright.layout._checks import wholes
+from tilewright.layout._checks import require_layout, wholes
 from tilewright.layout._index_map import IndexMap
 
 __all__ = ["is_bitcast", "order_of", "places_along", "why_not"]
@@ -27,11 +27,8 @@ _MOST = 1 << 27  # elements that are looked at one by one, in about ten seconds
 
 def order_of(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
     """The order in which b reads the dims of a; a :class:`UsageError` where b is no reshape of that."""
-    given: tuple[Any, ...] = (a, b)
-    for layout in given:
-        if not isinstance(layout, IndexMap):
-            kind = "a tuple" if hasattr(layout, "elements") else f"a {type(layout).__name__}"
-            raise UsageError(f"{layout!s} is {kind}, not the layout of one array", how="parse(...) reads a text")
+    for layout in (a, b):
+        require_layout(layout)
     order = tuple(range(a.rank)) if permutation is None else wholes(permutation, "a dim")
     if sorted(order) != list(range(a.rank)):
         raise UsageError(f"permutation {order} is not an order of the {a.rank} dims of {a}")

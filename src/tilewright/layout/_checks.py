@@ -16,7 +16,7 @@ from tilewright.layout._types import TYPE_BITS
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap
 
-__all__ = ["array_of", "fill_value", "require_room", "whole", "wholes"]
+__all__ = ["array_of", "fill_value", "require_layout", "require_room", "text_of", "whole", "wholes"]
 
 _KINDS = {"f": "biuf", "b": "biuf", "c": "biufc"}
 
@@ -40,6 +40,20 @@ def wholes(values: Iterable[Any], what: str) -> tuple[int, ...]:
     except TypeError:
         raise UsageError(f"whole numbers are expected, not {values!r}: {what} is one of them") from None
     return tuple(whole(value, what) for value in given)
+
+
+def text_of(value: Any, what: str) -> str:
+    """The value, if it is a text."""
+    if not isinstance(value, str):
+        raise UsageError(f"{what} is a str, not {value!r}")
+    return value
+
+
+def require_layout(value: Any) -> None:
+    """A :class:`UsageError` for what is no layout of one array: a text, or a tuple of layouts."""
+    if not hasattr(value, "axis_terms"):
+        kind = "a tuple" if hasattr(value, "elements") else f"a {type(value).__name__}"
+        raise UsageError(f"{value!s} is {kind}, not the layout of one array", how="parse(...) reads a text")
 
 
 def array_of(value: Any, what: str) -> np.ndarray[Any, Any]:

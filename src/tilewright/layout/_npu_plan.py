@@ -357,6 +357,9 @@ def plan_local_memory(
     memory = lane_memory(chip, None, None)
     if memory.local_bytes < 1:
         raise UsageError("this memory has no size", how="give local_bytes")
+    given: Sequence[Any] = tensors
+    if strangers := [each for each in given if not isinstance(each, LocalTensor)]:
+        raise UsageError(f"{strangers[0]!r} is no tensor of a plan", how="LocalTensor(name, layout) makes one")
     _check(tensors, memory)
     known = {t.name for t in tensors}
     for number, operands in enumerate(instructions):

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from tilewright.errors import ParseError, UsageError
-from tilewright.layout._checks import wholes
+from tilewright.layout._checks import text_of, wholes
 from tilewright.layout._index_map import Axis, IndexMap
 from tilewright.layout._steps import Merge, Permute, Split, Step, Unit
 from tilewright.layout._types import TYPE_BITS, dtype_name, type_bits
@@ -174,10 +174,7 @@ def parse(text: str) -> TensorLayout | TupleLayout:
     >>> str(parse("F32[3, 5]"))
     'f32[3,5]{1,0}'
     """
-    given: Any = text
-    if not isinstance(given, str):
-        raise UsageError(f"a shape's text is a str, not {given!r}")
-    return _parse(text)
+    return _parse(text_of(text, "a shape's text"))
 
 
 @lru_cache(maxsize=16384)

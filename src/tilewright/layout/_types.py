@@ -84,6 +84,8 @@ def dtype_name(dtype: Any) -> str:
     """
     if isinstance(dtype, str):
         return str(_resolve(dtype))
+    if dtype is None:  # numpy's default, but hardly what was meant
+        raise UsageError("None is not an element type")
     try:
         return str(_resolve(np.dtype(dtype).name))
     except TypeError:

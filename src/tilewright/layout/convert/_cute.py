@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.errors import UnsupportedError
+from tilewright.layout._checks import require_layout, text_of
 from tilewright.layout._digits import Digit
 from tilewright.layout._index_map import Axis, IndexMap
 from tilewright.layout._tiled import TensorLayout, from_text
@@ -91,6 +92,7 @@ def to_cute(layout: IndexMap, padded: bool = False) -> str:
     >>> to_cute(parse("f32[4,8]{1,0:T(2,4)(2,1)}"))
     '((2,2),8):((1,16),2)'
     """
+    require_layout(layout)
     if len(layout.axis_terms) != 1:
         raise UnsupportedError(f"{layout} has the axes {', '.join(layout.axes)}; CuTe's offsets are one number")
     if layout.digits is None:
@@ -152,7 +154,7 @@ def from_cute(text: str, dtype: Any) -> ConvertedLayout:
     >>> layout.shape, layout.offset(3, 5)
     ((4, 8), 27)
     """
-    cursor = Cursor(text, 0)
+    cursor = Cursor(text_of(text, "a CuTe layout"), 0)
     sizes = _read_tree(cursor, "size")
     cursor.expect(":", "between shape and stride")
     at = cursor.at

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout._checks import require_layout, wholes
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._steps import Permute, Split, Step
 from tilewright.layout._tiled import TensorLayout, row_major_axis
@@ -84,6 +85,7 @@ def to_linalg_pack(layout: IndexMap) -> tuple[LinalgPack, ...]:
     (0, 1) (8, 128) True (2, 1, 8, 128)
     (2, 3) (2, 1) False (2, 1, 4, 128, 2, 1)
     """
+    require_layout(layout)
     if not isinstance(layout, TensorLayout):
         raise UnsupportedError(f"{layout} is no tiling of dims in order; linalg.pack writes tiles")
     layout._require_static()
@@ -137,8 +139,8 @@ def from_linalg_pack(
     ((16, 16, 16, 8), 2185)
     """
     dims, name = natural_sizes(shape), dtype_name(dtype)
-    perm = tuple(range(len(dims))) if outer_dims_perm is None else tuple(int(d) for d in outer_dims_perm)
-    first = LinalgPack(name, dims, tuple(inner_dims_pos), tuple(inner_tiles), perm)
+    perm = tuple(range(len(dims))) if outer_dims_perm is None else wholes(outer_dims_perm, "a dim")
+    first = LinalgPack(name, dims, wholes(inner_dims_pos, "a dim"), wholes(inner_tiles, "a tile size"), perm)
     steps, sizes = list[Step](), dims
     for pack in (first, *more):
         if pack.source_shape != sizes:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout._bitcast import is_bitcast
+from tilewright.layout._checks import require_layout, text_of
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout._steps import Permute
 from tilewright.layout._tiled import row_major_axis
@@ -72,7 +73,7 @@ def from_onednn_tag(tag: str, shape: Sequence[int], dtype: Any) -> ConvertedLayo
     ((2, 3, 3, 5, 16), 1185)
     """
     dims, name = natural_sizes(shape), dtype_name(dtype)
-    order, blocks = _read(tag)
+    order, blocks = _read(text_of(tag, "a tag"))
     if len(order) != len(dims):
         raise UsageError(f"the tag {tag} is of {len(order)} dims, the shape {dims} of {len(dims)}")
     inner = [[size for dim, size in reversed(blocks) if dim == d] for d in range(len(dims))]
@@ -98,6 +99,7 @@ def to_onednn_tag(layout: IndexMap) -> str:
     >>> to_onednn_tag(preset("nchw16c", (2, 40, 3, 5), "f32"))
     'aBcd16b'
     """
+    require_layout(layout)
     reason = f"no oneDNN tag says {layout}"
     if len(layout.axis_terms) != 1 or layout.digits is None or not 0 < layout.rank <= len(_PLAIN):
         raise UnsupportedError(reason)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout._checks import wholes
+from tilewright.layout._checks import require_layout, wholes
 from tilewright.layout._digits import Digit, Line, scale_line
 from tilewright.layout._index_map import Axis, IndexMap
 from tilewright.layout._steps import Split, Step
@@ -155,6 +155,7 @@ def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
     >>> to_numpy_view(layout, layout.pack(np.arange(6, dtype=np.int32).reshape(2, 3))).tolist()
     [[0, 1, 2], [3, 4, 5]]
     """
+    require_layout(layout)
     slots = check_buffer(layout, buffer, "buffer")
     how = "unpack() copies"
     if layout.element_bits < 8:
