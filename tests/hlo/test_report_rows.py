@@ -191,3 +191,16 @@ def test_ten_thousand_operations_and_linear_growth():
     times = {count: min(seconds(chain(count))[1] for _ in range(2)) for count in (2500, 5000, 10_000, 20_000)}
     assert times[10_000] < 1
     assert times[20_000] < 20 * times[2500] + 0.05
+
+
+def test_a_long_chain_of_calls_is_linear_and_its_path_short():
+    parts = ["HloModule m", "f0 {\n p = f32[4,2]{1,0} parameter(0)\n ROOT c = f32[4,2]{0,1} copy(p)\n}"]
+    parts += [
+        f"f{n} {{\n p = f32[4,2] parameter(0)\n ROOT a = f32[4,2]{{0,1}} call(p), to_apply=f{n - 1}\n}}"
+        for n in range(1, 3000)
+    ]
+    parts.append("ENTRY e {\n p = f32[4,2] parameter(0)\n ROOT a = f32[4,2]{0,1} call(p), to_apply=f2999\n}")
+    start = time.process_time()
+    (row,) = report(load("\n".join(parts))).rows
+    assert time.process_time() - start < 2
+    assert row.path.startswith("e > f2999 > f2998") and row.path.endswith("... > f6 > f5 > f4 > f3 > f2 > f1 > f0")

@@ -218,7 +218,7 @@ class _Sweep:
     def _tensor(self, buffer: _Buffer) -> PaddedTensor:
         layout, name = buffer.layout, self.computation.name
         return PaddedTensor(
-            *(buffer.name, buffer.op.opcode, self.context.source(name, buffer.op), str(layout)),
+            *(buffer.name, buffer.op.opcode, self.context.source(name, buffer.op), self.context.text(layout)),
             *(layout.data_bytes, layout.size_bytes, self.context.path(name), layout.memory_space),
         )
 

@@ -94,6 +94,6 @@ def _tensors(context: Context, computation: Computation) -> Iterator[PaddedTenso
         if layout is None or not layout.rank:
             continue
         yield PaddedTensor(
-            *(op.name, op.opcode, context.source(computation.name, op), str(layout)),
+            *(op.name, op.opcode, context.source(computation.name, op), context.text(layout)),
             *(layout.data_bytes, layout.size_bytes, context.path(computation.name), layout.memory_space),
         )

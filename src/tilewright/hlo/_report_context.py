@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError
 from tilewright.hlo._cost import array_layout, place
@@ -14,6 +14,7 @@ from tilewright.targets import Target
 
 __all__ = ["Context", "array_shapes"]
 
+_LONGEST_PATH = 16
 _TPU_REGISTER = 8 * 128 * 4
 _THREAD = re.compile(r"\b(sparsecore|host)\b")
 _COMPUTE_TYPE = re.compile(r'_xla_compute_type"?\s*=\s*"(\w+)"')
@@ -30,7 +31,9 @@ class Context:
         self.unsized: set[str] = set()
         self.by_name = {computation.name: computation for computation in program.computations}
         self.runs, self.unknown_loops = count_runs(program)
-        self._paths: dict[str, str] = {}
+        self._paths: dict[str, tuple[str, ...]] = {}
+        self._sources: dict[str, str] = {}
+        self._texts: dict[int, tuple[TensorLayout, str]] = {}
         self._cores: dict[str, str] = {}
         self._lines = program.text.split("\n") if self.predicted and "_xla_compute_type" in program.text else []
         self._marked = self.predicted or any(word in program.text for word in ("sparse", "_xla_compute_type", "host"))
@@ -52,6 +55,12 @@ class Context:
         """Every array in a shape, those of a tuple one after the other."""
         return [layout for text in array_shapes(shape) if (layout := self.layout(text)) is not None]
 
+    def text(self, layout: TensorLayout) -> str:
+        """``str(layout)``, remembered by identity: a program has far fewer layouts than places where they are named."""
+        if id(layout) not in self._texts:
+            self._texts[id(layout)] = (layout, str(layout))
+        return self._texts[id(layout)][1]
+
     @property
     def register_bytes(self) -> int | None:
         """Bytes of one vector register: the target's, a TPU's for a dump with tiles, None for linear memory."""
@@ -69,21 +78,35 @@ class Context:
         return self.runs[computation]
 
     def path(self, computation: str) -> str:
-        """The computations from the entry to this one."""
-        if computation not in self._paths:
-            self._paths[computation] = self.program.path(computation)
-        return self._paths[computation]
+        """The computations from the entry to this one by first callers; the middle of a very long chain is left out."""
+        for name in reversed(self._open_chain(computation, self._paths)):
+            calls = self.program.callers[name]
+            outer = self._paths.get(calls[0][0], ()) if calls else ()
+            whole = (*outer, name)
+            self._paths[name] = whole if len(whole) <= _LONGEST_PATH else (*whole[:8], "...", *whole[-7:])
+        return " > ".join(self._paths[computation])
 
     def source(self, computation: str, op: Operation) -> str:
         """The operation's own line, or that of the nearest caller that has one."""
-        seen: set[str] = set()
-        while op.source is None and computation not in seen:
-            seen.add(computation)
+        if op.source is not None:
+            return str(op.source)
+        for name in reversed(self._open_chain(computation, self._sources)):
+            calls = self.program.callers[name]
+            caller = calls[0] if calls else None
+            found = "" if caller is None else str(caller[1].source or "") or self._sources.get(caller[0], "")
+            self._sources[name] = found
+        return self._sources[computation]
+
+    def _open_chain(self, computation: str, known: Mapping[str, object]) -> list[str]:
+        """This computation and its first callers, inner first, up to one that is known (or to a circle's end)."""
+        chain: dict[str, None] = {}
+        while computation not in known and computation not in chain:
+            chain[computation] = None
             calls = self.program.callers[computation]
             if not calls:
-                return ""
-            computation, op = calls[0]
-        return str(op.source) if op.source is not None else ""
+                break
+            computation = calls[0][0]
+        return list(chain)
 
     def core(self, computation: str, op: Operation) -> str:
         """ "sparsecore" or "host" where the operation, or what calls its computation, is offloaded, else ""."""
@@ -92,20 +115,11 @@ class Context:
         return self._mark(op) or self._core_of(computation)
 
     def _core_of(self, computation: str) -> str:
-        chain: list[str] = []
-        found = ""
-        while not found and computation not in chain:
-            if computation in self._cores:
-                found = self._cores[computation]
-                break
-            chain.append(computation)
-            calls = self.program.callers[computation]
-            if not calls:
-                break
-            computation, op = calls[0]
-            found = self._mark(op)
-        self._cores.update(dict.fromkeys(chain, found))
-        return found
+        """What the nearest marked caller says."""
+        for name in reversed(self._open_chain(computation, self._cores)):
+            calls = self.program.callers[name]
+            self._cores[name] = (self._mark(calls[0][1]) or self._cores.get(calls[0][0], "")) if calls else ""
+        return self._cores[computation]
 
     def _mark(self, op: Operation) -> str:
         """Where this operation says it runs."""

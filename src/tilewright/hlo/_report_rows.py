@@ -206,7 +206,7 @@ def finish(
     counted: bool = True,
 ) -> MovementRow:
     """The row; where it is not ``counted``, its traffic is hidden and it moves 0 bytes."""
-    texts = [str(layout) for layout in operands]
+    texts = [context.text(layout) for layout in operands]
     runs = context.runs_of(computation.name)
     counted = counted and not fused
     return MovementRow(
@@ -214,7 +214,7 @@ def finish(
         name=op.name,
         source=context.source(computation.name, op),
         from_layout=texts[0] if len(texts) == 1 else f"({', '.join(texts)})",
-        to_layout=str(result),
+        to_layout=context.text(result),
         logical_bytes=result.data_bytes,
         padded_bytes=result.size_bytes,
         moved_bytes=cost.moved_bytes if counted else 0,
