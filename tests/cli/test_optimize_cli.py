@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tilewright.hlo.rewrites import DEFAULT_PIPELINE, REWRITES
+
 PROGRAM = """module @m {
   func.func public @main(%x: tensor<256x27x32xf32>) -> tensor<256x4xf32> {
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -77,12 +79,91 @@ def test_passes(run, program):
         (["{file}", "-t", "bm1684x"], 3, "rule"),
         (["{file}", "--passes", "reduce-of-tea"], 2, "no rewrite called 'reduce-of-tea'"),
         (["{broken}", "-t", "cpu"], 2, "line 5"),
+        (["{file}", "--passes", "reduce-of-reshape{tea=true}"], 2, "no option called 'tea'"),
+        (["{file}", "--passes", "reduce-of-reshape{allow_reassociation=1}"], 2, "no value of allow_reassociation"),
+        (["{file}", "--passes", "inline{limit=few}"], 2, "it takes a number"),
+        (["{file}", "--passes", "inline,"], 2, "after the comma"),
+        (["{file}", "--passes", "inline", "--bit-exact"], 2, "do not go together"),
+        (["{file}", "-t", "cpu", "-o", "{folder}"], 2, "it is a folder"),
     ],
 )
 def test_mistakes_are_one_line(run, program, tmp_path, words, code, message):
     broken = tmp_path / "broken.mlir"
     broken.write_text(PROGRAM.replace("tensor<256x27x4x8xf32>\n", "tensor<256x27x4x9xf32>\n"))
-    words = [word.format(file=program, broken=broken) for word in words]
+    names = {"{file}": program, "{broken}": broken, "{folder}": tmp_path}
+    words = [str(names.get(word, word)) for word in words]
     found, out, err = run("optimize", *words)
     assert (found, out) == (code, "")
     assert message in err.splitlines()[0]
+
+
+def test_passes_are_listed_with_their_options(run):
+    _, out, _ = run("optimize", "--list-passes")
+    assert "allow_reassociation=true  take floating sums and products apart too" in out
+    assert out.splitlines()[-1] == DEFAULT_PIPELINE
+    _, out, _ = run("optimize", "--list-passes", "--json")
+    found = {each["name"]: each["options"] for each in json.loads(out)["passes"]}
+    assert list(found) == list(REWRITES)
+    assert found["inline"][0]["name"] == "limit"
+    assert found["inline"][0]["default"] == "1000000"
+
+
+def test_passes_one_by_one(run, program):
+    """--diff shows what each pass changed and marks those that changed nothing; --json has the same."""
+    words = ["optimize", str(program), "--passes", "inline,reduce-of-reshape{allow_reassociation=true},dead-code"]
+    code, out, _ = run(*words, "--diff")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "# round 1, inline: unchanged"
+    assert lines[1] == "# round 1, reduce-of-reshape: 1 change"
+    assert "+++ after reduce-of-reshape" in lines
+    assert "# round 1, dead-code: 1 change" in lines
+    assert "-    %0 = stablehlo.reshape %arg0 : (tensor<256x27x32xf32>) -> tensor<256x27x4x8xf32>" in lines
+    found = json.loads(run(*words, "--json")[1])
+    assert found["pipeline"] == "inline,reduce-of-reshape,dead-code"
+    assert [each["changes"] for each in found["passes"]] == [0, 1, 1]
+
+
+def test_programs_after_all_passes(run, program, tmp_path):
+    words = ["optimize", str(program), "--passes", "inline,reduce-of-reshape,dead-code", "--print-after-all"]
+    code, out, err = run(*words)
+    assert (code, out) == (0, "")
+    assert "// ----- after round 1, inline: unchanged\n// ----- after round 1, reduce-of-reshape: 1 change\n" in err
+    assert err.count("module @m") == 2
+    folder = tmp_path / "after"
+    code, _, err = run(*words, "-o", f"{folder}/")
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["02-reduce-of-reshape.mlir", "03-dead-code.mlir", "result.mlir"]
+    assert (folder / "result.mlir").read_text() == (folder / "03-dead-code.mlir").read_text()
+    assert "tensor<256x27x4x8xf32>" in (folder / "02-reduce-of-reshape.mlir").read_text()
+    assert "tensor<256x27x4x8xf32>" not in (folder / "result.mlir").read_text()
+
+
+def test_passes_under_a_gate(run, program, tmp_path):
+    """With a target the passes are tried on regions; the diff begins with what each of them did."""
+    code, out, _ = run("optimize", str(program), "-t", "vector8x128", "--diff")
+    lines = out.splitlines()
+    assert code == 0
+    marks = dict(line.removeprefix("# ").split(None, 1) for line in lines if line.startswith("# "))
+    assert list(marks) == list(REWRITES)
+    assert marks["reduce-of-reshape"] == "1 change"
+    assert marks["reshape-of-loop"] == "unchanged"
+    _, out, _ = run("optimize", str(program), "-t", "vector8x128", "--diff", "--passes", "canonicalize,dead-code")
+    assert out == "no change\n"
+    code, out, _ = run("optimize", str(program), "-t", "vector8x128", "--print-after-all", "-o", f"{tmp_path}/all/")
+    assert code == 0
+    assert "rewritten: f32[256,27,4,8]" in out
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["02-regions.mlir", "result.mlir"]
+
+
+def test_a_python_file(run, tmp_path):
+    (tmp_path / "sums_of_groups.py").write_text(
+        "import jax.numpy as jnp\n\ndef sums(x):\n    return x.reshape(256, 27, 4, 8).sum((1, 3))\n\n"
+        "EXAMPLES = {'sums': lambda: (jnp.ones((256, 27, 32)),)}\n"
+    )
+    code, out, _ = run("optimize", str(tmp_path / "sums_of_groups.py"), "-t", "vector8x128", "--explain", "--diff")
+    assert code == 0
+    assert "rewritten: f32[256,27,4,8]" in out
+    assert "sums_of_groups.py:4" in out
+    code, out, _ = run("optimize", f"{tmp_path}/sums_of_groups.py:sums", "-t", "cpu", "-a", "f32[256,27,32]", "--json")
+    assert json.loads(out)["rewrites"][0]["charged_before"] > json.loads(out)["rewrites"][0]["charged_after"]
