@@ -105,9 +105,11 @@ def _kind(text: str) -> str:
     """``hlo``, ``stablehlo`` or "" by how the text begins."""
     match = _LEADING.match(text)
     start = match.end() if match else 0
-    if _HLO.match(text, start) or FRAGMENT.match(text, start):
+    if _HLO.match(text, start):
         return "hlo"
-    return "stablehlo" if _STABLEHLO.match(text, start) else ""
+    if _STABLEHLO.match(text, start):  # before fragments: `module {` might be a computation of that name
+        return "stablehlo"
+    return "hlo" if FRAGMENT.match(text, start) else ""
 
 
 def _parse(text: str, where: str) -> Program:
