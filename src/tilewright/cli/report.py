@@ -128,7 +128,7 @@ def _compare(old: MovementReport, found: MovementReport, allowed: float, quiet: 
         print_lines(iter([("", ""), ("bold", "against the baseline")]))
         print_lines(diff_lines(diff_reports(old, found), 10, terminal_width()))
     if failed := regressions(old, found, allowed):
-        raise CheckFailed("; ".join(failed), how=f"a growth of {allowed:.4g} of the baseline is allowed (--fail-on)")
+        raise CheckFailed("; ".join(failed), how=f"--fail-on allows {allowed:.1%}")
 
 
 def add_to(app: typer.Typer) -> None:
