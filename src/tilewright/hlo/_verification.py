@@ -36,7 +36,7 @@ class Trial:
     ``seed``              with ``inputs``, makes the same arrays again (``trial_inputs``)
     ``ok``                every element agrees to rounding (integers exactly), is right by the reference, or has an
                           error that is rounding in both programs and at most twice the original's
-    ``bit_equal``         every output is equal bit for bit (any NaN equals any NaN; the two zeros differ)
+    ``bit_equal``         every output is equal bit for bit (any NaN equals any NaN, and the two zeros are equal)
     ``max_difference``    largest difference of two elements, in units of the largest element of that output
     ``error_before``      the original's largest distance from the float64 reference, in the same units, or None
     ``error_after``       the rewritten program's
