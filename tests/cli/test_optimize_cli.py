@@ -1,6 +1,7 @@
 """`tilewright optimize` as a user runs it."""
 
 import json
+import re
 
 import pytest
 
@@ -167,3 +168,13 @@ def test_a_python_file(run, tmp_path):
     assert "sums_of_groups.py:4" in out
     code, out, _ = run("optimize", f"{tmp_path}/sums_of_groups.py:sums", "-t", "cpu", "-a", "f32[256,27,32]", "--json")
     assert json.loads(out)["rewrites"][0]["charged_before"] > json.loads(out)["rewrites"][0]["charged_after"]
+
+
+def test_the_page_on_passes(root, tmp_path, monkeypatch, run):
+    text = (root / "docs" / "optimize.md").read_text()
+    program, passes, printed = re.search(
+        r"<<'END'\n(.*?)END\n\$ ./run tilewright optimize sums.mlir --passes \"(.*?)\" --diff\n(.*?)```", text, re.S
+    ).groups()
+    (tmp_path / "sums.mlir").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    assert run("optimize", "sums.mlir", "--passes", passes, "--diff")[1] == printed

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from tilewright.hlo.rewrites import REWRITES
+
 
 def test_the_tutorial(root, tmp_path, monkeypatch, capsys):
     text = (root / "docs" / "optimize.md").read_text()
@@ -20,3 +22,9 @@ def test_the_tutorial(root, tmp_path, monkeypatch, capsys):
     assert names["gradient"].shape == (256, 27, 32)
     assert names["batched"].shape == (4, 64, 27, 32)
     assert "rewritten: f32[256,27,4,8]" in capsys.readouterr().out
+
+
+def test_the_table_of_passes(root):
+    section = (root / "docs" / "optimize.md").read_text().partition("## The passes")[2].partition("## The gate")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*?) \|$", section, re.M)
+    assert rows == [(name, rewrite.summary) for name, rewrite in REWRITES.items()]
