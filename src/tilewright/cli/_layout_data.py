@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli._io import emit_json, read_bytes, remark, write_file
-from tilewright.cli._layout_show import Json, exact_bytes, one_array
+from tilewright.cli._layout_show import Json, exact_bytes, sized_array
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,9 +63,7 @@ def unpack(source: _Bin, text: _Text, out: _Array, as_json: Json = False) -> Non
 def _layout(text: str, out: str, as_json: bool) -> TensorLayout:
     if as_json and out == "-":
         raise UsageError("-o - and --json both want stdout", how="write the data to a file")
-    layout = one_array(text)
-    layout._require_static()
-    return layout
+    return sized_array(text)
 
 
 def _say(layout: TensorLayout, source: str, out: str, as_json: bool) -> None:

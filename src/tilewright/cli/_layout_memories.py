@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli._layout_show import one_array, whole_numbers
+from tilewright.cli._layout_show import sized_array, whole_numbers
 from tilewright.cli._layout_view import Made, viewed
 from tilewright.errors import UsageError
 
@@ -46,7 +46,7 @@ def lanes(
 ) -> Made:
     """Place a tensor (N, C, H, W) in the local memories of an NPU with lanes: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
-    layout = lane_layout(one_array(shape), memory, start, mode, columns)
+    layout = lane_layout(sized_array(shape), memory, start, mode, columns)
     if (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
     return layout, None if npu is None or offset is None else (npu, offset)
@@ -84,7 +84,7 @@ def paged(
     """Cut a segment of a tensor into pages and cache lines: facts, an element, a place (PAGE,OFFSET), a picture."""
     from tilewright.layout import paged as make
 
-    array = one_array(shape)
+    array = sized_array(shape)
     sizes = (_numbers(page, "--page"), _numbers(line, "--line"), _numbers(order, "--order"), _numbers(start, "--start"))
     layout = make(array.shape, array.dtype, *sizes)
     return layout, _numbers(at, "--at")
@@ -101,7 +101,7 @@ def sharded(
     """Shard an embedding table row by row: facts, an element, a place (SHARD,ROW,COLUMN), a picture."""
     from tilewright.layout import mod_sharded as make
 
-    array = one_array(shape)
+    array = sized_array(shape)
     if array.rank != 2:
         raise UsageError(f"a table has two sizes, [vocab, width]; {array} has {array.rank}")
     vocab, width = array.shape

@@ -10,7 +10,7 @@ import typer
 from tilewright.cli._io import emit_json, read_text
 from tilewright.cli._layout_draw import check_picture, write_picture
 from tilewright.cli._layout_memories import lane_layout
-from tilewright.cli._layout_show import Json, Out, exact_bytes, one_array
+from tilewright.cli._layout_show import Json, Out, exact_bytes, sized_array
 from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _tensor(entry: dict[str, Any], chip: str, file: str) -> LocalTensor:
     if isinstance(mode, list):
         mode = ",".join(map(str, mode))
     memory = {"chip": chip, "lanes": None, "eu_bytes": None}
-    layout = lane_layout(one_array(entry["shape"]), memory, entry.get("start", 0), mode, entry.get("columns_per_npu"))
+    layout = lane_layout(sized_array(entry["shape"]), memory, entry.get("start", 0), mode, entry.get("columns_per_npu"))
     assert isinstance(layout, LaneLayout)
     return LocalTensor(entry["name"], layout, entry.get("base"))
 

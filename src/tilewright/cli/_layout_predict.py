@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli._io import emit_json
-from tilewright.cli._layout_show import Json, exact_bytes, one_array
+from tilewright.cli._layout_show import Json, exact_bytes, sized_array
 
 __all__ = ["predict"]
 
@@ -25,7 +25,7 @@ def predict(shape: _Shape, target: _Target = "tpu-v5e", as_json: Json = False) -
     from tilewright.render import Column, print_table, ratio_text
     from tilewright.targets import target as find_target
 
-    layout = one_array(shape)
+    layout = sized_array(shape)
     predicted = predict_layout(find_target(target).name, layout.shape, layout.dtype)
     found = {"default": preset("tpu", layout.shape, layout.dtype), "predicted": predicted}
     if "{" in shape:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli._layout_show import Offset, one_array
+from tilewright.cli._layout_show import Offset, sized_array
 from tilewright.cli._layout_view import Made, viewed
 
 __all__ = ["preset"]
@@ -30,5 +30,5 @@ def preset(
     """Lay a shape out by a layout's usual name: its text and facts, an element, an offset, a picture."""
     from tilewright.layout import preset as make
 
-    array = one_array(shape)
+    array = sized_array(shape)
     return make(name, array.shape, array.dtype), None if offset is None else (offset,)

@@ -26,6 +26,7 @@ __all__ = [
     "one_array",
     "print_facts",
     "read_layout",
+    "sized_array",
     "whole_numbers",
 ]
 
@@ -63,7 +64,16 @@ def one_array(text: str, leaf: str | None = None) -> TensorLayout:
             raise UsageError(f"the tuple has {len(layout.elements)} elements, from 0 on", where=f"--leaf {leaf}")
         layout = layout.elements[number]
     if isinstance(layout, TupleLayout):
-        raise UsageError(f"{layout} is a tuple", how="choose an element, as --leaf 0 does, or give its own text")
+        raise UsageError(
+            f"{layout} is a tuple", how="give the text of one of its elements, or --leaf to draw and explain"
+        )
+    return layout
+
+
+def sized_array(text: str) -> TensorLayout:
+    """A single array whose dims all have sizes: no ``?``."""
+    layout = one_array(text)
+    layout._require_static()
     return layout
 
 
