@@ -1,20 +1,76 @@
-"""Loading: formats are told by content; paths, texts, bytes, gzip; from_jax."""
+"""Loading: formats are told by content; paths, texts, bytes, gzip; binary forms in another process; from_jax."""
 
 import gzip
+import io
+import os
+import signal
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jaxlib import _hlo
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
+from tests.conftest import VECTORS
 from tilewright.errors import ParseError, UnsupportedError, UsageError
-from tilewright.hlo import from_jax, load
+from tilewright.hlo import from_jax, load, optimize, report, verify
+from tilewright.hlo._binary import binary_form
+from tilewright.hlo._guarded import _child
+from tilewright.hlo._ir import context
 
 HLO = "HloModule m\nENTRY e {\n  ROOT p = f32[4]{0} parameter(0)\n}\n"
 STABLEHLO = (
     "module @m {\n  func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {\n    return %x : tensor<4xf32>\n  }\n}\n"
 )
+ADD = """\
+HloModule add, entry_computation_layout={(f32[3,5]{1,0})->f32[5,3]{0,1}}
+
+ENTRY e {
+  p = f32[3,5]{1,0} parameter(0)
+  c = f32[3,5]{0,1:T(8,128)} copy(p), metadata={op_name="jit(f)/copy" source_file="model.py" source_line=7}
+  ROOT t = f32[5,3]{0,1} transpose(c), dimensions={1,0}
+}
+"""
+
+
+def grouped(x):
+    return x.reshape(8, 3, 4, 8).sum((1, 3)) * 2
+
+
+@pytest.fixture(scope="module")
+def lowered():
+    return from_jax(grouped, jax.ShapeDtypeStruct((8, 3, 32), jnp.float32))
+
+
+def bytecode(text):
+    with context():
+        stream = io.BytesIO()
+        ir.Module.parse(text).operation.write_bytecode(stream)
+        return stream.getvalue()
+
+
+def artifact(text):
+    return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_minimum_version())
+
+
+def proto(text):
+    return _hlo.hlo_module_from_text(text).as_serialized_hlo_module_proto()
+
+
+def wrapped(raw):
+    """A protobuf message with ``raw`` in field 1, and another field after it."""
+    length, prefix = len(raw), b"\n"
+    while length > 127:
+        prefix += bytes([length & 127 | 128])
+        length >>= 7
+    return prefix + bytes([length]) + raw + b"\x1a\x02\x08\x01"
+
+
+def names(program):
+    return [(op.opcode, op.shape) for op in program.entry.operations]
 
 
 @pytest.mark.parametrize(("text", "kind"), [(HLO, "hlo"), (STABLEHLO, "stablehlo")])
@@ -45,6 +101,8 @@ def test_what_may_stand_before_a_program(start, kind):
     ("source", "error", "reason"),
     [
         (b"ML\xefR\x0dStableHLO_v1.0.0\x00", UsageError, "damaged MLIR bytecode"),
+        (b"ML\xefR", UsageError, "damaged MLIR bytecode"),
+        (b"\n\x01m\x1a\x03\n\x01e", UsageError, "damaged HLO proto"),
         (b"\n\x04main\x12\x80\xff", UnsupportedError, "neither a text"),
         (gzip.compress(HLO.encode(), mtime=0)[:-9], UsageError, "damaged gzip"),
         (b"\x1f\x8b not gzip", UsageError, "damaged gzip"),
@@ -64,6 +122,87 @@ def test_an_error_in_a_file_names_the_file(tmp_path):
     path.write_text("HloModule m\nENTRY e {\n  a = \n}")
     with pytest.raises(ParseError, match=r"bad\.hlo: line 4, column 1: expected a shape"):
         load(path)
+    path.write_bytes(b"ML\xefRx")
+    with pytest.raises(UsageError, match=r"bad\.hlo: a damaged MLIR bytecode"):
+        load(path)
+
+
+@pytest.mark.parametrize("form", [bytecode, artifact])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_bytecode_is_the_program_it_was_made_of(lowered, form, pack):
+    program = load(pack(form(lowered.text)))
+    assert (program.kind, program.name, names(program)) == ("stablehlo", "jit_grouped", names(lowered))
+    reshape, original = (next(op for op in p.entry.operations if op.opcode == "reshape") for p in (program, lowered))
+    assert reshape.source == original.source
+    assert reshape.source.line == grouped.__code__.co_firstlineno + 1
+
+
+def test_bytecode_can_be_optimized_and_run(lowered):
+    done = optimize(load(artifact(lowered.text)), "vector8x128")
+    assert [each.name for each in done.rewrites] == ["reduce-of-reshape"]
+    assert verify(lowered, done.program).ok
+
+
+def test_what_jax_export_wrote():
+    """The file holds `jax.export.export(jax.jit(step))(...).serialize()` of jax 0.10.2."""
+    raw = (VECTORS / "step.jax_export").read_bytes()
+    program = load(raw)
+    step = next(c for c in program.computations if any(op.opcode == "tanh" for op in c.operations))
+    assert program.name == "jit_step"
+    assert next(op for op in step.operations if op.opcode == "tanh").source.file == "model.py"
+    assert report(program, "tpu-v5e").rows
+
+
+@pytest.mark.parametrize("wrap", [0, 1, 2], ids=["HloModuleProto", "HloProto", "HloSnapshot"])
+def test_protos_are_the_program_they_were_made_of(wrap):
+    raw = proto(ADD)
+    for _ in range(wrap):
+        raw = wrapped(raw)
+    program = load(raw)
+    assert (program.kind, program.name, names(program)) == ("hlo", "add", names(load(ADD)))
+    assert str(program.entry.operations[1].source) == "model.py:7"
+
+
+def test_texts_are_no_protos():
+    assert binary_form(HLO.encode()) is None
+    assert binary_form(b"\n\x02\x80\x01\x1a\x00") is None  # a name that is no text
+    assert binary_form(b"\n\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01") is None
+    assert binary_form(b"12345678" + b"\x05\x00\x00\x00ML\xefR!") == ("mlir", b"ML\xefR!")
+    assert binary_form(b"12345678" + b"\x06\x00\x00\x00ML\xefR!") is None
+
+
+def test_the_reading_process_is_started_again_after_it_died(lowered):
+    raw = bytecode(lowered.text)
+    load(raw)
+    first = _child().process
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert names(load(raw)) == names(lowered)
+    assert _child().process.pid != first.pid
+
+
+CRASHES = """
+import os, signal, sys
+from tilewright.hlo import _convert_child as child, _ir
+child.seconds = lambda size: 1
+_ir.bytecode_text = lambda raw: eval(raw)
+for code in sys.argv[1:]:
+    print(*child._served(b"m", code.encode()), flush=True)
+"""
+
+
+def test_whatever_a_file_does_to_the_parser_is_an_answer():
+    codes = ["os.abort()", "os.kill(os.getpid(), 11)", "[x for x in iter(int, 1)]", "b'x' * (1 << 42)", "1/0", "'text'"]
+    code = "import os\n" + CRASHES
+    done = subprocess.run([sys.executable, "-c", code, *codes], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.splitlines() == [
+        "b'd' b\"XLA's parser dies of it (SIGABRT)\"",
+        "b'd' b\"XLA's parser dies of it (SIGSEGV)\"",
+        "b'd' b'reading it takes more than 1 s'",
+        "b'e' b'it asks for more memory than there is'",
+        "b'e' b'division by zero'",
+        "b't' b'text'",
+    ]
 
 
 def test_from_jax_takes_jitted_functions_and_shapes():

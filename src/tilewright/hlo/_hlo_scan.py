@@ -100,8 +100,7 @@ class Scanner:
         if char == '"':
             return self._string_end(at)
         if char == "/":
-            comment = self.text.find("*/", at + 2) if self.text.startswith("/*", at) else -1
-            return comment + 2 if comment >= 0 else at + 1
+            return self._comment_end(at) if self.text.startswith("/*", at) else at + 1
         if char in _CLOSE:
             closers.append(_CLOSE[char])
             if len(closers) > _DEEPEST:
@@ -115,6 +114,12 @@ class Scanner:
         if match is None:
             raise self.fail("the string is never closed", at)
         return match.end()
+
+    def _comment_end(self, at: int) -> int:
+        end = self.text.find("*/", at + 2)
+        if end < 0:
+            raise self.fail("the comment is never closed", at)
+        return end + 2
 
     def value(self) -> str:
         """Step over an attribute's value: a string, bare words and brackets up to a comma or blank outside them."""
