@@ -22,6 +22,7 @@ from tilewright.hlo._trials import Outline, Trial, outline, settle, splice, take
 from tilewright.hlo.rewrites._base import Rewrite, is_elementwise
 from tilewright.hlo.rewrites._pipeline import fixpoint
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
+from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
@@ -132,6 +133,15 @@ def _is_worth_telling(region: tuple[Operation, ...], verdict: Verdict) -> bool:
 
 
 def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Trial, Verdict]:
+    """The trial of a region. A transpose with several users that sinks is there several times: it may have to stay."""
+    found = _trial(region, seen, target, steps)
+    if found[1].accepted or not found[1].changes.get(TransposeOfElementwise.name):
+        return found
+    other = _trial(region, seen, target, [step for step in steps if not isinstance(step, TransposeOfElementwise)])
+    return other if other[1].accepted else found
+
+
+def _trial(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Trial, Verdict]:
     """Rewrite a copy of the region and judge it.
 
     As written, a region may compute the same thing twice. Computing it once is no merit of the rewrites, so both sides
