@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -11,7 +10,7 @@ import numpy as np
 
 from tilewright.embed._formulas import round8
 from tilewright.embed._minibatch import BUCKETS
-from tilewright.embed._recycle import recycled
+from tilewright.embed._recycle import Block, lease, physical_bytes, recycled
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._tally import Tally
 from tilewright.embed._threads import run_all
@@ -21,17 +20,9 @@ from tilewright.errors import UsageError
 __all__ = ["Buffers"]
 
 
-def _physical_bytes() -> int:
-    """Memory of this machine; 2**63 where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 2**63
-
-
 def _check_memory(need: int) -> None:
     """Systems that overcommit memory would end the process when the buffers are filled: say so before."""
-    have = _physical_bytes()
+    have = physical_bytes()
     if need > have:
         what = f"the buffers take {need} bytes, the machine has {have}"
         how = 'lower max_ids_per_partition; overflow="drop" or "error" take 64 times less'
@@ -43,6 +34,7 @@ class Buffers:
     """The buffers of all stacks, stack after stack in four flat arrays.
 
     ``slots`` and ``pointers`` int64[stacks]: per device; ``first_slot`` and ``first_pointer``: where a stack begins.
+    ``ends`` int64[stacks, sources]: where the data of the batch ended that these buffers held before; padding since.
     """
 
     stacking: Stacking
@@ -53,6 +45,8 @@ class Buffers:
     pointers: int
     row_pointers: Ints
     out: Entries
+    ends: Longs
+    block: Block
 
     @classmethod
     def allocate(cls, stacking: Stacking, sources: int, max_ids: Longs, minibatch_layout: bool) -> Buffers:
@@ -69,9 +63,18 @@ class Buffers:
         pointers = per_device * max(topology.sparsecores, 8) * times
         total, all_pointers = int(ends[-1]), pointers * devices * len(slots)
         _check_memory(12 * total + 4 * all_pointers)
-        out = recycled(total, np.int32), recycled(total, np.int32), recycled(total, np.float32)
+        memory, block = lease(12 * total, (tuple(slots.tolist()), sources, per_device, minibatch_layout))
+        flat = memory[: 12 * total].view(np.int32).reshape(3, total)
+        out = flat[0], flat[1], flat[2].view(np.float32)
+        known: Longs = np.full((len(slots), sources), total, np.int64) if block.content is None else block.content
+        block.content = None  # until this batch is written
         row_pointers = recycled(all_pointers, np.int32)
-        return cls(stacking, sources, minibatch_layout, slots, ends - slots * devices, pointers, row_pointers, out)
+        first = ends - slots * devices
+        return cls(stacking, sources, minibatch_layout, slots, first, pointers, row_pointers, out, known, block)
+
+    def done(self) -> None:
+        """Say that the buffers are written, and ``ends`` with them."""
+        self.block.content = self.ends
 
     @property
     def per_device(self) -> int:
@@ -117,12 +120,13 @@ class Buffers:
             [
                 partial(
                     write_plain,
-                    tally.first_table,
+                    tally.first_unit,
                     cut,
                     tally.bases,
                     tally.counts,
                     tally.entries,
                     places,
+                    self.ends,
                     self.out,
                     self.row_pointers,
                 )
@@ -132,6 +136,7 @@ class Buffers:
         )
         if self.minibatch_layout:
             self.repeat_last_pointer(1)
+        self.done()
 
     def repeat_last_pointer(self, minibatches: int) -> None:
         """Segments that no mini-batch uses hold the device's last pointer."""
@@ -140,15 +145,18 @@ class Buffers:
         per_device[:, used:] = per_device[:, used - 1 : used]
 
     def views(self) -> tuple[dict[str, Ints], dict[str, Ints], dict[str, Ints], dict[str, Floats]]:
-        """Row pointers, rows, samples and gains of every stack, [devices, ...]."""
+        """Row pointers, rows, samples and gains of every stack, [devices, ...], read-only: the memory comes back."""
         names = list(self.stacking.stacks)
         devices = self.sources // self.per_device
         pointers = self.row_pointers.reshape(len(names), devices, self.pointers)
         at = {name: slice(b, b + n * devices) for name, b, n in zip(names, self.first_slot, self.slots)}
-        rows, samples, gains = self.out
-        return (
+        views = (
             dict(zip(names, pointers)),
-            {name: rows[part].reshape(devices, -1) for name, part in at.items()},
-            {name: samples[part].reshape(devices, -1) for name, part in at.items()},
-            {name: gains[part].reshape(devices, -1) for name, part in at.items()},
+            {name: self.out[0][part].reshape(devices, -1) for name, part in at.items()},
+            {name: self.out[1][part].reshape(devices, -1) for name, part in at.items()},
+            {name: self.out[2][part].reshape(devices, -1) for name, part in at.items()},
         )
+        for arrays in views[1:]:
+            for array in arrays.values():
+                array.flags.writeable = False
+        return views

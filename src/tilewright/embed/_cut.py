@@ -17,17 +17,17 @@ __all__ = ["find_splits", "gather_source", "write_cut"]
 
 @njit(cache=True, nogil=True)
 def gather_source(
-    tables: tuple[int, int], l: Index, bases: Longs, counts: Ints, entries: Entries, gathered: Entries
+    units: tuple[int, int], l: Index, bases: Longs, counts: Ints, entries: Entries, gathered: Entries
 ) -> None:
-    """The entries of tables ``tables[0] <= t < tables[1]`` and source ``l``, shard by shard, one behind the other."""
+    """The entries of units ``units[0] <= t < units[1]`` and source ``l``, shard by shard, one behind the other."""
     rows, samples, gains = entries
-    cursor = np.empty(tables[1] - tables[0], np.int64)
+    cursor = np.empty(units[1] - units[0], np.int64)
     for t in range(cursor.size):
-        cursor[t] = bases[tables[0] + t, l]
+        cursor[t] = bases[units[0] + t, l]
     at: Index = 0
     for shard in range(counts.shape[3]):
         for t in range(cursor.size):
-            n = np.int64(counts[tables[0] + t, 0, l, shard])
+            n = np.int64(counts[units[0] + t, 0, l, shard])
             begin = cursor[t]
             gathered[0][at : at + n] = rows[begin : begin + n]
             gathered[1][at : at + n] = samples[begin : begin + n]

@@ -128,8 +128,8 @@ class Replay:
         stacking = self.observed.stacking
         table, found = limit_table(limits, stacking), []
         for batch in self.observed.sample:
-            made, counts, _ = _count(batch, stacking, self.observed.bad_ids)
-            over = Overflow(stacking, made, counts, table, 0)
+            made, _, _ = _count(batch, stacking, self.observed.bad_ids)
+            over = Overflow(stacking, made, table, 0)
             bits = over.split_bits(True, thread_count()) if over.over.any() else 0
             found.append(len(minibatch_starts(bits)))
         return found

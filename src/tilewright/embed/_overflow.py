@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -47,9 +47,13 @@ class Overflow:
 
     stacking: Stacking
     tally: Tally
-    counts: Longs
     limits: Longs
     first_source: int
+
+    @cached_property
+    def counts(self) -> Longs:
+        """Entries and distinct ids of whole stacks: added up only where something overflows."""
+        return self.tally.per_stack()
 
     @property
     def over(self) -> Mask:
@@ -87,7 +91,7 @@ class Overflow:
         per_shard = np.ascontiguousarray(self.counts[stack, :, source])
         n = int(per_shard[0].sum())
         gathered = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.float32)
-        first, last = self.tally.first_table[stack], self.tally.first_table[stack + 1]
+        first, last = self.tally.first_unit[stack], self.tally.first_unit[stack + 1]
         gather_source(
             (int(first), int(last)), source, self.tally.bases, self.tally.counts, self.tally.entries, gathered
         )
@@ -121,7 +125,7 @@ class Overflow:
     def write(self, buffers: Buffers, starts: list[int], lowest: bool, threads: int) -> Longs:
         """Fill the buffers, cut at the buckets ``starts``; int64[stacks, S]: entries dropped per shard."""
         cuts = np.array([*starts, BUCKETS], np.int64)
-        dropped = np.zeros((len(self.limits), self.counts.shape[3]), np.int64)
+        dropped = np.zeros((len(self.limits), self.tally.counts.shape[3]), np.int64)
         devices = range(0, buffers.sources, buffers.per_device)
         jobs = [
             partial(self._write_device, buffers, k, first, cuts, lowest)
@@ -132,6 +136,7 @@ class Overflow:
             dropped[k] += gone
         if buffers.minibatch_layout:
             buffers.repeat_last_pointer(len(starts))
+        buffers.done()
         return dropped
 
     def _write_device(self, buffers: Buffers, stack: int, first: int, cuts: Longs, lowest: bool) -> tuple[int, Longs]:
@@ -165,5 +170,6 @@ class Overflow:
                 )
             )
             for flat, pad in zip(buffers.out, (PAD, PAD, np.nan)):
-                flat[at:end] = pad
+                flat[at : min(end, int(buffers.ends[stack, source]))] = pad
+            buffers.ends[stack, source] = at
         return stack, dropped

@@ -71,7 +71,6 @@ def preprocess(
     """
     _check_choices(overflow=(overflow, OVERFLOW), bad_ids=(bad_ids, BAD_IDS), drop_order=(drop_order, DROP_ORDERS))
     from tilewright.embed._buffers import Buffers
-    from tilewright.embed._formulas import round8
     from tilewright.embed._overflow import Overflow, limit_table
 
     threads = thread_count()
@@ -81,27 +80,26 @@ def preprocess(
     sizes = {name: ragged.batch_size * slices.shards // slices.given for name, ragged in inputs.items()}
     offsets = {name: at for s in stacking.groups for name, at in s.sample_offsets(sizes).items()}
     made = tally(stacking, inputs, offsets, slices, bad_ids, threads)
-    counts = made.per_stack()
-    over = Overflow(stacking, made, counts, limit, slices.sources.start)
-    exceeded = limits is not None and bool(over.over.any())
+    most, required = made.totals()
+    exceeded = bool((most > limit[:, :, None]).any())
+    over = Overflow(stacking, made, limit, slices.sources.start)
     if exceeded and overflow == "error":
         raise over.error()
     bits = over.split_bits(allow_id_dropping, threads) if exceeded and overflow == "minibatch" else 0
-    agreed = Agreement(bits, _capacity(limit, counts))
+    agreed = Agreement(bits, _capacity(limit, most))
     if agree is not None:
         agreed = agree(agreed)
     starts = minibatch_starts(agreed.split_bits)
     minibatch_layout = limits is not None and overflow == "minibatch"
     buffers = Buffers.allocate(stacking, len(slices.sources), np.array(agreed.max_ids, np.int64), minibatch_layout)
-    required = round8(counts[:, 0]).sum(axis=2)
     if exceeded or len(starts) > 1:
         dropped = over.write(buffers, starts, drop_order == "lowest", threads)
     else:
-        dropped = np.zeros((len(counts), slices.shards), np.int64)
+        dropped = np.zeros((len(most), slices.shards), np.int64)
         buffers.write(made, required, threads)
     stats = {
         name: StackStats(ids, unique, slots, gone)
-        for name, (ids, unique), slots, gone in zip(stacking.stacks, counts.max(axis=2), required, dropped)
+        for name, (ids, unique), slots, gone in zip(stacking.stacks, most, required, dropped)
     }
     cut = (len(starts), minibatch_layout, agreed.split_bits)
     pointers, rows, samples, gains = buffers.views()
@@ -147,10 +145,9 @@ def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) 
     return inputs
 
 
-def _capacity(limits: Longs, counts: Longs) -> tuple[int, ...]:
+def _capacity(limits: Longs, most: Longs) -> tuple[int, ...]:
     """Entries a partition's slots must hold: the limit, or the batch's own maximum rounded up to a power of two."""
     from tilewright.embed._overflow import NO_LIMIT
 
-    most = counts[:, 0].max(axis=(1, 2))
-    rounded = [max(8, 1 << (int(n) - 1).bit_length()) if n else 8 for n in most]
+    rounded = [max(8, 1 << (int(n) - 1).bit_length()) if n else 8 for n in most[:, 0].max(axis=1)]
     return tuple(r if limit == NO_LIMIT else int(limit) for r, limit in zip(rounded, limits[:, 0]))

@@ -1,44 +1,76 @@
-"""Output buffers that come back: memory whose pages are mapped already is written several times faster."""
+"""Output buffers that come back: memory whose pages are mapped already is written several times faster.
+
+A block remembers what it was used for and where its data ended: the slots behind are padding still, and a batch of the
+same shape need not write them again.
+"""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
+from collections.abc import Hashable
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["recycled"]
+__all__ = ["Block", "lease", "physical_bytes", "recycled"]
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-_KEPT_BYTES = 1 << 28
-"""Free memory kept for later batches; more is given back to the system."""
+_PAGE = 4096
+_KEPT_SHARE = 8
+"""Free memory kept for later batches, as a share of the machine's; more is given back to the system."""
+
+
+def physical_bytes() -> int:
+    """Memory of this machine; 2**63 where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 2**63
+
+
+class Block:
+    """Memory, the use it was last put to, and whatever that use noted about its content (None: nothing is known)."""
+
+    def __init__(self, size: int) -> None:
+        self.memory = np.empty(size, np.uint8)
+        self.use: Hashable = None
+        self.content: Any = None
 
 
 class _Shelf:
-    """Free arrays by size in bytes."""
+    """Free blocks by size in bytes."""
 
     def __init__(self) -> None:
-        self._free: defaultdict[int, list[NDArray[np.uint8]]] = defaultdict(list)
+        self._free: defaultdict[int, list[Block]] = defaultdict(list)
         self._bytes = 0
+        self._most = max(1 << 28, physical_bytes() // _KEPT_SHARE)
         self._lock = threading.Lock()
 
-    def take(self, size: int) -> NDArray[np.uint8]:
+    def take(self, size: int, use: Hashable) -> Block:
+        """A block of that size, one of the same use where there is one."""
         with self._lock:
-            if self._free[size]:
+            free = self._free[size]
+            if free:
+                known = next((k for k, block in enumerate(free) if block.use == use), 0)
                 self._bytes -= size
-                return self._free[size].pop()
-        return np.empty(size, np.uint8)
+                block = free.pop(known)
+            else:
+                block = Block(size)
+        if block.use != use:
+            block.use, block.content = use, None
+        return block
 
-    def give(self, array: NDArray[np.uint8]) -> None:
+    def give(self, block: Block) -> None:
         # A finaliser may run inside take: never wait for the lock there, rather let the memory go.
         if self._lock.acquire(blocking=False):
             try:
-                if self._bytes + array.size <= _KEPT_BYTES:
-                    self._bytes += array.size
-                    self._free[array.size].append(array)
+                if self._bytes + block.memory.size <= self._most:
+                    self._bytes += block.memory.size
+                    self._free[block.memory.size].append(block)
             finally:
                 self._lock.release()
 
@@ -47,28 +79,33 @@ _shelf = _Shelf()
 
 
 class _Lease:
-    """Owner of an array on loan: every view keeps it alive, and with the last view the memory returns."""
+    """Owner of a block on loan: every view keeps it alive, and with the last view the block returns."""
 
-    def __init__(self, memory: NDArray[np.uint8], size: int, dtype: np.dtype[Any]) -> None:
-        self._memory = memory
+    def __init__(self, block: Block) -> None:
+        self._block = block
         self._give = _shelf.give  # bound here: module globals may be gone when the interpreter ends
         self.__array_interface__ = {
-            "shape": (size,),
-            "typestr": dtype.str,
-            "data": (memory.ctypes.data, False),
+            "shape": (block.memory.size,),
+            "typestr": "|u1",
+            "data": (block.memory.ctypes.data, False),
             "version": 3,
         }
 
     def __del__(self) -> None:
-        self._give(self._memory)
+        self._give(self._block)
 
 
-def recycled(size: int, dtype: type[Scalar]) -> NDArray[Scalar]:
-    """A flat array of undefined content whose memory is used again once nothing refers to it any more.
+def lease(size: int, use: Hashable) -> tuple[NDArray[np.uint8], Block]:
+    """At least ``size`` bytes, and the block they are of, which is used again once no array refers to it any more.
 
     Sizes are rounded up to a page, so that batches of like size share memory.
     """
+    block = _shelf.take(-(-max(1, size) // _PAGE) * _PAGE, use)
+    return np.asarray(_Lease(block)), block
+
+
+def recycled(size: int, dtype: type[Scalar]) -> NDArray[Scalar]:
+    """A flat array of undefined content whose memory is used again once nothing refers to it any more."""
     kind = np.dtype(dtype)
-    memory = _shelf.take(-(-max(1, size * kind.itemsize) // 4096) * 4096)
-    array: NDArray[Scalar] = np.asarray(_Lease(memory, size, kind))
+    array: NDArray[Scalar] = lease(size * kind.itemsize, None)[0][: size * kind.itemsize].view(kind)
     return array

@@ -1,4 +1,4 @@
-"""Kernel 1: the ids of one table -> merged entries per source, sorted by (shard, local row, sample), and their counts.
+"""Kernel 1: a unit of tables -> merged entries per source, sorted by (shard, local row, sample), and their counts.
 
 Slices are sorted in groups: a slice of few ids alone would spend its time on the counters of the sort, and a group of
 many would leave the cache.
@@ -26,7 +26,7 @@ from tilewright.embed._sort import DIGIT_SLOTS, sort_keys
 from tilewright.embed._types import Entries, Floats, Ids, Index, Ints, Keys, Longs
 from tilewright.kernels import njit
 
-__all__ = ["reduce_table", "scratch"]
+__all__ = ["reduce_unit", "scratch"]
 
 Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
 """Keys and as many again, sample and gain of every entry, gain of every sample, counters."""
@@ -43,7 +43,7 @@ class Scratch(threading.local):
         self._arrays: Room | None = None
 
     def __call__(self, entries: int, samples: int) -> Room:
-        """Room for so many entries of one table and group, and samples of a group: kernel 1's last argument."""
+        """Room for so many entries of one unit and group, and samples of a group: kernel 1's last argument."""
         if self._arrays is None or entries > self._entries or samples > self._samples:
             self._entries, self._samples = max(entries, self._entries), max(samples, self._samples)
             self._arrays = (
@@ -121,7 +121,7 @@ def _pack_feature(
 def _merge_ones(
     keys: Keys,
     n: Index,
-    table: tuple[int, ...],
+    unit: tuple[int, ...],
     samples_of_slice: Index,
     of_sample: Floats,
     at: Index,
@@ -131,7 +131,7 @@ def _merge_ones(
 ) -> Index:
     """Write the sorted keys from ``at`` on, equal ones added up; count entries and rows per partition. Their end."""
     rows, samples, gains = entries
-    shards, per_shard, row_offset = table[1], table[2], table[8]
+    shards, per_shard, row_offset = unit[0], unit[1], unit[6]
     last, last_place = _LOW << _32 | _LOW, np.int64(-1)
     end_of_part, shift, skipped = np.int64(0), np.int64(0), np.int64(0)
     part, begun, distinct = np.int64(0), at, np.int64(0)
@@ -167,7 +167,7 @@ def _merge_ones(
 def _merge_weighted(
     keys: Keys,
     n: Index,
-    table: tuple[int, ...],
+    unit: tuple[int, ...],
     sample_of: Ints,
     gain_of: Floats,
     at: Index,
@@ -177,7 +177,7 @@ def _merge_weighted(
 ) -> Index:
     """The same where payloads are numbers of entries."""
     rows, samples, gains = entries
-    per_shard, row_offset = table[2], table[8]
+    per_shard, row_offset = unit[1], unit[6]
     last_place, last_sample = np.int64(-1), np.int32(-1)
     for i in range(n):
         place = np.int64(keys[i] >> _32)
@@ -198,12 +198,12 @@ def _merge_weighted(
 
 
 @njit(cache=True, nogil=True)
-def reduce_table(
+def reduce_unit(
     values: Ids,
     offsets: Longs,
     weights: Floats,
     features: Longs,
-    table: tuple[int, ...],
+    unit: tuple[int, ...],
     slices: tuple[int, int, int],
     group: int,
     samples_of_slice: int,
@@ -212,17 +212,17 @@ def reduce_table(
     counts: Ints,
     room: Room,
 ) -> Index:
-    """Reduce one table for the slices ``slices[0] <= l < slices[1]``, which are ``slices[2]`` slices into the batch.
+    """Reduce one unit for the slices ``slices[0] <= l < slices[1]``, which are ``slices[2]`` slices into the batch.
 
-    ``features`` int64[n, 5]: of each feature of the table first value, first offset (-1: dense), ids per sample
-    (dense), samples per slice, first sample id. ``table``: vocab, S, rows per shard, rotation, the two numbers of the
-    division by S, combiner, bad-id mode (error, clip, drop), row offset, bits of a position. ``group``: slices sorted
-    together; ``samples_of_slice``: of all the stack's features. ``bases[l]``: where slice l may write in ``entries``,
-    then where it did; ``counts`` int32[2, slices, S]: entries and distinct ids. Returns what packing found.
+    ``features`` int64[n, 8]: of each feature first value, first offset (-1: dense), ids per sample (dense), samples per
+    slice, first sample id; of its table vocab, rotation, first row in the unit. ``unit``: S, rows per shard, the two
+    numbers of the division by S, combiner, bad-id mode (error, clip, drop), first row in the stack, bits of a position.
+    ``group``: slices sorted together; ``samples_of_slice``: of all the stack's features. ``bases[l]``: where slice l
+    may write in ``entries``, then where it did; ``counts`` int32[2, slices, S]: entries and distinct ids. Returns what
+    packing found.
     """
-    form = (table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7])
     keys, spare, sample_of, gain_of, of_sample, counters = room
-    shards = table[1]
+    shards, rows = unit[0], unit[1]
     for first in range(slices[0], slices[1], group):
         last = min(first + group, slices[1])
         n: Index = 0
@@ -231,6 +231,7 @@ def reduce_table(
                 counts[0, l, shard] = counts[1, l, shard] = 0
             number = l - first
             for f in range(features.shape[0]):
+                vocab, rotation = features[f, 5], features[f, 6]
                 n = _pack_feature(
                     values,
                     offsets,
@@ -239,14 +240,14 @@ def reduce_table(
                     slices[2] + l,
                     number,
                     samples_of_slice,
-                    number * shards * table[2],
-                    form,
+                    number * shards * rows + features[f, 7],
+                    (vocab, shards, rows, rotation, unit[2], unit[3], unit[4], unit[5]),
                     n,
                     room,
                 )
                 if n < 0:
                     return BAD_ID if n == -1 else BAD_DIVISOR
-        bits, parts = table[9], last - first
+        bits, parts = unit[7], last - first
         while parts > 1:
             parts = (parts + 1) // 2
             bits += 1
@@ -254,9 +255,9 @@ def reduce_table(
         count, unique = counts[0, first:last].reshape(-1), counts[1, first:last].reshape(-1)
         at = bases[first]
         if weights.size > 0:
-            _merge_weighted(merged, n, table, sample_of, gain_of, at, entries, count, unique)
+            _merge_weighted(merged, n, unit, sample_of, gain_of, at, entries, count, unique)
         else:
-            _merge_ones(merged, n, table, samples_of_slice, of_sample, at, entries, count, unique)
+            _merge_ones(merged, n, unit, samples_of_slice, of_sample, at, entries, count, unique)
         for l in range(first, last):
             bases[l] = at
             for shard in range(shards):

@@ -1,4 +1,4 @@
-"""Step 1 of preprocessing: every table's ids become merged, sorted entries, counted per source and shard."""
+"""Step 1 of preprocessing: every unit's ids become merged, sorted entries, counted per source and shard."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from tilewright.embed._inputs import Ragged
-from tilewright.embed._stacking import Placement, Stacking
-from tilewright.embed._tables import COMBINERS, Feature
+from tilewright.embed._stacking import Stacking
 from tilewright.embed._threads import run_all, workspace
 from tilewright.embed._types import Entries, Floats, Ids, Ints, Longs
+from tilewright.embed._units import Unit, units_of
 from tilewright.errors import UsageError
 
 __all__ = ["BAD_IDS", "Slices", "Tally", "tally"]
@@ -53,66 +53,32 @@ class Slices:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What kernel 1 made; tables stand stack by stack, in their order inside it.
+    """What kernel 1 made; units (tables sorted together) stand stack by stack, in their order inside it.
 
     ``entries`` are the calling thread's working buffers: its next tally overwrites them.
 
-    ``entries`` rows (in the stack), samples, gains; ``bases`` int64[tables, sources]: where each run begins;
-    ``counts`` int32[tables, 2, sources, S]: entries, distinct ids; ``first_table`` int64[stacks + 1].
+    ``entries`` rows (in the stack), samples, gains; ``bases`` int64[units, sources]: where each run begins;
+    ``counts`` int32[units, 2, sources, S]: entries, distinct ids; ``first_unit`` int64[stacks + 1].
     """
 
     entries: Entries
     bases: Longs
     counts: Ints
-    first_table: Longs
+    first_unit: Longs
+
+    def totals(self) -> tuple[Longs, Longs]:
+        """int64[stacks, 2, S]: the most entries and distinct ids any source has for a shard; int64[stacks, sources]:
+        slots a source needs, every partition rounded up to 8."""
+        from tilewright.embed._totals import add_up
+
+        stacks, (_, _, sources, shards) = len(self.first_unit) - 1, self.counts.shape
+        most, required = np.empty((stacks, 2, shards), np.int64), np.empty((stacks, sources), np.int64)
+        add_up(self.counts, self.first_unit, most, required)
+        return most, required
 
     def per_stack(self) -> Longs:
         """int64[stacks, 2, sources, S]: entries and distinct ids of whole stacks."""
-        return np.add.reduceat(self.counts, self.first_table[:-1], axis=0, dtype=np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class _TableJob:
-    """The static part of a table's work."""
-
-    placement: Placement
-    features: tuple[Feature, ...]
-    numbers: tuple[int, ...]
-
-
-def _static(stacking: Stacking) -> tuple[tuple[_TableJob, ...], Longs]:
-    """Jobs of all tables, stack by stack, and the first job of every stack; kept with the plan."""
-    held: dict[str, Any] = stacking.__dict__
-    if "_jobs" not in held:
-        held["_jobs"] = _jobs(stacking)
-    made: tuple[tuple[_TableJob, ...], Longs] = held["_jobs"]
-    return made
-
-
-def _jobs(stacking: Stacking) -> tuple[tuple[_TableJob, ...], Longs]:
-    jobs = []
-    for stack in stacking.groups:
-        for table in stack.tables:
-            users = tuple(f for f in stack.features if f.table.name == table.name)
-            placement = stacking.tables[table.name]
-            jobs.append(_TableJob(placement, users, _numbers(placement)))
-    first = np.cumsum([0, *(len(s.tables) for s in stacking.groups)], dtype=np.int64)
-    return tuple(jobs), first
-
-
-def _numbers(placement: Placement) -> tuple[int, ...]:
-    """Kernel 1's ``table`` argument but for the bad-id mode.
-
-    ``id // S == (id * magic) >> shift`` for 0 <= id < 2**31: with 2**k >= S and magic = 2**(31 + k) // S + 1 the error
-    of the product stays below one part in 2**31.
-    """
-    shards = placement.shards
-    shift = 31 + (shards - 1).bit_length()
-    magic = (1 << shift) // shards + 1
-    combiner = COMBINERS.index(placement.table.combiner)
-    bits = (placement.padded_vocab - 1).bit_length()
-    layout = (placement.table.vocab, shards, placement.rows_per_shard, placement.rotation, magic, shift)
-    return (*layout, combiner, placement.row_offset, bits)
+        return np.add.reduceat(self.counts, self.first_unit[:-1], axis=0, dtype=np.int64)
 
 
 def tally(
@@ -123,12 +89,13 @@ def tally(
     bad_ids: str,
     threads: int,
 ) -> Tally:
-    """Run kernel 1 over all tables and sources; ``offsets``: first sample id of every feature inside a slice."""
-    jobs, first_table = _static(stacking)
+    """Run kernel 1 over all units and sources; ``offsets``: first sample id of every feature inside a slice."""
     at = np.arange(slices.first, slices.first + len(slices.sources) + 1, dtype=np.int64)
-    users = [inputs[f.name] for job in jobs for f in job.features]
-    begins = np.array([ragged.bounds(at * slices.each(ragged)) for ragged in users])
-    sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(job.features) for job in jobs[:-1])]), axis=0)
+    bounds = {name: ragged.bounds(at * slices.each(ragged)) for name, ragged in inputs.items()}
+    ids = {name: int(ends[-1] - ends[0]) for name, ends in bounds.items()}
+    units, first_unit = units_of(stacking, ids, len(slices.sources))
+    begins = np.array([bounds[f.name] for unit in units for f in unit.features])
+    sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(unit.features) for unit in units[:-1])]), axis=0)
     ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     bases, total = ends - sizes, int(ends[-1, -1])
     entries = (
@@ -136,60 +103,60 @@ def tally(
         workspace.get("samples", total, np.int32),
         workspace.get("gains", total, np.float32),
     )
-    counts = np.empty((len(jobs), 2, len(slices.sources), slices.shards), np.int32)
-    groups = _groups(jobs, sizes)
+    counts = np.empty((len(units), 2, len(slices.sources), slices.shards), np.int32)
+    groups = _groups(units, sizes)
     widths = {s.name: sum(slices.each(inputs[f.name]) for f in s.features) for s in stacking.groups}
-    samples = [widths[job.placement.stack] for job in jobs]
-    rows = _feature_rows(jobs, inputs, offsets, slices)
-    arguments = [_arguments(job, [inputs[f.name] for f in job.features], BAD_IDS.index(bad_ids)) for job in jobs]
+    samples = [widths[unit.stack] for unit in units]
+    rows = _feature_rows(units, inputs, offsets, slices)
+    arguments = [_arguments(unit, [inputs[f.name] for f in unit.features], BAD_IDS.index(bad_ids)) for unit in units]
     calls = list(zip(arguments, rows, zip(groups, samples), bases, counts))
     need = max(int(n) * g for n, g in zip(sizes.max(axis=1), groups)), max(w * g for w, g in zip(samples, groups))
-    parts = _parts(len(jobs), len(slices.sources), threads if total > _SMALL else 1)
-    runs = [partial(_run, calls, entries, tables, part, slices.first, need) for tables, part in parts]
+    parts = _parts(len(units), len(slices.sources), threads if total > _SMALL else 1)
+    runs = [partial(_run, calls, entries, chosen, part, slices.first, need) for chosen, part in parts]
     if any(run_all(runs, threads)):
         raise _complaint(stacking, inputs, slices)
-    return Tally(entries, bases, counts, first_table)
+    return Tally(entries, bases, counts, first_unit)
 
 
-def _groups(jobs: tuple[_TableJob, ...], sizes: Longs) -> list[int]:
-    """Slices sorted together, per table: about _GROUP ids, and positions that stay within 32 bits."""
+def _groups(units: tuple[Unit, ...], sizes: Longs) -> list[int]:
+    """Slices sorted together, per unit: about _GROUP ids, and positions that stay within 32 bits."""
     means = sizes.mean(axis=1)
     return [
-        int(max(1, min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // job.placement.padded_vocab)))
-        for job, mean in zip(jobs, means.tolist())
+        int(max(1, min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // unit.positions)))
+        for unit, mean in zip(units, means.tolist())
     ]
 
 
-def _parts(tables: int, sources: int, threads: int) -> list[tuple[range, tuple[int, int]]]:
-    """Which tables and which sources each thread does: sources are divided first."""
+def _parts(units: int, sources: int, threads: int) -> list[tuple[range, tuple[int, int]]]:
+    """Which units and which sources each thread does: sources are divided first."""
     columns = min(sources, threads)
-    rows = min(tables, -(-threads // columns))
+    rows = min(units, -(-threads // columns))
     cuts = [sources * i // columns for i in range(columns + 1)]
-    return [(range(r, tables, rows), cut) for cut in pairwise(cuts) for r in range(rows)]
+    return [(range(r, units, rows), cut) for cut in pairwise(cuts) for r in range(rows)]
 
 
 def _feature_rows(
-    jobs: tuple[_TableJob, ...], inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices
+    units: tuple[Unit, ...], inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices
 ) -> list[Longs]:
-    """Kernel 1's ``features`` of every table."""
+    """Kernel 1's ``features`` of every unit."""
     rows = []
-    for job in jobs:
+    for unit in units:
         value_base = offset_base = 0
-        for feature in job.features:
+        for feature, table in zip(unit.features, unit.tables.tolist()):
             ragged = inputs[feature.name]
             sparse = ragged.offsets is not None
             at = offset_base if sparse else -1
-            rows.append((value_base, at, ragged.hot, slices.each(ragged), offsets[feature.name]))
+            rows.append((value_base, at, ragged.hot, slices.each(ragged), offsets[feature.name], *table))
             value_base += ragged.values.size
             offset_base += ragged.batch_size + 1 if sparse else 0
-    table = np.array(rows, np.int64)
-    ends = list(accumulate(len(job.features) for job in jobs))
-    return [table[b:e] for b, e in pairwise([0, *ends])]
+    joined = np.array(rows, np.int64)
+    ends = list(accumulate(len(unit.features) for unit in units))
+    return [joined[b:e] for b, e in pairwise([0, *ends])]
 
 
-def _arguments(job: _TableJob, given: list[Ragged], bad_ids: int) -> Arguments:
-    """Kernel 1's values, offsets, weights and table; features of one table are joined."""
-    numbers = (*job.numbers[:7], bad_ids, *job.numbers[7:])
+def _arguments(unit: Unit, given: list[Ragged], bad_ids: int) -> Arguments:
+    """Kernel 1's values, offsets, weights and unit; the features of one unit are joined."""
+    numbers = (*unit.numbers[:5], bad_ids, *unit.numbers[5:])
     first = given[0]
     if len(given) == 1:
         return (
@@ -208,15 +175,15 @@ def _arguments(job: _TableJob, given: list[Ragged], bad_ids: int) -> Arguments:
 
 
 def _run(
-    calls: list[Call], entries: Entries, tables: range, part: tuple[int, int], first: int, need: tuple[int, int]
+    calls: list[Call], entries: Entries, chosen: range, part: tuple[int, int], first: int, need: tuple[int, int]
 ) -> int:
-    """Kernel 1 for some tables and sources, in this thread's scratch; not 0 if one of them found something bad."""
-    from tilewright.embed._reduce import reduce_table, scratch
+    """Kernel 1 for some units and sources, in this thread's scratch; not 0 if one of them found something bad."""
+    from tilewright.embed._reduce import reduce_unit, scratch
 
     room = scratch(*need)
-    for t in tables:
+    for t in chosen:
         (values, offsets, weights, numbers), rows, (group, samples), bases, counts = calls[t]
-        status = reduce_table(
+        status = reduce_unit(
             values, offsets, weights, rows, numbers, (*part, first), group, samples, bases, entries, counts, room
         )
         if status:
