@@ -26,7 +26,20 @@ def programs(draw):
 
     for _ in range(draw(st.integers(3, 16))):
         kind = draw(
-            st.sampled_from(["reshape", "reshape", "binary", "binary", "broadcast", "reduce", "transpose", "tri"])
+            st.sampled_from(
+                [
+                    "reshape",
+                    "reshape",
+                    "binary",
+                    "binary",
+                    "broadcast",
+                    "reduce",
+                    "transpose",
+                    "transpose",
+                    "tri",
+                    "iota",
+                ]
+            )
         )
         value = draw(st.sampled_from(sorted(env)))
         shape = env[value]
@@ -43,6 +56,10 @@ def programs(draw):
             else:
                 name = draw(st.sampled_from(["add", "subtract", "multiply", "maximum"]))
                 add(f"stablehlo.{name} {{}}, {{}} : {{t}}", shape, [value, other])
+        elif kind == "iota":
+            if shape:
+                dim = draw(st.sampled_from(range(len(shape))))
+                add(f"stablehlo.iota dim = {dim} : {{t}}", shape, [])
         elif kind == "broadcast":
             target = draw(st.sampled_from([s for s in SHAPES if len(s) >= len(shape)]))
             dims = draw(st.permutations(range(len(target))))[: len(shape)]
