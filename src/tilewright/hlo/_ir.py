@@ -78,10 +78,11 @@ def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> di
 
 
 class _Late:
-    """``jaxlib.mlir.ir``, imported when first used."""
+    """``jaxlib.mlir.ir``, imported when first used; what was asked for once is kept."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_parts()["jaxlib.mlir.ir"], name)
+        value = self.__dict__[name] = getattr(_parts()["jaxlib.mlir.ir"], name)
+        return value
 
 
 ir: Any = _Late()

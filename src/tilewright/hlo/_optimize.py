@@ -9,6 +9,7 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
+from tilewright.hlo._collector import collector_paused
 from tilewright.hlo._cost import place
 from tilewright.hlo._emit import write_functions
 from tilewright.hlo._gate import Verdict, gate
@@ -148,7 +149,8 @@ def optimize(
     steps = pipeline(allow_reassociation) if passes is None else parse_pipeline(passes)
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
-        found = _rewrite(program, chip, steps)
+        with collector_paused():
+            found = _rewrite(program, chip, steps)
         return _verified(found, allow_reassociation) if verify and found.rewrites else found
     except TilewrightError:
         raise

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from tilewright.hlo._dims import only_unit_dims_differ
-from tilewright.hlo._graph import Block, Operation, Value, in_order
+from tilewright.hlo._graph import Block, Operation, Value
 from tilewright.hlo.rewrites._base import is_elementwise, is_static
 
 __all__ = ["Region", "collect"]
@@ -59,10 +59,10 @@ def collect(block: Block) -> list[Region]:
         operations = core | (_between(core, places) - taken)
         operations |= _fed_leaves(operations) - taken
         taken |= operations
-        leaves = _leaves(operations)
+        leaves = _leaves(operations, places)
         shape = seed.result.shape
         assert shape is not None
-        found.append(Region(block, shape, tuple(in_order(list(operations))), tuple(leaves)))
+        found.append(Region(block, shape, tuple(sorted(operations, key=places.__getitem__)), tuple(leaves)))
     return found
 
 
@@ -188,10 +188,10 @@ def _fed_leaves(operations: set[Operation]) -> set[Operation]:
     return {op for op in used - operations if _is_leaf(op) and any(v.operation in operations for v in op.operands)}
 
 
-def _leaves(operations: set[Operation]) -> list[Operation]:
+def _leaves(operations: set[Operation], places: dict[Operation, int]) -> list[Operation]:
     """Constants and broadcasts of scalars the operations use, producers first."""
     found: dict[Operation, None] = {}
-    for op in sorted(operations, key=lambda op: op.position):
+    for op in sorted(operations, key=places.__getitem__):
         for value in op.operands:
             leaf = value.operation
             if leaf is not None and leaf not in operations and _is_leaf(leaf):

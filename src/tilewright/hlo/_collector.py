@@ -1,0 +1,25 @@
+"""The garbage collector stands still while a large graph is built and rewritten.
+
+Operations and values refer to each other, so a growing graph makes the collector walk everything again and again: a
+third of the time at 10,000 operations, more than that at 40,000, and nothing to be freed.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["collector_paused"]
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No cyclic collection inside; afterwards it is as it was before."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
