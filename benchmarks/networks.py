@@ -1,0 +1,136 @@
+"""The programs of benchmarks/programs.py: a deep network written as StableHLO text, and normalisations in JAX."""
+
+from __future__ import annotations
+
+BATCH, FIELDS, WIDTH = 256, 27, 32
+LAYER_OPERATIONS = 40
+
+
+def deep_network(operations: int) -> str:
+    """StableHLO text of about so many operations: a residual stream with a normalised, linear and tanh step per layer.
+
+    Groups lie along the last dim; statistics are taken over fields and group, in every fourth layer over the group
+    alone (a grouped layer normalisation, which is better left as it is). Every operation has its source line.
+    """
+    layers = max(1, operations // LAYER_OPERATIONS)
+    stream = _tensor(BATCH, FIELDS, WIDTH)
+    lines = [line for k in range(layers) for line in _layer(k, stream)]
+    arguments = f"%x0: {stream}, %scale: {_tensor(WIDTH)}, %bias: {_tensor(WIDTH)}, %w: {_tensor(WIDTH, WIDTH)}"
+    head = [f"module @deep {{\n  func.func public @main({arguments}) -> {stream} {{"]
+    return "\n".join([*head, *lines, f"    return %x{layers} : {stream}\n  }}\n}}\n"])
+
+
+def _tensor(*shape: int) -> str:
+    return f"tensor<{''.join(f'{n}x' for n in shape)}f32>"
+
+
+def _layer(k: int, stream: str) -> list[str]:
+    groups = (4, 8)[k % 2]
+    alone = k % 4 == 3
+    dims, kept = ([3], [0, 1, 2]) if alone else ([1, 3], [0, 2])
+    split = _tensor(BATCH, FIELDS, groups, WIDTH // groups)
+    small = _tensor(*([BATCH, FIELDS, groups] if alone else [BATCH, groups]))
+    column = _tensor(BATCH, FIELDS if alone else 1, groups, 1)
+    count = float(WIDTH // groups * (1 if alone else FIELDS))
+    scalar = _tensor()
+
+    def total(name: str, of: str) -> list[str]:
+        return [
+            f"%{name}z = stablehlo.constant dense<0.0> : {scalar}",
+            f"%{name} = stablehlo.reduce(%{of} init: %{name}z) applies stablehlo.add across dimensions = {dims}"
+            f" : ({split}, {scalar}) -> {small}",
+        ]
+
+    def mean(name: str, of: str) -> list[str]:
+        return [
+            *total(f"{name}s", of),
+            f"%{name}c = stablehlo.broadcast_in_dim %{name}s, dims = {kept} : ({small}) -> {column}",
+            f"%{name}k = stablehlo.constant dense<{count}> : {scalar}",
+            f"%{name}n = stablehlo.broadcast_in_dim %{name}k, dims = [] : ({scalar}) -> {column}",
+            f"%{name} = stablehlo.divide %{name}c, %{name}n : {column}",
+            f"%{name}b = stablehlo.broadcast_in_dim %{name}, dims = [0, 1, 2, 3] : ({column}) -> {split}",
+        ]
+
+    def along(name: str, vector: str) -> list[str]:
+        row = _tensor(1, 1, WIDTH)
+        return [
+            f"%{name}r = stablehlo.broadcast_in_dim %{vector}, dims = [2] : ({_tensor(WIDTH)}) -> {row}",
+            f"%{name} = stablehlo.broadcast_in_dim %{name}r, dims = [0, 1, 2] : ({row}) -> {stream}",
+        ]
+
+    p = f"l{k}_"
+    body = [
+        f"%{p}y = stablehlo.reshape %x{k} : ({stream}) -> {split}",
+        *mean(f"{p}m", f"{p}y"),
+        f"%{p}c = stablehlo.subtract %{p}y, %{p}mb : {split}",
+        *mean(f"{p}n", f"{p}y"),
+        f"%{p}d = stablehlo.subtract %{p}y, %{p}nb : {split}",
+        f"%{p}q = stablehlo.multiply %{p}d, %{p}d : {split}",
+        *mean(f"{p}v", f"{p}q"),
+        f"%{p}e = stablehlo.constant dense<1.0e-05> : {scalar}",
+        f"%{p}f = stablehlo.broadcast_in_dim %{p}e, dims = [] : ({scalar}) -> {split}",
+        f"%{p}g = stablehlo.add %{p}vb, %{p}f : {split}",
+        f"%{p}h = stablehlo.rsqrt %{p}g : {split}",
+        f"%{p}i = stablehlo.multiply %{p}c, %{p}h : {split}",
+        f"%{p}o = stablehlo.reshape %{p}i : ({split}) -> {stream}",
+        *along(f"{p}a", "scale"),
+        f"%{p}r = stablehlo.multiply %{p}o, %{p}a : {stream}",
+        *along(f"{p}b", "bias"),
+        f"%{p}s = stablehlo.add %{p}r, %{p}b : {stream}",
+        f"%{p}w = stablehlo.dot_general %{p}s, %w, contracting_dims = [2] x [0]"
+        f" : ({stream}, {_tensor(WIDTH, WIDTH)}) -> {stream}",
+        f"%{p}t = stablehlo.tanh %{p}w : {stream}",
+        f"%x{k + 1} = stablehlo.add %x{k}, %{p}t : {stream}",
+    ]
+    return [f'    {line} loc("model.py":{40 * k + n + 1}:4)' for n, line in enumerate(body)]
+
+
+# -- in JAX ------------------------------------------------------------------------------------------------------------
+
+
+def normalised(y, axes):
+    import jax
+
+    mean, var = y.mean(axes, keepdims=True), y.var(axes, keepdims=True)
+    return (y - mean) * jax.lax.rsqrt(var + 1e-5)
+
+
+def group_sum(x, groups=32):
+    """[B, H, W, C] in groups along C, the order (G, C / G), summed over H, W and C / G."""
+    return x.reshape(*x.shape[:3], groups, -1).sum((1, 2, 4))
+
+
+def group_norm(x, scale, bias, groups=32):
+    y = x.reshape(*x.shape[:3], groups, -1)
+    return normalised(y, (1, 2, 4)).reshape(x.shape) * scale + bias
+
+
+def group_norm_minor(x, scale, bias, groups=32):
+    """The patent's order (C / G, G)."""
+    y = x.reshape(*x.shape[:3], -1, groups)
+    return normalised(y, (1, 2, 3)).reshape(x.shape) * scale + bias
+
+
+def field_norm(x, scale, bias, groups=4):
+    """[B, F, D] in groups along D, statistics over the F fields and D / G."""
+    y = x.reshape(*x.shape[:2], groups, -1)
+    return normalised(y, (1, 3)).reshape(x.shape) * scale + bias
+
+
+def grouped_layer_norm(x, scale, bias):
+    y = x.reshape(*x.shape[:2], 16, -1)
+    return normalised(y, -1).reshape(x.shape) * scale + bias
+
+
+def ghost_batch_norm(x, scale, bias):
+    y = x.reshape(-1, 8, *x.shape[1:])
+    return normalised(y, (1, 2, 3)).reshape(x.shape) * scale + bias
+
+
+def attention(x, w, v):
+    """Heads are split off and merged again."""
+    import jax
+
+    q = (x @ w).reshape(*x.shape[:2], 16, -1).transpose(0, 2, 1, 3)
+    p = jax.nn.softmax(q @ q.transpose(0, 1, 3, 2))
+    return (p @ q).transpose(0, 2, 1, 3).reshape(x.shape) @ v
