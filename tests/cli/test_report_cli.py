@@ -1,6 +1,7 @@
 """`tilewright report` as a user runs it."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -25,7 +26,8 @@ def test_a_real_dump_in_a_terminal(shared):
     assert "copy copy.5  models/aot3.py:47" in first
     assert "f32[48,7,50]{0,1,2:T(8,128)S(1)} -> f32[48,7,50]{2,1,0:T(8,128)S(1)}" in done.stdout.decode()
     assert max(map(len, lines)) <= 100
-    assert lines[2] == "peak of main memory 282 KiB, 17.5 % of it padding, at broadcast in main.2"
+    assert lines[2] == "relayout 1.57 MiB, transfer 168 KiB, part 150 KiB, repeat 8.50 KiB"
+    assert lines[3] == "peak of main memory 282 KiB, 17.5 % of it padding, at broadcast in main.2"
 
 
 def test_rankings_can_be_chosen_and_cut(shared):
@@ -33,6 +35,17 @@ def test_rankings_can_be_chosen_and_cut(shared):
     assert "reshape reshape.12" in done
     assert "10 more with 331 KiB (--top 11 shows all)" in done
     assert "moved  share" not in done
+
+
+def test_one_category_can_be_ranked(shared):
+    done = tilewright(
+        shared / f"{ZOO}.after.hlo", "--by", "moved", "--only", "transfer", "--only", "part"
+    ).stdout.decode()
+    entries = [line for line in done.splitlines() if re.match(r" +\d+ ", line)]
+    assert [line.split("  ")[-1 if "aot3" not in line else -2] for line in entries] == [
+        "copy-start copy-start",
+        "slice slice.2",
+    ]
 
 
 def test_stdin_json_and_a_target(shared):

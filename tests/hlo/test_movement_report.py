@@ -79,6 +79,28 @@ def test_a_real_dump_by_hand(zoo):
     assert not zoo.predicted
 
 
+def test_categories(zoo):
+    kinds = {
+        "copy": "relayout",
+        "reshape": "relayout",
+        "copy-start": "transfer",
+        "slice": "part",
+        "broadcast": "repeat",
+    }
+    assert all(row.category == kinds.get(row.op, "bitcast") for row in zoo.rows)
+    assert sum(zoo.moved_by_category.values()) == zoo.moved_bytes
+    assert zoo.moved_by_category["transfer"] == 86016 * 2
+
+
+def test_categories_of_a_large_dump(shared):
+    """The compiler's prefetches into vector memory are told from its few relayouts."""
+    found = report(load(shared / "data/hlo_tpu/v5e_transformer2_grad.after.hlo"))
+    assert list(found.moved_by_category) == ["transfer", "relayout"]
+    relaid = {row.name for row in found.ranked() if row.category == "relayout"}
+    assert relaid == {"copy.106", "copy.107", "reshape.23"}
+    assert {row.category for row in found.rows if row.in_fusion} == {"fused", "bitcast"}
+
+
 def test_memory_spaces_are_shown(zoo):
     row = next(row for row in zoo.rows if row.op == "copy-start")
     assert (row.from_layout, row.to_layout) == ("f32[336,50]{0,1:T(8,128)}", "f32[336,50]{0,1:T(8,128)S(1)}")

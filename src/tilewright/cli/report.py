@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from tilewright.hlo import MovementReport
 
 __all__ = ["add_to"]
+
+
+class _Only(StrEnum):
+    RELAYOUT = "relayout"
+    TRANSFER = "transfer"
+    DUPLICATE = "duplicate"
+    REPEAT = "repeat"
+    PART = "part"
+    FUSED = "fused"
 
 
 class _By(StrEnum):
@@ -37,6 +47,10 @@ def _report(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     top: Annotated[int, typer.Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
     by: Annotated[_By | None, typer.Option("--by", help="Print this ranking only.")] = None,
+    only: Annotated[
+        list[_Only] | None,
+        typer.Option("--only", help="Rank operations of this category only, such as relayout; repeat it for more."),
+    ] = None,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -67,7 +81,7 @@ def _report(
     if as_json:
         emit_json(found.to_json())
     elif not output or output == "-":
-        _print(found, _rankings(by, profile), top)
+        _print(found, _rankings(by, profile), top, [category.value for category in only or ()])
     if old is not None:
         _compare(old, found, allowed, quiet=as_json)
 
@@ -108,15 +122,17 @@ def _write(found: MovementReport, output: str) -> None:
     remark(f"wrote {output}")
 
 
-def _print(found: MovementReport, rankings: list[str], top: int) -> None:
-    from tilewright.hlo._report_text import by_operation, peak_lines, summary, to_lines
+def _print(found: MovementReport, rankings: list[str], top: int, only: list[str]) -> None:
+    from tilewright.hlo._report_text import by_category, by_operation, peak_lines, summary, to_lines
 
-    print_lines(("", line) for line in filter(None, (summary(found), by_operation(found), *peak_lines(found))))
+    head = (summary(found), by_operation(found), by_category(found), *peak_lines(found))
+    width = terminal_width()
+    print_lines(("", line) for text in head for line in textwrap.wrap(text, width, subsequent_indent="  "))
     for note in found.notes:
         remark(f"note: {note}")
     for ranking in rankings:
         print_lines(iter([("", "")]))
-        print_lines(to_lines(found, ranking, top, terminal_width()))
+        print_lines(to_lines(found, ranking, top, width, only))
 
 
 def _compare(old: MovementReport, found: MovementReport, allowed: float, quiet: bool) -> None:

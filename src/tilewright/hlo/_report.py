@@ -31,7 +31,7 @@ __all__ = ["report"]
 
 _NO_BUFFER = frozenset(
     {"bitcast", "get-tuple-element", "tuple", "return", "while", "conditional", "case", "if", "call", "opt-barrier"}
-    | {"optimization-barrier", "domain", "after-all"}
+    | {"optimization-barrier", "domain", "after-all", "send", "send-done"}
 )
 
 
@@ -84,16 +84,19 @@ def _tensors(context: Context, computation: Computation) -> Iterator[PaddedTenso
     if computation.name in context.program.fused:
         return
     for op in computation.operations:
-        name = plain_opcode(op.opcode)
-        if name in _NO_BUFFER or name.endswith("-start") or (name == "parameter" and not computation.entry):
+        kind = plain_opcode(op.opcode)
+        if kind in _NO_BUFFER or kind.endswith("-start") or (kind == "parameter" and not computation.entry):
             continue
         try:
-            layout = context.layout(op.shape)
+            layouts = context.layouts(op.shape)
         except TilewrightError as error:
             raise context.at(op, error) from None
-        if layout is None or not layout.rank:
-            continue
-        yield PaddedTensor(
-            *(op.name, op.opcode, context.source(computation.name, op), context.text(layout)),
-            *(layout.data_bytes, layout.size_bytes, context.path(computation.name), layout.memory_space),
-        )
+        several = op.shape.startswith("(")
+        for number, layout in enumerate(layouts):
+            if not layout.rank:
+                continue
+            name = f"{op.name}{{{number}}}" if several else op.name
+            yield PaddedTensor(
+                *(name, op.opcode, context.source(computation.name, op), context.text(layout)),
+                *(layout.data_bytes, layout.size_bytes, context.path(computation.name), layout.memory_space),
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError
 from tilewright.hlo._cost import array_layout, place
@@ -149,16 +150,17 @@ class Context:
         return self.by_name[op.calls[0]] if len(op.calls) == 1 else None
 
 
-def array_shapes(shape: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def array_shapes(shape: str) -> tuple[str, ...]:
     """The arrays in a shape's text, nested tuples flattened; tokens and opaque values left out.
 
     >>> array_shapes("((f32[4,2]{1,0}), f32[2]{0:S(1)}, token[])")
-    ['f32[4,2]{1,0}', 'f32[2]{0:S(1)}']
+    ('f32[4,2]{1,0}', 'f32[2]{0:S(1)}')
     """
     if not shape.startswith("("):
-        return [] if shape.startswith(("token", "opaque")) else [shape]
+        return () if shape.startswith(("token", "opaque")) else (shape,)
     whole = parse(shape)
-    return _flat(whole) if isinstance(whole, TupleLayout) else []
+    return tuple(_flat(whole)) if isinstance(whole, TupleLayout) else ()
 
 
 def _flat(layout: TupleLayout) -> list[str]:

@@ -6,7 +6,7 @@ from tilewright.hlo._cost import Movement, plain_opcode
 from tilewright.hlo._program import Computation, Operation
 from tilewright.hlo._reason import relayout_reason
 from tilewright.hlo._report_context import Context
-from tilewright.hlo._report_rows import finish, operation_row
+from tilewright.hlo._report_rows import category_of, finish, operation_row
 from tilewright.hlo._report_types import MovementRow
 from tilewright.hlo._traffic import border
 from tilewright.layout import TensorLayout
@@ -43,11 +43,14 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
         cost = border(body, operands, whole, context.layout)
         given = arrays or [layout for layout in operands if layout is not None] or results[:1]
         reason = f"a fusion that only moves: {' and '.join(sorted(kinds))}"
-        return finish(context, computation, op, given, results[0], cost, reason, False)
+        category = category_of(kinds, given[0], results[0], cost)
+        return finish(context, computation, op, given, results[0], cost, reason, False, category=category)
     if inside := _relayouts_inside(context, body):
         more = f", and {len(inside) - 1} more" if len(inside) > 1 else ""
         reason = f"computes; inside it {inside[0].op} {inside[0].name}{more}: {inside[0].reason}"
-        return finish(context, computation, op, arrays or results[:1], results[0], _NOTHING, reason, False)
+        return finish(
+            context, computation, op, arrays or results[:1], results[0], _NOTHING, reason, False, counted=False
+        )
     if kinds & _GATHERING:
         return None
     pair = _relaid(arrays, results)

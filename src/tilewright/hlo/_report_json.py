@@ -46,6 +46,7 @@ def _totals(report: MovementReport) -> dict[str, Any]:
         "bitcasts": report.bitcasts,
         "moved_bytes": report.moved_bytes,
         "moved_by_op": report.moved_by_op,
+        "moved_by_category": report.moved_by_category,
         "hidden_bytes": report.hidden_bytes,
         "registers_before": before,
         "registers_after": after,

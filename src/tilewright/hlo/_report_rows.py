@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tilewright.hlo._cost import Movement, permutation_of, plain_opcode
 from tilewright.hlo._program import Computation, Operation
@@ -13,7 +13,7 @@ from tilewright.hlo._shape_rules import check_shapes
 from tilewright.hlo._traffic import ASYNC_RESULT, traffic
 from tilewright.layout import TensorLayout
 
-__all__ = ["finish", "operation_row", "written_by"]
+__all__ = ["category_of", "finish", "operation_row", "written_by"]
 
 _Layouts = Sequence[TensorLayout]
 _Dims = tuple[int, ...] | None
@@ -37,6 +37,8 @@ _MOVERS = {
     "slice": False,
     "transpose": False,
 }
+
+_PARTS = frozenset({"concatenate", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "scatter", "slice"})
 
 #: Custom calls of XLA whose meaning is known: free ones, and ones that copy.
 _FREE_CALLS = frozenset({"ConcatBitcast"})
@@ -194,6 +196,26 @@ def _text(layout: TensorLayout) -> str:
     return f"[{','.join(map(str, layout.shape))}]"
 
 
+def category_of(opcodes: Collection[str], a: TensorLayout, result: TensorLayout, cost: Movement) -> str:
+    """What kind of movement it is, by the operations in it (one, or those of a fusion) and its layouts."""
+    kinds = {plain_opcode(opcode).removesuffix("-start") for opcode in opcodes}
+    if cost.bitcast:
+        return "bitcast"
+    if "slice-start" in opcodes and a.memory_space != result.memory_space and a.minor_to_major == result.minor_to_major:
+        return "transfer"
+    if kinds & _PARTS:
+        return "part"
+    if "broadcast" in kinds and a.num_elements != result.num_elements:
+        return "repeat"
+    if _same_place(a, result):
+        return "transfer" if a.memory_space != result.memory_space else "duplicate"
+    return "relayout"
+
+
+def _uncounted(cost: Movement) -> str:
+    return "bitcast" if cost.bitcast else "fused"
+
+
 def finish(
     context: Context,
     computation: Computation,
@@ -204,6 +226,7 @@ def finish(
     reason: str,
     fused: bool,
     counted: bool = True,
+    category: str = "",
 ) -> MovementRow:
     """The row; where it is not ``counted``, its traffic is hidden and it moves 0 bytes."""
     texts = [context.text(layout) for layout in operands]
@@ -235,4 +258,5 @@ def finish(
         from_space=operands[0].memory_space,
         to_space=result.memory_space,
         core=context.core(computation.name, op),
+        category=(category or category_of([op.opcode], operands[0], result, cost)) if counted else _uncounted(cost),
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tilewright.hlo._report_diff import ReportDiff, RowChange
 from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor, Peak
 from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
 
-__all__ = ["by_operation", "diff_lines", "peak_lines", "space_text", "summary", "to_lines", "totals"]
+__all__ = ["by_category", "by_operation", "diff_lines", "peak_lines", "space_text", "summary", "to_lines", "totals"]
 
 _INDENT = 9
 _SMALL = 4096
@@ -31,8 +31,17 @@ def totals(report: MovementReport) -> str:
 
 def by_operation(report: MovementReport) -> str:
     """Bytes moved by each kind of operation, "" if only one kind moves any."""
-    moved = [f"{op} {bytes_text(count)}" for op, count in report.moved_by_op.items() if count]
-    return ", ".join(moved) if len(moved) > 1 else ""
+    return _split(report.moved_by_op)
+
+
+def by_category(report: MovementReport) -> str:
+    """Bytes moved by relayouts, transfers ..., "" if all are of one category."""
+    return _split(report.moved_by_category)
+
+
+def _split(moved: dict[str, int]) -> str:
+    parts = [f"{name} {bytes_text(count)}" for name, count in moved.items() if count]
+    return ", ".join(parts) if len(parts) > 1 else ""
 
 
 def space_text(space: int) -> str:
@@ -63,14 +72,22 @@ def _number(count: int, what: str) -> str:
     return f"{count_text(count)} {what}{'' if count == 1 else 's'}"
 
 
-def to_lines(report: MovementReport, by: str = "moved", top: int = 20, width: int = 100) -> Iterator[tuple[str, str]]:
-    """(style, line) for a terminal: a ranking ``by`` moved, padding or time, three or four lines to an entry."""
-    rankings = {"moved": _by_moved, "padding": _by_padding, "time": _by_time}
-    yield from rankings[by](report, top, width)
+def to_lines(
+    report: MovementReport, by: str = "moved", top: int = 20, width: int = 100, only: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """(style, line) for a terminal: a ranking ``by`` moved, padding or time, three or four lines to an entry.
+
+    ``only``: the categories to rank (of rows; tensors have none), all if empty.
+    """
+    if by == "padding":
+        yield from _by_padding(report, top)
+    else:
+        ranked = report.slowest() if by == "time" else report.ranked()
+        rows = [row for row in ranked if not only or row.category in only]
+        yield from (_by_time if by == "time" else _by_moved)(report, rows, top, width)
 
 
-def _by_moved(report: MovementReport, top: int, width: int) -> Iterator[tuple[str, str]]:
-    rows = report.ranked()
+def _by_moved(report: MovementReport, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
     many, vectors = any(row.runs != 1 for row in rows), any(row.registers_after is not None for row in rows)
     head = "   # " + "moved".rjust(9) + "  share  padding"
     yield "bold", head + ("    runs" if many else "") + ("      registers" if vectors else "") + "  operation"
@@ -84,9 +101,8 @@ def _by_moved(report: MovementReport, top: int, width: int) -> Iterator[tuple[st
     yield from _rest(len(rows), top, bytes_text(left), "no operation moves data for layout's sake")
 
 
-def _by_time(report: MovementReport, top: int, width: int) -> Iterator[tuple[str, str]]:
-    rows, profile = report.slowest(), report.profile
-    total = profile.total_us if profile else 0.0
+def _by_time(report: MovementReport, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
+    total = report.profile.total_us if report.profile else 0.0
     yield "bold", "   # " + "time".rjust(9) + "  share   events      moved  operation"
     for number, row in enumerate(rows[:top], 1):
         time = row.measured_us or 0.0
@@ -96,7 +112,7 @@ def _by_time(report: MovementReport, top: int, width: int) -> Iterator[tuple[str
     yield from _rest(len(rows), top, seconds_text(left / 1e6), "no operation that moves data has a measured time")
 
 
-def _by_padding(report: MovementReport, top: int, width: int) -> Iterator[tuple[str, str]]:
+def _by_padding(report: MovementReport, top: int) -> Iterator[tuple[str, str]]:
     tensors = report.wasteful()
     yield "bold", "   # " + "wasted".rjust(9) + "   size  padding  tensor"
     for number, tensor in enumerate(tensors[:top], 1):

@@ -37,6 +37,9 @@ class MovementRow:
                           where the target has no vector registers
     ``from_space``        memory spaces of operand and (``to_space``) result: 0 main memory, 1 vector memory, 5 host
     ``core``              "sparsecore" or "host" where it is offloaded to one, else ""
+    ``category``          ``bitcast`` (free), ``relayout``, ``transfer`` (to another memory space, as it is),
+                          ``duplicate`` (as it is), ``repeat`` (broadcast), ``part`` (slices, joins, gathers ...),
+                          ``fused`` (counts 0)
     ``measured_us``       measured microseconds of all its runs in a profile, None without; ``measured_runs`` of them
     ====================  ======================================================================================
     """
@@ -66,6 +69,7 @@ class MovementRow:
     from_space: int = 0
     to_space: int = 0
     core: str = ""
+    category: str = ""
     measured_us: float | None = None
     measured_runs: int = 0
 
@@ -188,6 +192,15 @@ class MovementReport:
         totals: dict[str, int] = {}
         for row in self.rows:
             totals[row.op] = totals.get(row.op, 0) + row.total_bytes
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    @property
+    def moved_by_category(self) -> dict[str, int]:
+        """Category -> the bytes its rows move in all their runs, most first; those that move nothing are left out."""
+        totals: dict[str, int] = {}
+        for row in self.rows:
+            if row.moved_bytes:
+                totals[row.category] = totals.get(row.category, 0) + row.total_bytes
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     @property
