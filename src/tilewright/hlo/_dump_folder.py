@@ -35,7 +35,7 @@ class DumpedModule:
     ``name``    as the compiler numbers and names it: ``module_0012.jit_train_step``
     ``path``    the file that holds it (text rather than proto, where both are there)
     ``stage``   ``after optimizations``, ``before optimizations`` or ``lowered`` (StableHLO and others)
-    ``size``    the file's bytes
+    ``size``    the file's bytes, unzipped
     ==========  =====================================================================================
     """
 
@@ -75,8 +75,16 @@ def _of_stage(files: Iterable[Path], stage: str, pattern: re.Pattern[str]) -> li
             continue
         name = _DEVICE.sub("", match["head"])
         if name not in found or (forms[name].endswith("pb") and not match["form"].endswith("pb")):
-            found[name], forms[name] = DumpedModule(name, path, stage, path.stat().st_size), match["form"]
+            found[name], forms[name] = DumpedModule(name, path, stage, _size(path)), match["form"]
     return list(found.values())
+
+
+def _size(path: Path) -> int:
+    if path.suffix != ".gz":
+        return path.stat().st_size
+    with path.open("rb") as stream:  # a gzip file ends in the length of what it holds
+        stream.seek(max(0, path.stat().st_size - 4))
+        return int.from_bytes(stream.read(), "little")
 
 
 def _named(modules: list[DumpedModule], module: str | None, where: str) -> list[DumpedModule]:
