@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
-
+from tilewright.kernels import njit
 from tilewright.layout.move._plan import LINES, RUN, SHORTS, UNZIP, ZIP
 from tilewright.layout.move._vectors import (
     copy_element,
@@ -34,7 +33,7 @@ _LINE = 64
 _BLOCK = 16  # elements a side of the blocks in which a plain transposition goes
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def copy_bytes(target: int, source: int, count: int) -> None:
     """``count`` bytes in the widest vectors that fit; the last one overlaps its neighbour."""
     if count >= 64:
@@ -56,7 +55,7 @@ def copy_bytes(target: int, source: int, count: int) -> None:
             copy_vector(target + q, source + q, 1, False)
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def stream_bytes(target: int, source: int, count: int) -> None:
     """``count`` bytes past the caches, whatever the addresses; partial lines at the ends go the ordinary way."""
     head = min(-target % _LINE, count)
@@ -67,7 +66,7 @@ def stream_bytes(target: int, source: int, count: int) -> None:
     copy_bytes(target + head + body, source + head + body, count - head - body)
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Runs of any length."""
     table, entries, n, ns, nt = repeat
@@ -80,7 +79,7 @@ def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
                 copy_bytes(a + j * nt, b + j * ns, count)
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Runs of whole lines."""
     table, entries, n, ns, nt = repeat
@@ -96,7 +95,7 @@ def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
             a, b = a + nt, b + ns
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _shorts(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other."""
     table, entries, n, ns, nt = repeat
@@ -116,7 +115,7 @@ def _shorts(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
                 copy_vector(a + j * nt, b + j * ns, 16, False)
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _zips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
     """Interleave ``rows`` rows of ``count`` >= 64 bytes; the last vectors overlap their neighbours."""
     table, entries, n, ns, nt = repeat
@@ -142,7 +141,7 @@ def _zips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream
             a, b = a + nt, b + ns
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _unzips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
     """Take ``rows`` interleaved rows of ``count`` >= 64 bytes apart."""
     table, entries, n, ns, nt = repeat
@@ -168,7 +167,7 @@ def _unzips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stre
             a, b = a + nt, b + ns
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _transposes(t: int, s: int, repeat: Any, core: Any, unit: Any) -> None:
     """Any two loops, in blocks whose lines stay in the nearest cache."""
     table, entries, n, ns, nt = repeat
@@ -184,7 +183,7 @@ def _transposes(t: int, s: int, repeat: Any, core: Any, unit: Any) -> None:
             a, b = a + nt, b + ns
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, following: int, left: int) -> None:
     """Stream the rows of a block to the target; meanwhile fetch the ``left`` lines of the block that follows.
 
@@ -212,7 +211,7 @@ def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, follow
         prefetch_line(following + load_word(lines, k), False)
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _ask(target: int, block: Any, fresh: int, final: int) -> None:
     """Partial lines are read before they are written: ask for them early."""
     outs, rows, width, _ = block
@@ -224,7 +223,7 @@ def _ask(target: int, block: Any, fresh: int, final: int) -> None:
             prefetch_line(t + width, True)
 
 
-@nb.njit(**_inner)  # type: ignore[untyped-decorator]
+@njit(**_inner)
 def _fill(target: int, count: int, value: int, unit: Any) -> None:
     """``count`` bytes, whole lines, of elements ``value``."""
     for q in range(0, _LINE, element_size(unit)):
@@ -233,7 +232,7 @@ def _fill(target: int, count: int, value: int, unit: Any) -> None:
         copy_vector(target + q, target, 64, False)
 
 
-@nb.njit(**_options)  # type: ignore[untyped-decorator]
+@njit(**_options)
 def move(
     target: int,
     source: int,

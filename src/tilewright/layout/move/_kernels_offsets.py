@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
 import numpy as np
+
+from tilewright.kernels import njit
 
 __all__ = ["look_up"]
 
@@ -13,7 +14,7 @@ _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_mode
 _U = np.uint64
 
 
-@nb.njit(**_options)  # type: ignore[untyped-decorator]
+@njit(**_options)
 def look_up(ix: Any, table: Any, starts: Any, base: int, out: Any, axis: int, begin: int, end: int) -> bool:
     """out[k, axis] = base + sum over dims d of table[starts[d] + ix[k, d]]; whether all indices were inside.
 

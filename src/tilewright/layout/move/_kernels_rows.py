@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba as nb
+from tilewright.kernels import njit
 
 __all__ = ["gather_rows", "scatter_rows"]
 
 _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "no_cfunc_wrapper": True}
 
 
-@nb.njit(**_options)  # type: ignore[untyped-decorator]
+@njit(**_options)
 def scatter_rows(rows: Any, bases: Any, table: Any, out: Any) -> None:
     """out[bases[r] + table[j]] = rows[r, j]."""
     for r in range(rows.shape[0]):
@@ -20,7 +20,7 @@ def scatter_rows(rows: Any, bases: Any, table: Any, out: Any) -> None:
             out[base + table[j]] = rows[r, j]
 
 
-@nb.njit(**_options)  # type: ignore[untyped-decorator]
+@njit(**_options)
 def gather_rows(buffer: Any, bases: Any, table: Any, rows: Any) -> None:
     """rows[r, j] = buffer[bases[r] + table[j]]."""
     for r in range(rows.shape[0]):

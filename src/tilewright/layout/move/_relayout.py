@@ -11,11 +11,13 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout._bitcast import order_of, why_not
+from tilewright.layout._checks import require_room
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout.move._bits import narrow, widen
+from tilewright.layout.move._contiguous import longest_run
 from tilewright.layout.move._move import aligned_empty, relayout_plan, run_filled
 from tilewright.layout.move._pack import buffer_spec, check_buffer
-from tilewright.layout.move._runs import lines_touched, longest_run
+from tilewright.layout.move._runs import lines_touched
 
 __all__ = ["Relayout", "relayout"]
 
@@ -100,6 +102,8 @@ class Relayout:
             raise UsageError(f"a move from {self.a.dtype} to {self.b.dtype}", how="convert the array's type first")
         self.b._require_injective()
         length, dtype = buffer_spec(self.b)
+        if out is None:
+            require_room(self.b.size_bytes, f"{self.b} with its padding")
         target = aligned_empty(length, dtype) if out is None else check_buffer(self.b, out, "out", write=True)
         if not self.direct:
             return self._by_array(source, target)

@@ -32,7 +32,7 @@ def _offsets() -> None:
 
 
 def warm(report: Callable[[str, float], None] | None = None) -> None:
-    """Compile all kernels of this package, or load them from numba's cache (NUMBA_CACHE_DIR or beside the sources).
+    """Compile all kernels of this package, or load them from the cache (see :mod:`tilewright.kernels`).
 
     ``report`` is told each kernel's name and the seconds it took.
     """
