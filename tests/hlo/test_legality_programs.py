@@ -241,3 +241,23 @@ def test_a_transpose_with_several_users_stays_where_it_is():
     found = check(normed, [X], 2)
     assert "transpose-of-elementwise" not in found.rewrites[0].name
     assert found.text.count("stablehlo.transpose") == 1
+
+
+def carried(change):
+    """A loop that carries the split shape all the way."""
+    return lambda x: jax.lax.fori_loop(0, 3, lambda _, y: change(y), x.reshape(*x.shape[:2], 4, 8)).reshape(x.shape)
+
+
+def test_a_loop_may_carry_an_array_as_it_was_before_a_reshape():
+    """Where the body only acts on elements and takes statistics, and the array is large beside them; not if it sorts."""
+    x = numbers(16, 160, 32)
+    found = optimize(from_jax(carried(lambda y: normalised(y, (1, 3))), x), "vector8x128")
+    assert found.carried == 1
+    assert big_reshapes(found.text, x.size) == 0
+    assert verify(found.original, found.program, [x]).ok
+    small = from_jax(
+        carried(lambda y: normalised(y, (1, 3))), X
+    )  # three reshapes of statistics in every round cost more
+    assert optimize(small, "vector8x128").text == small.text
+    sort = from_jax(carried(lambda y: jnp.sort(y, 1) * 2), x)
+    assert optimize(sort, "vector8x128").text == sort.text

@@ -16,6 +16,7 @@ from tilewright.hlo.rewrites._carry import (
     unreshaped,
     without_unit_steps,
 )
+from tilewright.hlo.rewrites._relay import Relay, ReshapeMove
 from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
 
 __all__ = ["ReshapeOfLoop"]
@@ -27,7 +28,8 @@ Shape = tuple[int, ...]
 class ReshapeOfLoop(Rewrite):
     """while(reshape(X), ...) -> reshape(while(X, ...)), with the reshape inside the body and its inverse at its end.
 
-    Two kinds of carried arrays change their shape: those that come from a reshape, and the stacks of a scan whose rows
+    Two kinds of carried arrays change their shape: those that come from a reshape and are not changed by the body or
+    by elementwise operations alone, and the stacks of a scan whose rows
     are made of a reshape (the residuals that a gradient keeps for its way back). The rows are then stacked unreshaped,
     and the reshape moves to whoever reads the stack, where ``reshape-of-loop`` takes it into the next loop.
     """
@@ -52,9 +54,19 @@ def _is_loop(op: Operation) -> bool:
 
 
 def _from_reshape(op: Operation, k: int) -> Shape | None:
-    """What a carried array was before it was reshaped."""
+    """What a carried array was before it was reshaped, if the body can hand it on like that."""
     found = real_reshape(op.operands[k])
-    return found.operands[0].shape if found is not None and not follows(found) else None
+    if found is None or follows(found):
+        return None
+    shape, argument, new = found.operands[0].shape, op.blocks[1].arguments[k], op.blocks[1].operations[-1].operands[k]
+    update = new.operation
+    if shape is None or argument.shape is None:
+        return None
+    if update is not None and update.name == "dynamic_update_slice" and update.operands[0] is argument:
+        return shape
+    relay = Relay(ReshapeMove(shape, argument.shape))
+    relay.possible[argument] = True
+    return shape if relay.can(new) else None
 
 
 def _from_rows(op: Operation, k: int) -> Shape | None:
