@@ -249,7 +249,7 @@ def carried(change):
 
 
 def test_a_loop_may_carry_an_array_as_it_was_before_a_reshape():
-    """Where the body only acts on elements and takes statistics, and the array is large beside them; not if it sorts."""
+    """Where the body only acts on elements and takes statistics, small beside the array; not if it sorts."""
     x = numbers(16, 160, 32)
     found = optimize(from_jax(carried(lambda y: normalised(y, (1, 3))), x), "vector8x128")
     assert found.carried == 1
