@@ -74,6 +74,15 @@ def test_updates_gathers_and_scatters():
     assert (update.padded_bytes, scatter.padded_bytes) == (X, X)
 
 
+def test_a_square_that_is_turned_is_a_relayout():
+    """Shape and layout of both sides agree, and yet every element off the diagonal moves."""
+    head = "HloModule m\nENTRY e {\n  s = f32[128,128]{1,0:T(8,128)} parameter(0)\n"
+    (row,) = rows("ROOT t = f32[128,128]{1,0:T(8,128)} transpose(s), dimensions={1,0}", head=head)
+    assert (row.category, row.moved_bytes) == ("relayout", 2 * 65536)
+    (row,) = rows("ROOT t = f32[128,128]{1,0:T(8,128)} copy(s)", head=head)
+    assert (row.category, row.reason) == ("duplicate", "duplicates the buffer as it is")
+
+
 def fused(body, call):
     head = "HloModule m\nf {\n  q = f32[64,300]{1,0:T(8,128)} parameter(0)\n  k = s32[]{:T(128)} parameter(1)\n"
     head += f"{body}\n}}\n"

@@ -207,7 +207,7 @@ def category_of(opcodes: Collection[str], a: TensorLayout, result: TensorLayout,
         return "part"
     if "broadcast" in kinds and a.num_elements != result.num_elements:
         return "repeat"
-    if _same_place(a, result):
+    if _same_place(a, result) and not kinds & {"broadcast", "reverse", "transpose"}:  # those turn a square in its place
         return "transfer" if a.memory_space != result.memory_space else "duplicate"
     return "relayout"
 
