@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli._io import read_bytes, remark
-from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program
@@ -37,20 +36,25 @@ ModuleOption = Annotated[
 
 
 def load_program(source: str, arguments: Sequence[str] | None = None, module: str | None = None) -> Program:
-    """The program that ``source`` names on the command line. What the user's code prints goes to stderr."""
+    """The program that ``source`` names on the command line. What the user's code prints goes to stderr.
+
+    Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
+    """
     from tilewright.hlo import from_python, load, names_python
 
-    if names_python(source):
+    python, folder = names_python(source), source != "-" and Path(source).is_dir()
+    if arguments and not python:
+        remark(f"note: {source} is no function of a Python file and takes no --arg")
+    if module is not None and not folder:
+        remark(f"note: {source} is no dump folder and has no --module")
+    if python:
         with redirect_stdout(sys.stderr):
             return from_python(source, arguments or ())
-    if arguments:
-        raise UsageError("--arg goes with a function of a Python file", where=source, how="name it: model.py:function")
     if source == "-":
         return load(read_bytes(source))
-    path = Path(source)
-    if path.is_dir():
-        _say_which(path, module)
-    return load(path, module)
+    if folder:
+        _say_which(Path(source), module)
+    return load(Path(source), module if folder else None)
 
 
 def _say_which(folder: Path, module: str | None) -> None:
