@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tilewright import __version__
-from tilewright.cli import diff, embed, isa, layout, optimize, report, run, targets, warm
+from tilewright.cli import diff, embed, isa, layout, optimize, report, run, targets, verify, warm
 from tilewright.errors import ParseError, TilewrightError
 
 __all__ = ["app", "main"]
@@ -26,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (diff, embed, isa, layout, optimize, report, run, targets, warm):
+for group in (diff, embed, isa, layout, optimize, report, run, targets, verify, warm):
     group.add_to(app)
 
 

@@ -18,10 +18,13 @@ from tilewright.hlo._report_diff import ReportDiff, RowChange, diff_reports, reg
 from tilewright.hlo._report_faces import report_html
 from tilewright.hlo._report_json import from_json as report_from_json
 from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
+from tilewright.hlo._tpu_compare import TPU_TOPOLOGIES, TpuComparison, compare_on_tpu
+from tilewright.hlo._tpu_estimate import TpuEstimate
 from tilewright.hlo._verification import Difference, Trial, Verification
 from tilewright.hlo._verify import trial_arguments, verify
 
 __all__ = [
+    "TPU_TOPOLOGIES",
     "Computation",
     "Difference",
     "DumpedModule",
@@ -39,9 +42,12 @@ __all__ = [
     "ReportDiff",
     "RowChange",
     "Source",
+    "TpuComparison",
+    "TpuEstimate",
     "Trial",
     "Verdict",
     "Verification",
+    "compare_on_tpu",
     "diff_reports",
     "dumped_modules",
     "from_jax",

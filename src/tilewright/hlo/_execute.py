@@ -23,8 +23,13 @@ def with_module(exported: Any, text: str) -> Any:
     return replace(exported, mlir_module_serialized=module_bytes(parse_module(text)))
 
 
-def flat_callable(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Any]:
-    """The program as a function of arrays that returns a tuple of arrays; inputs and outputs are ShapeDtypeStructs."""
+def flat_callable(
+    text: str, inputs: Sequence[Any], outputs: Sequence[Any], platform: str | None = None
+) -> Callable[..., Any]:
+    """The program as a function of arrays that returns a tuple of arrays; inputs and outputs are ShapeDtypeStructs.
+
+    ``platform`` is JAX's name of what it will run on, the default backend's if None.
+    """
     import jax
     import jax.numpy as jnp
     from jax import export
@@ -38,7 +43,8 @@ def flat_callable(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> C
                 f"a program with arguments of type {each.dtype} cannot be run from its text",
                 how="pass jax.random.key_data(key) and wrap it inside",
             )
-    exported = export.export(jax.jit(stand_in, keep_unused=True))(*inputs)
+    platforms = None if platform is None else (platform,)
+    exported = export.export(jax.jit(stand_in, keep_unused=True), platforms=platforms)(*inputs)
     call: Callable[..., Any] = with_module(exported, text).call
     return call
 

@@ -22,7 +22,7 @@ from tilewright.hlo._verification import Difference, Trial, Verification
 from tilewright.hlo._widen import widened
 from tilewright.hlo.rewrites.inline import Inline
 
-__all__ = ["trial_arguments", "verify"]
+__all__ = ["main_types", "trial_arguments", "verify"]
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Any]], list[Array]]
@@ -80,6 +80,12 @@ def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
     if len(before) != len(after):
         return f"they have {len(before)} and {len(after)} arguments and results"
     return next(f"{a} in one is {b} in the other" for a, b in zip(before, after) if a != b)
+
+
+def main_types(text: str) -> tuple[list[Any], list[Any]]:
+    """The arguments and results of a StableHLO text's main, as ShapeDtypeStructs."""
+    body = _main(Program("stablehlo", "", text, ()))
+    return [_struct(v) for v in body.arguments], [_struct(v) for v in body.operations[-1].operands]
 
 
 def _main(program: Program) -> Block:
