@@ -100,6 +100,11 @@ def group_sum(x, groups=32):
     return x.reshape(*x.shape[:3], groups, -1).sum((1, 2, 4))
 
 
+def group_sum_minor(x, groups=32):
+    """The patent's order (C / G, G): the groups lie along the innermost dim."""
+    return x.reshape(*x.shape[:3], -1, groups).sum((1, 2, 3))
+
+
 def group_norm(x, scale, bias, groups=32):
     y = x.reshape(*x.shape[:3], groups, -1)
     return normalised(y, (1, 2, 4)).reshape(x.shape) * scale + bias

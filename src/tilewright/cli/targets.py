@@ -42,7 +42,7 @@ def _show(
         emit_json({**values, "sources": dict(chip.sources)})
         return
     table = Table("constant", "value", "source", box=None, title=chip.title, title_justify="left")
-    for key in ("family", "layout_rule", "compiler_normalizes", "short_run_bytes"):
+    for key in ("family", "layout_rule", "compiler_normalizes", "short_run_bytes", "short_kept_run_bytes"):
         table.add_row(key, str(getattr(chip, key)), chip.sources["target"])
     sections = [(f"memory.{m.name}", m) for m in chip.memories]
     sections += [(f.name, getattr(chip, f.name)) for f in fields(chip) if is_dataclass(getattr(chip, f.name))]

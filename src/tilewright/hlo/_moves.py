@@ -72,22 +72,26 @@ def short_run_charge(op: Operation, target: Target) -> int:
     """What a reduction costs on linear memory because neighbours in memory are not treated alike, in bytes.
 
     The inner run is the longest row of innermost dims that are all reduced or all kept: that many elements can be
-    worked on with one vector instruction after the other. A run of r bytes, shorter than ``target.short_run_bytes`` s,
-    is charged s / r - 1 times the operand's bytes.
+    worked on with one vector instruction after the other. A run of r bytes, shorter than s, is charged s / r - 1 times
+    the operand's bytes; s is ``target.short_run_bytes`` where the run is reduced (it must be summed up across the
+    vector), ``target.short_kept_run_bytes`` where it is kept (one vector is enough).
     """
-    if not target.short_run_bytes or op.name != "reduce" or not op.operands:
+    if op.name != "reduce" or not op.operands or not op.operands[0].shape:
         return 0
     value, dims = op.operands[0], set(op.attributes["dims"])
-    layout = _layout(value, target)
-    if layout is None or value.shape is None or not value.shape:
+    sizes = [(size, d in dims) for d, size in enumerate(value.shape or ()) if size != 1]
+    if not sizes:
         return 0
-    sizes = [(size, d in dims) for d, size in enumerate(value.shape) if size != 1]
+    short = target.short_run_bytes if sizes[-1][1] else target.short_kept_run_bytes
+    layout = _layout(value, target) if short else None
+    if layout is None:
+        return 0
     run = layout.size_bytes // max(1, prod(n for n, _ in sizes))
     for size, reduced in reversed(sizes):
         if reduced != sizes[-1][1]:
             break
         run *= size
-    return layout.size_bytes * max(0, target.short_run_bytes - run) // run
+    return layout.size_bytes * max(0, short - run) // run
 
 
 def moved(blocks: Iterable[Block], target: Target) -> int:

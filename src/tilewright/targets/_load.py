@@ -35,7 +35,9 @@ _SECTIONS: dict[str, type[Any]] = {
     "sparse": SparseCores,
     "links": Links,
 }
-_PLAIN = ("name", "title", "family", "layout_rule", "compiler_normalizes", "short_run_bytes")
+_TEXTS = ("name", "title", "family", "layout_rule")
+_COUNTS = ("short_run_bytes", "short_kept_run_bytes")
+_PLAIN = (*_TEXTS, "compiler_normalizes", *_COUNTS)
 _RULES = ("tpu", "tpu_default_order", "lanes", "linear")
 
 
@@ -69,9 +71,15 @@ def parse_target(text: str, where: str = "target") -> Target:
         raise UsageError(f"not TOML: {error}", where=where) from None
     sources: dict[str, str] = {}
     plain = {key: table.pop(key) for key in _PLAIN if key in table}
-    for key in ("name", "title", "family", "layout_rule"):
+    for key in _TEXTS:
         if not isinstance(plain.get(key), str):
             raise UsageError(f"missing {key}", where=where)
+    for key in _COUNTS:
+        value = plain.get(key, 0)
+        if type(value) is not int or value < 0:
+            raise UsageError(f"{key} = {value!r} is not a count", where=where)
+    if type(plain.get("compiler_normalizes", False)) is not bool:
+        raise UsageError(f"compiler_normalizes = {plain['compiler_normalizes']!r} is not true or false", where=where)
     if plain["layout_rule"] not in _RULES:
         raise UsageError(f"layout_rule {plain['layout_rule']!r}", where=where, how=f"one of {', '.join(_RULES)}")
     sources["target"] = str(table.pop("source", ""))

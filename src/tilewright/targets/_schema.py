@@ -128,7 +128,8 @@ class Target:
     ``layout_rule``            how arrays are laid out by default: ``tpu`` (the compiler picks the dim order too),
                                ``tpu_default_order`` (tiles, dims in order), ``lanes`` or ``linear``
     ``compiler_normalizes``    the chip's compiler already performs the reshape rewrites by itself
-    ``short_run_bytes``        reductions whose contiguous inner run is shorter than this are charged for it (0 = no)
+    ``short_run_bytes``        reductions over a contiguous inner run shorter than this are charged for it (0 = no)
+    ``short_kept_run_bytes``   the same for reductions that keep a contiguous inner run shorter than this
     ``memories``               main memory first
     ``vector`` ... ``links``   the units, None where the chip has none
     ``sources``                section or ``section.key`` -> where the constants come from
@@ -141,6 +142,7 @@ class Target:
     layout_rule: str
     compiler_normalizes: bool = False
     short_run_bytes: int = 0
+    short_kept_run_bytes: int = 0
     memories: tuple[Memory, ...] = ()
     vector: VectorUnit | None = None
     lanes: LaneMemory | None = None
