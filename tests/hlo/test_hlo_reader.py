@@ -1,5 +1,6 @@
 """HLO text: hand-made texts of every form, real dumps against XLA's own parser, and mutations of real dumps."""
 
+import re
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.hlo import Source, load, report
+from tilewright.hlo import _hlo_words as words
 from tilewright.hlo._hlo_reader import read_hlo
 from tilewright.hlo._hlo_scan import split_top, unquote
 from tilewright.layout import parse
@@ -262,3 +264,61 @@ def test_any_text_is_refused_or_read(text):
         load("HloModule m\n" + text)
     except ParseError as error:
         assert error.column <= len(error.text)
+
+
+def test_both_ways_through_the_reader_agree(monkeypatch, shared):
+    """Whole instructions at once, and token by token."""
+    texts = [path.read_text() for path in sorted((shared / "data").glob("hlo_*/*.hlo"))]
+    fast = [read_hlo(text) for text in [LOOP, TABLES % (0, 1), *texts]]
+    never = re.compile(r"(?!)")
+    for name in ("SIMPLE", "PLAIN_OPERANDS", "TYPED_OPERANDS", "PART"):
+        monkeypatch.setattr(words, name, never)
+    slow = [read_hlo(text) for text in [LOOP, TABLES % (0, 1), *texts]]
+    assert [p.computations for p in fast] == [p.computations for p in slow]
+    assert [dict(op.attributes) for p in fast for _, op in p.operations()] == [
+        dict(op.attributes) for p in slow for _, op in p.operations()
+    ]
+
+
+def test_quoted_names():
+    text = 'HloModule "m x"\n%"f 1" (p: f32[]) -> f32[] {\n  ROOT %p = f32[] parameter(0)\n}\n'
+    text += 'ENTRY %"e" {\n  %"a b" = f32[] parameter(0)\n  ROOT c = f32[] call(f32[] %"a b"), to_apply=%"f 1"\n}'
+    program = read_hlo(text)
+    assert (program.name, [c.name for c in program.computations]) == ("m x", ["f 1", "e"])
+    assert (program.entry.operations[1].operands, program.entry.operations[1].calls) == (("a b",), ("f 1",))
+
+
+def test_a_computation_without_its_module():
+    program = load(LOOP[LOOP.index("body {") : LOOP.index("ENTRY")])
+    assert (program.kind, program.name, program.entry.name) == ("hlo", "fragment", "body")
+    assert program.entry.operations[-1].opcode == "tuple"
+
+
+def test_instructions_without_their_computation():
+    text = (
+        "%copy.5 = f32[4,8]{1,0:T(8,128)} copy(f32[4,8]{0,1:T(8,128)} %x), metadata={op_name=\"a\"}\n"
+        "ROOT %f = f32[32]{0:T(128)} fusion(f32[4,8]{1,0:T(8,128)} %copy.5, (s32[], f32[2]{0}) %t), calls=%fused\n"
+    )  # fmt: skip
+    program = load(text)
+    assert [(op.name, op.opcode, op.shape) for op in program.entry.operations] == [
+        ("x", "parameter", "f32[4,8]{0,1:T(8,128)}"),
+        ("t", "parameter", "(s32[], f32[2]{0})"),
+        ("copy.5", "copy", "f32[4,8]{1,0:T(8,128)}"),
+        ("f", "fusion", "f32[32]{0:T(128)}"),
+    ]
+    assert program.entry.operations[-1].calls == ()
+    assert report(program).rows
+    with pytest.raises(ParseError, match="operand 'y' has neither definition nor type"):
+        load("%copy.5 = f32[4,8]{1,0} copy(%y)\n")
+
+
+def test_layouts_that_hold_a_shape():
+    program = read_hlo(
+        "HloModule m\nENTRY e {\n a = f32[2]{0:P(u8[4]{0})} parameter(0)\n ROOT b = f32[2]{0} copy(a)\n}"
+    )
+    assert program.entry.operations[0].shape == "f32[2]{0:P(u8[4]{0})}"
+
+
+def test_two_modules_in_one_text():
+    with pytest.raises(ParseError, match="line 5, column 1: a second module begins here"):
+        read_hlo("HloModule a\nENTRY e {\n ROOT p = f32[] parameter(0)\n}\nHloModule b\n")
