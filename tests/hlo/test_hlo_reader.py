@@ -136,7 +136,7 @@ def test_frames_in_a_circle_end():
         ("HloModule m\nENTRY e {\n}", 3, 1, "has no instruction"),
         ("HloModule m\nENTRY e {\n  a = f32[4] parameter(0)\n", 4, 1, "never closed"),
         ("HloModule m\nENTRY e {\n  a = f32[4 parameter(0)\n}", 3, 7, "expected a shape"),
-        ("HloModule m\nENTRY e {\n  a = f32[4] parameter 0\n}", 3, 13, "expected an opcode and '('"),
+        ("HloModule m\nENTRY e {\n  a = f32[4] parameter 0\n}", 3, 14, "expected an opcode and '('"),
         ("HloModule m\nENTRY e {\n  a = f32[4] parameter(0\n}", 4, 1, "unexpected '}'"),
         ("HloModule m\nENTRY e {\n  a = f32[4] copy(b)\n}", 3, 19, "operand 'b' is not defined"),
         ("HloModule m\nENTRY e {\n  a = f32[] constant(0)\n  a = f32[] constant(0)\n}", 4, 3, "defined twice"),
@@ -322,3 +322,50 @@ def test_layouts_that_hold_a_shape():
 def test_two_modules_in_one_text():
     with pytest.raises(ParseError, match="line 5, column 1: a second module begins here"):
         read_hlo("HloModule a\nENTRY e {\n ROOT p = f32[] parameter(0)\n}\nHloModule b\n")
+
+
+RARE = """\
+/* a description */
+HloModule rare:, num_partitions=2, origin_recovery_table={
+  {"constant"} : {"constant__ovp0"},
+  "
+    HloModule inner
+    ENTRY %e { ROOT %p = s32[] parameter(0) }
+  "
+}
+
+ENTRY /* the entry */ c1 {
+  /* not an instruction:
+     ROOT no = f32[1]{0} constant({1})
+  */
+  a = /*why*/ f32[1]{0} /*not*/ constant({12345 /*bar*/}) , metadata={source_line=5, source_file="a.py", op_type="::c"}
+  b = f32[]{} constant(-nan(0x7f)), origin={({"v1"}, {"v2"})} // the rest of the line
+  c = f32[1,2,3]{0,2,1} custom-call(a), custom_call_target="f\\"r", literal=s32[2]{0} {1, 2}, backend_config={k: "v"}
+  d = f32[1]{0} custom-call(a), custom_call_target="x", literal=( s32[4]{0} {4, 128}, pred[1]{0} {1} )
+  e = f32[1]{0} custom-call(a), custom_call_target="x", literal=f32[] 0.1, schedule=SCHEDULE_LATEST
+  f = f32[1]{0} call(a), to_apply=c2, frontend_attributes={composite.a={n = 1 : i32, t = dense<1> : tensor<i8>}}
+  g = f32[1]{0} domain(a), domain={kind="sharding", entry={maximal device=0}, exit={maximal device=1}}
+  h = ((f32[1]{0}), f32[1]{0}, s32[]) custom-call-start(a), async_execution_thread="p", custom_call_target="foo"
+  i = f32[1]{0} custom-call-done(((f32[1]{0}), f32[1]{0}, s32[]) h)
+  ROOT j = (f32[1]{0}, f32[], (), /*index=3*/f32[1]{0}) tuple(a, b, u, /*index=3*/i), sharding={{manual}, {replicated}}
+}, execution_thread="main"
+c2 { ROOT p = f32[1]{0} parameter(0) }
+"""
+
+
+def test_rare_forms():
+    text = RARE.replace("  g =", "  u = () tuple()\n  g =")
+    program = read_hlo(text)
+    entry = {op.name: op for op in program.entry.operations}
+    assert (program.name, list(entry)) == ("rare", list("abcdefughij"))
+    assert (entry["a"].attributes["literal"], str(entry["a"].source)) == ("{12345 /*bar*/}", "a.py:5")
+    assert (entry["b"].shape, entry["b"].attributes["literal"]) == ("f32[]{}", "-nan(0x7f)")
+    assert [entry[name].attributes["literal"] for name in "cde"] == [
+        "s32[2]{0} {1, 2}", "( s32[4]{0} {4, 128}, pred[1]{0} {1} )", "f32[] 0.1",
+    ]  # fmt: skip
+    assert (entry["c"].attributes["backend_config"], entry["e"].attributes["schedule"]) == (
+        '{k: "v"}', "SCHEDULE_LATEST",
+    )  # fmt: skip
+    assert (entry["f"].calls, entry["j"].operands) == (("c2",), ("a", "b", "u", "i"))
+    assert entry["j"].shape == "(f32[1]{0}, f32[], (), /*index=3*/f32[1]{0})"
+    assert entry["i"].line == text[: text.index("  i = ")].count("\n") + 1

@@ -86,7 +86,13 @@ class _Reader(Scanner):
                     raise self.fail("expected an attribute 'name=value' after the comma")
                 return found
             self.at = head.end()
+            start = self.at
             found[head[1]] = self.value()
+            if head[1] == "literal":  # a shape, a blank and the elements
+                self.blank()
+                if self.at < len(self.text) and self.text[self.at] not in ",}\n":
+                    self.value()
+                    found[head[1]] = self.text[start : self.at]
 
     def _computation(self) -> Computation:
         """``ENTRY? %name (parameters)? -> shape? { instructions }``, or a fragment's instructions alone."""
@@ -96,6 +102,7 @@ class _Reader(Scanner):
         entry = words.ENTRY.match(self.text, self.at)
         if entry:
             self.at = entry.end()
+            self.blank()
         name = unquote(self.match(words.NAME, "a computation: 'NAME {' or 'ENTRY NAME {'")[1])
         if name == "HloModule":
             raise self.fail("a second module begins here", self.at - len(name), how="put each into a file of its own")
@@ -144,7 +151,9 @@ class _Reader(Scanner):
         name = unquote(head[2])
         if name in self.shapes:
             raise self.fail(f"{name} is defined twice in this computation", start)
+        self.blank()
         shape = self.shape()
+        self.blank()
         opcode = self.match(words.OPCODE, "an opcode and '(' after the shape")[1]
         inside = self.at + 1
         arguments = self.balanced()[1:-1]

@@ -17,7 +17,7 @@ __all__ = ["SourceTables", "is_library", "metadata_fields"]
 
 _TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b")
 _ENTRY = re.compile(r'[ \t]*(\d+)[ \t]+("[^"\\\n]*(?:\\.[^"\\\n]*)*"|\{[^{}\n]*\})[ \t]*(?:\n|$)')
-_PAIR = re.compile(r'(\w+)=("[^"\\]*(?:\\.[^"\\]*)*"|\{[^{}]*\}|[^\s{}"]+)')
+_PAIR = re.compile(r'(\w+)=("[^"\\]*(?:\\.[^"\\]*)*"|\{[^{}]*\}|[^\s{},"]+)')
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages)/|/jax/_src/|^<frozen ")
 
 
