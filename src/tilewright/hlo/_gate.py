@@ -18,15 +18,15 @@ from tilewright.hlo._moves import Cost, bytes_moved, cost, type_text
 from tilewright.hlo._program import Source
 from tilewright.hlo._regions import Region, collect
 from tilewright.hlo._sources import is_library
-from tilewright.hlo._trials import Outline, Trial, outline, settle, splice, take_out
+from tilewright.hlo._trials import Outline, Trial, another, outline, settle, splice, take_out
 from tilewright.hlo.rewrites._base import Rewrite, is_elementwise
-from tilewright.hlo.rewrites._pipeline import fixpoint
+from tilewright.hlo.rewrites._pipeline import fixpoint, pipeline
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
-__all__ = ["Verdict", "gate"]
+__all__ = ["Verdict", "compiler_of", "gate"]
 
 #: The rewrites that make a trial worth its while; the others only tidy up.
 _MAIN = (
@@ -154,7 +154,7 @@ def _trial(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrit
     counts = fixpoint(trial.body, steps)
     after = cost(trial.body, target)
     fired = [name for name in _MAIN if counts[name]]
-    reason = _refusal(trial, target, fired, before, after)
+    reason = _refusal(trial, target, fired, before, after) or _normalised(region, seen, trial, target, before, after)
     verdict = Verdict(
         accepted=not reason,
         name=" + ".join(fired),
@@ -178,12 +178,28 @@ def _refusal(trial: Trial, target: Target, fired: list[str], before: Cost, after
         return "no reduction or elementwise operation in it lets a reshape pass"
     if not before.falls_to(after):
         return f"would cost no less on {target.name}: {_change(before, after)}{_what_remains(trial.body, target)}"
-    if target.compiler_normalizes:
-        return (
-            f"{target.name}'s compiler performs these rewrites itself: {_change(before, after)} as written, "
-            "but with both programs in normal form nothing is gained"
-        )
     return ""
+
+
+def _normalised(region: Region, seen: Outline, trial: Trial, target: Target, before: Cost, after: Cost) -> str:
+    """Why a trial is dropped where the compiler does the same: nothing is left with both sides in its normal form."""
+    if not target.compiler_normalizes:
+        return ""
+    sides = [take_out(region, seen), another(trial)]
+    for side in sides:
+        fixpoint(side.body, [step for step in pipeline() if isinstance(step, Rewrite)])
+    ours, theirs = (cost(side.body, target) for side in sides)
+    if ours.falls_to(theirs):
+        return ""
+    return (
+        f"{compiler_of(target)} performs P1 and P2 itself: {_change(before, after)} as written on {target.name}, "
+        f"but with both programs in normal form {bytes_text(theirs.moved)} instead of {bytes_text(ours.moved)}"
+    )
+
+
+def compiler_of(target: Target) -> str:
+    """How to name the compiler of a target that normalises by itself."""
+    return "XLA:TPU" if target.family == "tpu" else f"the compiler of {target.name}"
 
 
 def _change(before: Cost, after: Cost) -> str:

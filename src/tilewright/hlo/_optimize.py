@@ -12,7 +12,7 @@ from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
 from tilewright.hlo._collector import collector_paused
 from tilewright.hlo._cost import place
 from tilewright.hlo._emit import write_functions
-from tilewright.hlo._gate import Verdict, gate
+from tilewright.hlo._gate import Verdict, compiler_of, gate
 from tilewright.hlo._graph import Block
 from tilewright.hlo._ir import parse_module, print_module, verify_module
 from tilewright.hlo._mlir_reader import read_stablehlo
@@ -79,17 +79,25 @@ class Optimized:
         return "\n".join(unified_diff(before, after, "before", "after", lineterm="", n=context))
 
     def explain(self) -> str:
-        """Every verdict in a few lines, accepted regions first."""
+        """Every verdict in a few lines, accepted regions first; regions that are alike are told once."""
         lines = [
             f"{self.target.title}: reshapes and transposes move {self.moved_before:,} bytes as written, "
             f"{self.moved_after:,} in the result"
         ]
         if self.carried:
             lines.append(f"{self.carried} arrays that loops and conditionals hand on are handed on as before a reshape")
-        for verdict in (*self.rewrites, *self.refusals):
-            place = f"  ({verdict.source})" if verdict.source else ""
-            lines.append(f"{'rewritten' if verdict.accepted else 'left alone'}: {verdict.region}{place}")
-            lines.append(f"    {verdict.name}: {verdict.reason}" if verdict.name else f"    {verdict.reason}")
+        if self.target.compiler_normalizes:
+            lines.append(
+                f"{compiler_of(self.target)} performs P1 and P2 itself: a gain is claimed only where it remains with "
+                "both programs in its normal form"
+            )
+        for verdicts in _alike((*self.rewrites, *self.refusals)):
+            one, places = verdicts[0], list(dict.fromkeys(str(each.source) for each in verdicts if each.source))
+            more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+            place = f"  ({', '.join(places[:2])}{more})" if places else ""
+            times = f" {len(verdicts)} times" if len(verdicts) > 1 else ""
+            lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{place}")
+            lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
         if not self.rewrites and not self.refusals:
             lines.append("no region in which a reshape meets elementwise operations or reductions")
         return "\n".join(lines)
@@ -115,6 +123,14 @@ class Optimized:
         from tilewright.hlo._execute import callable_of
 
         return callable_of(self.program)
+
+
+def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Verdicts that say the same, together."""
+    found: dict[tuple[bool, str, str, str], list[Verdict]] = {}
+    for each in verdicts:
+        found.setdefault((each.accepted, each.region, each.name, each.reason), []).append(each)
+    return list(found.values())
 
 
 def optimize(

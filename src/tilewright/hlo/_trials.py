@@ -15,7 +15,7 @@ from tilewright.hlo._regions import Region
 from tilewright.hlo.rewrites.common_subexpressions import what_it_does
 from tilewright.hlo.rewrites.dead_code import DeadCode
 
-__all__ = ["Outline", "Trial", "outline", "settle", "splice", "take_out"]
+__all__ = ["Outline", "Trial", "another", "outline", "settle", "splice", "take_out"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +71,18 @@ def take_out(region: Region, seen: Outline) -> Trial:
         copies.update((old, copy.add_result(old.shape, old.dtype)) for old in op.results)
     body.append(Operation("return", [copies[v] for v in seen.outputs]))
     return Trial(region, body)
+
+
+def another(trial: Trial) -> Trial:
+    """The same trial once more, to be rewritten further."""
+    body = Block("trial")
+    values = {value: body.add_argument(value.shape, value.dtype) for value in trial.body.arguments}
+    for op in trial.body.operations:
+        copy = Operation(op.name, [values[v] for v in op.operands], dict(op.attributes))
+        copy.like, copy.position = op.like, op.position
+        body.append(copy)
+        values.update((old, copy.add_result(old.shape, old.dtype)) for old in op.results)
+    return Trial(trial.region, body)
 
 
 def splice(region: Region, seen: Outline, trial: Trial) -> None:
