@@ -111,7 +111,7 @@ def missed(before: Array, after: Array, reference: Array, depth: int) -> str:
         if allowed:
             sound = np.isfinite(x) & np.isfinite(r)
             near = min(allowed * depth, max(allowed, ROUNDING_LIMIT)) * scale
-            right = right | (new <= allowed * np.where(sound, scale, np.abs(r)))
+            right = right | (np.isfinite(r) & (new <= allowed * np.where(sound, scale, np.abs(r))))
             right = right | (sound & (old <= near) & (new <= 2 * old))
     if right.all():
         return ""

@@ -52,9 +52,10 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[A
     """
     found = np.asarray(rng.normal(size=shape))
     part = found[shape[0] * 3 // 4 :] if shape else found
-    lots = rng.integers(0, 64, part.shape)
+    places, each = rng.permutation(part.size), max(1, part.size // 64)
+    flat = part.reshape(-1)  # a view: what is written here stands in the whole
     for lot, value in enumerate((np.nan, np.inf, -np.inf, 0.0, -0.0)):
-        part[lots == lot] = value
+        flat[places[lot * each : (lot + 1) * each]] = value
     return found
 
 
@@ -107,11 +108,12 @@ def _array(value: Value, kind: str, rng: np.random.Generator) -> Array:
     if is_integral(dtype):
         return _integers(dtype, shape, kind, rng)
     fill = INPUTS[kind]
-    if dtype.kind == "c":
-        part = np.dtype(f"f{dtype.itemsize // 2}")
-        return (fill(rng, shape, part) + 1j * fill(rng, shape, part)).astype(dtype)
-    with np.errstate(over="ignore"):
-        return fill(rng, shape, dtype).astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if dtype.kind != "c":
+            return fill(rng, shape, dtype).astype(dtype)
+        part, found = np.dtype(f"f{dtype.itemsize // 2}"), np.empty(shape, dtype)
+        found.real, found.imag = (fill(rng, shape, part).astype(part) for _ in range(2))
+        return found
 
 
 def _integers(dtype: np.dtype[Any], shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Array:

@@ -1,0 +1,134 @@
+"""Estimates read from compiled programs, and how the TPU compiler is asked; the real one where it is installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from tests.hlo.norms import arguments, gradient, group_norm
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.hlo import _tpu_compare as compare
+from tilewright.hlo import compare_on_tpu, from_jax, load, optimize
+from tilewright.hlo._tpu_estimate import cycles_per_byte, estimate
+
+COST = 'backend_config={{"window_config":{{"estimated_cycles":"{}"}}}}'
+TILED = "{1,0:T(8,128)}"
+STREAM = f"""HloModule stream
+ENTRY e {{
+  p = f32[16,128]{TILED} parameter(0)
+  ROOT n = f32[16,128]{TILED} negate(p), {COST.format(4096)}
+}}
+"""
+COMPILED = f"""HloModule compiled
+body {{
+  t = (s32[], f32[8,100]{TILED}) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  x = f32[8,100]{TILED} get-tuple-element(t), index=1
+  one = s32[] constant(1)
+  j = s32[] add(i, one), {COST.format(10)}
+  y = f32[8,100]{TILED} negate(x), {COST.format(500)}
+  ROOT r = (s32[], f32[8,100]{TILED}) tuple(j, y)
+}}
+condition {{
+  t = (s32[], f32[8,100]{TILED}) parameter(0)
+  i = s32[] get-tuple-element(t), index=0
+  n = s32[] constant(7)
+  ROOT c = pred[] compare(i, n), direction=LT, {COST.format(1)}
+}}
+ENTRY e {{
+  p = f32[8,100]{TILED} parameter(0)
+  zero = s32[] constant(0)
+  start = (s32[], f32[8,100]{TILED}) tuple(zero, p)
+  loop = (s32[], f32[8,100]{TILED}) while(start), condition=condition, body=body
+  x = f32[8,100]{TILED} get-tuple-element(loop), index=1
+  near = f32[8,100]{{1,0:T(8,128)S(1)}} copy(x), {COST.format(300)}
+  ROOT out = f32[800]{{0:T(1024)}} reshape(near)
+}}
+"""
+
+
+def test_an_estimate_by_hand():
+    """The loop runs 7 times (its condition 8), 4096 bytes padded; the reshape has no estimate and is filled."""
+    found = estimate(load(COMPILED), rate=0.25)
+    filled = round((4096 + 4096) * 0.25)
+    assert found.cycles == 7 * (10 + 500) + 8 * 1 + 300 + filled
+    assert (found.filled_cycles, found.filled, found.operations) == (filled, 1, 5)
+    assert found.filled_share == filled / found.cycles
+    scalars = 7 * 3 * 4 + 8 * (2 * 4 + 1)  # s32[] additions, and comparisons that give a pred[]
+    assert found.hbm_bytes == pytest.approx(7 * 2 * 4096 + 4096 + 4096 + scalars, rel=0.05)
+
+
+def test_the_rate_is_cycles_over_padded_bytes():
+    assert cycles_per_byte(load(STREAM)) == 4096 / (2 * 16 * 128 * 4)
+
+
+def test_without_the_compiler(monkeypatch):
+    monkeypatch.setattr(compare, "find_spec", lambda name: None)
+    program = from_jax(lambda x: x + 1, arguments(group_norm, small=True)[0])
+    with pytest.raises(UnsupportedError, match=r"not installed; pip install 'jax\[tpu\]=="):
+        compare_on_tpu(program, program)
+    with pytest.raises(UsageError, match=r"there are v4, v5e"):
+        compare_on_tpu(program, program, "v5q")
+
+
+@pytest.fixture
+def program(monkeypatch):
+    monkeypatch.setattr(compare, "find_spec", lambda name: object())
+    monkeypatch.setattr(compare.time, "sleep", lambda seconds: None)
+    return from_jax(lambda x: x + 1, arguments(group_norm, small=True)[0])
+
+
+def answer(*texts):
+    compiled = [{"text": text, "temp_bytes": 5} for text in texts]
+    return json.dumps({"compiled": compiled, "libtpu": "1.2", "jax": "3.4", "chip": "TPU v5 lite"})
+
+
+def test_the_lock_is_waited_for_and_the_version_stamped(monkeypatch, program):
+    asked = []
+
+    def run(job, deadline):
+        asked.append(job["topology"])
+        if len(asked) < 3:
+            return 1, "", "ABORTED: Internal error when accessing libtpu multi-process lockfile."
+        return 0, answer(STREAM, COMPILED, COMPILED), ""
+
+    monkeypatch.setattr(compare, "_run", run)
+    found = compare_on_tpu(program, program, "tpu-v5e")
+    assert asked == ["v5e:2x2"] * 3
+    assert found.compiler == "libtpu 1.2, jax 3.4"
+    assert found.ratio == 1
+    assert found.before == found.after == estimate(load(COMPILED), found.rate, 5)
+    assert "A takes 1.00 times the cycles of B" in str(found)
+    assert found.to_json()["before"]["filled_share"] == found.before.filled_share
+
+
+def test_a_compiler_that_dies_or_hangs_is_an_error_of_one_line(monkeypatch, program):
+    monkeypatch.setattr(compare, "_START", "import sys; sys.exit('some.Error: mosaic is unhappy')")
+    with pytest.raises(UnsupportedError, match=r"some\.Error: mosaic is unhappy"):
+        compare_on_tpu(program, program)
+    monkeypatch.setattr(compare, "_START", "import os; os.abort()")
+    with pytest.raises(UnsupportedError, match="the TPU compiler failed"):
+        compare_on_tpu(program, program)
+    monkeypatch.setattr(compare, "_START", "import time; time.sleep(60)")
+    with pytest.raises(UnsupportedError, match="did not finish in time; give it longer"):
+        compare_on_tpu(program, program, timeout=0.5)
+
+
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="the TPU compiler is not installed")
+def test_the_real_compiler_reaches_the_normal_form_of_a_group_norm_by_itself():
+    original = from_jax(gradient(group_norm), *arguments(group_norm))
+    found = compare_on_tpu(original, optimize(original, "vector8x128").program, "v5e")
+    assert found.before.cycles > 10_000
+    assert 0.8 < found.ratio < 1.5
+    assert found.before.hbm_bytes >= 8 * 32 * 32 * 256 * 4
+
+
+def test_the_module_runs_alone():
+    """The child imports what it needs and nothing of the command line."""
+    code = "import sys; import tilewright.hlo._tpu_child; print('jax' in sys.modules, 'typer' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
