@@ -24,6 +24,7 @@ from tilewright.hlo.rewrites._base import Rewrite
 from tilewright.hlo.rewrites._pipeline import pipeline
 from tilewright.hlo.rewrites._text import Step, parse_pipeline
 from tilewright.hlo.rewrites.inline import Inline
+from tilewright.render import place_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -92,7 +93,7 @@ class Optimized:
                 "both programs in its normal form"
             )
         for verdicts in _alike((*self.rewrites, *self.refusals)):
-            one, places = verdicts[0], list(dict.fromkeys(str(each.source) for each in verdicts if each.source))
+            one, places = verdicts[0], list(dict.fromkeys(place_text(str(each.source)) for each in verdicts if each.source))
             more = f" and {len(places) - 2} more" if len(places) > 2 else ""
             place = f"  ({', '.join(places[:2])}{more})" if places else ""
             times = f" {len(verdicts)} times" if len(verdicts) > 1 else ""
