@@ -93,7 +93,8 @@ class Optimized:
                 "both programs in its normal form"
             )
         for verdicts in _alike((*self.rewrites, *self.refusals)):
-            one, places = verdicts[0], list(dict.fromkeys(place_text(str(each.source)) for each in verdicts if each.source))
+            one = verdicts[0]
+            places = list(dict.fromkeys(place_text(str(each.source)) for each in verdicts if each.source))
             more = f" and {len(places) - 2} more" if len(places) > 2 else ""
             place = f"  ({', '.join(places[:2])}{more})" if places else ""
             times = f" {len(verdicts)} times" if len(verdicts) > 1 else ""
