@@ -1,7 +1,7 @@
-"""The garbage collector stands still while a large graph is built and rewritten.
+"""The garbage collector stands still while a large program is read, reported or rewritten.
 
-Operations and values refer to each other, so a growing graph makes the collector walk everything again and again: a
-third of the time at 10,000 operations, more than that at 40,000, and nothing to be freed.
+A growing graph makes the collector walk everything again and again: a third of the time of a rewrite at 10,000
+operations, more than that at 40,000, and next to nothing to be freed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["collector_paused"]
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No cyclic collection inside; afterwards it is as it was before."""
+    """No cyclic collection inside (or in the function this decorates); afterwards it is as it was before."""
     running = gc.isenabled()
     gc.disable()
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.hlo._binary import binary_form
+from tilewright.hlo._collector import collector_paused
 from tilewright.hlo._dump_folder import dumped_modules
 from tilewright.hlo._guarded import to_text
 from tilewright.hlo._hlo_reader import read_hlo
@@ -26,6 +27,7 @@ _GZIP = b"\x1f\x8b"
 _LARGEST = 2**31
 
 
+@collector_paused()
 def load(source: str | bytes | Path, module: str | None = None) -> Program:
     """Load a program from a path, from its text, or from a file's bytes (gzip is undone).
 

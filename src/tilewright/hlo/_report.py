@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.errors import TilewrightError, UsageError
+from tilewright.hlo._collector import collector_paused
 from tilewright.hlo._cost import plain_opcode
 from tilewright.hlo._liveness import peaks
 from tilewright.hlo._program import Computation, Operation, Program
@@ -35,6 +36,7 @@ _NO_BUFFER = frozenset(
 )
 
 
+@collector_paused()
 def report(program: Program, target: Target | str | None = None) -> MovementReport:
     """What ``program`` moves for layout's sake on ``target`` (a Target, or the name of one).
 

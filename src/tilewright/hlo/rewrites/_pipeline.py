@@ -8,6 +8,7 @@ from dataclasses import fields
 from itertools import cycle, islice
 from typing import Any
 
+from tilewright.hlo._collector import collector_paused
 from tilewright.hlo._emit import write_functions
 from tilewright.hlo._graph import Block, walk
 from tilewright.hlo._ir import parse_module, print_module, verify_module
@@ -52,6 +53,7 @@ def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
     return counts
 
 
+@collector_paused()
 def run_pipeline(text: str, steps: Sequence[Step]) -> tuple[str, Counter[str]]:
     """A StableHLO module's text after the steps, to their fixpoint and without any gate, and how often each fired.
 
