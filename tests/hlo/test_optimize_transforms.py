@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -250,3 +253,28 @@ def test_what_jax_caches_is_not_touched():
     assert fast.fallback(*ARGS) == ""
     assert jitted.lower(*ARGS).as_text() == jax.jit(field_norm).lower(*ARGS).as_text() == before
     assert (jitted(*ARGS) == expected).all()
+
+
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np, tilewright
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+mesh = jax.make_mesh((2,), ("rows",), axis_types=(AxisType.Auto,))
+sums = lambda x: x.reshape(-1, 9, 4, 8).sum((1, 3))
+fast = tilewright.optimize(sums, target="vector8x128")
+x = jnp.arange(16.0 * 9 * 32).reshape(16, 9, 32)
+halves = jax.device_put(x, NamedSharding(mesh, P("rows")))
+found = fast(halves)
+assert found.sharding.spec == P("rows"), found.sharding
+np.testing.assert_allclose(found, sums(x), rtol=1e-5)
+grad = jax.jit(jax.grad(lambda x: (fast(x) ** 2).sum()))(halves)
+np.testing.assert_allclose(grad, jax.grad(lambda x: (sums(x) ** 2).sum())(x), rtol=1e-5)
+inside = jax.shard_map(fast, mesh=mesh, in_specs=P("rows"), out_specs=P("rows"), check_vma=False)(x)
+np.testing.assert_allclose(inside, sums(x), rtol=1e-5)
+print(repr(fast.fallback(halves)))
+"""
+
+
+def test_arrays_cut_over_two_devices():
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "''\n"), done.stderr[-2000:]
