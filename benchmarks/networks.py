@@ -17,7 +17,8 @@ def deep_network(operations: int) -> str:
     lines = [line for k in range(layers) for line in _layer(k, stream)]
     arguments = f"%x0: {stream}, %scale: {_tensor(WIDTH)}, %bias: {_tensor(WIDTH)}, %w: {_tensor(WIDTH, WIDTH)}"
     head = [f"module @deep {{\n  func.func public @main({arguments}) -> {stream} {{"]
-    return "\n".join([*head, *lines, f"    return %x{layers} : {stream}\n  }}\n}}\n"])
+    places = [f'#loc{n + 1} = loc("model.py":{n + 1}:4)' for n in range(len(lines))]
+    return "\n".join([*head, *lines, f"    return %x{layers} : {stream}\n  }}\n}}", *places, ""])
 
 
 def _tensor(*shape: int) -> str:
@@ -82,7 +83,7 @@ def _layer(k: int, stream: str) -> list[str]:
         f"%{p}t = stablehlo.tanh %{p}w : {stream}",
         f"%x{k + 1} = stablehlo.add %x{k}, %{p}t : {stream}",
     ]
-    return [f'    {line} loc("model.py":{40 * k + n + 1}:4)' for n, line in enumerate(body)]
+    return [f"    {line} loc(#loc{LAYER_OPERATIONS * k + n + 1})" for n, line in enumerate(body)]
 
 
 # -- in JAX ------------------------------------------------------------------------------------------------------------
