@@ -310,9 +310,12 @@ def test_the_page(zoo):
     page = _Page()
     html = zoo.to_html()
     page.feed(html)
-    assert page.sections == ["summary", "movement", "padding"]
+    assert page.sections == ["summary", "movement", "padding", "peak"]
     assert page.external == []
-    assert json.loads(page.scripts["report"]) == zoo.to_json()
+    plain = zoo.to_json()
+    assert json.loads(page.scripts["report"]) == {key: plain[key] for key in plain.keys() - {"rows", "tensors", "peaks"}}
+    layouts = json.loads(page.scripts["layouts"])
+    assert {row.to_layout for row in zoo.rows} <= set(layouts)
     assert all(re.search(rf"<code>{re.escape(name)}</code>", html) for name in ZOO)
 
 

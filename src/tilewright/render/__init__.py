@@ -5,6 +5,7 @@ from tilewright.render._blocks import (
     Tone,
     badge,
     cards,
+    carried,
     code_block,
     details,
     listing,
@@ -13,6 +14,7 @@ from tilewright.render._blocks import (
     side_by_side,
 )
 from tilewright.render._charts import Bar, Curve, bar_chart, line_chart
+from tilewright.render._explorer import Field, explorer
 from tilewright.render._format import (
     Kind,
     bytes_text,
@@ -23,7 +25,7 @@ from tilewright.render._format import (
     ratio_text,
     seconds_text,
 )
-from tilewright.render._markup import Html, element, escape, join
+from tilewright.render._markup import Html, Scripted, element, escape, join
 from tilewright.render._page import Page
 from tilewright.render._svg import Drawing, text_width
 from tilewright.render._table import Column, print_table, table
@@ -34,19 +36,23 @@ __all__ = [
     "Column",
     "Curve",
     "Drawing",
+    "Field",
     "Html",
     "Kind",
     "Page",
+    "Scripted",
     "Tone",
     "badge",
     "bar_chart",
     "bytes_text",
     "cards",
+    "carried",
     "code_block",
     "count_text",
     "details",
     "element",
     "escape",
+    "explorer",
     "format_value",
     "join",
     "line_chart",

@@ -6,9 +6,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.render._markup import Html, element, escape, join
+from tilewright.render._markup import Html, element, escape, join, json_for_script
 
-__all__ = ["Card", "Tone", "badge", "cards", "code_block", "details", "listing", "note", "paragraph", "side_by_side"]
+__all__ = [
+    "Card",
+    "Tone",
+    "badge",
+    "cards",
+    "carried",
+    "code_block",
+    "details",
+    "listing",
+    "note",
+    "paragraph",
+    "side_by_side",
+]
 
 Tone = Literal["plain", "good", "warn", "bad"]
 
@@ -71,3 +83,8 @@ def listing(items: Iterable[tuple[str, object]]) -> Html:
 def side_by_side(*content: str) -> Html:
     """Blocks beside each other while the page is wide enough."""
     return element("div", *(element("div", block) for block in content), class_="beside")
+
+
+def carried(name: str, value: object) -> Html:
+    """A JSON value inside a block, as ``<script type="application/json" id=name>``, for the module that reads it."""
+    return element("script", json_for_script(value), type="application/json", id=name)

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable
 
-__all__ = ["Html", "element", "escape", "join", "json_for_script", "number"]
+__all__ = ["Html", "Scripted", "element", "escape", "join", "json_for_script", "number"]
 
 _EMPTY_HTML = {"br", "col", "hr", "img", "input", "link", "meta"}
 _EMPTY_SVG = {"circle", "line", "path", "polygon", "polyline", "rect", "use"}
@@ -24,6 +24,18 @@ class Html(str):
     def __add__(self, other: str) -> Html:
         """Markup followed by more; plain text is escaped."""
         return Html(str.__add__(self, escape(other)))
+
+
+class Scripted(Html):
+    """Markup that needs a module to come alive: a block for :meth:`Page.section`, which takes the module along."""
+
+    module: str
+
+    def __new__(cls, markup: Html, module: str) -> Scripted:
+        """``module`` is the source of an ES module that imports nothing."""
+        block = super().__new__(cls, markup)
+        block.module = module
+        return block
 
 
 def escape(text: object) -> Html:

@@ -11,13 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 
 from tilewright.errors import UsageError
-from tilewright.render._markup import Html, element, escape, join, json_for_script
+from tilewright.render._markup import Html, Scripted, element, escape, join, json_for_script
 
 __all__ = ["Page"]
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
-_STYLES = ("page.css", "figure.css")
-_MODULES = ("tables.js", "navigation.js")
+_STYLES = ("page.css", "explorer.css", "figure.css")
+_MODULES = ("tables.js", "explorer.js", "navigation.js")
 
 
 @cache
@@ -36,17 +36,25 @@ class Page:
     True
 
     Content is a sequence of blocks; a block that is not :class:`Html` is escaped and becomes a paragraph. The page
-    carries a content security policy that forbids every fetch and every script but its own.
+    carries a content security policy that forbids every fetch and every script but its own. ``wide``: as wide as the
+    window, for large tables.
     """
 
-    def __init__(self, title: str, subtitle: str = "", *, facts: Iterable[tuple[str, str]] = ()) -> None:
-        self.title, self.subtitle, self.facts = title, subtitle, tuple(facts)
+    def __init__(
+        self, title: str, subtitle: str = "", *, facts: Iterable[tuple[str, str]] = (), wide: bool = False
+    ) -> None:
+        self.title, self.subtitle, self.facts, self._wide = title, subtitle, tuple(facts), wide
         self._sections: dict[str, tuple[str, Html]] = {}
         self._data: dict[str, Html] = {}
+        self._modules = {name: _asset(name) for name in _MODULES}
 
     def section(self, name: str, heading: str, *content: str) -> None:
-        """Add a section; ``name`` is its id (lower case, digits, hyphens) and so its address ``#name``."""
+        """Add a section; ``name`` is its id (lower case, digits, hyphens) and so its address ``#name``.
+
+        A block that is :class:`Scripted` brings a module, which the page carries once.
+        """
         self._claim(name)
+        self._modules |= {block.module: block.module for block in content if isinstance(block, Scripted)}
         blocks = (block if isinstance(block, Html) else element("p", block) for block in content)
         self._sections[name] = (heading, join(blocks, Html("\n")))
 
@@ -59,8 +67,10 @@ class Page:
         """The whole document."""
         body = [self._navigation(), element("main", self._header(), *self._bodies(), self._footer())]
         body += [element("script", text, type="application/json", id=name) for name, text in self._data.items()]
-        body += [element("script", Html(_asset(name)), type="module") for name in _MODULES]
-        document = element("html", self._head(), element("body", *body), lang="en")
+        body += [element("script", Html(text), type="module") for text in self._modules.values()]
+        document = element(
+            "html", self._head(), element("body", *body, class_="wide" if self._wide else None), lang="en"
+        )
         return f"<!DOCTYPE html>\n{document}\n"
 
     def write(self, path: Path | str) -> None:
@@ -85,7 +95,7 @@ class Page:
         return element(
             "head",
             element("meta", charset="utf-8"),
-            element("meta", http_equiv="Content-Security-Policy", content=_policy()),
+            element("meta", http_equiv="Content-Security-Policy", content=_policy(self._modules.values())),
             element("meta", name="viewport", content="width=device-width, initial-scale=1"),
             element("meta", name="color-scheme", content="light dark"),
             element("title", self.title),
@@ -113,9 +123,8 @@ class Page:
         return element("footer", escape(f"Written by tilewright {__version__}. This file needs no network."))
 
 
-@cache
-def _policy() -> str:
+def _policy(modules: Iterable[str]) -> str:
     """Nothing is fetched; only the page's own modules run, each by its hash."""
-    digests = (hashlib.sha256(_asset(name).encode()).digest() for name in _MODULES)
+    digests = (hashlib.sha256(text.encode()).digest() for text in modules)
     scripts = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src {scripts}"

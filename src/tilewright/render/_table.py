@@ -35,6 +35,11 @@ class Column:
     kind: Kind = "text"
     note: str = ""
 
+    @property
+    def numeric(self) -> bool:
+        """Its values are numbers."""
+        return self.kind not in _LEFT
+
 
 def table(
     columns: Sequence[Column],
