@@ -54,7 +54,7 @@ def _fields(report: MovementReport) -> Iterator[Field]:
     yield Field("hidden", "bytes", "what it would move by itself", lambda r: r.hidden_bytes or None, shown=False)
     yield Field("logical", "bytes", "the result's elements", lambda r: r.logical_bytes, shown=False)
     yield Field("wasted", "bytes", "the result's padding", _wasted, shown=False)
-    yield Field("operand", "code", "", first_layout, shown=False, listed=False)
+    yield Field("operand", "code", "", _first_of_several, shown=False, listed=False)
     yield Field("matching", "text", "", _remembered(matching), shown=False, listed=False)
 
 
@@ -83,6 +83,10 @@ def _trips(row: MovementRow) -> str:
 
 def _wasted(row: MovementRow) -> int:
     return row.padded_bytes - row.logical_bytes
+
+
+def _first_of_several(row: MovementRow) -> str | None:
+    return first_layout(row) if row.from_layout.startswith("(") else None
 
 
 def _remembered(find: Callable[[MovementRow], str]) -> Callable[[MovementRow], str]:

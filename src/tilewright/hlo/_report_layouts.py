@@ -18,7 +18,7 @@ from tilewright.layout import TensorLayout, parse
 
 __all__ = ["digit_forms", "drawing_module", "first_layout", "matching"]
 
-_MOST_LAYOUTS = 5000
+_MOST_LAYOUTS = 4000
 _EXACT = 1 << 53  # offsets in bits that a script's numbers hold exactly
 _SAME_ELEMENTS = frozenset({"copy", "copy-start", "reshape", "convert", "bitcast-convert"})
 
@@ -38,13 +38,16 @@ def first_layout(row: MovementRow) -> str:
     return text[1 : end + 1] if end > 0 else text[1:-1]
 
 
-def digit_forms(texts: Iterable[str]) -> dict[str, dict[str, object]]:
-    """Layout text -> shape, element bits, order, first tile and digits; what has no such form is left out.
+def digit_forms(texts: Iterable[str]) -> dict[str, list[object]]:
+    """Layout text -> shape, element bits, memory space, order, first tile, base, digits (dim, weight, div, mod, ...).
 
-    >>> digit_forms(["f32[3,5]{1,0:T(2,2)}"])["f32[3,5]{1,0:T(2,2)}"]["digits"]
-    [[1, 1, 1, 2], [0, 2, 1, 2], [1, 4, 2, 0], [0, 12, 2, 0]]
+    What has no such form, or offsets that no script holds exactly, is left out.
+
+
+    >>> digit_forms(["f32[3,5]{1,0:T(2,2)}"])["f32[3,5]{1,0:T(2,2)}"]
+    [[3, 5], 32, 0, [1, 0], [2, 2], 0, [1, 1, 1, 2, 0, 2, 1, 2, 1, 4, 2, 0, 0, 12, 2, 0]]
     """
-    found: dict[str, dict[str, object]] = {}
+    found: dict[str, list[object]] = {}
     for text in dict.fromkeys(texts):
         form = _digit_form(text)
         if form is not None:
@@ -54,7 +57,7 @@ def digit_forms(texts: Iterable[str]) -> dict[str, dict[str, object]]:
     return found
 
 
-def _digit_form(text: str) -> dict[str, object] | None:
+def _digit_form(text: str) -> list[object] | None:
     try:
         layout = parse(text)
         if not isinstance(layout, TensorLayout) or not 0 < layout.size_bytes * 8 < _EXACT or not layout.num_elements:
@@ -64,16 +67,10 @@ def _digit_form(text: str) -> dict[str, object] | None:
         return None
     if line is None or any(digit.shift for digit in line.digits):
         return None
-    tile = layout.tiles[0] if layout.tiles else ()
-    return {
-        "shape": list(layout.shape),
-        "bits": layout.element_bits,
-        "space": layout.memory_space,
-        "order": list(layout.minor_to_major),
-        "tile": [0 if size < 0 else size for size in tile],
-        "base": line.base,
-        "digits": [list(digit[:4]) for digit in line.digits],
-    }
+    digits = [number for digit in line.digits for number in digit[:4]]
+    tile = [0 if size < 0 else size for size in (layout.tiles[0] if layout.tiles else ())]
+    shape, order = list(layout.shape), list(layout.minor_to_major)
+    return [shape, layout.element_bits, layout.memory_space, order, tile, line.base, digits]
 
 
 def matching(row: MovementRow) -> str:

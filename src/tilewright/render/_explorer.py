@@ -77,10 +77,12 @@ def explorer(
         raise ValueError(f"two fields of one name: {names}")
     columns = [[field.of(row) for row in body] for field in fields]
     first = next(place for place, field in enumerate(fields) if field.heading == sort)
+    keys = _unique(key(row) for row in body)
     data = {
         "fields": [_field_json(field) for field in fields],
         "columns": [_packed(column, field.facet) for field, column in zip(fields, columns, strict=True)],
-        "keys": _unique(key(row) for row in body),
+        "keys": next((name for name, column in zip(names, columns, strict=True) if column == keys), keys),
+        "count": len(body),
         "sort": fields[first].name,
     }
     script = element("script", json_for_script(data), type="application/json")
@@ -107,9 +109,11 @@ def _field_json(field: Field) -> dict[str, object]:
 
 
 def _packed(column: Sequence[object], coded: bool) -> object:
-    """The values, or the distinct ones and a number per row where that is shorter."""
+    """The values, or the distinct ones and a number per row where that is shorter (none where all are one)."""
     distinct: dict[Hashable, int] = {}
     codes = [distinct.setdefault(value, len(distinct)) for value in column]
+    if len(distinct) == 1:
+        return {"values": list(distinct)}
     if coded or len(distinct) * 2 < len(column):
         return {"values": list(distinct), "codes": codes}
     return list(column)

@@ -3,6 +3,10 @@
 const MOST_ROWS = 32, MOST_COLUMNS = 160, MOST_PLANES = 4, TALLEST = 34;
 const product = (sizes) => sizes.reduce((all, size) => all * size, 1);
 
+const formOf = ([shape, bits, space, order, tile, base, flat]) => {
+  const digits = Array.from({ length: flat.length / 4 }, (_, k) => flat.slice(4 * k, 4 * k + 4));
+  return { shape, bits, space, order, tile, base, digits };
+};
 const offsetOf = (form, index) => {
   let offset = form.base;
   for (const [dim, weight, div, mod] of form.digits) {
@@ -93,7 +97,7 @@ class Side {
     Object.assign(this, { form, text, frame: frameOf(form) });
     const { columns, rows, planes } = this.frame, longest = String(offsetOf(form, form.shape.map((size) => size - 1))).length;
     const labelled = longest * 6.6 + 8;
-    this.left = 34;
+    this.left = 46;
     this.cell = Math.max(3, Math.min(labelled + 6, (width - this.left - 4) / columns, 54));
     this.labels = this.cell >= labelled;
     this.tall = this.labels ? 22 : Math.max(7, Math.min(this.cell * 1.4, 18));
@@ -295,10 +299,10 @@ class Comparison {
 const forms = JSON.parse(document.getElementById("layouts")?.textContent ?? "{}");
 let current = null;
 document.addEventListener("explorer:open", ({ detail: { panel, get } }) => {
-  const from = get("operand"), to = get("to") ?? get("layout"), way = get("matching");
+  const from = get("operand") ?? get("from"), to = get("to") ?? get("layout"), way = get("matching");
   current = null;
   if (from === undefined) return;
-  if (forms[from] && forms[to]) current = new Comparison(panel, forms[from], forms[to], [from, to], way);
+  if (forms[from] && forms[to]) current = new Comparison(panel, formOf(forms[from]), formOf(forms[to]), [from, to], way);
   else panel.replaceChildren(node("p", `not drawn here; see: tilewright layout compare '${from}' '${to}'`, "empty"));
 });
 const again = () => current?.draw();

@@ -79,10 +79,11 @@ class Explorer {
     const data = JSON.parse(figure.querySelector("script").textContent);
     this.fields = data.fields.map((field, place) => ({ shown: true, listed: true, ...field, place }));
     this.columns = data.columns.map((column) => Array.isArray(column) ? { plain: column } : column);
-    this.keys = data.keys;
-    this.count = data.keys.length;
+    this.count = data.count;
     this.prefix = figure.dataset.prefix ? `${figure.dataset.prefix}.` : "";
     this.byName = new Map(this.fields.map((field) => [field.name, field]));
+    const named = this.byName.get(data.keys); // the field that names rows, where one does
+    this.keys = named ? Array.from({ length: this.count }, (_, row) => this.value(row, named)) : data.keys;
     this.rowOf = new Map(this.keys.map((key, row) => [key, row]));
     this.facets = this.fields.filter((field) => field.facet && this.columns[field.place].values.length > 1);
     this.totals = this.fields.filter((field) => field.total);
@@ -100,7 +101,7 @@ class Explorer {
 
   value(row, field) {
     const column = this.columns[field.place];
-    return column.plain ? column.plain[row] : column.values[column.codes[row]];
+    return column.plain ? column.plain[row] : column.values[column.codes ? column.codes[row] : 0];
   }
 
   get(row, name) { return this.byName.has(name) ? this.value(row, this.byName.get(name)) : undefined; }
