@@ -6,15 +6,16 @@ BATCH, FIELDS, WIDTH = 256, 27, 32
 LAYER_OPERATIONS = 40
 
 
-def deep_network(operations: int) -> str:
+def deep_network(operations: int, alike: bool = True) -> str:
     """StableHLO text of about so many operations: a residual stream with a normalised, linear and tanh step per layer.
 
     Groups lie along the last dim; statistics are taken over fields and group, in every fourth layer over the group
-    alone (a grouped layer normalisation, which is better left as it is). Every operation has its source line.
+    alone (a grouped layer normalisation, which is better left as it is). Every operation has its source line. Where
+    layers are not ``alike`` each has an epsilon of its own.
     """
     layers = max(1, operations // LAYER_OPERATIONS)
     stream = _tensor(BATCH, FIELDS, WIDTH)
-    lines = [line for k in range(layers) for line in _layer(k, stream)]
+    lines = [line for k in range(layers) for line in _layer(k, stream, 0 if alike else k)]
     arguments = f"%x0: {stream}, %scale: {_tensor(WIDTH)}, %bias: {_tensor(WIDTH)}, %w: {_tensor(WIDTH, WIDTH)}"
     head = [f"module @deep {{\n  func.func public @main({arguments}) -> {stream} {{"]
     places = [f'#loc{n + 1} = loc("model.py":{n + 1}:4)' for n in range(len(lines))]
@@ -25,7 +26,7 @@ def _tensor(*shape: int) -> str:
     return f"tensor<{''.join(f'{n}x' for n in shape)}f32>"
 
 
-def _layer(k: int, stream: str) -> list[str]:
+def _layer(k: int, stream: str, step: int) -> list[str]:
     groups = (4, 8)[k % 2]
     alone = k % 4 == 3
     dims, kept = ([3], [0, 1, 2]) if alone else ([1, 3], [0, 2])
@@ -68,7 +69,7 @@ def _layer(k: int, stream: str) -> list[str]:
         f"%{p}d = stablehlo.subtract %{p}y, %{p}nb : {split}",
         f"%{p}q = stablehlo.multiply %{p}d, %{p}d : {split}",
         *mean(f"{p}v", f"{p}q"),
-        f"%{p}e = stablehlo.constant dense<1.0e-05> : {scalar}",
+        f"%{p}e = stablehlo.constant dense<{1e-5 * (1 + step):e}> : {scalar}",
         f"%{p}f = stablehlo.broadcast_in_dim %{p}e, dims = [] : ({scalar}) -> {split}",
         f"%{p}g = stablehlo.add %{p}vb, %{p}f : {split}",
         f"%{p}h = stablehlo.rsqrt %{p}g : {split}",
