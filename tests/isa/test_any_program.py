@@ -8,15 +8,23 @@ from hypothesis import strategies as st
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, assemble
-from tilewright.isa._table import CONDITIONS, INSTRUCTIONS
+from tilewright.isa._set import INSTRUCTIONS
 
 THREADS, REGISTERS = 6, 24
 numbers = st.one_of(st.integers(-3, 30), st.sampled_from([-(2**31), 2**31 - 1, 2**32 - 1]))
+values = ["s32", "u32", "f32", "f16", "bf16"]
+CHOICES = {
+    "cond": ["eq", "ne", "lt", "ge"],
+    "what": ["base", "size"],
+    "to": [f"to_{v}" for v in values],
+    "from": [f"from_{v}" for v in values],
+}
 kinds = {
     "r": st.integers(0, REGISTERS - 1).map("r{}".format),
     "ur": st.integers(0, 3).map("ur{}".format),
     "p": st.integers(0, 1).map("p{}".format),
     "imm": numbers.map(str),
+    "float": st.sampled_from(["1.5", "-0.0", "0f7f800000", "0fffc00001", "1e-45", "3e38"]),
     "address": st.builds(
         "ur{}:rf{}:{}".format, st.sampled_from([1, 1, 1, 2, 2, 3]), st.integers(0, REGISTERS - 1), st.integers(-9, 9)
     ),
@@ -31,7 +39,7 @@ def instructions(draw):
     name = spec.name + (draw(st.sampled_from(["", "", "", "8", "f32"])) if spec.name == "mm" else "")
     for suffix in spec.suffixes:
         if suffix.default is None:
-            name += "." + draw(st.sampled_from(CONDITIONS))
+            name += "." + draw(st.sampled_from(CHOICES[suffix.key]))
         elif suffix.key in ("ka", "kb", "s") and draw(st.booleans()):
             name += f".{suffix.key}{draw(st.sampled_from([1, 2, 3, 7]))}"
         elif suffix.key == "t" and draw(st.booleans()):
@@ -66,6 +74,10 @@ def assembles(line, config):
             "l1_bytes": st.sampled_from([64, 256]),
             "l1_ways": st.sampled_from([0, 1]),
             "ka_split": st.sampled_from(["blocked", "interleaved"]),
+            "column_numbering": st.sampled_from(["gap", "compact"]),
+            "kb_mode": st.sampled_from(["chunk", "split"]),
+            "disjoint_sets": st.booleans(),
+            "uninitialized": st.sampled_from(["zero", "poison"]),
             "pred_scope": st.sampled_from(["loader", "compute", "both"]),
             "acc_window": st.sampled_from([None, (2, 9)]),
         }
@@ -98,6 +110,8 @@ def test_any_program_ends_well_or_with_our_error(lines, readings):
     if first is not None:
         assert (first.registers == second.registers).all()
         assert (first.cycles, first.counts, first.errors) == (second.cycles, second.counts, second.errors)
+        assert first.state == second.state
+        assert first.math_cycles + sum(first.stalls.values()) == first.cycles == sum(first.queue.values())
         assert first.counts.l1_misses <= first.counts.l1_touches
         for name in ("A", "F", "V"):
             assert first.tensor(name).tobytes() == second.tensor(name).tobytes()

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tilewright.errors import ParseError, UsageError
 from tilewright.isa import MatrixUnitConfig, Program, assemble
-from tilewright.isa._machine import HANDLERS
-from tilewright.isa._table import CONDITIONS, INSTRUCTIONS, TYPES
+from tilewright.isa._run import HANDLERS
+from tilewright.isa._set import INSTRUCTIONS
+from tilewright.isa._table import CONDITIONS, TYPES
 
 CANONICAL = {
     "@p1,mm.r0,ur4:rf290:0x00,r256": "@p1, mm.ka1.kb1.t0 r0, ur4:rf290:0x00, r256",
@@ -87,6 +88,12 @@ def test_labels_and_listing():
         ("mov ur1, r1", 1, 10, "per-thread value"),
         ("@p1 add ur1, ur1, 1", 1, 1, "per-thread destination"),
         ("@p1 halt", 1, 1, "halt takes no guard"),
+        ("sel ur1, p1, 2, 3", 1, 10, "per-thread value"),
+        ("fadd r1, r2, 3", 1, 14, "a float such as 1.5"),
+        ("fadd r1, r2, 1e39", 1, 14, "not within float32"),
+        ("mov r1, 0f123", 1, 9, "expected"),
+        ("cvt.to_f32 r1, r2", 1, 11, "needs a suffix"),
+        ("loop r1, a", 1, 6, "expected a uniform register"),
         ("jump there", 1, 6, "no label 'there'"),
         ("a: halt\na: halt", 2, 1, "stands twice"),
         ("cmp p1, r1, 2", 1, 4, "needs a suffix"),

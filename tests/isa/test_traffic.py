@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, assemble, matmul
+from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, matmul
+from tilewright.isa._cache_kernels import BYPASSED, HIT, MISS, PINNED
 from tilewright.isa._caches import Cache
 from tilewright.isa._memory import walk_elements
-from tilewright.isa._segments import make_segment
+from tilewright.isa._segments import whole_segment
+from tilewright.isa._storage import make_storage
 from tilewright.isa._traffic_kernels import drop_lines, lru_list, lru_touch, touch_columns, touch_lines
 
 
@@ -27,14 +29,14 @@ class SlowCache:
         group = self.sets[line % len(self.sets)]
         if line in group:
             group.move_to_end(line)
-            return 0
-        result = 1
+            return HIT
+        result = MISS
         if len(group) == self.ways:
             free = [each for each, retained in group.items() if not retained]
             if not free:
                 if bypass:
-                    return 2
-                result, free = 2, list(group)
+                    return BYPASSED
+                result, free = PINNED, list(group)
             del group[free[0]]
         group[line] = False
         return result
@@ -85,20 +87,22 @@ def product(n, order="column_outer", l1_lines=256, **more):
 
 def column_outer_misses(l1_lines, retention=None, foreign=False, ways=0, page=None):
     """Misses of B's lines when every column of a row-major 256 x 256 int8 B is walked over all of k, in turn."""
-    memory = Memory()
-    memory.add("B", np.zeros((256, 256), np.int8), page=page)
-    segment = make_segment(next(iter(memory)), 1, 0, 64)
+    storage = make_storage("B", np.zeros((256, 256), np.int8), 0, 64, page=page)
+    storage.table.phys[:] = np.arange(storage.map.num_pages) * storage.page_bytes
+    segment = whole_segment(storage, 1, "B")
     segment.await_all()
-    lines = segment.total_bytes // 64
+    lines = storage.total_bytes // 64
     l1, l2 = Cache.of(lines + 256, l1_lines, ways), Cache.of(lines + 256, lines + 256, 0)
     at = np.stack([np.arange(256), np.zeros(256, np.int64)], axis=1)
     bus = walk_elements(segment, at, np.full(256, 256), 256, 1)
     pages = (segment.table.in_l2, segment.map.page_elements, 6)
     retain, kept = (retention is not None, retention != "evict"), (segment.selected, segment.awaited)
-    misses = 0
+    misses, totals = 0, np.zeros(4, np.int64)
     for column in range(256):
         out = np.zeros((1, 3), np.int64)
-        touch_columns(bus.ids, bus.places, np.array([column]), pages, retain, kept, l1.arrays(), l2.arrays(), out)
+        touch_columns(
+            bus.ids, bus.places, np.array([column]), pages, retain, kept, l1.arrays(), l2.arrays(), out, totals
+        )
         misses += out[0, 1]
         if foreign:
             touch_lines(np.array([lines + column]), retention != "evict", l1.arrays(), l2.arrays())

@@ -129,6 +129,7 @@ def _matmul(
         rows = {key: {"machine": counted[key], "closed_form": forms[key], "holds": holds[key]} for key in counted}
         value |= {"counts": rows, "value_equals_numpy": equal, "difference": difference, "errors": len(result.errors)}
         value |= {"cycles": result.cycles, "math_cycles": result.math_cycles, "stalls": result.stalls}
+        value |= {"queue": result.queue, "traffic": result.traffic.to_dict()}
         if listing:
             value["program"] = str(result.program)
         emit_json(value)
@@ -184,13 +185,19 @@ def _print_matmul(
         cells = "  ".join(text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
         emit_text(f"{name.ljust(widths[0])}  {cells}  {verdict}".rstrip())
     emit_text(f"\n{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math")
-    waits = [f"{cycles:,} for {reason}" for reason, cycles in result.stalls.items() if cycles]
-    emit_text(f"the math unit waited {', '.join(waits) or 'for nothing'}")
+    _print_account("the math unit was idle", result.stalls)
+    _print_account("the issue queue", result.queue)
     if result.value.dtype.kind == "f":
         verdict = "is" if equal else "is NOT"
         emit_text(f"value {verdict} numpy's within float32 rounding (largest difference {difference:.3g})")
     else:
         emit_text("value equals numpy's" if equal else f"value DIFFERS from numpy's in {int(difference)} elements")
+
+
+def _print_account(title: str, account: Mapping[str, int]) -> None:
+    """Reasons and cycles, the largest first."""
+    parts = [f"{reason} {cycles:,}" for reason, cycles in sorted(account.items(), key=lambda row: -row[1]) if cycles]
+    emit_text(f"{title}: {', '.join(parts) or 'never'}")
 
 
 def _remark_errors(errors: Sequence[Any], most: int = 5) -> None:
@@ -317,7 +324,15 @@ def _print_run(result: RunResult, shown: Sequence[str], as_json: bool) -> None:
         tensors = {name: _plain(result.tensor(name)) for name in shown}
         value = {"counts": result.counts.to_dict(), "cycles": result.cycles, "math_cycles": result.math_cycles}
         emit_json(
-            {**value, "executed": result.executed, "stalls": result.stalls, "errors": records, "tensors": tensors}
+            {
+                **value,
+                "executed": result.executed,
+                "stalls": result.stalls,
+                "queue": result.queue,
+                "traffic": result.traffic.to_dict(),
+                "errors": records,
+                "tensors": tensors,
+            }
         )
         return
     for name in shown:

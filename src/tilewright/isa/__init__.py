@@ -2,27 +2,41 @@
 
 from tilewright.isa._assemble import assemble
 from tilewright.isa._config import MatrixUnitConfig
-from tilewright.isa._counts import Counts
+from tilewright.isa._counts import Counts, Traffic
+from tilewright.isa._dma import Transfer
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
 from tilewright.isa._expected import expected_counts
-from tilewright.isa._machine import MatrixUnit, RunResult
+from tilewright.isa._machine import Command, Machine
 from tilewright.isa._matmul import MatmulResult, matmul
 from tilewright.isa._program import Instruction, Program
 from tilewright.isa._reference import reference
+from tilewright.isa._run import RunResult
 from tilewright.isa._segments import Memory
+from tilewright.isa._storage import PageEntry
+from tilewright.isa._unit import MatrixUnit
+from tilewright.isa._work import Part, by_blocks, by_diagonals, by_dim
 
 __all__ = [
+    "Command",
     "Counts",
     "ErrorRecord",
     "Instruction",
+    "Machine",
     "MatmulResult",
     "MatrixUnit",
     "MatrixUnitConfig",
     "MatrixUnitError",
     "Memory",
+    "PageEntry",
+    "Part",
     "Program",
     "RunResult",
+    "Traffic",
+    "Transfer",
     "assemble",
+    "by_blocks",
+    "by_diagonals",
+    "by_dim",
     "expected_counts",
     "matmul",
     "reference",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 
+import numpy as np
+
 from tilewright.errors import ParseError, UsageError
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._program import (
     Address,
+    Float,
     Guard,
     Immediate,
     Instruction,
@@ -18,7 +21,8 @@ from tilewright.isa._program import (
     Register,
     SegmentName,
 )
-from tilewright.isa._table import INSTRUCTIONS, TYPES, InstructionSpec, OperandSpec
+from tilewright.isa._set import INSTRUCTIONS
+from tilewright.isa._table import TYPES, InstructionSpec, OperandSpec
 
 __all__ = ["assemble"]
 
@@ -31,6 +35,11 @@ _NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]{1,12}|[0-9]{1,12})"
 _ADDRESS = re.compile(rf"ur([0-9]{{1,9}})[ \t]*:[ \t]*rf([0-9]{{1,9}})[ \t]*:[ \t]*({_NUMBER})(?![A-Za-z0-9_])")
 _REGISTER = re.compile(r"(ur|r|p)([0-9]{1,9})(?![A-Za-z0-9_])")
 _IMMEDIATE = re.compile(rf"{_NUMBER}(?![A-Za-z0-9_])")
+_EXPONENT = r"[eE][+-]?[0-9]{1,4}"
+_DECIMAL = (
+    rf"[+-]?(?:[0-9]{{1,40}}\.[0-9]{{0,40}}(?:{_EXPONENT})?|\.[0-9]{{1,40}}(?:{_EXPONENT})?|[0-9]{{1,40}}{_EXPONENT})"
+)
+_FLOAT = re.compile(rf"({_DECIMAL}|0[fF][0-9a-fA-F]{{8}})(?![A-Za-z0-9_.])")
 _SEGMENT = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _END = re.compile(r"[ \t\r]*(?:#[^\n]*|//[^\n]*)?(?=\n|\Z)")
 _KINDS = {
@@ -38,6 +47,7 @@ _KINDS = {
     "ur": "a uniform register urN",
     "p": "a predicate pN",
     "imm": "an integer",
+    "float": "a float such as 1.5 or 0f7f800000",
     "address": "an address urS:rfO:imm",
     "segment": "a segment $name",
     "label": "a label",
@@ -190,7 +200,7 @@ class _Assembler:
                 self.uses.append((operand.name, start))
             if operand is None or operand.kind not in wanted.kinds:
                 raise self._error(f"{spec.name}: expected {_expected(wanted)}", start, f"as in {spec.example}")
-            if place and _is_uniform(operands[0]) and operand.kind == "r":
+            if place and _is_uniform(operands[0]) and operand.kind in ("r", "p") and not spec.reduces:
                 raise self._error("a uniform register cannot take a per-thread value", start)
             operands.append(operand)
         self._skip()
@@ -205,6 +215,9 @@ class _Assembler:
         if match := _REGISTER.match(text, start):
             self.position = match.end()
             return Register(match[1], self._number(match[1], match[2], start))
+        if match := _FLOAT.match(text, start):
+            self.position = match.end()
+            return self._float(match[1], start)
         if match := _IMMEDIATE.match(text, start):
             self.position = match.end()
             return Immediate(self._integer(match[0], start, -(2**31), 2**32 - 1))
@@ -227,6 +240,15 @@ class _Assembler:
         if not low <= value <= high:
             raise self._error(f"{text} is not within {low}..{high}", column)
         return value
+
+    def _float(self, text: str, column: int) -> Float:
+        if text[:2] in ("0f", "0F"):
+            return Float(int(text[2:], 16))
+        with np.errstate(over="ignore"):
+            value = np.float32(text)
+        if not np.isfinite(value):
+            raise self._error(f"{text} is not within float32", column, "0f7f800000 is infinity")
+        return Float(int(value.view(np.uint32)))
 
     def _comma(self) -> bool:
         found = self.text.startswith(",", self.position)

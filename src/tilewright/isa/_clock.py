@@ -1,7 +1,8 @@
 """Time, as a model: in-order issue, one token per register, a two-phase ``mm``. Results never depend on it.
 
 Cycles are integers and the same in every run. The model follows the specification's issue section; its latencies are
-the configuration's, each with its source in the target file ``simt.toml``.
+the configuration's, each with its source in the target file ``simt.toml``. Two accounts are kept, and each adds up to
+the cycles of the run: what the issue queue did (``queue``), and what the math unit did (``math_busy`` and ``math``).
 """
 
 from __future__ import annotations
@@ -11,108 +12,168 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._table import UNITS
 from tilewright.trace import Event, Slice, Track
 
-__all__ = ["Clock"]
+__all__ = ["MATH_STALLS", "QUEUE", "Clock"]
+
+QUEUE = {
+    "issued": "an instruction was issued",
+    "host": "the host had not started the program yet",
+    "arithmetic": "a register of an arithmetic instruction was not there yet",
+    "load": "a register of a load was not there yet",
+    "product": "a product register was still being added to",
+    "port": "the load-store unit was busy",
+    "depth": "bcast_depth mm were under way",
+    "A": "an mm waited for its A, and nothing younger issued",
+    "page": "a page was still loading",
+    "dma": "dmawait, or dmastat on a loading page",
+    "barrier": "other processing elements were not there yet",
+    "drain": "everything was issued; results were under way",
+}
+"""What the issue queue did in a cycle."""
+MATH_STALLS = {
+    "columns of B": "a step's columns were not there yet",
+    "A": "the A registers were not there yet",
+    "no mm": "no mm had been issued",
+    "after": "the last mm was done",
+}
+"""Why the math unit did nothing in a cycle."""
+_MATH = "product"
 
 
 @dataclass
 class Clock:
-    """The scoreboard: ``issue`` is the next free issue cycle, ``tokens`` the cycle at which each register is ready.
+    """The scoreboard of one processing element.
 
-    Registers come as slices of ``tokens``: r0 onwards, then the uniform registers, then the predicates (``span``).
+    ``issue`` is the next free issue cycle. ``tokens``: cycle at which each register is ready (r0 onwards, then the
+    uniform registers, then the predicates: ``span``); ``causes``: the unit that made it; ``foreign``: the same cycles,
+    but for registers the math unit made, whose steps follow one another in order anyway.
 
-    ``free``: cycles at which load-store unit, math unit, L2 bus and DRAM bus are free. ``stalls``: cycles the math unit
-    waited, by reason. ``events``: slices for a timeline, when asked for.
+    ``free``: cycles at which load-store unit, math unit, L2 bus and DRAM bus are free. ``share``: processing elements
+    among which the buses are divided. ``events``: slices for a timeline, when asked for.
     """
 
     config: MatrixUnitConfig
     tracing: bool = False
+    name: str = "PE 0"
+    share: int = 1
     issue: int = 0
     end: int = 0
     free: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
-    dma_free: int = 0
     math_busy: int = 0
     tokens: list[int] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    foreign: list[int] = field(default_factory=list)
     in_flight: deque[int] = field(default_factory=deque)
-    stalls: dict[str, int] = field(default_factory=lambda: {"columns of B": 0, "A": 0, "page": 0, "dma": 0})
+    queue: dict[str, int] = field(default_factory=lambda: dict.fromkeys(QUEUE, 0))
+    math: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MATH_STALLS, 0))
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """All registers are ready at first."""
         c = self.config
-        self.tokens = [0] * (c.registers + c.uniform_registers + c.predicates)
+        places = c.registers + c.uniform_registers + c.predicates
+        self.tokens, self.causes, self.foreign = [0] * places, ["arithmetic"] * places, [0] * places
+        self._base = {"r": 0, "ur": c.registers, "p": c.registers + c.uniform_registers}
 
     def span(self, kind: str, number: int, count: int = 1) -> slice:
         """The tokens of ``count`` registers from number ``number``."""
-        base = {"r": 0, "ur": self.config.registers, "p": self.config.registers + self.config.uniform_registers}[kind]
-        return slice(base + number, base + number + count)
+        base = self._base[kind] + number
+        return slice(base, base + count)
 
-    def ready(self, spans: Iterable[slice]) -> int:
-        """The cycle at which an instruction that needs these registers can issue."""
-        return max(self.issue, self._latest(spans))
+    @property
+    def cycles(self) -> int:
+        """The cycle at which everything issued so far is done."""
+        return max(self.end, self.issue)
 
-    def _latest(self, spans: Iterable[slice]) -> int:
-        return max((max(self.tokens[s], default=0) for s in spans), default=0)
+    def accounts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """(what the issue queue did, why the math unit did nothing); the first adds up to ``cycles``."""
+        total = self.cycles
+        queue = {**self.queue, "drain": total - self.issue}
+        return queue, {**self.math, "after": total - self.free[1]}
 
-    def _set(self, spans: Iterable[slice], cycle: int) -> None:
-        for s in spans:
-            self.tokens[s] = [cycle] * (s.stop - s.start)
+    def until(self, cycle: int, reason: str) -> None:
+        """The queue stands still until a cycle."""
+        if cycle > self.issue:
+            self.queue[reason] += cycle - self.issue
+            self.issue = cycle
 
-    def step(self, lane: str, name: str, reads: Iterable[slice], writes: Iterable[slice], latency: int = 1) -> None:
-        """An instruction of one cycle, whose results are there ``latency`` cycles later."""
-        start = self.ready((*reads, *writes))
+    def _take(self) -> int:
+        start = self.issue
+        self.queue["issued"] += 1
         self.issue = start + 1
-        self._set(writes, start + latency)
-        self._done(lane, name, start, start + max(1, latency))
+        return start
+
+    def _latest(self, spans: Iterable[slice]) -> tuple[int, str]:
+        cycle, reason = 0, "arithmetic"
+        for s in spans:
+            for place in range(s.start, s.stop):
+                if self.tokens[place] > cycle:
+                    cycle, reason = self.tokens[place], self.causes[place]
+        return cycle, reason
+
+    def _set(self, spans: Iterable[slice], cycle: int, cause: str) -> None:
+        for s in spans:
+            count = s.stop - s.start
+            self.tokens[s], self.causes[s] = [cycle] * count, [cause] * count
+            if cause != _MATH:
+                self.foreign[s] = [cycle] * count
+
+    def step(
+        self, unit: str, name: str, reads: Iterable[slice] = (), writes: Iterable[slice] = (), latency: int = 1
+    ) -> None:
+        """An instruction of one cycle, whose results are there ``latency`` cycles later."""
+        writes = tuple(writes)
+        self.until(*self._latest((*reads, *writes)))
+        start = self._take()
+        self._set(writes, start + latency, "arithmetic")
+        self._done(unit, name, start, start + max(1, latency))
 
     def transfer(self, name: str, reads: Iterable[slice], writes: Iterable[slice], lines: int) -> None:
         """Per-thread loads and stores: ``lines`` requests, then the latency of L2 (a reading: rows stream ahead)."""
-        c = self.config
-        start = max(self.ready((*reads, *writes)), self.free[0])
-        self.issue = start + 1
+        c, writes = self.config, tuple(writes)
+        self.until(*self._latest((*reads, *writes)))
+        self.until(self.free[0], "port")
+        start = self._take()
         self.free[0] = start + max(1, -(-lines // c.l1_ports))
         end = self.free[0] + c.l2_latency
-        self._set(writes, end)
-        self._done("load-store", name, start, end)
+        self._set(writes, end, "load")
+        self._done("lsu", name, start, end)
 
-    def begin_mm(self, reads: Iterable[slice], tokens: Iterable[slice], page_ready: int) -> tuple[int, int]:
-        """(cycle of the memory issue, cycle at which A and the products are there)."""
-        start = self.ready(reads)
+    def begin_mm(self, reads: Iterable[slice], a: slice, products: slice, page_ready: int) -> tuple[int, int]:
+        """(cycle of the memory issue, cycle at which A is there, and the products, if another unit made them)."""
+        self.until(*self._latest(reads))
         if len(self.in_flight) >= self.config.bcast_depth:
-            start = max(start, self.in_flight.popleft())
-        self.stalls["page"] += max(0, page_ready - start)
-        start = max(start, page_ready)
-        return start, self._latest(tokens)
+            self.until(self.in_flight.popleft(), "depth")
+        self.until(page_ready, "page")
+        tokens = max(max(self.tokens[a]), max(self.foreign[products], default=0))
+        self.math["no mm"] += max(0, self.issue - self.free[1])
+        return self._take(), tokens
 
-    def end_mm(
-        self, name: str, start: int, tokens: int, first: int, a: Iterable[slice], products: Iterable[slice], busy: int
-    ) -> None:
+    def end_mm(self, name: str, start: int, tokens: int, first: int, a: slice, products: slice, busy: int) -> None:
         """The queue stood still until A was there; A may be overwritten once the first math issue has read it."""
-        end = max(self.free[1], start + 1)
-        self.issue = max(start + 1, tokens)
-        for s in a:
-            self.tokens[s] = [max(cycle, first) for cycle in self.tokens[s]]
-        self._set(products, end)
+        if first < 0:  # no step: the math unit never heard of it
+            self.math["no mm"] -= max(0, start - self.free[1])
+            self._done("math", name, start, start + 1)
+            return
+        end = self.free[1]
+        self.until(tokens, "A")
+        for place in range(a.start, a.stop):
+            if first > self.tokens[place]:
+                self.tokens[place] = self.foreign[place] = first
+                self.causes[place] = "product"
+        self._set((products,), end, _MATH)
         self.in_flight.append(end)
         self.math_busy += busy
-        self._done("math", name, first if first >= 0 else start, end)
-
-    def dma(self, name: str, bytes_: int) -> int:
-        """Start a transfer when the controller is free; returns the cycle at which it is done."""
-        start = max(self.issue, self.dma_free)
-        self.issue += 1
-        self.dma_free = start + self.config.dma_latency + -(-bytes_ // self.config.dram_bytes_per_cycle)
-        self._done("dma", name, start, self.dma_free)
-        return self.dma_free
+        self._done("math", name, first, end)
 
     def wait(self, name: str, until: int) -> None:
-        """Stand still until a cycle."""
-        self.stalls["dma"] += max(0, until - self.issue)
-        self.step("control", name, (), ())
-        self.issue = max(self.issue, until)
+        """Stand still until a DMA transfer is done."""
+        self.step("control", name)
+        self.until(until, "dma")
 
-    def _done(self, lane: str, name: str, start: int, end: int) -> None:
+    def _done(self, unit: str, name: str, start: int, end: int) -> None:
         self.end = max(self.end, end)
         if self.tracing:
-            self.events.append(Slice(Track("matrix unit", lane), name, start, end - start))
+            self.events.append(Slice(Track(self.name, UNITS[unit]), name, start, end - start))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UsageError
 from tilewright.targets import SimtCore, target
 
 __all__ = ["READINGS", "MatrixUnitConfig", "Reading"]
@@ -22,31 +22,31 @@ _SIMT = _constants()
 
 @dataclass(frozen=True)
 class Reading:
-    """One ambiguity: the question, the choices this machine performs, and those it understands but refuses.
+    """One ambiguity: the question, and the choices this machine performs.
 
     The first choice is the default. ``least`` not None: any whole number from there is a choice too.
     """
 
     question: str
     choices: tuple[Any, ...]
-    refused: tuple[Any, ...] = ()
     least: int | None = None
 
 
 READINGS: dict[str, Reading] = {
-    "disjoint_sets": Reading("are loaders and compute threads different threads?", (False,), (True,)),
+    "disjoint_sets": Reading("are loaders and compute threads different threads?", (False, True)),
     "group_order": Reading("which threads form a group of ka * kb?", ("consecutive", "strided")),
     "ka_split": Reading("which columns does a thread of a ka group hold?", ("blocked", "interleaved")),
     "kb_acc": Reading("which thread of a kb group adds and keeps the sum?", ("first", "last")),
-    "kb_mode": Reading("what does kb divide: the group's work or each thread's chunk?", ("chunk",), ("split",)),
+    "kb_mode": Reading("what does kb divide: the group's work or each thread's chunk?", ("chunk", "split")),
     "pred_scope": Reading("what does a false predicate stop?", ("loader", "compute", "both")),
-    "column_numbering": Reading("do skipped columns leave a gap in the product registers?", ("gap",), ("compact",)),
+    "column_numbering": Reading("do skipped columns leave a gap in the product registers?", ("gap", "compact")),
     "on_error": Reading("what happens after an error, when the in-range work is done?", ("record", "raise", "warn")),
     "offset_mode": Reading("a multi-dimensional offset: one register per dim, or one?", ("registers", "linear")),
     "overflow": Reading("integer accumulation beyond 32 bits", ("wrap", "saturate")),
     "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
     "retention": Reading("t1: a cache set is full of retained lines", ("bypass", "evict")),
-    "slice_order": Reading("the order of folded slices of B (contract)", ("y-major",), ("z-major",)),
+    "slice_order": Reading("the order of folded slices of B (contract)", ("y-major", "z-major")),
+    "uninitialized": Reading("what do registers hold at first?", ("zero", "poison")),
     "math_issue": Reading("does math begin when a step's columns are there, or all of them?", ("step", "instruction")),
     "columns_per_step": Reading("columns of one part in one step", (1,), least=1),
     "kb_add_cycles": Reading("cycles of a kb transfer", (0,), least=0),
@@ -57,16 +57,19 @@ READINGS: dict[str, Reading] = {
 class MatrixUnitConfig:
     """The machine: sizes, latencies (cycles) and readings; :data:`READINGS` says what each reading decides.
 
-    ``loaders``: columns of one instruction until ``setmm`` says otherwise (None: as many as threads).
+    ``pes``: processing elements, each with its own L1. ``loaders``: columns of one instruction until ``setmm`` says
+    otherwise (None: as many as threads); with ``disjoint_sets`` the first so many threads load and the others compute
+    (None: half of them).
     ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
     own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
     ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters).
-    Raises :class:`UsageError` for a value out of range, :class:`UnsupportedError` for a reading not performed here.
+    Raises :class:`UsageError` for a value out of range, also for a reading it does not know.
 
     >>> MatrixUnitConfig(threads=64).chunk(element_bytes=2)
     4
     """
 
+    pes: int = 1
     threads: int = _SIMT.threads
     registers: int = _SIMT.registers
     predicates: int = _SIMT.predicates
@@ -104,13 +107,14 @@ class MatrixUnitConfig:
     float_order: str = "chunk"
     retention: str = "bypass"
     slice_order: str = "y-major"
+    uninitialized: str = "zero"
     math_issue: str = "step"
     columns_per_step: int = 1
     kb_add_cycles: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what the machine cannot be, and the readings it does not perform."""
-        for name in ("threads", "registers", "predicates", "uniform_registers", "max_instructions", "l1_ports"):
+        """Refuse what the machine cannot be, and readings it does not know."""
+        for name in ("pes", "threads", "registers", "predicates", "uniform_registers", "max_instructions", "l1_ports"):
             self._at_least(name, 1)
         for name in ("l1_bytes", "l2_bytes", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "bcast_depth"):
             self._at_least(name, 1)
@@ -118,14 +122,17 @@ class MatrixUnitConfig:
             self._at_least(name, 0)
         if self.macs_per_thread_cycle is not None:
             self._at_least("macs_per_thread_cycle", 1)
+        if self.disjoint_sets and not 1 <= self.default_columns < self.threads:
+            raise UsageError(f"loaders = {self.default_columns} of {self.threads} threads leaves none to compute")
         if self.loaders is not None and not 1 <= self.loaders <= self.threads:
             raise UsageError(f"loaders = {self.loaders} is not within 1..{self.threads} (threads)", where="config")
         if self.a_bytes % 8 or not 8 <= self.a_bytes <= 64:
             raise UsageError(f"a_bytes = {self.a_bytes} is not 8, 16, ... 64", where="config")
         if not 4 <= self.line_bytes <= 4096 or self.line_bytes & (self.line_bytes - 1):
             raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two from 4 to 4096", where="config")
-        if self.threads * (self.registers + self.predicates) > 1 << 28:
-            what = f"{self.threads} threads of {self.registers} registers and {self.predicates} predicates"
+        if self.pes * self.threads * (self.registers + self.predicates) > 1 << 28:
+            pes = f"{self.pes} processing elements of " if self.pes > 1 else ""
+            what = f"{pes}{self.threads} threads of {self.registers} registers and {self.predicates} predicates"
             raise UsageError(f"{what} are too many to simulate", where="config")
         for level in ("l1", "l2"):
             self._check_cache(level)
@@ -153,16 +160,43 @@ class MatrixUnitConfig:
     @property
     def default_columns(self) -> int:
         """Columns of an ``mm`` before any ``setmm``."""
-        return self.threads if self.loaders is None else self.loaders
+        if self.loaders is not None:
+            return self.loaders
+        return max(1, self.threads // 2) if self.disjoint_sets else self.threads
 
-    def chunk(self, element_bytes: int) -> int:
-        """Elements of A per thread and instruction (the specification's Le): 8, 4 or 2 by default."""
-        return self.a_bytes // element_bytes
+    @property
+    def loader_threads(self) -> int:
+        """Threads that may load a column: the most columns an ``mm`` can have."""
+        return self.default_columns if self.disjoint_sets else self.threads
+
+    @property
+    def first_compute(self) -> int:
+        """The first thread of the compute set."""
+        return self.loader_threads if self.disjoint_sets else 0
+
+    @property
+    def compute_threads(self) -> int:
+        """Threads of the compute set."""
+        return self.threads - self.first_compute
+
+    def chunk(self, element_bytes: int, kb: int = 1) -> int:
+        """Elements of A per thread and instruction: Le (8, 4 or 2 by default); Le / kb with ``kb_mode='split'``."""
+        whole = self.a_bytes // element_bytes
+        return -(-whole // kb) if self.kb_mode == "split" else whole
+
+    def depth(self, element_bytes: int, kb: int = 1) -> int:
+        """Elements of k one instruction covers: kb * Le, or Le with ``kb_mode='split'``."""
+        return self.a_bytes // element_bytes * (1 if self.kb_mode == "split" else kb)
+
+    def a_registers_read(self, element_bytes: int, kb: int = 1) -> int:
+        """Registers of A that every thread reads for one instruction."""
+        return -(-self.chunk(element_bytes, kb) * element_bytes // 4)
 
     def step_cycles(self, element_bytes: int, kb: int = 1) -> int:
         """Cycles of one math issue, transfers between the threads of a kb group included."""
-        chunk = self.chunk(element_bytes)
-        return -(-chunk // (self.macs_per_thread_cycle or chunk)) + self.kb_add_cycles * (kb - 1)
+        chunk = self.chunk(element_bytes, kb)
+        rate = self.macs_per_thread_cycle or self.chunk(element_bytes)
+        return -(-chunk // rate) + self.kb_add_cycles * (kb - 1)
 
 
 def _check_reading(name: str, value: Any, reading: Reading) -> None:
@@ -172,6 +206,4 @@ def _check_reading(name: str, value: Any, reading: Reading) -> None:
     if reading.least is not None and type(value) is int and value >= reading.least:
         return
     how = f"this machine performs {', '.join(repr(each) for each in reading.choices)}"
-    if value in reading.refused:
-        raise UnsupportedError(f"{name} = {value!r} ({reading.question})", where="config", how=how)
     raise UsageError(f"{name} = {value!r} is not a known reading ({reading.question})", where="config", how=how)

@@ -1,195 +1,112 @@
-"""Branches, segment handles, setmm, halt, and the DMA of pages."""
+"""Branches, loops, barriers, setmm and halt."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from tilewright.isa._operands import Handler, number, spans, threads_on, uniform_source, write
+from tilewright.isa._predicates import compare
+from tilewright.isa._program import Immediate, Instruction, Label
+from tilewright.isa._state import Pe, wrap
 
-import numpy as np
-
-from tilewright.isa._alu import compare, number, spans, uniform_source
-from tilewright.isa._program import Instruction, Label, SegmentName
-from tilewright.isa._segments import ABSENT, LOADED, LOADING, Segment
-from tilewright.isa._state import MachineState
-
-__all__ = ["HANDLERS", "settle"]
+__all__ = ["HANDLERS"]
 
 
-def _step(state: MachineState, instruction: Instruction) -> None:
-    state.clock.step("control", instruction.name, spans(state, instruction, instruction.operands), ())
+def _step(pe: Pe, instruction: Instruction) -> None:
+    pe.clock.step("control", instruction.name, spans(pe, instruction, instruction.operands))
 
 
-def _jump(state: MachineState, instruction: Instruction) -> None:
-    # operands
+def _go(pe: Pe, instruction: Instruction) -> None:
     label = instruction.operands[-1]
     assert isinstance(label, Label)
+    pe.next_pc = pe.labels[label.name]
+
+
+def _jump(pe: Pe, instruction: Instruction) -> None:
     # operation
-    state.next_pc = state.labels[label.name]
+    _go(pe, instruction)
     # cost
-    _step(state, instruction)
+    _step(pe, instruction)
 
 
-def _br(state: MachineState, instruction: Instruction) -> None:
+def _br(pe: Pe, instruction: Instruction) -> None:
     # operands
-    x, y = (uniform_source(state, o) for o in instruction.operands[:2])
-    label = instruction.operands[2]
-    assert isinstance(label, Label)
+    x, y = (uniform_source(pe, o) for o in instruction.operands[:2])
     # operation
     if compare(instruction.suffix("cond"), x, y):
-        state.next_pc = state.labels[label.name]
+        _go(pe, instruction)
     # cost
-    _step(state, instruction)
+    _step(pe, instruction)
 
 
-def _setmm(state: MachineState, instruction: Instruction) -> None:
+def _loop(pe: Pe, instruction: Instruction) -> None:
     # operands
-    columns, *rows = (uniform_source(state, o) for o in instruction.operands)
-    # operation
-    wrong = not 1 <= columns <= state.config.threads or any(r < 1 for r in rows)
-    if not wrong:
-        state.columns, state.rows = columns, rows[0] if rows else None
-    # cost
-    _step(state, instruction)
-    state.record(instruction, [("count_out_of_range", -1, -1)] if wrong else [])
-
-
-def _segment(state: MachineState, instruction: Instruction) -> None:
-    # operands
-    name = instruction.operands[1]
-    assert isinstance(name, SegmentName)
+    counter = number(instruction.operands[0])
     # operation, result
-    handle = state.names.get(name.name, 0)
-    state.uniform[number(instruction.operands[0])] = handle
+    pe.uniform[counter] = wrap(pe.uniform[counter] - 1)
+    if pe.uniform[counter]:
+        _go(pe, instruction)
     # cost
-    state.clock.step("control", "segment", (), spans(state, instruction, instruction.operands[:1]))
-    state.record(instruction, [] if handle else [("unknown_segment", -1, -1)])
+    place = pe.clock.span("ur", counter)
+    pe.clock.step("control", "loop", (place,), (place,), pe.config.alu_latency)
 
 
-def _halt(state: MachineState, instruction: Instruction) -> None:
-    # operation
-    state.halted = True
+def _bar(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    on = threads_on(pe, instruction)
+    name = instruction.operands[0] if instruction.operands else Immediate(0)
+    assert isinstance(name, Immediate)
+    # operation: whoever runs the processing elements lets them go on together
+    pe.barrier = name.value, pe.pc
     # cost
-    _step(state, instruction)
+    pe.clock.step("control", "bar", spans(pe, instruction, ()))
+    pe.record(instruction, [] if on.all() else [("divergent_barrier", int(on.argmin()), -1)])
 
 
-def settle(state: MachineState, segment: Segment) -> int:
-    """Entries that are loading become loaded; returns the cycle at which the last of them is (0: none was)."""
-    loading = segment.table.state == LOADING
-    if not loading.any():
-        return 0
-    segment.table.state[loading] = LOADED
-    return int(segment.table.ready[loading].max())
-
-
-def _pages(state: MachineState, instruction: Instruction, place: int) -> tuple[Segment | None, list[int]]:
-    """The segment and the page numbers an instruction names; no pages when there is no such segment or page."""
-    segment = state.segment(number(instruction.operands[place - 1]))
-    if segment is None:
-        return None, []
-    if len(instruction.operands) <= place:
-        return segment, list(range(segment.map.num_pages))
-    page = uniform_source(state, instruction.operands[place])
-    return segment, [page] if 0 <= page < segment.map.num_pages else []
-
-
-def _room(state: MachineState, size: int) -> int | None:
-    """The first byte of a free stretch of L2 (first fit), or None."""
-    at = state.l2_begin
-    for begin, taken in sorted(state.l2_pages.items()):
-        if begin - at >= size:
-            return at
-        at = begin + taken
-    return at if len(state.store) - at >= size else None
-
-
-def _forget(state: MachineState, begin: int, size: int) -> None:
-    """Lines of L1 that held what was at these bytes are no longer that."""
-    from tilewright.isa._traffic_kernels import drop_lines
-
-    line = state.config.line_bytes
-    drop_lines(begin // line, (begin + size) // line, state.l1.arrays())
-
-
-def _dmain(state: MachineState, instruction: Instruction) -> None:
+def _setmm(pe: Pe, instruction: Instruction) -> None:
     # operands
-    segment, pages = _pages(state, instruction, 1)
-    bad = [] if pages else [("unknown_segment" if segment is None else "page_fault", -1, -1)]
+    columns, *rows = (uniform_source(pe, o) for o in instruction.operands)
     # operation
-    for page in pages:
-        assert segment is not None
-        table, size = segment.table, segment.page_bytes
-        if table.in_l2[page]:
-            continue
-        begin = _room(state, size)
-        if begin is None:
-            bad.append(("l2_full", page, -1))
-            continue
-        home = segment.home + page * size
-        state.store[begin : begin + size] = state.store[home : home + size]
-        # result: the data is there at once for values; for time, when the transfer is done
-        state.l2_pages[begin] = size
-        _forget(state, begin, size)
-        table.phys[page], table.state[page], table.in_l2[page], table.dirty[page] = begin, LOADING, True, False
-        # cost
-        table.ready[page] = state.clock.dma("dmain", size)
-    state.record(instruction, bad)
-
-
-def _dmaout(state: MachineState, instruction: Instruction) -> None:
-    # operands
-    segment, pages = _pages(state, instruction, 1)
-    bad = [] if pages else [("unknown_segment" if segment is None else "page_fault", -1, -1)]
-    # operation
-    for page in pages:
-        assert segment is not None
-        table, size = segment.table, segment.page_bytes
-        if table.state[page] == ABSENT:
-            continue
-        if table.in_l2[page]:
-            begin = int(table.phys[page])
-            del state.l2_pages[begin]
-            if table.dirty[page]:
-                home = segment.home + page * size
-                state.store[home : home + size] = state.store[begin : begin + size]
-                # cost
-                state.clock.dma("dmaout", size)
-        # result: a page moved out has no entry
-        table.phys[page], table.state[page], table.in_l2[page] = -1, ABSENT, False
-    state.record(instruction, bad)
-
-
-def _dmawait(state: MachineState, instruction: Instruction) -> None:
-    # operands
-    segment = state.segment(number(instruction.operands[0]))
-    # operation, cost
-    state.clock.wait("dmawait", 0 if segment is None else settle(state, segment))
-    state.record(instruction, [("unknown_segment", -1, -1)] if segment is None else [])
-
-
-def _dmastat(state: MachineState, instruction: Instruction) -> None:
-    # operands
-    segment, pages = _pages(state, instruction, 2)
-    # operation
-    value = ABSENT
-    if segment is not None and pages:
-        value = int(np.min(segment.table.state[pages]))
-        if value == LOADING:  # whoever asks again finds it done: what a program sees must not depend on time
-            state.clock.wait("dmastat", settle(state, segment))
-    # result
-    state.uniform[number(instruction.operands[0])] = value
+    wrong = not 1 <= columns <= pe.config.loader_threads or any(r < 1 for r in rows)
+    if not wrong:
+        pe.columns, pe.rows = columns, rows[0] if rows else None
     # cost
-    state.clock.step("control", "dmastat", (), spans(state, instruction, instruction.operands[:1]))
-    missing = "unknown_segment" if segment is None else "page_fault"
-    state.record(instruction, [] if pages else [(missing, -1, -1)])
+    _step(pe, instruction)
+    pe.record(instruction, [("count_out_of_range", -1, -1)] if wrong else [])
 
 
-HANDLERS: dict[str, Callable[[MachineState, Instruction], None]] = {
+def _peid(pe: Pe, instruction: Instruction) -> None:
+    # operation, result
+    write(pe, instruction, pe.number)
+    # cost
+    pe.clock.step("control", instruction.name, (), spans(pe, instruction, instruction.operands))
+
+
+def _npe(pe: Pe, instruction: Instruction) -> None:
+    # operation, result
+    write(pe, instruction, pe.config.pes)
+    # cost
+    pe.clock.step("control", instruction.name, (), spans(pe, instruction, instruction.operands))
+
+
+def _nop(pe: Pe, instruction: Instruction) -> None:
+    # cost
+    _step(pe, instruction)
+
+
+def _halt(pe: Pe, instruction: Instruction) -> None:
+    # operation
+    pe.halted = True
+    # cost
+    _step(pe, instruction)
+
+
+HANDLERS: dict[str, Handler] = {
     "jump": _jump,
     "br": _br,
+    "loop": _loop,
+    "bar": _bar,
     "setmm": _setmm,
-    "segment": _segment,
+    "peid": _peid,
+    "npe": _npe,
+    "nop": _nop,
     "halt": _halt,
-    "dmain": _dmain,
-    "dmaout": _dmaout,
-    "dmawait": _dmawait,
-    "dmastat": _dmastat,
 }

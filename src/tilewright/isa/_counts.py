@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-__all__ = ["Counts"]
+__all__ = ["Counts", "Traffic"]
 
 
 @dataclass
@@ -46,6 +46,40 @@ class Counts:
     l1_misses: int = 0
     l2_misses: int = 0
     dram_bytes: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        """The counters by name, in the order of the table above."""
+        return asdict(self)
+
+
+@dataclass
+class Traffic:
+    """What moved besides: L1 seen from the side of retention, per-thread accesses, registers.
+
+    =========================  ===========================================================================
+    ``l1_hits``                line touches of B's columns that L1 served
+    ``retained_lines``         lines that a ``t1`` walk has brought under retention
+    ``released_lines``         of these, every element of which has been selected since
+    ``pin_evictions``          retained lines that were evicted all the same (``retention='evict'``)
+    ``bypasses``               misses served without a place in L1 (``retention='bypass'``)
+    ``load_lines``             lines that ``ld`` asked for; ``load_bytes`` of elements
+    ``store_lines``            likewise ``st``; ``store_bytes``
+    ``register_reads``         per-thread registers read, over all threads and instructions
+    ``register_writes``        likewise written
+    =========================  ===========================================================================
+    """
+
+    l1_hits: int = 0
+    retained_lines: int = 0
+    released_lines: int = 0
+    pin_evictions: int = 0
+    bypasses: int = 0
+    load_lines: int = 0
+    load_bytes: int = 0
+    store_lines: int = 0
+    store_bytes: int = 0
+    register_reads: int = 0
+    register_writes: int = 0
 
     def to_dict(self) -> dict[str, int]:
         """The counters by name, in the order of the table above."""

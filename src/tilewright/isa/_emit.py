@@ -38,12 +38,12 @@ class Plan:
     @property
     def fit(self) -> int:
         """Rows of C one instruction can work on."""
-        return self.config.threads // (self.ka * self.kb)
+        return self.config.compute_threads // (self.ka * self.kb)
 
     @property
     def depth(self) -> int:
         """Elements of k one instruction covers."""
-        return self.kb * self.config.chunk(self.element_bytes)
+        return self.config.depth(self.element_bytes, self.kb)
 
 
 def check(plan: Plan) -> None:
@@ -52,17 +52,20 @@ def check(plan: Plan) -> None:
     if plan.order not in ("k_outer", "column_outer"):
         raise UsageError(f"order {plan.order!r}", how="k_outer or column_outer")
     if plan.fit == 0:
-        what = f"ka = {plan.ka}, kb = {plan.kb}: a group of {plan.ka * plan.kb} threads out of {c.threads}"
+        what = f"ka = {plan.ka}, kb = {plan.kb}: a group of {plan.ka * plan.kb} threads out of {c.compute_threads}"
         raise UsageError(what, how="ka * kb may be as large as the threads")
-    if plan.columns > c.threads:
-        raise UsageError(f"columns = {plan.columns} is not within 1..{c.threads} (threads)")
+    if plan.columns > c.loader_threads:
+        raise UsageError(f"columns = {plan.columns} is not within 1..{c.loader_threads} (threads)")
+    if c.kb_mode == "split" and c.chunk(plan.element_bytes) % plan.kb:
+        what = f"kb_mode = 'split' with kb = {plan.kb}: a chunk of {c.chunk(plan.element_bytes)} elements"
+        raise UnsupportedError(what, how="the kernel splits chunks evenly; the instruction splits them anyhow")
     if c.registers < 300 or c.predicates < 4 or c.uniform_registers < 16 or A_REGISTER + c.a_registers > 280:
         raise UsageError("the kernel needs 300 registers, 4 predicates and 16 uniform registers", where="config")
     if c.offset_mode != "registers":
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
-    if plan.order == "column_outer" and c.pred_scope != "loader":
-        what = "column_outer selects columns by the loaders' predicates"
-        raise UnsupportedError(what, how="pred_scope='loader', or order='k_outer'")
+    if plan.order == "column_outer" and (c.pred_scope != "loader" or c.column_numbering != "gap"):
+        what = "column_outer selects columns by the loaders' predicates, one register a column"
+        raise UnsupportedError(what, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
 
 
 def matmul_program(plan: Plan) -> Program:
@@ -83,17 +86,20 @@ def _places(plan: Plan) -> list[str]:
     group = plan.ka * plan.kb
     strided = plan.config.group_order == "strided"
     row, place, unit = ("rem", "div", plan.fit) if strided else ("div", "rem", group)
+    own, less = ("r288", "ltu") if plan.config.disjoint_sets else ("r280", "lt")
+    compute = [f"sub r288, r280, {plan.config.first_compute}    # the other threads only load"]
     return [
         "segment ur3, $A",
         "segment ur4, $B",
         "segment ur5, $C",
         "tid r280",
-        f"{row} r281, r280, {unit}",
-        f"{place} r282, r280, {unit}",
+        *compute[: plan.config.disjoint_sets],
+        f"{row} r281, {own}, {unit}",
+        f"{place} r282, {own}, {unit}",
         f"div r283, r282, {plan.kb}",
         f"rem r284, r282, {plan.kb}",
-        f"mul r286, r284, {plan.config.chunk(plan.element_bytes)}",
-        f"cmp.lt p0, r280, {plan.fit * group}    # threads that belong to a group",
+        f"mul r286, r284, {plan.config.chunk(plan.element_bytes, plan.kb)}",
+        f"cmp.{less} p0, {own}, {plan.fit * group}    # threads that belong to a group",
         f"cmp.eq p3, r284, {plan.kb - 1 if plan.config.kb_acc == 'last' else 0}    # threads that keep products",
     ]
 
@@ -146,12 +152,18 @@ def _walk_depth(plan: Plan, guard: str) -> list[str]:
         "mov ur2, 0",
         "depth:",
         "add r294, r286, ur2",
-        f"@p2, ld r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers}",
+        f"@p2, ld{_elements(plan)} r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers}",
         f"mov {'r291' if plan.transpose_b else 'r290'}, ur2",
         f"{guard}mm{plan.type}{suffixes} r0, ur4:rf290:0x00, r{A_REGISTER}",
         f"add ur2, ur2, {plan.depth}",
         f"br.lt ur2, {plan.k}, depth",
     ]
+
+
+def _elements(plan: Plan) -> str:
+    """A thread's own elements of A, where they are fewer than its registers hold."""
+    own = plan.config.chunk(plan.element_bytes, plan.kb)
+    return f".n{own}" if own < plan.config.chunk(plan.element_bytes) else ""
 
 
 def _store(plan: Plan) -> list[str]:

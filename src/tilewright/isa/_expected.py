@@ -49,18 +49,21 @@ def expected_counts(
     ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
     if element_bytes not in (1, 2, 4):
         raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
-    rows_per_block = config.threads // (ka * kb)
-    loaders = config.loaders or config.threads
+    loaders, computing = _threads(config)
+    rows_per_block = computing // (ka * kb)
+    widest = loaders if config.disjoint_sets else config.threads
     if rows_per_block == 0:
-        raise UsageError(f"ka * kb = {ka * kb} is more than {config.threads} threads", how="lower ka or kb")
+        raise UsageError(f"ka * kb = {ka * kb} is more than {computing} threads", how="lower ka or kb")
     per_mm = min(loaders, ka * PRODUCT_REGISTERS) if columns is None else whole("columns", columns, 1)
-    if per_mm > config.threads:
-        raise UsageError(f"columns = {per_mm} is not within 1..{config.threads} (threads)")
+    if per_mm > widest:
+        raise UsageError(f"columns = {per_mm} is not within 1..{widest} (threads)")
     if order not in ("k_outer", "column_outer"):
         raise UsageError(f"order {order!r}", how="k_outer or column_outer")
     if 0 in (m, n, k):
         return Counts()
-    depth_bytes = kb * config.a_bytes
+    split = config.kb_mode == "split"
+    depth_bytes = config.a_bytes * (1 if split else kb)
+    a_registers = _ceil(_ceil(config.a_bytes // element_bytes, kb if split else 1) * element_bytes, 4)
     rounds = _ceil(k * element_bytes, depth_bytes)
     row_blocks = _ceil(m, rows_per_block)
     if order == "k_outer":
@@ -77,7 +80,7 @@ def expected_counts(
         column_loads=row_blocks * n * rounds,
         broadcast_elements=row_blocks * k * n,
         steps=row_blocks * rounds * steps_per_round,
-        a_register_reads=column_blocks * rounds * (config.a_bytes // 4) * ka * kb * m,
+        a_register_reads=column_blocks * rounds * a_registers * ka * kb * m,
         a_bytes_loaded=column_blocks * ka * m * k * element_bytes,
         accumulator_reads=m * n * rounds,
         accumulator_writes=m * n * rounds,
@@ -87,6 +90,14 @@ def expected_counts(
         l2_misses=lines,
         dram_bytes=lines * config.line_bytes,
     )
+
+
+def _threads(config: MatrixUnitConfig) -> tuple[int, int]:
+    """Loaders, and threads that compute."""
+    if not config.disjoint_sets:
+        return config.loaders or config.threads, config.threads
+    loaders = config.loaders or max(1, config.threads // 2)
+    return loaders, config.threads - loaders
 
 
 def _walked_lines(k: int, element_bytes: int, depth_bytes: int, transpose_b: bool, line: int) -> int:

@@ -1,133 +1,240 @@
-"""The machine: runs a program over a memory."""
+"""The whole machine: the host with its system memory, the stream processor, and the chip it gives work to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa import _alu, _control, _memory, _tensor
 from tilewright.isa._assemble import assemble
+from tilewright.isa._checks import whole
 from tilewright.isa._config import MatrixUnitConfig
-from tilewright.isa._counts import Counts
-from tilewright.isa._errors import ErrorRecord, MatrixUnitError
-from tilewright.isa._program import Instruction, Program
-from tilewright.isa._segments import Memory
-from tilewright.isa._state import MachineState, start_state
-from tilewright.trace import Event
+from tilewright.isa._dma import map_page, move_in, move_out
+from tilewright.isa._errors import MatrixUnitError
+from tilewright.isa._program import Program
+from tilewright.isa._run import Job, Runner, RunResult, result_of
+from tilewright.isa._segments import Segment, checked_name, checked_tensor, whole_segment
+from tilewright.isa._state import new_chip
+from tilewright.isa._storage import Storage
+from tilewright.isa._work import Part
 
-__all__ = ["HANDLERS", "MatrixUnit", "RunResult"]
+__all__ = ["Command", "Machine"]
 
-HANDLERS: dict[str, Callable[[MachineState, Instruction], None]] = {
-    **_alu.HANDLERS,
-    **_control.HANDLERS,
-    **_memory.HANDLERS,
-    **_tensor.HANDLERS,
-}
+Array = np.ndarray[Any, Any]
 
 
-@dataclass
-class RunResult:
-    """What a run left behind.
+@dataclass(frozen=True)
+class Command:
+    """One command of the host: the unit the stream processor gave it to, and the cycle."""
 
-    ==================  ====================================================================================
-    ``registers``       int32[threads, registers], raw words (``.view(np.float32)`` for float products)
-    ``errors``          the sticky records, in order; empty when all went well
-    ``counts``          work and traffic of the ``mm`` instructions
-    ``cycles``          the model's time; ``math_cycles`` of them issue math, ``stalls`` says what it waited for
-    ``trace``           slices of the timeline, when the run was asked for them
-    ``executed``        instructions executed, of every kind
-    ``state``           the machine itself
-    ==================  ====================================================================================
+    unit: str
+    text: str
+    cycle: int
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"cycle {self.cycle:>6}  {self.unit:13} {self.text}"
+
+
+class Machine:
+    """A chip and its host. The order of the methods is the order of a run:
+
+    1. :meth:`page_table` reserves a tensor's pages in device memory and makes their first entries;
+    2. :meth:`dma_in` brings pages on chip;
+    3. :meth:`start` gives a program to processing elements;
+    4. :meth:`segment` describes segments to them (programs may do that too); :meth:`run` lets them go;
+    5. :meth:`dma_out` writes results back to device memory, :meth:`fetch` takes them to the system memory.
+
+    ``system`` is the system memory, tensors by name; ``chip`` all state of the chip; ``commands`` what the stream
+    processor was told. Source: the five steps of [69], the units of figures 1 and 2.
+
+    >>> machine = Machine(MatrixUnitConfig(threads=4))
+    >>> machine.system["X"] = np.arange(4, dtype=np.int32)
+    >>> machine.page_table("X")
+    >>> machine.dma_in("X")
+    >>> lines = ("segment ur1, $X", "tid r1", "ld r2, ur1:rf1:0", "add r2, r2, 1", "st r2, ur1:rf1:0")
+    >>> machine.start(chr(10).join(lines))
+    >>> _ = machine.run()
+    >>> machine.dma_out("X")
+    >>> machine.fetch("X").tolist()
+    [1, 2, 3, 4]
     """
 
-    registers: np.ndarray[Any, Any]
-    errors: tuple[ErrorRecord, ...]
-    counts: Counts
-    cycles: int
-    math_cycles: int
-    stalls: dict[str, int]
-    trace: tuple[Event, ...]
-    executed: int
-    state: MachineState
-
-    def tensor(self, name: str) -> np.ndarray[Any, Any]:
-        """The values of a segment after the run, as the page table finds them (a page moved out: device memory)."""
-        if name not in self.state.names:
-            raise UsageError(f"no segment called {name!r}", how=f"there are {', '.join(self.state.names) or 'none'}")
-        segment = self.state.segments[self.state.names[name]]
-        homes = segment.home + np.arange(segment.map.num_pages) * segment.page_bytes
-        begins = np.where(segment.table.phys >= 0, segment.table.phys, homes)
-        pages = [self.state.store[b : b + segment.page_bytes] for b in begins]
-        return segment.map.unpack(np.concatenate(pages).view(segment.map.numpy_dtype))
-
-
-class MatrixUnit:
-    """A processing element with the tensor-multiply instruction, as ``config`` describes it.
-
-    >>> program = "tid r0\\nmul r1, r0, r0\\nhalt"
-    >>> MatrixUnit(MatrixUnitConfig(threads=4)).run(program).registers[:, 1].tolist()
-    [0, 1, 4, 9]
-    """
-
-    def __init__(self, config: MatrixUnitConfig | None = None) -> None:
+    def __init__(self, config: MatrixUnitConfig | None = None, trace: bool = False) -> None:
         self.config = config or MatrixUnitConfig()
+        self.system: dict[str, Any] = {}
+        self.chip = new_chip(self.config, trace)
+        self.commands: list[Command] = []
+        self.now = 0
+        self._jobs: dict[int, list[Job]] = {}
 
-    def run(
+    def _command(self, unit: str, text: str) -> None:
+        self.commands.append(Command(unit, text, self.now))
+        self.now += 1
+
+    def _storage(self, name: str) -> Storage:
+        if name not in self.chip.storages:
+            raise UsageError(
+                f"no page table called {name!r}", how=f"there are {', '.join(self.chip.storages) or 'none'}"
+            )
+        return self.chip.storages[name]
+
+    def _pes(self, pe: int | Sequence[int] | None) -> list[int]:
+        chosen = range(self.config.pes) if pe is None else [pe] if isinstance(pe, int) else pe
+        numbers = [whole("pe", each) for each in chosen]
+        if any(n >= self.config.pes for n in numbers):
+            raise UsageError(f"pe = {max(numbers)} of {self.config.pes}", how="count from 0; more with pes=")
+        return numbers
+
+    def page_table(
+        self,
+        name: str,
+        tensor: str | None = None,
+        part: Part | None = None,
+        page: Sequence[int] | None = None,
+        line: Sequence[int] | None = None,
+        order: Sequence[int] | None = None,
+        mapped: bool = False,
+    ) -> None:
+        """Step 1: pages for ``part`` of a tensor of the system memory (all of it; called ``name`` unless said).
+
+        A tensor may have several, with parts, pages and lines of their own. ``page``, ``line``, ``order`` are those of
+        :func:`tilewright.layout.paged`. Device memory is reserved and filled; entries are absent until pages move in,
+        or with ``mapped`` loaded where they stand.
+        """
+        checked_name(name, self.chip.storages)
+        tensor = name if tensor is None else tensor
+        if tensor not in self.system:
+            raise UsageError(f"no tensor {tensor!r} in the system memory", how=f"machine.system[{tensor!r}] = array")
+        array = checked_tensor(tensor, self.system[tensor])
+        if part is not None:
+            inside = len(part.base) == len(part.size) == array.ndim
+            if not inside or array[part.slices].shape != part.size:
+                raise UsageError(f"part {part} of {tensor}, which has shape {list(array.shape)}")
+            array = array[part.slices]
+        base = part.base if part is not None else (0,) * array.ndim
+        storage = self.chip.add(name, array, page=page, line=line, order=order, tensor=tensor, base=base)
+        for number in range(storage.map.num_pages if mapped else 0):
+            map_page(self.chip, storage, number)
+        state = "loaded where they stand" if mapped else "absent"
+        count = storage.map.num_pages
+        self._command("page table", f"{name}: {count} pages of {storage.page_bytes} bytes, {state}")
+
+    def dma_in(self, name: str, pages: Sequence[int] | None = None) -> None:
+        """Step 2: bring pages (all) to L2. Raises :class:`UsageError` where L2 has no room for one."""
+        storage = self._storage(name)
+        for page in self._pages(storage, pages):
+            if not move_in(self.chip, storage, page, self.now):
+                how = "give smaller pages or a larger l2_bytes, or bring in some of the pages"
+                raise UsageError(f"no room in L2 for page {page} of {name} ({storage.page_bytes} bytes)", how=how)
+            self._command("DMA", f"page {page} of {name} to L2")
+
+    def _pages(self, storage: Storage, pages: Sequence[int] | None) -> list[int]:
+        count = storage.map.num_pages
+        chosen = list(range(count)) if pages is None else [whole("page", page) for page in pages]
+        if any(page >= count for page in chosen):
+            raise UsageError(f"page {max(chosen)} of {storage.name}, which has {count}", how="count from 0")
+        return chosen
+
+    def start(
         self,
         program: Program | str,
-        memory: Memory | Mapping[str, Any] | None = None,
-        trace: bool = False,
-        watch: Callable[[Counts], None] | None = None,
-    ) -> RunResult:
-        """Run to the end; ``memory`` holds the tensors by name (arrays are placed with the default pages and lines).
+        pe: int | Sequence[int] | None = None,
+        segments: Mapping[str, Part | tuple[str, Part]] | None = None,
+        uniform: Mapping[int, int] | None = None,
+    ) -> None:
+        """Step 3: give a program to processing elements (all); started again, it runs once more after that.
 
-        ``trace`` keeps a timeline; ``watch`` is called with the counts now and then, for a progress bar.
-        Raises :class:`MatrixUnitError` after ``max_instructions`` instructions, and for every error record where the
-        configuration says ``on_error='raise'``; its ``result`` is the machine as it then stood.
+        ``segments``: descriptors for this start alone, name to the part of the page table of that name (or of another:
+        a pair). ``uniform``: what uniform registers hold at first.
         """
         if isinstance(program, str):
             program = assemble(program, self.config)
-        if not isinstance(memory, Memory):
-            memory = Memory(memory)
-        state = start_state(self.config, memory, trace)
-        state.labels = dict(program.labels)
+        registers = {whole("uniform register", n): whole(f"ur{n}", v, -(2**31)) for n, v in (uniform or {}).items()}
+        if any(n >= self.config.uniform_registers for n in registers):
+            raise UsageError(f"no register ur{max(registers)}", how=f"there are {self.config.uniform_registers}")
+        for number in self._pes(pe):
+            windows = tuple(self._window(name, what) for name, what in (segments or {}).items())
+            self._jobs.setdefault(number, []).append(Job(program, windows, registers))
+            shown = "".join(f", {s.name} = {s.storage.name}{_part(s)}" for s in windows)
+            self._command(f"PE {number}", f"start {len(program)} instructions{shown}")
+
+    def _window(self, name: str, what: Part | tuple[str, Part]) -> Segment:
+        of, part = what if isinstance(what, tuple) else (name, what)
+        storage = self._storage(of)
+        base, size = (np.array(side[::-1], np.int64) for side in (part.base, part.size))
+        whole_ = whole_segment(storage, 0, name)
+        window = whole_.window(base, size) if len(base) == len(size) == len(storage.sizes) else None
+        if window is None:
+            raise UsageError(f"part {part} of {of}, which has shape {list(storage.map.shape)}")
+        return window
+
+    def segment(
+        self, name: str, of: str | Part, part: Part | None = None, pe: int | Sequence[int] | None = None
+    ) -> None:
+        """Step 4: what programs on processing elements (all) find as ``$name``: a part of the page table ``of``.
+
+        ``segment("C", Part(...))`` is a part of the page table of that name; without a part it is all of it.
+        """
+        source = name if isinstance(of, Part) else of
+        part = of if isinstance(of, Part) else part
+        shape = self._storage(source).map.shape
+        part = Part((0,) * len(shape), tuple(shape)) if part is None else part
+        for number in self._pes(pe):
+            window = self._window(name, (source, part))
+            self.chip.pes[number].names[name] = self.chip.pes[number].add_segment(window)
+            self._command(f"PE {number}", f"segment {name} = {source}{part}")
+
+    def run(self) -> list[RunResult]:
+        """Let everyone who was given work do it, to the end; one result for every processing element of the machine.
+
+        Raises :class:`MatrixUnitError` as :meth:`MatrixUnit.run` does; its ``result`` is the first such element's.
+        """
+        work = [(self.chip.pes[number], jobs) for number, jobs in sorted(self._jobs.items())]
+        self._jobs = {}
+        for pe, _ in work:
+            pe.clock.share = len(work)
+            pe.clock.until(self.now, "host")
         try:
-            self._loop(state, program, watch)
+            Runner(work).run()
         except MatrixUnitError as error:
-            error.result = _result(state)
+            number = error.records[0].pe if error.records else work[0][0].number
+            error.result = result_of(self.chip.pes[number])
             raise
-        return _result(state)
+        self.now = max([self.now, *(pe.clock.cycles for pe, _ in work)])
+        return [result_of(pe) for pe in self.chip.pes]
 
-    def _loop(self, state: MachineState, program: Program, watch: Callable[[Counts], None] | None) -> None:
-        steps = [(HANDLERS[each.name], each) for each in program.instructions]
-        limit = self.config.max_instructions
-        while not state.halted and state.pc < len(steps):
-            if state.executed >= limit:
-                how = "look for a loop without end, or raise max_instructions"
-                raise MatrixUnitError(f"the program ran {limit} instructions and did not end", how=how)
-            handler, instruction = steps[state.pc]
-            state.next_pc = state.pc + 1
-            handler(state, instruction)
-            state.executed += 1
-            state.pc = state.next_pc
-            if watch is not None and state.executed % 1024 == 0:
-                watch(state.counts)
+    def dma_out(self, name: str, pages: Sequence[int] | None = None) -> None:
+        """Step 5: write pages (all) back to device memory where they were stored to; their entries are deleted."""
+        storage = self._storage(name)
+        for page in self._pages(storage, pages):
+            done = move_out(self.chip, storage, page, self.now)
+            self._command("DMA", f"page {page} of {name} out")
+            self.now = max(self.now, done)
+
+    def fetch(self, name: str) -> Array:
+        """What stands in device memory, to the system memory; pages still in L2 are as before they came in."""
+        storage = self._storage(name)
+        raw = self.chip.store[storage.home : storage.home + storage.total_bytes]
+        values = storage.map.unpack(raw.view(storage.map.numpy_dtype))
+        whole_tensor = np.array(self.system[storage.tensor])
+        part = Part(storage.base, tuple(storage.map.shape))
+        whole_tensor[part.slices] = values
+        self.system[storage.tensor] = whole_tensor
+        self._command("host", f"{name} to the system memory, {storage.total_bytes} bytes")
+        return values
+
+    def tensor(self, name: str) -> Array:
+        """The values as the page table finds them now, wherever each page is."""
+        return self._storage(name).values(self.chip.store)
+
+    def log(self) -> str:
+        """Every command of the host, a line each."""
+        return "\n".join(str(command) for command in self.commands)
 
 
-def _result(state: MachineState) -> RunResult:
-    clock = state.clock
-    return RunResult(
-        registers=state.registers,
-        errors=tuple(state.errors),
-        counts=state.counts,
-        cycles=max(clock.end, clock.issue),
-        math_cycles=clock.math_busy,
-        stalls=dict(clock.stalls),
-        trace=tuple(clock.events),
-        executed=state.executed,
-        state=state,
-    )
+def _part(segment: Segment) -> Part:
+    return Part(tuple(segment.base[::-1].tolist()), tuple(segment.sizes[::-1].tolist()))

@@ -11,12 +11,12 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa._checks import array_of, whole
 from tilewright.isa._config import MatrixUnitConfig
-from tilewright.isa._counts import Counts
+from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._emit import ACCUMULATORS, Plan, matmul_program
 from tilewright.isa._errors import ErrorRecord
-from tilewright.isa._machine import MatrixUnit
 from tilewright.isa._program import Program
 from tilewright.isa._segments import ELEMENT_TYPES, Memory
+from tilewright.isa._unit import MatrixUnit
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
 
@@ -32,6 +32,8 @@ class MatmulResult:
     cycles: int
     math_cycles: int
     stalls: dict[str, int]
+    queue: dict[str, int]
+    traffic: Traffic
     errors: tuple[ErrorRecord, ...]
     program: Program
     executed: int
@@ -112,6 +114,8 @@ def matmul(
         cycles=run.cycles,
         math_cycles=run.math_cycles,
         stalls=run.stalls,
+        queue=run.queue,
+        traffic=run.traffic,
         errors=run.errors,
         program=program,
         executed=run.executed,

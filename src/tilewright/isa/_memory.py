@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.isa._alu import count_of, number, spans, threads_on
-from tilewright.isa._control import settle
+from tilewright.isa._operands import Handler, count_of, number, spans, threads_on
 from tilewright.isa._program import Address, Instruction
 from tilewright.isa._segments import Segment
-from tilewright.isa._state import MachineState
+from tilewright.isa._state import Pe
 
 __all__ = ["HANDLERS", "Walk", "coordinates", "offset_registers", "walk_elements"]
 
@@ -20,22 +18,22 @@ Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 
-def offset_registers(state: MachineState, segment: Segment) -> int:
+def offset_registers(pe: Pe, segment: Segment) -> int:
     """Registers an address takes from rfO: one per dim, or one (``offset_mode='linear'``)."""
-    return 1 if state.config.offset_mode == "linear" else len(segment.sizes)
+    return 1 if pe.config.offset_mode == "linear" else len(segment.sizes)
 
 
-def coordinates(state: MachineState, segment: Segment, address: Address, n: int) -> Array:
+def coordinates(pe: Pe, segment: Segment, address: Address, n: int) -> Array:
     """int64[n, D], d1 first: what the first ``n`` threads' offset registers and the immediate say."""
-    if state.config.offset_mode == "linear":
+    if pe.config.offset_mode == "linear":
         # One number in the mixed radix of the sizes; the last dim takes what is left, so too large stays too large.
-        rest = state.registers[:n, address.offset].astype(np.int64) + address.immediate
+        rest = pe.registers[:n, address.offset].astype(np.int64) + address.immediate
         at = np.empty((n, len(segment.sizes)), np.int64)
         for d, size in enumerate(segment.sizes[:-1]):
             rest, at[:, d] = np.divmod(rest, size)
         at[:, -1] = rest
         return at
-    at = state.registers[:n, address.offset : address.offset + len(segment.sizes)].astype(np.int64)
+    at = pe.registers[:n, address.offset : address.offset + len(segment.sizes)].astype(np.int64)
     at[:, 0] += address.immediate
     return at
 
@@ -74,102 +72,113 @@ def walk_elements(segment: Segment, at: Array, counts: Array, most: int, dim: in
 
     ids, places = np.empty((len(at), most), np.int64), np.empty((len(at), most), np.int64)
     found = np.empty((len(at), 3), np.int64)
-    shape, tables = (segment.sizes, segment.starts), (segment.pages_of, segment.offsets_of)
+    shape, tables = (segment.sizes, segment.starts), (segment.storage.pages_of, segment.storage.offsets_of)
     pages = (segment.map.page_elements, segment.element_bytes, segment.table.phys)
     walk(at, counts, shape, tables, pages, dim, stride, ids, places, found)
     return Walk(ids, places, found)
 
 
-def _reach(state: MachineState, instruction: Instruction) -> tuple[Segment, Walk] | str:
+def _reach(pe: Pe, instruction: Instruction) -> tuple[Segment, Walk] | str:
     """The segment and the elements of a load or store, or the kind of error."""
     register, address = instruction.operands[:2]
     assert isinstance(address, Address)
-    segment = state.segment(address.segment)
+    segment = pe.segment(address.segment)
     if segment is None:
         return "unknown_segment"
-    count = count_of(state, instruction, 2)
+    count = count_of(pe, instruction, 2)
     most = max(0, int(np.max(count)))
-    limit = state.config.registers
-    if number(register) + most > limit or address.offset + offset_registers(state, segment) > limit:
+    limit = pe.config.registers
+    if number(register) + most > limit or address.offset + offset_registers(pe, segment) > limit:
         return "operand_out_of_range"
     dim = int(instruction.suffix("t") or 0)
     if dim >= len(segment.sizes):
         return "type_mismatch"
-    on = threads_on(state, instruction)
+    on = threads_on(pe, instruction)
     per_word = 4 // segment.element_bytes
     counts = np.where(on, count, 0) * per_word
-    at = coordinates(state, segment, address, state.config.threads)
+    limit = int(instruction.suffix("n") or 0)
+    if limit:
+        counts = np.minimum(counts, limit)
+    at = coordinates(pe, segment, address, pe.config.threads)
     stride = int(instruction.suffix("s") or 1)
     return segment, walk_elements(segment, at, counts, most * per_word, dim, stride)
 
 
-def _wait_for_pages(state: MachineState, segment: Segment) -> None:
-    ready = settle(state, segment)
-    state.clock.stalls["page"] += max(0, ready - state.clock.issue)
-    state.clock.issue = max(state.clock.issue, ready)
+def _wait_for_pages(pe: Pe, segment: Segment) -> None:
+    pe.clock.until(segment.table.settle(), "page")
 
 
-def _cost(state: MachineState, instruction: Instruction, segment: Segment, reach: Walk, words: int) -> None:
+def _cost(pe: Pe, instruction: Instruction, segment: Segment, reach: Walk, words: int) -> None:
     from tilewright.isa._traffic_kernels import count_lines, touch_lines
 
     register, address = instruction.operands[:2]
     assert isinstance(address, Address)
     per_line = segment.map.line_elements
     requests = count_lines(reach.ids, reach.places, per_line)
-    if state.config.loads_through_l1 and instruction.name == "ld":
+    load, present = instruction.name == "ld", int(reach.present.sum()) * segment.element_bytes
+    if load:
+        pe.traffic.load_lines += requests
+        pe.traffic.load_bytes += present
+        pe.traffic.register_writes += -(-present // 4)
+    else:
+        pe.traffic.store_lines += requests
+        pe.traffic.store_bytes += present
+        pe.traffic.register_reads += -(-present // 4)
+    if pe.config.loads_through_l1 and load:
         lines = np.where(reach.there, reach.places // per_line, -1).reshape(-1)
-        touch_lines(lines, state.config.retention == "bypass", state.l1.arrays(), state.l2.arrays())
-    clock, data = state.clock, state.clock.span("r", number(register), words)
-    reads = [clock.span("ur", address.segment), clock.span("r", address.offset, offset_registers(state, segment))]
-    reads += spans(state, instruction, instruction.operands[2:])
-    load = instruction.name == "ld"
+        touch_lines(lines, pe.config.retention == "bypass", pe.l1.arrays(), pe.chip.l2.arrays())
+    clock, data = pe.clock, pe.clock.span("r", number(register), words)
+    reads = [clock.span("ur", address.segment), clock.span("r", address.offset, offset_registers(pe, segment))]
+    reads += spans(pe, instruction, instruction.operands[2:])
     written = [data] if load and words else []
     clock.transfer(instruction.name, reads if load else [*reads, data], written, requests)
 
 
-def _ld(state: MachineState, instruction: Instruction) -> None:
+def _ld(pe: Pe, instruction: Instruction) -> None:
     # operands
-    found = _reach(state, instruction)
+    found = _reach(pe, instruction)
     if isinstance(found, str):
-        state.clock.step("control", "ld", (), ())
-        state.record(instruction, [(found, -1, -1)])
+        pe.clock.step("control", "ld")
+        pe.record(instruction, [(found, -1, -1)])
         return
     segment, reach = found
-    _wait_for_pages(state, segment)
+    _wait_for_pages(pe, segment)
     # operation
     word = _WORDS[segment.element_bytes]
     first, words = number(instruction.operands[0]), reach.ids.shape[1] * segment.element_bytes // 4
-    values = state.view(word)[reach.places]
+    values = pe.chip.view(word)[reach.places]
     # result
-    window = np.ascontiguousarray(state.registers[:, first : first + words])
+    window = np.ascontiguousarray(pe.registers[:, first : first + words])
     np.copyto(window.view(word), values, where=reach.there)
-    state.registers[:, first : first + words] = window
+    pe.registers[:, first : first + words] = window
+    if pe.written is not None and words:
+        pe.written[:, first : first + words] |= reach.there.reshape(len(window), words, -1).any(axis=2)
     # cost
-    state.counts.a_bytes_loaded += int(reach.present.sum()) * segment.element_bytes
-    _cost(state, instruction, segment, reach, words)
-    state.record(instruction, reach.faults())
+    pe.counts.a_bytes_loaded += int(reach.present.sum()) * segment.element_bytes
+    _cost(pe, instruction, segment, reach, words)
+    pe.record(instruction, reach.faults())
 
 
-def _st(state: MachineState, instruction: Instruction) -> None:
+def _st(pe: Pe, instruction: Instruction) -> None:
     # operands
-    found = _reach(state, instruction)
+    found = _reach(pe, instruction)
     if isinstance(found, str):
-        state.clock.step("control", "st", (), ())
-        state.record(instruction, [(found, -1, -1)])
+        pe.clock.step("control", "st")
+        pe.record(instruction, [(found, -1, -1)])
         return
     segment, reach = found
-    _wait_for_pages(state, segment)
+    _wait_for_pages(pe, segment)
     # operation
     word = _WORDS[segment.element_bytes]
     first, words = number(instruction.operands[0]), reach.ids.shape[1] * segment.element_bytes // 4
     there = reach.there
-    values = np.ascontiguousarray(state.registers[:, first : first + words]).view(word)
+    values = np.ascontiguousarray(pe.registers[:, first : first + words]).view(word)
     # result
-    state.view(word)[reach.places[there]] = values[there]
+    pe.chip.view(word)[reach.places[there]] = values[there]
     segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
     # cost
-    _cost(state, instruction, segment, reach, words)
-    state.record(instruction, reach.faults())
+    _cost(pe, instruction, segment, reach, words)
+    pe.record(instruction, reach.faults())
 
 
-HANDLERS: dict[str, Callable[[MachineState, Instruction], None]] = {"ld": _ld, "st": _st}
+HANDLERS: dict[str, Handler] = {"ld": _ld, "st": _st}

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tilewright.isa._table import INSTRUCTIONS, InstructionSpec
+import numpy as np
 
-__all__ = ["Address", "Guard", "Immediate", "Instruction", "Label", "Operand", "Program", "Register", "SegmentName"]
+from tilewright.isa._set import INSTRUCTIONS
+from tilewright.isa._table import InstructionSpec
+
+__all__ = [
+    "Address",
+    "Float",
+    "Guard",
+    "Immediate",
+    "Instruction",
+    "Label",
+    "Operand",
+    "Program",
+    "Register",
+    "SegmentName",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +47,27 @@ class Immediate:
     def __str__(self) -> str:
         """As it is written."""
         return str(self.value)
+
+
+@dataclass(frozen=True)
+class Float:
+    """A float32 as its 32 bits; finite ones are printed as decimals that read back, others as ``0f7f800000``.
+
+    >>> print(Float(0x3FC00000), Float(0x7F800000))
+    1.5 0f7f800000
+    """
+
+    bits: int
+
+    kind = "float"
+
+    def __str__(self) -> str:
+        """As it is written."""
+        value = np.uint32(self.bits).view(np.float32)
+        if not np.isfinite(value):
+            return f"0f{self.bits:08x}"
+        plain = 1e-4 <= abs(value) < 1e7 or value == 0
+        return np.format_float_positional(value, trim="0") if plain else np.format_float_scientific(value, trim="-")
 
 
 @dataclass(frozen=True)
@@ -77,7 +112,7 @@ class Label:
         return self.name
 
 
-Operand = Register | Immediate | Address | SegmentName | Label
+Operand = Register | Immediate | Float | Address | SegmentName | Label
 
 
 @dataclass(frozen=True)

@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
+from tilewright.isa._clock import MATH_STALLS, QUEUE
 from tilewright.isa._config import READINGS, MatrixUnitConfig
 from tilewright.isa._errors import KINDS
-from tilewright.isa._table import INSTRUCTIONS, InstructionSpec
+from tilewright.isa._set import GROUPS, INSTRUCTIONS
+from tilewright.isa._table import InstructionSpec
 
 __all__ = ["reference"]
 
+HEAD = """# Instructions of the matrix unit
+
+Generated from the machine's own tables by `tilewright isa reference`; a test keeps this page true.
+
+`rN` is a register of every thread, `urN` a uniform one, `pN` a predicate (one bit a thread), `imm` an integer, `float`
+a float32 such as `1.5` or, by its bits, `0f7f800000`; brackets: optional. A guard `@pN,` or `@!pN,` keeps an
+instruction to the threads whose predicate is true, or false. `#` and `//` begin a comment, `name:` is a label.
+"""
+
 
 def reference() -> str:
-    """Markdown: instructions, error records, readings and the machine's numbers with their defaults.
+    """Markdown: instructions, their costs, error records, readings and the machine's numbers with their defaults.
 
     >>> "### mm" in reference() and "| `kb_acc` |" in reference()
     True
     """
-    return "\n".join([*_instructions(), "", *_errors(), "", *_readings(), "", *_numbers()])
+    parts = (_instructions(), _costs(), _accounts(), _errors(), _readings(), _numbers())
+    return "\n".join([HEAD, *(line for part in parts for line in (*part, ""))]).rstrip("\n")
 
 
 def _cell(text: str) -> str:
@@ -26,12 +38,32 @@ def _cell(text: str) -> str:
 
 
 def _instructions() -> Iterator[str]:
-    yield "## Instructions"
-    yield ""
-    yield "`rN` is a per-thread register, `urN` a uniform one, `pN` a predicate, `imm` an integer; brackets: optional."
+    for title, group in GROUPS.items():
+        yield from (f"## {title}",)
+        for spec in group:
+            yield from ("", f"### {spec.name}", "", f"    {spec.syntax}", "", f"{spec.doc}. Example: `{spec.example}`.")
+            yield from _suffixes(spec)
+        if group is not list(GROUPS.values())[-1]:
+            yield ""
+
+
+def _costs() -> Iterator[str]:
+    yield from ("## Costs and widths", "")
+    yield "Every instruction takes one issue of the queue. `unit` is where it executes, `occupies` how many cycles it"
+    yield "keeps the unit, `latency` how many cycles later its result is there, `width` the bits it works on a thread."
+    yield from ("", "| instruction | unit | occupies | latency | width |", "|---|---|---|---|---|")
+    defaults = {f.name: f.default for f in fields(MatrixUnitConfig)}
     for spec in INSTRUCTIONS.values():
-        yield from ("", f"### {spec.name}", "", f"    {spec.syntax}", "", f"{spec.doc}. Example: `{spec.example}`.")
-        yield from _suffixes(spec)
+        latency = f"`{spec.latency}` ({defaults[spec.latency]})" if spec.latency else ""
+        cells = (f"`{spec.name}`", spec.unit, _cell(spec.occupies), latency, spec.width)
+        yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def _accounts() -> Iterator[str]:
+    yield from ("## Where the cycles go", "", "Each account adds up to the cycles of the run.", "")
+    yield from ("| the issue queue | |", "|---|---|", *(f"| {key} | {text} |" for key, text in QUEUE.items()), "")
+    stalls = (f"| {key} | {text} |" for key, text in MATH_STALLS.items())
+    yield from ("| the math unit, when it does not multiply | |", "|---|---|", *stalls)
 
 
 def _suffixes(spec: InstructionSpec) -> Iterator[str]:
@@ -48,13 +80,12 @@ def _errors() -> Iterator[str]:
 
 
 def _readings() -> Iterator[str]:
-    yield from ("## Readings", "", "| field | question | default | also | refused |", "|---|---|---|---|---|")
+    yield from ("## Readings", "", "| field | question | default | also |", "|---|---|---|---|")
     for name, reading in READINGS.items():
         first, *others = (f"`{choice!r}`" for choice in reading.choices)
         if reading.least is not None:
             others.append(f"any whole number from {reading.least}")
-        refused = ", ".join(f"`{choice!r}`" for choice in reading.refused)
-        yield f"| `{name}` | {_cell(reading.question)} | {first} | {', '.join(others)} | {refused} |"
+        yield f"| `{name}` | {_cell(reading.question)} | {first} | {', '.join(others)} |"
 
 
 def _numbers() -> Iterator[str]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa._alu import number, threads_on
 from tilewright.isa._memory import offset_registers
+from tilewright.isa._operands import number, threads_on
 from tilewright.isa._program import Address, Instruction
 from tilewright.isa._segments import Segment
-from tilewright.isa._state import MachineState
+from tilewright.isa._state import Pe
 
 __all__ = ["Roles", "assign_roles", "columns_of"]
 
@@ -24,7 +24,8 @@ class Roles:
     """Who does what in one ``mm``.
 
     ``type_a``, ``type_b``: element types; ``a``, ``first``: registers of A and of the first product.
-    ``groups``: (active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum).
+    ``groups``: (active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum),
+    counted from the first compute thread. ``chunk``: elements of A per thread; ``depth``: of k per instruction.
     ``on``: columns that take part; ``refused``: columns whose product register is out of range. ``part``, ``index``: qa
     and i of every column; ``sequence``: the columns that take part, in the order of their steps ``step_of``.
     """
@@ -42,6 +43,8 @@ class Roles:
     index: Array
     sequence: Array
     step_of: Array
+    chunk: int
+    depth: int
 
     @property
     def columns(self) -> int:
@@ -87,45 +90,58 @@ def columns_of(ka_split: str, n: int, ka: int) -> tuple[Array, Array, Array]:
     return part, index, np.lexsort((part, index))
 
 
-def _window(state: MachineState, first: int, sources: list[int]) -> tuple[int, int]:
+def _window(pe: Pe, first: int, sources: list[int]) -> tuple[int, int]:
     """The registers products may lie in."""
-    if state.config.acc_window is not None:
-        return state.config.acc_window
-    return first, min([state.config.registers, *(s for s in sources if s >= first)])
+    if pe.config.acc_window is not None:
+        return pe.config.acc_window
+    return first, min([pe.config.registers, *(s for s in sources if s >= first)])
 
 
-def assign_roles(state: MachineState, instruction: Instruction) -> Roles | str:
+def assign_roles(pe: Pe, instruction: Instruction) -> Roles | str:
     """Resolve operands, or say which kind of error keeps the whole instruction from running."""
-    c = state.config
+    c = pe.config
     address = instruction.operands[1]
     assert isinstance(address, Address)
     first, a = number(instruction.operands[0]), number(instruction.operands[2])
     ka, kb = (int(instruction.suffix(key) or 1) for key in ("ka", "kb"))
-    segment = state.segment(address.segment)
+    segment = pe.segment(address.segment)
     if segment is None:
         return "unknown_segment"
-    if ka * kb > c.threads:
+    if ka * kb > c.compute_threads:
         return "group_too_large"
-    offsets = offset_registers(state, segment)
+    offsets = offset_registers(pe, segment)
     if a + c.a_registers > c.registers or address.offset + offsets > c.registers:
         return "operand_out_of_range"
     types = _types(segment, instruction)
     if types is None or int(instruction.suffix("t") or 0) >= len(segment.sizes):
         return "type_mismatch"
     sources = [*range(a, a + c.a_registers), *range(address.offset, address.offset + offsets)]
-    low, high = _window(state, first, sources)
-    part, index, order = columns_of(c.ka_split, state.columns, ka)
-    on = np.ones(state.columns, bool) if c.pred_scope == "compute" else threads_on(state, instruction)[: state.columns]
+    low, high = _window(pe, first, sources)
+    part, index, order = columns_of(c.ka_split, pe.columns, ka)
+    on = np.ones(pe.columns, bool) if c.pred_scope == "compute" else threads_on(pe, instruction)[: pe.columns]
+    if c.column_numbering == "compact" and not on.all():
+        index, order = _compacted(part, on, ka)
     fits = (first + index >= low) & (first + index < high)
     taken = on & fits
     sequence = order if taken.all() else order[taken[order]]
-    groups = _groups(state, ka, kb)
+    groups = _groups(pe, ka, kb)
     step_of = index[sequence] // c.columns_per_step
-    return Roles(segment, address, a, first, *types, groups, taken, on & ~fits, part, index, sequence, step_of)
+    chunk, depth = c.chunk(segment.element_bytes, kb), c.depth(segment.element_bytes, kb)
+    columns = (taken, on & ~fits, part, index, sequence, step_of)
+    return Roles(segment, address, a, first, *types, groups, *columns, chunk, depth)
 
 
-def _groups(state: MachineState, ka: int, kb: int) -> tuple[int, int, int, int, int, int, int]:
+def _compacted(part: Array, on: Array, ka: int) -> tuple[Array, Array]:
+    """i of every column when those that are off leave no gap, and the columns in the order of their steps."""
+    index = np.zeros(len(part), np.int64)
+    for qa in range(ka):
+        own = part == qa
+        index[own] = np.cumsum(on[own]) - on[own]
+    return index, np.lexsort((part, index))
+
+
+def _groups(pe: Pe, ka: int, kb: int) -> tuple[int, int, int, int, int, int, int]:
     """(active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum)."""
-    c, fit = state.config, state.config.threads // (ka * kb)
+    c, fit = pe.config, pe.config.compute_threads // (ka * kb)
     strides = (1, kb * fit, fit) if c.group_order == "strided" else (ka * kb, kb, 1)
-    return fit if state.rows is None else min(fit, state.rows), ka, kb, *strides, kb - 1 if c.kb_acc == "last" else 0
+    return fit if pe.rows is None else min(fit, pe.rows), ka, kb, *strides, kb - 1 if c.kb_acc == "last" else 0

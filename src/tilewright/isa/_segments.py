@@ -1,9 +1,4 @@
-"""Tensors in the machine's memory: the host's :class:`Memory`, and a segment with its page table.
-
-    index (i, j) --layout.paged--> (page, offset) --page table--> physical byte = PTE[page].phys + offset * e
-
-The map is the layout package's; the page table is machine state, applied after it.
-"""
+"""Segment descriptors, and the host's :class:`Memory` of tensors by name."""
 
 from __future__ import annotations
 
@@ -16,11 +11,11 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa._checks import array_of
-from tilewright.layout import PagedLayout, dtype_name, paged
+from tilewright.isa._storage import PageTable, Storage
+from tilewright.layout import PagedLayout, dtype_name
 
-__all__ = ["ABSENT", "LOADED", "LOADING", "Memory", "PageTable", "Placement", "Segment"]
+__all__ = ["ELEMENT_TYPES", "Memory", "Placement", "Segment", "checked_name", "checked_tensor", "whole_segment"]
 
-ABSENT, LOADING, LOADED = 0, 1, 2
 ELEMENT_TYPES = ("s8", "u8", "s16", "u16", "s32", "u32", "f16", "bf16", "f32")
 Array = np.ndarray[Any, Any]
 
@@ -79,119 +74,99 @@ class Memory:
         The array is copied when the machine starts; results are read from :meth:`RunResult.tensor`. Raises
         :class:`UsageError` for a name that is taken or no identifier, and for element types the machine has not.
         """
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in self._placements:
-            raise UsageError(f"a segment cannot be called {name!r}", how="give each its own name of letters and digits")
-        values = array_of(f"segment {name}", array)
-        if dtype_name(values.dtype) not in ELEMENT_TYPES:
-            how = f"the machine's types are {', '.join(ELEMENT_TYPES)}"
-            raise UsageError(f"segment {name} has elements of type {values.dtype}", how=how)
-        if values.ndim == 0 or values.size == 0:
-            raise UsageError(f"segment {name} has shape {values.shape}", how="give one dim or more, none of them 0")
+        checked_name(name, self._placements)
+        values = checked_tensor(name, array)
         page, line, order = (None if s is None else tuple(int(n) for n in s) for s in (page, line, order))
         self._placements[name] = Placement(name, values, page, line, order, resident)
         return len(self._placements)
 
 
-@dataclass
-class PageTable:
-    """Entries of one segment, arrays over its pages: physical byte, state, ready cycle, whether in L2, stored to."""
-
-    phys: Array
-    state: Array
-    ready: Array
-    in_l2: Array
-    dirty: Array
-
-    @classmethod
-    def of(cls, pages: int, home: int, page_bytes: int, resident: bool) -> PageTable:
-        """Pages one behind the other from ``home``, all loaded or all absent."""
-        phys = home + np.arange(pages, dtype=np.int64) * page_bytes if resident else np.full(pages, -1, np.int64)
-        state = np.full(pages, LOADED if resident else ABSENT, np.int8)
-        flags = np.zeros(pages, bool)
-        return cls(phys, state, np.zeros(pages, np.int64), flags.copy(), flags)
+def checked_name(name: str, taken: Mapping[str, Any]) -> None:
+    """A segment's name, or one clear error."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in taken:
+        raise UsageError(f"a segment cannot be called {name!r}", how="give each its own name of letters and digits")
 
 
-@dataclass
+def checked_tensor(name: str, array: Any) -> Array:
+    """An array the machine can hold, or one clear error."""
+    values = array_of(f"segment {name}", array)
+    if dtype_name(values.dtype) not in ELEMENT_TYPES:
+        how = f"the machine's types are {', '.join(ELEMENT_TYPES)}"
+        raise UsageError(f"segment {name} has elements of type {values.dtype}", how=how)
+    if values.ndim == 0 or values.size == 0:
+        raise UsageError(f"segment {name} has shape {values.shape}", how="give one dim or more, none of them 0")
+    return values
+
+
+@dataclass(eq=False)
 class Segment:
-    """A segment descriptor.
+    """A segment descriptor: a window of a storage.
 
     ================  ==============================================================================
-    ``map``           index -> (page, offset), counted in elements
-    ``sizes``         elements per dim, d1 first (the numpy shape reversed)
-    ``pages_of``      per dim, d1 first: what a coordinate adds to the page number
-    ``offsets_of``    likewise for the offset in the page; both read off ``map``, flat, from ``starts``
-    ``home``          the segment's first byte in device memory
+    ``name``          what the host calls it ("" for one the program made)
+    ``base``          where it begins in its storage, per dim, d1 first
+    ``sizes``         elements per dim, d1 first
     ``selected``      t1 retention: elements already selected, and per line how many are still awaited
     ================  ==============================================================================
     """
 
     name: str
     handle: int
-    dtype: str
-    map: PagedLayout
-    home: int
-    table: PageTable
+    storage: Storage
+    base: Array
     sizes: Array
-    starts: Array
-    pages_of: Array
-    offsets_of: Array
     selected: Array = field(default_factory=lambda: np.zeros(0, np.uint8))
     awaited: Array = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
+    def map(self) -> PagedLayout:
+        """The storage's map."""
+        return self.storage.map
+
+    @property
+    def table(self) -> PageTable:
+        """The storage's page table."""
+        return self.storage.table
+
+    @property
+    def dtype(self) -> str:
+        """The element type."""
+        return self.storage.dtype
+
+    @property
     def element_bytes(self) -> int:
         """Bytes of one element."""
-        return self.map.element_bits // 8
+        return self.storage.element_bytes
 
     @property
-    def page_bytes(self) -> int:
-        """Bytes of one page, padding included."""
-        return self.map.page_elements * self.element_bytes
+    def starts(self) -> Array:
+        """Where each dim's first coordinate stands in the storage's address tables."""
+        return self.storage.starts + self.base
 
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all pages."""
-        return self.map.num_pages * self.page_bytes
+    def window(self, base: Array, sizes: Array) -> Segment | None:
+        """The same descriptor over another window, or None where the storage ends before it; retention begins anew."""
+        inside = (base >= 0) & (sizes >= 1) & (base + sizes <= self.storage.sizes)
+        return Segment(self.name, self.handle, self.storage, base, sizes) if inside.all() else None
 
     def await_all(self) -> None:
         """Begin t1 retention: every line awaits each of its elements that lies in the segment (first call only)."""
         if self.selected.size:
             return
-        slots = self.map.num_pages * self.map.page_elements
+        layout = self.map
+        slots = layout.num_pages * layout.page_elements
         self.selected = np.zeros(slots, np.uint8)
         pages: Array = np.zeros((), np.int64)
         offsets: Array = np.zeros((), np.int64)
-        for d, size in enumerate(self.sizes):
-            part = slice(self.starts[d], self.starts[d] + size)
+        for d, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
+            part = slice(start, start + size)
             shape = (-1,) + (1,) * d  # d1 is the last dim of the broadcast sum
-            pages = pages + self.pages_of[part].reshape(shape)
-            offsets = offsets + self.offsets_of[part].reshape(shape)
-        lines = (pages * self.map.page_elements + offsets) // self.map.line_elements
-        count = np.bincount(lines.reshape(-1), minlength=slots // self.map.line_elements)
+            pages = pages + self.storage.pages_of[part].reshape(shape)
+            offsets = offsets + self.storage.offsets_of[part].reshape(shape)
+        lines = (pages * layout.page_elements + offsets) // layout.line_elements
+        count = np.bincount(lines.reshape(-1), minlength=slots // layout.line_elements)
         self.awaited = count.astype(np.int32)
 
 
-def make_segment(place: Placement, handle: int, home: int, line_bytes: int) -> Segment:
-    """The descriptor of a placement whose pages begin at byte ``home``."""
-    shape, dtype = place.array.shape, dtype_name(place.array.dtype)
-    e = place.array.dtype.itemsize
-    fastest = place.order[0] if place.order else len(shape) - 1
-    line = place.line or tuple(max(1, line_bytes // e) if d == fastest else 1 for d in range(len(shape)))
-    layout = paged(shape, dtype, page=place.page, line=line, order=place.order)
-    if layout.line_elements * e != line_bytes:
-        what = f"a line of {layout.line_elements} elements is {layout.line_elements * e} bytes, not {line_bytes}"
-        raise UsageError(what, where=f"segment {place.name}", how="give line= of the machine's line_bytes")
-    sizes = np.array(shape[::-1], np.int64)
-    starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int64)
-    walks = [_walk(layout, d) for d in reversed(range(len(shape)))]
-    pages_of, offsets_of = np.concatenate(walks, axis=0).T
-    table = PageTable.of(layout.num_pages, home, layout.page_elements * e, place.resident)
-    arrays = (sizes, starts, np.ascontiguousarray(pages_of), np.ascontiguousarray(offsets_of))
-    return Segment(place.name, handle, dtype, layout, home, table, *arrays)
-
-
-def _walk(layout: PagedLayout, dim: int) -> Array:
-    """int64[size, 2]: (page, offset) along one dim. Pages and lines cut each dim alone, so addresses are their sums."""
-    indices = np.zeros((layout.shape[dim], layout.rank), np.int64)
-    indices[:, dim] = np.arange(layout.shape[dim])
-    return layout.addresses(indices)
+def whole_segment(storage: Storage, handle: int, name: str) -> Segment:
+    """The descriptor of a whole storage."""
+    return Segment(name, handle, storage, np.zeros_like(storage.sizes), storage.sizes)

@@ -1,4 +1,4 @@
-"""The machine's whole state, as plain dataclasses."""
+"""The machine's whole state, as plain dataclasses: the chip, and one processing element."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from tilewright.errors import UsageError
 from tilewright.isa._caches import Cache
 from tilewright.isa._clock import Clock
 from tilewright.isa._config import MatrixUnitConfig
-from tilewright.isa._counts import Counts
+from tilewright.isa._counts import Counts, Traffic
+from tilewright.isa._dma import Dma
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
 from tilewright.isa._program import Instruction
-from tilewright.isa._segments import Memory, Segment, make_segment
+from tilewright.isa._segments import Segment, whole_segment
+from tilewright.isa._show import same_state, show_chip, show_pe
+from tilewright.isa._storage import Storage, make_storage
 
-__all__ = ["MachineState", "start_state", "wrap"]
+__all__ = ["POISON", "Chip", "Pe", "new_chip", "wrap"]
 
 Array = np.ndarray[Any, Any]
+POISON = 0x7FC0DEAD
+"""What registers hold at first with ``uninitialized='poison'``: a NaN, and a number no one computes."""
 
 
 def wrap(value: int) -> int:
@@ -27,59 +32,164 @@ def wrap(value: int) -> int:
     return (int(value) + 2**31) % 2**32 - 2**31
 
 
-@dataclass
-class MachineState:
-    """One processing element and its memories.
+@dataclass(eq=False)
+class Chip:
+    """What the processing elements share.
+
+    ==================  ================================================================================
+    ``store``           bytes: L2's pages (up to ``l2_end``), then device memory
+    ``storages``        what stands in device memory, by name; each has its page table
+    ``l2_pages``        bytes taken in L2, by first byte
+    ``l2``              the second-level cache of lines in device memory
+    ``dma``             the controller, and every transfer so far
+    ==================  ================================================================================
+    """
+
+    config: MatrixUnitConfig
+    store: Array
+    l2: Cache
+    dma: Dma
+    storages: dict[str, Storage] = field(default_factory=dict)
+    l2_pages: dict[int, int] = field(default_factory=dict)
+    pes: list[Pe] = field(default_factory=list)
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __str__ = show_chip
+
+    @property
+    def l2_end(self) -> int:
+        """The first byte of device memory in ``store``."""
+        return self.config.l2_bytes // self.config.line_bytes * self.config.line_bytes
+
+    def view(self, dtype: Any) -> Array:
+        """The store as elements of another type."""
+        return self.store.view(dtype)
+
+    def add(self, name: str, array: Array, **how: Any) -> Storage:
+        """Reserve device memory for a tensor's pages and fill it; no page has an entry yet."""
+        home = len(self.store)
+        storage = make_storage(name, array, home, self.config.line_bytes, **how)
+        try:
+            packed = storage.map.pack(array).view(np.uint8)
+            self.store = np.concatenate((self.store, packed))
+        except (MemoryError, ValueError):  # ValueError: more than an address can count
+            what = f"no room for {storage.total_bytes} bytes of segment {name}"
+            raise UsageError(what, how="give smaller tensors or pages") from None
+        self.storages[name] = storage
+        lines = len(self.store) // self.config.line_bytes
+        for cache in (self.l2, *(pe.l1 for pe in self.pes)):
+            cache.grow(lines)
+        for pe in self.pes:
+            handle = pe.add_segment(whole_segment(storage, 0, name))
+            pe.names[name] = handle
+        return storage
+
+    def room(self, size: int) -> int | None:
+        """The first byte of a free stretch of L2 (first fit), or None."""
+        at = 0
+        for begin, taken in sorted(self.l2_pages.items()):
+            if begin - at >= size:
+                return at
+            at = begin + taken
+        return at if self.l2_end - at >= size else None
+
+    def forget(self, begin: int, size: int) -> None:
+        """Lines of the caches that held what was at these bytes are no longer that."""
+        from tilewright.isa._traffic_kernels import drop_lines
+
+        line = self.config.line_bytes
+        for pe in self.pes:
+            drop_lines(begin // line, (begin + size) // line, pe.l1.arrays())
+
+
+@dataclass(eq=False)
+class Pe:
+    """One processing element.
 
     ==================  ================================================================================
     ``registers``       int32[threads, registers]: per-thread, raw 32-bit words
     ``predicates``      bool[threads, predicates]
     ``uniform``         uniform registers, signed 32-bit Python integers
     ``columns``         columns of an mm; ``rows``: active rows, None for as many as fit (``setmm``)
-    ``store``           device memory followed by the part of L2 that holds pages, bytes
     ``segments``        descriptors by handle; ``names``: handles by the host's names
-    ``l2_begin``        first byte of the part of ``store`` that is L2; ``l2_pages``: bytes taken there, by first byte
+    ``written``         bool[threads, registers] with ``uninitialized='poison'``: registers something was put in
+    ``l1``              the first-level cache; ``clock``: tokens and time
     ``next_pc``         where the running instruction sends the program
+    ``barrier``         the barrier it waits at (its number, and the pc), or None
     ==================  ================================================================================
     """
 
+    number: int
+    chip: Chip
     config: MatrixUnitConfig
     registers: Array
     predicates: Array
     uniform: list[int]
     columns: int
-    store: Array
-    segments: dict[int, Segment]
-    names: dict[str, int]
-    l2_begin: int
-    l2_pages: dict[int, int]
     l1: Cache
-    l2: Cache
     clock: Clock
+    segments: dict[int, Segment] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
     rows: int | None = None
+    written: Array | None = None
     pc: int = 0
     next_pc: int = 0
-    halted: bool = False
+    halted: bool = True
+    barrier: tuple[int, int] | None = None
     executed: int = 0
-    pin_evictions: int = 0
     counts: Counts = field(default_factory=Counts)
+    traffic: Traffic = field(default_factory=Traffic)
     errors: list[ErrorRecord] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __str__ = show_pe
+
+    @classmethod
+    def of(cls, number: int, chip: Chip, tracing: bool) -> Pe:
+        """A processing element at rest: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
+        c = chip.config
+        poison = c.uninitialized == "poison"
+        lines = len(chip.store) // c.line_bytes
+        pe = cls(
+            number=number,
+            chip=chip,
+            config=c,
+            registers=np.full((c.threads, c.registers), POISON if poison else 0, np.int32),
+            predicates=np.zeros((c.threads, c.predicates), bool),
+            uniform=[0] * c.uniform_registers,
+            columns=c.default_columns,
+            l1=Cache.of(lines, c.l1_bytes // c.line_bytes, c.l1_ways),
+            clock=Clock(c, tracing, f"PE {number}"),
+            written=np.zeros((c.threads, c.registers), bool) if poison else None,
+        )
+        for storage in chip.storages.values():
+            pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
+        return pe
+
+    def add_segment(self, segment: Segment) -> int:
+        """Give a descriptor the next free handle."""
+        segment.handle = max(self.segments, default=0) + 1
+        self.segments[segment.handle] = segment
+        return segment.handle
 
     def segment(self, register: int) -> Segment | None:
         """The segment whose handle a uniform register holds."""
         return self.segments.get(self.uniform[register])
 
-    def view(self, dtype: Any) -> Array:
-        """The store as elements of another type."""
-        return self.store.view(dtype)
+    def mark_written(self, first: int, count: int, on: Any = True) -> None:
+        """Something was put in these registers (of the threads ``on``)."""
+        if self.written is not None:
+            self.written[on, first : first + count] = True
 
     def record(self, instruction: Instruction, found: list[tuple[str, int, int]]) -> None:
         """Add (kind, column, register) records; ``on_error`` decides what else happens, after the work in range."""
         if not found:
             return
         text = str(instruction)
-        records = [ErrorRecord(self.pc, text, kind, column, register) for kind, column, register in found]
+        records = [ErrorRecord(self.pc, text, kind, column, register, self.number) for kind, column, register in found]
         self.errors += records
         first, more = records[0], f" (and {len(records) - 1} more)" if len(records) > 1 else ""
         if self.config.on_error == "raise":
@@ -88,36 +198,14 @@ class MachineState:
             warnings.warn(f"{first}{more}", RuntimeWarning, stacklevel=2)
 
 
-def start_state(config: MatrixUnitConfig, memory: Memory, tracing: bool = False) -> MachineState:
-    """A machine at rest: registers, predicates and uniform registers 0, the tensors in device memory, caches empty."""
-    segments: dict[int, Segment] = {}
-    home = 0
-    for handle, place in enumerate(memory, start=1):
-        segment = make_segment(place, handle, home, config.line_bytes)
-        segments[handle] = segment
-        home += segment.total_bytes
-    l2_lines = config.l2_bytes // config.line_bytes
+def new_chip(config: MatrixUnitConfig, tracing: bool = False) -> Chip:
+    """A chip at rest, with its processing elements and nothing in device memory."""
+    c = config
+    lines = c.l2_bytes // c.line_bytes
     try:
-        store = np.zeros(home + l2_lines * config.line_bytes, np.uint8)
-    except (MemoryError, ValueError):  # ValueError: more than an address can count
-        what = f"no room for {home} bytes of device memory and {config.l2_bytes} of L2"
-        raise UsageError(what, how="give smaller tensors, or a smaller l2_bytes") from None
-    for segment, place in zip(segments.values(), memory, strict=True):
-        packed = segment.map.pack(place.array).view(np.uint8)
-        store[segment.home : segment.home + segment.total_bytes] = packed
-    lines = len(store) // config.line_bytes
-    return MachineState(
-        config=config,
-        registers=np.zeros((config.threads, config.registers), np.int32),
-        predicates=np.zeros((config.threads, config.predicates), bool),
-        uniform=[0] * config.uniform_registers,
-        columns=config.default_columns,
-        store=store,
-        segments=segments,
-        names={segment.name: handle for handle, segment in segments.items()},
-        l2_begin=home,
-        l2_pages={},
-        l1=Cache.of(lines, config.l1_bytes // config.line_bytes, config.l1_ways),
-        l2=Cache.of(lines, l2_lines, config.l2_ways),
-        clock=Clock(config, tracing),
-    )
+        store = np.zeros(lines * c.line_bytes, np.uint8)
+    except (MemoryError, ValueError):
+        raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None
+    chip = Chip(c, store, Cache.of(lines, lines, c.l2_ways), Dma(c))
+    chip.pes = [Pe.of(number, chip, tracing) for number in range(c.pes)]
+    return chip

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from tilewright.isa._cache_kernels import BYPASSED, PINNED, drop_lines, lru_list, lru_touch, relist, touch
 from tilewright.kernels import njit
 
 __all__ = [
@@ -78,145 +81,53 @@ def count_lines(ids: Any, places: Any, per_line: int) -> int:
     return total
 
 
-# The helpers take a cache's arrays one by one: a tuple would be unpacked, and its arrays counted, on every touch.
-
-
-@njit(cache=True, nogil=True)
-def _unlink(before: Any, after: Any, list_of: Any, ends: Any, group: int, slot: int) -> None:
-    which, b, a = list_of[slot], before[slot], after[slot]
-    if b >= 0:
-        after[b] = a
-    else:
-        ends[group, which, 0] = a
-    if a >= 0:
-        before[a] = b
-    else:
-        ends[group, which, 1] = b
-
-
-@njit(cache=True, nogil=True)
-def _push(before: Any, after: Any, list_of: Any, ends: Any, group: int, slot: int, which: int) -> None:
-    head = ends[group, which, 0]
-    list_of[slot] = which
-    before[slot], after[slot] = -1, head
-    if head >= 0:
-        before[head] = slot
-    else:
-        ends[group, which, 1] = slot
-    ends[group, which, 0] = slot
-
-
-@njit(cache=True, nogil=True)
-def _relist(
-    slot_of: Any, line_of: Any, before: Any, after: Any, list_of: Any, ends: Any, used: Any, line: int, which: int
-) -> None:
-    slot = slot_of[line]
-    if slot >= 0 and list_of[slot] != which:
-        group = line % len(used)
-        _unlink(before, after, list_of, ends, group, slot)
-        _push(before, after, list_of, ends, group, slot, which)
-
-
-@njit(cache=True, nogil=True)
-def _touch(
-    slot_of: Any, line_of: Any, before: Any, after: Any, list_of: Any, ends: Any, used: Any, line: int, bypass: bool
-) -> int:
-    group = line % len(used) if len(used) > 1 else 0
-    slot = slot_of[line]
-    if slot >= 0:
-        which = list_of[slot]
-        if ends[group, which, 0] != slot:
-            _unlink(before, after, list_of, ends, group, slot)
-            _push(before, after, list_of, ends, group, slot, which)
-        return 0
-    result = 1
-    if used[group] * len(used) < len(line_of):
-        slot = group * (len(line_of) // len(used)) + used[group]
-        used[group] += 1
-    else:
-        slot = ends[group, 0, 1]
-        if slot < 0:
-            result = 2
-            if bypass:
-                return result
-            slot = ends[group, 1, 1]
-        if line_of[slot] >= 0:
-            slot_of[line_of[slot]] = -1
-        _unlink(before, after, list_of, ends, group, slot)
-    slot_of[line], line_of[slot] = slot, line
-    _push(before, after, list_of, ends, group, slot, 0)
-    return result
-
-
-@njit(cache=True, nogil=True)
-def lru_list(cache: Any, line: int, which: int) -> None:
-    """Put a line that was just touched into list ``which`` (0 evictable, 1 retained), if it is here at all."""
-    slot_of, line_of, before, after, list_of, ends, used = cache
-    _relist(slot_of, line_of, before, after, list_of, ends, used, line, which)
-
-
-@njit(cache=True, nogil=True)
-def lru_touch(cache: Any, line: int, bypass: bool) -> int:
-    """Touch a line. 0: hit. 1: miss. 2: miss in a set of retained lines only, bypassed or at the cost of one."""
-    slot_of, line_of, before, after, list_of, ends, used = cache
-    return _touch(slot_of, line_of, before, after, list_of, ends, used, line, bypass)
-
-
-@njit(cache=True, nogil=True)
-def drop_lines(begin: int, end: int, cache: Any) -> None:
-    """Forget lines begin to end - 1; their slots become the first victims."""
-    slot_of, line_of, before, after, list_of, ends, used = cache
-    for line in range(begin, end):
-        slot = slot_of[line]
-        if slot < 0:
-            continue
-        group = line % len(used)
-        _unlink(before, after, list_of, ends, group, slot)
-        slot_of[line], line_of[slot] = -1, -1
-        tail = ends[group, 0, 1]
-        list_of[slot] = 0
-        before[slot], after[slot] = tail, -1
-        if tail >= 0:
-            after[tail] = slot
-        else:
-            ends[group, 0, 0] = slot
-        ends[group, 0, 1] = slot
-
-
 @njit(cache=True, nogil=True)
 def touch_columns(
-    ids: Any, places: Any, sequence: Any, pages: Any, retain: Any, retention: Any, l1: Any, l2: Any, out: Any
-) -> int:
+    ids: Any,
+    places: Any,
+    sequence: Any,
+    pages: Any,
+    retain: Any,
+    retention: Any,
+    l1: Any,
+    l2: Any,
+    out: Any,
+    totals: Any,
+) -> None:
     """Take the columns of ``ids`` and ``places`` (from :func:`walk`) through L1 and L2, in the order of ``sequence``.
 
     ``pages``: (in L2?, elements of a page, log2 of the elements of a line); ``retain``: (a t1 walk?, bypass?);
     ``retention``: (selected per element, awaited per line of the segment). out[s] = (distinct lines, L1 misses, L2
-    misses) of column ``sequence[s]``; returns evictions of retained lines.
+    misses) of column ``sequence[s]``; totals += (lines brought under retention, released, evicted all the same,
+    misses that took no place).
     """
     in_l2, page_elements, shift = pages
     walks, bypass = retain
     selected, awaited = retention
-    slot_of, line_of, before, after, list_of, ends, used = l1
-    slot_of2, line_of2, before2, after2, list_of2, ends2, used2 = l2
-    pinned = 0
+    slot_of, line_of, links, list_of, shape = l1
+    slot_of2, line_of2, links2, list_of2, shape2 = l2
+    width = ids.shape[1]
     for s in range(len(sequence)):
         j = sequence[s]
         lines, misses, deep = 0, 0, 0
-        last = -1
-        for u in range(ids.shape[1]):
+        last = np.int64(-1)
+        u = 0
+        while u < width:
             element = ids[j, u]
             if element < 0:
+                u += 1
                 continue
             line = places[j, u] >> shift
             if line != last:
                 last = line
                 lines += 1
-                outcome = _touch(slot_of, line_of, before, after, list_of, ends, used, line, bypass)
+                outcome = touch(slot_of, line_of, links, list_of, shape, line, bypass)
                 if outcome:
                     misses += 1
-                    pinned += outcome == 2 and not bypass
-                    if not in_l2[element // page_elements] and _touch(
-                        slot_of2, line_of2, before2, after2, list_of2, ends2, used2, line, True
+                    totals[2] += outcome == PINNED
+                    totals[3] += outcome == BYPASSED
+                    if not in_l2[element // page_elements] and touch(
+                        slot_of2, line_of2, links2, list_of2, shape2, line, True
                     ):
                         deep += 1
             if walks:
@@ -225,9 +136,16 @@ def touch_columns(
                     selected[element] = 1
                     awaited[own] -= 1
                 which = 1 if awaited[own] > 0 else 0
-                _relist(slot_of, line_of, before, after, list_of, ends, used, line, which)
+                if relist(slot_of, line_of, links, list_of, shape, line, which):
+                    totals[1 - which] += 1
+                u += 1
+            else:  # along d1 a line's elements are neighbours: on to the next line, or to what is no neighbour
+                end = min(width, u + ((line + 1) << shift) - places[j, u])
+                if ids[j, end - 1] == element + (end - 1 - u):
+                    u = end
+                else:
+                    u += 1
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
-    return pinned
 
 
 @njit(cache=True, nogil=True)

@@ -30,12 +30,17 @@ def accumulate_int(registers: Any, first: int, a: Any, b: Any, low: Any, high: A
             sums = registers[keep, first + low[qa] : first + high[qa]]
             for qb in range(kb):
                 x = a[thread + qb * b_stride]
-                for u in range(0, chunk, 2):
+                for u in range(0, chunk - 1, 2):
                     x0, x1 = x[u], x[u + 1]
                     b0 = b[qa, qb * chunk + u, low[qa] : high[qa]]
                     b1 = b[qa, qb * chunk + u + 1, low[qa] : high[qa]]
                     for i in range(len(sums)):
                         sums[i] = np.int32(sums[i] + np.int32(np.int32(x0 * b0[i]) + np.int32(x1 * b1[i])))
+                if chunk % 2:
+                    x0 = x[chunk - 1]
+                    b0 = b[qa, qb * chunk + chunk - 1, low[qa] : high[qa]]
+                    for i in range(len(sums)):
+                        sums[i] = np.int32(sums[i] + np.int32(x0 * b0[i]))
 
 
 @njit(cache=True, nogil=True)

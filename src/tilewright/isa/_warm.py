@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa._config import MatrixUnitConfig
-from tilewright.isa._machine import MatrixUnit
 from tilewright.isa._matmul import matmul
+from tilewright.isa._unit import MatrixUnit
 from tilewright.kernels import Job, do_jobs
 
 __all__ = ["warm"]

@@ -1,0 +1,96 @@
+"""What instructions have in common: reading operands, writing results, and their place on the scoreboard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa._program import Float, Immediate, Instruction, Operand, Register
+from tilewright.isa._state import Pe, wrap
+
+__all__ = [
+    "Handler",
+    "count_of",
+    "number",
+    "scalar_cost",
+    "source",
+    "spans",
+    "threads_on",
+    "uniform_source",
+    "write",
+]
+
+Array = np.ndarray[Any, Any]
+Handler = Callable[[Pe, Instruction], None]
+
+
+def number(operand: Operand) -> int:
+    """The number of a register operand (the assembler saw to it that it is one)."""
+    assert isinstance(operand, Register)
+    return operand.number
+
+
+def source(pe: Pe, operand: Operand) -> Any:
+    """The value of r, ur, imm or float: int64[threads], or one integer."""
+    if isinstance(operand, Register) and operand.kind == "r":
+        return pe.registers[:, operand.number].astype(np.int64)
+    return np.int64(uniform_source(pe, operand))
+
+
+def uniform_source(pe: Pe, operand: Operand) -> int:
+    """The value of ur, imm or float as a signed 32-bit integer."""
+    if isinstance(operand, Immediate):
+        return wrap(operand.value)
+    if isinstance(operand, Float):
+        return wrap(operand.bits)
+    return pe.uniform[number(operand)]
+
+
+def count_of(pe: Pe, instruction: Instruction, place: int, default: int = 1) -> Any:
+    """An optional count operand: an integer, or int64[threads]."""
+    return source(pe, instruction.operands[place]) if len(instruction.operands) > place else default
+
+
+def threads_on(pe: Pe, instruction: Instruction) -> Array:
+    """bool[threads]: the guard's predicate, all true without a guard."""
+    if instruction.guard is None:
+        return np.ones(pe.config.threads, bool)
+    return pe.predicates[:, instruction.guard.predicate] ^ instruction.guard.negated
+
+
+def spans(pe: Pe, instruction: Instruction, operands: tuple[Operand, ...]) -> list[slice]:
+    """The scoreboard's places of register operands and of the guard."""
+    found = [pe.clock.span(o.kind, o.number) for o in operands if isinstance(o, Register)]
+    if instruction.guard is not None:
+        found.append(pe.clock.span("p", instruction.guard.predicate))
+    return found
+
+
+def write(pe: Pe, instruction: Instruction, value: Any) -> None:
+    """Put a value (integers modulo 2^32, or booleans for a predicate) in the first operand, where the guard is true."""
+    destination = instruction.operands[0]
+    assert isinstance(destination, Register)
+    if destination.kind == "ur":
+        pe.uniform[destination.number] = wrap(value)
+        return
+    on = threads_on(pe, instruction)
+    if destination.kind == "p":
+        pe.predicates[:, destination.number] = np.where(on, value, pe.predicates[:, destination.number])
+        return
+    words = np.broadcast_to(np.asarray(value, np.int64).astype(np.uint32).view(np.int32), (pe.config.threads,))
+    np.copyto(pe.registers[:, destination.number], words, where=on)
+    pe.mark_written(destination.number, 1, on)
+    pe.traffic.register_writes += int(np.count_nonzero(on))
+
+
+def scalar_cost(pe: Pe, instruction: Instruction, latency: int | None = None) -> None:
+    """One issue; the first operand is ready after the table's latency, the others are read."""
+    operands = instruction.operands
+    reads, writes = spans(pe, instruction, operands[1:]), spans(pe, instruction, operands[:1])
+    per_thread = sum(isinstance(o, Register) and o.kind == "r" for o in operands[1:])
+    pe.traffic.register_reads += per_thread * pe.config.threads
+    if latency is None:
+        latency = getattr(pe.config, instruction.spec.latency) if instruction.spec.latency else 1
+    pe.clock.step(instruction.spec.unit, instruction.name, reads, writes, latency)
