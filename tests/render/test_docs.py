@@ -25,8 +25,17 @@ def test_the_page(root, tmp_path, monkeypatch):
         assert layout.padding_ratio == pytest.approx(ratio, rel=1e-3)
 
 
+def test_the_page_of_many_rows(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec("\n".join(blocks(root)[:2]), names)
+    html = (tmp_path / "explorer.html").read_text(encoding="utf-8")
+    assert '"sort":"in-memory"' in html
+    assert all(name in html for name, *_ in names["rows"])
+
+
 def test_the_trace(root, tmp_path, monkeypatch):
     pytest.importorskip("perfetto")
     monkeypatch.chdir(tmp_path)
-    exec(blocks(root)[1], {})
+    exec(blocks(root)[2], {})
     assert (tmp_path / "trace.pftrace").stat().st_size > 100

@@ -25,24 +25,26 @@ def row_key(row: MovementRow | PaddedTensor) -> str:
 
 def _fields(report: MovementReport) -> Iterator[Field]:
     rows = report.rows
-    yield Field("moved", "bytes", "read and written in all runs, with padding", lambda r: r.total_bytes, 6, total=True)
+    yield Field(
+        "moved", "bytes", "read and written in all runs, with padding", lambda r: r.total_bytes, 5.4, total=True
+    )
     yield Field("runs", "text", "over all callers and trips; ≥ where a trip count is unknown", _runs, below=True)
     if report.profile is not None:
-        yield Field("time", "seconds", "measured, all runs", _seconds, 6, total=True)
+        yield Field("time", "seconds", "measured, all runs", _seconds, 5.4, total=True)
         yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)
-    yield Field("operation", "text", "", lambda r: r.op, 9.5, facet=True)
+    yield Field("operation", "text", "", lambda r: r.op, 9.1, facet=True)
     yield Field("name", "code", "", lambda r: r.name, below=True)
-    yield Field("from", "code", "shape and layout of the operands", lambda r: r.from_short, 23)
+    yield Field("from", "code", "shape and layout of the operands", lambda r: r.from_short, 17)
     yield Field("to", "code", "shape and layout of the result", lambda r: r.to_layout, below=True)
-    yield Field("padded", "bytes", "the result with its padding", lambda r: r.padded_bytes, 5.8)
+    yield Field("padded", "bytes", "the result with its padding", lambda r: r.padded_bytes, 5.2)
     yield Field("padding", "ratio", "padded over logical bytes", lambda r: r.padding_ratio, below=True)
     if any(row.registers_after is not None for row in rows):
-        yield Field("registers", "count", "vector registers the operands fill", lambda r: r.registers_before, 5.8)
+        yield Field("registers", "count", "vector registers the operands fill", lambda r: r.registers_before, 5.6)
         yield Field("after", "count", "vector registers the result fills", lambda r: r.registers_after, below=True)
-    yield Field("kind", "text", "what kind of movement it is", lambda r: r.category, 7.6, facet=True)
+    yield Field("kind", "text", "what kind of movement it is", lambda r: r.category, 6.2, facet=True)
     yield Field("counted", "text", "whether it moves bytes by itself", _counted, below=True, facet=True)
-    yield Field("source", "code", "your line", lambda r: place_text(r.source), 15, facet=True)
-    yield Field("path", "code", "the computations from the entry to it", lambda r: r.path, below=True)
+    yield Field("source", "code", "your line", lambda r: place_text(r.source), 12, tail=True, facet=True)
+    yield Field("path", "code", "the computations from the entry to it", lambda r: r.path, below=True, tail=True)
     yield Field("why", "text", "why it is, or is not, a bitcast", lambda r: r.reason, lead=True, shown=False)
     yield Field("memory", "text", "memory spaces of operand and result", _spaces, shown=False, facet=True)
     yield Field("core", "text", "where it is offloaded to", lambda r: r.core, shown=False, facet=True)
@@ -115,8 +117,8 @@ TENSOR_FIELDS = (
     Field("tensor", "code", "", lambda t: t.name, below=True),
     Field("layout", "code", "", lambda t: t.layout, 22),
     Field("memory", "text", "memory space", _space, below=True, facet=True),
-    Field("source", "code", "your line", lambda t: place_text(t.source), 15, facet=True),
-    Field("path", "code", "the computations from the entry to it", lambda t: t.path, below=True),
+    Field("source", "code", "your line", lambda t: place_text(t.source), 15, tail=True, facet=True),
+    Field("path", "code", "the computations from the entry to it", lambda t: t.path, below=True, tail=True),
 )
 
 #: The tensors that live at the peak.

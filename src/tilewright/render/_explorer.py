@@ -27,6 +27,7 @@ class Field(Column):
     ``of``       row -> value: a number for the kinds of numbers, text else, or None
     ``width``    of its column, in rem
     ``below``    stands in the same cell as the field before it, on a second line
+    ``tail``     where it is cut, its end is kept: paths
     ``facet``    one of few texts: offered as a choice, and as a split of the totals
     ``total``    its sum over the rows in view is shown; the first such field can be bounded from below
     ``lead``     a sentence that stands above the others in the panel of an opened row
@@ -38,6 +39,7 @@ class Field(Column):
     of: Callable[[Any], object] = _itself
     width: float = 8.0
     below: bool = False
+    tail: bool = False
     facet: bool = False
     total: bool = False
     lead: bool = False
@@ -102,7 +104,7 @@ def _static(fields: Sequence[Field], columns: Sequence[Sequence[object]], first:
 
 def _field_json(field: Field) -> dict[str, object]:
     plain: dict[str, object] = {"name": field.name, "heading": field.heading, "kind": field.kind, "width": field.width}
-    marks = ("below", "facet", "total", "lead")
+    marks = ("below", "tail", "facet", "total", "lead")
     plain |= {mark: True for mark in marks if getattr(field, mark)}
     plain |= {mark: False for mark in ("shown", "listed") if not getattr(field, mark)}
     return plain | ({"note": field.note} if field.note else {})

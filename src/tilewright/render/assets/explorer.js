@@ -433,7 +433,8 @@ class Explorer {
       const box = make("td", { className: this.numeric(cell[0]) ? "number" : "" });
       for (const field of cell) {
         const text = written(this.value(row, field), field.kind);
-        box.append(make(field.kind === "code" ? "code" : "span", { textContent: text, title: this.numeric(field) ? "" : text }));
+        const shown = field.tail ? make("bdi", { textContent: text }) : text, title = this.numeric(field) ? "" : text;
+        box.append(make(field.kind === "code" ? "code" : "span", { title, className: field.tail ? "tail" : "" }, shown));
       }
       line.append(box);
     }
