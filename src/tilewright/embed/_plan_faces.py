@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.embed._limits_file import limits_json
 from tilewright.embed._memory import SparseMemory
+from tilewright.embed._plan_fields import CURVE, MEMORY, STACKS, TABLES, stack_label
 from tilewright.embed._plan_types import Plan, StackPlan
 from tilewright.render import Bar as _Bar
 from tilewright.render import (
@@ -17,6 +18,7 @@ from tilewright.render import (
     bar_chart,
     bytes_text,
     cards,
+    cells,
     count_text,
     join,
     line_chart,
@@ -31,49 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["limits_file", "plan_html", "print_plan", "to_json", "verdict"]
 
-_STACKS = (
-    Column("stack", "code"),
-    Column("tables", "count"),
-    Column("width", "count", "floats per row, padded to 8"),
-    Column("max ids", "count", "max_ids_per_partition: entries of one source for one shard"),
-    Column("max unique", "count", "max_unique_ids_per_partition"),
-    Column("observed ids", "count", "the fullest partition of the log"),
-    Column("mean ids", "number", "the average partition"),
-    Column("imbalance", "ratio", "the fullest shard over the average one"),
-    Column("dropped", "percent", "entries lost if ids above the limits are dropped"),
-    Column("buffers", "bytes", "one batch on one device"),
-)
-_MEMORY = (
-    Column("stack", "code"),
-    Column("program"),
-    Column("compiles"),
-    Column("replicas", "count", "logical_replica_count"),
-    Column("tile", "bytes", "TileSpmem needed per tile"),
-    Column("of", "bytes", "TileSpmem of the chip"),
-    Column("HBM stack, guide", "bytes", "the guide's formula, the compiler's own estimate"),
-    Column("HBM stack, taken", "bytes", "per SparseCore, by the measured rule"),
-    Column("largest ids", "count", "the largest max_ids_per_partition of the same proportion that compiles"),
-    Column("basis"),
-)
-_TABLES = (
-    Column("table", "code"),
-    Column("vocabulary", "count"),
-    Column("width", "count"),
-    Column("padded rows", "count"),
-    Column("padded width", "count"),
-    Column("data", "bytes"),
-    Column("in HBM", "bytes", "padded, all chips together"),
-    Column("lost to width", "percent"),
-    Column("lost to vocabulary", "percent"),
-)
-_CURVE = (
-    Column("limits at", "percent", "share of the observed maxima"),
-    Column("batches over", "percent", "batches in which some partition exceeds a limit"),
-    Column("mini-batches, mean", "number"),
-    Column("mini-batches, most", "count"),
-    Column("dropped instead", "percent"),
-)
-
 
 def _programs(stack: StackPlan) -> list[SparseMemory]:
     return [program for program in (stack.forward, stack.backward) if program]
@@ -83,7 +42,7 @@ def verdict(plan: Plan) -> str:
     """One sentence."""
     if not plan.target:
         return "no target given: limits and buffers only"
-    failing = [(_label(s), m) for s in plan.stacks for m in _programs(s) if not m.compiles]
+    failing = [(stack_label(s), m) for s in plan.stacks for m in _programs(s) if not m.compiles]
     if failing:
         name, program = failing[0]
         best = program.largest_limits
@@ -112,70 +71,8 @@ def limits_file(plan: Plan) -> dict[str, Any]:
     )
 
 
-def _label(stack: StackPlan) -> str:
-    """A stack's name, or its first and last table where the name is long."""
-    return stack.name if len(stack.name) <= 28 else f"{stack.tables[0]} … {stack.tables[-1]}"
-
-
-def _stack_rows(plan: Plan) -> list[tuple[object, ...]]:
-    return [
-        (
-            _label(s),
-            len(s.tables),
-            s.padded_width,
-            s.limits.max_ids_per_partition,
-            s.limits.max_unique_ids_per_partition,
-            s.observed.max_ids_per_partition,
-            s.mean_ids,
-            s.imbalance,
-            s.drop_rate,
-            s.buffer_bytes,
-        )
-        for s in plan.stacks
-    ]
-
-
-def _memory_rows(plan: Plan) -> list[tuple[object, ...]]:
-    rows: list[tuple[object, ...]] = []
-    for stack in plan.stacks:
-        for m in _programs(stack):
-            largest = m.largest_limits
-            rows.append(
-                (
-                    _label(stack),
-                    m.op,
-                    "yes" if m.compiles else "no",
-                    m.logical_replica_count,
-                    m.tile_bytes,
-                    m.tile_limit,
-                    m.guide_bytes,
-                    m.stack_bytes,
-                    largest.max_ids_per_partition if largest else None,
-                    m.basis,
-                )
-            )
-    return rows
-
-
-def _table_rows(plan: Plan) -> list[tuple[object, ...]]:
-    return [
-        (
-            t.name,
-            t.vocab,
-            t.width,
-            t.padded_vocab,
-            t.padded_width,
-            t.data_bytes,
-            t.padded_bytes,
-            t.wasted_by_width,
-            t.wasted_by_vocab,
-        )
-        for t in plan.tables
-    ]
-
-
-def _curve_rows(plan: Plan) -> list[tuple[object, ...]]:
-    return [(p.fraction, p.batches_over, p.minibatches_mean, p.minibatches_max, p.drop_rate) for p in plan.curve]
+def _all_programs(plan: Plan) -> list[tuple[StackPlan, SparseMemory]]:
+    return [(stack, program) for stack in plan.stacks for program in _programs(stack)]
 
 
 def _heap_parts(plan: Plan) -> list[tuple[str, int]]:
@@ -202,11 +99,11 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
     console.print(f"{log}, {what} on {where}", highlight=False, soft_wrap=True)
     console.print(plan.verdict, highlight=False, soft_wrap=True)
     for title, columns, rows in (
-        (f"limits holding {percent_text(plan.quantile)} of the partitions", _STACKS, _stack_rows(plan)),
-        ("compiler, per SparseCore", _MEMORY, _memory_rows(plan)),
+        (f"limits holding {percent_text(plan.quantile)} of the partitions", STACKS, cells(STACKS, plan.stacks)),
+        ("compiler, per SparseCore", MEMORY, cells(MEMORY, _all_programs(plan))),
         ("HBM of one chip", (Column("what"), Column("bytes", "bytes")), _heap_parts(plan)),
-        ("tables", _TABLES, _table_rows(plan)),
-        (f"lower limits ({plan.replayed} batches run again)", _CURVE, _curve_rows(plan)),
+        ("tables", TABLES, cells(TABLES, plan.tables)),
+        (f"lower limits ({plan.replayed} batches run again)", CURVE, cells(CURVE, plan.curve)),
     ):
         if rows:
             console.print()
@@ -229,10 +126,16 @@ def plan_html(plan: Plan) -> Html:
                 Card("batches over", percent_text(plan.batches_over), "would be cut into mini-batches"),
             ]
         ),
-        table(_STACKS, _stack_rows(plan), caption=f"Limits that hold {percent_text(plan.quantile)} of the partitions"),
+        table(
+            STACKS,
+            cells(STACKS, plan.stacks),
+            caption=f"Limits that hold {percent_text(plan.quantile)} of the partitions",
+        ),
     ]
     if plan.target:
-        blocks.append(table(_MEMORY, _memory_rows(plan), caption="What the compiler says, per SparseCore"))
+        blocks.append(
+            table(MEMORY, cells(MEMORY, _all_programs(plan)), caption="What the compiler says, per SparseCore")
+        )
     bars = [_Bar(name, (float(size),)) for name, size in _heap_parts(plan)]
     blocks.append(bar_chart(bars, title="HBM of one chip", kind="bytes"))
     shares = [p.fraction * 100 for p in reversed(plan.curve)]
@@ -246,8 +149,8 @@ def plan_html(plan: Plan) -> Html:
         )
     )
     replayed = f"Lower limits ({plan.replayed} batches run again)"
-    blocks.append(table(_CURVE, _curve_rows(plan), caption=replayed))
-    blocks.append(table(_TABLES, _table_rows(plan), caption="Tables in HBM"))
+    blocks.append(table(CURVE, cells(CURVE, plan.curve), caption=replayed))
+    blocks.append(table(TABLES, cells(TABLES, plan.tables), caption="Tables in HBM"))
     return join(blocks, "\n")
 
 
@@ -277,11 +180,12 @@ def to_json(plan: Plan) -> dict[str, Any]:
         "verdict": plan.verdict,
         "stacks": [_stack_json(stack) for stack in plan.stacks],
         "tables": [
-            dict(zip(_TABLE_KEYS, (t.name, t.stack, *row[1:]))) for t, row in zip(plan.tables, _table_rows(plan))
+            dict(zip(_TABLE_KEYS, (t.name, t.stack, *row[1:])))
+            for t, row in zip(plan.tables, cells(TABLES, plan.tables))
         ],
         "curve": [
             {**dict(zip(_CURVE_KEYS, row)), "limits": limits_json(p.limits)["stacks"]}
-            for p, row in zip(plan.curve, _curve_rows(plan))
+            for p, row in zip(plan.curve, cells(CURVE, plan.curve))
         ],
         "hbm_per_chip": {
             "tables_bytes": plan.heap.tables,

@@ -15,6 +15,7 @@ from tilewright.render import (
     bytes_text,
     cards,
     carried,
+    cells,
     count_text,
     element,
     escape,
@@ -96,5 +97,4 @@ def _peak(peak: Peak) -> Html:
     space = space_text(peak.memory_space)
     words = f"{bytes_text(peak.padded_bytes)} of {space}, {_share(peak)} of it padding, during "
     where = element("p", escape(words), element("code", peak.at), " in ", element("code", peak.path))
-    cells = [[field.of(tensor) for field in PEAK_FIELDS] for tensor in peak.tensors]
-    return join([where, table(PEAK_FIELDS, cells)], "\n")
+    return join([where, table(PEAK_FIELDS, cells(PEAK_FIELDS, peak.tensors))], "\n")

@@ -14,7 +14,7 @@ from tilewright.render._blocks import (
     side_by_side,
 )
 from tilewright.render._charts import Bar, Curve, bar_chart, line_chart
-from tilewright.render._explorer import Field, explorer
+from tilewright.render._explorer import Field, cells, explorer
 from tilewright.render._format import (
     Kind,
     bytes_text,
@@ -47,6 +47,7 @@ __all__ = [
     "bytes_text",
     "cards",
     "carried",
+    "cells",
     "code_block",
     "count_text",
     "details",

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.render._markup import Html, element, json_for_script
 from tilewright.render._table import Column, table
 
-__all__ = ["Field", "explorer"]
+__all__ = ["Field", "cells", "explorer"]
 
 _STATIC_ROWS = 100
 
@@ -50,6 +50,15 @@ class Field(Column):
     def name(self) -> str:
         """What addresses and scripts call it: its heading in lower case, joined by hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", self.heading.lower()).strip("-")
+
+
+def cells(fields: Sequence[Field], rows: Iterable[Any]) -> list[tuple[object, ...]]:
+    """The values of fields, row by row: what :func:`table` and :func:`print_table` take.
+
+    >>> cells([Field("name", of=str), Field("length", "count", of=len)], ["ab", "c"])
+    [('ab', 2), ('c', 1)]
+    """
+    return [tuple(field.of(row) for field in fields) for row in rows]
 
 
 def explorer(
