@@ -35,6 +35,9 @@ class Mm:
     float_order: str = "chunk"
     overflow: str = "wrap"
     acc_window: tuple | None = None
+    kb_mode: str = "chunk"
+    column_numbering: str = "gap"
+    loaders: int | None = None  # not None: the first so many threads load, the others compute
 
 
 @dataclass
@@ -88,9 +91,11 @@ def slow_mm(mm, words, predicate, b):
     """`words`: list of lists of unsigned words; `predicate`: list of bool; `b`: the segment, numpy shape (d2, d1)."""
     out = Outcome([list(row) for row in words])
     size = int(mm.type_a.lstrip("subf")) // 8
-    chunk = 8 // size
-    group = mm.ka * mm.kb
-    fit = mm.threads // group
+    chunk, depth = 8 // size, mm.kb * (8 // size)
+    if mm.kb_mode == "split":
+        chunk, depth = -(-chunk // mm.kb), chunk
+    group, begin = mm.ka * mm.kb, mm.loaders or 0
+    fit = (mm.threads - begin) // group
     c = -(-mm.columns // mm.ka)
     sources = [mm.a, mm.a + 1, mm.offset, mm.offset + 1]
     low, high = mm.product, min([mm.registers, *(s for s in sources if s >= mm.product)])
@@ -100,13 +105,17 @@ def slow_mm(mm, words, predicate, b):
 
     def thread(row, qa, qb):
         if mm.group_order == "strided":
-            return (qa * mm.kb + qb) * fit + row
-        return row * group + qa * mm.kb + qb
+            return begin + (qa * mm.kb + qb) * fit + row
+        return begin + row * group + qa * mm.kb + qb
 
+    taken = [0] * mm.ka
     for j in range(mm.columns):
         if mm.pred_scope != "compute" and not predicate[j]:
             continue
         qa, i = (j % mm.ka, j // mm.ka) if mm.ka_split == "interleaved" else (j // c, j % c)
+        if mm.column_numbering == "compact":
+            i = taken[qa]
+            taken[qa] += 1
         if not low <= mm.product + i < high:
             out.errors.append((j, mm.product + i))
             continue
@@ -114,7 +123,7 @@ def slow_mm(mm, words, predicate, b):
         signed = [w - 2**32 * (w >= 2**31) for w in words[j][mm.offset : mm.offset + 2]]
         x1, x2 = signed[0] + mm.immediate, signed[1]
         column = []
-        for u in range(mm.kb * chunk):
+        for u in range(depth):
             y1, y2 = (x1 + u, x2) if mm.t == 0 else (x1, x2 + u)
             inside = 0 <= y1 < b.shape[1] and 0 <= y2 < b.shape[0]
             column.append(reinterpret(b[y2, y1], mm.type_b) if inside else None)

@@ -45,6 +45,8 @@ machines = st.fixed_dictionaries(
         "group_order": st.sampled_from(["consecutive", "strided"]),
         "line_bytes": st.sampled_from([16, 64]),
         "a_bytes": st.sampled_from([8, 8, 16]),
+        "kb_mode": st.sampled_from(["chunk", "chunk", "split"]),
+        "disjoint_sets": st.sampled_from([False, False, True]),
         "columns_per_step": st.sampled_from([1, 1, 3]),
     }
 )
@@ -65,8 +67,13 @@ def test_random_products_and_counts(seed, mnk, dtype, mixed, how, machine):
     other = dtype if not mixed else dtype.lstrip("u") if dtype[0] == "u" else "u" + dtype
     a, b = integers(rng, (m, k), dtype), integers(rng, (k, n), other)
     config = MatrixUnitConfig(**machine)
+    if config.disjoint_sets:  # half of the threads load
+        how |= {"ka": min(how["ka"], 2), "columns": how["columns"] and min(how["columns"], config.loader_threads)}
+    if config.kb_mode == "split":
+        how |= {"kb": 2 if how["kb"] > 1 else 1}
     result = matmul(a, b, config=config, **how)
     assert result.errors == ()
+    assert result.math_cycles + sum(result.stalls.values()) == result.cycles == sum(result.queue.values())
     assert result.value.dtype == np.int32
     assert (result.value == modulo(a, b)).all()
     assert result.counts == expected_counts(m, n, k, config=config, element_bytes=a.itemsize, **how)

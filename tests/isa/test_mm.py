@@ -11,12 +11,16 @@ from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory
 
 INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32")
 FLOATS = ("f16", "bf16", "f32")
-READINGS = ("kb_acc", "ka_split", "group_order", "pred_scope", "float_order", "overflow", "acc_window")
+READINGS = (
+    *("kb_acc", "ka_split", "group_order", "pred_scope", "float_order", "overflow", "acc_window"),
+    *("kb_mode", "column_numbering", "loaders"),
+)
 
 
 def run(mm, words, predicate, b, **config):
     """The instruction on the machine: every register but two is loaded from a segment, then one `mm` runs."""
     options = {name: getattr(mm, name) for name in READINGS}
+    options["disjoint_sets"] = mm.loaders is not None
     memory = Memory({"R": words, "B": b})
     written = mm.type_a[1:] if mm.type_a[0] in "su" else mm.type_a
     signs = f".{mm.type_a[0]}a.{mm.type_b[0]}b" if mm.type_a[0] in "su" else ""
@@ -96,6 +100,8 @@ roles = {
     "kb_acc": st.sampled_from(["first", "last"]),
     "ka_split": st.sampled_from(["blocked", "interleaved"]),
     "group_order": st.sampled_from(["consecutive", "strided"]),
+    "kb_mode": st.sampled_from(["chunk", "chunk", "split"]),
+    "column_numbering": st.sampled_from(["gap", "gap", "compact"]),
     "pred_scope": st.sampled_from(["loader", "compute", "both"]),
 }
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -153,6 +159,19 @@ def test_the_whole_range_path_equals_the_masked_one():
         check(mm, mine, b)
         mine[3, 54] = 8
         check(mm, mine, b)
+
+
+@quick
+@given(
+    seed=st.integers(0, 2**32),
+    dtype=st.sampled_from(["s8", "u16", "f32", "f16"]),
+    loaders=st.integers(4, 12),
+    fields=st.fixed_dictionaries(roles),
+)
+def test_disjoint_sets_of_threads(seed, dtype, loaders, fields):
+    """The first threads load, the others compute; groups of 4 or fewer, so that all machines have room for one."""
+    fields |= {"columns": min(fields["columns"], loaders), "ka": min(fields["ka"], 2), "kb": min(fields["kb"], 2)}
+    check(*random_case(seed, dtype, dtype, loaders=loaders, **fields))
 
 
 def test_nothing_leaks_from_a_beyond_the_depth():

@@ -12,7 +12,7 @@ from tilewright.isa._program import Address, Instruction
 from tilewright.isa._segments import Segment
 from tilewright.isa._state import Pe
 
-__all__ = ["HANDLERS", "Walk", "coordinates", "offset_registers", "walk_elements"]
+__all__ = ["HANDLERS", "Walk", "coordinates", "offset_registers", "pages_ready", "walk_elements"]
 
 Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -104,8 +104,11 @@ def _reach(pe: Pe, instruction: Instruction) -> tuple[Segment, Walk] | str:
     return segment, walk_elements(segment, at, counts, most * per_word, dim, stride)
 
 
-def _wait_for_pages(pe: Pe, segment: Segment) -> None:
-    pe.clock.until(segment.table.settle(), "page")
+def pages_ready(segment: Segment, walk: Walk) -> int:
+    """The cycle at which the pages a walk touches are there; from now on they are loaded (0: they were)."""
+    if not segment.table.loading:
+        return 0
+    return segment.table.settle(np.unique(walk.ids[walk.there] // segment.map.page_elements))
 
 
 def _cost(pe: Pe, instruction: Instruction, segment: Segment, reach: Walk, words: int) -> None:
@@ -142,7 +145,7 @@ def _ld(pe: Pe, instruction: Instruction) -> None:
         pe.record(instruction, [(found, -1, -1)])
         return
     segment, reach = found
-    _wait_for_pages(pe, segment)
+    pe.clock.until(pages_ready(segment, reach), "page")
     # operation
     word = _WORDS[segment.element_bytes]
     first, words = number(instruction.operands[0]), reach.ids.shape[1] * segment.element_bytes // 4
@@ -167,7 +170,7 @@ def _st(pe: Pe, instruction: Instruction) -> None:
         pe.record(instruction, [(found, -1, -1)])
         return
     segment, reach = found
-    _wait_for_pages(pe, segment)
+    pe.clock.until(pages_ready(segment, reach), "page")
     # operation
     word = _WORDS[segment.element_bytes]
     first, words = number(instruction.operands[0]), reach.ids.shape[1] * segment.element_bytes // 4

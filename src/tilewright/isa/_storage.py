@@ -81,11 +81,22 @@ class PageTable:
             for page, (phys, state, in_l2, dirty) in enumerate(rows)
         ]
 
-    def settle(self) -> int:
-        """Entries that are loading become loaded; the cycle at which the last of them is there (0: none was)."""
+    @property
+    def loading(self) -> bool:
+        """Whether any page is on its way."""
+        return bool((self.state == LOADING).any())
+
+    def settle(self, pages: Array | None = None) -> int:
+        """Entries (of ``pages``) that are loading become loaded; the cycle at which the last is there (0: none was)."""
         loading = self.state == LOADING
         if not loading.any():
             return 0
+        if pages is not None:
+            touched = np.zeros_like(loading)
+            touched[pages] = True
+            loading &= touched
+            if not loading.any():
+                return 0
         self.state[loading] = LOADED
         return int(self.ready[loading].max())
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
-from tilewright.isa._memory import Walk, coordinates, offset_registers, walk_elements
+from tilewright.isa._memory import Walk, coordinates, offset_registers, pages_ready, walk_elements
 from tilewright.isa._operands import Handler, spans, threads_on
 from tilewright.isa._program import Instruction
 from tilewright.isa._roles import Roles, assign_roles
@@ -26,11 +26,11 @@ def _mm(pe: Pe, instruction: Instruction) -> None:
         pe.clock.step("control", "mm")
         pe.record(instruction, [(roles, -1, -1)])
         return
-    page_ready = roles.segment.table.settle()
     out_of_range = np.flatnonzero(roles.refused).tolist()
     bad = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in out_of_range]
     # operation: memory issue, every loader walks its column
     bus = _load(pe, instruction, roles)
+    page_ready = pages_ready(roles.segment, bus)
     bad += bus.faults()
     bus.ids[bus.found[:, 2] > 0] = -1  # a column that met an absent page does not go on the bus at all
     bus.found[bus.found[:, 2] > 0] = 0
