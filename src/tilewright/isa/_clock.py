@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._table import UNITS
 from tilewright.trace import Event, Slice, Track
 
-__all__ = ["MATH_STALLS", "QUEUE", "Clock"]
+__all__ = ["CAUSES", "MATH_STALLS", "QUEUE", "Clock"]
 
 QUEUE = {
     "issued": "an instruction was issued",
@@ -39,7 +42,9 @@ MATH_STALLS = {
     "after": "the last mm was done",
 }
 """Why the math unit did nothing in a cycle."""
-_MATH = "product"
+CAUSES = ("arithmetic", "load", "product")
+"""Units that make registers, as reasons to wait for one."""
+_ARITHMETIC, _LOAD, _PRODUCT = range(3)
 
 
 @dataclass
@@ -62,9 +67,9 @@ class Clock:
     end: int = 0
     free: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
     math_busy: int = 0
-    tokens: list[int] = field(default_factory=list)
-    causes: list[str] = field(default_factory=list)
-    foreign: list[int] = field(default_factory=list)
+    tokens: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int64))
+    causes: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int8))
+    foreign: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     in_flight: deque[int] = field(default_factory=deque)
     queue: dict[str, int] = field(default_factory=lambda: dict.fromkeys(QUEUE, 0))
     math: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MATH_STALLS, 0))
@@ -74,7 +79,8 @@ class Clock:
         """All registers are ready at first."""
         c = self.config
         places = c.registers + c.uniform_registers + c.predicates
-        self.tokens, self.causes, self.foreign = [0] * places, ["arithmetic"] * places, [0] * places
+        self.tokens, self.foreign = np.zeros((2, places), np.int64)
+        self.causes = np.zeros(places, np.int8)
         self._base = {"r": 0, "ur": c.registers, "p": c.registers + c.uniform_registers}
 
     def span(self, kind: str, number: int, count: int = 1) -> slice:
@@ -106,19 +112,18 @@ class Clock:
         return start
 
     def _latest(self, spans: Iterable[slice]) -> tuple[int, str]:
-        cycle, reason = 0, "arithmetic"
+        cycle, cause = 0, 0
         for s in spans:
-            for place in range(s.start, s.stop):
-                if self.tokens[place] > cycle:
-                    cycle, reason = self.tokens[place], self.causes[place]
-        return cycle, reason
+            place = s.start if s.stop == s.start + 1 else s.start + int(self.tokens[s].argmax())
+            if self.tokens[place] > cycle:
+                cycle, cause = int(self.tokens[place]), int(self.causes[place])
+        return cycle, CAUSES[cause]
 
-    def _set(self, spans: Iterable[slice], cycle: int, cause: str) -> None:
+    def _set(self, spans: Iterable[slice], cycle: int, cause: int) -> None:
         for s in spans:
-            count = s.stop - s.start
-            self.tokens[s], self.causes[s] = [cycle] * count, [cause] * count
-            if cause != _MATH:
-                self.foreign[s] = [cycle] * count
+            self.tokens[s], self.causes[s] = cycle, cause
+            if cause != _PRODUCT:
+                self.foreign[s] = cycle
 
     def step(
         self, unit: str, name: str, reads: Iterable[slice] = (), writes: Iterable[slice] = (), latency: int = 1
@@ -127,7 +132,7 @@ class Clock:
         writes = tuple(writes)
         self.until(*self._latest((*reads, *writes)))
         start = self._take()
-        self._set(writes, start + latency, "arithmetic")
+        self._set(writes, start + latency, _ARITHMETIC)
         self._done(unit, name, start, start + max(1, latency))
 
     def transfer(self, name: str, reads: Iterable[slice], writes: Iterable[slice], lines: int) -> None:
@@ -138,7 +143,7 @@ class Clock:
         start = self._take()
         self.free[0] = start + max(1, -(-lines // c.l1_ports))
         end = self.free[0] + c.l2_latency
-        self._set(writes, end, "load")
+        self._set(writes, end, _LOAD)
         self._done("lsu", name, start, end)
 
     def begin_mm(self, reads: Iterable[slice], a: slice, products: slice, page_ready: int) -> tuple[int, int]:
@@ -147,7 +152,7 @@ class Clock:
         if len(self.in_flight) >= self.config.bcast_depth:
             self.until(self.in_flight.popleft(), "depth")
         self.until(page_ready, "page")
-        tokens = max(max(self.tokens[a]), max(self.foreign[products], default=0))
+        tokens = max(int(self.tokens[a].max()), int(self.foreign[products].max(initial=0)))
         self.math["no mm"] += max(0, self.issue - self.free[1])
         return self._take(), tokens
 
@@ -159,11 +164,10 @@ class Clock:
             return
         end = self.free[1]
         self.until(tokens, "A")
-        for place in range(a.start, a.stop):
-            if first > self.tokens[place]:
-                self.tokens[place] = self.foreign[place] = first
-                self.causes[place] = "product"
-        self._set((products,), end, _MATH)
+        later = self.tokens[a] < first
+        self.causes[a][later] = _PRODUCT
+        self.tokens[a][later] = self.foreign[a][later] = first
+        self._set((products,), end, _PRODUCT)
         self.in_flight.append(end)
         self.math_busy += busy
         self._done("math", name, first, end)

@@ -60,10 +60,10 @@ def threads_on(pe: Pe, instruction: Instruction) -> Array:
     return pe.predicates[:, instruction.guard.predicate] ^ instruction.guard.negated
 
 
-def spans(pe: Pe, instruction: Instruction, operands: tuple[Operand, ...]) -> list[slice]:
-    """The scoreboard's places of register operands and of the guard."""
+def spans(pe: Pe, instruction: Instruction, operands: tuple[Operand, ...], guard: bool = True) -> list[slice]:
+    """The scoreboard's places of register operands and, for what is read, of the guard."""
     found = [pe.clock.span(o.kind, o.number) for o in operands if isinstance(o, Register)]
-    if instruction.guard is not None:
+    if guard and instruction.guard is not None:
         found.append(pe.clock.span("p", instruction.guard.predicate))
     return found
 
@@ -88,7 +88,7 @@ def write(pe: Pe, instruction: Instruction, value: Any) -> None:
 def scalar_cost(pe: Pe, instruction: Instruction, latency: int | None = None) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
     operands = instruction.operands
-    reads, writes = spans(pe, instruction, operands[1:]), spans(pe, instruction, operands[:1])
+    reads, writes = spans(pe, instruction, operands[1:]), spans(pe, instruction, operands[:1], guard=False)
     per_thread = sum(isinstance(o, Register) and o.kind == "r" for o in operands[1:])
     pe.traffic.register_reads += per_thread * pe.config.threads
     if latency is None:

@@ -50,6 +50,24 @@ def walk(
             page += pages_of[starts[d] + x]
             offset += offsets_of[starts[d] + x]
         there, prefix, absent = 0, 0, 0
+        if stride == 1 and inside:  # a run of neighbours in one page: offsets only grow along a dim
+            x, count = at[j, dim], min(counts[j], ids.shape[1])
+            if count > 0 and x >= 0 and x + count <= sizes[dim]:
+                head, tail = starts[dim] + x, starts[dim] + x + count - 1
+                p = page + pages_of[head]
+                if (
+                    pages_of[tail] == pages_of[head]
+                    and offsets_of[tail] - offsets_of[head] == count - 1
+                    and phys[p] >= 0
+                ):
+                    o = offset + offsets_of[head]
+                    first, place = p * page_elements + o, phys[p] // element_bytes + o
+                    for u in range(count):
+                        ids[j, u], places[j, u] = first + u, place + u
+                    for u in range(count, ids.shape[1]):
+                        ids[j, u], places[j, u] = -1, 0
+                    found[j, 0], found[j, 1], found[j, 2] = count, count, 0
+                    continue
         for u in range(ids.shape[1]):
             x = at[j, dim] + u * stride
             ids[j, u], places[j, u] = -1, 0

@@ -1,0 +1,175 @@
+"""Loops run by one kernel call leave the machine exactly as the functions of the instructions do, one by one."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright.isa import MatrixUnit, MatrixUnitConfig, matmul
+from tilewright.isa import _run as running
+from tilewright.isa._show import same_state
+
+THREADS, REGISTERS = 12, 40
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def both(work):
+    """``work()`` with the loop kernel, and with every instruction's own function; how many loops the kernel ran."""
+    runs = []
+
+    def counted(*arguments):
+        before = arguments[0].executed
+        done = fast(*arguments)
+        runs.append(arguments[0].executed - before)
+        return done
+
+    fast = running.run_fast
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "run_fast", counted)
+        one = work()
+        patch.setattr(running, "run_fast", lambda *_: False)
+        other = work()
+    return one, other, sum(runs)
+
+
+def same(one, other):
+    assert one.counts == other.counts
+    assert one.traffic == other.traffic
+    assert (one.cycles, one.math_cycles, one.stalls, one.queue) == (
+        other.cycles,
+        other.math_cycles,
+        other.stalls,
+        other.queue,
+    )
+    assert one.executed == other.executed
+    assert one.errors == other.errors
+
+
+@quick
+@given(
+    st.integers(0, 2**32),
+    st.tuples(st.integers(1, 30), st.integers(1, 40), st.integers(1, 90)),
+    st.sampled_from(["int8", "uint8", "int16", "uint32", "float32", "float16", "bfloat16"]),
+    st.fixed_dictionaries(
+        {
+            "ka": st.integers(1, 3),
+            "kb": st.integers(1, 3),
+            "transpose_b": st.booleans(),
+            "order": st.sampled_from(["k_outer", "column_outer"]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "threads": st.sampled_from([16, 24]),
+            "kb_acc": st.sampled_from(["first", "last"]),
+            "ka_split": st.sampled_from(["blocked", "interleaved"]),
+            "group_order": st.sampled_from(["consecutive", "strided"]),
+            "retention": st.sampled_from(["bypass", "evict"]),
+            "l1_bytes": st.sampled_from([256, 2048]),
+            "l1_ways": st.sampled_from([0, 2]),
+            "columns_per_step": st.sampled_from([1, 2]),
+            "bcast_depth": st.integers(1, 3),
+            "l1_ports": st.integers(1, 2),
+            "alu_latency": st.integers(0, 3),
+            "disjoint_sets": st.booleans(),
+        }
+    ),
+)
+def test_products_are_the_same_bit_for_bit(seed, mnk, dtype, how, machine):
+    m, n, k = mnk
+    rng = np.random.default_rng(seed)
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        a, b = (rng.integers(info.min, info.max + 1, shape, dtype=np.int64).astype(kind) for shape in ((m, k), (k, n)))
+    else:
+        a, b = (rng.normal(size=shape).astype(kind) for shape in ((m, k), (k, n)))
+    if machine["disjoint_sets"]:
+        how = how | {"ka": min(how["ka"], 2), "kb": min(how["kb"], 2)}
+    config = MatrixUnitConfig(**machine)
+    one, other, ran = both(lambda: matmul(a, b, config=config, **how))
+    same(one, other)
+    assert one.value.tobytes() == other.value.tobytes()
+    if k > 200 // (8 // kind.itemsize) * how["kb"]:
+        assert ran
+
+
+scalars = st.one_of(
+    st.builds(
+        "{} r{}, {}, {}".format,
+        st.sampled_from(["add", "sub", "mul", "min", "max", "and", "or", "xor", "shl", "shr", "shru"]),
+        st.integers(0, 5),
+        st.sampled_from(["r1", "r2", "ur2", "7", "-1"]),
+        st.sampled_from(["r3", "r4", "ur3", "3", "40"]),
+    ),
+    st.builds("add ur{}, ur{}, {}".format, st.integers(2, 4), st.integers(2, 4), st.integers(-9, 9)),
+    st.builds("{}not r{}, r3".format, st.sampled_from(["", "@p1, ", "@!p2, "]), st.integers(0, 5)),
+    st.builds("@p1, mov r{}, {}".format, st.integers(0, 5), st.sampled_from(["r2", "ur4", "1.5", "9"])),
+    st.builds(
+        "{}cmp.{} p{}, r{}, {}".format,
+        st.sampled_from(["", "@p2, "]),
+        st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge", "ltu", "geu"]),
+        st.integers(0, 2),
+        st.integers(0, 5),
+        st.sampled_from(["r1", "ur2", "5"]),
+    ),
+    st.sampled_from(["pand p0, p1, p2", "por p1, p0, p2", "pxor p2, p1, p0", "pnot p1, p2", "nop", "mov r20, ur3"]),
+    st.sampled_from(["ld r24, ur5:rf20:1, 2", "@p1, ld.t1 r24, ur5:rf20:0", "ld.s2.n3 r24, ur5:rf20:-1, 2"]),
+    st.sampled_from(
+        ["mm8 r30, ur5:rf20:0, r24", "@p1, mm8.ka2.t1 r30, ur5:rf20:1, r24", "mm8.kb2 r28, ur5:rf20:0, r24"]
+    ),
+)
+
+
+@quick
+@given(st.lists(scalars, min_size=1, max_size=9), st.integers(2, 40), st.integers(-3, 9))
+def test_loops_of_anything(body, times, start):
+    text = f"""
+        segment ur5, $B
+        tid r21
+        tid r3
+        mul r4, r3, 1103515245
+        cmp.lt p1, r21, 5
+        cmp.gt p2, r4, 0
+        setmm 6, 3
+        mov ur2, {start}
+        mov ur9, {times}
+        mov ur8, 3
+    again:
+        br.gt ur9, 2, over
+        nop
+    over:
+        {chr(10).join(body)}
+        loop ur9, again
+        mov ur9, 4
+        loop ur8, again
+    """
+    config = MatrixUnitConfig(threads=THREADS, registers=REGISTERS, l1_bytes=128, l1_ways=1)
+    rng = np.random.default_rng(start + 3)
+    memory = {"B": rng.integers(-128, 128, (9, 50)).astype(np.int8)}
+    one, other, _ = both(lambda: MatrixUnit(config).run(text, memory))
+    same(one, other)
+    differ = [f.name for f in fields(one.state) if not same_state(*(getattr(r.state, f.name) for r in (one, other)))]
+    assert differ == []
+    assert one.state == other.state
+
+
+def test_the_kernel_takes_the_loops_of_a_product():
+    a = np.ones((40, 300), np.int8)
+    for order in ("k_outer", "column_outer"):
+        one, other, ran = both(lambda order=order: matmul(a, a.T, order=order))
+        same(one, other)
+        assert ran > 0.8 * one.executed
+
+
+def test_a_loop_without_end_is_stopped_in_the_kernel_too():
+    from tilewright.isa import MatrixUnitError
+
+    with pytest.raises(MatrixUnitError, match="did not end") as caught:
+        MatrixUnit(MatrixUnitConfig(threads=4, max_instructions=250_001)).run("again: add r1, r1, 1\njump again")
+    assert (caught.value.result.registers[:, 1] == 125_001).all()
