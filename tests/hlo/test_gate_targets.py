@@ -8,8 +8,8 @@ import pytest
 from tests.hlo.norms import arguments, field_norm, group_norm, group_norm_minor, grouped_layer_norm, struct
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, optimize
-from tilewright.hlo._graph import Block, Operation
-from tilewright.hlo._moves import short_run_charge
+from tilewright.hlo.gating._moves import short_run_charge
+from tilewright.hlo.graphs._graph import Block, Operation
 from tilewright.targets import parse_target
 
 HEAD = 'name = "{name}"\ntitle = "A chip of mine"\nfamily = "{family}"\nlayout_rule = "{rule}"\nsource = "made up"\n'

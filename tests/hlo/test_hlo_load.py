@@ -17,9 +17,9 @@ from jaxlib.mlir.dialects import stablehlo
 from tests.conftest import VECTORS
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.hlo import from_jax, load, optimize, report, verify
-from tilewright.hlo._binary import binary_form
-from tilewright.hlo._guarded import _child
 from tilewright.hlo._ir import context
+from tilewright.hlo.reading._binary import binary_form
+from tilewright.hlo.reading._guarded import _child
 
 HLO = "HloModule m\nENTRY e {\n  ROOT p = f32[4]{0} parameter(0)\n}\n"
 STABLEHLO = (
@@ -183,7 +183,8 @@ def test_the_reading_process_is_started_again_after_it_died(lowered):
 
 CRASHES = """
 import os, signal, sys
-from tilewright.hlo import _convert_child as child, _ir
+from tilewright.hlo import _ir
+from tilewright.hlo.reading import _convert_child as child
 child.seconds = lambda size: 1
 _ir.bytecode_text = lambda raw: eval(raw)
 for code in sys.argv[1:]:

@@ -14,7 +14,7 @@ from tests.hlo.test_dims import reshapes
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import from_jax
 from tilewright.hlo._ir import parse_module
-from tilewright.hlo._read import read_functions
+from tilewright.hlo.graphs._read import read_functions
 from tilewright.hlo.rewrites._base import ELEMENTWISE
 
 RNG = np.random.default_rng(13)

@@ -123,7 +123,7 @@ def _write(found: MovementReport, output: str) -> None:
 
 
 def _print(found: MovementReport, rankings: list[str], top: int, only: list[str]) -> None:
-    from tilewright.hlo._report_text import by_category, by_operation, peak_lines, summary, to_lines
+    from tilewright.hlo.reporting._report_text import by_category, by_operation, peak_lines, summary, to_lines
 
     head = (summary(found), by_operation(found), by_category(found), *peak_lines(found))
     width = terminal_width()
@@ -138,7 +138,7 @@ def _print(found: MovementReport, rankings: list[str], top: int, only: list[str]
 def _compare(old: MovementReport, found: MovementReport, allowed: float, quiet: bool) -> None:
     """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
     from tilewright.hlo import diff_reports, regressions
-    from tilewright.hlo._report_text import diff_lines
+    from tilewright.hlo.reporting._report_text import diff_lines
 
     if not quiet:
         print_lines(iter([("", ""), ("bold", "against the baseline")]))

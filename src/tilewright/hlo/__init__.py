@@ -4,24 +4,24 @@ jax is imported when a function that needs it is called: a report on a dump star
 """
 
 from tilewright.hlo._cost import Movement, movement, place
-from tilewright.hlo._dump_folder import DumpedModule, dumped_modules
-from tilewright.hlo._from_jax import from_jax
-from tilewright.hlo._function import OptimizedFunction, optimize_function
-from tilewright.hlo._gate import Verdict
-from tilewright.hlo._load import load
 from tilewright.hlo._optimize import Optimized, optimize
-from tilewright.hlo._profile import Profile, join_profile, read_profile
 from tilewright.hlo._program import Computation, Operation, Program, Source
-from tilewright.hlo._python_source import from_python, names_python
-from tilewright.hlo._report import report
-from tilewright.hlo._report_diff import ReportDiff, RowChange, diff_reports, regressions
-from tilewright.hlo._report_faces import report_html
-from tilewright.hlo._report_json import from_json as report_from_json
-from tilewright.hlo._report_types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
-from tilewright.hlo._tpu_compare import TPU_TOPOLOGIES, TpuComparison, compare_on_tpu
-from tilewright.hlo._tpu_estimate import TpuEstimate
-from tilewright.hlo._verification import Difference, Trial, Verification
-from tilewright.hlo._verify import trial_arguments, verify
+from tilewright.hlo.gating._gate import Verdict
+from tilewright.hlo.proving._tpu_compare import TPU_TOPOLOGIES, TpuComparison, compare_on_tpu
+from tilewright.hlo.proving._tpu_estimate import TpuEstimate
+from tilewright.hlo.proving._verification import Difference, Trial, Verification
+from tilewright.hlo.proving._verify import trial_arguments, verify
+from tilewright.hlo.reading._dump_folder import DumpedModule, dumped_modules
+from tilewright.hlo.reading._from_jax import from_jax
+from tilewright.hlo.reading._load import load
+from tilewright.hlo.reading._python_source import from_python, names_python
+from tilewright.hlo.reporting._profile import Profile, join_profile, read_profile
+from tilewright.hlo.reporting._report import report
+from tilewright.hlo.reporting._report_diff import ReportDiff, RowChange, diff_reports, regressions
+from tilewright.hlo.reporting._report_faces import report_html
+from tilewright.hlo.reporting._report_json import from_json as report_from_json
+from tilewright.hlo.reporting._report_types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
+from tilewright.hlo.running._function import OptimizedFunction, optimize_function
 
 __all__ = [
     "TPU_TOPOLOGIES",

@@ -9,17 +9,17 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
-from tilewright.hlo._collector import collector_paused
 from tilewright.hlo._cost import place
-from tilewright.hlo._emit import write_functions
-from tilewright.hlo._gate import Verdict, compiler_of, gate
-from tilewright.hlo._graph import Block
 from tilewright.hlo._ir import parse_module, print_module, verify_module
-from tilewright.hlo._mlir_reader import read_stablehlo
-from tilewright.hlo._moves import moved
 from tilewright.hlo._program import Program
-from tilewright.hlo._read import read_functions
-from tilewright.hlo._through_control_flow import change_carried_shapes, weighted_cost
+from tilewright.hlo.gating._gate import Verdict, compiler_of, gate
+from tilewright.hlo.gating._moves import moved
+from tilewright.hlo.gating._through_control_flow import change_carried_shapes, weighted_cost
+from tilewright.hlo.graphs._collector import collector_paused
+from tilewright.hlo.graphs._emit import write_functions
+from tilewright.hlo.graphs._graph import Block
+from tilewright.hlo.graphs._read import read_functions
+from tilewright.hlo.reading._mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites._base import Rewrite
 from tilewright.hlo.rewrites._pipeline import pipeline
 from tilewright.hlo.rewrites._text import Step, parse_pipeline
@@ -29,7 +29,7 @@ from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 if TYPE_CHECKING:
-    from tilewright.hlo._verification import Verification
+    from tilewright.hlo.proving._verification import Verification
 
 __all__ = ["Optimized", "optimize"]
 
@@ -122,7 +122,7 @@ class Optimized:
 
         Raises UnsupportedError for a program that was read from a file.
         """
-        from tilewright.hlo._execute import callable_of
+        from tilewright.hlo.running._execute import callable_of
 
         return callable_of(self.program)
 
@@ -178,7 +178,7 @@ def optimize(
 
 
 def _verified(found: Optimized, allow_reassociation: bool) -> Optimized:
-    from tilewright.hlo._verify import verify
+    from tilewright.hlo.proving._verify import verify
 
     proof = verify(found.original, found.program, bit_exact=not allow_reassociation)
     if not proof.ok:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from tilewright.hlo._graph import Block, Operation, Value, replace_value
-from tilewright.hlo._literal import Literal
+from tilewright.hlo.graphs._graph import Block, Operation, Value, replace_value
+from tilewright.hlo.graphs._literal import Literal
 
 __all__ = [
     "ELEMENTWISE", "PURE", "LocalRewrite", "Maker", "Rewrite", "is_elementwise", "is_static", "option", "pass_text",

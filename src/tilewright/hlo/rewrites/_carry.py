@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.hlo._dims import only_unit_dims_differ
-from tilewright.hlo._graph import Block, Operation, Value
+from tilewright.hlo.graphs._dims import only_unit_dims_differ
+from tilewright.hlo.graphs._graph import Block, Operation, Value
 from tilewright.hlo.rewrites._base import Maker, is_elementwise, is_static
 from tilewright.hlo.rewrites._relay import Relay, ReshapeMove
 

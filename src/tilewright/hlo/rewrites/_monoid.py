@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tilewright.hlo._graph import Value
+from tilewright.hlo.graphs._graph import Value
 from tilewright.hlo.rewrites._base import Maker
 
 __all__ = ["NARROW", "accumulator", "identity", "is_exact", "is_identity", "regroups", "starts"]

@@ -8,11 +8,11 @@ from dataclasses import fields
 from itertools import cycle, islice
 from typing import Any
 
-from tilewright.hlo._collector import collector_paused
-from tilewright.hlo._emit import write_functions
-from tilewright.hlo._graph import Block, walk
 from tilewright.hlo._ir import parse_module, print_module, verify_module
-from tilewright.hlo._read import read_functions
+from tilewright.hlo.graphs._collector import collector_paused
+from tilewright.hlo.graphs._emit import write_functions
+from tilewright.hlo.graphs._graph import Block, walk
+from tilewright.hlo.graphs._read import read_functions
 from tilewright.hlo.rewrites._base import Rewrite
 from tilewright.hlo.rewrites._text import REWRITES, Step
 from tilewright.hlo.rewrites.inline import Inline

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
 
-from tilewright.hlo._emit import write_functions
-from tilewright.hlo._graph import walk
 from tilewright.hlo._ir import parse_module, print_module, verify_module
-from tilewright.hlo._read import read_functions
+from tilewright.hlo.graphs._emit import write_functions
+from tilewright.hlo.graphs._graph import walk
+from tilewright.hlo.graphs._read import read_functions
 from tilewright.hlo.rewrites._text import Step
 from tilewright.hlo.rewrites.inline import Inline
 

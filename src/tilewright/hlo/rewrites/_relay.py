@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tilewright.hlo._dims import plan_broadcast, runs
-from tilewright.hlo._graph import Operation, Value
+from tilewright.hlo.graphs._dims import plan_broadcast, runs
+from tilewright.hlo.graphs._graph import Operation, Value
 from tilewright.hlo.rewrites._base import Maker, is_elementwise, is_static
 
 __all__ = ["Relay", "ReshapeMove", "TransposeMove", "broadcast_at", "spread", "turned_leaf"]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo._dims import only_unit_dims_differ, runs
-from tilewright.hlo._graph import Operation, Value
+from tilewright.hlo.graphs._dims import only_unit_dims_differ, runs
+from tilewright.hlo.graphs._graph import Operation, Value
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
 from tilewright.hlo.rewrites._relay import turned_leaf
 

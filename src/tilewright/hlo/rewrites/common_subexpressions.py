@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo._graph import Block, Operation, replace_value
+from tilewright.hlo.graphs._graph import Block, Operation, replace_value
 from tilewright.hlo.rewrites._base import PURE, Rewrite
 
 __all__ = ["CommonSubexpressions", "what_it_does"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo._graph import Operation, Value
+from tilewright.hlo.graphs._graph import Operation, Value
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static, option
 from tilewright.hlo.rewrites._monoid import regroups
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo._dims import plan_reduce
-from tilewright.hlo._graph import Block, Operation, Value, replace_value
+from tilewright.hlo.graphs._dims import plan_reduce
+from tilewright.hlo.graphs._graph import Block, Operation, Value, replace_value
 from tilewright.hlo.rewrites._base import Maker, Rewrite, is_static, option
 from tilewright.hlo.rewrites._monoid import is_exact, starts
 from tilewright.hlo.rewrites._relay import Relay, ReshapeMove, TransposeMove

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tilewright.hlo._graph import Block, Operation, Value, walk
+from tilewright.hlo.graphs._graph import Block, Operation, Value, walk
 from tilewright.hlo.rewrites._base import Maker, Rewrite
 from tilewright.hlo.rewrites._carry import insert, real_reshape, reshape_return, reshape_users, unreshaped
 from tilewright.hlo.rewrites._relay import Relay, ReshapeMove

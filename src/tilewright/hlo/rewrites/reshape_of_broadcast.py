@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo._dims import plan_broadcast
-from tilewright.hlo._graph import Operation, Value
+from tilewright.hlo.graphs._dims import plan_broadcast
+from tilewright.hlo.graphs._graph import Operation, Value
 from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
 from tilewright.hlo.rewrites._relay import broadcast_at, spread
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo._graph import Block, Operation
+from tilewright.hlo.graphs._graph import Block, Operation
 from tilewright.hlo.rewrites._base import Rewrite, is_static
 from tilewright.hlo.rewrites._carry import (
     follows,

@@ -1,0 +1,1 @@
+"""Which regions are rewritten, and whether that pays on a target."""

@@ -1,0 +1,1 @@
+"""A program as the rewrites see it, read from MLIR and written back."""

@@ -1,0 +1,1 @@
+"""Proof on values: trials, references, and the TPU compiler as a judge where it is installed."""

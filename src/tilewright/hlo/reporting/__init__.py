@@ -1,0 +1,1 @@
+"""The movement report: rows, runs, peaks, measured time, comparisons, and their faces."""

@@ -1,0 +1,290 @@
+"""The values of a movement report: rows, tensors, totals, rankings, the peak, measured time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+__all__ = ["MovementReport", "MovementRow", "PaddedTensor", "Peak", "ProfileSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class MovementRow:
+    """One operation. Bytes are of one run of it; ``moved_bytes`` are read and written together.
+
+    ====================  ======================================================================================
+    ``op``, ``name``      what it is (``reshape``) and what it is called (``reshape.12``)
+    ``source``            the user's line, ``model.py:47``, or ""
+    ``from_layout``       its operand's shape and layout, ``(a, b)`` for several; ``to_layout`` its result's
+    ``logical_bytes``     bytes of the result's elements; ``padded_bytes`` with padding
+    ``moved_bytes``       bytes read and written, padding included; 0 for a bitcast and inside a fusion
+    ``bitcast``           every element keeps its address
+    ``reason``            why it is, or is not, a bitcast
+    ``path``              the computations from the entry to the one it is in
+    ``op_name``           the framework's name for it
+    ``in_fusion``         it is part of a fusion and writes nothing to memory by itself
+    ``predicted``         its layouts are predictions
+    ``bytes_read``        the two parts of ``moved_bytes``, with ``bytes_written``
+    ``hidden_bytes``      what it would move by itself, where it counts 0 without being a bitcast (inside a fusion)
+    ``runs``              how often it runs in one run of the program, over all callers; ``runs_known``: no loop
+                          among them has an unknown trip count (such a loop counts as one trip)
+    ``trips``             trip counts of the loops on ``path``, outermost first, None where unknown
+    ``registers_before``  vector registers of the target its operands and (``_after``) its result fill, None
+                          where the target has no vector registers
+    ``from_space``        memory spaces of operand and (``to_space``) result: 0 main memory, 1 vector memory, 5 host
+    ``core``              "sparsecore" or "host" where it is offloaded to one, else ""
+    ``category``          ``bitcast`` (free), ``relayout``, ``transfer`` (to another memory space, as it is),
+                          ``duplicate`` (as it is), ``repeat`` (broadcast), ``part`` (slices, joins, gathers ...),
+                          ``fused`` (counts 0)
+    ``measured_us``       measured microseconds of all its runs in a profile, None without; ``measured_runs`` of them
+    ====================  ======================================================================================
+    """
+
+    op: str
+    name: str
+    source: str
+    from_layout: str
+    to_layout: str
+    logical_bytes: int
+    padded_bytes: int
+    moved_bytes: int
+    bitcast: bool
+    reason: str
+    path: str
+    op_name: str = ""
+    in_fusion: bool = False
+    predicted: bool = False
+    bytes_read: int = 0
+    bytes_written: int = 0
+    hidden_bytes: int = 0
+    runs: int = 1
+    runs_known: bool = True
+    trips: tuple[int | None, ...] = ()
+    registers_before: int | None = None
+    registers_after: int | None = None
+    from_space: int = 0
+    to_space: int = 0
+    core: str = ""
+    category: str = ""
+    measured_us: float | None = None
+    measured_runs: int = 0
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all its runs: ``moved_bytes * runs``."""
+        return self.moved_bytes * self.runs
+
+    @property
+    def from_short(self) -> str:
+        """``from_layout`` with a run of equal operands written once: ``(16 x f32[512,1,32]{2,1,0})``."""
+        if not self.from_layout.startswith("("):
+            return self.from_layout
+        operands = re.split(r", (?=[a-z(])", self.from_layout[1:-1])
+        runs = ((operand, len(list(same))) for operand, same in groupby(operands))
+        return "(" + ", ".join(f"{n} x {operand}" if n > 1 else operand for operand, n in runs) + ")"
+
+    @property
+    def padding_ratio(self) -> float:
+        """padded_bytes / logical_bytes, 1.0 for an empty array."""
+        return self.padded_bytes / self.logical_bytes if self.logical_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedTensor:
+    """An array that has a buffer of its own, and the bytes of it that hold no data."""
+
+    name: str
+    op: str
+    source: str
+    layout: str
+    logical_bytes: int
+    padded_bytes: int
+    path: str
+    memory_space: int = 0
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Padding, in bytes."""
+        return self.padded_bytes - self.logical_bytes
+
+    @property
+    def padding_ratio(self) -> float:
+        """padded_bytes / logical_bytes, 1.0 for an empty array."""
+        return self.padded_bytes / self.logical_bytes if self.logical_bytes else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most bytes that live at once in one memory space, by a sequential reading of the program.
+
+    Operations run one after the other in the order of the text. A buffer lives from the operation that writes it to
+    the last one that reads it; arguments and results of the program live throughout. ``at`` is the operation during
+    which the peak is reached, ``path`` its computations, ``tensors`` the largest buffers alive then.
+    """
+
+    memory_space: int
+    padded_bytes: int
+    logical_bytes: int
+    at: str
+    path: str
+    tensors: tuple[PaddedTensor, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSummary:
+    """What a joined profile holds. Times are microseconds, summed over its runs, containers (loops, calls) left out.
+
+    ``matched_us`` belong to operations of this program, ``rows_us`` to rows of the report among them.
+    """
+
+    source: str
+    total_us: float
+    matched_us: float
+    rows_us: float
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def unmatched_share(self) -> float:
+        """Share of the measured time that belongs to no operation of this program, 0 to 1."""
+        return 1 - self.matched_us / self.total_us if self.total_us else 0.0
+
+
+@dataclass(frozen=True)
+class MovementReport:
+    """The rows in the order of the program, the tensors with buffers, and rankings of both.
+
+    ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
+    unbounded dims, which have no bytes to count; ``peaks``: one :class:`Peak` per memory space, main memory first;
+    ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements.
+
+    >>> from tilewright.hlo import load, report
+    >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
+    >>> result = report(load(text))
+    >>> [(row.op, row.moved_bytes, row.reason) for row in result.rows]
+    [('copy', 64, 'the order of the elements changes: dim 1 (2) was the fastest, dim 0 (4) is now')]
+    """
+
+    program: str
+    kind: str
+    target: str | None
+    predicted: bool
+    tiled: bool
+    unsized: tuple[str, ...]
+    rows: tuple[MovementRow, ...]
+    tensors: tuple[PaddedTensor, ...]
+    peaks: tuple[Peak, ...] = ()
+    unknown_loops: tuple[str, ...] = ()
+    register_bytes: int | None = None
+    profile: ProfileSummary | None = None
+
+    @cached_property
+    def moved_bytes(self) -> int:
+        """Bytes moved by all runs of all rows."""
+        return sum(row.total_bytes for row in self.rows)
+
+    @property
+    def moved_by_op(self) -> dict[str, int]:
+        """Operation -> the bytes its rows move in all their runs, most first."""
+        totals: dict[str, int] = {}
+        for row in self.rows:
+            totals[row.op] = totals.get(row.op, 0) + row.total_bytes
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    @property
+    def moved_by_category(self) -> dict[str, int]:
+        """Category -> the bytes its rows move in all their runs, most first; those that move nothing are left out."""
+        totals: dict[str, int] = {}
+        for row in self.rows:
+            if row.moved_bytes:
+                totals[row.category] = totals.get(row.category, 0) + row.total_bytes
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Bytes that rows inside fusions would move by themselves, over all runs."""
+        return sum(row.hidden_bytes * row.runs for row in self.rows)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Vector registers that operands and results of the moving rows fill, over all runs: before, after."""
+        moving = [row for row in self.rows if row.moved_bytes and row.registers_after is not None]
+        before = sum((row.registers_before or 0) * row.runs for row in moving)
+        return before, sum((row.registers_after or 0) * row.runs for row in moving)
+
+    @property
+    def peak(self) -> Peak | None:
+        """The peak of main memory, or of the first memory space that holds anything."""
+        return self.peaks[0] if self.peaks else None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of these figures must know."""
+        return tuple(_notes(self))
+
+    @property
+    def bitcasts(self) -> int:
+        """How many rows are free."""
+        return sum(row.bitcast for row in self.rows)
+
+    @property
+    def logical_bytes(self) -> int:
+        """Bytes of the elements of all tensors."""
+        return sum(tensor.logical_bytes for tensor in self.tensors)
+
+    @property
+    def padded_bytes(self) -> int:
+        """Bytes of all tensors, padding included."""
+        return sum(tensor.padded_bytes for tensor in self.tensors)
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Bytes of padding in all tensors."""
+        return self.padded_bytes - self.logical_bytes
+
+    def ranked(self, top: int | None = None) -> list[MovementRow]:
+        """The rows that move bytes, most in all runs first; rows of equal weight stay in the program's order."""
+        moving = [row for row in self.rows if row.moved_bytes]
+        return sorted(moving, key=lambda row: -row.total_bytes)[:top]
+
+    def slowest(self, top: int | None = None) -> list[MovementRow]:
+        """The rows with measured time, most first."""
+        timed = [row for row in self.rows if row.measured_us]
+        return sorted(timed, key=lambda row: -(row.measured_us or 0.0))[:top]
+
+    def wasteful(self, top: int | None = None) -> list[PaddedTensor]:
+        """The tensors with padding, most wasted bytes first."""
+        padded = [tensor for tensor in self.tensors if tensor.wasted_bytes]
+        return sorted(padded, key=lambda tensor: -tensor.wasted_bytes)[:top]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain values; ``schema_version`` counts changes that break readers."""
+        from tilewright.hlo.reporting._report_json import to_json
+
+        return to_json(self)
+
+    def to_html(self) -> str:
+        """One self-contained page."""
+        from tilewright.hlo.reporting._report_faces import to_html
+
+        return to_html(self)
+
+
+def _notes(report: MovementReport) -> Iterator[str]:
+    if report.predicted:
+        yield f"layouts are predicted by the rule of {report.target}; the compiler may choose others"
+        yield "each operation is counted by itself; a compiler fuses most broadcasts into their users"
+    elif not report.tiled:
+        yield "no shape of this dump carries tiles: bytes are those of linear arrays, without padding"
+    if report.unknown_loops:
+        loops = ", ".join(report.unknown_loops[:5])
+        yield f"loops without a known trip count are counted once: {loops}"
+    if any(row.in_fusion for row in report.rows):
+        yield "rows inside fusions write nothing to memory and count 0 bytes"
+    if report.unsized:
+        yield f"shapes without a size are left out: {', '.join(report.unsized[:5])}"
+    if report.profile is not None:
+        yield f"{report.profile.unmatched_share:.1%} of the profile's time belongs to no operation of this program"

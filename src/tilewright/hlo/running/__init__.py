@@ -1,0 +1,1 @@
+"""JAX functions with the same meaning whose programs are rewritten."""
