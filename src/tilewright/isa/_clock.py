@@ -114,6 +114,8 @@ class Clock:
     def _latest(self, spans: Iterable[slice]) -> tuple[int, str]:
         cycle, cause = 0, 0
         for s in spans:
+            if s.stop == s.start:
+                continue
             place = s.start if s.stop == s.start + 1 else s.start + int(self.tokens[s].argmax())
             if self.tokens[place] > cycle:
                 cycle, cause = int(self.tokens[place]), int(self.causes[place])

@@ -25,9 +25,9 @@ __all__ = [
 ALU, CMP, LOGIC, LOOP, BR, JUMP, BARE, LD, MM = range(9)
 """What an instruction is.
 
-Its row: what it is; destination kind (1 uniform, 2 per thread, 3 predicate) and number; kinds (0 integer) and values of X
-and Y; guard (-1: none) and whether it is negated; operation, condition or target; 10 to 13: places on the scoreboard it
-reads (the guard's last), 14: the one it writes; 15: per-thread operands; 16: end of its offset registers.
+Its row: what it is; destination kind (1 uniform, 2 per thread, 3 predicate) and number; kinds (0 integer) and values
+of X and Y; guard (-1: none) and whether it is negated; operation, condition or target; 10 to 13: places on the
+scoreboard it reads (the guard's last), 14: the one it writes; 15: per-thread operands; 16: end of its offset registers.
 An ``ld`` has its offset register and immediate for X, and the registers it writes for the value of Y.
 """
 DONE, FULL, IRREGULAR, BUDGET = range(4)

@@ -140,7 +140,8 @@ class Sums:
     def _added(self, sums: Array, a: Array, b: Array, presents: Array) -> Array:
         if self.kind == "integer":
             dtype = np.float32 if self.exact else np.float64
-            return sums + (a.astype(dtype) @ b.astype(dtype)).astype(np.int64).astype(np.int32)
+            products: Array = (a.astype(dtype) @ b.astype(dtype)).astype(np.int64).astype(np.int32)
+            return sums + products
         from tilewright.isa._value_kernels import add_rounds, add_words
 
         sums, b = np.ascontiguousarray(sums), np.ascontiguousarray(b)

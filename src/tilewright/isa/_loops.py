@@ -97,7 +97,7 @@ def loop_at(pe: Pe, program: Program, first: int, last: int) -> FastLoop | None:
         return None
     # The kernel counts from the program's first instruction.
     whole = np.concatenate((np.zeros((first, code.shape[1]), np.int64), code))
-    registers = frozenset(o.number for e in body if e.name != "mm" for o in e.operands if _is(o, "r"))
+    registers = frozenset(number(o) for e in body if e.name != "mm" for o in e.operands if _is(o, "r"))
     return FastLoop(first, last, whole, ld, mm, registers)
 
 

@@ -68,22 +68,37 @@ class Chip:
 
     def add(self, name: str, array: Array, **how: Any) -> Storage:
         """Reserve device memory for a tensor's pages and fill it; no page has an entry yet."""
-        home = len(self.store)
-        storage = make_storage(name, array, home, self.config.line_bytes, **how)
+        return self.add_all([(name, array, how)])[0]
+
+    def add_all(self, tensors: list[tuple[str, Array, dict[str, Any]]]) -> list[Storage]:
+        """:meth:`add` for several at once (name, array, options of :func:`make_storage`)."""
+        added, end = [], len(self.store)
+        for name, array, how in tensors:
+            added.append(make_storage(name, array, end, self.config.line_bytes, **how))
+            end += added[-1].total_bytes
         try:
-            packed = storage.map.pack(array).view(np.uint8)
-            self.store = np.concatenate((self.store, packed))
+            store = np.zeros(end, np.uint8)
+            packed = [s.map.pack(array) for s, (_, array, _) in zip(added, tensors, strict=True)]
         except (MemoryError, ValueError):  # ValueError: more than an address can count
-            what = f"no room for {storage.total_bytes} bytes of segment {name}"
+            what = f"no room for {end - self.l2_end} bytes of device memory"
             raise UsageError(what, how="give smaller tensors or pages") from None
-        self.storages[name] = storage
+        for begin, size in self.l2_pages.items():  # what no page stands in is not touched: zeros cost nothing
+            store[begin : begin + size] = self.store[begin : begin + size]
+        store[self.l2_end : len(self.store)] = self.store[self.l2_end :]
+        self.store = store
+        for storage, values in zip(added, packed, strict=True):
+            store[storage.home : storage.home + storage.total_bytes] = values.view(np.uint8)
+            self._enter(storage)
+        return added
+
+    def _enter(self, storage: Storage) -> None:
+        """A storage becomes one of the chip's, and a segment of every processing element."""
+        self.storages[storage.name] = storage
         lines = len(self.store) // self.config.line_bytes
         for cache in (self.l2, *(pe.l1 for pe in self.pes)):
             cache.grow(lines)
         for pe in self.pes:
-            handle = pe.add_segment(whole_segment(storage, 0, name))
-            pe.names[name] = handle
-        return storage
+            pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
 
     def room(self, size: int) -> int | None:
         """The first byte of a free stretch of L2 (first fit), or None."""

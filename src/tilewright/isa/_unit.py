@@ -21,8 +21,9 @@ __all__ = ["MatrixUnit", "start_state"]
 def start_state(config: MatrixUnitConfig, memory: Memory, tracing: bool = False) -> Pe:
     """The first processing element of a machine at rest, its tensors in device memory; resident pages have entries."""
     chip = new_chip(config, tracing)
-    for place in memory:
-        storage = chip.add(place.name, place.array, page=place.page, line=place.line, order=place.order)
+    places = list(memory)
+    tensors = [(p.name, p.array, {"page": p.page, "line": p.line, "order": p.order}) for p in places]
+    for place, storage in zip(places, chip.add_all(tensors), strict=True):
         for page in range(storage.map.num_pages if place.resident else 0):
             map_page(chip, storage, page)
     return chip.pes[0]
