@@ -25,8 +25,8 @@ __all__ = ["to_text"]
 _KINDS = {"mlir": b"m", "hlo": b"h"}
 _FORMS = {"mlir": "MLIR bytecode", "hlo": "HLO proto"}
 _PACKAGES = str(Path(__file__).resolve().parents[3])
-_CHILD = "from tilewright.hlo.reading._convert_child import main; main()"
-_START = f"import sys; sys.path.insert(0, {_PACKAGES!r}); {_CHILD}"
+_SERVE = "from tilewright.hlo.reading._convert_child import main; main()"
+_START = f"import sys; sys.path.insert(0, {_PACKAGES!r}); {_SERVE}"
 _PATIENCE = 10  # the child's own limit counts processor time; this many times that ends what sleeps
 _QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 
