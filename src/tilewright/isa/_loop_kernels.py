@@ -97,23 +97,26 @@ def _scalar(row: Any, registers: Any, predicates: Any, uniform: Any, traffic: An
         return
     threads, on = registers.shape[0], 0
     traffic[0] += row[15] * threads
-    for t in range(threads):
-        if row[7] >= 0 and predicates[t, row[7]] == row[8]:
+    guarded, guard, negated = row[7] >= 0, np.uint64(max(0, row[7])), row[8] == 1
+    into, first, second = np.uint64(number), np.uint64(row[4]), np.uint64(row[6])
+    per_thread_x, per_thread_y, what = row[3] == 2, row[5] == 2, row[9]
+    for t in range(np.uint64(threads)):
+        if guarded and predicates[t, guard] == negated:
             continue
         on += 1
         if op == LOGIC:
-            p, q = predicates[t, row[4]], predicates[t, row[6]]
-            value = p and q if row[9] == 0 else p or q if row[9] == 1 else p != q if row[9] == 2 else not p
-            predicates[t, number] = value
+            p, q = predicates[t, first], predicates[t, second]
+            value = p and q if what == 0 else p or q if what == 1 else p != q if what == 2 else not p
+            predicates[t, into] = value
             continue
-        if row[3] == 2:
-            x = np.int64(registers[t, row[4]])
-        if row[5] == 2:
-            y = np.int64(registers[t, row[6]])
+        if per_thread_x:
+            x = np.int64(registers[t, first])
+        if per_thread_y:
+            y = np.int64(registers[t, second])
         if op == CMP:
-            predicates[t, number] = _compare(row[9], x, y)
+            predicates[t, into] = _compare(what, x, y)
         else:
-            registers[t, number] = np.int32(wrap(_alu(row[9], x, y)))
+            registers[t, into] = np.int32(wrap(_alu(what, x, y)))
     if op == ALU:
         traffic[1] += on
 
@@ -128,7 +131,7 @@ def run_loop(
     latency of a load, L1 ports.
     """
     first, last, latency, load_latency, ports = span
-    registers, _, predicates, uniform, store, _, counts, traffic, _, _, _ = state
+    registers, _, predicates, uniform, store, halves, counts, traffic, _, _, _ = state
     tokens, causes, foreign = scoreboard
     while first <= place[0] <= last:
         if place[1] >= place[2]:
@@ -156,7 +159,7 @@ def run_loop(
         elif op == BARE:
             _step(row, clock, queue, scoreboard, 1)
         elif op == LD:
-            lines = load(row, registers, predicates, uniform, store, ld, counts, traffic)
+            lines = load(row, registers, predicates, store, halves, ld, counts, traffic)
             latest = later(tokens, row[10], row[10] + 1, -1)
             latest = later(tokens, row[4], row[16], latest)
             if row[13] >= 0:

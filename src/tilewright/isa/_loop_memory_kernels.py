@@ -43,16 +43,47 @@ def ready(clock: Any, queue: Any, tokens: Any, causes: Any, latest: int) -> None
 
 @njit(cache=True, nogil=True)
 def _coordinates(at: Any, registers: Any, offset: int, immediate: int) -> None:
-    for j in range(at.shape[0]):
-        for d in range(at.shape[1]):
-            at[j, d] = registers[j, offset + d]
-        at[j, 0] += immediate
+    first, dims = np.uint64(offset), np.uint64(at.shape[1])
+    for j in range(np.uint64(at.shape[0])):
+        for d in range(dims):
+            at[j, d] = registers[j, first + d]
+        at[j, np.uint64(0)] += immediate
+
+
+# Indices are made unsigned where it matters: signed ones are tested for being negative, each time.
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _decode(source: Any, begin: int, count: int, kind: int, halves: Any, out: Any) -> None:
+    """``count`` elements from byte ``begin`` as words of the multiplier: integers, or the bits of a float32."""
+    at, n = np.uint64(begin), np.uint64(count)
+    if kind == 0:
+        for u in range(n):
+            out[u] = np.int8(source[at + u])
+    elif kind == 1:
+        for u in range(n):
+            out[u] = source[at + u]
+    elif kind in (2, 3, 5, 6):
+        for u in range(n):
+            low = np.int64(source[at + u + u]) | np.int64(source[at + u + u + np.uint64(1)]) << 8
+            if kind == 2:
+                out[u] = np.int16(low)
+            elif kind == 3:
+                out[u] = low
+            elif kind == 5:
+                out[u] = halves[np.uint64(low)]
+            else:
+                out[u] = np.int32(low << 16 & 0xFFFFFFFF)
+    else:
+        for u in range(n):
+            first = at + np.uint64(4) * u
+            low = np.int64(source[first]) | np.int64(source[first + np.uint64(1)]) << 8
+            high = np.int64(source[first + np.uint64(2)]) | np.int64(source[first + np.uint64(3)]) << 8
+            out[u] = np.int32(low | high << 16)
 
 
 @njit(cache=True, nogil=True)
-def load(
-    row: Any, registers: Any, predicates: Any, uniform: Any, store: Any, ld: Any, counts: Any, traffic: Any
-) -> int:
+def load(row: Any, registers: Any, predicates: Any, store: Any, halves: Any, ld: Any, counts: Any, traffic: Any) -> int:
     """``ld``; the lines it asked for."""
     (most, stride, dim, per_line, e, limit), at, wanted, ids, places, found, shape, tables, pages = ld
     _coordinates(at, registers, row[4], row[5])
@@ -63,6 +94,10 @@ def load(
     total = 0
     for t in range(registers.shape[0]):
         total += found[t, 0]
+        at_byte = places[t, 0] * e
+        if found[t, 0] == most and ids[t, most - 1] - ids[t, 0] == most - 1:  # whole words, one behind the other
+            _decode(store, at_byte, most * e // 4, 4, halves, registers[t, row[2] : row[2] + row[6]])
+            continue
         for u in range(most if found[t, 0] else 0):
             if ids[t, u] < 0:
                 continue
@@ -81,33 +116,17 @@ def load(
 
 
 @njit(cache=True, nogil=True)
-def _element(store: Any, at: int, kind: int, halves: Any) -> Any:
-    """An element as the word the multiplier takes: an integer, or the bits of a float32."""
-    if kind == 0:
-        return np.int32(np.int8(store[at]))
-    if kind == 1:
-        return np.int32(store[at])
-    low = np.int64(store[at]) | np.int64(store[at + 1]) << 8
-    if kind == 2:
-        return np.int32(np.int16(low))
-    if kind == 3:
-        return np.int32(low)
-    if kind == 5:
-        return halves[low]
-    if kind == 6:
-        return np.int32(wrap(low << 16))
-    return np.int32(wrap(low | np.int64(store[at + 2]) << 16 | np.int64(store[at + 3]) << 24))
+def _gather(mm: Any, buffers: Any, words: Any, store: Any, halves: Any, width: int) -> bool:
+    """Columns of B, and A, to the buffers; False where columns of floats are not all of one depth from the first on.
 
-
-@njit(cache=True, nogil=True)
-def _gather(mm: Any, buffers: Any, registers: Any, bytes_: Any, store: Any, halves: Any, width: int) -> bool:
-    """Columns of B, and A, to the buffers; False where columns of floats are not all of one depth from the first on."""
+    ``words``: (bytes of the registers, bytes of a thread's).
+    """
     numbers, columns, walked, _, _, _ = mm
     a, depth, chunk, kind_a, kind_b, e, floats, rows, ka, kb, rs, as_, bs, base = numbers[1:15]
     part, index, _, _ = columns
     ids, places, found, on = walked
     a_buffer, b_buffer, presents, fill = buffers
-    begin, present = fill[0], -1
+    begin, present, c, r_count = fill[0], -1, b_buffer.shape[0] // ka, a_buffer.shape[0] // ka
     for j in range(len(on)):
         if not on[j]:
             continue
@@ -115,17 +134,24 @@ def _gather(mm: Any, buffers: Any, registers: Any, bytes_: Any, store: Any, halv
         if floats and uneven:
             return False
         present = found[j, 0]
+        row = part[j] * c + index[j]
+        if found[j, 1] == found[j, 0] and (present == 0 or ids[j, present - 1] - ids[j, 0] == present - 1):
+            line = b_buffer[row, begin : begin + width]
+            _decode(store, places[j, 0] * e, present, kind_b, halves, line)
+            line[present:] = 0
+            continue
         for u in range(width):
-            word = np.int32(0)
+            line = b_buffer[row, begin + u : begin + u + 1]
+            line[0] = 0
             if u < depth and ids[j, u] >= 0:
-                word = _element(store, places[j, u] * e, kind_b, halves)
-            b_buffer[part[j], begin + u, index[j]] = word
-    for r in range(rows):
-        for qa in range(ka):
+                _decode(store, places[j, u] * e, 1, kind_b, halves, line)
+    flat, thread_bytes = words
+    for qa in range(ka):
+        for r in range(rows):
             for qb in range(kb):
-                thread = base + r * rs + qa * as_ + qb * bs
-                for u in range(chunk):
-                    a_buffer[qa, r, begin + qb * chunk + u] = _element(bytes_[thread], 4 * a + u * e, kind_a, halves)
+                at = (base + r * rs + qa * as_ + qb * bs) * thread_bytes + 4 * a
+                first = begin + qb * chunk
+                _decode(flat, at, chunk, kind_a, halves, a_buffer[qa * r_count + r, first : first + chunk])
     presents[fill[1]] = present
     return True
 
@@ -133,7 +159,7 @@ def _gather(mm: Any, buffers: Any, registers: Any, bytes_: Any, store: Any, halv
 @njit(cache=True, nogil=True)
 def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, scoreboard: Any) -> int:
     """``mm`` but for its sums: 0, or why it is not for this kernel now (nothing has been changed then)."""
-    registers, bytes_, predicates, _, store, halves, counts, traffic, l1, l2, buffers = state
+    registers, words, predicates, _, store, halves, counts, traffic, l1, l2, buffers = state
     tokens, causes, foreign = scoreboard
     numbers, columns, walked, addresses, retention, scratch = mm
     first, a, depth, chunk = numbers[:4]
@@ -145,7 +171,7 @@ def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, s
     shape, tables, pages, in_l2, shift, times_numbers = addresses
     fill = buffers[3]
     width = kb * chunk
-    if (fill[1] + 1) * width > buffers[0].shape[2]:
+    if fill[1] == len(buffers[2]):
         return FULL
     changed = False
     for j in range(len(on)):
@@ -158,7 +184,7 @@ def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, s
         active[:] = on
     _coordinates(at, registers, row[4], row[5])
     walk(at, wanted, shape, tables, pages, dim, 1, ids, places, found)
-    if not _gather(mm, buffers, registers, bytes_, store, halves, width):
+    if not _gather(mm, buffers, words, store, halves, width):
         return IRREGULAR
     fill[0] += width
     fill[1] += 1

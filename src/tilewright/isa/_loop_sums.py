@@ -17,13 +17,15 @@ __all__ = ["Sums"]
 Array = np.ndarray[Any, Any]
 DEPTH = 1024
 """Elements of k that are added at once."""
+_APART = 16
+"""Words behind each row, so that rows do not meet in our own caches."""
 EXACT = 1 << 24
 """Integers up to this are float32 numbers, and so are their sums as long as those are."""
 
 
 @dataclass(eq=False)
 class Sums:
-    """What the kernel leaves: A [ka, rows, k] and B [ka, k, c] as words, k of many rounds one behind the other.
+    """What the kernel leaves: A [ka * rows, k] and B [ka * c, k] as words, k of many rounds one behind the other.
 
     ``arguments``: the kernel's; ``buffers``: A, B, elements present in each round, (k, rounds) filled so far.
     ``active``: columns that are on in all of these rounds.
@@ -52,7 +54,7 @@ class Sums:
         retention = (np.zeros(0, np.uint8), np.zeros(0, np.int32))
         columns = (one, one, one, flags)
         arguments = (np.zeros(24, np.int64), columns, walked, addresses, retention, scratch)
-        words = np.zeros((1, 1, 1), np.int32)
+        words = np.zeros((1, 1), np.int32)
         buffers = (words, words, one.copy(), np.zeros(2, np.int64))
         return cls(arguments, buffers, grid, one, one, flags, 0, "integer", True, 1, 1)
 
@@ -104,8 +106,8 @@ class Sums:
             (*scratch, *times_and_totals),
         )
         buffers = (
-            np.zeros((ka, rows, rounds * width), np.int32),
-            np.zeros((ka, rounds * width, roles.local), np.int32),
+            np.zeros((ka * rows, rounds * width + _APART), np.int32),
+            np.zeros((ka * roles.local, rounds * width + _APART), np.int32),
             np.zeros(rounds, np.int64),
             np.zeros(2, np.int64),
         )
@@ -121,7 +123,8 @@ class Sums:
         k, rounds = fill.tolist()
         if rounds == 0:
             return False
-        for qa in range(a.shape[0]):
+        (rows, ka), c = self.keep.shape, len(b) // self.keep.shape[1]
+        for qa in range(ka):
             mine = np.flatnonzero(self.active & (self.part == qa))
             if not len(mine):
                 continue
@@ -130,21 +133,20 @@ class Sums:
             some = slice(low, high) if high - low == len(mine) else at
             keep = self.keep[:, qa]
             target = (keep[:, None], at) if not isinstance(some, slice) else (keep, some)
-            columns = b[qa, :k, low - self.first : high - self.first]
-            if not isinstance(some, slice):
-                columns = b[qa, :k][:, self.index[mine]]
-            registers[target] = self._added(registers[target], a[qa, :, :k], columns, presents[:rounds])
+            columns = b[qa * c + self.index[mine], :k] if len(mine) < c else b[qa * c : qa * c + c, :k]
+            factors = a[qa * rows : (qa + 1) * rows, :k]
+            registers[target] = self._added(registers[target], factors, columns, presents[:rounds])
         fill[:] = 0
         return True
 
     def _added(self, sums: Array, a: Array, b: Array, presents: Array) -> Array:
         if self.kind == "integer":
             dtype = np.float32 if self.exact else np.float64
-            products: Array = (a.astype(dtype) @ b.astype(dtype)).astype(np.int64).astype(np.int32)
+            products: Array = (a.astype(dtype) @ b.astype(dtype).T).astype(np.int64).astype(np.int32)
             return sums + products
         from tilewright.isa._value_kernels import add_rounds, add_words
 
-        sums, b = np.ascontiguousarray(sums), np.ascontiguousarray(b)
+        sums, b = np.ascontiguousarray(sums), np.ascontiguousarray(b.T)
         if self.kind == "word":
             add_words(sums, a, b)
             return sums

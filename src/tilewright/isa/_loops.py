@@ -246,9 +246,9 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
     clock[: 8 + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
     queue, math = np.zeros(len(QUEUE), np.int64), np.zeros(len(MATH_STALLS), np.int64)
     caches = (pe.l1.arrays(), pe.chip.l2.arrays())
-    bytes_ = pe.registers.view(np.uint8)
+    words = (pe.file.view(np.uint8).reshape(-1), pe.file.strides[0])
     matrices = (counts, traffic, *caches, sums.buffers)
-    state = (pe.registers, bytes_, pe.predicates, uniform, pe.chip.store, _halves(), *matrices)
+    state = (pe.file, words, pe.predicates, uniform, pe.chip.store, _halves(), *matrices)
     c, scoreboard = pe.config, (pe.clock.tokens, pe.clock.causes, pe.clock.foreign)
     span = (loop.first, loop.last, c.alu_latency, c.l2_latency, c.l1_ports)
     place = np.array([pe.pc, pe.executed, most])

@@ -26,6 +26,8 @@ Array = np.ndarray[Any, Any]
 POISON = 0x7FC0DEAD
 """What registers hold at first with ``uninitialized='poison'``: a NaN, and a number no one computes."""
 
+_APART = 16
+
 
 def wrap(value: int) -> int:
     """A Python integer as a signed 32-bit one."""
@@ -124,6 +126,7 @@ class Pe:
 
     ==================  ================================================================================
     ``registers``       int32[threads, registers]: per-thread, raw 32-bit words
+    ``file``            the same with a few words behind every thread's, so that threads do not meet in our own caches
     ``predicates``      bool[threads, predicates]
     ``uniform``         uniform registers, signed 32-bit Python integers
     ``columns``         columns of an mm; ``rows``: active rows, None for as many as fit (``setmm``)
@@ -138,7 +141,7 @@ class Pe:
     number: int
     chip: Chip
     config: MatrixUnitConfig
-    registers: Array
+    file: Array
     predicates: Array
     uniform: list[int]
     columns: int
@@ -172,7 +175,7 @@ class Pe:
             number=number,
             chip=chip,
             config=c,
-            registers=np.full((c.threads, c.registers), POISON if poison else 0, np.int32),
+            file=np.full((c.threads, c.registers + _APART), POISON if poison else 0, np.int32),
             predicates=np.zeros((c.threads, c.predicates), bool),
             uniform=[0] * c.uniform_registers,
             columns=c.default_columns,
@@ -183,6 +186,11 @@ class Pe:
         for storage in chip.storages.values():
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
         return pe
+
+    @property
+    def registers(self) -> Array:
+        """int32[threads, registers]."""
+        return self.file[:, : self.config.registers]
 
     def add_segment(self, segment: Segment) -> int:
         """Give a descriptor the next free handle."""

@@ -108,7 +108,7 @@ def _multiply(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
         return
     raw = pe.chip.view(word)[bus.places]
     b = _parts(pe, roles, np.where(bus.there, _values(raw, roles.type_b), 0).T)
-    registers = pe.registers[pe.config.first_compute :, roles.a : roles.a + pe.config.a_registers]
+    registers = pe.file[pe.config.first_compute :, roles.a : roles.a + pe.config.a_registers]
     a = _values(np.ascontiguousarray(registers).view(word)[:, : roles.chunk], roles.type_a)
     low, high = _range(_parts(pe, roles, some[None]))
     if b.dtype == np.int32:
@@ -124,13 +124,13 @@ def _add_integers(pe: Pe, roles: Roles, a: Array, b: Array, low: Array, high: Ar
     if saturate and roles.segment.element_bytes == 4:
         raise UnsupportedError("overflow = 'saturate' with 32-bit elements", how="8 and 16-bit elements saturate")
     kernel = accumulate_saturating if saturate else accumulate_int
-    kernel(pe.registers[pe.config.first_compute :], roles.first, a, b, low, high, roles.groups, on)
+    kernel(pe.file[pe.config.first_compute :], roles.first, a, b, low, high, roles.groups, on)
 
 
 def _add_floats(pe: Pe, roles: Roles, bus: Walk, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
     from tilewright.isa import _value_kernels as kernels
 
-    sums, order = pe.registers[pe.config.first_compute :].view(np.float32), pe.config.float_order
+    sums, order = pe.file[pe.config.first_compute :].view(np.float32), pe.config.float_order
     some, present = bus.present > 0, int(bus.present.max())
     # Whole ranges of columns, each with the same first elements: the kernel that vectorises over columns.
     whole = int((high - low).sum()) == int(some.sum()) and bool((bus.found[some, :2] == present).all())

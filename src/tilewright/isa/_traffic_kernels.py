@@ -62,10 +62,11 @@ def walk(
                 ):
                     o = offset + offsets_of[head]
                     first, place = p * page_elements + o, phys[p] // element_bytes + o
-                    for u in range(count):
-                        ids[j, u], places[j, u] = first + u, place + u
-                    for u in range(count, ids.shape[1]):
-                        ids[j, u], places[j, u] = -1, 0
+                    row_of_ids, row_of_places = ids[j], places[j]
+                    for u in range(np.uint64(count)):
+                        row_of_ids[u], row_of_places[u] = first + np.int64(u), place + np.int64(u)
+                    row_of_ids[count:] = -1
+                    row_of_places[count:] = 0
                     found[j, 0], found[j, 1], found[j, 2] = count, count, 0
                     continue
         for u in range(ids.shape[1]):
