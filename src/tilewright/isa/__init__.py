@@ -2,6 +2,8 @@
 
 from tilewright.isa._assemble import assemble
 from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._contract import ContractResult, contract
+from tilewright.isa._conv import conv2d
 from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._dma import Transfer
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
@@ -18,6 +20,7 @@ from tilewright.isa._work import Part, by_blocks, by_diagonals, by_dim
 
 __all__ = [
     "Command",
+    "ContractResult",
     "Counts",
     "ErrorRecord",
     "Instruction",
@@ -37,6 +40,8 @@ __all__ = [
     "by_blocks",
     "by_diagonals",
     "by_dim",
+    "contract",
+    "conv2d",
     "expected_counts",
     "matmul",
     "reference",

@@ -13,7 +13,7 @@ from tilewright.isa._assemble import assemble
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._program import Program
 
-__all__ = ["Plan", "matmul_program"]
+__all__ = ["ACCUMULATORS", "A_REGISTER", "Plan", "check", "matmul_program", "places", "store"]
 
 ACCUMULATORS, A_REGISTER = 256, 256
 
@@ -77,11 +77,11 @@ def matmul_program(plan: Plan) -> Program:
     check(plan)
     if 0 in (plan.m, plan.n, plan.k):
         return assemble("halt", plan.config)
-    lines = [*_places(plan), *_blocks(plan)]
+    lines = [*places(plan), *_blocks(plan)]
     return assemble("\n".join(lines), plan.config)
 
 
-def _places(plan: Plan) -> list[str]:
+def places(plan: Plan) -> list[str]:
     """Segments, and every thread's row (r281), qa (r283), qb (r284) and first k (r286)."""
     group = plan.ka * plan.kb
     strided = plan.config.group_order == "strided"
@@ -126,7 +126,7 @@ def _blocks(plan: Plan) -> list[str]:
         "clr r0, ur13",
         f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column",
         *column,
-        *_store(plan),
+        *store(plan, "ur1"),
         "add ur1, ur1, ur11",
         f"br.lt ur1, {plan.n}, columns",
         "add ur0, ur0, ur10",
@@ -166,8 +166,8 @@ def _elements(plan: Plan) -> str:
     return f".n{own}" if own < plan.config.chunk(plan.element_bytes) else ""
 
 
-def _store(plan: Plan) -> list[str]:
-    """Every keeping thread stores its part of the row: r285 products, the first in column r298."""
+def store(plan: Plan, column: str) -> list[str]:
+    """Every keeping thread stores its part of the row: r285 products, the first in column r298 (from ``column``)."""
     stride = f".s{plan.ka}" if plan.config.ka_split == "interleaved" and plan.ka > 1 else ""
     if stride:
         first = ["mov r287, r283", "sub r285, ur11, r283", f"add r285, r285, {plan.ka - 1}"]
@@ -179,7 +179,7 @@ def _store(plan: Plan) -> list[str]:
         *first,
         *count,
         "min r285, r285, ur13",
-        "add r298, r287, ur1",
+        f"add r298, r287, {column}",
         "pand p1, p2, p3",
         f"@p1, st{stride} r0, ur5:rf298:0x00, r285",
     ]

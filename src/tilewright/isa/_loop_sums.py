@@ -142,7 +142,7 @@ class Sums:
     def _added(self, sums: Array, a: Array, b: Array, presents: Array) -> Array:
         if self.kind == "integer":
             dtype = np.float32 if self.exact else np.float64
-            products: Array = (a.astype(dtype) @ b.astype(dtype).T).astype(np.int64).astype(np.int32)
+            products: Array = np.matmul(a.astype(dtype), b.astype(dtype).T).astype(np.int64).astype(np.int32)
             return sums + products
         from tilewright.isa._value_kernels import add_rounds, add_words
 

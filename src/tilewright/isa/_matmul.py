@@ -15,12 +15,13 @@ from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._emit import ACCUMULATORS, Plan, matmul_program
 from tilewright.isa._errors import ErrorRecord
 from tilewright.isa._program import Program
+from tilewright.isa._run import RunResult
 from tilewright.isa._segments import ELEMENT_TYPES, Memory
 from tilewright.isa._unit import MatrixUnit
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
 
-__all__ = ["MatmulResult", "matmul"]
+__all__ = ["MatmulResult", "element_type", "matmul", "result_from", "type_and_signs"]
 
 
 @dataclass
@@ -40,16 +41,14 @@ class MatmulResult:
     trace: tuple[Event, ...]
 
 
-def _element_type(array: np.ndarray[Any, Any], name: str) -> str:
-    if array.ndim != 2:
-        raise UsageError(f"{name} has shape {list(array.shape)}", how="matmul takes two matrices")
+def element_type(array: np.ndarray[Any, Any], name: str) -> str:
     dtype = dtype_name(array.dtype)
     if dtype not in ELEMENT_TYPES:
         raise UsageError(f"{name} has elements of type {array.dtype}", how=f"one of {', '.join(ELEMENT_TYPES)}")
     return dtype
 
 
-def _type_and_signs(type_a: str, type_b: str) -> tuple[str, str]:
+def type_and_signs(type_a: str, type_b: str) -> tuple[str, str]:
     """What follows ``mm``: ('8', '.sa.ub') for s8 by u8, ('bf16', '') for bf16."""
     integers = type_a[0] in "su" and type_b[0] in "su"
     if not integers and type_a != type_b:
@@ -93,10 +92,13 @@ def matmul(
     config = config or MatrixUnitConfig()
     a, b = array_of("A", a), array_of("B", b)
     ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
-    type_a, type_b = _element_type(a, "A"), _element_type(b, "B")
+    for name, array in (("A", a), ("B", b)):
+        if array.ndim != 2:
+            raise UsageError(f"{name} has shape {list(array.shape)}", how="matmul takes two matrices")
+    type_a, type_b = element_type(a, "A"), element_type(b, "B")
     if a.shape[1] != b.shape[0]:
         raise UsageError(f"A is {list(a.shape)} and B is {list(b.shape)}", how="columns of A and rows of B must agree")
-    written, signs = _type_and_signs(type_a, type_b)
+    written, signs = type_and_signs(type_a, type_b)
     (m, k), n = a.shape, b.shape[1]
     per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
     plan = Plan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
@@ -108,8 +110,13 @@ def matmul(
         memory.add("B", b if transpose_b else b.T, page=page, line=line)
         memory.add("C", out)
     run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
+    return result_from(run, run.tensor("C") if len(memory) else out, program)
+
+
+def result_from(run: RunResult, value: np.ndarray[Any, Any], program: Program | None) -> MatmulResult:
+    """The value of a kernel and what its run counted."""
     return MatmulResult(
-        value=run.tensor("C") if len(memory) else out,
+        value=value,
         counts=run.counts,
         cycles=run.cycles,
         math_cycles=run.math_cycles,
@@ -117,7 +124,7 @@ def matmul(
         queue=run.queue,
         traffic=run.traffic,
         errors=run.errors,
-        program=program,
+        program=program or Program(),
         executed=run.executed,
         trace=run.trace,
     )

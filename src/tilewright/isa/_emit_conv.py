@@ -1,0 +1,128 @@
+"""The program of a convolution: no matrix of patches is made; every thread finds its pixels by coordinates.
+
+A thread group is one output pixel, a loader one output channel. The input is a segment of four dims, channels d1 first,
+so that what lies outside the image is outside the segment: not loaded, zero because it was cleared. The weights are one
+too, so that channels beyond the last are absent from the product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.errors import UsageError
+from tilewright.isa._assemble import assemble
+from tilewright.isa._emit import A_REGISTER, ACCUMULATORS, Plan, check, places, store
+from tilewright.isa._program import Program
+
+__all__ = ["ConvPlan", "conv_program"]
+
+
+@dataclass(frozen=True)
+class ConvPlan:
+    """``plan`` has the pixels for rows, the channels of a group for columns, and their depth for k."""
+
+    plan: Plan
+    out: tuple[int, int]
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
+def conv_program(conv: ConvPlan) -> Program:
+    """The program; segments ``$A`` (images, h, w, c), ``$B`` (all out channels, kh, kw, c of a group), ``$C``.
+
+    ur0 first pixel, ur1 first channel of the block, ur20 kh, ur21 kw, ur22 channel, ur14 group; the others as for a
+    matrix product. r272, r273: where the pixel's window begins, r274: its image.
+    """
+    check(conv.plan)
+    if conv.plan.config.uniform_registers < 23:
+        raise UsageError("conv2d needs 23 uniform registers", where="config")
+    lines = [*places(conv.plan), *_blocks(conv)]
+    return assemble("\n".join(lines), conv.plan.config)
+
+
+def _blocks(conv: ConvPlan) -> list[str]:
+    plan = conv.plan
+    return [
+        "mov ur14, 0",
+        "groups:",
+        "mov ur0, 0",
+        "rows:",
+        f"sub ur10, {plan.m}, ur0",
+        f"min ur10, ur10, {plan.fit}",
+        "cmp.lt p2, r281, ur10",
+        "pand p2, p2, p0    # threads with a pixel",
+        "add r299, r281, ur0",
+        *_window(conv),
+        "mov ur1, 0",
+        "columns:",
+        f"sub ur11, {plan.n}, ur1",
+        f"min ur11, ur11, {plan.columns}",
+        f"add ur12, ur11, {plan.ka - 1}",
+        f"div ur12, ur12, {plan.ka}",
+        f"min ur13, ur12, {ACCUMULATORS}",
+        "setmm ur11, ur10",
+        "clr r0, ur13",
+        f"mul ur15, ur14, {plan.n}",
+        "add ur15, ur15, ur1",
+        "add r293, r280, ur15    # every loader's own channel",
+        *_depth(conv),
+        *store(plan, "ur15"),
+        "add ur1, ur1, ur11",
+        f"br.lt ur1, {plan.n}, columns",
+        "add ur0, ur0, ur10",
+        f"br.lt ur0, {plan.m}, rows",
+        "add ur14, ur14, 1",
+        f"br.lt ur14, {conv.groups}, groups",
+        "halt",
+    ]
+
+
+def _window(conv: ConvPlan) -> list[str]:
+    """From the number of a pixel to its image and the corner of its window."""
+    height, width = conv.out
+    return [
+        f"rem r272, r299, {width}",
+        f"div r274, r299, {width}",
+        f"rem r273, r274, {height}",
+        f"div r297, r274, {height}",
+        f"mul r272, r272, {conv.stride[1]}",
+        f"sub r272, r272, {conv.padding[1]}",
+        f"mul r273, r273, {conv.stride[0]}",
+        f"sub r273, r273, {conv.padding[0]}",
+    ]
+
+
+def _depth(conv: ConvPlan) -> list[str]:
+    plan = conv.plan
+    clear = [f"mov r{A_REGISTER + i}, 0" for i in range(plan.config.a_registers)]
+    suffixes = f".ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
+    return [
+        "mov ur20, 0",
+        "down:",
+        f"mul ur16, ur20, {conv.dilation[0]}",
+        "add r296, r273, ur16",
+        "mov r292, ur20",
+        "mov ur21, 0",
+        "across:",
+        f"mul ur16, ur21, {conv.dilation[1]}",
+        "add r295, r272, ur16",
+        "mov r291, ur21",
+        "mov ur22, 0",
+        "channels:",
+        f"mul ur16, ur14, {plan.k}",
+        "add ur16, ur16, ur22",
+        "add r294, r286, ur16",
+        *clear,
+        f"@p2, ld r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers}",
+        "mov r290, ur22",
+        f"mm{plan.type}{suffixes} r0, ur4:rf290:0x00, r{A_REGISTER}",
+        f"add ur22, ur22, {plan.depth}",
+        f"br.lt ur22, {plan.k}, channels",
+        "add ur21, ur21, 1",
+        f"br.lt ur21, {conv.kernel[1]}, across",
+        "add ur20, ur20, 1",
+        f"br.lt ur20, {conv.kernel[0]}, down",
+    ]
