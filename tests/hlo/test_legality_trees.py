@@ -307,3 +307,15 @@ def parse_and_count(text):
     """The transposes of a text."""
     body = read_functions(parse_module(text))[0]
     return [op for op in body.operations if op.name == "transpose"]
+
+
+@pytest.mark.parametrize(("source", "target"), [((), (1, 1)), ((1,), ())])
+def test_slices_of_a_reshaped_scalar_stay(source, target):
+    starts = ", ".join(["%i"] * len(target))
+    types = "".join(", tensor<i32>" for _ in target)
+    own, kind = tensor(source), tensor(target)
+    operands, sizes = ("%y, " + starts, ": 1, 1") if target else ("%y", "")
+    taken = f'"stablehlo.dynamic_slice"({operands}) {{slice_sizes = array<i64{sizes}>}}'
+    body = f"%y = stablehlo.reshape %x : ({own}) -> {kind}\n%z = {taken} : ({kind}{types}) -> {kind}"
+    text = rewritten(module({"x": own, "i": "tensor<i32>"}, body, {"z": kind}), "reshape-of-dynamic-slice")
+    assert f"({own}" not in text.partition("dynamic_slice")[2]

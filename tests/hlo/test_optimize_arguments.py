@@ -241,3 +241,34 @@ def test_a_program_that_verification_finds_wrong_is_not_used(monkeypatch):
     fast = optimize(sums, verify=True)
     close(fast(X), sums(X))
     assert fast.fallback(X).endswith("differs from the original: normal inputs, jit: output 0: all wrong)")
+
+
+def test_an_optimized_function_and_an_object_keep_to_their_own_settings():
+    class Scaled:
+        def __init__(self):
+            self._fn, self._options, self._settings, self.explain = "mine", {"mine": 1}, "mine", "mine"
+
+        def __call__(self, x):
+            return 2 * sums(x)
+
+    outer = tilewright.optimize(
+        tilewright.optimize(sums, target="cpu"), target="vector8x128", allow_reassociation=False
+    )
+    assert outer.optimized(X).target.name == "vector8x128"
+    assert not outer._settings.allow_reassociation
+    close(outer(X), sums(X))
+    close(optimize(Scaled())(X), 2 * sums(X))
+    assert optimize(Scaled()).explain(X)
+
+
+def test_what_was_traced_with_doubles_runs_where_they_are_off():
+    def cubes(fn):
+        return lambda x: (fn(x) ** 3).sum()
+
+    with jax.enable_x64(True):
+        x, one = jnp.asarray(np.asarray(X, np.float64)), jnp.ones(())
+        runs = [(jax.vjp(cubes(fn), x)[1], jax.linearize(cubes(fn), x)[1]) for fn in (jax.jit(sums), optimize(sums))]
+    (back, push), (fast_back, fast_push) = runs
+    for found, wanted in ((fast_back(one)[0], back(one)[0]), (fast_push(x), push(x))):
+        assert found.dtype == wanted.dtype == jnp.float64
+        np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=1e-9)

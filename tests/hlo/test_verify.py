@@ -158,3 +158,25 @@ def test_what_numpy_cannot_do_is_unsupported():
     line = "%y = chlo.erf %x : tensor<0xf32> -> tensor<0xf32>"
     with pytest.raises(UnsupportedError, match=r"cannot evaluate this chlo\.erf"):
         values(module({"x": "tensor<0xf32>"}, line, {"y": "tensor<0xf32>"}), np.zeros(0))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float8_e4m3b11fnuz, jnp.bfloat16])
+def test_narrow_floats_do_not_excuse_everything(dtype):
+    x = struct(8, 16, dtype=dtype)
+    one, two, same = (from_jax(lambda x, c=c: x + jnp.asarray(c, dtype), x) for c in (1, 2, 1))
+    assert verify(one, same, eager=False).ok
+    assert not verify(one, two, eager=False).ok
+
+
+def test_recursion_and_what_xla_cannot_compile_are_unsupported():
+    kind = "tensor<8xf32>"
+    call = "func.func private @{}(%x: {k}) -> {k} {{\n%y = func.call @{}(%x) : ({k}) -> {k}\nreturn %y : {k}\n}}\n"
+    main = call.format("main", "a", k=kind).replace("private", "public")
+    circle = read_stablehlo("module {\n" + call.format("a", "b", k=kind) + call.format("b", "a", k=kind) + main + "}")
+    with pytest.raises(UnsupportedError, match="calls itself"):
+        verify(circle, circle)
+    foreign = read_stablehlo(
+        module({"x": kind}, f"%y = stablehlo.custom_call @none(%x) : ({kind}) -> {kind}", {"y": kind})
+    )
+    with pytest.raises(UnsupportedError, match="XLA cannot run"):
+        verify(foreign, foreign)

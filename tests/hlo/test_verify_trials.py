@@ -26,8 +26,10 @@ def kinds(proof, **wanted):
     ("right", "wrong", "shown"),
     [
         (lambda x: x, lambda x: jnp.where(jnp.isnan(x), 0, x), {"special"}),
-        (lambda x: x, lambda x: jnp.clip(x, -1e30, 1e30), {"special", "large"}),
+        (lambda x: x, lambda x: jnp.clip(x, -1e30, 1e30), {"special", "large", "lowest"}),
         (lambda x: 1 / x > 0, lambda x: 1 / jnp.abs(x) > 0, {"normal", "wide", "zeros", "denormal", "special"}),
+        (lambda x: x.max(1), lambda x: x.max(1, initial=0.0), {"lowest"}),
+        (lambda x: x.min(1), lambda x: x.min(1, initial=9.0), {"large"}),
         (lambda x: x * 0, lambda x: jnp.where(x > 0, 0.0, -0.0), {"special"}),
     ],
 )
@@ -45,6 +47,26 @@ def test_integers_of_every_size():
     assert verify(doubled, from_jax(lambda x: x * 2, x), eager=False).bit_equal
 
 
+@pytest.mark.parametrize("branch", [0, 1, 2])
+def test_every_branch_of_a_small_conditional_is_taken(branch):
+    def program(replaced):
+        ways = [jnp.sin, jnp.cos, jnp.tanh]
+        if replaced is not None:
+            ways[replaced] = jnp.negative
+        return from_jax(lambda i, x: jax.lax.switch(i, ways, x), struct(dtype=jnp.int32), X)
+
+    assert verify(program(None), program(None), eager=False).ok
+    assert not verify(program(None), program(branch), eager=False).ok
+
+
+@pytest.mark.parametrize("predicate", [True, False])
+def test_both_branches_of_a_conditional_are_taken(predicate):
+    ways = [jnp.sin, jnp.cos]
+    other = [jnp.negative if predicate else jnp.sin, jnp.cos if predicate else jnp.negative]
+    a, b = (from_jax(lambda p, x, w=w: jax.lax.cond(p, *w, x), struct(dtype=jnp.bool_), X) for w in (ways, other))
+    assert not verify(a, b, eager=False).ok
+
+
 def test_both_ways_of_running_and_the_worst_element():
     original = from_jax(lambda x: jnp.sin(x).sum(1), X)
     proof = verify(original, from_jax(lambda x: jnp.sin(x).sum(1).at[3].add(1.0), X))
@@ -57,7 +79,7 @@ def test_both_ways_of_running_and_the_worst_element():
     assert float(shown.before) == pytest.approx(expected, abs=1e-5)
     assert float(shown.after) == pytest.approx(expected + 1, abs=1e-5)
     assert float(shown.reference) == pytest.approx(expected, abs=1e-12)
-    assert "THEY DIFFER in 12 trials" in str(proof)
+    assert "THEY DIFFER in 14 trials" in str(proof)
     assert not proof.to_json()["ok"]
 
 
@@ -105,6 +127,8 @@ def test_the_inputs_hold_what_their_names_say():
     assert 0 < np.signbit(zeros).sum() < 64
     (tiny,) = trial_inputs([Value((64, 8), "f16")], "denormal", 0)
     assert ((tiny != 0) & (np.abs(tiny) < np.finfo(np.float16).smallest_normal)).any()
+    (lowest,) = trial_inputs([Value((64,), "i8")], "lowest", 0)
+    assert set(lowest.tolist()) == {-128, -127}
     (large,) = trial_inputs([Value((64,), "i8")], "large", 0)
     assert {-128, 127} <= set(large.tolist())
     with pytest.raises(UsageError, match="no kind of inputs called 'huge'"):

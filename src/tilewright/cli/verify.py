@@ -26,7 +26,7 @@ def _verify(
     inputs: Annotated[
         list[str] | None,
         typer.Option(
-            "--inputs", help="A kind of inputs (default: all): normal, wide, zeros, denormal, large, special."
+            "--inputs", help="A kind of inputs (default: all): normal, wide, zeros, denormal, large, lowest, special."
         ),
     ] = None,
     bit_exact: Annotated[

@@ -45,6 +45,11 @@ def _large(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any
     return np.asarray(float(_finfo(dtype).max) * rng.uniform(0.25, 0.9, shape))
 
 
+def _lowest(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Near the most negative finite number: a maximum that starts from anything but its identity shows."""
+    return -_large(rng, shape, dtype)
+
+
 def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Ordinary elements; in the last quarter of the first dim also NaN, infinities and zeros, one in sixty-four each.
 
@@ -61,7 +66,8 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[A
 
 #: Each kind of input: what its floating elements are. Integers are small, and of all sizes in ``wide`` and ``large``.
 INPUTS: dict[str, Fill] = {
-    "normal": _normal, "wide": _wide, "zeros": _zeros, "denormal": _denormal, "large": _large, "special": _special,
+    "normal": _normal, "wide": _wide, "zeros": _zeros, "denormal": _denormal, "large": _large, "lowest": _lowest,
+    "special": _special,
 }  # fmt: skip
 
 
@@ -98,7 +104,19 @@ def trial_inputs(values: Sequence[Value], kind: str, seed: int) -> list[Array]:
     """Arrays for the arguments of a program, the same for the same kind and seed."""
     sizes = [math.prod(v.shape or ()) for v in values]
     kinds = [kind if kind != "special" or size == max(sizes) else "normal" for size in sizes]  # one NaN goes far enough
-    return [_array(v, k, np.random.default_rng((seed, n))) for n, (v, k) in enumerate(zip(values, kinds))]
+    made = [_array(v, k, np.random.default_rng((seed, n))) for n, (v, k) in enumerate(zip(values, kinds))]
+    return made if kind == next(iter(INPUTS)) else [_choice(array, list(INPUTS).index(kind)) for array in made]
+
+
+def _choice(array: Array, number: int) -> Array:
+    """Another integer or boolean scalar for each kind, as it may say which branch is taken; anything else as it is."""
+    if array.shape or not is_integral(array.dtype):
+        return array
+    if array.dtype == np.bool_:
+        return np.asarray(number % 2 == 0)
+    iinfo: Any = ml_dtypes.iinfo
+    wanted = (0, 1, 2, -1, 3, 4)[(number - 1) % 6]
+    return np.asarray(max(int(iinfo(array.dtype).min), min(int(iinfo(array.dtype).max), wanted))).astype(array.dtype)
 
 
 def _array(value: Value, kind: str, rng: np.random.Generator) -> Array:
@@ -117,7 +135,7 @@ def _array(value: Value, kind: str, rng: np.random.Generator) -> Array:
 
 
 def _integers(dtype: np.dtype[Any], shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Array:
-    """Small ones of both signs; at the ends of the type for ``large``, of every size for ``wide``.
+    """Small ones of both signs; at the ends of the type for ``large`` and ``lowest``, of every size for ``wide``.
 
     Scalars stay small: they are numbers of steps and places more often than data.
     """
@@ -126,6 +144,8 @@ def _integers(dtype: np.dtype[Any], shape: tuple[int, ...], kind: str, rng: np.r
     low, high = int(info.min), int(info.max)
     if kind == "large" and shape:
         return rng.choice(np.array([low, low + 1, high - 1, high, 0, 1], object), shape).astype(dtype)
+    if kind == "lowest" and shape:
+        return rng.choice(np.array([low, low + 1], object), shape).astype(dtype)
     if kind == "wide" and shape:
         return rng.integers(low, high, shape, dtype=np.int64 if low < 0 else np.uint64, endpoint=True).astype(dtype)
     return rng.integers(max(low, -4), min(high, 4), shape, endpoint=True).astype(dtype)

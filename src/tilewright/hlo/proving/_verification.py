@@ -31,7 +31,8 @@ class Trial:
     """Both programs on one set of inputs, run in one way.
 
     ====================  ==========================================================================================
-    ``inputs``            the kind: ``normal``, ``wide``, ``zeros``, ``denormal``, ``large``, ``special`` or ``given``
+    ``inputs``            the kind: ``normal``, ``wide``, ``zeros``, ``denormal``, ``large``, ``lowest``, ``special`` or
+                          ``given``
     ``run``               ``jit`` or ``op by op``
     ``seed``              with ``inputs``, makes the same arrays again (``trial_inputs``)
     ``ok``                every element agrees to rounding (integers exactly), is right by the reference, or has an

@@ -19,7 +19,7 @@ from tilewright.hlo.proving._reference import evaluate, own_dtype
 from tilewright.hlo.proving._trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.proving._verification import Difference, Trial, Verification
 from tilewright.hlo.proving._widen import widened
-from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.inline import Inline, calls_itself
 from tilewright.hlo.running._execute import flat_callable
 
 __all__ = ["main_types", "trial_arguments", "verify"]
@@ -92,6 +92,8 @@ def _main(program: Program) -> Block:
     if program.kind != "stablehlo":
         raise UnsupportedError("only StableHLO programs are run and compared; this is HLO text")
     module = parse_module(program.text)
+    if name := calls_itself(module):
+        raise UnsupportedError(f"function {name} calls itself, or is called by one that does: XLA has no recursion")
     Inline().apply_module(module)
     bodies = {body.name: body for body in read_functions(module)}
     if "main" not in bodies:
@@ -157,7 +159,7 @@ class _Judge:
 
     def trial(self, kind: str, how: str, seed: int, given: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
         """Run both and compare."""
-        old, new = (run(given) for run in runs)
+        old, new = self._ran(given, runs)
         reference = self._reference(kind, given)
         self._remark_on_xla(kind, how, old)
         if reference is not None:
@@ -173,6 +175,15 @@ class _Judge:
             max_difference=max(map(distance, old, new), default=0.0), error_before=errors[0], error_after=errors[1],
             reason=reason, difference=_largest(old, new, reference),
         )  # fmt: skip
+
+    @staticmethod
+    def _ran(given: Sequence[Any], runs: tuple[Run, Run]) -> list[list[Array]]:
+        import jax
+
+        try:
+            return [run(given) for run in runs]
+        except jax.errors.JaxRuntimeError as error:
+            raise UnsupportedError(f"XLA cannot run this program here: {error}".replace("\n", " ")) from error
 
     @property
     def _results(self) -> list[Value]:

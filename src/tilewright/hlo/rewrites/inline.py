@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tilewright.hlo._ir import ir
 from tilewright.hlo.rewrites._base import option, pass_text
 
-__all__ = ["Inline"]
+__all__ = ["Inline", "calls_itself"]
 
 _SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\]))')
@@ -89,6 +89,17 @@ def _innermost_first(calls: dict[str, list[Any]]) -> list[str]:
             stack.append((name, True))
             stack += [(_callee(call), False) for call in calls[name]]
     return done
+
+
+def calls_itself(module: Any) -> str:
+    """A function of the module that calls itself, through others or not; "" if none does. XLA ends the process then."""
+    with module.context:
+        functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in _functions(module)}
+        open_ = {name: {_callee(call) for call in _calls(f)} & functions.keys() for name, f in functions.items()}
+    while ready := [name for name, callees in open_.items() if not callees & open_.keys()]:
+        for name in ready:
+            del open_[name]
+    return next(iter(open_), "")
 
 
 def _inlinable(function: Any) -> int:

@@ -36,6 +36,8 @@ class ReshapeOfDynamicSlice(LocalRewrite):
         reshape = op.operands[0].operation
         if reshape is None or reshape.name != "reshape" or not reshape.plain or not is_static(reshape.operands[0]):
             return None
+        if op.result.shape == () or reshape.operands[0].shape == ():
+            return None  # a scalar has no dims to slice, and MLIR prints such a slice so that it cannot be read again
         if op.name == "dynamic_slice":
             return _slice(op, reshape.operands[0], make)
         return _update(op, reshape.operands[0], make)

@@ -56,13 +56,15 @@ def _primitives() -> dict[str, Any]:
 
 def _register_lowering(primitive: Any, program_of: Callable[..., TracedProgram]) -> None:
     """Lower to the program's rewritten form; to the original where several platforms share one module."""
+    import jax
     from jax.interpreters import mlir
 
     def lower(ctx: Any, *flat: Any, **params: Any) -> Any:
         program = program_of(**params)
         platforms = ctx.module_context.platforms
         run = program.on(platforms[0]).call if len(platforms) == 1 else program.original
-        return mlir.lower_fun(run, multiple_results=True)(ctx, *flat)
+        with jax.enable_x64(program.wide):
+            return mlir.lower_fun(run, multiple_results=True)(ctx, *flat)
 
     mlir.register_lowering(primitive, lower)
 
@@ -71,7 +73,7 @@ def _run(program: TracedProgram, *flat: Any) -> Any:
     """Outside any trace: compiled, even where the user has disabled jit, as a primitive of JAX is."""
     import jax
 
-    with jax.disable_jit(False):
+    with jax.disable_jit(False), jax.enable_x64(program.wide):
         return program.compiled()(*flat)
 
 

@@ -70,7 +70,7 @@ class OptimizedFunction:
 
         self._fn, self._settings = fn, settings
         self._options = {name: value for name, value in (options or {}).items() if value is not None}
-        wraps(fn)(self)
+        wraps(fn, updated=())(self)  # not its __dict__: an object's attributes must not stand in place of our own
         self._jitted = jax.jit(self._run_function(None), **self._options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

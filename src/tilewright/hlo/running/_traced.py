@@ -44,12 +44,14 @@ class Rewritten:
 class TracedProgram:
     """A closed jaxpr, a function of arrays that returns a list of arrays; compared by identity.
 
-    ``owner`` is the function it was traced from, None for a derived one.
+    ``owner`` is the function it was traced from, None for a derived one; ``wide`` says whether 64-bit types were on
+    then: what is made of it later is made likewise.
     """
 
     jaxpr: Any
     settings: Settings
     owner: Any = None
+    wide: bool = field(default_factory=lambda: _x64_enabled())
     _derived: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -156,8 +158,11 @@ class TracedProgram:
         return TracedProgram.trace(fn, specs, self.settings)
 
     def _once(self, key: Any, make: Callable[[], Made]) -> Made:
+        import jax
+
         if key not in self._derived:
-            self._derived[key] = make()
+            with jax.enable_x64(self.wide):
+                self._derived[key] = make()
         found: Made = self._derived[key]
         return found
 
@@ -205,7 +210,8 @@ def _batched_transpose(
             out.sum(0) if axis is None else jnp.moveaxis(out, 0, axis) for out, axis in zip(stacked, axes[residuals:])
         ]
 
-    return TracedProgram.trace(summed, specs, base.settings)
+    with jax.enable_x64(base.wide):
+        return TracedProgram.trace(summed, specs, base.settings)
 
 
 def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
@@ -234,6 +240,14 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
     if call is None:
         return fallback(f"no region of it gains on {settings.target.name}", optimized)
     return Rewritten(call, "", optimized)
+
+
+def _x64_enabled() -> bool:
+    """Whether 64-bit types are enabled here."""
+    import jax
+
+    config: Any = jax.config
+    return bool(config.jax_enable_x64)
 
 
 def _first_line(error: Exception) -> str:
