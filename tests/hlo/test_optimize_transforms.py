@@ -199,6 +199,10 @@ def test_inside_shard_map(check):
     spec = PartitionSpec("rows")
     close(jax.shard_map(local, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check)(X), sums(X) / 2.5)
     assert ("check_vma=False" in seen[0]) if check else seen == [""]
+    fast_sums = optimize(sums)
+    mapped = [jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=check) for f in (fast_sums, sums)]
+    gradients = [jax.grad(lambda x, f=f: (f(x) ** 2).sum())(X) for f in mapped]
+    close(*gradients)
 
 
 def test_arguments_sharded_by_type_fall_back():
@@ -270,6 +274,12 @@ grad = jax.jit(jax.grad(lambda x: (fast(x) ** 2).sum()))(halves)
 np.testing.assert_allclose(grad, jax.grad(lambda x: (sums(x) ** 2).sum())(x), rtol=1e-5)
 inside = jax.shard_map(fast, mesh=mesh, in_specs=P("rows"), out_specs=P("rows"), check_vma=False)(x)
 np.testing.assert_allclose(inside, sums(x), rtol=1e-5)
+constrained = lambda x: sums(jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P("rows"))))
+fast_constrained = tilewright.optimize(constrained, target="vector8x128")
+np.testing.assert_allclose(fast_constrained(x), sums(x), rtol=1e-5)  # an array of one device
+np.testing.assert_allclose(jax.vmap(fast_constrained)(x[None]), sums(x)[None], rtol=1e-5)
+with jax.set_mesh(mesh):
+    assert fast.fallback(x) == ""
 print(repr(fast.fallback(halves)))
 """
 

@@ -183,12 +183,19 @@ def _unfit(program: TracedProgram) -> Rewritten | None:
         reason = "its arguments have symbolic dims"
     elif any(_is_sharded(aval) for aval in program.in_avals):
         reason = "its arguments are sharded over an explicit mesh: optimize what runs inside jax.shard_map"
+    elif any(_varies(aval) for aval in program.in_avals):
+        reason = "its arguments vary over the axes of a mesh inside jax.shard_map: check_vma=False lets it be rewritten"
     return Rewritten(program.original, reason, None) if reason else None
 
 
 def _is_sharded(aval: Any) -> bool:
     """Whether the type itself says how an array is cut over devices (meshes with explicit axes)."""
     return any(axis is not None for axis in getattr(getattr(aval, "sharding", None), "spec", None) or ())
+
+
+def _varies(aval: Any) -> bool:
+    """Whether the type says over which axes of ``jax.shard_map`` a value varies; derived programs would lose that."""
+    return bool(getattr(getattr(aval, "manual_axis_type", None), "varying", None) or getattr(aval, "vma", None))
 
 
 def _is_argument(const: Any) -> bool:

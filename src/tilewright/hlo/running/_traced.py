@@ -228,6 +228,10 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
         exported = export.export(jax.jit(program.original), platforms=(platform,))(*specs)
     except Exception as error:  # the original is called instead: a fault of the user's own shows there
         return fallback(f"JAX cannot export it ({_first_line(error)})")
+    if exported.nr_devices != 1 and _constrains(
+        exported.mlir_module()
+    ):  # in its caller JAX sees the constraints, and then how many devices to compile for
+        return fallback(f"it names shardings over {exported.nr_devices} devices (with_sharding_constraint)")
     try:
         optimized = optimize(
             read_stablehlo(exported.mlir_module()), settings.target, settings.allow_reassociation, settings.verify
@@ -240,6 +244,11 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
     if call is None:
         return fallback(f"no region of it gains on {settings.target.name}", optimized)
     return Rewritten(call, "", optimized)
+
+
+def _constrains(text: str) -> bool:
+    """Whether a module constrains the shardings of values inside of it, in either of XLA's two notations."""
+    return "sdy.sharding_constraint" in text or "@Sharding" in text
 
 
 def _x64_enabled() -> bool:
