@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -111,3 +112,36 @@ def test_a_bad_line_is_named(run, sample, tmp_path):
     code, _, err = run("embed", "plan", str(path), "--batch", "16")
     assert code == 2
     assert f"{path}: line 61: 2 columns where 40 are expected" in err
+
+
+E3001 = (
+    "E3001: CompileTimeSparseCoreInvalidReplicaCount: No viable logical replica count; "
+    "fixed_size_allocation_bytes = 553984, row_dependent_size_allocation_bytes = 184320, total_spmem_size_bytes = 524128"
+)
+
+
+def test_explain_error_from_words_a_file_and_stdin(run, tmp_path, monkeypatch):
+    path = tmp_path / "build.log"
+    path.write_text(f"line one\n{E3001}\nline three\n")
+    code, said, _ = run("embed", "explain-error", E3001)
+    assert code == 0
+    assert "tpu-v5p, update (measured)" in said
+    assert "lower both limits to 14,448 ids and 14,448 distinct ids" in said
+    assert run("embed", "explain-error", str(path)) == (0, said, "")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    code, out, _ = run("embed", "explain-error", "-", "--json")
+    value = json.loads(out)
+    assert (code, value["kind"]) == (0, "explained_errors")
+    assert value["errors"][0]["limits"]["max_ids_per_partition"] == 15360
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(("nothing.log",), "neither a file nor"), (("all is well",), "no SparseCore memory error"), (("-",), "no Sparse")],
+)
+def test_explain_error_without_an_error(run, monkeypatch, words, text):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    code, out, err = run("embed", "explain-error", *words)
+    assert (code, out) == (2, "")
+    assert text in err
+    assert err.count("\n") == 1

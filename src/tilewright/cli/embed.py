@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright.cli import _embed_explain
 from tilewright.cli._io import emit_json, progress, remark, write_file
 from tilewright.errors import UsageError
 
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 _app = typer.Typer(name="embed", help="Sparse cores: plan embedding tables before renting chips.", no_args_is_help=True)
-
-
-@_app.callback()
-def _group() -> None:
-    """Keep `plan` a named command of the group, although it is the only one so far."""
 
 
 @_app.command("plan")
@@ -153,4 +149,5 @@ def _page(made: Plan, source: str) -> str:
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
+    _embed_explain.add_to(_app)
     app.add_typer(_app)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.embed._clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs
 from tilewright.embed._criteo import read_criteo
+from tilewright.embed._explain import Explanation, explain_error
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import COO
 from tilewright.embed._limits_file import read_limits
@@ -38,6 +39,7 @@ __all__ = [
     "CurvePoint",
     "DeviceBatch",
     "EmbeddingState",
+    "Explanation",
     "Feature",
     "Heap",
     "HostBatch",
@@ -53,6 +55,7 @@ __all__ = [
     "TablePlan",
     "Topology",
     "device_batch",
+    "explain_error",
     "from_tables",
     "init",
     "lookup",

@@ -17,7 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.targets import Target, target_names
 from tilewright.targets import target as find_target
 
-__all__ = ["OPERATIONS", "RULE_VERSION", "SparseMemory", "memory"]
+__all__ = ["OPERATIONS", "RULE_VERSION", "SparseMemory", "TileRule", "memory"]
 
 RULE_VERSION = "libtpu 0.0.50.1"
 OPERATIONS = ("forward", "sgd", "adagrad", "adam")
@@ -60,7 +60,7 @@ class SparseMemory:
     tile_limit: int
     basis: str
     note: str
-    _rule: _Rule
+    _rule: TileRule
 
     @property
     def printed_guide_bytes(self) -> int:
@@ -74,7 +74,7 @@ class SparseMemory:
 
 
 @dataclass(frozen=True)
-class _Rule:
+class TileRule:
     """The TileSpmem rule of one chip, operation and width; ``unique`` and ``ids`` may be arrays of candidates."""
 
     tile_limit: int
@@ -121,6 +121,27 @@ class _Rule:
         few = (self.sparsecores < 16) & (chosen != self.first)
         return np.where(wide | few, second, chosen)
 
+    def least_bytes(self, unique: NDArray[np.int64], ids: NDArray[np.int64]) -> int:
+        """Bytes a tile needs at the most replicas, the spare included."""
+        return int(self.tile_bytes(unique, ids, _REPLICATIONS[-1])) + _SPARE
+
+    def fits(self, unique: int, ids: int) -> bool:
+        """Whether limits of ``ids`` and ``unique`` compile."""
+        rounded = np.asarray([round8(ids)], np.int64)
+        return self.width > 1 and bool(self.replication(np.minimum(round8(unique), rounded), rounded)[0])
+
+    def largest_unique(self, ids: int) -> int:
+        """The most distinct ids, a multiple of 8, that compile beside ``ids``; 0 if none do."""
+        unique = np.arange(8, round8(ids) + 8, 8, dtype=np.int64)
+        fitting = unique[self.replication(unique, np.full_like(unique, round8(ids))) != 0]
+        return int(fitting.max(initial=0)) if self.width > 1 else 0
+
+    def largest_ids(self, unique: int) -> int:
+        """The most ids, a multiple of 8, that compile beside ``unique`` distinct ones; 0 if none do."""
+        ids = np.arange(round8(unique), 64 * self.tile_limit // 12 + 512, 8, dtype=np.int64)
+        fitting = ids[self.replication(np.full_like(ids, round8(unique)), ids) != 0]
+        return int(fitting.max(initial=0)) if self.width > 1 else 0
+
     def largest(self, limits: Limits) -> Limits | None:
         """All candidates at once: no program holds more than 8 * tile_limit / 36 unique rows."""
         if self.width == 1:
@@ -153,7 +174,7 @@ def memory(target: str | Target, sparsecores: int, width: int, limits: Limits, o
     if op not in OPERATIONS:
         raise UsageError(f"unknown operation {op!r}", where="memory", how=f"one of {', '.join(OPERATIONS)}")
     tile_limit, fixed, note = _scratchpad(chip)
-    rule = _Rule(tile_limit, fixed, op, sparsecores, width)
+    rule = TileRule(tile_limit, fixed, op, sparsecores, width)
     ids = np.asarray(round8(limits.max_ids_per_partition), np.int64)
     unique = np.minimum(round8(limits.max_unique_ids_per_partition), ids, dtype=np.int64)
     chosen = int(rule.replication(unique, ids)) if width > 1 else 0
@@ -195,7 +216,7 @@ def _scratchpad(chip: Target) -> tuple[int, int, str]:
     return least.tile_spmem_bytes, least.fixed_tile_bytes, note
 
 
-def _stack_bytes(rule: _Rule, chosen: int, rows: int, replicas: int, ids: int) -> int:
+def _stack_bytes(rule: TileRule, chosen: int, rows: int, replicas: int, ids: int) -> int:
     """HBM stack per SparseCore, as measured."""
     padded = round8(rule.width)
     slots = 4 * ids * rule.sparsecores  # one SparseCore's share of a COO buffer, four bytes each
@@ -206,7 +227,7 @@ def _stack_bytes(rule: _Rule, chosen: int, rows: int, replicas: int, ids: int) -
     return taken + slots + _FORWARD_EXTRA if rule.op == "forward" else taken + _BACKWARD_EXTRA
 
 
-def _reason(rule: _Rule, chosen: int, needed: int, replicas: int, unique: int, ids: int) -> str:
+def _reason(rule: TileRule, chosen: int, needed: int, replicas: int, unique: int, ids: int) -> str:
     if rule.width == 1:
         return "a width of 1 aborts the compiler; use 2 or more floats"
     if chosen < 0:

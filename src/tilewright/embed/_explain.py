@@ -1,0 +1,235 @@
+"""A TPU compiler's error about SparseCore memory -> the limits it was asked for, and the changes that would compile."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.embed._explain_advice import advice_for, tight
+from tilewright.embed._formulas import round8
+from tilewright.embed._memory import RULE_VERSION, TileRule
+from tilewright.embed._tables import Limits, count
+from tilewright.errors import UsageError
+from tilewright.targets import target as find_target
+from tilewright.targets import target_names
+
+__all__ = ["Explanation", "explain_error"]
+
+_NUMBER = r"([\d,]+)"
+_WITHIN = r"[^\0]{0,400}?"
+_ROW = re.compile(rf"Can't fit a single row{_WITHIN}TileSpmem bytes:\s*{_NUMBER}{_WITHIN}Row bytes:\s*{_NUMBER}")
+_REPLICAS = re.compile(
+    rf"No viable logical replica count{_WITHIN}fixed_size_allocation_bytes\s*=\s*{_NUMBER}{_WITHIN}"
+    rf"row_dependent_size_allocation_bytes\s*=\s*{_NUMBER}{_WITHIN}total_spmem_size_bytes\s*=\s*{_NUMBER}"
+)
+_FIXED = re.compile(rf"Fixed size allocations \(\D*{_NUMBER}[^)]*\) do not fit in TileSpmem \(\D*{_NUMBER}[^)]*\)")
+_GATHER = re.compile(r"Gather operand too large[^\n]*")
+_HEADS = ("Can't fit a single row", "No viable logical replica count", "Fixed size allocations")
+_WIDEST = 2048
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One compiler error, read.
+
+    ==================  =========================================================================================
+    ``error``           the compiler's words, on one line
+    ``program``         ``forward`` (the lookup), ``backward`` (the update), or "" where the text does not say
+    ``target``          the chip whose TileSpmem the text names, "" if none has so many bytes
+    ``meaning``         what was too large, in a sentence
+    ``figures``         name -> number read or deduced (bytes, unless the name says otherwise)
+    ``width``           floats per row: given, deduced, or 0 where neither
+    ``limits``          limits the program was compiled with, rounded up to 8; None if they cannot be told
+    ``largest_limits``  the largest of the same proportion that compile; None if unknown
+    ``advice``          changes that would compile, the smallest first
+    ``basis``           ``measured``, or ``modelled`` where no measurement covers the case
+    ==================  =========================================================================================
+    """
+
+    error: str
+    program: str
+    target: str
+    meaning: str
+    figures: dict[str, int]
+    width: int
+    limits: Limits | None
+    largest_limits: Limits | None
+    advice: tuple[str, ...]
+    basis: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        plain = {k: v for k, v in vars(self).items() if k not in ("limits", "largest_limits")}
+        for name in ("limits", "largest_limits"):
+            found: Limits | None = getattr(self, name)
+            plain[name] = None if found is None else vars(found).copy()
+        return {**plain, "advice": list(self.advice), "rules": RULE_VERSION}
+
+
+def explain_error(
+    text: str, *, width: int | None = None, max_ids: int | None = None, sparsecores: int = 16
+) -> tuple[Explanation, ...]:
+    """Every SparseCore memory error in ``text`` (an error message, or a whole log), each once.
+
+    ``width``: floats per row of the stack, and ``max_ids``: its max_ids_per_partition, where the text does not tell
+    them (a lookup's error names neither alone). ``sparsecores``: how many there are in all; below 16 the compiler has
+    a second lookup program.
+
+    Raises :class:`UsageError` where ``text`` holds no such error, or only the head of one.
+
+    >>> text = ("E3001: CompileTimeSparseCoreInvalidReplicaCount: No viable logical replica count; "
+    ...     "fixed_size_allocation_bytes = 553984, row_dependent_size_allocation_bytes = 184320, "
+    ...     "total_spmem_size_bytes = 524128")
+    >>> found = explain_error(text)[0]
+    >>> found.target, found.limits.max_ids_per_partition, found.largest_limits.max_ids_per_partition
+    ('tpu-v5p', 15360, 14448)
+    """
+    width = None if width is None else count(width, "width", "explain_error")
+    max_ids = None if max_ids is None else count(max_ids, "max_ids", "explain_error")
+    asked = _Asked(width, max_ids, count(sparsecores, "sparsecores", "explain_error"))
+    readers = ((_ROW, _row), (_REPLICAS, _replicas), (_FIXED, _fixed), (_GATHER, _gather))
+    hits = [(match, read) for pattern, read in readers for match in pattern.finditer(text)]
+    found = {match.group(): read(match, asked) for match, read in sorted(hits, key=lambda hit: hit[0].start())}
+    if found:
+        return tuple(found.values())
+    if head := next((head for head in _HEADS if head in text), None):
+        raise UsageError(f"only the head of an error: {head!r}", where="explain-error", how="paste it with its figures")
+    known = "Can't fit a single row, E3001 No viable logical replica count, Fixed size allocations, Gather operand"
+    raise UsageError("no SparseCore memory error in the text", where="explain-error", how=f"known are: {known}")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    width: int | None
+    max_ids: int | None
+    sparsecores: int
+
+
+def _numbers(match: re.Match[str]) -> list[int]:
+    return [int(group.replace(",", "")) for group in match.groups()]
+
+
+def _words(match: re.Match[str]) -> str:
+    return " ".join(match.group().split())
+
+
+def _chip(total: int) -> tuple[str, int]:
+    """The chip of so many TileSpmem bytes and its constant; "" and the usual constant where there is none."""
+    for name in target_names():
+        sparse = find_target(name).sparse
+        if sparse and sparse.tile_spmem_bytes == total:
+            return name, sparse.fixed_tile_bytes
+    return "", 1024
+
+
+def _row(match: re.Match[str], asked: _Asked) -> Explanation:
+    """The lookup's error: row bytes = 4 * (width + 1) * max_unique_ids rounded up to 8."""
+    total, row = _numbers(match)
+    chip, fixed = _chip(total)
+    figures = {"TileSpmem per tile": total, "row": row}
+    choices = [(w, row // (4 * (w + 1))) for w in _widths(asked.width) if row % (32 * (w + 1)) == 0]
+    if asked.width is not None and not choices:
+        what = f"a row of {row} bytes is not 4 * ({asked.width} + 1) * a multiple of 8"
+        raise UsageError(what, where="explain-error", how="give the width of the stack the error is about")
+    meaning = f"the lookup's rows need {row:,} bytes: 4 * (width + 1) * max_unique_ids_per_partition"
+    choices = [(w, u) for w, u in choices if not TileRule(total, fixed, "forward", 16, w).fits(u, asked.max_ids or u)]
+    if len(choices) != 1:
+        some = ", ".join(f"{w} ({u:,} distinct ids)" for w, u in choices[:6])
+        hint = f"; those that fit the figures: {some}" if some else ""
+        advice = (f"give the stack's width, from which the limits follow{hint}",)
+        return Explanation(_words(match), "forward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
+    width, unique = choices[0]
+    rule = TileRule(total, fixed, "forward", asked.sparsecores, width)
+    ids = max(unique, asked.max_ids or unique)
+    return _judged(match, rule, chip, meaning, figures, Limits(ids, unique), width, ids_known=asked.max_ids is not None)
+
+
+def _widths(given: int | None) -> list[int]:
+    return [given] if given is not None else list(range(8, _WIDEST + 1, 8))
+
+
+def _replicas(match: re.Match[str], asked: _Asked) -> Explanation:
+    """The update's error: fixed = 36 * U8 + constant (or per row, where 8 does not divide the width); 12 * m8."""
+    fixed, per_row, total = _numbers(match)
+    figures = {"fixed": fixed, "row dependent": per_row, "TileSpmem per tile": total}
+    return _update(match, asked, figures, per_row // 12)
+
+
+def _fixed(match: re.Match[str], asked: _Asked) -> Explanation:
+    """The older wording of the same: the part that no replication makes smaller does not fit."""
+    fixed, total = _numbers(match)
+    return _update(match, asked, {"fixed": fixed, "TileSpmem per tile": total}, asked.max_ids or 0)
+
+
+def _update(match: re.Match[str], asked: _Asked, figures: dict[str, int], ids: int) -> Explanation:
+    total, fixed = figures["TileSpmem per tile"], figures["fixed"]
+    chip, constant = _chip(total)
+    width, unique = _fixed_part(fixed, constant, asked.width, ids)
+    meaning = (
+        f"the update's fixed buffers take {fixed:,} bytes of a tile (36 for every distinct id, and {constant:,})"
+        if width % 8 == 0
+        else f"the update's fixed buffers take {fixed:,} bytes of a tile: at a width that 8 does not divide (padded to "
+        f"{round8(width)}) it does not split vectors, and a distinct id takes {4 * (round8(width) + 1):,} instead of 36"
+    )
+    if not unique:
+        advice = ("give the stack's width: no width alone explains the figures", "lower max_unique_ids_per_partition")
+        return Explanation(_words(match), "backward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
+    rule = TileRule(total, constant, "sgd", asked.sparsecores, width)
+    ids_known = "row dependent" in figures or asked.max_ids is not None
+    limits = Limits(max(ids, unique), unique)
+    return _judged(match, rule, chip, meaning, figures, limits, asked.width or 0, ids_known=ids_known)
+
+
+def _fixed_part(fixed: int, constant: int, width: int | None, ids: int) -> tuple[int, int]:
+    """(width, distinct ids rounded up to 8) that explain the fixed bytes, (0, 0) where nothing does."""
+
+    def plausible(each: int, rest: int) -> bool:
+        return rest > 0 and rest % (8 * each) == 0 and (not ids or rest // each <= round8(ids))
+
+    if (width is None or width % 8 == 0) and plausible(36, fixed - constant):
+        return width or 8, (fixed - constant) // 36
+    for padded in [round8(width)] if width is not None else range(8, _WIDEST + 1, 8):
+        rest = fixed - 124 * padded - (constant - 1024)
+        if plausible(4 * (padded + 1), rest) and (width is None or width % 8):
+            return width or padded - 1, rest // (4 * (padded + 1))
+    return 0, 0
+
+
+def _judged(
+    match: re.Match[str],
+    rule: TileRule,
+    chip: str,
+    meaning: str,
+    figures: dict[str, int],
+    limits: Limits,
+    width: int,
+    *,
+    ids_known: bool,
+) -> Explanation:
+    best = rule.largest(limits)
+    deduced = {"max_unique_ids_per_partition, rounded up to 8 (ids)": limits.max_unique_ids_per_partition}
+    if ids_known:
+        deduced["max_ids_per_partition, rounded up to 8 (ids)"] = limits.max_ids_per_partition
+    else:
+        meaning += "; max_ids_per_partition is not in the text and taken as equal"
+    program = "forward" if rule.op == "forward" else "backward"
+    advice = advice_for(rule, limits, best, ids_known=ids_known)
+    figures = {**figures, **deduced, **tight(rule, limits)}
+    return Explanation(_words(match), program, chip, meaning, figures, width, limits, best, advice, _basis(chip, rule))
+
+
+def _gather(match: re.Match[str], asked: _Asked) -> Explanation:
+    meaning = "samples per SparseCore * width / 16 floats, gathered by one tile, do not fit in its TileSpmem"
+    advice = (
+        "use a newer compiler: today's stages gather operands in HBM and does not raise this error",
+        "halve the batch or double the chips: both halve the samples per SparseCore",
+        "put fewer features into one stack: its samples are those of all its features",
+    )
+    return Explanation(
+        _words(match), "", "", meaning, {}, asked.width or 0, None, None, advice, f"the guide; not in {RULE_VERSION}"
+    )
+
+
+def _basis(chip: str, rule: TileRule | None = None) -> str:
+    return "measured" if chip and (rule is None or rule.width % 8 == 0) else "modelled"
