@@ -22,7 +22,7 @@ def test_python_examples():
 
 def test_commands_print_what_the_page_shows(monkeypatch, capsys):
     blocks = re.findall(r"```console\n\$ \./run tilewright ([^\n]*)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     monkeypatch.chdir(ROOT)
     for command, shown in blocks:
         monkeypatch.setattr(sys, "argv", ["tilewright", *command.split()])

@@ -131,7 +131,7 @@ def test_floats_bit_for_bit(seed, dtype, order, fields):
 
 
 @quick
-@given(seed=st.integers(0, 2**32), width=st.sampled_from(["8", "16"]), fields=st.fixed_dictionaries(roles))
+@given(seed=st.integers(0, 2**32), width=st.sampled_from(["8", "16", "32"]), fields=st.fixed_dictionaries(roles))
 def test_saturation_and_windows(seed, width, fields):
     check(*random_case(seed, "s" + width, "u" + width, overflow="saturate", acc_window=(2, 5), **fields))
 

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, matmul
+from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, claims, matmul
 from tilewright.isa._cache_kernels import BYPASSED, HIT, MISS, PINNED
 from tilewright.isa._caches import Cache
-from tilewright.isa._memory import walk_elements
-from tilewright.isa._segments import whole_segment
-from tilewright.isa._storage import make_storage
-from tilewright.isa._traffic_kernels import drop_lines, lru_list, lru_touch, touch_columns, touch_lines
+from tilewright.isa._claims import column_walk_misses
+from tilewright.isa._traffic_kernels import drop_lines, lru_list, lru_touch, touch_lines
 
 
 class SlowCache:
@@ -85,49 +83,45 @@ def product(n, order="column_outer", l1_lines=256, **more):
     return matmul(a, b, config=config, transpose_b=True, order=order)
 
 
-def column_outer_misses(l1_lines, retention=None, foreign=False, ways=0, page=None):
-    """Misses of B's lines when every column of a row-major 256 x 256 int8 B is walked over all of k, in turn."""
-    storage = make_storage("B", np.zeros((256, 256), np.int8), 0, 64, page=page)
-    storage.table.phys[:] = np.arange(storage.map.num_pages) * storage.page_bytes
-    segment = whole_segment(storage, 1, "B")
-    segment.await_all()
-    lines = storage.total_bytes // 64
-    l1, l2 = Cache.of(lines + 256, l1_lines, ways), Cache.of(lines + 256, lines + 256, 0)
-    at = np.stack([np.arange(256), np.zeros(256, np.int64)], axis=1)
-    bus = walk_elements(segment, at, np.full(256, 256), 256, 1)
-    pages = (segment.table.in_l2, segment.map.page_elements, 6)
-    retain, kept = (retention is not None, retention != "evict"), (segment.selected, segment.awaited)
-    misses, totals = 0, np.zeros(4, np.int64)
-    for column in range(256):
-        out = np.zeros((1, 3), np.int64)
-        touch_columns(
-            bus.ids, bus.places, np.array([column]), pages, retain, kept, l1.arrays(), l2.arrays(), out, totals
-        )
-        misses += out[0, 1]
-        if foreign:
-            touch_lines(np.array([lines + column]), retention != "evict", l1.arrays(), l2.arrays())
-    return misses
-
-
 def test_k_outer_order_fetches_every_line_once_without_retention_too():
     assert product(256, order="k_outer", l1_lines=8).counts.l1_misses == 1024
 
 
 @pytest.mark.parametrize(
-    ("misses", "how"),
+    ("misses", "retention", "how"),
     [
-        (65536, {"l1_lines": 256, "foreign": True}),
-        (1276, {"l1_lines": 256, "foreign": True, "retention": "evict"}),
-        (1024, {"l1_lines": 256, "foreign": True, "retention": "bypass"}),
-        (65536, {"l1_lines": 64}),
-        (65284, {"l1_lines": 64, "retention": "evict"}),
-        (49408, {"l1_lines": 64, "retention": "bypass"}),
-        (65536, {"l1_lines": 256, "ways": 4, "page": (256, 4096)}),
-        (64528, {"l1_lines": 256, "ways": 4, "page": (256, 4096), "retention": "bypass"}),
+        (65536, None, {"lines": 256, "foreign": True}),
+        (1276, "evict", {"lines": 256, "foreign": True}),
+        (1024, "bypass", {"lines": 256, "foreign": True}),
+        (65536, None, {"lines": 64}),
+        (65284, "evict", {"lines": 64}),
+        (49408, "bypass", {"lines": 64}),
+        (65536, None, {"lines": 256, "ways": 4, "pitch": 4096}),
+        (64528, "bypass", {"lines": 256, "ways": 4, "pitch": 4096}),
+        (1024, None, {"lines": 8, "outer": True}),
     ],
 )
-def test_retention_in_column_outer_order(misses, how):
-    assert column_outer_misses(**how) == misses
+def test_retention_in_column_outer_order(misses, retention, how):
+    assert column_walk_misses(retention=retention, **how) == misses
+
+
+def test_every_claim_is_counted():
+    rows = claims()
+    assert [(row.without, row.with_it) for row in rows] == [
+        (256**3, 65536),
+        (65536, 4096),
+        (1024, 1024),
+        (65536, 1024),
+        (65536, 1276),
+        (65536, 49408),
+        (65536, 65284),
+        (65536, 64528),
+        (512, 128),
+        (512, 128),
+        (512, 128),
+        (512, 512),
+    ]
+    assert [row.holds for row in rows] == [True] * 2 + [False, True, True] + [False] * 3 + [True] * 3 + [False]
 
 
 def test_the_machine_retains_as_its_kernel_does():

@@ -361,11 +361,35 @@ def _reference() -> None:
     emit_text(reference())
 
 
+def _claims(as_json: _Json = False) -> None:
+    """Count what the instruction's source claims, where it holds and where it does not."""
+    from tilewright.isa import claims
+
+    rows = claims()
+    if as_json:
+        table = [
+            {"claim": r.claim, "case": r.case, "counted": r.counted, "without": r.without, "with": r.with_it}
+            | {"factor": r.factor, "holds": r.holds, "remark": r.remark}
+            for r in rows
+        ]
+        emit_json({"claims": table})
+        return
+    title = ""
+    for row in rows:
+        if row.claim != title:
+            emit_text(f"{chr(10) * bool(title)}{row.claim}")
+            title = row.claim
+        emit_text(f"  {row.case}")
+        numbers = f"{row.without:,} -> {row.with_it:,} {row.counted}, {row.factor:.4g} times"
+        emit_text(f"    {numbers}: {row.remark}")
+
+
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
     group = typer.Typer(help="The matrix unit: assemble, run, multiply, count.", no_args_is_help=True)
     group.command("matmul")(_matmul)
     group.command("asm")(_asm)
     group.command("run")(_run)
+    group.command("claims")(_claims)
     group.command("reference")(_reference)
     app.add_typer(group, name="isa")

@@ -1,6 +1,7 @@
 """The matrix unit: instruction set, assembler, machine, kernels and closed-form counts."""
 
 from tilewright.isa._assemble import assemble
+from tilewright.isa._claims import Claim, claims
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._contract import ContractResult, contract
 from tilewright.isa._conv import conv2d
@@ -19,6 +20,7 @@ from tilewright.isa._unit import MatrixUnit
 from tilewright.isa._work import Part, by_blocks, by_diagonals, by_dim
 
 __all__ = [
+    "Claim",
     "Command",
     "ContractResult",
     "Counts",
@@ -40,6 +42,7 @@ __all__ = [
     "by_blocks",
     "by_diagonals",
     "by_dim",
+    "claims",
     "contract",
     "conv2d",
     "expected_counts",

@@ -38,8 +38,8 @@ def conv2d(
 ) -> MatmulResult:
     """The convolution (as networks mean it: not flipped) of images ``x`` with weights ``w``.
 
-    ``layout`` NHWC: x [n, h, w, c], w [kh, kw, c / groups, out]; NCHW: x [n, c, h, w], w [out, c / groups, kh, kw]; x
-    is kept in memory as it comes, w with channels contiguous. ``padding``: "valid", "same" (out = ceil(in / stride), the
+    ``layout`` NHWC: x [n, h, w, c], w [kh, kw, c / groups, out]; NCHW: x [n, c, h, w], w [out, c / groups, kh, kw]. x
+    is kept in memory as it comes, w with channels contiguous. ``padding``: "valid", "same" (out = ceil(in / stride), an
     odd zero behind), one number, one per dim, or (before, after) per dim. ``.value`` is int32 (modulo 2^32) or float32
     in the same layout. Types, ``ka``, ``kb``, ``columns``, ``trace``: as for :func:`matmul`. Raises
     :class:`UsageError` for what does not fit together.

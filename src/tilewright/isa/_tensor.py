@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError
 from tilewright.isa._memory import Walk, coordinates, offset_registers, pages_ready, walk_elements
 from tilewright.isa._operands import Handler, spans, threads_on
 from tilewright.isa._program import Instruction
@@ -118,13 +117,17 @@ def _multiply(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
 
 
 def _add_integers(pe: Pe, roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
-    from tilewright.isa._value_kernels import accumulate_int, accumulate_saturating
+    from tilewright.isa._value_kernels import accumulate_int, accumulate_saturating, accumulate_wide
 
-    saturate = pe.config.overflow == "saturate"
-    if saturate and roles.segment.element_bytes == 4:
-        raise UnsupportedError("overflow = 'saturate' with 32-bit elements", how="8 and 16-bit elements saturate")
-    kernel = accumulate_saturating if saturate else accumulate_int
+    kernel = accumulate_saturating if pe.config.overflow == "saturate" else accumulate_int
+    if kernel is accumulate_saturating and roles.segment.element_bytes == 4:
+        kernel, a, b = accumulate_wide, _wide(a, roles.type_a), _wide(b, roles.type_b)
     kernel(pe.file[pe.config.first_compute :], roles.first, a, b, low, high, roles.groups, on)
+
+
+def _wide(words: Array, dtype: str) -> Array:
+    """32-bit elements as the numbers they are."""
+    return words.astype(np.int64) if dtype[0] == "s" else words.view(np.uint32).astype(np.int64)
 
 
 def _add_floats(pe: Pe, roles: Roles, bus: Walk, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "accumulate_int",
     "accumulate_masked",
     "accumulate_saturating",
+    "accumulate_wide",
     "add_rounds",
     "add_words",
 ]
@@ -165,6 +166,29 @@ def accumulate_exact(
                 if some:
                     value = np.float32(np.float64(value) + total)
                 registers[keep, first + i] = value
+
+
+@njit(cache=True, nogil=True)
+def accumulate_wide(registers: Any, first: int, a: Any, b: Any, low: Any, high: Any, groups: Any, writes: Any) -> None:
+    """Like :func:`accumulate_saturating` for 32-bit elements, which come as int64: products go in two halves."""
+    rows, ka, kb, row_stride, a_stride, b_stride, keeper = groups
+    chunk = a.shape[1]
+    for r in range(rows):
+        for qa in range(ka):
+            thread = r * row_stride + qa * a_stride
+            keep = thread + keeper * b_stride
+            if not writes[keep]:
+                continue
+            for i in range(low[qa], high[qa]):
+                lower, upper = np.int64(registers[keep, first + i]), np.int64(0)
+                for v in range(kb * chunk):
+                    x, y = a[thread + v // chunk * b_stride, v % chunk], b[qa, v, i]
+                    lower += (x & 0xFFFF) * y
+                    upper += (x >> 16) * y
+                upper += lower >> 16
+                upper = min(max(upper, np.int64(-(2**40))), np.int64(2**40))
+                total = upper * 65536 + (lower & 0xFFFF)
+                registers[keep, first + i] = min(max(total, np.int64(-(2**31))), np.int64(2**31 - 1))
 
 
 @njit(cache=True, nogil=True)
