@@ -112,12 +112,26 @@ class Trips:
         """The constant a carried element starts from."""
         name = loop.operands[element] if element < len(loop.operands) else ""
         if len(loop.operands) == 1 and loop.operand_shapes[0].startswith("("):
-            whole = self._find(computation, loop.operands[0])
+            whole = self._given(computation, loop.operands[0])
             if whole is None or whole[1].opcode != "tuple" or element >= len(whole[1].operands):
                 return None
-            name = whole[1].operands[element]
+            computation, name = whole[0], whole[1].operands[element]
         value = self._value(computation, name, (), 0)
         return value.offset if value is not None and value.element is None else None
+
+    def _given(self, computation: str, name: str) -> tuple[str, Operation] | None:
+        """The operation that makes ``name``: the caller's, where it is a parameter of what is called from one place."""
+        for _ in range(_DEEPEST):
+            found = self._find(computation, name)
+            if found is None or found[1].opcode != "parameter":
+                return found
+            computation, op = found
+            callers = self.program.callers[computation]
+            number = self._number(computation, op)
+            if len(callers) != 1 or callers[0][1].opcode != "call" or number >= len(callers[0][1].operands):
+                return None
+            computation, name = callers[0][0], callers[0][1].operands[number]
+        return None
 
     def _result(self, computation: str) -> Operation | None:
         """The operation that computes a computation's one result."""
