@@ -116,7 +116,8 @@ def test_a_bad_line_is_named(run, sample, tmp_path):
 
 E3001 = (
     "E3001: CompileTimeSparseCoreInvalidReplicaCount: No viable logical replica count; "
-    "fixed_size_allocation_bytes = 553984, row_dependent_size_allocation_bytes = 184320, total_spmem_size_bytes = 524128"
+    "fixed_size_allocation_bytes = 553984, row_dependent_size_allocation_bytes = 184320, "
+    "total_spmem_size_bytes = 524128"
 )
 
 
