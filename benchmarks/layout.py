@@ -261,6 +261,19 @@ memory allows, whatever the layout (a bar below it cannot be met on this machine
 the caches, so they need not be read first.
 """
 
+LIMITS = """
+## What limits it
+
+Every byte is read once and written once, so the bare streamed copy is the floor; on this machine two threads of it are
+hardly faster than one, and where the bars for two threads lie below it they cannot be met here. Per line of 64 bytes
+written the instructions are: full tiles, one load, log2(p) shuffles for p interleaved rows, one streaming store; ragged
+rows that are unpacked, one load and one store into a scratch block, one unaligned load out of it, one streaming store,
+one prefetch of the next block. Ragged tiles are packed whole, padding too, and cost what full ones do. Unpacking ragged
+rows has no such way: their lines begin in one tile and end in another. Tried there without gain: blocks of 4 to 32 KB,
+prefetching two or three blocks ahead, unrolled loops, lines blended from two runs without scratch memory, short runs
+joined before they are stored, plain stores.
+"""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -284,6 +297,7 @@ def main() -> None:
         say("")
         for line in lines:
             say(line)
+    say(LIMITS.rstrip())
     if asked.output:
         asked.output.write_text("\n".join(found) + "\n")
 
