@@ -11,6 +11,7 @@ from tilewright.embed._explain import Explanation, explain_error
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import COO
 from tilewright.embed._limits_file import read_limits
+from tilewright.embed._log import Column, Log, LogBatch, read_log
 from tilewright.embed._memory import SparseMemory, memory
 from tilewright.embed._minibatch import Agreement
 from tilewright.embed._optimizers import SGD, Adagrad
@@ -36,6 +37,7 @@ __all__ = [
     "Adagrad",
     "Agreement",
     "Clicks",
+    "Column",
     "CurvePoint",
     "DeviceBatch",
     "EmbeddingState",
@@ -44,6 +46,8 @@ __all__ = [
     "Heap",
     "HostBatch",
     "Limits",
+    "Log",
+    "LogBatch",
     "Placement",
     "Plan",
     "SparseMemory",
@@ -66,6 +70,7 @@ __all__ = [
     "print_plan",
     "read_criteo",
     "read_limits",
+    "read_log",
     "scale_vocabs",
     "stack",
     "synthetic_criteo",

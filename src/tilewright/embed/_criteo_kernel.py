@@ -34,6 +34,17 @@ def _trim(data: Bytes, start: int, end: int) -> tuple[int, int]:
 
 
 @njit(cache=True, nogil=True)
+def _finish(h: np.uint64, vocab: int) -> np.int64:
+    """A 64-bit number, finished as MurmurHash3 does, into 1 .. vocab-1; 0 where there is no such id."""
+    if vocab < 2:
+        return np.int64(0)
+    h = (h ^ (h >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    h = (h ^ (h >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    h = h ^ (h >> np.uint64(33))
+    return np.int64(1) + np.int64(h % np.uint64(vocab - 1))
+
+
+@njit(cache=True, nogil=True)
 def _bucket(data: Bytes, start: int, end: int, vocab: int) -> np.int64:
     """FNV-1a (64 bits) of the bytes, finished as MurmurHash3 does, into 1 .. vocab-1; an empty value is 0."""
     if start == end or vocab < 2:
@@ -41,10 +52,7 @@ def _bucket(data: Bytes, start: int, end: int, vocab: int) -> np.int64:
     h = np.uint64(0xCBF29CE484222325)
     for i in range(start, end):
         h = (h ^ np.uint64(data[i])) * np.uint64(0x100000001B3)
-    h = (h ^ (h >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    h = (h ^ (h >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    h = h ^ (h >> np.uint64(33))
-    return np.int64(1) + np.int64(h % np.uint64(vocab - 1))
+    return _finish(h, vocab)
 
 
 @njit(cache=True, nogil=True)

@@ -1,0 +1,200 @@
+"""Logs of every kind give what a plain reading of the same rows gives; broken ones are one clear error each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.embed import CATEGORICAL, Column, Feature, Table, Topology, preprocess, read_criteo, read_log, stack
+from tilewright.errors import UsageError
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+FEATURES = [Feature("one", Table("one", 50, 8)), Feature("many", Table("many", 90, 8, combiner="mean"))]
+ROWS = [(k % 7, [k % 5, k % 3 + 40][: k % 3]) for k in range(37)]
+WEIGHTS = [[0.5 + i for i in range(len(many))] for _, many in ROWS]
+
+
+def columns():
+    return {"one": [one for one, _ in ROWS], "many": [many for _, many in ROWS], "w": WEIGHTS, "x": ["?"] * len(ROWS)}
+
+
+def write_parquet(path, table=None, **options):
+    pq.write_table(pa.table(table or columns()), path, **options)
+    return path
+
+
+def lists(given, rows):
+    """Any input as a list of lists."""
+    if isinstance(given, tuple):
+        return [given[0][a:b].tolist() for a, b in zip(given[1], given[1][1:])]
+    return np.asarray(given).reshape(rows, -1).tolist()
+
+
+def read(path, batch=16, features=FEATURES, **named):
+    """[(one, many)] of all rows, the batches' lengths, and the last batch."""
+    found, sizes = [], []
+    for each in read_log(path, features, batch, named or None):
+        sizes.append(each.rows)
+        parts = [lists(each.features[f.name], each.rows) for f in features]
+        found += list(zip(*parts))
+    return found, sizes, each
+
+
+@pytest.mark.parametrize("group", [1000, 10, 3])
+def test_parquet_rows_come_back_whatever_the_row_groups(tmp_path, group):
+    path = write_parquet(tmp_path / "log.parquet", row_group_size=group)
+    found, sizes, _ = read(path)
+    assert found == [([one], many) for one, many in ROWS]
+    assert sizes == [16, 16, 5]
+    assert read_log(path, FEATURES, 16).rows == 37
+
+
+def test_every_text_and_array_form_gives_the_same(tmp_path):
+    rows = [f"{one},{'|'.join(map(str, many))},{'|'.join(map(str, w))}" for (one, many), w in zip(ROWS, WEIGHTS)]
+    (tmp_path / "log.csv").write_text("one,many,w\n" + "\n".join(rows) + "\n")
+    (tmp_path / "log.tsv").write_text("one\tmany\tw\n" + "\n".join(r.replace(",", "\t") for r in rows))
+    offsets = np.cumsum([0, *(len(m) for _, m in ROWS)])
+    values, weights = np.array([i for _, m in ROWS for i in m]), np.array([x for w in WEIGHTS for x in w])
+    one = np.array([o for o, _ in ROWS])
+    np.savez(tmp_path / "log.npz", **{"one": one, "many.values": values, "many.offsets": offsets, "w": weights})
+    write_parquet(tmp_path / "log.parquet")
+    named = {"one": Column(ids="direct"), "many": Column(ids="direct", weights="w")}
+    stacking = stack(FEATURES, Topology(1, 4))
+    first = None
+    for name in ("log.parquet", "log.csv", "log.tsv", "log.npz"):
+        found, sizes, _ = read(tmp_path / name, **named)
+        assert (found, sizes) == ([([o], m) for o, m in ROWS], [16, 16, 5]), name
+        log = iter(read_log(tmp_path / name, FEATURES, 16, named))
+        host = preprocess(next(log).features, stacking)
+        made = [host.partition(s, 1, 2) for s in stacking.stacks]
+        first = first or made
+        assert all(np.array_equal(a, b) for x, y in zip(made, first) for a, b in zip(x, y)), name
+
+
+def test_a_folder_and_missing_values(tmp_path):
+    folder = tmp_path / "day"
+    folder.mkdir()
+    half = {k: v[:20] for k, v in columns().items()}, {k: v[20:] for k, v in columns().items()}
+    for i, part in enumerate(half):
+        write_parquet(folder / f"part-{i}.parquet", part)
+    assert read(folder)[0] == [([one], many) for one, many in ROWS]
+    assert read_log(folder, FEATURES, 16).rows == 37
+    holes = {"one": [1, None, 3, None], "many": [[1], None, [], [2, 3]]}
+    found, _, _ = read(write_parquet(tmp_path / "holes.parquet", holes))
+    assert found == [([1], [1]), ([], []), ([3], []), ([], [2, 3])]
+    (tmp_path / "holes.csv").write_text("one,many\n1,1\n,\n3,\n,2|3\n")
+    direct = {"one": Column(ids="direct"), "many": Column(ids="direct")}
+    assert read(tmp_path / "holes.csv", **direct)[0] == found
+
+
+def test_texts_are_hashed_as_the_criteo_reader_does(tmp_path):
+    """The same values as Criteo's TSV, as a CSV of other features, and as texts, dictionaries and lists in Parquet."""
+    values = [f"{k * 7919 % 31:08x}" if k % 5 else "" for k in range(24)]
+    tsv = tmp_path / "log.tsv"
+    tsv.write_text("".join("\t".join(["0", *["1"] * 13, v, *["a"] * 25]) + "\n" for v in values))
+    want = next(read_criteo(tsv, [50] * 26)).categorical[:, 0].tolist()
+    assert want[0] == 0
+    criteo = [Feature(name, Table(name, 50, 8)) for name in CATEGORICAL]
+    assert next(iter(read_log(tsv, criteo, 24))).features["C1"][:, 0].tolist() == want
+    (tmp_path / "log.csv").write_text("one,n\n" + "".join(f"{v},1\n" for v in values))
+    forms = {
+        "text": pa.array([v or None for v in values]),
+        "large": pa.array(values, pa.large_string()),
+        "dictionary": pa.array(values).dictionary_encode(),
+        "bytes": pa.array([v.encode() for v in values]),
+        "lists": pa.array([[v] for v in values]),
+    }
+    paths = [write_parquet(tmp_path / f"{name}.parquet", {"one": array}) for name, array in forms.items()]
+    for path in (tmp_path / "log.csv", *paths):
+        found, _, _ = read(path, features=FEATURES[:1])
+        assert [row[0][0] for row in found] == want, path.name
+
+
+def test_integers_can_be_hashed(tmp_path):
+    path = write_parquet(tmp_path / "log.parquet", {"one": [-5, 2**62, 7, 7]})
+    found, _, _ = read(path, features=FEATURES[:1], one=Column(ids="hash"))
+    ids = [row[0][0] for row in found]
+    assert ids[2] == ids[3]
+    assert all(1 <= i < 50 for i in ids)
+
+
+@pytest.mark.parametrize(
+    ("table", "named", "message"),
+    [
+        ({"one": [1]}, {}, "no column many; it has one"),
+        ({"one": [1.5], "many": [[1]]}, {}, "column 'one': values of type double"),
+        ({"one": [1], "many": [[True]]}, {}, "column 'many': values of type bool"),
+        ({"one": [1], "many": [[1, None]]}, {}, "a list with a missing id"),
+        ({"one": ["a"], "many": [[1]]}, {"one": Column(ids="direct")}, "'a' is not a whole number"),
+        ({"one": [1], "many": [[1]], "w": ["x"]}, {"many": Column(weights="w")}, "weights that are not numbers"),
+        ({"one": [1], "many": [[1, 2]], "w": [[1.0]]}, {"many": Column(weights="w")}, "1 weights for 2 ids in row 1"),
+        ({"one": pa.array([], pa.int32()), "many": pa.array([], pa.list_(pa.int32()))}, {}, "no rows in the file"),
+    ],
+)
+def test_bad_columns(tmp_path, table, named, message):
+    path = write_parquet(tmp_path / "bad.parquet", table)
+    with pytest.raises(UsageError) as error:
+        list(read_log(path, FEATURES, 4, named))
+    assert message in str(error.value)
+    assert "bad.parquet" in str(error.value)
+
+
+def test_files_that_are_not_what_they_say(tmp_path):
+    """Not Parquet, cut off, damaged inside, not an archive; the process lives on and good files still read."""
+    good = write_parquet(tmp_path / "good.parquet", row_group_size=8)
+    raw = good.read_bytes()
+    damaged = bytearray(raw)
+    damaged[4:40] = b"\xff" * 36
+    cases = {
+        "text.parquet": b"label,C1\n1,2\n",
+        "short.parquet": raw[: len(raw) // 2],
+        "damaged.parquet": bytes(damaged),
+        "empty.parquet": b"",
+        "bad.npz": b"PK\x03\x04 not really",
+        "empty.csv": b"",
+        "ragged.csv": b"one,many\n1,2\n1,2,3\n",
+        "wrong.csv": b"one,other\n1,2\n",
+    }
+    for name, content in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UsageError) as error:
+            list(read_log(tmp_path / name, FEATURES, 16))
+        assert name in str(error.value)
+        assert "\n" not in str(error.value)
+    with pytest.raises(UsageError, match="No such file"):
+        read_log(tmp_path / "nothing.parquet", FEATURES, 16)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(UsageError, match=r"no \.parquet file"):
+        read_log(tmp_path / "folder", FEATURES, 16)
+    assert len(read(good)[0]) == 37
+
+
+def test_bad_arrays(tmp_path):
+    path = tmp_path / "bad.npz"
+    good = {"one": np.arange(4), "many.values": np.arange(4), "many.offsets": np.array([0, 1, 2, 3, 4])}
+    for change, message in (
+        ({"many.offsets": np.array([0, 3, 2, 3, 4])}, "offsets decrease: offsets[1] = 3, offsets[2] = 2"),
+        ({"many.values": np.arange(4) / 2}, "values of type float64"),
+        ({"one": np.arange(5)}, "4 samples of 'many', 5 of others"),
+        ({"one": np.array([object()], object)}, "not a numpy archive"),
+    ):
+        np.savez(path, **{**good, **change})
+        with pytest.raises(UsageError) as error:
+            list(read_log(path, FEATURES, 4))
+        assert message in str(error.value)
+        assert str(path) in str(error.value)
+    np.savez(path, one=np.arange(4))
+    with pytest.raises(UsageError, match=r"no array 'many\.values'"):
+        list(read_log(path, FEATURES, 4))
+
+
+def test_wrong_questions(tmp_path):
+    path = write_parquet(tmp_path / "log.parquet")
+    with pytest.raises(UsageError, match="which is no feature"):
+        read_log(path, FEATURES, 4, {"two": Column()})
+    with pytest.raises(UsageError, match="batch = 0"):
+        read_log(path, FEATURES, 0)
+    with pytest.raises(UsageError, match="ids = 'maybe'"):
+        Column(ids="maybe")
