@@ -117,6 +117,17 @@ def test_a_baseline_guards_a_build(programs):
     assert tilewright(two, "--baseline", old, "--json").returncode == 1
 
 
+def test_a_baseline_of_another_target_or_kind_is_refused(tmp_path):
+    program, old = tmp_path / "p.mlir", tmp_path / "old.json"
+    line = "%y = stablehlo.transpose %x, dims = [1, 0] : (tensor<8x128xf32>) -> tensor<128x8xf32>"
+    kind = "(%x: tensor<8x128xf32>) -> tensor<128x8xf32>"
+    program.write_text(f"func.func @main{kind} {{\n{line}\nreturn %y : tensor<128x8xf32>\n}}")
+    assert tilewright(program, "-t", "tpu-v5e", "-o", old).returncode == 0
+    done = tilewright(program, "-t", "vector8x128", "--baseline", old)
+    assert done.returncode == 2
+    assert b"predicted for" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

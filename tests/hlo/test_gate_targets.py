@@ -173,3 +173,13 @@ def test_a_refused_region_is_refused_everywhere():
     found = optimize(program, "vector8x128")
     assert found.text == program.text
     assert len([each for each in found.refusals if each.name]) == 4
+
+
+@pytest.mark.parametrize(("trips", "accepted"), [(2, True), (1000, False)])
+def test_reshapes_go_into_a_loop_only_where_its_trips_pay_for_them(trips, accepted):
+    def centred(x):
+        groups = x.reshape(256, 27, 4, 8)
+        return jax.lax.fori_loop(0, trips, lambda _, y: y - y.sum((1, 3), keepdims=True), groups).reshape(x.shape)
+
+    found = optimize(from_jax(centred, struct(256, 27, 32)), target="vector8x128")
+    assert (found.moved_after < found.moved_before) == accepted

@@ -119,6 +119,14 @@ def test_other_modules_are_left_out(tmp_path):
     assert join_profile(report(program), program, read_profile(file)).profile.total_us == 3.0
 
 
+def test_a_profile_of_another_program_is_refused(tmp_path):
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps({"traceEvents": [event("copy.1", 3.0, hlo_op="copy.1", hlo_module="jit_other")]}))
+    program = load(HLO)
+    with pytest.raises(UsageError, match="the profile times jit_other, not jit_step"):
+        join_profile(report(program), program, read_profile(file))
+
+
 @pytest.mark.parametrize(
     ("name", "data", "error", "words"),
     [

@@ -30,6 +30,12 @@ def test_names_do_not_matter_but_lines_and_shapes_do():
     assert statuses(before, after) == [("same", "copy.2"), ("same", "copy.1")]
 
 
+def test_checkouts_lie_in_different_folders_and_files_are_renamed():
+    before = module(copy("c1", "/home/me/a.py"), copy("c2", "b.py", order="1,0"))
+    after = module(copy("d1", "/build/7/a.py"), copy("d2", "renamed.py", order="1,0"))
+    assert statuses(before, after) == [("same", "c1"), ("same", "c2")]
+
+
 def test_new_gone_and_changed():
     before = module(copy("c1", "a.py"), copy("c2", "b.py"))
     turn = 'r = f32[1024]{0:T(1024)} reshape(p), metadata={source_file="c.py" source_line=3}'

@@ -135,11 +135,21 @@ def _print(found: MovementReport, rankings: list[str], top: int, only: list[str]
         print_lines(to_lines(found, ranking, top, width, only))
 
 
+def _layouts_of(report: MovementReport) -> str:
+    return f"predicted for {report.target}" if report.predicted else "the dump's own"
+
+
 def _compare(old: MovementReport, found: MovementReport, allowed: float, quiet: bool) -> None:
     """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
     from tilewright.hlo import diff_reports, regressions
     from tilewright.hlo.reporting._report_text import diff_lines
 
+    for name, before, after in (
+        ("layouts", _layouts_of(old), _layouts_of(found)), ("kind of program", old.kind, found.kind)
+    ):  # fmt: skip
+        if before != after:
+            what = f"the baseline's {name}: {before}; this report's: {after}"
+            raise UsageError(what, where="--baseline", how="make the baseline anew, from the same kind of program")
     if not quiet:
         print_lines(iter([("", ""), ("bold", "against the baseline")]))
         print_lines(diff_lines(diff_reports(old, found), 10, terminal_width()))

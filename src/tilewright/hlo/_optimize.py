@@ -86,7 +86,7 @@ class Optimized:
             f"{self.moved_after:,} in the result"
         ]
         if self.carried:
-            lines.append(f"{self.carried} arrays that loops and conditionals hand on are handed on as before a reshape")
+            lines.append(f"carried by loops and conditionals as before a reshape: {self.carried} arrays")
         if self.target.compiler_normalizes:
             lines.append(
                 f"{compiler_of(self.target)} performs P1 and P2 itself: a gain is claimed only where it remains with "

@@ -153,7 +153,14 @@ def join_profile(report: MovementReport, program: Program, profile: Profile) -> 
 
 def _of_program(profile: Profile, program: Program) -> dict[str, tuple[float, int]]:
     """Operation -> its time, containers left out; of this program's module alone where the trace names modules."""
-    named = any(module == program.name for module, _ in profile.times)
+    modules = {module for module, _ in profile.times}
+    named = program.name in modules
+    if not named and modules and "" not in modules:
+        raise UsageError(
+            f"the profile times {', '.join(sorted(modules)[:5])}, not {program.name}",
+            where=profile.source,
+            how="profile a run of this program, or report on the dump of the one that ran",
+        )
     containers = {op.name for _, op in program.operations() if op.opcode in _CONTAINER_OPS}
     times: dict[str, tuple[float, int]] = {}
     for (module, name), (total, count) in profile.times.items():

@@ -1,7 +1,8 @@
 """Two movement reports compared: rows matched by what they are and where they come from, never by their names.
 
 Compilers number operations anew in every build. So rows are paired by operation, source line and shape; what is left by
-operation and source line (its shape changed); then by operation, source file and shape (lines were added above it).
+operation and source line (its shape changed); then by operation, source file and shape (lines were added above it);
+last by operation and shape alone (the file was renamed). Of a source only the file's name counts, not where it lies.
 Equal keys pair in the order of the programs.
 """
 
@@ -114,7 +115,7 @@ def diff_reports(before: MovementReport, after: MovementReport) -> ReportDiff:
     left = [row for row in before.rows if not row.in_fusion]
     right = [row for row in after.rows if not row.in_fusion]
     partner: dict[int, int] = {}
-    for key in (_exactly, _by_line, _by_shape):
+    for key in (_exactly, _by_line, _by_shape, _by_shape_alone):
         partner.update(_pairs(left, right, partner, key))
     changes = [_change(left[partner[j]] if j in partner else None, row) for j, row in enumerate(right)]
     taken = set(partner.values())
@@ -143,16 +144,25 @@ def _shape(row: MovementRow) -> str:
     return row.to_layout.partition("{")[0]
 
 
+def _source(row: MovementRow) -> str:
+    """``train.py:7``: two checkouts of one program lie in two places."""
+    return row.source.replace("\\", "/").rpartition("/")[2]
+
+
 def _exactly(row: MovementRow) -> Hashable:
-    return row.op, row.source, _shape(row)
+    return row.op, _source(row), _shape(row)
 
 
 def _by_line(row: MovementRow) -> Hashable:
-    return (row.op, row.source) if row.source else None
+    return (row.op, _source(row)) if row.source else None
 
 
 def _by_shape(row: MovementRow) -> Hashable:
-    return row.op, row.source.rpartition(":")[0], _shape(row)
+    return row.op, _source(row).rpartition(":")[0], _shape(row)
+
+
+def _by_shape_alone(row: MovementRow) -> Hashable:
+    return row.op, row.from_layout, row.to_layout
 
 
 def _change(before: MovementRow | None, after: MovementRow) -> RowChange:
