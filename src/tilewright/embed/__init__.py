@@ -5,11 +5,14 @@ The host side needs no jax; the device side (``init``, ``lookup``, ``update`` an
 
 from typing import TYPE_CHECKING, Any
 
+from tilewright.embed._check import Check, Excess, check_batches
 from tilewright.embed._clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs
+from tilewright.embed._config import EmbedConfig, read_config
 from tilewright.embed._criteo import read_criteo
 from tilewright.embed._explain import Explanation, explain_error
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import COO
+from tilewright.embed._knobs import SparseCoreConfig
 from tilewright.embed._limits_file import read_limits
 from tilewright.embed._log import Column, Log, LogBatch, read_log
 from tilewright.embed._memory import SparseMemory, memory
@@ -36,11 +39,14 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Agreement",
+    "Check",
     "Clicks",
     "Column",
     "CurvePoint",
     "DeviceBatch",
+    "EmbedConfig",
     "EmbeddingState",
+    "Excess",
     "Explanation",
     "Feature",
     "Heap",
@@ -50,6 +56,7 @@ __all__ = [
     "LogBatch",
     "Placement",
     "Plan",
+    "SparseCoreConfig",
     "SparseMemory",
     "Stack",
     "StackPlan",
@@ -58,6 +65,7 @@ __all__ = [
     "Table",
     "TablePlan",
     "Topology",
+    "check_batches",
     "device_batch",
     "explain_error",
     "from_tables",
@@ -68,6 +76,7 @@ __all__ = [
     "plan_html",
     "preprocess",
     "print_plan",
+    "read_config",
     "read_criteo",
     "read_limits",
     "read_log",

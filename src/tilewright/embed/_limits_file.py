@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.embed._tables import Limits
+from tilewright.embed._topology import Topology
 from tilewright.errors import UsageError
 
-__all__ = ["LIMITS_KIND", "LIMITS_VERSION", "limits_json", "read_limits", "write_text"]
+__all__ = ["LIMITS_KIND", "LIMITS_VERSION", "limits_json", "limits_of", "read_limits", "write_text"]
 
 LIMITS_KIND = "embedding_limits"
 LIMITS_VERSION = 1
@@ -40,11 +41,11 @@ def write_text(path: str | Path, text: str) -> None:
         raise UsageError(f"cannot write it: {error.strerror or error}", where=str(path)) from None
 
 
-def read_limits(path: str | Path) -> dict[str, Limits]:
-    """Stack -> limits from a file that ``Plan.write_limits`` wrote.
+def read_limits(path: str | Path, topology: Topology | None = None) -> dict[str, Limits]:
+    """Stack -> limits from a file that ``Plan.write_limits`` wrote; with ``topology``, for those chips only.
 
     Raises :class:`UsageError` that names the file and the entry: no such file, not JSON, another kind or version of
-    file, a count that is missing or no whole number.
+    file, a count that is missing or no whole number, more distinct ids than ids, limits of another topology.
     """
     where = str(path)
     try:
@@ -60,13 +61,29 @@ def read_limits(path: str | Path) -> dict[str, Limits]:
     if value.get("schema_version") != LIMITS_VERSION:
         what = f"schema_version {value.get('schema_version')!r}, this version reads {LIMITS_VERSION}"
         raise UsageError(what, where=where, how="write it again with this version")
-    return {name: _limits(entry, f"{where}: stack {name!r}") for name, entry in value["stacks"].items()}
+    if topology is not None and "topology" in value:
+        _check_topology(value["topology"], topology, where)
+    return {name: limits_of(entry, f"{where}: stack {name!r}") for name, entry in value["stacks"].items()}
 
 
-def _limits(entry: Any, where: str) -> Limits:
+def _check_topology(written: Any, topology: Topology, where: str) -> None:
+    """Limits are of partitions, which are others on other chips."""
+    keys = ("chips", "sparsecores_per_chip")
+    if not isinstance(written, dict) or [written.get(key) for key in keys] != [getattr(topology, key) for key in keys]:
+        asked = f"{topology.chips} chips of {topology.sparsecores_per_chip} SparseCores"
+        made = f"{written.get(keys[0])} of {written.get(keys[1])}" if isinstance(written, dict) else repr(written)
+        how = "plan again for these chips, or name those of the file"
+        raise UsageError(f"limits for {made}, asked for {asked}", where=where, how=how)
+
+
+def limits_of(entry: Any, where: str) -> Limits:
+    """Limits of a file's entry, checked: whole numbers, and no more distinct ids than ids."""
     keys = ("max_ids_per_partition", "max_unique_ids_per_partition")
     if not isinstance(entry, dict) or not all(type(entry.get(key)) is int for key in keys):
         raise UsageError(f"needs {' and '.join(keys)} as whole numbers", where=where)
+    if entry[keys[1]] > entry[keys[0]]:
+        what = f"{keys[1]} {entry[keys[1]]} is above {keys[0]} {entry[keys[0]]}"
+        raise UsageError(what, where=where, how="no partition has more distinct ids than ids: swap or lower them")
     try:
         return Limits(entry[keys[0]], entry[keys[1]])
     except UsageError as error:

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from tilewright.embed._minibatch import minibatch_starts
 from tilewright.embed._overflow import Overflow, limit_table
-from tilewright.embed._preprocess import preprocess, ragged_inputs, source_slices
+from tilewright.embed._preprocess import check_choices, preprocess, ragged_inputs, source_slices
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._tables import Limits
-from tilewright.embed._tally import Tally, tally
+from tilewright.embed._tally import BAD_IDS, Tally, tally
 from tilewright.threads import thread_count
 
-__all__ = ["Observed", "Replay", "batch_sizes"]
+__all__ = ["Observed", "Replay", "batch_sizes", "count_batch", "splits"]
 
 Longs: TypeAlias = NDArray[np.int64]
 REPLAYED = 8
@@ -30,14 +30,21 @@ def batch_sizes(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, int]:
     return {name: ragged.batch_size for name, ragged in inputs.items()}
 
 
-def _count(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str) -> tuple[Tally, Longs, dict[str, int]]:
+def count_batch(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str) -> tuple[Tally, Longs, dict[str, int]]:
     """A batch merged and counted, without writing buffers: int64[stacks, 2, sources, S], and the features' batches."""
+    check_choices(bad_ids=(bad_ids, BAD_IDS))
     slices = source_slices(stacking, None, False)
     inputs = ragged_inputs(batch, stacking, slices)
     sizes = {name: ragged.batch_size for name, ragged in inputs.items()}
     offsets = {name: at for stack in stacking.groups for name, at in stack.sample_offsets(sizes).items()}
     made = tally(stacking, inputs, offsets, slices, bad_ids, thread_count())
     return made, made.per_stack(), sizes
+
+
+def splits(stacking: Stacking, made: Tally, limits: Longs) -> int:
+    """Into how many mini-batches a counted batch is cut (a bucket that alone is too full stays whole)."""
+    over = Overflow(stacking, made, limits, 0)
+    return len(minibatch_starts(over.split_bits(True, thread_count()))) if over.over.any() else 1
 
 
 class Observed:
@@ -66,7 +73,7 @@ class Observed:
 
     def add(self, batch: Mapping[str, Any]) -> None:
         """Count one more batch."""
-        _, counts, sizes = _count(batch, self.stacking, self.bad_ids)
+        _, counts, sizes = count_batch(batch, self.stacking, self.bad_ids)
         self.sizes = self.sizes or sizes
         for k, stack in enumerate(counts):
             for kind in range(2):
@@ -116,7 +123,7 @@ class Replay:
         dropped = dict.fromkeys(stacking.stacks, 0)
         entries = dict.fromkeys(stacking.stacks, 0)
         for batch in self.observed.sample:
-            _, counts, _ = _count(batch, stacking, bad_ids)
+            _, counts, _ = count_batch(batch, stacking, bad_ids)
             host = preprocess(batch, stacking, limits, overflow="drop", bad_ids=bad_ids)
             for name, stack in zip(stacking.stacks, counts):
                 dropped[name] += int(host.stats[name].dropped_ids.sum())
@@ -128,10 +135,8 @@ class Replay:
         stacking = self.observed.stacking
         table, found = limit_table(limits, stacking), []
         for batch in self.observed.sample:
-            made, _, _ = _count(batch, stacking, self.observed.bad_ids)
-            over = Overflow(stacking, made, table, 0)
-            bits = over.split_bits(True, thread_count()) if over.over.any() else 0
-            found.append(len(minibatch_starts(bits)))
+            made, _, _ = count_batch(batch, stacking, self.observed.bad_ids)
+            found.append(splits(stacking, made, table))
         return found
 
 

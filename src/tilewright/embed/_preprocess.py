@@ -18,7 +18,7 @@ from tilewright.embed._types import Longs
 from tilewright.errors import UsageError
 from tilewright.threads import thread_count
 
-__all__ = ["preprocess", "ragged_inputs", "source_slices"]
+__all__ = ["check_choices", "preprocess", "ragged_inputs", "source_slices"]
 
 OVERFLOW = ("minibatch", "drop", "error")
 DROP_ORDERS = ("scattered", "lowest")
@@ -69,7 +69,7 @@ def preprocess(
     >>> [part.tolist() for part in host.partition("t", source=0, shard=0)]
     [[0, 1, 2], [0, 0, 0], [3.0, 1.0, 1.0]]
     """
-    _check_choices(overflow=(overflow, OVERFLOW), bad_ids=(bad_ids, BAD_IDS), drop_order=(drop_order, DROP_ORDERS))
+    check_choices(overflow=(overflow, OVERFLOW), bad_ids=(bad_ids, BAD_IDS), drop_order=(drop_order, DROP_ORDERS))
     from tilewright.embed._buffers import Buffers
     from tilewright.embed._overflow import Overflow, limit_table
 
@@ -106,7 +106,8 @@ def preprocess(
     return HostBatch(stacking, sizes, slices.sources, *cut, pointers, rows, samples, gains, stats)
 
 
-def _check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
+def check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
+    """Every named choice is one of those allowed."""
     for name, (given, allowed) in choices.items():
         if given not in allowed:
             raise UsageError(f"{name} = {given!r}", where="preprocess", how=f"one of {', '.join(allowed)}")

@@ -1,0 +1,124 @@
+"""What the embedding commands share: the model (a TOML file, or Criteo's 26 tables) and the batches of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tilewright.cli._io import remark
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.embed import EmbedConfig, LogBatch
+
+__all__ = ["batches", "generated", "model"]
+
+_TABLES = {"--vocab": "kaggle", "--scale": 1.0, "--width": 16, "--optimizer": "adagrad"}
+
+
+def model(
+    config: str | None,
+    *,
+    target: str | None,
+    chips: int | None,
+    batch: int | None,
+    vocab: str | None = None,
+    scale: float | None = None,
+    width: int | None = None,
+    optimizer: str | None = None,
+) -> EmbedConfig:
+    """The TOML file's model, or Criteo's tables; target, chips and batch override the file's."""
+    given = {"--vocab": vocab, "--scale": scale, "--width": width, "--optimizer": optimizer}
+    if config is None:
+        made = _criteo({name: _TABLES[name] if value is None else value for name, value in given.items()})
+    else:
+        from tilewright.embed import read_config
+
+        if clash := next((name for name, value in given.items() if value is not None), None):
+            raise UsageError(f"{clash} beside --config", how="the tables are those of the file")
+        made = read_config(config)
+    named: dict[str, Any] = {"target": target, "chips": chips, "batch": batch}
+    made = replace(made, **{name: value for name, value in named.items() if value is not None})
+    _check_batch(made.batch, made.topology.sparsecores)
+    return made
+
+
+def _check_batch(batch: int, sparsecores: int) -> None:
+    if batch < 1 or batch % sparsecores:
+        near = max(1, round(batch / sparsecores)) * sparsecores
+        what = f"a batch of {batch} does not divide over {sparsecores} SparseCores"
+        raise UsageError(what, where="--batch", how=f"take a multiple of them, such as {near}")
+
+
+def _criteo(given: dict[str, Any]) -> EmbedConfig:
+    from tilewright.embed import EmbedConfig, Feature, Table
+
+    tables, kind = _vocabs(given["--vocab"], given["--scale"]), _optimizer(given["--optimizer"])
+    width = given["--width"]
+    features = [Feature(f"C{i}", Table(f"C{i}", n, width, optimizer=kind)) for i, n in enumerate(tables, 1)]
+    return EmbedConfig(tuple(features))
+
+
+def _vocabs(text: str, scale: float) -> tuple[int, ...]:
+    from tilewright.embed import CRITEO_CARDINALITIES, scale_vocabs
+
+    known = CRITEO_CARDINALITIES.get(text)
+    if known is None:
+        words = text.split(",")
+        if not all(word.strip().isdecimal() for word in words) or len(words) not in (1, 26):
+            how = f"{', '.join(CRITEO_CARDINALITIES)}, one number, or 26 with commas"
+            raise UsageError(f"vocabularies {text!r}", where="--vocab", how=how)
+        known = tuple(int(word) for word in words) * (26 if len(words) == 1 else 1)
+    return scale_vocabs(known, scale)
+
+
+def _optimizer(name: str) -> Any:
+    from tilewright.embed import SGD, Adagrad
+
+    kinds = {"sgd": SGD(), "adagrad": Adagrad()}
+    if name not in kinds:
+        raise UsageError(f"optimizer {name!r}", where="--optimizer", how=f"one of {', '.join(kinds)}")
+    return kinds[name]
+
+
+def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
+    """Batches of a generated click log for Criteo's tables."""
+    from tilewright.embed import LogBatch, synthetic_criteo
+
+    if len(config.features) != 26:
+        raise UsageError("no log", how="name a file: only Criteo's 26 tables have a generated one")
+    vocabs = [feature.table.vocab for feature in config.features]
+    names = [feature.name for feature in config.features]
+    for clicks in synthetic_criteo(0, rows or 16 * config.batch, vocabs).batches(config.batch):
+        yield LogBatch(len(clicks), dict(zip(names, clicks.features().values())))
+
+
+def batches(config: EmbedConfig, file: str | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
+    """Whole batches of a log (None: a generated one) and how many there will be, where that is known."""
+    if rows < 0 or 0 < rows < config.batch:
+        raise UsageError(f"{rows} rows are less than one batch", where="--rows", how="give a multiple of --batch")
+    if file is None:
+        return generated(config, rows), (rows or 16 * config.batch) // config.batch
+    from tilewright.embed import read_log
+
+    log = read_log(file, config.features, config.batch, config.columns)
+    most = min(n for n in (rows or log.rows, log.rows) if n is not None) if log.rows is not None else rows or None
+    return _whole(iter(log), file, config, rows), None if most is None else most // config.batch
+
+
+def _whole(log: Iterator[LogBatch], file: str, config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
+    batch, seen = config.batch, 0
+    for part in log:
+        if part.rows < batch:
+            if not seen:
+                how = (
+                    f"give --batch of at most {part.rows // config.topology.sparsecores * config.topology.sparsecores}"
+                )
+                raise UsageError(f"only {part.rows} rows, less than one batch of {batch}", where=file, how=how)
+            remark(f"{file}: the last {part.rows} rows are less than a batch and left out")
+            return
+        yield part
+        seen += batch
+        if rows and seen + batch > rows:
+            return

@@ -1,0 +1,123 @@
+"""`tilewright embed check`, and plans of a model in a file, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+MODEL = """
+target = "tpu-v6e"
+batch = 8
+[[table]]
+name = "user"
+vocab = 100
+width = 16
+[[table]]
+name = "item"
+vocab = 20
+width = 16
+[[feature]]
+name = "user"
+[[feature]]
+name = "seen"
+table = "item"
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A model and a log of 20 rows in the working folder; returns a writer of more logs."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.toml").write_text(MODEL)
+
+    def write(name="log.npz", **change):
+        offsets = np.arange(21) * 2
+        arrays = {"user": np.arange(20) % 7, "seen.values": np.arange(40) % 9, "seen.offsets": offsets, **change}
+        np.savez(tmp_path / name, **arrays)
+        return name
+
+    write()
+    return write
+
+
+def test_a_plan_its_limits_and_a_check(run, files, tmp_path):
+    code, out, err = run("embed", "plan", "log.npz", "--config", "model.toml", "-o", "limits.json")
+    assert (code, out) == (0, "")
+    assert "compiles and fits on tpu-v6e" in err
+    code, out, err = run("embed", "check", "log.npz", "limits.json", "--config", "model.toml")
+    assert code == 0
+    assert "2 batches against the limits" in out
+    limits = json.loads((tmp_path / "limits.json").read_text())
+    (entry,) = limits["stacks"].values()
+    entry["max_ids_per_partition"] -= 1
+    entry["max_unique_ids_per_partition"] = 1
+    (tmp_path / "limits.json").write_text(json.dumps(limits))
+    code, out, err = run("embed", "check", "log.npz", "limits.json", "--config", "model.toml", "--json")
+    assert code == 1
+    assert "log.npz: 2 of 2 batches overflow; set max_unique_ids_per_partition of 'user_item' to at least" in err
+    value = json.loads(out)
+    assert (value["kind"], value["passed"], value["batches_over"]) == ("embedding_check", False, 2)
+
+
+def test_limits_of_the_file_itself(run, files, tmp_path):
+    text = MODEL + "[limits.user_item]\nmax_ids_per_partition = 3\nmax_unique_ids_per_partition = 3\n"
+    (tmp_path / "model.toml").write_text(text)
+    code, out, err = run("embed", "check", "log.npz", "--config", "model.toml")
+    assert code == 1
+    assert "batches overflow" in err
+    assert "max_ids_per_chip_per_sample" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("log.npz", "--config", "model.toml"), "no limits; name a limits file"),
+        (("log.npz", "none.json", "--config", "model.toml"), "none.json: cannot read it"),
+        (("none.npz", "good.json", "--config", "model.toml"), "none.npz: cannot read it"),
+        (("log.npz", "other.json", "--config", "model.toml"), "limits of 'x', which is no stack"),
+        (("log.npz", "empty.json", "--config", "model.toml"), "no limits of stack 'user_item'"),
+        (
+            ("log.npz", "good.json", "--config", "model.toml", "--chips", "2"),
+            "limits for 1 of 2, asked for 2 chips of 2",
+        ),
+        (("log.npz", "swapped.json", "--config", "model.toml"), "max_unique_ids_per_partition 9 is above"),
+        (("log.npz", "good.json", "--config", "model.toml", "--batch", "7"), "7 does not divide over 2"),
+        (("log.npz", "good.json", "--config", "model.toml", "--width", "8"), "--width beside --config"),
+        (("log.npz", "good.json", "--config", "model.toml", "--bad-ids", "x"), "bad_ids = 'x'"),
+        (("falls.npz", "good.json", "--config", "model.toml"), "offsets decrease"),
+        (("float.npz", "good.json", "--config", "model.toml"), "ids of type float64"),
+        (("wild.npz", "good.json", "--config", "model.toml"), "id 100 of sample 0 is not in 0 .. 99"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_line(run, files, tmp_path, words, message):
+    limits = {"max_ids_per_partition": 8, "max_unique_ids_per_partition": 8}
+    head = {"schema_version": 1, "kind": "embedding_limits", "topology": {"chips": 1, "sparsecores_per_chip": 2}}
+    for name, stacks in (
+        ("good", {"user_item": limits}),
+        ("other", {"user_item": limits, "x": limits}),
+        ("empty", {}),
+        ("swapped", {"user_item": {**limits, "max_unique_ids_per_partition": 9}}),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**head, "stacks": stacks}))
+    files("falls.npz", **{"seen.offsets": np.array([0, 4, 2, *range(6, 42, 2)])})
+    files("float.npz", user=np.arange(20) / 2)
+    files("wild.npz", user=np.arange(20) + 100)
+    code, out, err = run("embed", "check", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_plan_of_a_model_counts_existing_flags(run, files, monkeypatch):
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_sc_detect_nan=perhaps")
+    code, _, err = run("embed", "plan", "log.npz", "--config", "model.toml")
+    assert code == 2
+    assert "not true or false" in err
+
+
+def test_a_model_without_a_log(run, files):
+    code, _, err = run("embed", "plan", "--config", "model.toml")
+    assert code == 2
+    assert "no log; name a file" in err
