@@ -81,10 +81,11 @@ def limits_of(entry: Any, where: str) -> Limits:
     keys = ("max_ids_per_partition", "max_unique_ids_per_partition")
     if not isinstance(entry, dict) or not all(type(entry.get(key)) is int for key in keys):
         raise UsageError(f"needs {' and '.join(keys)} as whole numbers", where=where)
+    try:
+        found = Limits(entry[keys[0]], entry[keys[1]])
+    except UsageError as error:
+        raise UsageError(error.what, where=where, how=error.how) from None
     if entry[keys[1]] > entry[keys[0]]:
         what = f"{keys[1]} {entry[keys[1]]} is above {keys[0]} {entry[keys[0]]}"
         raise UsageError(what, where=where, how="no partition has more distinct ids than ids: swap or lower them")
-    try:
-        return Limits(entry[keys[0]], entry[keys[1]])
-    except UsageError as error:
-        raise UsageError(error.what, where=where, how=error.how) from None
+    return found
