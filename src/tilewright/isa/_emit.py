@@ -6,14 +6,14 @@ r298 (C), as in the source's examples; r280 to r289 hold what each thread knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa._assemble import assemble
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._program import Program
 
-__all__ = ["ACCUMULATORS", "A_REGISTER", "Plan", "check", "matmul_program", "places", "store"]
+__all__ = ["ACCUMULATORS", "A_REGISTER", "Plan", "check", "matmul_program", "places", "store", "streamed_program"]
 
 ACCUMULATORS, A_REGISTER = 256, 256
 
@@ -77,7 +77,7 @@ def matmul_program(plan: Plan) -> Program:
     check(plan)
     if 0 in (plan.m, plan.n, plan.k):
         return assemble("halt", plan.config)
-    lines = [*places(plan), *_blocks(plan)]
+    lines = [*places(plan), *blocks(plan), "halt"]
     return assemble("\n".join(lines), plan.config)
 
 
@@ -104,11 +104,13 @@ def places(plan: Plan) -> list[str]:
     ]
 
 
-def _blocks(plan: Plan) -> list[str]:
-    column = _walk_columns(plan) if plan.order == "column_outer" else _walk_depth(plan, "")
+def blocks(plan: Plan, tag: str = "", first: int = 0) -> list[str]:
+    """All of C, block by block; ``tag`` tells labels apart, ``first``: the column of C that B's first one makes."""
+    walk = _walk_columns if plan.order == "column_outer" else _walk_depth
+    shifted = [f"add ur15, ur1, {first}"] if first else []
     return [
         "mov ur0, 0",
-        "rows:",
+        f"rows{tag}:",
         f"sub ur10, {plan.m}, ur0",
         f"min ur10, ur10, {plan.fit}",
         "cmp.lt p2, r281, ur10",
@@ -116,7 +118,7 @@ def _blocks(plan: Plan) -> list[str]:
         "add r295, r281, ur0",
         "add r299, r281, ur0",
         "mov ur1, 0",
-        "columns:",
+        f"columns{tag}:",
         f"sub ur11, {plan.n}, ur1",
         f"min ur11, ur11, {plan.columns}",
         f"add ur12, ur11, {plan.ka - 1}",
@@ -125,38 +127,54 @@ def _blocks(plan: Plan) -> list[str]:
         "setmm ur11, ur10",
         "clr r0, ur13",
         f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column",
-        *column,
-        *store(plan, "ur1"),
+        *walk(plan, tag),
+        *shifted,
+        *store(plan, "ur15" if first else "ur1"),
         "add ur1, ur1, ur11",
-        f"br.lt ur1, {plan.n}, columns",
+        f"br.lt ur1, {plan.n}, columns{tag}",
         "add ur0, ur0, ur10",
-        f"br.lt ur0, {plan.m}, rows",
-        "halt",
+        f"br.lt ur0, {plan.m}, rows{tag}",
     ]
 
 
-def _walk_columns(plan: Plan) -> list[str]:
+def streamed_program(plan: Plan, widths: tuple[int, ...], double: bool) -> Program:
+    """B in segments ``$B0``, ``$B1``, ... of ``widths`` columns, each brought to L2 by DMA and given up after use.
+
+    ``double``: the next one comes in while one is worked on; else after it.
+    """
+    check(plan)
+    lines, first = [line for line in places(plan) if "$B" not in line], 0
+    for s, width in enumerate(widths):
+        more = [f"segment ur14, $B{s + 1}", "dmain ur14    # the next one"] if s + 1 < len(widths) else []
+        lines += [f"segment ur4, $B{s}", *(["dmain ur4"] if s == 0 else []), *(more if double else [])]
+        lines += blocks(replace(plan, n=width), f"_{s}", first)
+        lines += ["dmaout ur4", *([] if double else more)]
+        first += width
+    return assemble("\n".join([*lines, "halt"]), plan.config)
+
+
+def _walk_columns(plan: Plan, tag: str) -> list[str]:
     return [
         "mov ur6, 0",
-        "column:",
+        f"column{tag}:",
         "cmp.eq p1, r280, ur6    # one column on",
-        *_walk_depth(plan, "@p1, "),
+        *_walk_depth(plan, tag, "@p1, "),
         "add ur6, ur6, 1",
-        "br.lt ur6, ur11, column",
+        f"br.lt ur6, ur11, column{tag}",
     ]
 
 
-def _walk_depth(plan: Plan, guard: str) -> list[str]:
+def _walk_depth(plan: Plan, tag: str, guard: str = "") -> list[str]:
     suffixes = f".ka{plan.ka}.kb{plan.kb}.t{int(plan.transpose_b)}{plan.signs}"
     return [
         "mov ur2, 0",
-        "depth:",
+        f"depth{tag}:",
         "add r294, r286, ur2",
         f"@p2, ld{_elements(plan)} r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers}",
         f"mov {'r291' if plan.transpose_b else 'r290'}, ur2",
         f"{guard}mm{plan.type}{suffixes} r0, ur4:rf290:0x00, r{A_REGISTER}",
         f"add ur2, ur2, {plan.depth}",
-        f"br.lt ur2, {plan.k}, depth",
+        f"br.lt ur2, {plan.k}, depth{tag}",
     ]
 
 

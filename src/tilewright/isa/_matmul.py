@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from tilewright.isa._errors import ErrorRecord
 from tilewright.isa._program import Program
 from tilewright.isa._run import RunResult
 from tilewright.isa._segments import ELEMENT_TYPES, Memory
+from tilewright.isa._spread import Spread, spread
 from tilewright.isa._unit import MatrixUnit
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
@@ -26,7 +27,12 @@ __all__ = ["MatmulResult", "element_type", "matmul", "result_from", "type_and_si
 
 @dataclass
 class MatmulResult:
-    """``value`` [m, n] (int32 modulo 2^32, or float32) and what the run counted; ``program`` can be listed."""
+    """``value`` (int32 modulo 2^32, or float32) and what the run counted; ``program`` can be listed and run again.
+
+    With several processing elements ``counts`` and ``traffic`` are all elements' together, cycles and accounts those of
+    the last one done; ``pes`` and ``programs`` are every element's own. ``dma_bytes``: brought to L2 page by page;
+    ``buffering``: how segments of B came, "double" or "serial".
+    """
 
     value: np.ndarray[Any, Any]
     counts: Counts
@@ -39,6 +45,10 @@ class MatmulResult:
     program: Program
     executed: int
     trace: tuple[Event, ...]
+    pes: tuple[RunResult, ...] = ()
+    programs: tuple[Program, ...] = ()
+    dma_bytes: int = 0
+    buffering: str = ""
 
 
 def element_type(array: np.ndarray[Any, Any], name: str) -> str:
@@ -71,6 +81,9 @@ def matmul(
     columns: int | None = None,
     page: Sequence[int] | None = None,
     line: Sequence[int] | None = None,
+    split: str | None = None,
+    segments: int | None = None,
+    double_buffer: bool = True,
     trace: bool = False,
     watch: Callable[[Counts], None] | None = None,
 ) -> MatmulResult:
@@ -82,7 +95,11 @@ def matmul(
     every dot product. ``order``: k_outer (all columns a K round) or column_outer (one column over all of K).
     ``columns`` per instruction: default min(loaders, ka * 256); beyond ka * 256 registers run out, which the machine
     records in ``.errors``, and those columns stay 0. ``page``, ``line``: of B's segment, in elements per dim of B as
-    it is stored. ``trace`` and ``watch``: as for :meth:`MatrixUnit.run`. Raises :class:`UsageError` for arrays and
+    it is stored. ``trace`` and ``watch``: as for :meth:`MatrixUnit.run`.
+
+    With ``config.pes`` above 1 C is divided among the elements, by ``split``: rows or columns (None: rows if every
+    element gets a block). ``segments``: every element's B comes to L2 in so many segments by DMA, the next one while
+    one is worked on if ``double_buffer`` and two fit (``.buffering`` says). Raises :class:`UsageError` for arrays and
     options that do not fit.
 
     >>> result = matmul(np.ones((2, 3), np.int8), np.full((3, 2), 2, np.int8))
@@ -104,6 +121,10 @@ def matmul(
     plan = Plan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
     program = matmul_program(plan)
     out = np.zeros((m, n), np.int32 if signs else np.float32)
+    segments = None if segments is None else whole("segments", segments, 1)
+    if out.size and k and (config.pes > 1 or segments):
+        found = spread(plan, a, b if transpose_b else b.T, split, segments, double_buffer, page, line, trace)
+        return _together(found)
     memory = Memory()
     if out.size and k:
         memory.add("A", a)
@@ -111,6 +132,21 @@ def matmul(
         memory.add("C", out)
     run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
     return result_from(run, run.tensor("C") if len(memory) else out, program)
+
+
+def _together(found: Spread) -> MatmulResult:
+    return replace(
+        result_from(found.last(), found.value, found.programs[0]),
+        counts=found.counts(),
+        traffic=found.traffic(),
+        errors=tuple(error for run in found.runs for error in run.errors),
+        executed=sum(run.executed for run in found.runs),
+        trace=tuple(event for run in found.runs for event in run.trace),
+        pes=found.runs,
+        programs=found.programs,
+        dma_bytes=found.dma_bytes,
+        buffering=found.buffering,
+    )
 
 
 def result_from(run: RunResult, value: np.ndarray[Any, Any], program: Program | None) -> MatmulResult:
