@@ -131,7 +131,7 @@ def run_loop(
     latency of a load, L1 ports.
     """
     first, last, latency, load_latency, ports = span
-    registers, _, predicates, uniform, store, halves, counts, traffic, _, _, _ = state
+    file, predicates, uniform, store, counts, traffic, _, _, _ = state
     tokens, causes, foreign = scoreboard
     while first <= place[0] <= last:
         if place[1] >= place[2]:
@@ -140,7 +140,7 @@ def run_loop(
         op = row[0]
         target = place[0] + 1
         if op <= LOGIC:
-            _scalar(row, registers, predicates, uniform, traffic)
+            _scalar(row, file[0], predicates, uniform, traffic)
             _step(row, clock, queue, scoreboard, latency)
         elif op == LOOP:
             uniform[row[2]] = wrap(uniform[row[2]] - 1)
@@ -159,7 +159,7 @@ def run_loop(
         elif op == BARE:
             _step(row, clock, queue, scoreboard, 1)
         elif op == LD:
-            lines = load(row, registers, predicates, store, halves, ld, counts, traffic)
+            lines = load(row, file, predicates, store, ld, counts, traffic)
             latest = later(tokens, row[10], row[10] + 1, -1)
             latest = later(tokens, row[4], row[16], latest)
             if row[13] >= 0:

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa._cache_kernels import BYPASSED, PINNED, relist, touch
 from tilewright.isa._loop_codes import FULL, IRREGULAR
-from tilewright.isa._traffic_kernels import count_lines, issue_columns, touch_columns, walk
+from tilewright.isa._traffic_kernels import issue_columns
+from tilewright.isa._transfer_kernels import transfer
 from tilewright.kernels import njit
 
 __all__ = ["later", "load", "multiply", "ready", "until", "wrap"]
@@ -41,164 +43,197 @@ def ready(clock: Any, queue: Any, tokens: Any, causes: Any, latest: int) -> None
         until(clock, queue, tokens[latest], 2 + causes[latest])
 
 
-@njit(cache=True, nogil=True)
-def _coordinates(at: Any, registers: Any, offset: int, immediate: int) -> None:
-    first, dims = np.uint64(offset), np.uint64(at.shape[1])
-    for j in range(np.uint64(at.shape[0])):
-        for d in range(dims):
-            at[j, d] = registers[j, first + d]
-        at[j, np.uint64(0)] += immediate
-
-
 # Indices are made unsigned where it matters: signed ones are tested for being negative, each time.
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _decode(source: Any, begin: int, count: int, kind: int, halves: Any, out: Any) -> None:
-    """``count`` elements from byte ``begin`` as words of the multiplier: integers, or the bits of a float32."""
-    at, n = np.uint64(begin), np.uint64(count)
-    if kind == 0:
-        for u in range(n):
-            out[u] = np.int8(source[at + u])
-    elif kind == 1:
-        for u in range(n):
-            out[u] = source[at + u]
-    elif kind in (2, 3, 5, 6):
-        for u in range(n):
-            low = np.int64(source[at + u + u]) | np.int64(source[at + u + u + np.uint64(1)]) << 8
-            if kind == 2:
-                out[u] = np.int16(low)
-            elif kind == 3:
-                out[u] = low
-            elif kind == 5:
-                out[u] = halves[np.uint64(low)]
-            else:
-                out[u] = np.int32(low << 16 & 0xFFFFFFFF)
-    else:
-        for u in range(n):
-            first = at + np.uint64(4) * u
-            low = np.int64(source[first]) | np.int64(source[first + np.uint64(1)]) << 8
-            high = np.int64(source[first + np.uint64(2)]) | np.int64(source[first + np.uint64(3)]) << 8
-            out[u] = np.int32(low | high << 16)
-
-
 @njit(cache=True, nogil=True)
-def load(row: Any, registers: Any, predicates: Any, store: Any, halves: Any, ld: Any, counts: Any, traffic: Any) -> int:
+def load(row: Any, file: Any, predicates: Any, store: Any, ld: Any, counts: Any, traffic: Any) -> int:
     """``ld``; the lines it asked for."""
-    (most, stride, dim, per_line, e, limit), at, wanted, ids, places, found, shape, tables, pages = ld
-    _coordinates(at, registers, row[4], row[5])
-    for t in range(registers.shape[0]):
+    numbers, limit, at, wanted, tables = ld
+    registers, first, dims = file[0], np.uint64(row[4]), np.uint64(at.shape[1])
+    for t in range(np.uint64(at.shape[0])):
+        for d in range(dims):
+            at[t, d] = registers[t, first + d]
+        at[t, np.uint64(0)] += row[5]
         off = row[7] >= 0 and predicates[t, row[7]] == row[8]
         wanted[t] = 0 if off else limit
-    walk(at, wanted, shape, tables, pages, dim, stride, ids, places, found)
-    total = 0
-    for t in range(registers.shape[0]):
-        total += found[t, 0]
-        at_byte = places[t, 0] * e
-        if found[t, 0] == most and ids[t, most - 1] - ids[t, 0] == most - 1:  # whole words, one behind the other
-            _decode(store, at_byte, most * e // 4, 4, halves, registers[t, row[2] : row[2] + row[6]])
-            continue
-        for u in range(most if found[t, 0] else 0):
-            if ids[t, u] < 0:
-                continue
-            word, byte = row[2] + u * e // 4, u * e % 4
-            value = np.int64(registers[t, word]) & 0xFFFFFFFF
-            for b in range(e):
-                shift = 8 * (byte + b)
-                value = value & ~(np.int64(255) << shift) | np.int64(store[places[t, u] * e + b]) << shift
-            registers[t, word] = np.int32(wrap(value))
-    lines = count_lines(ids, places, per_line)
-    counts[6] += total * e
+    total, lines = transfer(False, at, wanted, tables, numbers, file, store)
+    counts[6] += total * numbers[2]
     traffic[2] += lines
-    traffic[3] += total * e
-    traffic[1] += -(-total * e // 4)
-    return lines
+    traffic[3] += total * numbers[2]
+    traffic[1] += -(-total * numbers[2] // 4)
+    return int(lines)
 
 
 @njit(cache=True, nogil=True)
-def _gather(mm: Any, buffers: Any, words: Any, store: Any, halves: Any, width: int) -> bool:
-    """Columns of B, and A, to the buffers; False where columns of floats are not all of one depth from the first on.
+def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
+    """Where every column that is on begins and how much of it is there, and its elements to the buffer.
 
-    ``words``: (bytes of the registers, bytes of a thread's).
+    ``reach[j]``: (byte in the store or -1 where they are no run, its element, page, offset, coordinate, first element
+    there, how many). False where columns of floats are not all of one depth from the first on.
     """
-    numbers, columns, walked, _, _, _ = mm
-    a, depth, chunk, kind_a, kind_b, e, floats, rows, ka, kb, rs, as_, bs, base = numbers[1:15]
-    part, index, _, _ = columns
-    ids, places, found, on = walked
-    a_buffer, b_buffer, presents, fill = buffers
-    begin, present, c, r_count = fill[0], -1, b_buffer.shape[0] // ka, a_buffer.shape[0] // ka
+    (depth, e, floats, dim, page_elements, width, _, _, _), (_, _, _, ka, _, _, _, _, _) = mm[0], mm[1]
+    part, index, _, _ = mm[3]
+    sizes, starts, pages_of, offsets_of, phys, _ = mm[4]
+    reach, on = mm[6][0], mm[6][1]
+    _, _, _, into, into_words, pitch, presents, fill = buffers
+    first, size, dims, length = row[4], sizes[dim], len(sizes), width * e
+    present: Any = np.int64(-1)
+    c = len(into) // pitch // ka
     for j in range(len(on)):
         if not on[j]:
             continue
-        uneven = found[j, 0] != found[j, 1] or (present >= 0 and found[j, 0] != present) or found[j, 0] == 0
-        if floats and uneven:
+        page, offset, inside = 0, 0, True
+        x: Any = np.int64(0)
+        for d in range(dims):
+            y = np.int64(registers[j, first + d])
+            if d == 0:
+                y += row[5]
+            if d == dim:
+                x = y
+            elif y < 0 or y >= sizes[d]:
+                inside = False
+            else:
+                page += pages_of[starts[d] + y]
+                offset += offsets_of[starts[d] + y]
+        low = min(max(-x, 0), depth)
+        count = max(min(depth, size - x) - low, 0) if inside else 0
+        if floats and (low > 0 or count == 0 or (present >= 0 and count != present)):
             return False
-        present = found[j, 0]
-        row = part[j] * c + index[j]
-        if found[j, 1] == found[j, 0] and (present == 0 or ids[j, present - 1] - ids[j, 0] == present - 1):
-            line = b_buffer[row, begin : begin + width]
-            _decode(store, places[j, 0] * e, present, kind_b, halves, line)
-            line[present:] = 0
+        present = count
+        to = (part[j] * c + index[j]) * pitch + fill[0] * e
+        if count < width:
+            into[to : to + length] = 0
+        reach[j, 0], reach[j, 6] = -1, count
+        if count == 0:
             continue
-        for u in range(width):
-            line = b_buffer[row, begin + u : begin + u + 1]
-            line[0] = 0
-            if u < depth and ids[j, u] >= 0:
-                _decode(store, places[j, u] * e, 1, kind_b, halves, line)
-    flat, thread_bytes = words
-    for qa in range(ka):
-        for r in range(rows):
-            for qb in range(kb):
-                at = (base + r * rs + qa * as_ + qb * bs) * thread_bytes + 4 * a
-                first = begin + qb * chunk
-                _decode(flat, at, chunk, kind_a, halves, a_buffer[qa * r_count + r, first : first + chunk])
+        head = starts[dim] + x + low
+        tail = head + count - 1
+        at = page + pages_of[head]
+        reach[j, 2], reach[j, 3], reach[j, 4], reach[j, 5] = page, offset, x, low
+        to += low * e
+        if pages_of[tail] == pages_of[head] and offsets_of[tail] - offsets_of[head] == count - 1:
+            begin, many = phys[at] + (offset + offsets_of[head]) * e, count * e
+            reach[j, 0], reach[j, 1] = begin, at * page_elements + offset + offsets_of[head]
+            if (begin | to | many) & 3 == 0:
+                source, goal = np.uint64(begin >> 2), np.uint64(to >> 2)
+                for i in range(np.uint64(many >> 2)):
+                    into_words[goal + i] = store[0][source + i]
+            else:
+                for i in range(many):
+                    into[to + i] = store[1][begin + i]
+            continue
+        for u in range(count):
+            at = page + pages_of[head + u]
+            begin = phys[at] + (offset + offsets_of[head + u]) * e
+            for b in range(e):
+                into[to + u * e + b] = store[1][begin + b]
     presents[fill[1]] = present
     return True
 
 
 @njit(cache=True, nogil=True)
-def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, scoreboard: Any) -> int:
-    """``mm`` but for its sums: 0, or why it is not for this kernel now (nothing has been changed then)."""
-    registers, words, predicates, _, store, halves, counts, traffic, l1, l2, buffers = state
-    tokens, causes, foreign = scoreboard
-    numbers, columns, walked, addresses, retention, scratch = mm
-    first, a, depth, chunk = numbers[:4]
-    rows, ka, kb = numbers[8:11]
-    dim, per_step, a_registers, a_read, bcast, step, c, walks, bypass = numbers[15:24]
-    _, index, order, active = columns
-    ids, places, found, on = walked
-    at, wanted, traffic_rows, sequence, step_of, times, totals = scratch
-    shape, tables, pages, in_l2, shift, times_numbers = addresses
-    fill = buffers[3]
-    width = kb * chunk
-    if fill[1] == len(buffers[2]):
-        return FULL
+def _gather(mm: Any, file: Any, buffers: Any) -> None:
+    """A of every active row to the buffer."""
+    e, (a, chunk, rows, ka, kb, rs, as_, bs, base) = mm[0][1], mm[1]
+    registers, flat, own = file
+    into, words, pitch, _, _, _, _, fill = buffers
+    r_count, length = len(into) // pitch // ka, chunk * e
+    for qa in range(ka):
+        for r in range(rows):
+            for qb in range(kb):
+                thread = base + r * rs + qa * as_ + qb * bs
+                to = (qa * r_count + r) * pitch + (fill[0] + qb * chunk) * e
+                if (to | length) & 3 == 0:
+                    t, goal, source = np.uint64(thread), np.uint64(to >> 2), np.uint64(a)
+                    for i in range(np.uint64(length >> 2)):
+                        words[goal + i] = registers[t, source + i]
+                else:
+                    for i in range(length):
+                        into[to + i] = flat[thread * own + 4 * a + i]
+
+
+@njit(cache=True, nogil=True)
+def _touch(j: int, mm: Any, l1: Any, l2: Any, totals: Any, out: Any) -> None:
+    """Lines of column ``j`` through the caches: ``out`` = (distinct lines, L1 misses, L2 misses)."""
+    _, e, _, dim, page_elements, _, shift, walks, bypass = mm[0]
+    _, starts, pages_of, offsets_of, phys, in_l2 = mm[4]
+    selected, awaited = mm[5]
+    slot_of, line_of, links, list_of, shape = l1
+    slot_of2, line_of2, links2, list_of2, shape2 = l2
+    reach = mm[6][0]
+    lines, misses, deep, count = 0, 0, 0, reach[j, 6]
+    page, offset, head = reach[j, 2], reach[j, 3], starts[dim] + reach[j, 4] + reach[j, 5]
+    if reach[j, 0] >= 0 and not walks:
+        begin = reach[j, 0]
+        near = in_l2[page + pages_of[head]]
+        for line in range(begin >> shift, ((begin + count * e - 1) >> shift) + 1):
+            lines += 1
+            outcome = touch(slot_of, line_of, links, list_of, shape, line, bypass == 1)
+            if outcome:
+                misses += 1
+                totals[2] += outcome == PINNED
+                totals[3] += outcome == BYPASSED
+                if not near and touch(slot_of2, line_of2, links2, list_of2, shape2, line, True):
+                    deep += 1
+        out[0], out[1], out[2] = lines, misses, deep
+        return
+    last = np.int64(-1)
+    for u in range(count):
+        p, o = page + pages_of[head + u], offset + offsets_of[head + u]
+        line, element = (phys[p] + o * e) >> shift, p * page_elements + o
+        if line != last:
+            last = line
+            lines += 1
+            outcome = touch(slot_of, line_of, links, list_of, shape, line, bypass == 1)
+            if outcome:
+                misses += 1
+                totals[2] += outcome == PINNED
+                totals[3] += outcome == BYPASSED
+                if not in_l2[p] and touch(slot_of2, line_of2, links2, list_of2, shape2, line, True):
+                    deep += 1
+        if walks:
+            own = element * e >> shift
+            if selected[element] == 0:
+                selected[element] = 1
+                awaited[own] -= 1
+            which = 1 if awaited[own] > 0 else 0
+            if relist(slot_of, line_of, links, list_of, shape, line, which):
+                totals[1 - which] += 1
+    out[0], out[1], out[2] = lines, misses, deep
+
+
+@njit(cache=True, nogil=True)
+def _select(row: Any, mm: Any, predicates: Any, fill: Any) -> bool:
+    """Which columns are on; False where others are than in the rounds that wait to be added."""
+    active, on = mm[3][3], mm[6][1]
     changed = False
     for j in range(len(on)):
         on[j] = row[7] < 0 or predicates[j, row[7]] != row[8]
         changed |= on[j] != active[j]
-        wanted[j] = depth if on[j] else 0
     if changed:
         if fill[1] > 0:
-            return FULL
+            return False
         active[:] = on
-    _coordinates(at, registers, row[4], row[5])
-    walk(at, wanted, shape, tables, pages, dim, 1, ids, places, found)
-    if not _gather(mm, buffers, words, store, halves, width):
-        return IRREGULAR
-    fill[0] += width
-    fill[1] += 1
-    # counts
-    taken, steps, last, loaded, present = 0, 0, -1, 0, 0
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _count(mm: Any, counts: Any, traffic: Any) -> Any:
+    """(columns that take part, in the order of their steps in ``sequence``, and the steps)."""
+    (_, _, rows, ka, kb, _, _, _, _), (_, _, per_step, _, a_read, _, _) = mm[1], mm[2]
+    _, index, order, _ = mm[3]
+    reach, on, _, sequence, step_of = mm[6][:5]
+    taken, steps, last, loaded, present = 0, 0, np.int64(-1), 0, 0
     for s in range(len(order)):
         j = order[s]
         if not on[j]:
             continue
-        sequence[taken], step_of[taken] = j, index[j] // per_step
+        sequence[taken], step_of[taken] = j, index[j] // per_step if per_step > 1 else index[j]
         steps += step_of[taken] != last
         last = step_of[taken]
-        loaded += found[j, 0] > 0
-        present += found[j, 0]
+        loaded += reach[j, 6] > 0
+        present += reach[j, 6]
         taken += 1
     a_reads = a_read * ka * kb * rows * (steps > 0)
     counts[0] += 1
@@ -212,34 +247,47 @@ def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, s
     counts[9] += loaded * rows * (kb - 1)
     traffic[0] += a_reads + loaded * rows
     traffic[1] += loaded * rows
-    # lines
+    return taken, steps
+
+
+@njit(cache=True, nogil=True)
+def _lines(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> None:
+    _, _, rows_of, sequence, _, _, totals = mm[6]
     totals[:] = 0
-    rows_of = traffic_rows[:taken]
-    touch_columns(
-        ids,
-        places,
-        sequence[:taken],
-        (in_l2, pages[0], shift),
-        (walks == 1, bypass == 1),
-        retention,
-        l1,
-        l2,
-        rows_of,
-        totals,
-    )
     touches, misses, deep = 0, 0, 0
     for s in range(taken):
-        touches += rows_of[s, 0]
-        misses += rows_of[s, 1]
-        deep += rows_of[s, 2]
+        out = rows_of[s]
+        _touch(sequence[s], mm, l1, l2, totals, out)
+        touches += out[0]
+        misses += out[1]
+        deep += out[2]
     counts[10] += touches
     counts[11] += misses
     counts[12] += deep
     traffic[4] += touches - misses
     traffic[5:9] += totals
+
+
+@njit(cache=True, nogil=True)
+def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, scoreboard: Any) -> int:
+    """``mm`` but for its sums: 0, or why it is not for this kernel now (nothing has been changed then)."""
+    file, predicates, _, store, counts, traffic, l1, l2, buffers = state
+    tokens, causes, foreign = scoreboard
+    a, (first, c, _, a_registers, _, bcast, step) = mm[1][0], mm[2]
+    _, _, rows_of, _, step_of, times, _ = mm[6]
+    presents, fill = buffers[6], buffers[7]
+    if fill[1] == len(presents) or not _select(row, mm, predicates, fill):
+        return FULL
+    if not _reach(row, mm, file[0], store, buffers):
+        return IRREGULAR
+    _gather(mm, file, buffers)
+    fill[0] += mm[0][5]
+    fill[1] += 1
+    taken, steps = _count(mm, counts, traffic)
+    _lines(taken, mm, l1, l2, counts, traffic)
     # time
     latest = later(tokens, row[10], row[10] + 1, -1)
-    latest = later(tokens, row[4], row[4] + at.shape[1], latest)
+    latest = later(tokens, row[4], row[4] + len(mm[4][0]), latest)
     if row[13] >= 0:
         latest = later(tokens, row[13], row[13] + 1, latest)
     ready(clock, queue, tokens, causes, latest)
@@ -257,7 +305,7 @@ def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, s
     idle = max(0, start - clock[3])
     queue[0] += 1
     clock[0] = start + 1
-    issue_columns(rows_of, step_of[:taken], start, at_hand, clock[2:6], times_numbers, times)
+    issue_columns(rows_of[:taken], step_of[:taken], start, at_hand, clock[2:6], mm[7], times)
     if times[0] < 0:
         clock[1] = max(clock[1], start + 1)
         return 0

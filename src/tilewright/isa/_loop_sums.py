@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa._loop_codes import KINDS
 from tilewright.isa._program import Instruction
 from tilewright.isa._roles import Roles, columns_of
 from tilewright.isa._state import Pe
@@ -17,28 +16,29 @@ __all__ = ["Sums"]
 Array = np.ndarray[Any, Any]
 DEPTH = 1024
 """Elements of k that are added at once."""
-_APART = 16
-"""Words behind each row, so that rows do not meet in our own caches."""
+_APART = 64
+"""Bytes behind each row, so that rows do not meet in our own caches."""
 EXACT = 1 << 24
 """Integers up to this are float32 numbers, and so are their sums as long as those are."""
 
 
+_VALUES = {"f16": np.float16, "f32": np.float32}
+
+
 @dataclass(eq=False)
 class Sums:
-    """What the kernel leaves: A [ka * rows, k] and B [ka * c, k] as words, k of many rounds one behind the other.
+    """What the kernel leaves: A [ka * rows, k] and B [ka * c, k] as they came, k of many rounds one behind the other.
 
-    ``arguments``: the kernel's; ``buffers``: A, B, elements present in each round, (k, rounds) filled so far.
-    ``active``: columns that are on in all of these rounds.
+    ``arguments``: the kernel's; ``buffers``: A and B (bytes, words, bytes of a row each), elements present in each
+    round, (k, rounds) filled so far. ``active``: columns that are on in all of these rounds.
     """
 
     arguments: tuple[Any, ...]
-    buffers: tuple[Array, Array, Array, Array]
+    buffers: tuple[Any, ...]
     keep: Array
-    part: Array
-    index: Array
-    active: Array
+    columns: tuple[Array, Array, Array, Array]
     first: int
-    kind: str
+    types: tuple[str, str]
     exact: bool
     chunk: int
     kb: int
@@ -46,109 +46,126 @@ class Sums:
     @classmethod
     def none(cls) -> Sums:
         """For a loop without an ``mm``."""
-        one, grid = np.zeros(1, np.int64), np.zeros((1, 1), np.int64)
-        flags = np.zeros(1, bool)
-        walked = (grid, grid.copy(), np.zeros((1, 3), np.int64), flags.copy())
-        addresses = ((one, one), (one, one), (1, 1, one), flags, 0, (1, 1, 1, 1, 1, 1, 1))
-        scratch = (grid, one, np.zeros((1, 3), np.int64), one, one, one, one)
-        retention = (np.zeros(0, np.uint8), np.zeros(0, np.int32))
+        one, grid, flags = np.zeros(1, np.int64), np.zeros((1, 1), np.int64), np.zeros(1, bool)
         columns = (one, one, one, flags)
-        arguments = (np.zeros(24, np.int64), columns, walked, addresses, retention, scratch)
-        words = np.zeros((1, 1), np.int32)
-        buffers = (words, words, one.copy(), np.zeros(2, np.int64))
-        return cls(arguments, buffers, grid, one, one, flags, 0, "integer", True, 1, 1)
+        scratch = (grid, flags, grid, one, one, one, one)
+        retention = (np.zeros(0, np.uint8), np.zeros(0, np.int32))
+        tables = (one, one, one, one, one, flags)
+        arguments = ((0,) * 9, (0,) * 9, (0,) * 7, columns, tables, retention, scratch, (1,) * 7)
+        return cls(arguments, _buffers(1, 1, 4, 1), grid, columns, 0, ("s8", "s8"), True, 1, 1)
 
     @classmethod
     def of(cls, pe: Pe, roles: Roles, mm: Instruction) -> Sums:
         """Buffers and numbers for one ``mm``, every column of it on."""
-        c, clock, segment = pe.config, pe.clock, roles.segment
+        c, segment = pe.config, roles.segment
         rows, ka, kb, rs, as_, bs, keeper = roles.groups
-        n, width, e = roles.columns, kb * roles.chunk, segment.element_bytes
-        floats = roles.type_a[0] not in "su"
-        largest = [2 ** (8 * e) if kind[0] == "u" else 2 ** (8 * e - 1) for kind in (roles.type_a, roles.type_b)]
-        exact_depth = EXACT // (largest[0] * largest[1])
-        exact = floats or exact_depth >= width
-        depth = DEPTH if floats or not exact or e > 1 else min(DEPTH, exact_depth)
-        rounds = max(1, depth // width)
+        n, e, width, dim = roles.columns, segment.element_bytes, kb * roles.chunk, int(mm.suffix("t") or 0)
+        exact, rounds = _rounds(roles, width)
         walks = mm.suffix("t") == "1"
         if walks:
             segment.await_all()
-        numbers = (
-            *(roles.first, roles.a, roles.depth, roles.chunk, KINDS.index(roles.type_a), KINDS.index(roles.type_b), e),
-            *(floats, rows, ka, kb, rs, as_, bs, c.first_compute),
-            *(int(walks), c.columns_per_step, c.a_registers, c.a_registers_read(e, kb), c.bcast_depth),
-            *(c.step_cycles(e, kb), roles.local, walks, c.retention == "bypass"),
-        )
-        part, index, order = columns_of(c.ka_split, n, ka)
-        active = np.ones(n, bool)
-        grid = np.zeros((n, width), np.int64)
-        walked = (grid, grid.copy(), np.zeros((n, 3), np.int64), np.ones(n, bool))
-        line = c.line_bytes * clock.share
-        buses = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
-        step = c.step_cycles(e, kb)
-        times = (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *buses, step)
-        storage = segment.storage
-        pages = (segment.map.page_elements, e, segment.table.phys)
-        shift = segment.map.line_elements.bit_length() - 1
-        tables = (storage.pages_of, storage.offsets_of)
-        addresses = ((segment.sizes, segment.starts), tables, pages, segment.table.in_l2, shift, times)
-        rows_of, numbers_of = np.zeros((n, 3), np.int64), [np.zeros(n, np.int64) for _ in range(3)]
-        scratch = (np.zeros((n, len(segment.sizes)), np.int64), numbers_of[0], rows_of, *numbers_of[1:])
-        times_and_totals = (np.zeros(3, np.int64), np.zeros(4, np.int64))
-        columns = (part.astype(np.int64), index.astype(np.int64), order.astype(np.int64), active)
-        retention = (segment.selected, segment.awaited)
+        shift, bypass = (segment.map.line_elements * e).bit_length() - 1, c.retention == "bypass"
+        walk = (roles.depth, e, roles.type_a[0] not in "su", dim, segment.map.page_elements, width, shift)
+        gather = (roles.a, roles.chunk, rows, ka, kb, rs, as_, bs, c.first_compute)
+        timing = (roles.first, roles.local, c.columns_per_step, c.a_registers, c.a_registers_read(e, kb))
+        part, index, order = (each.astype(np.int64) for each in columns_of(c.ka_split, n, ka))
+        columns = (part, index, order, np.ones(n, bool))
+        storage, table = segment.storage, segment.table
+        tables = (segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys, table.in_l2)
+        sequences = [np.zeros(n, np.int64) for _ in range(2)]
+        ends = np.zeros(3, np.int64), np.zeros(4, np.int64)
+        scratch = (np.zeros((n, 7), np.int64), np.ones(n, bool), np.zeros((n, 3), np.int64), *sequences, *ends)
         arguments = (
-            np.array(numbers, np.int64),
-            columns,
-            walked,
-            addresses,
-            retention,
-            (*scratch, *times_and_totals),
+            *((*map(int, walk), int(walks), int(bypass)), gather, (*timing, c.bcast_depth, c.step_cycles(e, kb))),
+            *(columns, tables, (segment.selected, segment.awaited), scratch, _times(pe, c.step_cycles(e, kb))),
         )
-        buffers = (
-            np.zeros((ka * rows, rounds * width + _APART), np.int32),
-            np.zeros((ka * roles.local, rounds * width + _APART), np.int32),
-            np.zeros(rounds, np.int64),
-            np.zeros(2, np.int64),
-        )
-        threads = np.arange(rows)[:, None] * rs + np.arange(ka) * as_ + keeper * bs + c.first_compute
-        kind = "float" if floats else "word" if e == 4 else "integer"
-        return cls(
-            arguments, buffers, threads, part, index, active, roles.first, kind, exact and e == 1, roles.chunk, kb
-        )
+        keep = np.arange(rows)[:, None] * rs + np.arange(ka) * as_ + keeper * bs + c.first_compute
+        buffers = _buffers(ka * rows, ka * roles.local, rounds * width * e, rounds)
+        types = (roles.type_a, roles.type_b)
+        return cls(arguments, buffers, keep, columns, roles.first, types, exact, roles.chunk, kb)
 
     def add(self, registers: Array) -> bool:
         """Add what the buffers hold; False if that was nothing."""
-        a, b, presents, fill = self.buffers
-        k, rounds = fill.tolist()
+        part, index, _, active = self.columns
+        k, rounds = self.buffers[7].tolist()
         if rounds == 0:
             return False
-        (rows, ka), c = self.keep.shape, len(b) // self.keep.shape[1]
+        rows, ka = self.keep.shape
+        a, b = (self._values(side, k) for side in (0, 1))
+        c = len(b) // ka
         for qa in range(ka):
-            mine = np.flatnonzero(self.active & (self.part == qa))
+            mine = np.flatnonzero(active & (part == qa))
             if not len(mine):
                 continue
-            at = self.index[mine] + self.first
+            at = index[mine] + self.first
             low, high = int(at.min()), int(at.max()) + 1
             some = slice(low, high) if high - low == len(mine) else at
             keep = self.keep[:, qa]
-            target = (keep[:, None], at) if not isinstance(some, slice) else (keep, some)
-            columns = b[qa * c + self.index[mine], :k] if len(mine) < c else b[qa * c : qa * c + c, :k]
-            factors = a[qa * rows : (qa + 1) * rows, :k]
-            registers[target] = self._added(registers[target], factors, columns, presents[:rounds])
-        fill[:] = 0
+            target = (keep[:, None], at) if not isinstance(some, slice) else (_slice(keep), some)
+            columns = b[qa * c + index[mine]] if len(mine) < c else b[qa * c : qa * c + c]
+            registers[target] = self._added(registers[target], a[qa * rows : (qa + 1) * rows], columns, rounds)
+        self.buffers[7][:] = 0
         return True
 
-    def _added(self, sums: Array, a: Array, b: Array, presents: Array) -> Array:
-        if self.kind == "integer":
-            dtype = np.float32 if self.exact else np.float64
-            products: Array = np.matmul(a.astype(dtype), b.astype(dtype).T).astype(np.int64).astype(np.int32)
-            return sums + products
+    @property
+    def words(self) -> bool:
+        """32-bit integers."""
+        return self.types[0][0] in "su" and self.types[0][1:] == "32"
+
+    def _values(self, side: int, k: int) -> Array:
+        """[rows, k] of A (0) or B (1) as what is multiplied."""
+        raw, dtype = self.buffers[3 * side].reshape(-1, self.buffers[3 * side + 2]), self.types[side]
+        if self.words:
+            found: Array = raw.view(np.int32)[:, :k]
+        elif dtype == "bf16":
+            found = (raw.view(np.uint16)[:, :k].astype(np.uint32) << 16).view(np.float32)
+        elif dtype in _VALUES:
+            found = raw.view(_VALUES[dtype])[:, :k].astype(np.float32, copy=False)
+        else:
+            words = raw.view(f"{'i' if dtype[0] == 's' else 'u'}{int(dtype[1:]) // 8}")
+            found = words[:, :k].astype(np.float32 if self.exact else np.float64)
+        return found
+
+    def _added(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
+        if self.types[0][0] in "su" and not self.words:
+            products: Array = np.matmul(a, b.T)
+            return sums + (products if self.exact else products.astype(np.int64)).astype(np.int32)
         from tilewright.isa._value_kernels import add_rounds, add_words
 
         sums, b = np.ascontiguousarray(sums), np.ascontiguousarray(b.T)
-        if self.kind == "word":
+        if self.words:
             add_words(sums, a, b)
-            return sums
-        add_rounds(sums.view(np.float32), a.view(np.float32), b.view(np.float32), presents, self.chunk, self.kb)
+        else:
+            add_rounds(sums.view(np.float32), a, b, self.buffers[6][:rounds], self.chunk, self.kb)
         return sums
+
+
+def _rounds(roles: Roles, width: int) -> tuple[bool, int]:
+    """Whether a float32 product of integers is exact, and how many rounds of ``width`` are added together."""
+    if roles.type_a not in ("s8", "u8"):
+        return False, max(1, DEPTH // width)
+    largest = [255 if kind[0] == "u" else 128 for kind in (roles.type_a, roles.type_b)]
+    depth = EXACT // (largest[0] * largest[1])
+    exact = depth >= width
+    return exact, max(1, (min(DEPTH, depth) if exact else DEPTH) // width)
+
+
+def _buffers(rows: int, columns: int, length: int, rounds: int) -> tuple[Any, ...]:
+    pitch = -(-length // 4) * 4 + _APART
+    a, b = np.empty(rows * pitch, np.uint8), np.empty(columns * pitch, np.uint8)
+    return a, a.view(np.int32), pitch, b, b.view(np.int32), pitch, np.zeros(rounds, np.int64), np.zeros(2, np.int64)
+
+
+def _times(pe: Pe, step: int) -> tuple[int, ...]:
+    """What the issue model takes."""
+    c, line = pe.config, pe.config.line_bytes * pe.clock.share
+    buses = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
+    return (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *buses, step)
+
+
+def _slice(numbers: Array) -> Any:
+    """Equally spaced numbers as a slice."""
+    if len(numbers) == 1:
+        return slice(int(numbers[0]), int(numbers[0]) + 1)
+    step = int(numbers[1] - numbers[0])
+    return slice(int(numbers[0]), int(numbers[-1]) + 1, step)

@@ -8,7 +8,6 @@ where the arithmetic permits it: integers modulo 2^32 by float products that sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,11 @@ from tilewright.isa._loop_codes import (
     OPERATIONS,
 )
 from tilewright.isa._loop_sums import Sums
+from tilewright.isa._memory import at_hand, transfer_numbers, transfer_tables
 from tilewright.isa._operands import number, uniform_source
 from tilewright.isa._program import Address, Immediate, Instruction, Label, Program, Register
 from tilewright.isa._roles import Roles, assign_roles
-from tilewright.isa._segments import Segment
 from tilewright.isa._state import Pe
-from tilewright.isa._storage import ABSENT
 
 __all__ = ["FastLoop", "loop_at", "run_fast"]
 
@@ -165,45 +163,24 @@ def _memory_row(pe: Pe, instruction: Instruction, row: Array) -> Array:
     return row
 
 
-@cache
-def _halves() -> Array:
-    """Every f16 as the bits of the float32 it is."""
-    return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.int32)
-
-
-def _at_hand(segment: Segment) -> bool:
-    table = segment.table
-    return not table.loading and bool((table.state != ABSENT).all())
-
-
-def _tables(segment: Segment) -> tuple[Any, ...]:
-    storage = segment.storage
-    pages = (segment.map.page_elements, segment.element_bytes, segment.table.phys)
-    return (segment.sizes, segment.starts), (storage.pages_of, storage.offsets_of), pages
-
-
 def _prepared_ld(pe: Pe, loop: FastLoop) -> tuple[Any, ...] | None:
     """What the kernel needs of the ``ld``; of none where there is none (tables of nothing)."""
     if loop.ld is None:
-        nothing = np.zeros(1, np.int64)
-        tables = (nothing, nothing), (nothing, nothing), (1, 1, nothing)
-        grid = np.zeros((1, 1), np.int64)
-        return (0, 1, 0, 1, 1, 0), grid, nothing, grid, grid.copy(), np.zeros((1, 3), np.int64), *tables
+        none, flags = np.zeros(1, np.int64), np.zeros(1, bool)
+        return (0, 1, 1, 0, 0), 0, np.zeros((1, 1), np.int64), none, (none, none, none, none, none, flags)
     address, row = loop.ld.operands[1], loop.code[loop.code[:, 0] == LD][-1]
     assert isinstance(address, Address)
     segment, words, c = pe.segment(address.segment), int(row[6]), pe.config
-    if segment is None or not _at_hand(segment) or words < 1 or row[2] + words > c.registers:
+    if segment is None or not at_hand(segment) or words < 1 or row[2] + words > c.registers:
         return None
     dim, dims = int(loop.ld.suffix("t") or 0), len(segment.sizes)
     if dim >= dims or address.offset + dims > c.registers:
         return None
     loop.code[loop.code[:, 0] == LD, 16] = address.offset + dims
     most, limit = words * 4 // segment.element_bytes, int(loop.ld.suffix("n") or 0)
-    per_line, stride = segment.map.line_elements, int(loop.ld.suffix("s") or 1)
-    numbers = (most, stride, dim, per_line, segment.element_bytes, min(most, limit or most))
-    t = c.threads
-    walked = (np.zeros(t, np.int64), np.zeros((t, most), np.int64), np.zeros((t, most), np.int64))
-    return numbers, np.zeros((t, dims), np.int64), *walked, np.zeros((t, 3), np.int64), *_tables(segment)
+    numbers = transfer_numbers(segment, loop.ld, int(row[2]))
+    at, wanted = np.zeros((c.threads, dims), np.int64), np.zeros(c.threads, np.int64)
+    return numbers, min(most, limit or most), at, wanted, transfer_tables(segment)
 
 
 def _roles(pe: Pe, loop: FastLoop) -> Roles | None:
@@ -211,7 +188,7 @@ def _roles(pe: Pe, loop: FastLoop) -> Roles | None:
     c, mm = pe.config, loop.mm
     assert mm is not None
     roles = assign_roles(pe, Instruction("mm", mm.operands, mm.type, mm.suffixes))
-    if isinstance(roles, str) or not roles.on.all() or not _at_hand(roles.segment):
+    if isinstance(roles, str) or not roles.on.all() or not at_hand(roles.segment):
         return None
     floats = roles.type_a[0] not in "su"
     if (floats and c.float_order != "chunk") or (not floats and c.overflow != "wrap"):
@@ -246,9 +223,8 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
     clock[: 8 + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
     queue, math = np.zeros(len(QUEUE), np.int64), np.zeros(len(MATH_STALLS), np.int64)
     caches = (pe.l1.arrays(), pe.chip.l2.arrays())
-    words = (pe.file.view(np.uint8).reshape(-1), pe.file.strides[0])
     matrices = (counts, traffic, *caches, sums.buffers)
-    state = (pe.file, words, pe.predicates, uniform, pe.chip.store, _halves(), *matrices)
+    state = (pe.words, pe.predicates, uniform, pe.chip.words, *matrices)
     c, scoreboard = pe.config, (pe.clock.tokens, pe.clock.causes, pe.clock.foreign)
     span = (loop.first, loop.last, c.alu_latency, c.l2_latency, c.l1_ports)
     place = np.array([pe.pc, pe.executed, most])

@@ -11,8 +11,19 @@ from tilewright.isa._operands import Handler, count_of, number, spans, threads_o
 from tilewright.isa._program import Address, Instruction
 from tilewright.isa._segments import Segment
 from tilewright.isa._state import Pe
+from tilewright.isa._storage import ABSENT
 
-__all__ = ["HANDLERS", "Walk", "coordinates", "offset_registers", "pages_ready", "walk_elements"]
+__all__ = [
+    "HANDLERS",
+    "Walk",
+    "at_hand",
+    "coordinates",
+    "offset_registers",
+    "pages_ready",
+    "transfer_numbers",
+    "transfer_tables",
+    "walk_elements",
+]
 
 Array = np.ndarray[Any, Any]
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
@@ -78,8 +89,25 @@ def walk_elements(segment: Segment, at: Array, counts: Array, most: int, dim: in
     return Walk(ids, places, found)
 
 
-def _reach(pe: Pe, instruction: Instruction) -> tuple[Segment, Walk] | str:
-    """The segment and the elements of a load or store, or the kind of error."""
+@dataclass
+class _Access:
+    """What a load or store asks for: ``counts[t]`` elements (at most ``most``) from ``at[t]``; registers ``words``."""
+
+    segment: Segment
+    at: Array
+    counts: Array
+    most: int
+    dim: int
+    stride: int
+    words: int
+
+    def walk(self) -> Walk:
+        """Every element of it."""
+        return walk_elements(self.segment, self.at, self.counts, self.most, self.dim, self.stride)
+
+
+def _access(pe: Pe, instruction: Instruction) -> _Access | str:
+    """What a load or store asks for, or the kind of error."""
     register, address = instruction.operands[:2]
     assert isinstance(address, Address)
     segment = pe.segment(address.segment)
@@ -101,7 +129,39 @@ def _reach(pe: Pe, instruction: Instruction) -> tuple[Segment, Walk] | str:
         counts = np.minimum(counts, limit)
     at = coordinates(pe, segment, address, pe.config.threads)
     stride = int(instruction.suffix("s") or 1)
-    return segment, walk_elements(segment, at, counts, most * per_word, dim, stride)
+    return _Access(segment, at, counts, most * per_word, dim, stride, most)
+
+
+def at_hand(segment: Segment) -> bool:
+    """Whether every page has its entry, and none is on its way."""
+    table = segment.table
+    return not table.loading and bool((table.state != ABSENT).all())
+
+
+def transfer_tables(segment: Segment) -> tuple[Array, ...]:
+    """A segment as the kernel of loads and stores takes it."""
+    storage, table = segment.storage, segment.table
+    return segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys, table.dirty
+
+
+def transfer_numbers(segment: Segment, instruction: Instruction, first: int) -> tuple[int, ...]:
+    """(dim, stride, bytes of an element, log2 of the bytes of a line, first register) of a load or store."""
+    e = segment.element_bytes
+    shift = (segment.map.line_elements * e).bit_length() - 1
+    return int(instruction.suffix("t") or 0), int(instruction.suffix("s") or 1), e, shift, first
+
+
+def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
+    """Do it in one call where no one could tell: (elements there, lines), or None."""
+    from tilewright.isa._transfer_kernels import transfer
+
+    segment, storing = access.segment, instruction.name == "st"
+    if pe.written is not None or pe.config.loads_through_l1 or not at_hand(segment):
+        return None
+    numbers = transfer_numbers(segment, instruction, number(instruction.operands[0]))
+    tables = transfer_tables(segment)
+    done = transfer(storing, access.at, access.counts, tables, numbers, pe.words, pe.chip.words)
+    return int(done[0]), int(done[1])
 
 
 def pages_ready(segment: Segment, walk: Walk) -> int:
@@ -111,15 +171,12 @@ def pages_ready(segment: Segment, walk: Walk) -> int:
     return segment.table.settle(np.unique(walk.ids[walk.there] // segment.map.page_elements))
 
 
-def _cost(pe: Pe, instruction: Instruction, segment: Segment, reach: Walk, words: int) -> None:
-    from tilewright.isa._traffic_kernels import count_lines, touch_lines
-
+def _cost(pe: Pe, instruction: Instruction, access: _Access, elements: int, requests: int) -> None:
     register, address = instruction.operands[:2]
     assert isinstance(address, Address)
-    per_line = segment.map.line_elements
-    requests = count_lines(reach.ids, reach.places, per_line)
-    load, present = instruction.name == "ld", int(reach.present.sum()) * segment.element_bytes
+    load, present = instruction.name == "ld", elements * access.segment.element_bytes
     if load:
+        pe.counts.a_bytes_loaded += present
         pe.traffic.load_lines += requests
         pe.traffic.load_bytes += present
         pe.traffic.register_writes += -(-present // 4)
@@ -127,61 +184,62 @@ def _cost(pe: Pe, instruction: Instruction, segment: Segment, reach: Walk, words
         pe.traffic.store_lines += requests
         pe.traffic.store_bytes += present
         pe.traffic.register_reads += -(-present // 4)
-    if pe.config.loads_through_l1 and load:
-        lines = np.where(reach.there, reach.places // per_line, -1).reshape(-1)
-        touch_lines(lines, pe.config.retention == "bypass", pe.l1.arrays(), pe.chip.l2.arrays())
-    clock, data = pe.clock, pe.clock.span("r", number(register), words)
-    reads = [clock.span("ur", address.segment), clock.span("r", address.offset, offset_registers(pe, segment))]
+    clock, data = pe.clock, pe.clock.span("r", number(register), access.words)
+    reads = [clock.span("ur", address.segment), clock.span("r", address.offset, offset_registers(pe, access.segment))]
     reads += spans(pe, instruction, instruction.operands[2:])
-    written = [data] if load and words else []
+    written = [data] if load and access.words else []
     clock.transfer(instruction.name, reads if load else [*reads, data], written, requests)
 
 
-def _ld(pe: Pe, instruction: Instruction) -> None:
-    # operands
-    found = _reach(pe, instruction)
-    if isinstance(found, str):
-        pe.clock.step("control", "ld")
-        pe.record(instruction, [(found, -1, -1)])
-        return
-    segment, reach = found
-    pe.clock.until(pages_ready(segment, reach), "page")
-    # operation
-    word = _WORDS[segment.element_bytes]
-    first, words = number(instruction.operands[0]), reach.ids.shape[1] * segment.element_bytes // 4
-    values = pe.chip.view(word)[reach.places]
-    # result
+def _loaded(pe: Pe, first: int, words: int, segment: Segment, reach: Walk) -> None:
+    values = pe.chip.view(_WORDS[segment.element_bytes])[reach.places]
     window = np.ascontiguousarray(pe.registers[:, first : first + words])
-    np.copyto(window.view(word), values, where=reach.there)
+    np.copyto(window.view(_WORDS[segment.element_bytes]), values, where=reach.there)
     pe.registers[:, first : first + words] = window
     if pe.written is not None and words:
         pe.written[:, first : first + words] |= reach.there.reshape(len(window), words, -1).any(axis=2)
-    # cost
-    pe.counts.a_bytes_loaded += int(reach.present.sum()) * segment.element_bytes
-    _cost(pe, instruction, segment, reach, words)
-    pe.record(instruction, reach.faults())
 
 
-def _st(pe: Pe, instruction: Instruction) -> None:
-    # operands
-    found = _reach(pe, instruction)
-    if isinstance(found, str):
-        pe.clock.step("control", "st")
-        pe.record(instruction, [(found, -1, -1)])
-        return
-    segment, reach = found
-    pe.clock.until(pages_ready(segment, reach), "page")
-    # operation
-    word = _WORDS[segment.element_bytes]
-    first, words = number(instruction.operands[0]), reach.ids.shape[1] * segment.element_bytes // 4
-    there = reach.there
+def _stored(pe: Pe, first: int, words: int, segment: Segment, reach: Walk) -> None:
+    word, there = _WORDS[segment.element_bytes], reach.there
     values = np.ascontiguousarray(pe.registers[:, first : first + words]).view(word)
-    # result
     pe.chip.view(word)[reach.places[there]] = values[there]
     segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
+
+
+def _through_l1(pe: Pe, segment: Segment, reach: Walk) -> None:
+    from tilewright.isa._traffic_kernels import touch_lines
+
+    lines = np.where(reach.there, reach.places // segment.map.line_elements, -1).reshape(-1)
+    touch_lines(lines, pe.config.retention == "bypass", pe.l1.arrays(), pe.chip.l2.arrays())
+
+
+def _move(pe: Pe, instruction: Instruction) -> None:
+    """``ld`` and ``st``."""
+    from tilewright.isa._traffic_kernels import count_lines
+
+    # operands
+    access, load = _access(pe, instruction), instruction.name == "ld"
+    if isinstance(access, str):
+        pe.clock.step("control", instruction.name)
+        pe.record(instruction, [(access, -1, -1)])
+        return
+    # operation, result and cost, where every page is at hand
+    done = _moved(pe, instruction, access)
+    if done is not None:
+        _cost(pe, instruction, access, *done)
+        return
+    # operation
+    segment, first, reach = access.segment, number(instruction.operands[0]), access.walk()
+    pe.clock.until(pages_ready(segment, reach), "page")
+    # result
+    (_loaded if load else _stored)(pe, first, access.words, segment, reach)
     # cost
-    _cost(pe, instruction, segment, reach, words)
+    if load and pe.config.loads_through_l1:
+        _through_l1(pe, segment, reach)
+    lines = count_lines(reach.ids, reach.places, segment.map.line_elements)
+    _cost(pe, instruction, access, int(reach.present.sum()), lines)
     pe.record(instruction, reach.faults())
 
 
-HANDLERS: dict[str, Handler] = {"ld": _ld, "st": _st}
+HANDLERS: dict[str, Handler] = {"ld": _move, "st": _move}

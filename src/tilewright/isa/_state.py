@@ -68,6 +68,11 @@ class Chip:
         """The store as elements of another type."""
         return self.store.view(dtype)
 
+    @property
+    def words(self) -> tuple[Array, Array]:
+        """The store as int32 words and as bytes."""
+        return self.store.view(np.int32), self.store
+
     def add(self, name: str, array: Array, **how: Any) -> Storage:
         """Reserve device memory for a tensor's pages and fill it; no page has an entry yet."""
         return self.add_all([(name, array, how)])[0]
@@ -191,6 +196,11 @@ class Pe:
     def registers(self) -> Array:
         """int32[threads, registers]."""
         return self.file[:, : self.config.registers]
+
+    @property
+    def words(self) -> tuple[Array, Array, int]:
+        """All registers as int32[threads, words] and as bytes, and the bytes of a thread's."""
+        return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0]
 
     def add_segment(self, segment: Segment) -> int:
         """Give a descriptor the next free handle."""
