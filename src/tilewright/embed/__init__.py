@@ -9,6 +9,12 @@ from tilewright.embed._check import Check, Excess, check_batches
 from tilewright.embed._clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs
 from tilewright.embed._config import EmbedConfig, read_config
 from tilewright.embed._criteo import read_criteo
+from tilewright.embed._diagnose import diagnose
+from tilewright.embed._diagnose_batches import batch_counters
+from tilewright.embed._diagnose_counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
+from tilewright.embed._diagnose_file import read_counters
+from tilewright.embed._diagnose_plan import plan_counters
+from tilewright.embed._diagnose_types import Diagnosis, Finding
 from tilewright.embed._explain import Explanation, explain_error
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import COO
@@ -42,13 +48,17 @@ __all__ = [
     "Check",
     "Clicks",
     "Column",
+    "Counters",
     "CurvePoint",
     "DeviceBatch",
+    "Diagnosis",
     "EmbedConfig",
     "EmbeddingState",
     "Excess",
     "Explanation",
     "Feature",
+    "Finding",
+    "HbmCounters",
     "Heap",
     "HostBatch",
     "Limits",
@@ -56,27 +66,34 @@ __all__ = [
     "LogBatch",
     "Placement",
     "Plan",
+    "Seconds",
     "SparseCoreConfig",
     "SparseMemory",
     "Stack",
+    "StackCounters",
     "StackPlan",
     "StackStats",
     "Stacking",
     "Table",
+    "TableCounters",
     "TablePlan",
     "Topology",
+    "batch_counters",
     "check_batches",
     "device_batch",
+    "diagnose",
     "explain_error",
     "from_tables",
     "init",
     "lookup",
     "memory",
     "plan",
+    "plan_counters",
     "plan_html",
     "preprocess",
     "print_plan",
     "read_config",
+    "read_counters",
     "read_criteo",
     "read_limits",
     "read_log",

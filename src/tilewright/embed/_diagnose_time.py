@@ -1,0 +1,192 @@
+"""Where a step's time goes: a host that cannot feed, units that wait for each other, HBM that is full."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tilewright.embed._diagnose_counters import Counters
+from tilewright.embed._diagnose_types import Finding, Rule, Severity
+from tilewright.render import bytes_text, seconds_text
+from tilewright.targets import target
+
+__all__ = ["RULES"]
+
+_SEVERE, _WARNING = 0.2, 0.05
+"""Shares of the step that are lost."""
+_DICTATES = 0.9
+"""A host that takes this share of the step, or more, dictates it."""
+_BUSY_HBM = 0.6, 0.8
+"""Shares of the HBM bandwidth in use: a warning, severe. Random rows rarely reach more."""
+
+
+def _severity(share: float) -> Severity:
+    return "severe" if share >= _SEVERE else "warning" if share >= _WARNING else "note"
+
+
+def _device(counters: Counters) -> float | None:
+    """Seconds the chip itself needs for a step, if its units overlap as they are told to."""
+    seconds = counters.seconds
+    if seconds.sparsecore is None or seconds.tensorcore is None:
+        return None
+    if counters.knobs.disable_full_embedding_pipelining:
+        return seconds.sparsecore + seconds.tensorcore
+    return max(seconds.sparsecore, seconds.tensorcore)
+
+
+def _bandwidth(counters: Counters) -> float:
+    memory = target(counters.target).memory("hbm") if counters.target else None
+    return memory.bytes_per_second if memory else 0.0
+
+
+def _host_bound(counters: Counters) -> Iterator[Finding]:
+    seconds, device = counters.seconds, _device(counters)
+    step, host = seconds.step, seconds.host
+    if seconds.wait is not None and step:
+        lost, least = seconds.wait / step, step - seconds.wait
+    elif step and host and device and host >= _DICTATES * step:
+        lost, least = 1 - device / step, device
+    elif host and device and not step and host > device:
+        lost, least = 1 - device / host, device
+    else:
+        yield from _feeding_note(counters)
+        return
+    if lost < _WARNING:
+        return
+    now = step or host or 0.0
+    evidence = {"lost share of the step": round(lost, 4), "step seconds": now, "seconds without the host": least}
+    if host:
+        evidence["host seconds per batch"] = host
+    advice = [_faster_host(host, least)] if host else ["measure the host's seconds per batch (seconds.host)"]
+    ahead = counters.knobs.maximum_parallel_iterations
+    if ahead < 2:
+        advice.append(
+            f"set maximum_parallel_iterations from {ahead} to 2: the next batch is then made while a step runs"
+        )
+    advice.append("read a columnar log (Parquet) of ids already hashed, and give the batches as (values, offsets)")
+    yield Finding(
+        "host-bound",
+        _severity(lost),
+        "the chip waits for batches: the host reads, preprocesses and copies them more slowly than a step takes",
+        tuple(advice),
+        evidence=evidence,
+        effect=f"steps of {seconds_text(least)} instead of {seconds_text(now)}, {now / least:.2f} times as many",
+    )
+
+
+def _faster_host(host: float, least: float) -> str:
+    times = math.ceil(host / least * 10 - 1e-9) / 10
+    if times <= 1:
+        return "the host alone would be fast enough: look for waits between reading, preprocessing and copying"
+    more = math.ceil(times)
+    return (
+        f"make the host {times:.1f} times faster: {more} preprocessing processes or threads for each one now "
+        "(TILEWRIGHT_THREADS), or as many hosts"
+    )
+
+
+def _feeding_note(counters: Counters) -> Iterator[Finding]:
+    """Without a measured step: what the host allows at most, against the least time HBM traffic takes."""
+    host, rate, moved = counters.seconds.host, _bandwidth(counters), counters.hbm.moved
+    if counters.seconds.step or not (host and rate and moved) or host <= moved / rate:
+        return
+    yield Finding(
+        "host-bound",
+        "note",
+        f"this host makes a batch in {seconds_text(host)}, HBM traffic alone takes {seconds_text(moved / rate)}: steps "
+        f"shorter than {seconds_text(host)} will wait for the host",
+        (_faster_host(host, moved / rate), "measure seconds.step to judge it"),
+        evidence={"host seconds per batch": host, "least seconds of HBM traffic": moved / rate},
+    )
+
+
+def _missing_overlap(counters: Counters) -> Iterator[Finding]:
+    seconds = counters.seconds
+    off = counters.knobs.disable_full_embedding_pipelining
+    sparse, dense, step = seconds.sparsecore, seconds.tensorcore, seconds.step
+    if not sparse or not dense:
+        if off:
+            yield Finding("missing-overlap", "warning", _OFF, (_ON,), effect="up to 2 times as many steps")
+        return
+    together, apart = max(sparse, dense), sparse + dense
+    serial = off or (step is not None and step >= _DICTATES * apart and (seconds.host or 0.0) < _DICTATES * step)
+    lost = 1 - together / max(apart, step or 0.0)
+    if not serial or lost < _WARNING:
+        return
+    now = max(apart, step or 0.0)
+    hidden = max(0.0, min(1.0, (apart - now) / min(sparse, dense)))
+    advice = [_ON if off else "find what makes one unit wait: a dense input of the lookup, a host call inside the step"]
+    advice.append("compare the model's quality: pipelined gradients reach the tables two steps late")
+    yield Finding(
+        "missing-overlap",
+        _severity(lost),
+        _OFF if off else "SparseCores and TensorCore run one after the other though pipelining is on",
+        tuple(advice),
+        evidence={
+            "sparsecore seconds": sparse,
+            "tensorcore seconds": dense,
+            "step seconds": now,
+            "overlapped share of the shorter": round(hidden, 4),
+        },
+        effect=f"steps of {seconds_text(together)} instead of {seconds_text(now)}, {now / together:.2f} times as many",
+    )
+
+
+_OFF = "full embedding pipelining is switched off: the TensorCore stands still while the SparseCores work, and back"
+_ON = "set tf_xla_disable_full_embedding_pipelining to false"
+
+
+def _hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
+    moved, rate = counters.hbm.moved, _bandwidth(counters)
+    busy = counters.seconds.sparsecore or counters.seconds.step
+    if not moved or not busy or not rate:
+        return
+    share = moved / rate / busy
+    if share < _BUSY_HBM[0]:
+        return
+    times = math.ceil(share / _BUSY_HBM[0])
+    advice = [f"take {times} times the chips ({counters.chips * times}): each then moves 1/{times} of the rows"]
+    narrow = [name for name, t in counters.tables.items() if t.width % 8]
+    if narrow:
+        some = ", ".join(narrow[:3])
+        advice.append(f"make widths multiples of 8 or pack narrow rows ({some}): padding is moved like data")
+    advice.append("look fewer rows up: cut long histories, merge ids repeated in a sample before the batch is made")
+    floor = " (a lower bound: no padding, no row read twice)" if counters.hbm.moved_modelled else ""
+    yield Finding(
+        "hbm-bandwidth",
+        "severe" if share >= _BUSY_HBM[1] else "warning",
+        f"rows move through HBM at {share:.0%} of its bandwidth{floor}",
+        tuple(advice),
+        evidence={
+            "HBM bytes per step and chip": moved,
+            "HBM bytes per second": rate,
+            "seconds the SparseCores are busy": busy,
+            "share of the bandwidth": round(share, 4),
+        },
+        effect=f"{share / times:.0%} of the bandwidth, {bytes_text(moved / times)} a chip and step",
+    )
+
+
+RULES = (
+    Rule(
+        "host-bound",
+        "guide section 10, host bottleneck; section 11, host activity",
+        ("seconds.wait|seconds.host",),
+        "the chip waits 5 % of a step or more for its input (20 %: severe)",
+        _host_bound,
+    ),
+    Rule(
+        "missing-overlap",
+        "guide section 10, TC/SC synchronisation; section 5",
+        ("sparsecore|seconds.step",),
+        "pipelining is off, or a step takes as long as both units together (20 % lost: severe)",
+        _missing_overlap,
+    ),
+    Rule(
+        "hbm-bandwidth",
+        "guide section 10, HBM bandwidth saturation",
+        ("target", "hbm.moved", "seconds.sparsecore|seconds.step"),
+        "60 % of the bandwidth in use while the SparseCores work (80 %: severe)",
+        _hbm_bandwidth,
+    ),
+)

@@ -1,0 +1,178 @@
+"""Counters of batches, of plans and of files: what a diagnosis is made from."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import numpy as np
+import pytest
+
+from tilewright.embed import (
+    Counters,
+    Feature,
+    HbmCounters,
+    Limits,
+    Seconds,
+    StackCounters,
+    Table,
+    Topology,
+    batch_counters,
+    diagnose,
+    plan,
+    plan_counters,
+    preprocess,
+    read_counters,
+    stack,
+)
+from tilewright.embed._diagnose_batches import partition_counts
+from tilewright.embed._diagnose_file import TEMPLATE, parse_counters
+from tilewright.errors import UsageError
+
+FEATURES = [Feature("user", Table("user", 1000, 16)), Feature("item", Table("item", 77, 16))]
+TOPOLOGY = Topology(chips=2, sparsecores_per_chip=2)
+STACKING = stack(FEATURES, TOPOLOGY)
+
+
+def batch(seed, samples=32):
+    draw = np.random.default_rng(seed)
+    return {
+        "user": draw.integers(0, 1000, (samples, 5)),
+        "item": [draw.integers(0, 77, n).tolist() for n in draw.integers(0, 6, samples)],
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "overflow"),
+    [(None, "error"), (Limits(9, 5), "minibatch"), (Limits(9, 5), "drop"), (Limits(99, 99), "minibatch")],
+)
+@pytest.mark.parametrize("sources", [None, range(2, 4)])
+def test_partitions_counted_from_row_pointers(limits, overflow, sources):
+    made = preprocess(batch(0), STACKING, {"user_item": limits} if limits else None, overflow=overflow, sources=sources)
+    counted = partition_counts(made, "user_item")
+    for i, source in enumerate(made.sources):
+        for shard in range(4):
+            assert counted[i, shard] == len(made.partition("user_item", source, shard)[0])
+
+
+def test_batches_under_limits():
+    limits = {"user_item": Limits(9, 5)}
+    whole = [preprocess(batch(seed), STACKING) for seed in range(3)]
+    cut = batch_counters((preprocess(batch(seed), STACKING, limits) for seed in range(3)), limits, "tpu-v5p")
+    kept = batch_counters(iter(whole))
+    assert (kept.steps, kept.minibatches, kept.steps_over) == (3, 3, 0.0)
+    assert cut.minibatches > 3
+    assert cut.steps_over == 1.0
+    assert cut.minibatch_layout
+    one, two = cut.stacks["user_item"], kept.stacks["user_item"]
+    assert (one.ids, one.shard_ids, one.observed_ids) == (two.ids, two.shard_ids, two.observed_ids)
+    assert two.ids == sum(len(b.partition("user_item", s, t)[0]) for b in whole for s in range(4) for t in range(4))
+    names = {each.bottleneck for each in diagnose(cut).findings}
+    assert {"limits-too-low", "mini-batching"} <= names
+    assert "mini-batching" in diagnose(kept).clear
+
+
+def test_batches_that_drop_and_change_shape():
+    limits = {"user_item": Limits(9, 9)}
+    made = batch_counters((preprocess(batch(s), STACKING, limits, overflow="drop") for s in range(2)), limits)
+    each = made.stacks["user_item"]
+    assert each.dropped_ids > 0
+    assert each.ids == batch_counters(preprocess(batch(s), STACKING) for s in range(2)).stacks["user_item"].ids
+    assert "id-dropping" in {found.bottleneck for found in diagnose(made).findings}
+    grown = batch_counters(preprocess(batch(s, samples), STACKING) for s, samples in ((0, 8), (1, 512), (2, 512)))
+    assert grown.compilations == 2
+    wide = batch_counters([preprocess(batch(0), STACKING, {"user_item": Limits(99, 99)})])
+    (idle,) = (found for found in diagnose(wide).findings if found.bottleneck == "idle-mini-batching")
+    sixtyfourth = batch_counters([preprocess(batch(0), STACKING, {"user_item": Limits(99, 99)}, overflow="error")])
+    assert wide.buffer_bytes == 64 * sixtyfourth.buffer_bytes
+    assert idle.evidence["buffer bytes"] == wide.buffer_bytes
+
+
+def test_batches_of_nothing_or_of_two_models():
+    with pytest.raises(UsageError, match="no batches"):
+        batch_counters([])
+    other = stack(FEATURES, TOPOLOGY, table_stacking=False)
+    with pytest.raises(UsageError, match="several stackings"):
+        batch_counters([preprocess(batch(0), STACKING), preprocess(batch(0), other)])
+
+
+def test_a_plan_as_counters_and_measured_times_on_top():
+    made = plan((batch(s) for s in range(3)), FEATURES, TOPOLOGY, target="tpu-v5p", quantile=0.5)
+    counters = plan_counters(made)
+    each = counters.stacks["user_item"]
+    assert counters.shards == 4
+    assert each.limits == made.stacks[0].limits
+    assert each.observed_ids == made.stacks[0].observed.max_ids_per_partition
+    assert "limits-too-low" in {found.bottleneck for found in diagnose(made).findings}
+    measured = counters.merged(
+        Counters(seconds=Seconds(step=0.01, wait=0.005), stacks={"user_item": StackCounters(dropped_ids=3)})
+    )
+    assert measured.stacks["user_item"].observed_ids == each.observed_ids
+    assert (measured.stacks["user_item"].dropped_ids, measured.target) == (3, "tpu-v5p")
+    assert measured.seconds.host == counters.seconds.host
+    assert diagnose(measured).findings[0].bottleneck == "host-bound"
+    assert measured.to_json()["hbm"]["tables"] == made.heap.tables
+
+
+def test_json_comes_back(tmp_path):
+    made = batch_counters([preprocess(batch(0), STACKING)], {"user_item": Limits(9, 5)}, "tpu-v6e")
+    made = made.merged(Counters(hbm=HbmCounters(tables=5, capacity=9), seconds=Seconds(step=0.5)))
+    for name, value in (("counters", made.to_json()), ("diagnosis", diagnose(made).to_json())):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(value))
+        assert read_counters(path) == made
+
+
+def test_the_template_is_a_file_that_reads(tmp_path):
+    (tmp_path / "t.toml").write_text(TEMPLATE)
+    made = read_counters(tmp_path / "t.toml")
+    assert set(tomllib.loads(TEMPLATE)["stack"]["user_item"]) <= set(vars(made.stacks["user_item"]))
+    assert made.hbm.capacity == 96 * 2**30
+    assert made.shards == 16
+    assert not diagnose(made).severe
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"secondes": {}}, "unknown key 'secondes'; did you mean seconds?"),
+        ({"seconds": {"stepp": 1}}, "counters: seconds: unknown key 'stepp'; did you mean step?"),
+        ({"seconds": {"step": "fast"}}, "step = 'fast' is not a number of at least 0"),
+        ({"seconds": {"step": -1}}, "step = -1 is not a number"),
+        ({"seconds": {"step": True}}, "step = True is not a number"),
+        ({"seconds": 3}, "3 is not a table of values"),
+        ({"stack": {"a": {"tables": 1.5}}}, "stack 'a': tables = 1.5 is not a whole number"),
+        ({"stack": {"a": 3}}, "stack 'a': 3 is not a table of values"),
+        ({"table": {"a": {"vocab": 3}}}, "width missing"),
+        ({"table": {"a": {"vocab": 3, "width": 0}}}, "width = 0 is below 1"),
+        ({"table": [{"name": "a"}]}, r"write \[table.NAME\] for each"),
+        ({"target": 5}, "target = 5 is not a text"),
+        ({"target": "tpu-v9", "chips": 2}, "tpu-v9"),
+        ({"target": "cpu", "chips": 2}, "cpu has no SparseCores"),
+        ({"chips": 0}, "chips = 0 is below 1"),
+        ({"steps": 1.5}, "steps = 1.5 is not a whole number"),
+        ({"sparsecore": {"detect_nan": 3}}, "detect_nan"),
+        ({"kind": "embedding_limits"}, "kind 'embedding_limits' holds no counters"),
+        ({"kind": "embedding_plan"}, "holds no counters"),
+        ([], "not a table of counters"),
+    ],
+)
+def test_wrong_counters(value, message):
+    with pytest.raises(UsageError, match=message):
+        parse_counters(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.toml", "a = ", "not TOML"),
+        ("a.json", "{", "not JSON"),
+        ("a.toml", b"\xff\xfe", "not UTF-8"),
+        ("none.toml", None, "cannot read it"),
+    ],
+)
+def test_wrong_files(tmp_path, name, text, message):
+    if text is not None:
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError, match=message):
+        read_counters(tmp_path / name)
