@@ -20,9 +20,9 @@ __all__ = [
     "FINE",
     "Form",
     "label_sample",
+    "pack_dense",
     "pack_ones",
     "pack_places",
-    "pack_single",
     "pack_weighted",
 ]
 
@@ -33,18 +33,21 @@ Form: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """Vocab, S, rows per shard, rotation, the two numbers of the division by S, combiner, bad-id mode."""
 
 _ONE = np.float32(1.0)
+_LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
 
 @njit(cache=True, nogil=True)
-def _position(value: Index, form: Form) -> Index:
-    """Shard * rows_per_shard + row; ``value // S`` is a multiplication (exact for 0 <= value < 2**31)."""
-    _, shards, rows, rotation, magic, shift, _, _ = form
-    row = (value * magic) >> shift
-    shard = value - row * shards + rotation
-    if shard >= shards:
-        shard -= shards
-    return shard * rows + row
+def _position(value: np.uint64, form: Form) -> np.uint64:
+    """Shard * rows_per_shard + row; ``value // S`` is a multiplication (exact for 0 <= value < 2**31).
+
+    All factors have 32 bits, which the masks tell the compiler: then a vector does eight at once.
+    """
+    shards, rows, rotation = np.uint64(form[1]) & _LOW, np.uint64(form[2]) & _LOW, np.uint64(form[3])
+    row = ((value & _LOW) * (np.uint64(form[4]) & _LOW)) >> np.uint64(form[5])
+    shard = value - (row & _LOW) * shards + rotation
+    shard = shard - shards if shard >= shards else shard
+    return (shard & _LOW) * rows + row
 
 
 @njit(cache=True, nogil=True)
@@ -80,16 +83,31 @@ def _ones_gain(combiner: Index, n: Index) -> np.float32:
 
 
 @njit(cache=True, nogil=True)
-def pack_single(
-    values: Ids, begin: Index, samples: Index, first: Index, offset: Index, form: Form, keys: Keys, n: Index
+def pack_dense(
+    values: Ids,
+    begin: Index,
+    samples: Index,
+    hot: Index,
+    first: Index,
+    offset: Index,
+    form: Form,
+    keys: Keys,
+    n: Index,
+    of_sample: Floats,
 ) -> bool:
-    """Keys of ``samples`` samples of one id each, payloads from ``first``, places from ``offset``; False: a bad id."""
+    """Keys of ``samples`` samples of ``hot`` ids, payloads from ``first``, places from ``offset``; False: a bad id.
+
+    The sample of the k-th id is ``k // hot`` by a multiplication, exact while samples * hot**2 < 2**32.
+    """
     vocab = form[0]
     sign = np.int64(0)
-    for i in range(samples):
-        value = np.int64(values[begin + i])
+    reciprocal, tag = np.uint64((1 << 32) // hot + 1), np.uint64(first)
+    for k in range(samples * hot):
+        value = np.int64(values[begin + k])
         sign |= value | (vocab - 1 - value)
-        keys[n + i] = (np.uint64(offset + _position(value, form)) << _32) | np.uint64(first + i)
+        sample = ((np.uint64(k) & _LOW) * reciprocal) >> _32
+        keys[n + k] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | (tag + sample)
+    of_sample[first : first + samples] = _ones_gain(form[6], hot)
     return bool(sign >= 0)
 
 
@@ -101,7 +119,7 @@ def pack_places(values: Ids, begin: Index, end: Index, offset: Index, form: Form
     for k in range(end - begin):
         value = np.int64(values[begin + k])
         sign |= value | (vocab - 1 - value)
-        keys[n + k] = np.uint64(offset + _position(value, form)) << _32
+        keys[n + k] = (np.uint64(offset) + _position(np.uint64(value), form)) << _32
     return bool(sign >= 0)
 
 
@@ -134,7 +152,7 @@ def pack_ones(
             if form[7] == 0:
                 return -1
             continue
-        keys[n] = (np.uint64(offset + _position(value, form)) << _32) | np.uint64(payload)
+        keys[n] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | np.uint64(payload)
         n += 1
     if n > start:
         of_sample[payload] = _ones_gain(form[6], n - start)
@@ -163,7 +181,7 @@ def pack_weighted(
             if form[7] == 0:
                 return -1
             continue
-        keys[n] = (np.uint64(offset + _position(value, form)) << _32) | np.uint64(n)
+        keys[n] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | np.uint64(n)
         sample_of[n] = sample
         gain_of[n] = weights[k]
         n += 1

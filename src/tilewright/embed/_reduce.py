@@ -17,9 +17,9 @@ from tilewright.embed._pack import (
     FINE,
     Form,
     label_sample,
+    pack_dense,
     pack_ones,
     pack_places,
-    pack_single,
     pack_weighted,
 )
 from tilewright.embed._sort import DIGIT_SLOTS, sort_keys
@@ -33,6 +33,7 @@ Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
 
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
+_EXACT = 1 << 32
 
 
 class Scratch(threading.local):
@@ -91,11 +92,10 @@ def _pack_feature(
     if weights.size == 0:
         start = value_base + _bound(offsets, feature, first)
         end = value_base + _bound(offsets, feature, first + samples)
-        if feature[2] == 1 and feature[1] < 0:
-            if pack_single(values, start, samples, payload, offset, form, keys, n):
-                for i in range(samples):
-                    of_sample[payload + i] = np.float32(1.0)
-                n += samples
+        hot = feature[2]
+        if feature[1] < 0 and hot > 0 and samples * hot * hot < _EXACT:
+            if pack_dense(values, start, samples, hot, payload, offset, form, keys, n, of_sample):
+                n += samples * hot
                 return n
         else:
             fast = pack_places(values, start, end, offset, form, keys, n)
@@ -148,15 +148,16 @@ def _merge_ones(
             end_of_part = (part + 1) * per_shard
             shift = row_offset - part * per_shard
             skipped = part // shards * samples_of_slice
-        gain = of_sample[payload]
+        gain = of_sample[key & _LOW]
         distinct += place != last_place
         if key == last:
-            gains[at] += gain
+            gains[np.uint64(at)] += gain
         else:
             at += 1
-            rows[at] = np.int32(place + shift)
-            samples[at] = np.int32(payload - skipped)
-            gains[at] = gain
+            slot = np.uint64(at)
+            rows[slot] = np.int32(place + shift)
+            samples[slot] = np.int32(payload - skipped)
+            gains[slot] = gain
         last, last_place = key, place
     count[part] = at + 1 - begun
     unique[part] = distinct

@@ -14,6 +14,7 @@ DIGIT_SLOTS = 4 << DIGIT_BITS
 """Counters that :func:`sort_keys` needs."""
 
 _FEW = 40
+_LOW = np.uint64(32)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -25,6 +26,35 @@ def _insertion(keys: Keys, n: Index) -> None:
             keys[j] = keys[j - 1]
             j -= 1
         keys[j] = key
+
+
+@njit(cache=True, nogil=True)
+def _count(keys: Keys, n: Index, passes: Index, width: Index, counters: Ints) -> None:
+    """How often every value of every digit occurs, digit after digit in ``counters``; straight code for up to three."""
+    size = np.uint64(1) << np.uint64(width)
+    mask, step, first = size - np.uint64(1), np.uint64(width), _LOW
+    second = first + step
+    if passes == 1:
+        for i in range(n):
+            counters[(keys[i] >> first) & mask] += 1
+    elif passes == 2:
+        for i in range(n):
+            key = keys[i]
+            counters[(key >> first) & mask] += 1
+            counters[size + ((key >> second) & mask)] += 1
+    elif passes == 3:
+        for i in range(n):
+            key = keys[i]
+            counters[(key >> first) & mask] += 1
+            counters[size + ((key >> second) & mask)] += 1
+            counters[size + size + ((key >> (second + step)) & mask)] += 1
+    else:
+        for i in range(n):
+            rest, base = keys[i] >> first, np.uint64(0)
+            for _ in range(passes):
+                counters[base + (rest & mask)] += 1
+                rest >>= step
+                base += size
 
 
 @njit(cache=True, nogil=True)
@@ -43,27 +73,21 @@ def sort_keys(keys: Keys, spare: Keys, n: Index, bits: Index, counters: Ints) ->
     width = (bits + passes - 1) // passes
     size = 1 << width
     mask = np.uint64(size - 1)
-    for c in range(passes * size):
-        counters[c] = 0
-    step = np.uint64(width)
-    first = np.uint64(32)
-    for i in range(n):
-        rest = keys[i] >> first
-        for p in range(passes):
-            counters[p * size + np.int64(rest & mask)] += 1
-            rest >>= step
+    counters[: passes * size] = 0
+    _count(keys, n, passes, width, counters)
     swapped = False
     for p in range(passes):
         count = counters[p * size : (p + 1) * size]
-        at = 0
+        at = np.int32(0)
         for d in range(size):
             at, count[d] = at + count[d], at
-        shift = first + np.uint64(p * width)
+        shift = _LOW + np.uint64(p * width)
         source, target = (spare, keys) if swapped else (keys, spare)
         for i in range(n):
             key = source[i]
-            digit = np.int64((key >> shift) & mask)
-            target[count[digit]] = key
-            count[digit] += 1
+            digit = (key >> shift) & mask
+            place = count[digit]
+            target[np.uint64(place)] = key
+            count[digit] = place + 1
         swapped = not swapped
     return swapped

@@ -26,6 +26,9 @@ Call: TypeAlias = tuple[Arguments, Longs, tuple[int, int], Longs, Ints]
 BAD_IDS = ("error", "clip", "drop")
 _NO_OFFSETS = np.empty(0, np.int64)
 _NO_WEIGHTS = np.empty(0, np.float32)
+SPARE = 8
+"""Entries behind the last that may be read: kernel 2 copies whole vectors."""
+
 _GROUP = 2048
 """Ids that are sorted together: enough to pay for the counters of the sort, few enough for the first-level cache."""
 _SMALL = 20_000
@@ -99,9 +102,9 @@ def tally(
     ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     bases, total = ends - sizes, int(ends[-1, -1])
     entries = (
-        workspace.get("rows", total, np.int32),
-        workspace.get("samples", total, np.int32),
-        workspace.get("gains", total, np.float32),
+        workspace.get("rows", total + SPARE, np.int32),
+        workspace.get("samples", total + SPARE, np.int32),
+        workspace.get("gains", total + SPARE, np.float32),
     )
     counts = np.empty((len(units), 2, len(slices.sources), slices.shards), np.int32)
     groups = _groups(units, sizes)

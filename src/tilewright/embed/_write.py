@@ -1,21 +1,31 @@
 """Kernel 2: merged runs -> the padded buffers, when nothing is cut or dropped: copies, pads and pointers only.
 
-Copies and fills are written as slices, which become memcpy and vector stores; loops over elements were half as fast.
+Runs are short, so they are copied in whole vectors: what a vector writes behind its run, the next run or the padding
+overwrites. Only where a source's slots end are entries counted.
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 
 from tilewright.embed._types import Entries, Index, Ints, Longs
 from tilewright.kernels import njit
+from tilewright.layout.move._vectors import copy_vector
 
-__all__ = ["PAD", "fill_pads", "write_plain"]
+__all__ = ["LANES", "PAD", "fill_pads", "write_plain"]
 
 PAD = 2**31 - 1
 """Both ids of an unused slot; its gain is NaN."""
 
-_SHORT = 8  # entries of a run that a loop copies sooner than memcpy does
+LANES = 8
+"""Slots of a vector, and of the unit partitions are rounded up to; so many entries may be read behind the last."""
+
+Addresses: TypeAlias = tuple[int, int, int]
+"""Of rows, samples and gains."""
+
+_BYTES = 4 * LANES
 _PAD = np.int32(PAD)
 _NAN = np.float32(np.nan)
 
@@ -27,6 +37,26 @@ def fill_pads(out: Entries, begin: Index, end: Index) -> None:
     ids[begin:end] = _PAD
     samples[begin:end] = _PAD
     gains[begin:end] = _NAN
+
+
+@njit(cache=True, nogil=True)
+def _copy_exactly(out: Entries, at: Index, entries: Entries, begin: Index, n: Index) -> None:
+    rows, samples, gains = entries
+    ids_out, samples_out, gains_out = out
+    for j in range(n):
+        ids_out[at + j] = rows[begin + j]
+        samples_out[at + j] = samples[begin + j]
+        gains_out[at + j] = gains[begin + j]
+
+
+@njit(cache=True, nogil=True)
+def _copy_vectors(target: Addresses, source: Addresses, at: Index, begin: Index, n: Index) -> None:
+    """``n`` entries, rounded up to whole vectors."""
+    to, of = 4 * at, 4 * begin
+    for j in range(0, 4 * n, _BYTES):
+        copy_vector(target[0] + to + j, source[0] + of + j, 32, False)
+        copy_vector(target[1] + to + j, source[1] + of + j, 32, False)
+        copy_vector(target[2] + to + j, source[2] + of + j, 32, False)
 
 
 @njit(cache=True, nogil=True)
@@ -48,10 +78,12 @@ def write_plain(
     int64[stacks, sources, 4]: the slot pointers count from, first slot, end of the slots to fill, first pointer.
     ``ends`` int64[stacks, sources]: the slots from there on are padding already; becomes where the data ends now.
     """
-    rows, samples, gains = entries
-    out_rows, out_samples, out_gains = out
     shards = counts.shape[3]
     cursor = np.empty(counts.shape[0], np.int64)
+    target = (out[0].ctypes.data, out[1].ctypes.data, out[2].ctypes.data)
+    source = (entries[0].ctypes.data, entries[1].ctypes.data, entries[2].ctypes.data)
+    pads, no_gains = np.full(LANES, _PAD, np.int32), np.full(LANES, _NAN, np.float32)
+    padding = (pads.ctypes.data, pads.ctypes.data, no_gains.ctypes.data)
     for l in range(sources[0], sources[1]):
         for k in range(units.size - 1):
             for t in range(units[k], units[k + 1]):
@@ -61,23 +93,20 @@ def write_plain(
                 for t in range(units[k], units[k + 1]):
                     begin, n = cursor[t], np.int64(counts[t, 0, l, shard])
                     cursor[t] = begin + n
-                    if n <= _SHORT:
-                        for j in range(n):
-                            out_rows[at + j] = rows[begin + j]
-                            out_samples[at + j] = samples[begin + j]
-                            out_gains[at + j] = gains[begin + j]
+                    if at + n + LANES <= end:
+                        _copy_vectors(target, source, at, begin, n)
                     else:
-                        out_rows[at : at + n] = rows[begin : begin + n]
-                        out_samples[at : at + n] = samples[begin : begin + n]
-                        out_gains[at : at + n] = gains[begin : begin + n]
+                        _copy_exactly(out, at, entries, begin, n)
                     at += n
                 pointers[pointer + shard] = at - origin
-                if (at - origin) & 7 == 0:
-                    continue
                 padded = origin + ((at - origin + 7) & ~7)
-                fill_pads(out, at, padded)
+                if at + LANES <= end:
+                    _copy_vectors(target, padding, at, 0, LANES)
+                else:
+                    fill_pads(out, at, padded)
                 at = padded
             for shard in range(shards, 8):
                 pointers[pointer + shard] = at - origin
             fill_pads(out, at, min(end, ends[k, l]))
             ends[k, l] = at
+    pads[0] = no_gains[0] = 0  # read by address only: keep them alive until here
