@@ -62,7 +62,8 @@ class MatrixUnitConfig:
     (None: half of them).
     ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
     own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
-    ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters).
+    ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters). ``values=False`` leaves
+    the products out: registers keep what they held, counts and cycles are the same (:func:`autotune` runs so).
     Raises :class:`UsageError` for a value out of range, also for a reading it does not know.
 
     >>> MatrixUnitConfig(threads=64).chunk(element_bytes=2)
@@ -94,6 +95,7 @@ class MatrixUnitConfig:
     bcast_depth: int = _SIMT.bcast_depth
     macs_per_thread_cycle: int | None = None
     max_instructions: int = 10_000_000
+    values: bool = True
     disjoint_sets: bool = False
     group_order: str = "consecutive"
     ka_split: str = "blocked"

@@ -42,6 +42,7 @@ class Sums:
     exact: bool
     chunk: int
     kb: int
+    values: bool = True
 
     @classmethod
     def none(cls) -> Sums:
@@ -82,7 +83,7 @@ class Sums:
         keep = np.arange(rows)[:, None] * rs + np.arange(ka) * as_ + keeper * bs + c.first_compute
         buffers = _buffers(ka * rows, ka * roles.local, rounds * width * e, rounds)
         types = (roles.type_a, roles.type_b)
-        return cls(arguments, buffers, keep, columns, roles.first, types, exact, roles.chunk, kb)
+        return cls(arguments, buffers, keep, columns, roles.first, types, exact, roles.chunk, kb, c.values)
 
     def add(self, registers: Array) -> bool:
         """Add what the buffers hold; False if that was nothing."""
@@ -90,6 +91,9 @@ class Sums:
         k, rounds = self.buffers[7].tolist()
         if rounds == 0:
             return False
+        if not self.values:
+            self.buffers[7][:] = 0
+            return True
         rows, ka = self.keep.shape
         a, b = (self._values(side, k) for side in (0, 1))
         c = len(b) // ka

@@ -103,7 +103,7 @@ def _multiply(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
     """Bring both factors into the multiplier's form, and pick the kernel."""
     word = np.dtype(f"u{roles.segment.element_bytes}")
     some: Array = bus.present > 0
-    if not some.any():
+    if not (some.any() and pe.config.values):
         return
     raw = pe.chip.view(word)[bus.places]
     b = _parts(pe, roles, np.where(bus.there, _values(raw, roles.type_b), 0).T)
