@@ -14,6 +14,7 @@ from tilewright.embed import (
     HbmCounters,
     Limits,
     Seconds,
+    SparseCoreConfig,
     StackCounters,
     Table,
     Topology,
@@ -112,6 +113,15 @@ def test_a_plan_as_counters_and_measured_times_on_top():
     assert measured.seconds.host == counters.seconds.host
     assert diagnose(measured).findings[0].bottleneck == "host-bound"
     assert measured.to_json()["hbm"]["tables"] == made.heap.tables
+
+
+def test_a_share_of_nothing_is_known_and_default_knobs_too():
+    made = Counters("tpu-v5p", steps=3, steps_over=0.0, sparsecore=SparseCoreConfig())
+    again = parse_counters(made.to_json())
+    assert again == made
+    assert "mini-batching" in diagnose(again).clear
+    assert "checks-left-on" in diagnose(again).clear
+    assert "checks-left-on" in diagnose(Counters()).not_judged
 
 
 def test_json_comes_back(tmp_path):

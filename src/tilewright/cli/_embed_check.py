@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli import _embed_model
-from tilewright.cli._io import emit_json, progress
+from tilewright.cli._io import emit_json, emit_text, progress
 from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import Check, EmbedConfig, Limits, Stacking
+    from tilewright.embed import Check, Diagnosis, EmbedConfig, Limits, Stacking
 
 __all__ = ["add_to"]
 
@@ -51,7 +52,10 @@ def _check(
         inputs = (part.features for part in log)
         knobs = made.sparsecore if config is not None else None
         found = check_batches(inputs, placed, bounds, knobs, bad_ids, lambda n: advance(n, total))
-    _emit(found, as_json, file)
+    from tilewright.embed import diagnose
+    from tilewright.embed._diagnose_check import check_counters
+
+    _emit(found, diagnose(check_counters(found, placed, made.target)), as_json, file)
 
 
 def _limits(file: str | None, made: EmbedConfig) -> dict[str, Limits]:
@@ -73,11 +77,12 @@ def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> N
         raise UsageError(f"no limits of stack {unbound[0]!r}", where=where, how="plan again for this model")
 
 
-def _emit(found: Check, as_json: bool, file: str) -> None:
+def _emit(found: Check, judged: Diagnosis, as_json: bool, file: str) -> None:
     if as_json:
-        emit_json(found.to_json())
+        emit_json({**found.to_json(), "findings": [each.to_json() for each in judged.findings]})
     else:
         _print(found)
+        _print_findings(judged)
     if not found.passed:
         worst = max(found.limits, key=lambda each: each.observed / each.limit)
         what = f"{found.batches_over} of {found.batches} batches overflow"
@@ -104,6 +109,14 @@ def _print(found: Check) -> None:
     rows = [(e.what, e.knob, e.limit, e.observed, e.place, "no" if e.over else "yes") for e in found.limits]
     many = "1 batch" if found.batches == 1 else f"{found.batches:,} batches"
     print_table(columns, rows, title=f"{many} against the limits", console=console)
+
+
+def _print_findings(judged: Diagnosis) -> None:
+    from tilewright.embed._diagnose_faces import diagnosis_lines
+
+    if judged.findings:
+        sys.stdout.flush()
+        emit_text("\n".join(["", "findings", *diagnosis_lines(judged, notes=True)]))
 
 
 def add_to(group: typer.Typer) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import _embed_check, _embed_explain, _embed_model
-from tilewright.cli._io import emit_json, progress, remark, write_file
+from tilewright.cli import _embed_check, _embed_diagnose, _embed_explain, _embed_model
+from tilewright.cli._io import emit_json, emit_text, progress, remark, write_file
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import Plan
+    from tilewright.embed import Diagnosis, Plan
 
 __all__ = ["add_to"]
 
@@ -64,7 +65,7 @@ def _plan(
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     made = _embed_model.model(config, target=target, chips=chips, batch=batch, **tables)  # type: ignore[arg-type]
     knobs, _ = made.sparsecore.with_flags(init_args or "")
-    from tilewright.embed import plan, print_plan
+    from tilewright.embed import diagnose, plan, plan_counters
 
     log, total = _embed_model.batches(made, file, rows)
     with progress("batches") as advance:
@@ -79,7 +80,8 @@ def _plan(
             bad_ids=bad_ids,
             progress=lambda n: advance(n, total),
         )
-    _emit(planned, as_json, out, file or "a generated click log", print_plan)
+    found = diagnose(plan_counters(planned, knobs))
+    _emit(planned, found, as_json, out, file or "a generated click log")
 
 
 def _check_out(out: str | None) -> None:
@@ -88,22 +90,37 @@ def _check_out(out: str | None) -> None:
         raise UsageError("no writer for this name", where=out, how="end it in .json (limits) or .html (page)")
 
 
-def _emit(made: Plan, as_json: bool, out: str | None, source: str, print_plan: Any) -> None:
+def _emit(made: Plan, found: Diagnosis, as_json: bool, out: str | None, source: str) -> None:
     if out is not None and out.endswith(".json"):
         made.write_limits(out)
     elif out is not None:
-        write_file(out, _page(made, source))
+        write_file(out, _page(made, found, source))
     if as_json:
-        emit_json(made.to_json())
+        emit_json(_json(made, found))
     elif out is None:
-        print_plan(made)
+        _print(made, found)
     else:
         remark(made.verdict)
         remark(f"wrote {out}")
 
 
-def _page(made: Plan, source: str) -> str:
+def _print(made: Plan, found: Diagnosis) -> None:
+    from tilewright.embed import print_plan
+    from tilewright.embed._diagnose_faces import diagnosis_lines
+
+    print_plan(made)
+    sys.stdout.flush()
+    emit_text("\n".join(["", "findings", *diagnosis_lines(found)]))
+
+
+def _json(made: Plan, found: Diagnosis) -> dict[str, Any]:
+    findings = [each.to_json() for each in found.findings]
+    return {**made.to_json(), "findings": findings, "counters": found.counters.to_json()}
+
+
+def _page(made: Plan, found: Diagnosis, source: str) -> str:
     from tilewright.embed import plan_html
+    from tilewright.embed._diagnose_faces import diagnosis_html
     from tilewright.render import Page
 
     topology = made.stacking.topology
@@ -115,12 +132,14 @@ def _page(made: Plan, source: str) -> str:
     ]
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
     page.section("plan", "Plan", plan_html(made))
-    page.data("embedding-plan", made.to_json())
+    page.section("findings", "Findings", diagnosis_html(found))
+    page.data("embedding-plan", _json(made, found))
     return page.html()
 
 
 def add_to(app: typer.Typer) -> None:
     """Register the group."""
     _embed_check.add_to(_app)
+    _embed_diagnose.add_to(_app)
     _embed_explain.add_to(_app)
     app.add_typer(_app)

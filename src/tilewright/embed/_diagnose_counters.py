@@ -87,7 +87,7 @@ class StackCounters:
     """One stack of tables; None or 0: not known.
 
     ==============================  ================================================================================
-    ``tables``, ``width``           how many, and floats per row (padded)
+    ``tables``, ``width``           how many, and floats per row (padded); ``label``: a short name to print
     ``optimizer``, ``combiner``     stacks that differ in these cannot be joined
     ``samples_per_sparsecore``      rows of its activations on one SparseCore
     ``max_ids_per_partition``       the limits compiled with; ``max_unique_ids_per_partition``
@@ -104,6 +104,7 @@ class StackCounters:
 
     tables: int = 1
     width: int = 0
+    label: str = ""
     optimizer: str = ""
     combiner: str = ""
     samples_per_sparsecore: int | None = None
@@ -182,10 +183,9 @@ class Counters:
         """Whether a counter is known: ``seconds.step``, or ``stack.observed_ids`` (of at least one stack)."""
         first, _, rest = path.partition(".")
         if first == "stack":
-            return any(getattr(each, rest) not in (None, 0, "", ()) for each in self.stacks.values())
+            return any(_known(rest, getattr(each, rest)) for each in self.stacks.values())
         value = getattr(self, first)
-        value = getattr(value, rest) if rest else value
-        return value is not None and value != 0 and value != "" and value != {}
+        return _known(rest or first, getattr(value, rest) if rest and value is not None else value)
 
     @property
     def shards(self) -> int:
@@ -212,7 +212,13 @@ class Counters:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that :func:`read_counters` reads back; what is not known is left out."""
-        return {"schema_version": 1, "kind": "embedding_counters", **_plain(self)}
+        knobs = {} if self.sparsecore is None else {"sparsecore": _plain(self.sparsecore)}
+        return {"schema_version": 1, "kind": "embedding_counters", **_plain(self), **knobs}
+
+
+def _known(name: str, value: Any) -> bool:
+    """Not one of the ways to say nothing: None, empty, or 0 where there cannot be none."""
+    return value is not None and value not in ("", (), {}) and not (name in ("width", "sparsecores") and value == 0)
 
 
 def _merged(one: Any, two: Any) -> Any:

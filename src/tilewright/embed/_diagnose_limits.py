@@ -121,6 +121,7 @@ def _lower(counters: Counters, name: str, stack: StackCounters, better: Limits, 
 def _minibatching(counters: Counters) -> Iterator[Finding]:
     steps, made = counters.steps or 0, counters.minibatches
     over = counters.steps_over or 0.0
+    share = {} if counters.steps_over is None else {"share of the steps over a limit": over}
     if made is not None and steps and made > steps:
         mean = made / steps
         yield Finding(
@@ -128,7 +129,7 @@ def _minibatching(counters: Counters) -> Iterator[Finding]:
             "severe" if mean >= 2 else "warning",
             "batches exceed limits, so every step looks up and updates in several rounds",
             ("raise the limits named by limits-too-low, or spread hot ids (see skew): one round then does",),
-            evidence={"mini-batches per step": round(mean, 4), "share of the steps over a limit": over},
+            evidence={"mini-batches per step": round(mean, 4), **share},
             effect=f"1 round of lookup and update a step instead of {mean:.2f}",
         )
     elif made is None and over:
@@ -137,7 +138,7 @@ def _minibatching(counters: Counters) -> Iterator[Finding]:
             "severe" if over >= 0.5 else "warning",
             f"{percent_text(over)} of the batches exceed a limit: each is cut into mini-batches, loses ids or fails",
             ("plan with a higher --quantile, or raise the limits named by limits-too-low",),
-            evidence={"share of the steps over a limit": over},
+            evidence=share,
         )
 
 
@@ -248,7 +249,7 @@ RULES = (
     Rule(
         "id-dropping",
         "guide section 11, id dropping; section 4, allow_id_dropping",
-        ("stack.dropped_ids|stack.dropped_share|stack.ids",),
+        ("stack.dropped_ids|stack.dropped_share",),
         "an id is dropped (one in a hundred: severe)",
         _dropping,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.embed._diagnose_counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed._knobs import SparseCoreConfig
+from tilewright.embed._plan_fields import stack_label
 from tilewright.embed._plan_types import Plan, StackPlan
 from tilewright.embed._tables import Limits
 
@@ -19,6 +20,7 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
     a step. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
     """
     topology, heap = plan.stacking.topology, plan.heap
+    feeding = getattr(plan, "feeding", None)
     return Counters(
         target=plan.target,
         chips=topology.chips,
@@ -26,16 +28,16 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
         steps=plan.batches,
         steps_over=plan.batches_over,
         buffer_bytes=sum(each.buffer_bytes for each in plan.stacks) * topology.devices // topology.chips,
-        seconds=Seconds(host=plan.feeding.host_seconds),
+        seconds=Seconds(host=feeding.host_seconds if feeding else None),
         hbm=HbmCounters(
             tables=heap.tables,
             slots=heap.slots,
             inputs=heap.inputs,
-            exchange=heap.exchange,
+            exchange=getattr(heap, "exchange", 0),
             forward_stack=heap.forward_stack if plan.target else None,
             backward_stack=heap.backward_stack if plan.target else None,
             capacity=heap.capacity or None,
-            moved=plan.feeding.step_bytes,
+            moved=feeding.step_bytes if feeding else None,
             moved_modelled=True,
         ),
         stacks={each.name: _stack(plan, each) for each in plan.stacks},
@@ -46,10 +48,12 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
 
 def _stack(plan: Plan, each: StackPlan) -> StackCounters:
     typical = next((limits for q, limits in each.quantiles if q == _TYPICAL), Limits(1, 1))
-    hot = next((h for h in plan.skew.hot if h.stack == each.name), None)
+    skew = getattr(plan, "skew", None)
+    hot = next((h for h in (skew.hot if skew else ()) if h.stack == each.name), None)
     return StackCounters(
         tables=len(each.tables),
         width=each.padded_width,
+        label=stack_label(each),
         optimizer=each.optimizer,
         combiner=plan.stacking.stacks[each.name].combiner,
         samples_per_sparsecore=each.samples_per_sparsecore,
@@ -65,7 +69,7 @@ def _stack(plan: Plan, each: StackPlan) -> StackCounters:
         hot=(hot.table, hot.id, hot.share) if hot else (),
         remedies={
             r.change: (r.limits.max_ids_per_partition, r.limits.max_unique_ids_per_partition, r.imbalance)
-            for r in plan.skew.remedies
+            for r in (skew.remedies if skew else ())
             if r.stack == each.name
         },
     )

@@ -95,7 +95,7 @@ def _feeding_note(counters: Counters) -> Iterator[Finding]:
         "note",
         f"this host makes a batch in {seconds_text(host)}, HBM traffic alone takes {seconds_text(moved / rate)}: steps "
         f"shorter than {seconds_text(host)} will wait for the host",
-        (_faster_host(host, moved / rate), "measure seconds.step to judge it"),
+        (f"measure a step (seconds.step): below {seconds_text(host)}, give the host more threads or processes",),
         evidence={"host seconds per batch": host, "least seconds of HBM traffic": moved / rate},
     )
 
