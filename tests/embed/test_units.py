@@ -25,7 +25,7 @@ def test_tables_sorted_alone_and_together_make_the_same_buffers(few, weighted, m
 
 def test_units_grow_as_ids_get_few():
     assert _units._tables_together(10**6, 26, 16) == 1
-    assert _units._tables_together(48 * 26 * 4 // 5, 26, 4) == 5
+    assert _units._tables_together(_units._FEW * 26 * 4 // 5, 26, 4) == 5
     assert _units._tables_together(0, 26, 4) == 26
 
 

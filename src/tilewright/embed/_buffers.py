@@ -149,14 +149,13 @@ class Buffers:
         names = list(self.stacking.stacks)
         devices = self.sources // self.per_device
         pointers = self.row_pointers.reshape(len(names), devices, self.pointers)
-        at = {name: slice(b, b + n * devices) for name, b, n in zip(names, self.first_slot, self.slots)}
-        views = (
+        rows, samples, gains = (flat.view() for flat in self.out)
+        rows.flags.writeable = samples.flags.writeable = gains.flags.writeable = False
+        places = zip(names, self.first_slot.tolist(), self.slots.tolist())
+        at = [(name, slice(first, first + n * devices), (devices, n)) for name, first, n in places]
+        return (
             dict(zip(names, pointers)),
-            {name: self.out[0][part].reshape(devices, -1) for name, part in at.items()},
-            {name: self.out[1][part].reshape(devices, -1) for name, part in at.items()},
-            {name: self.out[2][part].reshape(devices, -1) for name, part in at.items()},
+            {name: rows[part].reshape(shape) for name, part, shape in at},
+            {name: samples[part].reshape(shape) for name, part, shape in at},
+            {name: gains[part].reshape(shape) for name, part, shape in at},
         )
-        for arrays in views[1:]:
-            for array in arrays.values():
-                array.flags.writeable = False
-        return views

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,8 +15,7 @@ from tilewright.errors import UsageError
 __all__ = ["HostBatch", "StackStats"]
 
 
-@dataclass(frozen=True)
-class StackStats:
+class StackStats(NamedTuple):
     """What one batch asked of one stack, counted over merged entries, before any drop and over all mini-batches.
 
     ==================================  ==========================================================================

@@ -15,6 +15,7 @@ from tilewright.errors import UsageError
 
 __all__ = ["COO", "Ragged", "normalise"]
 
+_IDS = (np.dtype(np.int32), np.dtype(np.int64))
 KINDS = "give (values, offsets), (values, offsets, weights), a 2-D array, a list of lists or a COO"
 
 
@@ -69,7 +70,8 @@ def _is_flat(given: list[Any]) -> bool:
 
 
 def _from_array(given: Any, where: str) -> Ragged:
-    values = _integers(given, "ids", where)
+    ready = type(given) is np.ndarray and given.dtype in _IDS and given.flags.c_contiguous
+    values = given if ready else _integers(given, "ids", where)
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2 or values.shape[0] == 0:

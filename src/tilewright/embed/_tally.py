@@ -94,8 +94,8 @@ def tally(
 ) -> Tally:
     """Run kernel 1 over all units and sources; ``offsets``: first sample id of every feature inside a slice."""
     at = np.arange(slices.first, slices.first + len(slices.sources) + 1, dtype=np.int64)
-    bounds = {name: ragged.bounds(at * slices.each(ragged)) for name, ragged in inputs.items()}
-    ids = {name: int(ends[-1] - ends[0]) for name, ends in bounds.items()}
+    bounds = _bounds(inputs, slices, at)
+    ids = {name: int(ends[-1]) - int(ends[0]) for name, ends in bounds.items()}
     units, first_unit = units_of(stacking, ids, len(slices.sources))
     begins = np.array([bounds[f.name] for unit in units for f in unit.features])
     sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(unit.features) for unit in units[:-1])]), axis=0)
@@ -119,6 +119,20 @@ def tally(
     if any(run_all(runs, threads)):
         raise _complaint(stacking, inputs, slices)
     return Tally(entries, bases, counts, first_unit)
+
+
+def _bounds(inputs: Mapping[str, Ragged], slices: Slices, at: Longs) -> dict[str, Longs]:
+    """Where the slices ``at`` begin in every feature's values; dense features of one shape share the answer."""
+    bounds, known = {}, dict[tuple[int, int], Longs]()
+    for name, ragged in inputs.items():
+        each = slices.each(ragged)
+        if ragged.offsets is not None:
+            bounds[name] = ragged.bounds(at * each)
+            continue
+        if (each, ragged.hot) not in known:
+            known[each, ragged.hot] = ragged.bounds(at * each)
+        bounds[name] = known[each, ragged.hot]
+    return bounds
 
 
 def _groups(units: tuple[Unit, ...], sizes: Longs) -> list[int]:

@@ -19,7 +19,7 @@ from tilewright.embed._types import Longs
 
 __all__ = ["Unit", "units_of"]
 
-_FEW = 48
+_FEW = 36
 """Ids per table, source and shard below which tables are sorted together."""
 
 
