@@ -102,6 +102,30 @@ def test_the_guides_older_texts():
     assert gather.basis.startswith("the guide")
 
 
+def test_the_figures_of_a_gather_operand():
+    found = explain_error("Gather operand too large (1048576 bytes) for TileSpmem (524128 bytes)")[0]
+    assert found.target == "tpu-v5p"
+    assert found.figures == {"operand of one tile": 1048576, "TileSpmem per tile": 524128}
+    assert found.advice[1].startswith("cut the batch to 50% or take 3 times the chips")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used 110.5G of "
+        "95.74G hbm. Exceeded hbm capacity by 14.76G.\n\nTotal hbm usage >= 111.0G:",
+        "Ran out of memory in memory space hbm.\n  Used 118648471552 bytes of 102800042721 bytes hbm.",
+    ],
+)
+def test_hbm_that_is_full(text):
+    (found,) = explain_error(text)
+    assert found.figures["used"] == round(110.5 * 2**30)
+    assert abs(found.figures["too much"] - 14.76 * 2**30) < 2**20
+    assert "14.8 GiB more" in found.meaning
+    assert any("xla_sc_num_serialized_tables_to_optimize_hbm" in line for line in found.advice)
+    assert any("take 2 times the chips" in line for line in found.advice)
+
+
 def test_limits_that_should_compile_and_an_unknown_chip():
     fine = explain_error(E3001.format(36 * 800 + 1024, 12 * 800, 524128))[0]
     assert "these limits compile" in fine.advice[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.embed._explain_advice import advice_for, tight
+from tilewright.embed._explain_hbm import GATHER, HBM, gather_figures, hbm_figures
 from tilewright.embed._formulas import round8
 from tilewright.embed._memory import RULE_VERSION, TileRule
 from tilewright.embed._tables import Limits, count
@@ -24,8 +25,7 @@ _REPLICAS = re.compile(
     rf"row_dependent_size_allocation_bytes\s*=\s*{_NUMBER}{_WITHIN}total_spmem_size_bytes\s*=\s*{_NUMBER}"
 )
 _FIXED = re.compile(rf"Fixed size allocations \(\D*{_NUMBER}[^)]*\) do not fit in TileSpmem \(\D*{_NUMBER}[^)]*\)")
-_GATHER = re.compile(r"Gather operand too large[^\n]*")
-_HEADS = ("Can't fit a single row", "No viable logical replica count", "Fixed size allocations")
+_HEADS = ("Can't fit a single row", "No viable logical replica count", "Fixed size allocations", "memory space hbm")
 _WIDEST = 2048
 
 
@@ -88,14 +88,17 @@ def explain_error(
     width = None if width is None else count(width, "width", "explain_error")
     max_ids = None if max_ids is None else count(max_ids, "max_ids", "explain_error")
     asked = _Asked(width, max_ids, count(sparsecores, "sparsecores", "explain_error"))
-    readers = ((_ROW, _row), (_REPLICAS, _replicas), (_FIXED, _fixed), (_GATHER, _gather))
+    readers = ((_ROW, _row), (_REPLICAS, _replicas), (_FIXED, _fixed), (GATHER, _gather), (HBM, _hbm))
     hits = [(match, read) for pattern, read in readers for match in pattern.finditer(text)]
     found = {match.group(): read(match, asked) for match, read in sorted(hits, key=lambda hit: hit[0].start())}
     if found:
         return tuple(found.values())
     if head := next((head for head in _HEADS if head in text), None):
         raise UsageError(f"only the head of an error: {head!r}", where="explain-error", how="paste it with its figures")
-    known = "Can't fit a single row, E3001 No viable logical replica count, Fixed size allocations, Gather operand"
+    known = (
+        "Can't fit a single row, E3001 No viable logical replica count, Fixed size allocations, Gather operand, "
+        "Ran out of memory in memory space hbm"
+    )
     raise UsageError("no SparseCore memory error in the text", where="explain-error", how=f"known are: {known}")
 
 
@@ -220,15 +223,15 @@ def _judged(
 
 
 def _gather(match: re.Match[str], asked: _Asked) -> Explanation:
-    meaning = "samples per SparseCore * width / 16 floats, gathered by one tile, do not fit in its TileSpmem"
-    advice = (
-        "use a newer compiler: today's stages gather operands in HBM and does not raise this error",
-        "halve the batch or double the chips: both halve the samples per SparseCore",
-        "put fewer features into one stack: its samples are those of all its features",
-    )
-    return Explanation(
-        _words(match), "", "", meaning, {}, asked.width or 0, None, None, advice, f"the guide; not in {RULE_VERSION}"
-    )
+    figures, meaning, advice = gather_figures(match)
+    chip, _ = _chip(figures.get("TileSpmem per tile", 0))
+    basis = f"the guide; not in {RULE_VERSION}"
+    return Explanation(_words(match), "", chip, meaning, figures, asked.width or 0, None, None, advice, basis)
+
+
+def _hbm(match: re.Match[str], asked: _Asked) -> Explanation:
+    figures, meaning, advice = hbm_figures(match)
+    return Explanation(_words(match), "", "", meaning, figures, asked.width or 0, None, None, advice, "the guide")
 
 
 def _basis(chip: str, rule: TileRule | None = None) -> str:
