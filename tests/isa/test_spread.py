@@ -100,9 +100,33 @@ def test_tensors_larger_than_l2_need_segments():
     config = MatrixUnitConfig(threads=16, l2_bytes=1 << 15)
     result = matmul(a, b, config=config, segments=8)
     assert (result.value == a.astype(int) @ b.astype(int)).all()
-    whole = matmul(a, b, config=config, segments=1)
-    assert [e.kind for e in whole.errors[:1]] == ["l2_full"]
-    assert "page_fault" in {e.kind for e in whole.errors}
+    with pytest.raises(UsageError, match="take 65536 bytes of L2 at once, which has room for 0 in pages of 65536"):
+        matmul(a, b, config=config, segments=1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.tuples(st.integers(1, 20), st.integers(1, 40), st.integers(1, 40)),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.booleans(),
+    st.sampled_from([512, 1024, 2048, 8192]),
+    st.sampled_from([None, (2, 64), (4, 128)]),
+)
+def test_segments_fit_in_l2_or_are_refused(seed, mnk, segments, pes, transpose_b, l2_bytes, page):
+    """Rows are padded to lines, and segments need not be of one width: room is what pages take, holes included."""
+    m, n, k = mnk
+    rng = np.random.default_rng(seed)
+    a, b = integers(rng, (m, k)), integers(rng, (k, n))
+    config = MatrixUnitConfig(threads=16, pes=pes, l2_bytes=l2_bytes)
+    try:
+        result = matmul(a, b, config=config, segments=segments, transpose_b=transpose_b, page=page)
+    except UsageError as error:
+        assert "of L2 at once" in str(error)
+        return
+    assert result.errors == ()
+    assert (result.value == a.astype(int) @ b.astype(int)).all()
 
 
 def test_what_does_not_go_together():

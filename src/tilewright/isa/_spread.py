@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -70,15 +71,18 @@ def spread(
     parts = by_dim((plan.m, plan.n), 0 if split == "rows" else 1, plan.config.pes)
     used = {pe: found[0] for pe, found in parts.items()}
     streams = {pe: _widths(part, segments) for pe, part in used.items()} if segments else {}
-    overlapped = double and bool(segments) and _two_fit(plan, streams)
+    cuts = {pe: _cuts(plan, used[pe], widths) for pe, widths in streams.items()}
+    page = page if page is not None or not segments else _page(plan, cuts, line)
+    for pe, found in cuts.items():
+        for s, cut in enumerate(found):
+            machine.page_table(f"B{pe}_{s}", tensor="B", part=cut, page=page, line=line)
+    overlapped = bool(segments) and _overlapped(machine, cuts, double)
     programs = []
     for pe, part in used.items():
         mine = replace(plan, m=part.size[0], n=part.size[1])
         windows: dict[str, Part | tuple[str, Part]] = {"A": Part((part.base[0], 0), (part.size[0], plan.k)), "C": part}
         if segments:
-            for s, cut in enumerate(_cuts(plan, part, streams[pe])):
-                machine.page_table(f"B{pe}_{s}", tensor="B", part=cut, page=page, line=line)
-                windows[f"B{s}"] = (f"B{pe}_{s}", Part((0, 0), cut.size))
+            windows |= {f"B{s}": (f"B{pe}_{s}", Part((0, 0), cut.size)) for s, cut in enumerate(cuts[pe])}
             programs.append(streamed_program(mine, streams[pe], overlapped))
         else:
             (windows["B"],) = _cuts(plan, part, (part.size[1],))
@@ -107,11 +111,25 @@ def _widths(part: Part, segments: int) -> tuple[int, ...]:
     return tuple(piece.size[0] for (piece,) in by_dim((part.size[1],), 0, segments).values())
 
 
-def _two_fit(plan: Plan, streams: dict[int, tuple[int, ...]]) -> bool:
-    """Whether L2 holds two segments of every element that has more than one."""
-    several = sum(len(widths) > 1 for widths in streams.values())
-    widest = max(max(widths) for widths in streams.values())
-    return 2 * widest * plan.k * plan.element_bytes * max(1, several) <= plan.config.l2_bytes
+def _page(plan: Plan, cuts: dict[int, list[Part]], line: Sequence[int] | None) -> tuple[int, ...]:
+    """One page for the widest segment: all pages are of one size then, and what one leaves in L2 the next one fits."""
+    sizes = [max(cut.size[d] for found in cuts.values() for cut in found) for d in range(2)]
+    lines = line or (1, max(1, plan.config.line_bytes // plan.element_bytes))
+    return tuple(-(-size // each) * each for size, each in zip(sizes, lines, strict=True))
+
+
+def _overlapped(machine: Machine, cuts: dict[int, list[Part]], double: bool) -> bool:
+    """Whether L2 holds two segments of every element that has more than one. Raises where it does not hold one."""
+    storages, room = machine.chip.storages, machine.chip.l2_end
+    sizes = {pe: [storages[f"B{pe}_{s}"].total_bytes for s in range(len(found))] for pe, found in cuts.items()}
+    one = sum(max(each) for each in sizes.values())
+    two = sum(max((a + b for a, b in pairwise(each)), default=each[0]) for each in sizes.values())
+    page = next(iter(storages[f"B{pe}_0"].page_bytes for pe in cuts))
+    room -= room % page
+    if one > room:
+        what = f"segments of B take {one} bytes of L2 at once, which has room for {room} in pages of {page}"
+        raise UsageError(what, how="more segments=, a larger l2_bytes, smaller page=, or fewer pes")
+    return double and two <= room
 
 
 def _cuts(plan: Plan, part: Part, widths: tuple[int, ...]) -> list[Part]:
