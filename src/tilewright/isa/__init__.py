@@ -1,6 +1,7 @@
 """The matrix unit: instruction set, assembler, machine, kernels and closed-form counts."""
 
 from tilewright.isa._assemble import assemble
+from tilewright.isa._autotune import Tuned, Tuning, autotune
 from tilewright.isa._claims import Claim, claims
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._contract import ContractResult, contract
@@ -16,10 +17,12 @@ from tilewright.isa._reference import reference
 from tilewright.isa._run import RunResult
 from tilewright.isa._segments import Memory
 from tilewright.isa._storage import PageEntry
+from tilewright.isa._tune_space import Choice
 from tilewright.isa._unit import MatrixUnit
 from tilewright.isa._work import Part, by_blocks, by_diagonals, by_dim
 
 __all__ = [
+    "Choice",
     "Claim",
     "Command",
     "ContractResult",
@@ -38,7 +41,10 @@ __all__ = [
     "RunResult",
     "Traffic",
     "Transfer",
+    "Tuned",
+    "Tuning",
     "assemble",
+    "autotune",
     "by_blocks",
     "by_diagonals",
     "by_dim",
