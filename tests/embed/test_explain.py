@@ -126,6 +126,34 @@ def test_hbm_that_is_full(text):
     assert any("take 2 times the chips" in line for line in found.advice)
 
 
+PEER = """
+I0000 00:00:1.1    6364 input_preprocessing_threads.cc:54] Creating thread pool for SparseCore input preprocessing
+F0000 00:00:1.2    6366 sort_and_group_coo_tensors_impl.h:61] Observed max ids per partition: 64 for table: user is \
+greater than the set max ids per partition: 16. Use `allow_id_dropping` or increase the `max_ids_per_partition`. You \
+could also try to reduce the batch size.
+F0000 00:00:1.3    6367 sort_and_group_coo_tensors_impl.h:79] Observed max unique ids per partition: 61 for table: \
+user is greater than the set max unique ids per partition: 8. Use `allow_id_dropping` or increase the \
+`max_ids_per_partition`. You could also try to reduce the batch size.
+W0000 00:00:1.4    6380 sort_and_group_coo_tensors_impl.h:55] Allowing ID dropping for table: item observed max ids \
+per partition: 70 is greater than the set max ids per partition: 16
+W0000 00:00:1.5    6380 sort_and_group_coo_tensors_impl.h:55] Allowing ID dropping for table: item observed max ids \
+per partition: 99 is greater than the set max ids per partition: 16
+"""
+
+
+def test_batches_above_their_limits_in_jax_tpu_embeddings_log():
+    ids, unique, dropped = explain_error(PEER)
+    assert {each.program for each in (ids, unique, dropped)} == {"host"}
+    assert ids.advice[0].startswith("set max_ids_per_partition of user to at least 64 ")
+    assert "it ends the process" in ids.meaning
+    assert unique.advice[0].startswith("set max_unique_ids_per_partition of user to at least 64 ")
+    assert "not max_ids_per_partition as the text says" in unique.advice[1]
+    assert dropped.figures["most observed (ids)"] == 99
+    assert dropped.figures["lines that say so"] == 2
+    assert dropped.advice[0].startswith("set max_ids_per_partition of item to at least 104 ")
+    assert "it drops what is above" in dropped.meaning
+
+
 def test_limits_that_should_compile_and_an_unknown_chip():
     fine = explain_error(E3001.format(36 * 800 + 1024, 12 * 800, 524128))[0]
     assert "these limits compile" in fine.advice[0]

@@ -60,8 +60,10 @@ def _no_such_file(given: str, wrong: UsageError) -> UsageError:
 
 
 def _told(found: Explanation) -> str:
-    program = {"forward": "lookup", "backward": "update"}.get(found.program, "program")
-    lines = [f"{found.target or 'unknown chip'}, {program} ({found.basis}): {found.meaning}"]
+    program = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}.get(
+        found.program, "program"
+    )
+    lines = [f"{', '.join(filter(None, (found.target, program)))} ({found.basis}): {found.meaning}"]
     lines += [f"  {name}: {value:,}" for name, value in found.figures.items()]
     lines += ["what to change:", *(f"  - {line}" for line in found.advice)]
     return "\n".join(lines)

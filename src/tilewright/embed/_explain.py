@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from tilewright.embed._explain_advice import advice_for, tight
 from tilewright.embed._explain_hbm import GATHER, HBM, gather_figures, hbm_figures
+from tilewright.embed._explain_host import OVERFLOW, overflow_figures
 from tilewright.embed._formulas import round8
 from tilewright.embed._memory import RULE_VERSION, TileRule
 from tilewright.embed._tables import Limits, count
@@ -35,7 +37,7 @@ class Explanation:
 
     ==================  =========================================================================================
     ``error``           the compiler's words, on one line
-    ``program``         ``forward`` (the lookup), ``backward`` (the update), or "" where the text does not say
+    ``program``         ``forward`` (the lookup), ``backward`` (the update), ``host``, or "" where the text is silent
     ``target``          the chip whose TileSpmem the text names, "" if none has so many bytes
     ``meaning``         what was too large, in a sentence
     ``figures``         name -> number read or deduced (bytes, unless the name says otherwise)
@@ -70,7 +72,8 @@ class Explanation:
 def explain_error(
     text: str, *, width: int | None = None, max_ids: int | None = None, sparsecores: int = 16
 ) -> tuple[Explanation, ...]:
-    """Every SparseCore memory error in ``text`` (an error message, or a whole log), each once.
+    """Every SparseCore memory error in ``text`` (an error message, or a whole log), each once; and what
+    jax-tpu-embedding prints of batches above their limits, once for each table and limit with the most observed.
 
     ``width``: floats per row of the stack, and ``max_ids``: its max_ids_per_partition, where the text does not tell
     them (a lookup's error names neither alone). ``sparsecores``: how many there are in all; below 16 the compiler has
@@ -88,16 +91,26 @@ def explain_error(
     width = None if width is None else count(width, "width", "explain_error")
     max_ids = None if max_ids is None else count(max_ids, "max_ids", "explain_error")
     asked = _Asked(width, max_ids, count(sparsecores, "sparsecores", "explain_error"))
-    readers = ((_ROW, _row), (_REPLICAS, _replicas), (_FIXED, _fixed), (GATHER, _gather), (HBM, _hbm))
+    readers = (
+        (_ROW, _row),
+        (_REPLICAS, _replicas),
+        (_FIXED, _fixed),
+        (GATHER, _gather),
+        (HBM, _hbm),
+        (OVERFLOW, _overflow),
+    )
     hits = [(match, read) for pattern, read in readers for match in pattern.finditer(text)]
-    found = {match.group(): read(match, asked) for match, read in sorted(hits, key=lambda hit: hit[0].start())}
-    if found:
-        return tuple(found.values())
+    ordered = sorted(hits, key=lambda hit: hit[0].start())
+    first: dict[tuple[str, ...], tuple[re.Match[str], _Read]] = {}
+    for match, read in ordered:
+        first.setdefault(_same(match), (match, read))
+    if first:
+        return tuple(read(match, asked) for match, read in first.values())
     if head := next((head for head in _HEADS if head in text), None):
         raise UsageError(f"only the head of an error: {head!r}", where="explain-error", how="paste it with its figures")
     known = (
         "Can't fit a single row, E3001 No viable logical replica count, Fixed size allocations, Gather operand, "
-        "Ran out of memory in memory space hbm"
+        "Ran out of memory in memory space hbm, Observed max ids per partition"
     )
     raise UsageError("no SparseCore memory error in the text", where="explain-error", how=f"known are: {known}")
 
@@ -107,6 +120,16 @@ class _Asked:
     width: int | None
     max_ids: int | None
     sparsecores: int
+
+
+_Read: TypeAlias = Callable[[re.Match[str], _Asked], Explanation]
+
+
+def _same(match: re.Match[str]) -> tuple[str, ...]:
+    """What makes two hits one error: the words, or of a batch that overflows, table and kind of limit."""
+    if match.re is OVERFLOW:
+        return match["table"] or match["warned"], match["unique"] or "", "drops" if match["drops"] else ""
+    return (match.group(),)
 
 
 def _numbers(match: re.Match[str]) -> list[int]:
@@ -232,6 +255,11 @@ def _gather(match: re.Match[str], asked: _Asked) -> Explanation:
 def _hbm(match: re.Match[str], asked: _Asked) -> Explanation:
     figures, meaning, advice = hbm_figures(match)
     return Explanation(_words(match), "", "", meaning, figures, asked.width or 0, None, None, advice, "the guide")
+
+
+def _overflow(match: re.Match[str], asked: _Asked) -> Explanation:
+    figures, meaning, advice = overflow_figures(match, match.string)
+    return Explanation(_words(match), "host", "", meaning, figures, 0, None, None, advice, "jax-tpu-embedding 0.2.0")
 
 
 def _basis(chip: str, rule: TileRule | None = None) -> str:
