@@ -8,6 +8,7 @@ __all__ = [
     "backward_stack_bytes",
     "forward_stack_bytes",
     "gather_operand_floats",
+    "packed_table_bytes",
     "padded_table_bytes",
     "pointers_per_device",
     "round8",
@@ -53,6 +54,16 @@ def padded_table_bytes(vocab: int, width: int, shards: int) -> int:
     4096
     """
     return -(-vocab // (8 * shards)) * 8 * shards * round8(width) * 4
+
+
+def packed_table_bytes(vocab: int, width: int, shards: int) -> int:
+    """Float32 bytes of a table whose rows share 32-byte lines where several fit: 8 // width rows a line.
+
+    >>> packed_table_bytes(1000, 1, 4), padded_table_bytes(1000, 1, 4)
+    (4096, 32768)
+    """
+    rows = max(1, 8 // width)
+    return padded_table_bytes(-(-vocab // rows), width, shards)
 
 
 def slots_per_device(max_ids: int, shards: int, shards_per_device: int, minibatching: bool = False) -> int:

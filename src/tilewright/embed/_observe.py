@@ -107,7 +107,14 @@ class Observed:
 
     def mean_ids(self, name: str) -> float:
         """Entries of a stack's average partition."""
-        histogram = self.histograms[list(self.stacking.stacks).index(name)][0]
+        return self._mean(name, 0)
+
+    def mean_unique(self, name: str) -> float:
+        """Distinct ids of a stack's average partition."""
+        return self._mean(name, 1)
+
+    def _mean(self, name: str, kind: int) -> float:
+        histogram = self.histograms[list(self.stacking.stacks).index(name)][kind]
         return float((histogram * np.arange(len(histogram))).sum() / histogram.sum())
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.embed._formulas import padded_table_bytes, pointers_per_device, slots_per_device
 from tilewright.embed._memory import SparseMemory, memory
 from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
+from tilewright.embed._skew_types import AS_IT_IS
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._tables import Feature, Limits, count
 from tilewright.embed._topology import Topology
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plan"]
 
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
 """Fractions of the observed maxima at which the curve is taken."""
 
@@ -62,6 +64,8 @@ def plan(
     (Limits(max_ids_per_partition=5, max_unique_ids_per_partition=3), 3, True)
     """
     from tilewright.embed._observe import Observed, Replay
+    from tilewright.embed._savings import feeding_of, savings_of
+    from tilewright.embed._skew import skew_of
 
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
@@ -78,6 +82,8 @@ def plan(
     stacks = tuple(
         _stack_plan(each, observed, limits[each.name], dropped[each.name], target) for each in stacking.groups
     )
+    skew = skew_of(observed)
+    today = {r.stack: r.limits for r in skew.remedies if r.change == AS_IT_IS}
     return Plan(
         stacking=stacking,
         target=_name(target),
@@ -91,6 +97,9 @@ def plan(
         tables=tuple(_table_plan(placement) for placement in stacking.placements),
         curve=tuple(_point(fraction, observed, replay) for fraction in CURVE),
         heap=_heap(stacking, stacks, prefetched_batches, target),
+        skew=skew,
+        savings=savings_of(stacking, skew.alone, today),
+        feeding=feeding_of(observed, limits, target),
     )
 
 
@@ -149,6 +158,7 @@ def _stack_plan(
         samples_per_sparsecore=each.samples_per_sparsecore(observed.sizes),
         forward=verdict("forward"),
         backward=verdict(optimizer.lower()),
+        quantiles=tuple((q, observed.limits(q)[each.name]) for q in QUANTILES),
     )
 
 
@@ -202,6 +212,7 @@ def _heap(stacking: Stacking, stacks: tuple[StackPlan, ...], prefetched: int, ch
         tables=sum(table_bytes.values()) // topology.chips,
         slots=slot_bytes // topology.chips,
         inputs=inputs // topology.chips,
+        exchange=2 * per_chip * sum(4 * each.padded_width * each.samples_per_sparsecore for each in stacks),
         forward_stack=taken[0][0] * per_chip,
         backward_stack=taken[1][0] * per_chip,
         capacity=hbm.bytes if hbm else 0,

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.embed._memory import SparseMemory
+from tilewright.embed._savings_types import Feeding, Savings
+from tilewright.embed._skew_types import Skew
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._tables import Limits
 
@@ -47,6 +49,7 @@ class StackPlan:
     ``limits``                    the chosen quantile of the same
     ``mean_ids``                  entries of the average partition
     ``imbalance``                 entries of the fullest shard over those of the average shard, all batches together
+    ``quantiles``                 (quantile, limits that hold it) of the partitions, ascending
     ``drop_rate``                 share of entries lost if ids above ``limits`` are dropped (replayed batches)
     ``partitions_over``           share of partitions above ``limits``
     ``slots``, ``pointers``       of one device's buffers, in the plain layout; ``buffer_bytes`` of both
@@ -72,6 +75,7 @@ class StackPlan:
     samples_per_sparsecore: int
     forward: SparseMemory | None
     backward: SparseMemory | None
+    quantiles: tuple[tuple[float, Limits], ...]
 
     @property
     def buffer_bytes(self) -> int:
@@ -93,11 +97,13 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Heap:
-    """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead) and the stack in use."""
+    """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
+    gradients on the way between SparseCores and TensorCore) and the stack in use."""
 
     tables: int
     slots: int
     inputs: int
+    exchange: int
     forward_stack: int
     backward_stack: int
     capacity: int
@@ -106,7 +112,7 @@ class Heap:
     @property
     def total(self) -> int:
         """Heap and the larger of the two stacks."""
-        return self.tables + self.slots + self.inputs + max(self.forward_stack, self.backward_stack)
+        return self.tables + self.slots + self.inputs + self.exchange + max(self.forward_stack, self.backward_stack)
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,9 @@ class Plan:
     tables: tuple[TablePlan, ...]
     curve: tuple[CurvePoint, ...]
     heap: Heap
+    skew: Skew
+    savings: Savings
+    feeding: Feeding
 
     @property
     def limits(self) -> dict[str, Limits]:

@@ -1,0 +1,59 @@
+"""Padding, and what other arrangements would save: stacking, narrow rows that share a line, host rate against steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+
+from tilewright.embed._formulas import packed_table_bytes, padded_table_bytes, pointers_per_device, slots_per_device
+from tilewright.embed._observe import Observed
+from tilewright.embed._preprocess import preprocess
+from tilewright.embed._savings_types import Feeding, Savings
+from tilewright.embed._stacking import Stacking
+from tilewright.embed._tables import Limits
+from tilewright.targets import Target, target
+
+__all__ = ["feeding_of", "savings_of"]
+
+
+def savings_of(stacking: Stacking, alone: Mapping[str, Limits], stacked: Mapping[str, Limits]) -> Savings:
+    """From the limits the replayed batches need, table by table (``alone``) and stack by stack."""
+    shards = stacking.topology.sparsecores
+    sizes = {p.table: padded_table_bytes(p.table.vocab, p.table.width, shards) for p in stacking.placements}
+    packed = {table: packed_table_bytes(table.vocab, table.width, shards) for table in sizes}
+    return Savings(
+        table_bytes=sum(sizes.values()),
+        packed_table_bytes=sum(packed.values()),
+        packed_tables=tuple(table.name for table in sizes if packed[table] < sizes[table]),
+        separate_buffer_bytes=_buffers(stacking, alone),
+        stacked_buffer_bytes=_buffers(stacking, stacked),
+    )
+
+
+def _buffers(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
+    shards, per_device = stacking.topology.sparsecores, stacking.topology.sparsecores_per_device
+    slots = sum(slots_per_device(each.max_ids_per_partition, shards, per_device) for each in limits.values())
+    return 12 * slots + 4 * len(limits) * pointers_per_device(shards, per_device)
+
+
+def feeding_of(observed: Observed, limits: Mapping[str, Limits], chip: str | Target | None) -> Feeding:
+    """The fastest of the replayed batches on this host, and a step's least time by HBM traffic.
+
+    A step reads every distinct row of a partition once for the lookup, and reads and writes it and its optimizer slots
+    for the update; the vectors exchanged are written and read once each way.
+    """
+    stacking, times = observed.stacking, []
+    for batch in observed.sample[:4] * 2:
+        start = perf_counter()
+        preprocess(batch, stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
+        times.append(perf_counter() - start)
+    moved = 0.0
+    for each in stacking.groups:
+        rows = observed.mean_unique(each.name) * stacking.topology.sparsecores**2
+        touched = rows * (1 + 2 * (1 + len(each.optimizer.slots)))
+        exchanged = 4 * each.samples_per_sparsecore(observed.sizes) * stacking.topology.sparsecores
+        moved += 4 * each.padded_width * (touched + exchanged)
+    per_chip = round(moved / stacking.topology.chips)
+    hbm = target(chip).memory("hbm") if chip is not None else None
+    rate = hbm.bytes_per_second if hbm else 0
+    return Feeding(min(times), per_chip, per_chip / rate if rate else 0.0)
