@@ -53,6 +53,14 @@ class Ragged:
 
 def normalise(given: Any, feature: str) -> Ragged:
     """Any kind of input as :class:`Ragged`; :class:`UsageError` names the feature and what is wrong with it."""
+    if (
+        type(given) is np.ndarray
+        and given.ndim == 2
+        and given.size
+        and given.dtype in _IDS
+        and given.flags.c_contiguous
+    ):
+        return Ragged(given.reshape(-1), given.shape[0], given.shape[1])
     where = f"feature {feature!r}"
     if isinstance(given, COO):
         return _from_coo(given, where)
@@ -70,8 +78,7 @@ def _is_flat(given: list[Any]) -> bool:
 
 
 def _from_array(given: Any, where: str) -> Ragged:
-    ready = type(given) is np.ndarray and given.dtype in _IDS and given.flags.c_contiguous
-    values = given if ready else _integers(given, "ids", where)
+    values = _integers(given, "ids", where)
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2 or values.shape[0] == 0:

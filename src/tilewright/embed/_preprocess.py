@@ -11,9 +11,10 @@ import numpy as np
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import Ragged, normalise
 from tilewright.embed._minibatch import Agree, Agreement, minibatch_starts
+from tilewright.embed._schedule import Slices
 from tilewright.embed._stacking import Stacking, check_batch_divides
 from tilewright.embed._tables import Limits
-from tilewright.embed._tally import BAD_IDS, Slices, tally
+from tilewright.embed._tally import BAD_IDS, tally
 from tilewright.embed._types import Longs
 from tilewright.errors import UsageError
 from tilewright.threads import thread_count
@@ -142,7 +143,8 @@ def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) 
         if name not in batch:
             raise UsageError(f"no input for feature {name!r}", where="batch", how="give every feature of the stacking")
         inputs[name] = normalise(batch[name], name)
-        check_batch_divides(inputs[name].batch_size, slices.given, f"feature {name!r}")
+        if inputs[name].batch_size % slices.given:
+            check_batch_divides(inputs[name].batch_size, slices.given, f"feature {name!r}")
     return inputs
 
 
@@ -150,5 +152,5 @@ def _capacity(limits: Longs, most: Longs) -> tuple[int, ...]:
     """Entries a partition's slots must hold: the limit, or the batch's own maximum rounded up to a power of two."""
     from tilewright.embed._overflow import NO_LIMIT
 
-    rounded = [max(8, 1 << (int(n) - 1).bit_length()) if n else 8 for n in most[:, 0].max(axis=1)]
-    return tuple(r if limit == NO_LIMIT else int(limit) for r, limit in zip(rounded, limits[:, 0]))
+    rounded = [max(8, 1 << (n - 1).bit_length()) if n else 8 for n in most[:, 0].max(axis=1).tolist()]
+    return tuple(r if limit == NO_LIMIT else limit for r, limit in zip(rounded, limits[:, 0].tolist()))

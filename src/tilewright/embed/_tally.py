@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import TypeAlias
 
 import numpy as np
 
 from tilewright.embed._inputs import Ragged
+from tilewright.embed._schedule import Slices, schedule
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._threads import run_all, workspace
 from tilewright.embed._types import Entries, Floats, Ids, Ints, Longs
-from tilewright.embed._units import Unit, units_of
+from tilewright.embed._units import Unit
 from tilewright.errors import UsageError
 
-__all__ = ["BAD_IDS", "Slices", "Tally", "tally"]
+__all__ = ["BAD_IDS", "Tally", "tally"]
 
 Arguments: TypeAlias = tuple[Ids, Longs, Floats, tuple[int, ...]]
 
@@ -28,30 +28,6 @@ _NO_OFFSETS = np.empty(0, np.int64)
 _NO_WEIGHTS = np.empty(0, np.float32)
 SPARE = 8
 """Entries behind the last that may be read: kernel 2 copies whole vectors."""
-
-_GROUP = 2048
-"""Ids that are sorted together: enough to pay for the counters of the sort, few enough for the first-level cache."""
-_SMALL = 20_000
-"""Below so many ids a second thread costs more than it brings."""
-
-
-@dataclass(frozen=True)
-class Slices:
-    """The slices this process feeds: ``sources``, the first of them slice ``first`` of ``given`` in its batch."""
-
-    sources: range
-    shards: int
-    first: int
-    given: int
-
-    def each(self, ragged: Ragged) -> int:
-        """Samples of a feature in one slice."""
-        return ragged.batch_size // self.given
-
-    def samples(self, ragged: Ragged) -> Longs:
-        """The feature's samples in these slices, and the one behind them."""
-        each = self.each(ragged)
-        return np.arange(self.first * each, (self.first + len(self.sources)) * each + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,82 +69,21 @@ def tally(
     threads: int,
 ) -> Tally:
     """Run kernel 1 over all units and sources; ``offsets``: first sample id of every feature inside a slice."""
-    at = np.arange(slices.first, slices.first + len(slices.sources) + 1, dtype=np.int64)
-    bounds = _bounds(inputs, slices, at)
-    ids = {name: int(ends[-1]) - int(ends[0]) for name, ends in bounds.items()}
-    units, first_unit = units_of(stacking, ids, len(slices.sources))
-    begins = np.array([bounds[f.name] for unit in units for f in unit.features])
-    sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(unit.features) for unit in units[:-1])]), axis=0)
-    ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
-    bases, total = ends - sizes, int(ends[-1, -1])
+    plan = schedule(stacking, inputs, offsets, slices, threads)
     entries = (
-        workspace.get("rows", total + SPARE, np.int32),
-        workspace.get("samples", total + SPARE, np.int32),
-        workspace.get("gains", total + SPARE, np.float32),
+        workspace.get("rows", plan.entries + SPARE, np.int32),
+        workspace.get("samples", plan.entries + SPARE, np.int32),
+        workspace.get("gains", plan.entries + SPARE, np.float32),
     )
-    counts = np.empty((len(units), 2, len(slices.sources), slices.shards), np.int32)
-    groups = _groups(units, sizes)
-    widths = {s.name: sum(slices.each(inputs[f.name]) for f in s.features) for s in stacking.groups}
-    samples = [widths[unit.stack] for unit in units]
-    rows = _feature_rows(units, inputs, offsets, slices)
-    arguments = [_arguments(unit, [inputs[f.name] for f in unit.features], BAD_IDS.index(bad_ids)) for unit in units]
-    calls = list(zip(arguments, rows, zip(groups, samples), bases, counts))
-    need = max(int(n) * g for n, g in zip(sizes.max(axis=1), groups)), max(w * g for w, g in zip(samples, groups))
-    parts = _parts(len(units), len(slices.sources), threads if total > _SMALL else 1)
-    runs = [partial(_run, calls, entries, chosen, part, slices.first, need) for chosen, part in parts]
+    bases = plan.bases.copy()
+    counts = np.empty((len(plan.units), 2, len(slices.sources), slices.shards), np.int32)
+    bad = BAD_IDS.index(bad_ids)
+    arguments = [_arguments(unit, [inputs[f.name] for f in unit.features], bad) for unit in plan.units]
+    calls = list(zip(arguments, plan.features, zip(plan.groups, plan.samples), bases, counts))
+    runs = [partial(_run, calls, entries, chosen, part, slices.first, plan.need) for chosen, part in plan.parts]
     if any(run_all(runs, threads)):
         raise _complaint(stacking, inputs, slices)
-    return Tally(entries, bases, counts, first_unit)
-
-
-def _bounds(inputs: Mapping[str, Ragged], slices: Slices, at: Longs) -> dict[str, Longs]:
-    """Where the slices ``at`` begin in every feature's values; dense features of one shape share the answer."""
-    bounds, known = {}, dict[tuple[int, int], Longs]()
-    for name, ragged in inputs.items():
-        each = slices.each(ragged)
-        if ragged.offsets is not None:
-            bounds[name] = ragged.bounds(at * each)
-            continue
-        if (each, ragged.hot) not in known:
-            known[each, ragged.hot] = ragged.bounds(at * each)
-        bounds[name] = known[each, ragged.hot]
-    return bounds
-
-
-def _groups(units: tuple[Unit, ...], sizes: Longs) -> list[int]:
-    """Slices sorted together, per unit: about _GROUP ids, and positions that stay within 32 bits."""
-    means = sizes.mean(axis=1)
-    return [
-        int(max(1, min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // unit.positions)))
-        for unit, mean in zip(units, means.tolist())
-    ]
-
-
-def _parts(units: int, sources: int, threads: int) -> list[tuple[range, tuple[int, int]]]:
-    """Which units and which sources each thread does: sources are divided first."""
-    columns = min(sources, threads)
-    rows = min(units, -(-threads // columns))
-    cuts = [sources * i // columns for i in range(columns + 1)]
-    return [(range(r, units, rows), cut) for cut in pairwise(cuts) for r in range(rows)]
-
-
-def _feature_rows(
-    units: tuple[Unit, ...], inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices
-) -> list[Longs]:
-    """Kernel 1's ``features`` of every unit."""
-    rows = []
-    for unit in units:
-        value_base = offset_base = 0
-        for feature, table in zip(unit.features, unit.tables.tolist()):
-            ragged = inputs[feature.name]
-            sparse = ragged.offsets is not None
-            at = offset_base if sparse else -1
-            rows.append((value_base, at, ragged.hot, slices.each(ragged), offsets[feature.name], *table))
-            value_base += ragged.values.size
-            offset_base += ragged.batch_size + 1 if sparse else 0
-    joined = np.array(rows, np.int64)
-    ends = list(accumulate(len(unit.features) for unit in units))
-    return [joined[b:e] for b, e in pairwise([0, *ends])]
+    return Tally(entries, bases, counts, plan.first_unit)
 
 
 def _arguments(unit: Unit, given: list[Ragged], bad_ids: int) -> Arguments:

@@ -1,0 +1,137 @@
+"""What kernel 1 has to do for a batch, before it sees an id: a function of shapes, kept with the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from tilewright.embed._inputs import Ragged
+from tilewright.embed._stacking import Stacking
+from tilewright.embed._types import Longs
+from tilewright.embed._units import Unit, units_of
+
+__all__ = ["Schedule", "Slices", "schedule"]
+
+_GROUP = 2048
+"""Ids that are sorted together: enough to pay for the counters of the sort, few enough for the first-level cache."""
+_SMALL = 20_000
+"""Below so many ids a second thread costs more than it brings."""
+_KEPT = 8
+"""Shapes of batches remembered with a plan."""
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The slices this process feeds: ``sources``, the first of them slice ``first`` of ``given`` in its batch."""
+
+    sources: range
+    shards: int
+    first: int
+    given: int
+
+    def each(self, ragged: Ragged) -> int:
+        """Samples of a feature in one slice."""
+        return ragged.batch_size // self.given
+
+    def samples(self, ragged: Ragged) -> Longs:
+        """The feature's samples in these slices, and the one behind them."""
+        each = self.each(ragged)
+        return np.arange(self.first * each, (self.first + len(self.sources)) * each + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """The ``units``, ``first_unit`` int64[stacks + 1] of every stack, and of every unit: ``bases`` int64[units,
+    sources], where its entries begin, the slices sorted together (``groups``), the ``samples`` of a slice of its
+    stack, and kernel 1's ``features``. ``entries`` of all, ``need``: entries and samples of scratch, ``parts``: units
+    and sources of every thread.
+    """
+
+    units: tuple[Unit, ...]
+    first_unit: Longs
+    bases: Longs
+    groups: list[int]
+    samples: list[int]
+    features: list[Longs]
+    entries: int
+    need: tuple[int, int]
+    parts: list[tuple[range, tuple[int, int]]]
+
+
+def schedule(
+    stacking: Stacking, inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices, threads: int
+) -> Schedule:
+    """The schedule for these inputs; ``offsets``: first sample id of every feature inside a slice.
+
+    Where every feature is dense it follows from the shapes, so the next batch of the same shapes has it already.
+    """
+    if any(ragged.offsets is not None for ragged in inputs.values()):
+        return _make(stacking, inputs, offsets, slices, threads)
+    held: dict[Any, Schedule] = stacking.__dict__.setdefault("_schedules", {})
+    key = (slices, threads, *((ragged.batch_size, ragged.hot) for ragged in inputs.values()))
+    found = held.get(key)
+    if found is None:
+        if len(held) >= _KEPT:
+            held.clear()
+        found = held[key] = _make(stacking, inputs, offsets, slices, threads)
+    return found
+
+
+def _make(
+    stacking: Stacking, inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices, threads: int
+) -> Schedule:
+    at = np.arange(slices.first, slices.first + len(slices.sources) + 1, dtype=np.int64)
+    bounds = {name: ragged.bounds(at * slices.each(ragged)) for name, ragged in inputs.items()}
+    ids = {name: int(ends[-1]) - int(ends[0]) for name, ends in bounds.items()}
+    units, first_unit = units_of(stacking, ids, len(slices.sources))
+    begins = np.array([bounds[f.name] for unit in units for f in unit.features])
+    sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(unit.features) for unit in units[:-1])]), axis=0)
+    ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
+    total = int(ends[-1, -1])
+    groups = _groups(units, sizes)
+    widths = {s.name: sum(slices.each(inputs[f.name]) for f in s.features) for s in stacking.groups}
+    samples = [widths[unit.stack] for unit in units]
+    need = max(n * g for n, g in zip(sizes.max(axis=1).tolist(), groups)), max(w * g for w, g in zip(samples, groups))
+    parts = _parts(len(units), len(slices.sources), threads if total > _SMALL else 1)
+    rows = _features(units, inputs, offsets, slices)
+    return Schedule(units, first_unit, ends - sizes, groups, samples, rows, total, need, parts)
+
+
+def _groups(units: tuple[Unit, ...], sizes: Longs) -> list[int]:
+    """Slices sorted together, per unit: about _GROUP ids, and positions that stay within 32 bits."""
+    means = sizes.mean(axis=1)
+    return [
+        int(max(1, min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // unit.positions)))
+        for unit, mean in zip(units, means.tolist())
+    ]
+
+
+def _parts(units: int, sources: int, threads: int) -> list[tuple[range, tuple[int, int]]]:
+    """Which units and which sources each thread does: sources are divided first."""
+    columns = min(sources, threads)
+    rows = min(units, -(-threads // columns))
+    cuts = [sources * i // columns for i in range(columns + 1)]
+    return [(range(r, units, rows), cut) for cut in pairwise(cuts) for r in range(rows)]
+
+
+def _features(
+    units: tuple[Unit, ...], inputs: Mapping[str, Ragged], offsets: Mapping[str, int], slices: Slices
+) -> list[Longs]:
+    """Kernel 1's ``features`` of every unit."""
+    rows = []
+    for unit in units:
+        value_base = offset_base = 0
+        for feature, table in zip(unit.features, unit.tables.tolist()):
+            ragged = inputs[feature.name]
+            sparse = ragged.offsets is not None
+            at = offset_base if sparse else -1
+            rows.append((value_base, at, ragged.hot, slices.each(ragged), offsets[feature.name], *table))
+            value_base += ragged.values.size
+            offset_base += ragged.batch_size + 1 if sparse else 0
+    joined = np.array(rows, np.int64)
+    ends = list(accumulate(len(unit.features) for unit in units))
+    return [joined[b:e] for b, e in pairwise([0, *ends])]
