@@ -11,7 +11,8 @@ this in an environment that has it (Python 3.11: 0.1.0, Python 3.12: 0.2.0). For
 starts itself anew on as many cores, so that both sides have the same.
 
 Times are minima over interleaved repetitions; "noise" is our median above our minimum. The floor reads every id and
-writes every used slot once, on one thread: the least any program moves.
+writes every used slot once, on one thread: the least any program moves. "sort" is kernel 1 (ids to keys, counting
+sort, merge), "write" kernel 2 (runs to padded buffers), as shares of ours; what is missing to 100 % is Python.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ class Case:
     """The plan, this host's batch, and which SparseCores it feeds."""
 
     def __init__(self, args, sparsecores, hot, stacked):
+        import logging
+
         from tilewright.embed import Feature, Table, Topology, stack
 
+        logging.disable(logging.WARNING)  # the peer says at length which tables it stacks
         rng = np.random.default_rng(0)
         vocabs = np.round(np.geomspace(1e4, 1e7, len(hot))).astype(int)
         tables = [Table(f"t{k:02d}", int(v), 16) for k, v in enumerate(vocabs)]
@@ -202,6 +206,34 @@ def floor_program(case, used):
     return lambda: (flat.sum(), target.fill(7))
 
 
+def stages(case, repeat):
+    """Shares of our time in kernel 1 and kernel 2: the fastest of some runs with both timed."""
+    from tilewright.embed import _buffers, _tally
+
+    spent = {}
+
+    def timed(name, function):
+        def run(*args):
+            begin = time.perf_counter()
+            try:
+                return function(*args)
+            finally:
+                spent[name] = spent.get(name, 0.0) + time.perf_counter() - begin
+
+        return run
+
+    sort, write = _tally.run_all, _buffers.Buffers.write
+    _tally.run_all, _buffers.Buffers.write = timed("sort", sort), timed("write", write)
+    best = (math.inf, 0.0, 0.0)
+    for _ in range(repeat):
+        spent.clear()
+        begin = time.perf_counter()
+        case.ours()
+        best = min(best, (time.perf_counter() - begin, spent["sort"], spent["write"]))
+    _tally.run_all, _buffers.Buffers.write = sort, write
+    return best[1] / best[0], best[2] / best[0]
+
+
 def compare(args, sparsecores, hot, stacked):
     """One case: run, check, print; the C++'s time over ours, or None."""
     case = Case(args, sparsecores, hot, stacked)
@@ -224,6 +256,7 @@ def compare(args, sparsecores, hot, stacked):
     row = [f"{sparsecores:4d}", f"{case.local:4d}", "one " if len(set(hot)) == 1 else "many"]
     row += ["stacked " if stacked else "separate", f"{case.ids:8d}", f"{best['ours'] * 1e3:7.2f}", f"{noise:5.0%}"]
     row += [f"{best['ours'] / case.ids * 1e9:6.1f}", f"{used / case.ids:5.2f}", f"{ratio['floor']:5.0%}"]
+    row += [f"{share:5.0%}" for share in stages(case, args.repeat)]
     row += [f"{ratio['numpy']:6.1f}" if args.numpy else "     -", f"{ratio['C++']:5.2f}" if cpp else "    -"]
     print("| " + " | ".join(row) + " |", flush=True)
     return ratio.get("C++")
@@ -232,8 +265,9 @@ def compare(args, sparsecores, hot, stacked):
 def report(args):
     """All cases on the cores this process has."""
     print(f"\n{args.threads[0]} thread(s), batch {args.batch}; x: the peer's time / ours; buffers equal bit for bit\n")
-    print("|   S | feeds | ids  | tables   | ids      | ours ms | noise | ns/id | slots/id | floor | numpy x | C++ x |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    columns = "  S |feeds|ids  |tables   |ids      |ours ms |noise |ns/id  |slots/id|floor|sort  |write |numpy x|C++ x"
+    print("| " + columns.replace("|", " | ") + " |")
+    print("|---" * 14 + "|")
     ratios = [
         compare(args, sparsecores, hot, stacked)
         for hot in ((1,) * len(MULTI), MULTI)
