@@ -46,7 +46,8 @@ def _too_low(counters: Counters) -> Iterator[Finding]:
         over, taken = stack_bytes(counters, stack, limits), stack_bytes(counters, stack, needed)
         effect = "no mini-batches, no drops and no errors of this stack"
         if over is not None and taken is not None:
-            effect += f", for {bytes_text(taken)} HBM stack per SparseCore instead of {bytes_text(over)}"
+            cost = f"{bytes_text(taken)} HBM stack per SparseCore"
+            effect += f", for {cost} instead of {bytes_text(over)}" if taken > over else ", at no cost in HBM stack"
         advice = [
             f"set max_ids_per_partition of {name} to {needed.max_ids_per_partition} and max_unique_ids_per_partition "
             f"to {needed.max_unique_ids_per_partition} (the most seen, rounded up to 8)"
@@ -137,7 +138,7 @@ def _minibatching(counters: Counters) -> Iterator[Finding]:
             "mini-batching",
             "severe" if over >= 0.5 else "warning",
             f"{percent_text(over)} of the batches exceed a limit: each is cut into mini-batches, loses ids or fails",
-            ("plan with a higher --quantile, or raise the limits named by limits-too-low",),
+            ("raise the limits named by limits-too-low, or plan with a higher --quantile",),
             evidence=share,
         )
 

@@ -20,7 +20,6 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
     a step. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
     """
     topology, heap = plan.stacking.topology, plan.heap
-    feeding = getattr(plan, "feeding", None)
     return Counters(
         target=plan.target,
         chips=topology.chips,
@@ -28,16 +27,16 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
         steps=plan.batches,
         steps_over=plan.batches_over,
         buffer_bytes=sum(each.buffer_bytes for each in plan.stacks) * topology.devices // topology.chips,
-        seconds=Seconds(host=feeding.host_seconds if feeding else None),
+        seconds=Seconds(host=plan.feeding.host_seconds),
         hbm=HbmCounters(
             tables=heap.tables,
             slots=heap.slots,
             inputs=heap.inputs,
-            exchange=getattr(heap, "exchange", 0),
+            exchange=heap.exchange,
             forward_stack=heap.forward_stack if plan.target else None,
             backward_stack=heap.backward_stack if plan.target else None,
             capacity=heap.capacity or None,
-            moved=feeding.step_bytes if feeding else None,
+            moved=plan.feeding.step_bytes,
             moved_modelled=True,
         ),
         stacks={each.name: _stack(plan, each) for each in plan.stacks},
@@ -48,8 +47,7 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
 
 def _stack(plan: Plan, each: StackPlan) -> StackCounters:
     typical = next((limits for q, limits in each.quantiles if q == _TYPICAL), Limits(1, 1))
-    skew = getattr(plan, "skew", None)
-    hot = next((h for h in (skew.hot if skew else ()) if h.stack == each.name), None)
+    hot = next((h for h in plan.skew.hot if h.stack == each.name), None)
     return StackCounters(
         tables=len(each.tables),
         width=each.padded_width,
@@ -69,7 +67,7 @@ def _stack(plan: Plan, each: StackPlan) -> StackCounters:
         hot=(hot.table, hot.id, hot.share) if hot else (),
         remedies={
             r.change: (r.limits.max_ids_per_partition, r.limits.max_unique_ids_per_partition, r.imbalance)
-            for r in (skew.remedies if skew else ())
+            for r in plan.skew.remedies
             if r.stack == each.name
         },
     )
