@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import numpy as np
 
 from tilewright.errors import ParseError, UsageError
-from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._program import (
     Address,
     Float,
@@ -24,7 +24,7 @@ from tilewright.isa._program import (
 from tilewright.isa._set import INSTRUCTIONS
 from tilewright.isa._table import TYPES, InstructionSpec, OperandSpec
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "program_of"]
 
 _SPACE = re.compile(r"[ \t\r]*")
 _LABEL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*:(?![ \t]*rf?[0-9])")
@@ -65,7 +65,19 @@ def assemble(text: str, config: MatrixUnitConfig | None = None) -> Program:
     """
     if not isinstance(text, str):
         raise UsageError(f"assemble takes text, not {type(text).__name__}")
-    return _Assembler(text, config or MatrixUnitConfig()).program()
+    return _Assembler(text, checked_config(config)).program()
+
+
+def program_of(program: Program | str, config: MatrixUnitConfig) -> Program:
+    """A program for this machine, from text or assembled; one that names registers it has not is a ParseError."""
+    if isinstance(program, Program):
+        has = {"r": config.registers, "ur": config.uniform_registers, "p": config.predicates}
+        return (
+            program if all(n <= has[kind] for kind, n in program.registers.items()) else assemble(str(program), config)
+        )
+    if not isinstance(program, str):
+        raise UsageError(f"a program is text or what assemble made of it, not {type(program).__name__}")
+    return assemble(program, config)
 
 
 class _Assembler:

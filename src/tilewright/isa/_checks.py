@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 
-__all__ = ["array_of", "whole"]
+__all__ = ["array_of", "whole", "wholes"]
 
 
 def whole(name: str, value: Any, low: int = 0) -> int:
@@ -21,6 +21,15 @@ def whole(name: str, value: Any, low: int = 0) -> int:
     if isinstance(value, bool | np.bool_) or number < low:
         raise UsageError(f"{name} = {value!r} is not a whole number of at least {low}")
     return number
+
+
+def wholes(name: str, values: Any, low: int = 0) -> tuple[int, ...]:
+    """Several of them, as a tuple."""
+    try:
+        each = tuple(values)
+    except TypeError:
+        raise UsageError(f"{name} = {values!r} is not whole numbers, one per dim") from None
+    return tuple(whole(name, value, low) for value in each)
 
 
 def array_of(name: str, value: Any) -> np.ndarray[Any, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.errors import UsageError
 from tilewright.targets import SimtCore, target
 
-__all__ = ["READINGS", "MatrixUnitConfig", "Reading"]
+__all__ = ["READINGS", "MatrixUnitConfig", "Reading", "checked_config"]
 
 
 def _constants() -> SimtCore:
@@ -62,6 +62,7 @@ class MatrixUnitConfig:
     (None: half of them).
     ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
     own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
+    ``max_instructions`` and ``max_errors``: what a processing element may execute and record before a run is stopped.
     ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters). ``values=False`` leaves
     the products out: registers keep what they held, counts and cycles are the same (:func:`autotune` runs so).
     Raises :class:`UsageError` for a value out of range, also for a reading it does not know.
@@ -95,6 +96,7 @@ class MatrixUnitConfig:
     bcast_depth: int = _SIMT.bcast_depth
     macs_per_thread_cycle: int | None = None
     max_instructions: int = 10_000_000
+    max_errors: int = 1_000_000
     values: bool = True
     disjoint_sets: bool = False
     group_order: str = "consecutive"
@@ -116,14 +118,26 @@ class MatrixUnitConfig:
 
     def __post_init__(self) -> None:
         """Refuse what the machine cannot be, and readings it does not know."""
-        for name in ("pes", "threads", "registers", "predicates", "uniform_registers", "max_instructions", "l1_ports"):
+        for name in ("pes", "threads", "registers", "predicates", "uniform_registers", "max_errors", "l1_ports"):
             self._at_least(name, 1)
-        for name in ("l1_bytes", "l2_bytes", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "bcast_depth"):
+        for name in (
+            "max_instructions",
+            "l1_bytes",
+            "l2_bytes",
+            "l2_bytes_per_cycle",
+            "dram_bytes_per_cycle",
+            "bcast_depth",
+        ):
             self._at_least(name, 1)
         for name in ("l1_ways", "l2_ways", "l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency"):
             self._at_least(name, 0)
-        if self.macs_per_thread_cycle is not None:
-            self._at_least("macs_per_thread_cycle", 1)
+        for name in ("a_bytes", "line_bytes"):
+            self._at_least(name, 4)
+        for name in ("macs_per_thread_cycle", "loaders"):
+            if getattr(self, name) is not None:
+                self._at_least(name, 1)
+        if not isinstance(self.loads_through_l1, bool):
+            raise UsageError(f"loads_through_l1 = {self.loads_through_l1!r} is neither True nor False", where="config")
         if self.disjoint_sets and not 1 <= self.default_columns < self.threads:
             raise UsageError(f"loaders = {self.default_columns} of {self.threads} threads leaves none to compute")
         if self.loaders is not None and not 1 <= self.loaders <= self.threads:
@@ -138,8 +152,8 @@ class MatrixUnitConfig:
             raise UsageError(f"{what} are too many to simulate", where="config")
         for level in ("l1", "l2"):
             self._check_cache(level)
-        if self.acc_window is not None and not 0 <= self.acc_window[0] <= self.acc_window[1] <= self.registers:
-            raise UsageError(f"acc_window {self.acc_window} is not within 0..{self.registers}", where="config")
+        if self.acc_window is not None:
+            self._check_window(self.acc_window)
         for name, reading in READINGS.items():
             _check_reading(name, getattr(self, name), reading)
 
@@ -147,6 +161,12 @@ class MatrixUnitConfig:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise UsageError(f"{name} = {value!r} is not an integer of at least {low}", where="config")
+
+    def _check_window(self, window: Any) -> None:
+        pair = isinstance(window, tuple) and len(window) == 2 and all(type(end) is int for end in window)
+        if not pair or not 0 <= window[0] <= window[1] <= self.registers:
+            what = f"acc_window {window!r} is not (low, high) within 0..{self.registers}"
+            raise UsageError(what, where="config")
 
     def _check_cache(self, level: str) -> None:
         lines, ways = getattr(self, f"{level}_bytes") // self.line_bytes, getattr(self, f"{level}_ways")
@@ -199,6 +219,15 @@ class MatrixUnitConfig:
         chunk = self.chunk(element_bytes, kb)
         rate = self.macs_per_thread_cycle or self.chunk(element_bytes)
         return -(-chunk // rate) + self.kb_add_cycles * (kb - 1)
+
+
+def checked_config(config: Any) -> MatrixUnitConfig:
+    """The configuration a function was given, or the default for None."""
+    if config is None:
+        return MatrixUnitConfig()
+    if not isinstance(config, MatrixUnitConfig):
+        raise UsageError(f"config is {type(config).__name__}", how="give a MatrixUnitConfig, or nothing")
+    return config
 
 
 def _check_reading(name: str, value: Any, reading: Reading) -> None:

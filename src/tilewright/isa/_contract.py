@@ -12,10 +12,10 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa._checks import array_of
-from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._counts import Counts
 from tilewright.isa._errors import ErrorRecord
-from tilewright.isa._matmul import MatmulResult, matmul
+from tilewright.isa._matmul import MatmulResult, element_type, matmul, type_and_signs
 
 __all__ = ["ContractResult", "contract"]
 
@@ -59,9 +59,10 @@ def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = 
     >>> contract("mxk,kny->mxny", a, b).value.shape
     (2, 3, 5, 2)
     """
-    config = config or MatrixUnitConfig()
+    config = checked_config(config)
     a, b = array_of("A", a), array_of("B", b)
     roles = _parse(subscripts)
+    _, signs = type_and_signs(element_type(a, "A"), element_type(b, "B"))
     sizes = _sizes(roles, a, b)
     rows, columns = (_folded(labels, config.slice_order) for labels in (roles.rows, roles.columns))
     left = a.transpose([roles.a.index(label) for label in roles.batch + rows + roles.depth])
@@ -72,10 +73,9 @@ def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = 
         runs.append(matmul(left[index].reshape(m, k), right[index].reshape(k, n), config=config, **how))
     found = roles.batch + rows + columns
     shape = [sizes[label] for label in found]
-    values = [run.value for run in runs] or [np.zeros((0, m, n), np.int32)]
-    value = np.stack(values).reshape(shape) if runs else np.zeros(shape, np.int32)
+    value = np.stack([run.value for run in runs]) if runs else np.zeros(shape, np.int32 if signs else np.float32)
     return ContractResult(
-        value=value.transpose([found.index(label) for label in roles.out]).copy(),
+        value=value.reshape(shape).transpose([found.index(label) for label in roles.out]).copy(),
         counts=added(runs),
         cycles=sum(run.cycles for run in runs),
         errors=tuple(error for run in runs for error in run.errors),
@@ -95,6 +95,8 @@ def _folded(labels: str, order: str) -> str:
 
 
 def _parse(subscripts: str) -> _Roles:
+    if not isinstance(subscripts, str):
+        raise UsageError(f"subscripts {subscripts!r}", how="two tensors, as in 'mk,kn->mn'")
     plain = "".join(subscripts.split())
     inputs, arrow, out = plain.partition("->")
     a, comma, b = inputs.partition(",")

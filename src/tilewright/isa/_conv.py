@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa._checks import array_of, whole
-from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._emit import ACCUMULATORS, Plan
 from tilewright.isa._emit_conv import ConvPlan, conv_program
 from tilewright.isa._matmul import MatmulResult, element_type, result_from, type_and_signs
@@ -48,7 +48,7 @@ def conv2d(
     >>> conv2d(image, edge).value[0, :, :, 0].tolist()
     [[-1, -1], [-1, -1], [-1, -1]]
     """
-    config = config or MatrixUnitConfig()
+    config = checked_config(config)
     x, w = array_of("x", x), array_of("w", w)
     if layout not in ("NHWC", "NCHW"):
         raise UsageError(f"layout {layout!r}", how="NHWC or NCHW")
@@ -92,7 +92,7 @@ def conv2d(
 
 
 def _two(name: str, value: int | Sequence[int], least: int = 1) -> tuple[int, int]:
-    both = (value, value) if isinstance(value, int) else tuple(value)
+    both = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value, value)
     if len(both) != 2:
         raise UsageError(f"{name} = {value!r}", how="one number, or two")
     return whole(name, both[0], least), whole(name, both[1], least)
@@ -106,7 +106,7 @@ def _padding(padding: Any, sizes: Sequence[int], spans: Sequence[int], strides: 
             return (0, 0), (0, 0)
         needed = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(sizes, spans, strides, strict=True)]
         return (needed[0] // 2, needed[0] - needed[0] // 2), (needed[1] // 2, needed[1] - needed[1] // 2)
-    if isinstance(padding, int):
+    if not isinstance(padding, Sequence | np.ndarray):
         both = _two("padding", padding, 0)
         return (both[0], both[0]), (both[1], both[1])
     rows = list(padding)

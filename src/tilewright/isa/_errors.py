@@ -17,7 +17,7 @@ KINDS = {
     "operand_out_of_range": "an operand needs registers beyond the end of the register file; nothing is done",
     "group_too_large": "ka * kb exceeds the number of threads; nothing is done",
     "unknown_segment": "the uniform register or the name holds no segment; nothing is done",
-    "type_mismatch": "TYPE or the registers do not fit the segment's element type; nothing is done",
+    "type_mismatch": "TYPE, or the dim walked along, does not fit the segment; nothing is done",
     "page_fault": "a page is absent; the column (or thread) is skipped, all others complete",
     "l2_full": "no room in L2 for the pages of a dmain; nothing is moved",
     "divide_by_zero": "a division by zero; the result is 0",

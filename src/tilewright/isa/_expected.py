@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.errors import UsageError
 from tilewright.isa._checks import whole
-from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._counts import Counts
 
 __all__ = ["PRODUCT_REGISTERS", "expected_counts"]
@@ -44,7 +44,7 @@ def expected_counts(
     >>> c.instructions, c.steps, c.broadcast_elements
     (32, 8192, 65536)
     """
-    config = config or MatrixUnitConfig()
+    config = checked_config(config)
     m, n, k = whole("m", m), whole("n", n), whole("k", k)
     ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
     if element_bytes not in (1, 2, 4):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa._assemble import assemble
-from tilewright.isa._checks import whole
-from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._assemble import program_of
+from tilewright.isa._checks import whole, wholes
+from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._dma import map_page, move_in, move_out
 from tilewright.isa._errors import MatrixUnitError
 from tilewright.isa._program import Program
@@ -64,7 +64,7 @@ class Machine:
     """
 
     def __init__(self, config: MatrixUnitConfig | None = None, trace: bool = False) -> None:
-        self.config = config or MatrixUnitConfig()
+        self.config = checked_config(config)
         self.system: dict[str, Any] = {}
         self.chip = new_chip(self.config, trace)
         self.commands: list[Command] = []
@@ -83,7 +83,7 @@ class Machine:
         return self.chip.storages[name]
 
     def _pes(self, pe: int | Sequence[int] | None) -> list[int]:
-        chosen = range(self.config.pes) if pe is None else [pe] if isinstance(pe, int) else pe
+        chosen = range(self.config.pes) if pe is None else pe if isinstance(pe, Sequence) else [pe]
         numbers = [whole("pe", each) for each in chosen]
         if any(n >= self.config.pes for n in numbers):
             raise UsageError(f"pe = {max(numbers)} of {self.config.pes}", how="count from 0; more with pes=")
@@ -111,11 +111,15 @@ class Machine:
             raise UsageError(f"no tensor {tensor!r} in the system memory", how=f"machine.system[{tensor!r}] = array")
         array = checked_tensor(tensor, self.system[tensor])
         if part is not None:
-            inside = len(part.base) == len(part.size) == array.ndim
+            inside = len(_a_part(part).base) == array.ndim
             if not inside or array[part.slices].shape != part.size:
                 raise UsageError(f"part {part} of {tensor}, which has shape {list(array.shape)}")
             array = array[part.slices]
         base = part.base if part is not None else (0,) * array.ndim
+        page, line, order = (
+            None if n is None else wholes(f"{what}=", n)
+            for what, n in (("page", page), ("line", line), ("order", order))
+        )
         storage = self.chip.add(name, array, page=page, line=line, order=order, tensor=tensor, base=base)
         for number in range(storage.map.num_pages if mapped else 0):
             map_page(self.chip, storage, number)
@@ -132,9 +136,9 @@ class Machine:
                 raise UsageError(f"no room in L2 for page {page} of {name} ({storage.page_bytes} bytes)", how=how)
             self._command("DMA", f"page {page} of {name} to L2")
 
-    def _pages(self, storage: Storage, pages: Sequence[int] | None) -> list[int]:
+    def _pages(self, storage: Storage, pages: Sequence[int] | None) -> tuple[int, ...]:
         count = storage.map.num_pages
-        chosen = list(range(count)) if pages is None else [whole("page", page) for page in pages]
+        chosen = tuple(range(count)) if pages is None else wholes("pages", pages)
         if any(page >= count for page in chosen):
             raise UsageError(f"page {max(chosen)} of {storage.name}, which has {count}", how="count from 0")
         return chosen
@@ -151,8 +155,9 @@ class Machine:
         ``segments``: descriptors for this start alone, name to the part of the page table of that name (or of another:
         a pair). ``uniform``: what uniform registers hold at first.
         """
-        if isinstance(program, str):
-            program = assemble(program, self.config)
+        program = program_of(program, self.config)
+        if not all(isinstance(given, Mapping | None) for given in (segments, uniform)):
+            raise UsageError("segments and uniform are dicts", how="segments={name: part}, uniform={number: value}")
         registers = {whole("uniform register", n): whole(f"ur{n}", v, -(2**31)) for n, v in (uniform or {}).items()}
         if any(n >= self.config.uniform_registers for n in registers):
             raise UsageError(f"no register ur{max(registers)}", how=f"there are {self.config.uniform_registers}")
@@ -163,8 +168,8 @@ class Machine:
             self._command(f"PE {number}", f"start {len(program)} instructions{shown}")
 
     def _window(self, name: str, what: Part | tuple[str, Part]) -> Segment:
-        of, part = what if isinstance(what, tuple) else (name, what)
-        storage = self._storage(of)
+        of, part = what if isinstance(what, tuple) and len(what) == 2 else (name, what)
+        storage, part = self._storage(of), _a_part(part)
         base, size = (np.array(side[::-1], np.int64) for side in (part.base, part.size))
         whole_ = whole_segment(storage, 0, name)
         window = whole_.window(base, size) if len(base) == len(size) == len(storage.sizes) else None
@@ -179,6 +184,7 @@ class Machine:
 
         ``segment("C", Part(...))`` is a part of the page table of that name; without a part it is all of it.
         """
+        checked_name(name, ())
         source = name if isinstance(of, Part) else of
         part = of if isinstance(of, Part) else part
         shape = self._storage(source).map.shape
@@ -218,6 +224,12 @@ class Machine:
     def fetch(self, name: str) -> Array:
         """What stands in device memory, to the system memory; pages still in L2 are as before they came in."""
         storage = self._storage(name)
+        there = np.shape(self.system.get(storage.tensor, ()))
+        if len(there) != len(storage.base) or any(b + s > n for b, s, n in zip(storage.base, storage.map.shape, there)):
+            what = (
+                f"{storage.tensor!r} of the system memory, shape {list(there)}, is not the tensor {name} is a part of"
+            )
+            raise UsageError(what, how="leave tensors in machine.system until their results are fetched")
         raw = self.chip.store[storage.home : storage.home + storage.total_bytes]
         values = storage.map.unpack(raw.view(storage.map.numpy_dtype))
         whole_tensor = np.array(self.system[storage.tensor])
@@ -234,6 +246,12 @@ class Machine:
     def log(self) -> str:
         """Every command of the host, a line each."""
         return "\n".join(str(command) for command in self.commands)
+
+
+def _a_part(part: Any) -> Part:
+    if not isinstance(part, Part):
+        raise UsageError(f"part {part!r}", how="Part(base, size), as in Part((0, 4), (8, 4))")
+    return part
 
 
 def _part(segment: Segment) -> Part:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa._checks import array_of, whole
-from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._emit import ACCUMULATORS, Plan, matmul_program
 from tilewright.isa._errors import ErrorRecord
@@ -106,9 +106,13 @@ def matmul(
     >>> result.value.tolist(), result.counts.instructions
     ([[6, 6], [6, 6]], 1)
     """
-    config = config or MatrixUnitConfig()
+    config = checked_config(config)
     a, b = array_of("A", a), array_of("B", b)
     ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
+    if transpose_b not in (False, True):
+        raise UsageError(f"transpose_b = {transpose_b!r}", how="True stores B row-major, False by columns")
+    if split not in (None, "rows", "columns"):
+        raise UsageError(f"split {split!r}", how="rows or columns")
     for name, array in (("A", a), ("B", b)):
         if array.ndim != 2:
             raise UsageError(f"{name} has shape {list(array.shape)}", how="matmul takes two matrices")

@@ -49,8 +49,11 @@ def uniform_source(pe: Pe, operand: Operand) -> int:
 
 
 def count_of(pe: Pe, instruction: Instruction, place: int, default: int = 1) -> Any:
-    """An optional count operand: an integer, or int64[threads]."""
-    return source(pe, instruction.operands[place]) if len(instruction.operands) > place else default
+    """An optional count operand: an integer, or int64[threads], 0 in threads the guard keeps out."""
+    if len(instruction.operands) <= place:
+        return default
+    count = source(pe, instruction.operands[place])
+    return np.where(threads_on(pe, instruction), count, 0) if np.ndim(count) else count
 
 
 def threads_on(pe: Pe, instruction: Instruction) -> Array:

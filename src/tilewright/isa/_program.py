@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -176,6 +177,20 @@ class Program:
 
     instructions: tuple[Instruction, ...] = ()
     labels: tuple[tuple[str, int], ...] = ()
+
+    @cached_property
+    def registers(self) -> dict[str, int]:
+        """Registers it needs of each kind: one more than the highest number it names."""
+        needed = {"r": 0, "ur": 0, "p": 0}
+        for instruction in self.instructions:
+            named = [(o.kind, o.number) for o in instruction.operands if isinstance(o, Register)]
+            for address in (o for o in instruction.operands if isinstance(o, Address)):
+                named += [("ur", address.segment), ("r", address.offset)]
+            if instruction.guard is not None:
+                named.append(("p", instruction.guard.predicate))
+            for kind, number in named:
+                needed[kind] = max(needed[kind], number + 1)
+        return needed
 
     def __len__(self) -> int:
         """Number of instructions."""

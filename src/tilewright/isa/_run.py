@@ -141,6 +141,9 @@ class Runner:
         handler(pe, instruction)
         pe.executed += 1
         pe.pc = pe.next_pc
+        if len(pe.errors) > pe.config.max_errors:
+            what, how = f"{len(pe.errors)} error records: {pe.errors[0]}", "mend the first, or raise max_errors"
+            raise MatrixUnitError(what, records=(pe.errors[-1],), how=how)
         if (pe.halted or pe.pc >= len(steps)) and pe.barrier is None:
             self._next_job(pe)
 

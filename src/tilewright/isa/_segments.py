@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa._checks import array_of
+from tilewright.isa._checks import array_of, wholes
 from tilewright.isa._storage import PageTable, Storage
 from tilewright.layout import PagedLayout, dtype_name
 
@@ -49,6 +49,8 @@ class Memory:
 
     def __init__(self, tensors: Mapping[str, Any] | None = None) -> None:
         self._placements: dict[str, Placement] = {}
+        if not isinstance(tensors, Mapping | None):
+            raise UsageError(f"memory is {type(tensors).__name__}", how="give tensors by name, as in {'A': array}")
         for name, array in (tensors or {}).items():
             self.add(name, array)
 
@@ -76,14 +78,15 @@ class Memory:
         """
         checked_name(name, self._placements)
         values = checked_tensor(name, array)
-        page, line, order = (None if s is None else tuple(int(n) for n in s) for s in (page, line, order))
+        how = (("page", page), ("line", line), ("order", order))
+        page, line, order = (None if s is None else wholes(f"{what}=", s) for what, s in how)
         self._placements[name] = Placement(name, values, page, line, order, resident)
         return len(self._placements)
 
 
-def checked_name(name: str, taken: Mapping[str, Any]) -> None:
+def checked_name(name: str, taken: Container[str]) -> None:
     """A segment's name, or one clear error."""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in taken:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in taken:
         raise UsageError(f"a segment cannot be called {name!r}", how="give each its own name of letters and digits")
 
 

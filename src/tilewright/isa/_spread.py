@@ -98,8 +98,6 @@ def _split(plan: Plan, split: str | None, segments: int | None) -> str:
     pes = plan.config.pes
     if split is None:
         split = "columns" if segments or -(-plan.m // plan.fit) < pes else "rows"
-    if split not in ("rows", "columns"):
-        raise UsageError(f"split {split!r}", how="rows or columns")
     if segments and split == "rows" and pes > 1:
         what = "segments of B shared by elements that do not wait for one another"
         raise UnsupportedError(what, how="split='columns'")

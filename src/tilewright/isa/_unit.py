@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tilewright.isa._assemble import assemble
-from tilewright.isa._config import MatrixUnitConfig
+from tilewright.isa._assemble import program_of
+from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._counts import Counts
 from tilewright.isa._dma import map_page
 from tilewright.isa._errors import MatrixUnitError
@@ -38,7 +38,7 @@ class MatrixUnit:
     """
 
     def __init__(self, config: MatrixUnitConfig | None = None) -> None:
-        self.config = config or MatrixUnitConfig()
+        self.config = checked_config(config)
 
     def run(
         self,
@@ -54,8 +54,7 @@ class MatrixUnit:
         configuration says ``on_error='raise'``; its ``result`` is the machine as it then stood. For several processing
         elements see :class:`Machine`.
         """
-        if isinstance(program, str):
-            program = assemble(program, self.config)
+        program = program_of(program, self.config)
         pe = start_state(self.config, memory if isinstance(memory, Memory) else Memory(memory), trace)
         try:
             Runner([(pe, [Job(program)])]).run(watch)

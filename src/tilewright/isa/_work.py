@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from tilewright.errors import UsageError
-from tilewright.isa._checks import whole
+from tilewright.isa._checks import whole, wholes
 
 __all__ = ["Part", "by_blocks", "by_diagonals", "by_dim"]
 
@@ -26,6 +26,13 @@ class Part:
 
     base: tuple[int, ...]
     size: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Whole numbers, as many of the one as of the other."""
+        object.__setattr__(self, "base", wholes("base", self.base))
+        object.__setattr__(self, "size", wholes("size", self.size))
+        if len(self.base) != len(self.size):
+            raise UsageError(f"a part with base {self.base} and size {self.size}", how="one number per dim each")
 
     def __str__(self) -> str:
         """As the slices that cut it out."""
@@ -44,7 +51,7 @@ def by_dim(shape: Sequence[int], dim: int, pes: int) -> dict[int, tuple[Part, ..
     {0: '[0:8, 0:4]', 1: '[0:8, 4:8]'}
     """
     shape, pes = _checked(shape, pes)
-    if not 0 <= dim < len(shape):
+    if whole("dim", dim) >= len(shape):
         raise UsageError(f"dim = {dim} of a tensor of {len(shape)} dims")
     ends = [shape[dim] * pe // pes for pe in range(pes + 1)]
     parts: dict[int, tuple[Part, ...]] = {}
@@ -76,14 +83,14 @@ def by_diagonals(shape: Sequence[int], block: Sequence[int], pes: int) -> dict[i
 
 
 def _checked(shape: Sequence[int], pes: int) -> tuple[tuple[int, ...], int]:
-    return tuple(whole("shape", n, 1) for n in shape), whole("pes", pes, 1)
+    return wholes("shape", shape, 1), whole("pes", pes, 1)
 
 
 def _blocks(shape: Sequence[int], block: Sequence[int], pes: int) -> list[tuple[tuple[int, ...], Part]]:
     shape, pes = _checked(shape, pes)
-    if len(block) != len(shape):
-        raise UsageError(f"a block of {len(block)} dims in a tensor of {len(shape)}")
-    sides = tuple(whole("block", n, 1) for n in block)
+    sides = wholes("block", block, 1)
+    if len(sides) != len(shape):
+        raise UsageError(f"a block of {len(sides)} dims in a tensor of {len(shape)}")
     found = []
     for index in product(*(range(-(-n // side)) for n, side in zip(shape, sides, strict=True))):
         base = tuple(i * side for i, side in zip(index, sides, strict=True))
