@@ -145,3 +145,20 @@ def test_wrong_words(run, files, tmp_path, words, message):
     assert code == 2
     assert err.startswith(f"tilewright: {message}")
     assert err.count("\n") == 1
+
+
+def test_several_logs_make_one_plan_and_headroom_raises_it(run, files, tmp_path):
+    np.savez("more.npz", user=np.full(200, 8))
+    code, out, err = run("embed", "plan", "log.npz", "more.npz", "--config", "model.toml", "--json")
+    both = json.loads(out)
+    assert (code, both["batches"]) == (0, 7)
+    assert "more.npz: the last 8 rows are less than a batch" in err
+    assert both["stacks"][0]["limits"]["max_ids_per_partition"] == 32
+    out = run("embed", "plan", "log.npz", "more.npz", "--config", "model.toml", "--rows", "320", "--json")[1]
+    assert json.loads(out)["batches"] == 5
+    raised = run("embed", "plan", "log.npz", "more.npz", "--config", "model.toml", "--headroom", "0.1", "--json")[1]
+    assert json.loads(raised)["stacks"][0]["limits"]["max_ids_per_partition"] == 40
+    assert json.loads(raised)["stacks"][0]["observed"]["max_ids_per_partition"] == 32
+    code, _, err = run("embed", "plan", "log.npz", "--config", "model.toml", "--headroom", "-1")
+    assert code == 2
+    assert "headroom -1" in err

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from tilewright.cli._io import remark
@@ -94,20 +95,26 @@ def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
         yield LogBatch(len(clicks), dict(zip(names, clicks.features().values())))
 
 
-def batches(config: EmbedConfig, file: str | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
-    """Whole batches of a log (None: a generated one) and how many there will be, where that is known."""
+def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
+    """Whole batches of a log or of several, one behind the other (None: a generated one), and how many there will be,
+    where that is known."""
     if rows < 0 or 0 < rows < config.batch:
         raise UsageError(f"{rows} rows are less than one batch", where="--rows", how="give a multiple of --batch")
-    if file is None:
+    if not files:
         return generated(config, rows), (rows or 16 * config.batch) // config.batch
     from tilewright.embed import read_log
 
-    log = read_log(file, config.features, config.batch, config.columns)
-    most = min(n for n in (rows or log.rows, log.rows) if n is not None) if log.rows is not None else rows or None
-    return _whole(iter(log), file, config, rows), None if most is None else most // config.batch
+    names = [files] if isinstance(files, str) else files
+    logs = [read_log(name, config.features, config.batch, config.columns) for name in names]
+    known = [log.rows // config.batch for log in logs if log.rows is not None]
+    total = sum(known) if len(known) == len(logs) else None
+    if rows:
+        total = rows // config.batch if total is None else min(total, rows // config.batch)
+    parts = chain.from_iterable(_whole(iter(log), log.path, config) for log in logs)
+    return islice(parts, rows // config.batch if rows else None), total
 
 
-def _whole(log: Iterator[LogBatch], file: str, config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
+def _whole(log: Iterator[LogBatch], file: str, config: EmbedConfig) -> Iterator[LogBatch]:
     batch, seen = config.batch, 0
     for part in log:
         if part.rows < batch:
@@ -120,5 +127,3 @@ def _whole(log: Iterator[LogBatch], file: str, config: EmbedConfig, rows: int) -
             return
         yield part
         seen += batch
-        if rows and seen + batch > rows:
-            return

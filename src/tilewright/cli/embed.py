@@ -21,11 +21,12 @@ _app = typer.Typer(name="embed", help="Sparse cores: plan embedding tables befor
 
 @_app.command("plan")
 def _plan(
-    file: Annotated[
-        str | None,
+    files: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="A log: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV (- is stdin). "
-            "None: a generated one."
+            metavar="FILE...",
+            help="Logs: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV (- is stdin). "
+            "None: a generated one.",
         ),
     ] = None,
     config: Annotated[
@@ -43,6 +44,9 @@ def _plan(
     width: Annotated[int | None, typer.Option(help="Floats per row of every table (16).")] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or adagrad (adagrad).")] = None,
     quantile: Annotated[float, typer.Option(help="Share of the partitions that the limits must hold.")] = 1.0,
+    headroom: Annotated[
+        float, typer.Option(help="Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log.")
+    ] = 0.0,
     stacking: Annotated[
         bool | None, typer.Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
     ] = None,
@@ -67,13 +71,14 @@ def _plan(
     knobs, _ = made.sparsecore.with_flags(init_args or "")
     from tilewright.embed import diagnose, plan, plan_counters
 
-    log, total = _embed_model.batches(made, file, rows)
+    log, total = _embed_model.batches(made, files, rows)
     with progress("batches") as advance:
         planned = plan(
             (part.features for part in log),
             made.features,
             made.topology,
             quantile,
+            headroom=headroom,
             target=made.target,
             table_stacking=not knobs.disable_table_stacking if stacking is None else stacking,
             prefetched_batches=knobs.maximum_parallel_iterations,
@@ -81,7 +86,7 @@ def _plan(
             progress=lambda n: advance(n, total),
         )
     found = diagnose(plan_counters(planned, knobs))
-    _emit(planned, found, as_json, out, file or "a generated click log")
+    _emit(planned, found, as_json, out, ", ".join(files or ()) or "a generated click log")
 
 
 def _check_out(out: str | None) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.embed._formulas import padded_table_bytes, pointers_per_device, slots_per_device
+from tilewright.embed._formulas import padded_table_bytes, pointers_per_device, round8, slots_per_device
 from tilewright.embed._memory import SparseMemory, memory
 from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.embed._skew_types import AS_IT_IS
@@ -37,6 +38,7 @@ def plan(
     topology: Topology,
     quantile: float = 1.0,
     *,
+    headroom: float = 0.0,
     target: str | Target | None = None,
     stacking: Stacking | None = None,
     table_stacking: bool = True,
@@ -50,11 +52,13 @@ def plan(
     sampled batches are kept, to be run again under the limits found). Every batch must divide by the SparseCores.
 
     ``quantile``: the share of partitions (source x shard x batch, per stack) that the limits must hold; 1.0 takes the
-    maxima. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by default
-    ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``prefetched_batches`` is the guide's
-    maximum_parallel_iterations. ``progress(n)`` is called after each batch.
+    maxima. ``headroom`` raises them by a share of themselves, rounded up to 8: 0.1 for days that ask a tenth more than
+    the log does. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by
+    default ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``prefetched_batches`` is the
+    guide's maximum_parallel_iterations. ``progress(n)`` is called after each batch.
 
-    Raises :class:`UsageError` for no batches, a quantile outside (0, 1], or anything ``preprocess`` refuses.
+    Raises :class:`UsageError` for no batches, a quantile outside (0, 1], a headroom below 0, or anything
+    ``preprocess`` refuses.
 
     >>> from tilewright.embed import Table
     >>> table = Table("user", vocab=1000, width=16)
@@ -69,6 +73,8 @@ def plan(
 
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
+    if not 0 <= headroom <= 100:
+        raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
     stacking, batches = _stacking(batches, tuple(features), topology, stacking, table_stacking)
     observed = Observed(stacking, bad_ids)
@@ -76,7 +82,7 @@ def plan(
         observed.add(batch)
         if progress is not None:
             progress(observed.batches)
-    limits = observed.limits(quantile)
+    limits = {name: _raised(each, headroom) for name, each in observed.limits(quantile).items()}
     replay = Replay(observed)
     dropped = replay.dropped(limits)
     stacks = tuple(
@@ -101,6 +107,14 @@ def plan(
         savings=savings_of(stacking, skew.alone, today),
         feeding=feeding_of(observed, limits, target),
     )
+
+
+def _raised(limits: Limits, headroom: float) -> Limits:
+    """Both limits higher by a share of themselves, in whole buffers of 8."""
+    if not headroom:
+        return limits
+    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
+    return Limits(round8(math.ceil(ids * (1 + headroom))), round8(math.ceil(unique * (1 + headroom))))
 
 
 def _name(chip: str | Target | None) -> str:
