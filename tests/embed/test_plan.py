@@ -181,6 +181,14 @@ def test_json_is_plain_and_whole():
     assert {p["op"] for s in value["stacks"] for p in s["programs"]} == {"forward", "adagrad"}
     assert value["tables"][2]["wasted_by_width"] == 7 / 8
     assert value["hbm_per_chip"]["total_bytes"] < value["hbm_per_chip"]["capacity_bytes"]
+    assert value["hbm_per_chip"]["exchange_bytes"] > 0
+    assert [q["quantile"] for q in value["stacks"][0]["quantiles"]] == [0.5, 0.9, 0.99, 0.999, 1.0]
+    assert sum(value["stacks"][0]["ids_per_shard"]) == pytest.approx(value["stacks"][0]["mean_ids"] * 2 * 16)
+    assert {c["change"] for c in value["skew"]["changes"]} >= {"as it is", "ids hashed", "log shuffled"}
+    assert value["savings"]["packed_tables"] == []  # 7 rows of one float: a line a shard either way
+    assert value["tables"][2]["packed_bytes"] == value["tables"][2]["padded_bytes"]
+    assert (value["feeding"]["host_basis"], value["feeding"]["step_basis"]) == ("measured", "modelled")
+    assert value["curve"][0]["buffer_bytes_per_device"] == sum(s["buffer_bytes_per_device"] for s in value["stacks"])
     assert [p["fraction"] for p in value["curve"]] == [1.0, 0.9, 0.75, 0.5, 0.35, 0.25]
 
 
@@ -231,8 +239,15 @@ def test_faces(capsys):
     assert "2 batches, 32 samples, 3 tables in 2 stacks on 4 SparseCores (2 chips)" in out
     assert made.verdict in out
     html = plan_html(made)
-    assert html.count("<table") == 4
-    assert html.count("<svg") == 2
+    assert html.count("<table") == 8
+    assert html.count("<svg") == 5
+    for text in (
+        "log shuffled",
+        "hottest ids of its fullest shard",
+        "arrangements",
+        "feeding: this host makes a batch",
+    ):
+        assert text in out
     assert ">a_b<" in html
 
 

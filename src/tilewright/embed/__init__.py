@@ -25,7 +25,8 @@ from tilewright.embed._memory import SparseMemory, memory
 from tilewright.embed._minibatch import Agreement
 from tilewright.embed._optimizers import SGD, Adagrad
 from tilewright.embed._plan import plan
-from tilewright.embed._plan_faces import plan_html, print_plan
+from tilewright.embed._plan_faces import print_plan
+from tilewright.embed._plan_page import plan_html
 from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.embed._preprocess import preprocess
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.embed._formulas import padded_table_bytes, pointers_per_device, round8, slots_per_device
+from tilewright.embed._formulas import (
+    packed_table_bytes,
+    padded_table_bytes,
+    pointers_per_device,
+    round8,
+    slots_per_device,
+)
 from tilewright.embed._memory import SparseMemory, memory
 from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.embed._skew_types import AS_IT_IS
@@ -173,6 +179,7 @@ def _stack_plan(
         forward=verdict("forward"),
         backward=verdict(optimizer.lower()),
         quantiles=tuple((q, observed.limits(q)[each.name]) for q in QUANTILES),
+        per_shard=tuple(per_shard.tolist()),
     )
 
 
@@ -187,10 +194,13 @@ def _table_plan(placement: Placement) -> TablePlan:
         padded_width=placement.padded_width,
         data_bytes=table.vocab * table.width * 4,
         padded_bytes=padded_table_bytes(table.vocab, table.width, placement.shards),
+        packed_bytes=packed_table_bytes(table.vocab, table.width, placement.shards),
     )
 
 
 def _point(fraction: float, observed: Observed, replay: Replay) -> CurvePoint:
+    from tilewright.embed._savings import buffer_bytes
+
     limits = {
         name: Limits(
             max(1, int(whole.max_ids_per_partition * fraction)),
@@ -205,6 +215,7 @@ def _point(fraction: float, observed: Observed, replay: Replay) -> CurvePoint:
     return CurvePoint(
         fraction=fraction,
         limits=limits,
+        buffer_bytes=buffer_bytes(observed.stacking, limits),
         batches_over=observed.batches_over(limits),
         minibatches_mean=float(np.mean(minibatches)),
         minibatches_max=max(minibatches),

@@ -1,48 +1,39 @@
-"""A plan's faces: JSON, the terminal, and blocks of an HTML page."""
+"""A plan on the terminal, and its sentences."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tilewright.embed._limits_file import limits_json
 from tilewright.embed._memory import SparseMemory
-from tilewright.embed._plan_fields import CURVE, MEMORY, STACKS, TABLES, stack_label
-from tilewright.embed._plan_types import Plan, StackPlan
-from tilewright.render import Bar as _Bar
-from tilewright.render import (
-    Card,
-    Column,
-    Curve,
-    Html,
-    Tone,
-    bar_chart,
-    bytes_text,
-    cards,
-    cells,
-    count_text,
-    join,
-    line_chart,
-    note,
-    percent_text,
-    print_table,
-    table,
+from tilewright.embed._plan_fields import (
+    CURVE,
+    HOT,
+    MEMORY,
+    QUANTILES,
+    REMEDIES,
+    SAVINGS,
+    STACKS,
+    hot_rows,
+    remedy_rows,
+    savings,
+    stack_label,
+    table_fields,
 )
+from tilewright.embed._plan_types import Plan, StackPlan
+from tilewright.render import Column, bytes_text, cells, count_text, percent_text, print_table, seconds_text
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["limits_file", "plan_html", "print_plan", "to_json", "verdict"]
-
-
-def _programs(stack: StackPlan) -> list[SparseMemory]:
-    return [program for program in (stack.forward, stack.backward) if program]
+__all__ = ["all_programs", "feeding", "heap_parts", "many", "print_plan", "verdict"]
 
 
 def verdict(plan: Plan) -> str:
     """One sentence."""
     if not plan.target:
         return "no target given: limits and buffers only"
-    failing = [(stack_label(s), m) for s in plan.stacks for m in _programs(s) if not m.compiles]
+    failing = [(stack_label(s), m) for s in plan.stacks for m in s.programs if not m.compiles]
     if failing:
         name, program = failing[0]
         best = program.largest_limits
@@ -58,32 +49,23 @@ def verdict(plan: Plan) -> str:
     return f"compiles and fits on {plan.target}: {figures}"
 
 
-def limits_file(plan: Plan) -> dict[str, Any]:
-    """Content of the limits file."""
-    topology = plan.stacking.topology
-    where = {
-        "chips": topology.chips,
-        "sparsecores_per_chip": topology.sparsecores_per_chip,
-        "devices": topology.devices,
-    }
-    return limits_json(
-        plan.limits, target=plan.target or None, topology=where, quantile=plan.quantile, batches=plan.batches
-    )
+def all_programs(plan: Plan) -> list[tuple[StackPlan, SparseMemory]]:
+    """(stack, program) of every stack."""
+    return [(stack, program) for stack in plan.stacks for program in stack.programs]
 
 
-def _all_programs(plan: Plan) -> list[tuple[StackPlan, SparseMemory]]:
-    return [(stack, program) for stack in plan.stacks for program in _programs(stack)]
-
-
-def _heap_parts(plan: Plan) -> list[tuple[str, int]]:
+def heap_parts(plan: Plan) -> list[tuple[str, int]]:
+    """What lies in the HBM of one chip."""
     heap = plan.heap
     parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
+    parts += [("activations and gradients", heap.exchange)]
     if plan.target:
         parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
     return parts
 
 
-def _many(n: int, one: str, many: str = "") -> str:
+def many(n: int, one: str, many: str = "") -> str:
+    """A number and its noun."""
     return f"{count_text(n)} {one if n == 1 else many or one + 's'}"
 
 
@@ -93,155 +75,48 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
 
     console = console or Console()
     topology = plan.stacking.topology
-    log = f"{_many(plan.batches, 'batch', 'batches')}, {_many(plan.samples, 'sample')}"
-    what = f"{_many(len(plan.tables), 'table')} in {_many(len(plan.stacks), 'stack')}"
-    where = f"{_many(topology.sparsecores, 'SparseCore')} ({_many(topology.chips, 'chip')})"
+    log = f"{many(plan.batches, 'batch', 'batches')}, {many(plan.samples, 'sample')}"
+    what = f"{many(len(plan.tables), 'table')} in {many(len(plan.stacks), 'stack')}"
+    where = f"{many(topology.sparsecores, 'SparseCore')} ({many(topology.chips, 'chip')})"
     console.print(f"{log}, {what} on {where}", highlight=False, soft_wrap=True)
     console.print(plan.verdict, highlight=False, soft_wrap=True)
-    for title, columns, rows in (
-        (f"limits holding {percent_text(plan.quantile)} of the partitions", STACKS, cells(STACKS, plan.stacks)),
-        ("compiler, per SparseCore", MEMORY, cells(MEMORY, _all_programs(plan))),
-        ("HBM of one chip", (Column("what"), Column("bytes", "bytes")), _heap_parts(plan)),
-        ("tables", TABLES, cells(TABLES, plan.tables)),
-        (f"lower limits ({plan.replayed} batches run again)", CURVE, cells(CURVE, plan.curve)),
-    ):
+    for title, columns, rows in _tables(plan):
         if rows:
             console.print()
             print_table(columns, rows, title=title, console=console)
+    console.print()
+    console.print(feeding(plan), highlight=False, soft_wrap=True)
 
 
-def plan_html(plan: Plan) -> Html:
-    """The plan as blocks of a page: figures, tables and the two drawings. Put it into ``Page.section``."""
-    wasted = sum(t.padded_bytes - t.data_bytes for t in plan.tables) / max(1, sum(t.padded_bytes for t in plan.tables))
+def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[object]]]]:
+    """The terminal's: of several stacks only the most uneven one is explained, the page and the JSON have all."""
     worst = max(plan.stacks, key=lambda s: s.imbalance)
-    tone: Tone = "plain" if plan.fits is None else "good" if plan.fits else "bad"
-    blocks = [
-        note(plan.verdict, tone=tone),
-        cards(
-            [
-                Card("stacks", str(len(plan.stacks)), _many(len(plan.tables), "table")),
-                Card("HBM a chip", bytes_text(plan.heap.total), _of(plan)),
-                Card("padding", percent_text(wasted), "of the tables' bytes"),
-                Card("imbalance", f"{worst.imbalance:.2f}", "fullest shard over the average"),
-                Card("batches over", percent_text(plan.batches_over), "would be cut into mini-batches"),
-            ]
-        ),
-        table(
-            STACKS,
-            cells(STACKS, plan.stacks),
-            caption=f"Limits that hold {percent_text(plan.quantile)} of the partitions",
-        ),
+    again = f"{many(plan.replayed, 'batch', 'batches')} run again"
+    limits = f"limits holding {percent_text(plan.quantile)} of the partitions"
+    columns = table_fields(plan)
+    return [
+        (limits, STACKS, cells(STACKS, plan.stacks)),
+        ("ids / distinct ids that hold a share of the partitions", QUANTILES, cells(QUANTILES, plan.stacks)),
+        ("compiler, per SparseCore", MEMORY, cells(MEMORY, all_programs(plan))),
+        ("HBM of one chip", (Column("what"), Column("bytes", "bytes")), heap_parts(plan)),
+        ("tables", columns, cells(columns, plan.tables)),
+        ("arrangements", SAVINGS, cells(SAVINGS, savings(plan))),
+        (f"lower limits ({again})", CURVE, cells(CURVE, plan.curve)),
+        (f"what would even shards out ({again})", REMEDIES, cells(REMEDIES, remedy_rows(plan, [worst]))),
+        ("hottest ids of its fullest shard", HOT, cells(HOT, hot_rows(plan, [worst]))),
     ]
-    if plan.target:
-        blocks.append(
-            table(MEMORY, cells(MEMORY, _all_programs(plan)), caption="What the compiler says, per SparseCore")
-        )
-    bars = [_Bar(name, (float(size),)) for name, size in _heap_parts(plan)]
-    blocks.append(bar_chart(bars, title="HBM of one chip", kind="bytes"))
-    shares = [p.fraction * 100 for p in reversed(plan.curve)]
-    means = [p.minibatches_mean for p in reversed(plan.curve)]
-    blocks.append(
-        line_chart(
-            [Curve("mini-batches per step", shares, means)],
-            title="Mini-batches under lower limits",
-            x_label="limits, percent of the observed maxima",
-            y_label="mini-batches",
-        )
+
+
+def feeding(plan: Plan) -> str:
+    """Host against chip, in a sentence that says what is measured and what modelled."""
+    found = plan.feeding
+    threads = many(found.threads, "thread")
+    host = f"feeding: this host makes a batch of all chips in {seconds_text(found.host_seconds)} (measured, {threads})"
+    moved = f"a step moves {bytes_text(found.step_bytes)} through each chip's HBM"
+    if not found.step_seconds:
+        return f"{host}; {moved}"
+    ratio = found.host_seconds / found.step_seconds
+    keeps = (
+        "it keeps up with any step" if ratio <= 1 else f"a step shorter than {seconds_text(found.host_seconds)} waits"
     )
-    replayed = f"Lower limits ({plan.replayed} batches run again)"
-    blocks.append(table(CURVE, cells(CURVE, plan.curve), caption=replayed))
-    blocks.append(table(TABLES, cells(TABLES, plan.tables), caption="Tables in HBM"))
-    return join(blocks, "\n")
-
-
-def _of(plan: Plan) -> str:
-    return f"of {bytes_text(plan.heap.capacity)}" if plan.heap.capacity else "heap only: no target"
-
-
-def to_json(plan: Plan) -> dict[str, Any]:
-    """Plain values."""
-    topology = plan.stacking.topology
-    return {
-        "schema_version": 1,
-        "kind": "embedding_plan",
-        "target": plan.target or None,
-        "topology": {
-            "chips": topology.chips,
-            "sparsecores_per_chip": topology.sparsecores_per_chip,
-            "devices": topology.devices,
-            "sparsecores": topology.sparsecores,
-        },
-        "quantile": plan.quantile,
-        "batches": plan.batches,
-        "samples": plan.samples,
-        "replayed_batches": plan.replayed,
-        "batches_over": plan.batches_over,
-        "fits": plan.fits,
-        "verdict": plan.verdict,
-        "stacks": [_stack_json(stack) for stack in plan.stacks],
-        "tables": [
-            dict(zip(_TABLE_KEYS, (t.name, t.stack, *row[1:])))
-            for t, row in zip(plan.tables, cells(TABLES, plan.tables))
-        ],
-        "curve": [
-            {**dict(zip(_CURVE_KEYS, row)), "limits": limits_json(p.limits)["stacks"]}
-            for p, row in zip(plan.curve, cells(CURVE, plan.curve))
-        ],
-        "hbm_per_chip": {
-            "tables_bytes": plan.heap.tables,
-            "slots_bytes": plan.heap.slots,
-            "inputs_bytes": plan.heap.inputs,
-            "prefetched_batches": plan.prefetched_batches,
-            "forward_stack_bytes": plan.heap.forward_stack,
-            "backward_stack_bytes": plan.heap.backward_stack,
-            "stack_basis": plan.heap.stack_basis,
-            "total_bytes": plan.heap.total,
-            "capacity_bytes": plan.heap.capacity or None,
-        },
-    }
-
-
-_TABLE_KEYS = (
-    *("name", "stack", "vocab", "width", "padded_vocab", "padded_width"),
-    *("data_bytes", "padded_bytes", "wasted_by_width", "wasted_by_vocab"),
-)
-_CURVE_KEYS = ("fraction", "batches_over", "minibatches_mean", "minibatches_max", "drop_rate")
-
-
-def _stack_json(stack: StackPlan) -> dict[str, Any]:
-    return {
-        "name": stack.name,
-        "tables": list(stack.tables),
-        "features": stack.features,
-        "padded_width": stack.padded_width,
-        "rows_per_shard": stack.rows_per_shard,
-        "optimizer": stack.optimizer,
-        "samples_per_sparsecore": stack.samples_per_sparsecore,
-        "limits": limits_json({"it": stack.limits})["stacks"]["it"],
-        "observed": limits_json({"it": stack.observed})["stacks"]["it"],
-        "mean_ids": stack.mean_ids,
-        "imbalance": stack.imbalance,
-        "drop_rate": stack.drop_rate,
-        "partitions_over": stack.partitions_over,
-        "slots_per_device": stack.slots,
-        "row_pointers_per_device": stack.pointers,
-        "buffer_bytes_per_device": stack.buffer_bytes,
-        "programs": [_program_json(program) for program in _programs(stack)],
-    }
-
-
-def _program_json(program: SparseMemory) -> dict[str, Any]:
-    largest = program.largest_limits
-    return {
-        "op": program.op,
-        "compiles": program.compiles,
-        "reason": program.reason,
-        "logical_replica_count": program.logical_replica_count,
-        "guide_bytes": program.guide_bytes,
-        "stack_bytes": program.stack_bytes,
-        "tile_bytes": program.tile_bytes,
-        "tile_limit": program.tile_limit,
-        "largest_limits": limits_json({"it": largest})["stacks"]["it"] if largest else None,
-        "basis": program.basis,
-        "note": program.note,
-    }
+    return f"{host}; {moved}, at least {seconds_text(found.step_seconds)} (modelled): {keeps}"

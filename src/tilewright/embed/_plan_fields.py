@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from tilewright.embed._plan_types import StackPlan
+from collections.abc import Callable, Iterable
+
+from tilewright.embed._plan_types import Plan, StackPlan
+from tilewright.embed._skew_types import HotId, Remedy
 from tilewright.render import Field
 
-__all__ = ["CURVE", "MEMORY", "STACKS", "TABLES", "stack_label"]
+__all__ = [
+    "CURVE",
+    "HOT",
+    "MEMORY",
+    "QUANTILES",
+    "REMEDIES",
+    "SAVINGS",
+    "STACKS",
+    "TABLES",
+    "hot_rows",
+    "remedy_rows",
+    "savings",
+    "stack_label",
+    "table_fields",
+]
 
 
 def stack_label(stack: StackPlan) -> str:
@@ -62,15 +79,91 @@ TABLES = (
     Field("padded width", "count", of=lambda t: t.padded_width),
     Field("data", "bytes", of=lambda t: t.data_bytes),
     Field("in HBM", "bytes", "padded, all chips together", lambda t: t.padded_bytes),
-    Field("lost to width", "percent", of=lambda t: t.wasted_by_width),
-    Field("lost to vocabulary", "percent", of=lambda t: t.wasted_by_vocab),
+    Field("lost to width", "percent", "rows are padded to 8 floats", lambda t: t.wasted_by_width),
+    Field("lost to vocabulary", "percent", "rows are padded to 8 on every shard", lambda t: t.wasted_by_vocab),
+    Field("packed", "bytes", "if rows of 1 to 4 floats shared 32-byte lines", lambda t: t.packed_bytes),
 )
 
 #: Of the points of a plan's curve of lower limits.
 CURVE = (
     Field("limits at", "percent", "share of the observed maxima", lambda p: p.fraction),
+    Field("buffers", "bytes", "one batch on one device", lambda p: p.buffer_bytes),
     Field("batches over", "percent", "batches in which some partition exceeds a limit", lambda p: p.batches_over),
     Field("mini-batches, mean", "number", of=lambda p: p.minibatches_mean),
     Field("mini-batches, most", "count", of=lambda p: p.minibatches_max),
     Field("dropped instead", "percent", of=lambda p: p.drop_rate),
 )
+
+
+def _share(quantile: float) -> str:
+    return f"{quantile * 100:g} %" if quantile < 1 else "all"
+
+
+def _pair(at: int) -> Callable[[StackPlan], str]:
+    """ids / distinct ids of the quantile."""
+
+    def text(stack: StackPlan) -> str:
+        limits = stack.quantiles[at][1]
+        return f"{limits.max_ids_per_partition:,} / {limits.max_unique_ids_per_partition:,}"
+
+    return text
+
+
+#: Of :class:`StackPlan`: limits that hold a share of its partitions.
+QUANTILES = (
+    Field("stack", "code", of=stack_label),
+    *(Field(_share(q), of=_pair(k)) for k, q in enumerate((0.5, 0.9, 0.99, 0.999, 1.0))),
+)
+
+#: Of (stack's label, hot id).
+HOT = (
+    Field("stack", "code", of=lambda p: p[0]),
+    Field("table", "code", of=lambda p: p[1].table),
+    Field("id", "count", of=lambda p: p[1].id),
+    Field("shard", "count", "the fullest of its stack", lambda p: p[1].shard),
+    Field("entries", "count", "in the batches run again; an id counts once per sample", lambda p: p[1].entries),
+    Field("of the shard", "percent", "share of what that shard receives", lambda p: p[1].share),
+)
+
+#: Of (stack's label, remedy).
+REMEDIES = (
+    Field("stack", "code", of=lambda p: p[0]),
+    Field("if", of=lambda p: p[1].change),
+    Field("max ids", "count", "the fullest partition", lambda p: p[1].limits.max_ids_per_partition),
+    Field("max unique", "count", of=lambda p: p[1].limits.max_unique_ids_per_partition),
+    Field("imbalance", "ratio", "the fullest shard over the average one", lambda p: p[1].imbalance),
+)
+
+
+def hot_rows(plan: Plan, stacks: Iterable[StackPlan]) -> list[tuple[str, HotId]]:
+    """What :data:`HOT` shows, stack by stack."""
+    return [(stack_label(s), h) for s in stacks for h in plan.skew.hot if h.stack == s.name]
+
+
+def remedy_rows(plan: Plan, stacks: Iterable[StackPlan]) -> list[tuple[str, Remedy]]:
+    """What :data:`REMEDIES` shows, stack by stack."""
+    return [(stack_label(s), r) for s in stacks for r in plan.skew.remedies if r.stack == s.name]
+
+
+#: Of (what, now, otherwise) of :func:`savings`.
+SAVINGS = (
+    Field("arrangement", of=lambda s: s[0]),
+    Field("without", "bytes", of=lambda s: s[1]),
+    Field("with", "bytes", of=lambda s: s[2]),
+    Field("saved", "percent", of=lambda s: 1 - s[2] / s[1] if s[1] else 0.0),
+)
+
+
+def table_fields(plan: Plan) -> tuple[Field, ...]:
+    """The tables' columns; that of packed rows only where a table gains by it."""
+    return TABLES if plan.savings.packed_tables else TABLES[:-1]
+
+
+def savings(plan: Plan) -> list[tuple[str, int, int]]:
+    """What stacking saves in buffers, and what narrow rows that share lines would save in tables."""
+    saved, n = plan.savings, len(plan.savings.packed_tables)
+    rows = [("stacking: buffers of one batch on a device", saved.separate_buffer_bytes, saved.stacked_buffer_bytes)]
+    if n:
+        what = f"narrow rows sharing lines: {n} table{'s' if n > 1 else ''}"
+        rows.append((what, saved.table_bytes, saved.packed_table_bytes))
+    return rows

@@ -18,7 +18,8 @@ __all__ = ["CurvePoint", "Heap", "Plan", "StackPlan", "TablePlan"]
 
 @dataclass(frozen=True)
 class TablePlan:
-    """One table in HBM. Bytes count all chips; ``wasted`` shares are of ``padded_bytes``."""
+    """One table in HBM. Bytes count all chips; ``wasted`` shares are of ``padded_bytes``; ``packed_bytes``: were rows
+    of 1 to 4 floats to share 32-byte lines, 8 // width to a line."""
 
     name: str
     stack: str
@@ -28,6 +29,7 @@ class TablePlan:
     padded_width: int
     data_bytes: int
     padded_bytes: int
+    packed_bytes: int
 
     @property
     def wasted_by_width(self) -> float:
@@ -49,6 +51,7 @@ class StackPlan:
     ``limits``                    the chosen quantile of the same
     ``mean_ids``                  entries of the average partition
     ``imbalance``                 entries of the fullest shard over those of the average shard, all batches together
+    ``per_shard``                 entries every shard received, all batches together
     ``quantiles``                 (quantile, limits that hold it) of the partitions, ascending
     ``drop_rate``                 share of entries lost if ids above ``limits`` are dropped (replayed batches)
     ``partitions_over``           share of partitions above ``limits``
@@ -76,6 +79,12 @@ class StackPlan:
     forward: SparseMemory | None
     backward: SparseMemory | None
     quantiles: tuple[tuple[float, Limits], ...]
+    per_shard: tuple[int, ...]
+
+    @property
+    def programs(self) -> tuple[SparseMemory, ...]:
+        """Lookup and update; none without a target."""
+        return tuple(program for program in (self.forward, self.backward) if program)
 
     @property
     def buffer_bytes(self) -> int:
@@ -85,10 +94,12 @@ class StackPlan:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What limits at ``fraction`` of the observed maxima would mean; the last two over the replayed batches."""
+    """What limits at ``fraction`` of the observed maxima would mean: ``buffer_bytes`` of one batch on one device in the
+    plain layout; mini-batches and drops over the replayed batches."""
 
     fraction: float
     limits: Mapping[str, Limits]
+    buffer_bytes: int
     batches_over: float
     minibatches_mean: float
     minibatches_max: int
@@ -152,12 +163,13 @@ class Plan:
         """Whether every stack compiles and a chip's HBM holds it all; None without a target."""
         if not self.target:
             return None
-        programs = [m for stack in self.stacks for m in (stack.forward, stack.backward) if m]
-        return all(m.compiles for m in programs) and self.heap.total <= self.heap.capacity
+        return (
+            all(m.compiles for stack in self.stacks for m in stack.programs) and self.heap.total <= self.heap.capacity
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values with a ``schema_version``."""
-        from tilewright.embed._plan_faces import to_json
+        from tilewright.embed._plan_json import to_json
 
         return to_json(self)
 
@@ -166,6 +178,6 @@ class Plan:
         import json
 
         from tilewright.embed._limits_file import write_text
-        from tilewright.embed._plan_faces import limits_file
+        from tilewright.embed._plan_json import limits_file
 
         write_text(path, json.dumps(limits_file(self), indent=2) + "\n")

@@ -12,8 +12,9 @@ from tilewright.embed._savings_types import Feeding, Savings
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._tables import Limits
 from tilewright.targets import Target, target
+from tilewright.threads import thread_count
 
-__all__ = ["feeding_of", "savings_of"]
+__all__ = ["buffer_bytes", "feeding_of", "savings_of"]
 
 
 def savings_of(stacking: Stacking, alone: Mapping[str, Limits], stacked: Mapping[str, Limits]) -> Savings:
@@ -25,12 +26,13 @@ def savings_of(stacking: Stacking, alone: Mapping[str, Limits], stacked: Mapping
         table_bytes=sum(sizes.values()),
         packed_table_bytes=sum(packed.values()),
         packed_tables=tuple(table.name for table in sizes if packed[table] < sizes[table]),
-        separate_buffer_bytes=_buffers(stacking, alone),
-        stacked_buffer_bytes=_buffers(stacking, stacked),
+        separate_buffer_bytes=buffer_bytes(stacking, alone),
+        stacked_buffer_bytes=buffer_bytes(stacking, stacked),
     )
 
 
-def _buffers(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
+def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
+    """Bytes of one batch on one device in the plain layout, one set of buffers for each of ``limits``."""
     shards, per_device = stacking.topology.sparsecores, stacking.topology.sparsecores_per_device
     slots = sum(slots_per_device(each.max_ids_per_partition, shards, per_device) for each in limits.values())
     return 12 * slots + 4 * len(limits) * pointers_per_device(shards, per_device)
@@ -56,4 +58,4 @@ def feeding_of(observed: Observed, limits: Mapping[str, Limits], chip: str | Tar
     per_chip = round(moved / stacking.topology.chips)
     hbm = target(chip).memory("hbm") if chip is not None else None
     rate = hbm.bytes_per_second if hbm else 0
-    return Feeding(min(times), per_chip, per_chip / rate if rate else 0.0)
+    return Feeding(min(times), thread_count(), per_chip, per_chip / rate if rate else 0.0)

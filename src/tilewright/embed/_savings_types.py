@@ -29,8 +29,11 @@ class Savings:
 
 @dataclass(frozen=True)
 class Feeding:
-    """Seconds a batch takes on this host, and on the chip if HBM bounds it (``step_bytes`` of one chip, modelled)."""
+    """Host against chip: ``host_seconds`` a whole batch took on this host with ``threads`` threads (measured, the
+    fastest of the batches run again), and what a step takes on the chip at least (modelled: ``step_bytes`` of one chip
+    at the rate of its HBM; 0.0 without a target)."""
 
     host_seconds: float
+    threads: int
     step_bytes: int
     step_seconds: float
