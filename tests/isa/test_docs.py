@@ -1,37 +1,71 @@
-"""docs/matrix_unit.md is true: its Python runs, its commands print what it shows, its reference is the tables'."""
+"""The matrix unit's pages are true: their Python runs, their commands print what they show, pictures are drawn anew."""
 
 import doctest
+import importlib.util
 import re
-import sys
+
+import pytest
 
 from tests.conftest import ROOT
-from tilewright.cli import main
-from tilewright.isa import reference
+from tilewright.isa import MatrixUnitConfig, reference
+from tilewright.isa._config import READINGS
+from tilewright.isa._readings import AMBIGUITIES
 
-PAGE = ROOT / "docs" / "matrix_unit.md"
+
+def script(name, folder="docs"):
+    spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_python_examples():
-    text = re.sub(r"^```.*$", "", PAGE.read_text(), flags=re.MULTILINE)
-    test = doctest.DocTestParser().get_doctest(text, {}, "matrix_unit.md", str(PAGE), 0)
-    assert len(test.examples) > 20
+@pytest.mark.parametrize(("page", "least"), [("matrix_unit.md", 50), ("tutorial_matmul.md", 8)])
+def test_python_examples(page, least):
+    text = re.sub(r"^```.*$", "", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
+    test = doctest.DocTestParser().get_doctest(text, {}, page, page, 0)
+    assert len(test.examples) > least
     runner = doctest.DocTestRunner()
     runner.run(test)
     assert runner.summarize(verbose=False).failed == 0
 
 
-def test_commands_print_what_the_page_shows(monkeypatch, capsys):
-    blocks = re.findall(r"```console\n\$ \./run tilewright ([^\n]*)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 3
-    monkeypatch.chdir(ROOT)
-    for command, shown in blocks:
-        monkeypatch.setattr(sys, "argv", ["tilewright", *command.split()])
-        try:
-            main()
-        except SystemExit as stop:
-            assert not stop.code
-        assert capsys.readouterr().out == shown, command
+@pytest.mark.parametrize(("page", "commands"), [("matrix_unit.md", 4), ("tutorial_matmul.md", 14)])
+def test_commands_print_what_the_page_shows(page, commands):
+    text = (ROOT / "docs" / page).read_text()
+    assert text.count("\n$ ./run tilewright isa ") == commands
+    assert script("transcripts").replayed(text) == text, f"run: ./run python docs/transcripts.py docs/{page}"
+
+
+def test_the_picture_is_drawn_from_the_defaults():
+    draw = script("draw_matrix_unit")
+    assert draw.PICTURE.read_text() == draw.drawing(), "run: ./run python docs/draw_matrix_unit.py"
+    assert "![The machine" in (ROOT / "docs" / "matrix_unit.md").read_text()
+
+
+def test_the_five_steps_run_in_their_order(capsys):
+    machine = script("five_steps", "examples").main()
+    printed = capsys.readouterr().out
+    steps = [line for line in printed.splitlines() if re.match(r"\d\. ", line)]
+    assert [step[0] for step in steps] == list("12345")
+    assert [command.unit.split()[0] for command in machine.commands if command.unit != "host"] == [
+        *["page"] * 3,
+        *["DMA"] * 5,
+        *["PE"] * 8,
+        *["DMA"] * 2,
+    ]
+    states = {"1": "A page 0: absent", "2": "A page 0: loading", "4": "C page 0: loaded, L2 at byte 128, stored to"}
+    for number, part in zip("1234", re.split(r"\n?\d\. ", printed)[1:], strict=False):
+        assert states.get(number, "") in part
+    assert not machine.chip.storages["C"].table.in_l2.any()
+    assert "[112 114 116 118 120 122 124 126]]" in printed
 
 
 def test_the_reference_is_the_tables():
     assert (ROOT / "docs" / "instructions.md").read_text() == reference() + "\n"
+
+
+def test_every_question_is_listed_with_the_fields_that_answer_it():
+    assert len(AMBIGUITIES) == 24 + 1
+    named = {name for each in AMBIGUITIES for name in each.fields}
+    assert set(READINGS) <= named
+    assert all(hasattr(MatrixUnitConfig(), name) for name in named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,7 +80,7 @@ def _tune(
     if as_json:
         emit_json(tuning.to_dict())
     elif out != "-":
-        _print(tuning, top)
+        _print(tuning, top, settings or [])
 
 
 def _row(tuning: Tuning, each: Tuned) -> tuple[object, ...]:
@@ -100,7 +101,7 @@ def _shown(tuning: Tuning, top: int) -> list[Tuned]:
     return first if tuning.default in first else [*first, tuning.default]
 
 
-def _print(tuning: Tuning, top: int) -> None:
+def _print(tuning: Tuning, top: int, settings: Sequence[str]) -> None:
     from tilewright.isa._tune_why import certainty
     from tilewright.render import Column, print_table
 
@@ -108,20 +109,21 @@ def _print(tuning: Tuning, top: int) -> None:
     columns = [Column(*_HEADINGS[i]) for i in _SHORT]
     print_table(columns, [[row[i] for i in _SHORT] for row in rows])
     emit_text(f"\n{tuning.why}\n{certainty(tuning)}")
-    emit_text(f"\nisa matmul {_options(tuning)}" if _options(tuning) else "\nmatmul(a, b) as it is")
+    emit_text(f"\n{_call(tuning, settings)}")
 
 
-def _options(tuning: Tuning) -> str:
-    """The choice as options of `isa matmul`, where it has them all; else as keywords of matmul."""
+def _call(tuning: Tuning, settings: Sequence[str]) -> str:
+    """The choice as a command, where `isa matmul` has all its options; else as a call of matmul."""
     choice, p = tuning.best.choice, tuning.problem
     if choice.line or choice.page or choice.split or choice.segments:
         plain = {name: value for name, value in choice.options.items() if value not in (None, False)}
-        return f"has not all of these: matmul(a, b, {', '.join(f'{n}={v!r}' for n, v in plain.items())})"
-    words = [f"--m {p.m} --n {p.n} --k {p.k} --dtype {tuning.dtype} --ka {choice.ka} --kb {choice.kb}"]
+        machine = "config, " * bool(settings)
+        return f"matmul(a, b, {machine}{', '.join(f'{n}={v!r}' for n, v in plain.items())})"
+    words = [f"isa matmul --m {p.m} --n {p.n} --k {p.k} --dtype {tuning.dtype} --ka {choice.ka} --kb {choice.kb}"]
     words += ["--transpose-b"] * choice.transpose_b
     words += [f"--order {choice.order}"] * (choice.order != "k_outer")
     words += [f"--columns {choice.columns}"] * bool(choice.columns)
-    return " ".join(words)
+    return " ".join([*words, *(f"--set {each}" for each in settings)])
 
 
 def _account(each: Tuned) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from tilewright.isa._clock import MATH_STALLS, QUEUE
 from tilewright.isa._config import READINGS, MatrixUnitConfig
 from tilewright.isa._errors import KINDS
+from tilewright.isa._readings import AMBIGUITIES
 from tilewright.isa._set import GROUPS, INSTRUCTIONS
 from tilewright.isa._table import InstructionSpec
 
@@ -29,7 +30,7 @@ def reference() -> str:
     >>> "### mm" in reference() and "| `kb_acc` |" in reference()
     True
     """
-    parts = (_instructions(), _costs(), _accounts(), _errors(), _readings(), _numbers())
+    parts = (_instructions(), _costs(), _accounts(), _errors(), _readings(), _ambiguities(), _numbers())
     return "\n".join([HEAD, *(line for part in parts for line in (*part, ""))]).rstrip("\n")
 
 
@@ -86,6 +87,16 @@ def _readings() -> Iterator[str]:
         if reading.least is not None:
             others.append(f"any whole number from {reading.least}")
         yield f"| `{name}` | {_cell(reading.question)} | {first} | {', '.join(others)} |"
+
+
+def _ambiguities() -> Iterator[str]:
+    yield from ("## What the source leaves open", "")
+    yield "Paragraphs of the source. Fields give other answers; where there is none, the source slipped or says enough"
+    yield "elsewhere."
+    yield from ("", "| paragraphs | question | answer by default | field |", "|---|---|---|---|")
+    for each in AMBIGUITIES:
+        names = ", ".join(f"`{name}`" for name in each.fields)
+        yield f"| {each.paragraphs} | {each.question} | {each.answer} | {names} |".replace("|  |", "| |")
 
 
 def _numbers() -> Iterator[str]:
