@@ -15,6 +15,14 @@ def examples(root):
     return [(command, shown) for command, shown in blocks if shown]
 
 
+def timeless(line):
+    """A measured line without what this machine makes of it."""
+    if not line.startswith("feeding: "):
+        return line
+    known = re.sub(r"[0-9.]+ (m|µ)?s|[0-9]+ threads?", "_", line)
+    return re.sub(r": (it keeps up with any step|a step shorter than _ waits)$", ": _", known)
+
+
 def test_commands_and_their_output(root, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
@@ -23,8 +31,10 @@ def test_commands_and_their_output(root, run, tmp_path, monkeypatch):
     for command, shown in found:
         words, _, head = command.partition(" | head -")
         _, out, err = run(*shlex.split(words))
-        printed = [line.rstrip() for line in (out + err).rstrip("\n").split("\n")]
-        assert printed[: int(head or len(printed))] == shown.rstrip("\n").split("\n"), command
+        printed = [timeless(line.rstrip()) for line in (out + err).rstrip("\n").split("\n")]
+        assert printed[: int(head or len(printed))] == [timeless(line) for line in shown.rstrip("\n").split("\n")], (
+            command
+        )
 
 
 def test_python_examples_give_what_their_comments_say(root, tmp_path, monkeypatch):
