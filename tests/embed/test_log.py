@@ -198,3 +198,15 @@ def test_wrong_questions(tmp_path):
         read_log(path, FEATURES, 0)
     with pytest.raises(UsageError, match="ids = 'maybe'"):
         Column(ids="maybe")
+
+
+def test_one_table_is_not_read_in_two_ways(tmp_path):
+    """A column of numbers and one of texts: guessed each by itself, the same item would be two rows."""
+    path = write_parquet(tmp_path / "log.parquet", {"item": [3, 14], "seen": ["3|14", "3"]})
+    item = Table("item", 100, 8)
+    features = [Feature("item", item), Feature("seen", item)]
+    with pytest.raises(UsageError, match='the same id would be two rows; give both features ids = "direct"'):
+        next(iter(read_log(path, features, 2)))
+    log = read_log(path, features, 2, {name: Column(name, ids="direct") for name in ("item", "seen")})
+    read = next(iter(log)).features
+    assert set(np.ravel(read["item"])) == set(read["seen"][0]) == {3, 14}

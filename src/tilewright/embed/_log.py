@@ -24,7 +24,7 @@ class Column:
     ``name``     the column of its ids, "" = the feature's own name
     ``weights``  the column of its weights, "" = none
     ``ids``      ``direct``: integers that are rows of the table; ``hash``: any value, hashed into 1 .. vocab - 1
-                 (0 where it is missing); ``auto``: integers directly, texts hashed
+                 (0 where it is missing); ``auto``: integers directly, texts hashed (CSV and TSV: all is text)
     ===========  ==================================================================================================
     """
 

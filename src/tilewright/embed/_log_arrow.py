@@ -128,7 +128,7 @@ def _text_parts(log: Log, opened: Callable[[], Any]) -> Iterator[Any]:
 
 def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
     """Parts of any length joined and cut to the batch; at most one batch and one part are held."""
-    from tilewright.embed._log_values import feature_input
+    from tilewright.embed._log_values import check_one_way, feature_input
 
     pyarrow = _pyarrow()
     held: list[Any] = []
@@ -136,6 +136,8 @@ def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
 
     def made(table: Any) -> LogBatch:
         place = f"{log.path}: rows {done + 1:,} to {done + table.num_rows:,}"
+        if not done:
+            check_one_way(table, log.features, log.columns, log.path)
         inputs = {f.name: feature_input(table, f, c, place) for f, c in zip(log.features, log.columns)}
         return LogBatch(table.num_rows, inputs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tilewright.embed._log import Column
 from tilewright.embed._tables import Feature
 from tilewright.errors import UsageError
 
-__all__ = ["feature_input"]
+__all__ = ["check_one_way", "feature_input"]
 
 SEPARATOR = "|"
 
@@ -26,6 +27,34 @@ def feature_input(table: Any, feature: Feature, column: Column, place: str) -> A
         return numbers.reshape(-1, 1) if lengths is None else (numbers, _offsets(lengths))
     lengths = np.ones(len(numbers), np.int64) if lengths is None else lengths
     return numbers, _offsets(lengths), _weights(_whole(table[column.weights]), lengths, place, column.weights)
+
+
+def check_one_way(table: Any, features: Sequence[Feature], columns: Sequence[Column], where: str) -> None:
+    """Refuse to guess two ways for one table: rows by number for one feature, hashed texts for another."""
+    ways: dict[str, tuple[Feature, Column, str]] = {}
+    for feature, column in zip(features, columns):
+        way = _way(table.schema.field(column.name).type, column)
+        other, its, first = ways.setdefault(feature.table.name, (feature, column, way))
+        if way and first and way != first and "auto" in (its.ids, column.ids):
+            direct, hashed = (other, feature) if first == "direct" else (feature, other)
+            raise UsageError(
+                f"ids of {direct.name!r} are rows of table {feature.table.name!r}, texts of {hashed.name!r} would be "
+                "hashed into it: the same id would be two rows",
+                where=where,
+                how='give both features ids = "direct", or both ids = "hash"',
+            )
+
+
+def _way(kind: Any, column: Column) -> str:
+    """``direct``, ``hash``, or "" where a column is empty."""
+    from pyarrow import types
+
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if column.ids != "auto" or types.is_null(kind):
+        return "" if column.ids == "auto" else column.ids
+    return "direct" if types.is_integer(kind) else "hash"
 
 
 def _whole(chunked: Any) -> Any:
