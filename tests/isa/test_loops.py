@@ -99,6 +99,24 @@ def test_products_are_the_same_bit_for_bit(seed, mnk, dtype, how, machine):
         assert ran
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("order", ["k_outer", "column_outer"])
+def test_whatever_is_no_number_is_one_nan(dtype, order):
+    """NaNs with bits of their own come in; which of two an addition keeps is no affair of the program's."""
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(12, 90)).astype(dtype), rng.normal(size=(90, 9)).astype(dtype)
+    for array in (a, b):
+        words = array.view(f"u{array.itemsize}")
+        words[rng.random(array.shape) < 0.01] = 0x7FC01234 if dtype is np.float32 else 0xFE12
+    one, other, ran = both(lambda: matmul(a, b, MatrixUnitConfig(threads=16), kb=2, transpose_b=True, order=order))
+    assert ran
+    assert one.value.tobytes() == other.value.tobytes()
+    nan = np.isnan(one.value)
+    assert nan.any()
+    assert not nan.all()
+    assert (one.value.view(np.uint32)[nan] == 0x7FC00000).all()
+
+
 scalars = st.one_of(
     st.builds(
         "{} r{}, {}, {}".format,

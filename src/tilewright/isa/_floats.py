@@ -14,10 +14,11 @@ from tilewright.isa._operands import Handler, scalar_cost, source, write
 from tilewright.isa._program import Instruction, Operand
 from tilewright.isa._state import Pe
 
-__all__ = ["HANDLERS", "as_float", "fused_multiply_add"]
+__all__ = ["HANDLERS", "NAN", "as_float", "fused_multiply_add"]
 
 Array = np.ndarray[Any, Any]
-_NAN = np.uint32(0x7FC00000)
+NAN = 0x7FC00000
+"""The NaN that comes out of every float instruction."""
 _ENDS = {"s32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1)}
 
 
@@ -29,7 +30,7 @@ def as_float(pe: Pe, operand: Operand) -> Array:
 def _bits(value: Any) -> Array:
     """A float32 as the word that holds it."""
     single = np.asarray(value, np.float32)
-    return np.where(np.isnan(single), _NAN, single.view(np.uint32)).astype(np.int64)
+    return np.where(np.isnan(single), NAN, single.view(np.uint32)).astype(np.int64)
 
 
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa._floats import NAN
 from tilewright.isa._program import Instruction
 from tilewright.isa._roles import Roles, columns_of
 from tilewright.isa._state import Pe
@@ -140,7 +141,9 @@ class Sums:
         if self.words:
             add_words(sums, a, b)
         else:
-            add_rounds(sums.view(np.float32), a, b, self.buffers[6][:rounds], self.chunk, self.kb)
+            values = sums.view(np.float32)
+            add_rounds(values, a, b, self.buffers[6][:rounds], self.chunk, self.kb)
+            sums[np.isnan(values)] = NAN
         return sums
 
 

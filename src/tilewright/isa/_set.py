@@ -77,7 +77,7 @@ _TENSOR = (
         "Tensor multiply: loader j fetches column j of B at its own address and broadcasts it; every active row adds "
         "the dot product of its A registers with the column to product register rC + i(j). TYPE (8, 16, 32, f16, bf16, "
         "f32; absent: the segment's) follows the name. Columns whose predicate is false or whose product register is "
-        "out of range take no part",
+        "out of range take no part. A NaN among the sums is 0x7fc00000",
         "@p1, mm8.ka1.kb1.t1.sa.sb r0, ur4:rf290:0x00, r256",
         _MM_SUFFIXES,
         guard=True,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa._floats import NAN
 from tilewright.isa._memory import Walk, coordinates, offset_registers, pages_ready, walk_elements
 from tilewright.isa._operands import Handler, spans, threads_on
 from tilewright.isa._program import Instruction
@@ -133,18 +134,29 @@ def _wide(words: Array, dtype: str) -> Array:
 def _add_floats(pe: Pe, roles: Roles, bus: Walk, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
     from tilewright.isa import _value_kernels as kernels
 
-    sums, order = pe.file[pe.config.first_compute :].view(np.float32), pe.config.float_order
+    file, order = pe.file[pe.config.first_compute :], pe.config.float_order
+    sums = file.view(np.float32)
     some, present = bus.present > 0, int(bus.present.max())
     # Whole ranges of columns, each with the same first elements: the kernel that vectorises over columns.
     whole = int((high - low).sum()) == int(some.sum()) and bool((bus.found[some, :2] == present).all())
     if order == "chunk" and whole:
         kernels.accumulate_float(sums, roles.first, a, b, low, high, roles.groups, on, present)
-        return
-    mask = _parts(pe, roles, bus.there.T)
-    if order == "chunk":
+    elif order == "chunk":
+        mask = _parts(pe, roles, bus.there.T)
         kernels.accumulate_masked(sums, roles.first, a, b, low, high, roles.groups, on, mask)
     else:
+        mask = _parts(pe, roles, bus.there.T)
         kernels.accumulate_exact(sums, roles.first, a, b, low, high, roles.groups, on, mask, order == "fma")
+    if np.isnan(sums[:, roles.first : roles.first + roles.local]).any():
+        _one_nan(file, roles, some, on)
+
+
+def _one_nan(file: Array, roles: Roles, some: Array, on: Array) -> None:
+    """Every NaN that was added to becomes the one of 0x7fc00000: which one came out is our own machine's affair."""
+    columns = np.flatnonzero(some)
+    threads, registers = _keepers(roles)[:, roles.part[columns]], roles.first + roles.index[columns]
+    words = file[threads, registers]
+    file[threads, registers] = np.where(np.isnan(words.view(np.float32)) & on[threads], NAN, words)
 
 
 def _range(some: Array) -> tuple[Array, Array]:
