@@ -226,7 +226,7 @@ def reduce_unit(
     shards, rows = unit[0], unit[1]
     for first in range(slices[0], slices[1], group):
         last = min(first + group, slices[1])
-        n: Index = 0
+        n: Index = np.int64(0)  # a literal 0 would be a type of its own, and everything compiled twice
         for l in range(first, last):
             for shard in range(shards):
                 counts[0, l, shard] = counts[1, l, shard] = 0
