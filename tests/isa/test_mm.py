@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -194,3 +195,19 @@ def test_signed_zero_starts_from_the_register():
     assert run(mm, words, None, b).registers[0, 0] == 0
     words[0, 0] = 0x80000000
     assert run(mm, words, None, b).registers.view(np.uint32)[0, 0] == 0x80000000
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [(np.int32, "32"), (np.float32, "f32")])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_in_a_do_not_change_what_was_read(dtype, kind, threads):
+    """A is read once per instruction, also where a window lets products fall on it."""
+    config = MatrixUnitConfig(threads=threads, registers=40, a_bytes=16, acc_window=(0, 40))
+    text = f"""
+        segment ur1, $A
+        segment ur2, $B
+        setmm 1, 1
+        ld r8, ur1:rf1:0, 4
+        mm{kind} r10, ur2:rf1:0, r8
+    """
+    run = MatrixUnit(config).run(text, {"A": np.array([[1, 2, 3, 4]], dtype), "B": np.ones((1, 4), dtype)})
+    assert run.registers[0, 8:12].view(dtype).tolist() == [1, 2, 13, 4]

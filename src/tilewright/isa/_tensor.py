@@ -109,7 +109,8 @@ def _multiply(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
     raw = pe.chip.view(word)[bus.places]
     b = _parts(pe, roles, np.where(bus.there, _values(raw, roles.type_b), 0).T)
     registers = pe.file[pe.config.first_compute :, roles.a : roles.a + pe.config.a_registers]
-    a = _values(np.ascontiguousarray(registers).view(word)[:, : roles.chunk], roles.type_a)
+    # A copy: with one thread products may lie in the same memory (acc_window), and A is read once.
+    a = _values(registers.copy().view(word)[:, : roles.chunk], roles.type_a)
     low, high = _range(_parts(pe, roles, some[None]))
     if b.dtype == np.int32:
         _add_integers(pe, roles, a, b, low, high, writes)
