@@ -60,7 +60,8 @@ def cache_text() -> str:
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit`` whose ``cache=True`` means :func:`cache_folder`; the process's other kernels keep their own.
 
-    Where the folder cannot be written the kernel is compiled anew in every process.
+    Where the folder cannot be written the kernel is compiled anew in every process. Nobody calls kernels from C, so the
+    wrapper for that is left out.
     """
     import numba
 
@@ -70,7 +71,7 @@ def njit(**options: Any) -> Callable[[Kernel], Kernel]:
     def declare(function: Kernel) -> Kernel:
         before, settings.CACHE_DIR = settings.CACHE_DIR, folder
         try:
-            kernel = numba.njit(**{**options, "cache": bool(folder)})(function)
+            kernel = numba.njit(**{"no_cfunc_wrapper": True, **options, "cache": bool(folder)})(function)
         finally:
             settings.CACHE_DIR = before
         return kernel  # type: ignore[no-any-return]
