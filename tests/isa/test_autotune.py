@@ -110,6 +110,13 @@ def test_few_rows_are_shared_by_threads_that_were_idle():
     assert "multiplying 512 -> 128" in tuning.why
 
 
+def test_a_row_may_have_three_threads():
+    """80 rows, 256 threads: groups of 3 use 240 of them, groups of 2 or 4 fewer."""
+    tuning = autotune(80, 256, 256)
+    assert tuning.best.choice.ka * tuning.best.choice.kb == 3
+    assert tuning.proved
+
+
 def test_rows_that_meet_in_the_same_sets_are_moved_apart():
     """256 rows 4096 bytes apart, 4 ways: the page gets one line more a row."""
     config = MatrixUnitConfig(l1_ways=4, l1_bytes=16384)
@@ -177,7 +184,7 @@ def test_what_cannot_be_tuned(call, reason):
 
 def test_the_command(monkeypatch, capsys, tmp_path):
     words = ["isa", "tune", "--m", "8", "--n", "16", "--k", "24", "--set", "threads=16", "--kb", "2"]
-    for more in (["--json", "-o", str(tmp_path / "t.html")], ["--top", "2"]):
+    for more in (["--json", "--check", "-o", str(tmp_path / "t.html")], ["--top", "2", "--check"]):
         monkeypatch.setattr(sys, "argv", ["tilewright", *words, *more])
         try:
             main()
@@ -190,6 +197,9 @@ def test_the_command(monkeypatch, capsys, tmp_path):
             assert value["best"]["cycles"] == min(row["cycles"] for row in value["ranking"] if row["cycles"])
             assert all(row["options"]["kb"] == 2 for row in value["ranking"])
     assert "(default)" in printed
+    assert printed.endswith(
+        f"checked with values: {value['check']['cycles']:,} cycles as modelled, the value equals numpy's\n"
+    )
     page = (tmp_path / "t.html").read_text()
     assert value["best"]["choice"] in page
     assert "waiting for columns of B" in page

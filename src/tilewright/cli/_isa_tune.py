@@ -52,6 +52,9 @@ def _tune(
     most: Annotated[int, typer.Option(min=1, help="Choices timed at most.")] = 96,
     within: Annotated[float, typer.Option(help="A gain not worth looking for: 0.02 is 2 percent.")] = 0.0,
     top: Annotated[int, typer.Option(min=1, help="Rows of the ranking printed.")] = 8,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or pes=4."),
@@ -60,7 +63,7 @@ def _tune(
         str | None, typer.Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+) -> int:
     """Rank the ways to make a matrix product by modelled cycles, and say why the first is the fastest."""
     from tilewright.cli.isa import _config
     from tilewright.isa import autotune
@@ -77,10 +80,33 @@ def _tune(
         remark(f"wrote {out}")
     elif out is not None:
         emit_json(tuning.to_dict(), out)
+    checked = _checked(tuning) if check else None
     if as_json:
-        emit_json(tuning.to_dict())
+        emit_json({**tuning.to_dict(), "check": checked} if checked else tuning.to_dict())
     elif out != "-":
         _print(tuning, top, settings or [])
+        if checked:
+            emit_text("checked with values: {cycles:,} cycles {same}, the value {equal}".format(**_said(checked)))
+    return 0 if checked is None or (checked["same_cycles"] and checked["value_equals_numpy"]) else 1
+
+
+def _checked(tuning: Tuning) -> dict[str, Any]:
+    """The choice on the machine, values and all."""
+    from tilewright.cli.isa import _difference, _random
+    from tilewright.isa import matmul
+
+    p = tuning.problem
+    a, b = _random((p.m, p.k), tuning.dtype, 0), _random((p.k, p.n), tuning.dtype, 1)
+    result = matmul(a, b, p.config, **tuning.options)
+    near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
+    found = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
+    return {**found, "value_equals_numpy": _difference(result.value, a, b)[0]}
+
+
+def _said(checked: dict[str, Any]) -> dict[str, Any]:
+    same = "within 2 percent" if checked["scaled"] else "as modelled"
+    value = "equals numpy's" if checked["value_equals_numpy"] else "DIFFERS from numpy's"
+    return {"cycles": checked["cycles"], "same": same if checked["same_cycles"] else "NOT as modelled", "equal": value}
 
 
 def _row(tuning: Tuning, each: Tuned) -> tuple[object, ...]:

@@ -122,12 +122,12 @@ def autotune(
 ) -> Tuning:
     """The options of :func:`matmul` that take the fewest modelled cycles for C[m, n] = A[m, k] B[k, n].
 
-    Chosen: ``ka``, ``kb`` (powers of two), ``order``, ``transpose_b``, ``columns``, ``line`` and ``page`` of B,
-    ``split`` over several processing elements, ``segments`` where B is larger than L2; an option that is given keeps
-    its value. ``dtype``: s8, u8, ... f32. ``most``: choices timed at most; ``within``: a share of the cycles not worth
-    looking for (0.02: nothing considered is faster by more than 2 percent); ``watch(done, most)`` is told. Cycles are
-    those the machine would count, exactly, unless ``scaled``. Raises :class:`UsageError` for empty products and options
-    it does not know.
+    Chosen: ``ka`` and ``kb`` (powers of two, and as many threads as there are for a row), ``order``, ``transpose_b``,
+    ``columns``, ``line`` and ``page`` of B, ``split`` over several processing elements, ``segments`` where B is larger
+    than L2; an option that is given keeps its value. ``dtype``: s8, u8, ... f32. ``most``: choices timed at most;
+    ``within``: a share of the cycles not worth looking for (0.02: nothing considered is faster by more than 2 percent);
+    ``watch(done, most)`` is told. Cycles are those the machine would count, exactly, unless ``scaled``. Raises
+    :class:`UsageError` for empty products and options it does not know.
 
     >>> tuning = autotune(16, 64, 64, config=MatrixUnitConfig(threads=64), line=None, columns=None)
     >>> print(tuning.best.choice, tuning.best.cycles, tuning.default.cycles, tuning.proved)

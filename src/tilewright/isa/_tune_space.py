@@ -91,20 +91,21 @@ def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
     return (fixed[name],) if name in fixed else tuple(values)
 
 
-def _powers(most: int) -> Iterator[int]:
-    value = 1
-    while value <= most:
-        yield value
-        value *= 2
+def _sizes(problem: Problem, most: int) -> Iterator[int]:
+    """Powers of two, and as many threads as there are for every row."""
+    c = problem.config
+    share = -(-problem.m // c.pes)
+    spare = c.compute_threads // min(share, c.compute_threads)
+    yield from sorted({value for value in (*(1 << n for n in range(most.bit_length())), spare) if value <= most})
 
 
 def _groups(problem: Problem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """(ka, kb): powers of two, no more threads of a group than have anything to do."""
+    """(ka, kb): no more threads of a group than have anything to do."""
     c, e = problem.config, problem.element_bytes
     threads = c.compute_threads
     rounds = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
-    for ka in _free(fixed, "ka", _powers(min(threads, 2 * problem.n - 1))):
-        for kb in _free(fixed, "kb", _powers(min(threads // ka, 2 * rounds - 1))):
+    for ka in _free(fixed, "ka", _sizes(problem, min(threads, 2 * problem.n - 1))):
+        for kb in _free(fixed, "kb", _sizes(problem, min(threads // ka, 2 * rounds - 1))):
             if ka * kb <= threads and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
                 yield ka, kb
 
