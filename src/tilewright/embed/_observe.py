@@ -11,17 +11,19 @@ from numpy.typing import NDArray
 
 from tilewright.embed._minibatch import minibatch_starts
 from tilewright.embed._overflow import Overflow, limit_table
-from tilewright.embed._preprocess import check_choices, preprocess, ragged_inputs, source_slices
+from tilewright.embed._preprocess import check_choices, ragged_inputs, source_slices
 from tilewright.embed._stacking import Stacking
 from tilewright.embed._tables import Limits
 from tilewright.embed._tally import BAD_IDS, Tally, tally
 from tilewright.threads import thread_count
 
-__all__ = ["Observed", "Replay", "batch_sizes", "count_batch", "splits"]
+__all__ = ["Observed", "batch_sizes", "count_batch", "splits"]
 
 Longs: TypeAlias = NDArray[np.int64]
 REPLAYED = 8
-"""Batches kept to be run again under candidate limits."""
+"""Batches kept to be run again under candidate limits, at most; large ones are fewer, but two."""
+_IDS, _PARTITIONS = 1 << 23, 1 << 22
+"""About how many ids and partitions are run again."""
 
 
 def batch_sizes(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, int]:
@@ -56,7 +58,7 @@ class Observed:
     ``histograms``         per stack and kind (ids, distinct ids): how many partitions hold n of them
     ``peaks``              per batch int64[stacks, 2]: the fullest partition
     ``per_shard``          int64[stacks, S]: entries each shard receives
-    ``sample``             up to REPLAYED batches, every one with the same chance
+    ``sample``             up to ``keep`` batches, every one with the same chance
     =====================  =======================================================================================
     """
 
@@ -69,21 +71,25 @@ class Observed:
         self.peaks: list[Longs] = []
         self.per_shard = np.zeros((stacks, shards), np.int64)
         self.sample: list[Mapping[str, Any]] = []
+        self.keep = REPLAYED
         self._draw = np.random.Generator(np.random.PCG64(0))
 
     def add(self, batch: Mapping[str, Any]) -> None:
         """Count one more batch."""
         _, counts, sizes = count_batch(batch, self.stacking, self.bad_ids)
-        self.sizes = self.sizes or sizes
+        if not self.sizes:
+            self.sizes = sizes
+            room = min(_IDS // max(1, int(counts[:, 0].sum())), _PARTITIONS // counts[:, 0].size)
+            self.keep = max(2, min(REPLAYED, room))
         for k, stack in enumerate(counts):
             for kind in range(2):
                 self.histograms[k][kind] = _added(self.histograms[k][kind], stack[kind])
         self.peaks.append(counts.max(axis=(2, 3)))
         self.per_shard += counts[:, 0].sum(axis=1)
         self.batches += 1
-        if len(self.sample) < REPLAYED:
+        if len(self.sample) < self.keep:
             self.sample.append(batch)
-        elif (at := int(self._draw.integers(self.batches))) < REPLAYED:
+        elif (at := int(self._draw.integers(self.batches))) < self.keep:
             self.sample[at] = batch
 
     def limits(self, quantile: float) -> dict[str, Limits]:
@@ -116,35 +122,6 @@ class Observed:
     def _mean(self, name: str, kind: int) -> float:
         histogram = self.histograms[list(self.stacking.stacks).index(name)][kind]
         return float((histogram * np.arange(len(histogram))).sum() / histogram.sum())
-
-
-class Replay:
-    """The sampled batches under given limits: exact drops and mini-batches of those batches."""
-
-    def __init__(self, observed: Observed) -> None:
-        self.observed = observed
-
-    def dropped(self, limits: Mapping[str, Limits]) -> dict[str, float]:
-        """Per stack the share of entries dropped where ids are dropped above ``limits``."""
-        stacking, bad_ids = self.observed.stacking, self.observed.bad_ids
-        dropped = dict.fromkeys(stacking.stacks, 0)
-        entries = dict.fromkeys(stacking.stacks, 0)
-        for batch in self.observed.sample:
-            _, counts, _ = count_batch(batch, stacking, bad_ids)
-            host = preprocess(batch, stacking, limits, overflow="drop", bad_ids=bad_ids)
-            for name, stack in zip(stacking.stacks, counts):
-                dropped[name] += int(host.stats[name].dropped_ids.sum())
-                entries[name] += int(stack[0].sum())
-        return {name: dropped[name] / max(1, entries[name]) for name in entries}
-
-    def minibatches(self, limits: Mapping[str, Limits]) -> list[int]:
-        """Into how many mini-batches each batch is cut (a bucket that alone is too full stays whole)."""
-        stacking = self.observed.stacking
-        table, found = limit_table(limits, stacking), []
-        for batch in self.observed.sample:
-            made, _, _ = count_batch(batch, stacking, self.observed.bad_ids)
-            found.append(splits(stacking, made, table))
-        return found
 
 
 def _added(histogram: Longs, values: Longs) -> Longs:

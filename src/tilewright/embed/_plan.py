@@ -26,7 +26,8 @@ from tilewright.errors import UsageError
 from tilewright.targets import Target, target
 
 if TYPE_CHECKING:
-    from tilewright.embed._observe import Observed, Replay
+    from tilewright.embed._observe import Observed
+    from tilewright.embed._replay import Replayed
 
 __all__ = ["plan"]
 
@@ -73,7 +74,8 @@ def plan(
     >>> made.limits["user"], made.batches, made.fits
     (Limits(max_ids_per_partition=5, max_unique_ids_per_partition=3), 3, True)
     """
-    from tilewright.embed._observe import Observed, Replay
+    from tilewright.embed._observe import Observed
+    from tilewright.embed._replay import replay
     from tilewright.embed._savings import feeding_of, savings_of
     from tilewright.embed._skew import skew_of
 
@@ -89,10 +91,10 @@ def plan(
         if progress is not None:
             progress(observed.batches)
     limits = {name: _raised(each, headroom) for name, each in observed.limits(quantile).items()}
-    replay = Replay(observed)
-    dropped = replay.dropped(limits)
+    candidates = [_lowered(observed.limits(1.0), fraction) for fraction in CURVE]
+    chosen, *lower = replay(observed, [limits, *candidates])
     stacks = tuple(
-        _stack_plan(each, observed, limits[each.name], dropped[each.name], target) for each in stacking.groups
+        _stack_plan(each, observed, limits[each.name], chosen.dropped[each.name], target) for each in stacking.groups
     )
     skew = skew_of(observed)
     today = {r.stack: r.limits for r in skew.remedies if r.change == AS_IT_IS}
@@ -107,10 +109,10 @@ def plan(
         prefetched_batches=prefetched_batches,
         stacks=stacks,
         tables=tuple(_table_plan(placement) for placement in stacking.placements),
-        curve=tuple(_point(fraction, observed, replay) for fraction in CURVE),
+        curve=tuple(_point(*each, observed) for each in zip(CURVE, candidates, lower)),
         heap=_heap(stacking, stacks, prefetched_batches, target),
         skew=skew,
-        savings=savings_of(stacking, skew.alone, today),
+        savings=savings_of(observed, skew.alone, today),
         feeding=feeding_of(observed, limits, target),
     )
 
@@ -198,27 +200,25 @@ def _table_plan(placement: Placement) -> TablePlan:
     )
 
 
-def _point(fraction: float, observed: Observed, replay: Replay) -> CurvePoint:
+def _lowered(whole: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
+    def part(count: int) -> int:
+        return max(1, int(count * fraction))
+
+    return {n: Limits(part(w.max_ids_per_partition), part(w.max_unique_ids_per_partition)) for n, w in whole.items()}
+
+
+def _point(fraction: float, limits: Mapping[str, Limits], found: Replayed, observed: Observed) -> CurvePoint:
     from tilewright.embed._savings import buffer_bytes
 
-    limits = {
-        name: Limits(
-            max(1, int(whole.max_ids_per_partition * fraction)),
-            max(1, int(whole.max_unique_ids_per_partition * fraction)),
-        )
-        for name, whole in observed.limits(1.0).items()
-    }
-    minibatches = replay.minibatches(limits)
-    dropped = replay.dropped(limits)
     weights = dict(zip(observed.stacking.stacks, observed.per_shard.sum(axis=1).tolist()))
-    lost = sum(dropped[name] * weight for name, weight in weights.items())
+    lost = sum(found.dropped[name] * weight for name, weight in weights.items())
     return CurvePoint(
         fraction=fraction,
         limits=limits,
         buffer_bytes=buffer_bytes(observed.stacking, limits),
         batches_over=observed.batches_over(limits),
-        minibatches_mean=float(np.mean(minibatches)),
-        minibatches_max=max(minibatches),
+        minibatches_mean=float(np.mean(found.minibatches)),
+        minibatches_max=max(found.minibatches),
         drop_rate=lost / max(1, sum(weights.values())),
     )
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from time import perf_counter
 
+import numpy as np
+
 from tilewright.embed._formulas import packed_table_bytes, padded_table_bytes, pointers_per_device, slots_per_device
-from tilewright.embed._observe import Observed
+from tilewright.embed._observe import Observed, count_batch
 from tilewright.embed._preprocess import preprocess
 from tilewright.embed._savings_types import Feeding, Savings
-from tilewright.embed._stacking import Stacking
+from tilewright.embed._stacking import Stacking, stack
 from tilewright.embed._tables import Limits
 from tilewright.targets import Target, target
 from tilewright.threads import thread_count
@@ -17,8 +19,11 @@ from tilewright.threads import thread_count
 __all__ = ["buffer_bytes", "feeding_of", "savings_of"]
 
 
-def savings_of(stacking: Stacking, alone: Mapping[str, Limits], stacked: Mapping[str, Limits]) -> Savings:
-    """From the limits the replayed batches need, table by table (``alone``) and stack by stack."""
+def savings_of(observed: Observed, alone: Mapping[str, Limits], today: Mapping[str, Limits]) -> Savings:
+    """From the limits the replayed batches need, table by table (``alone``) and stack by stack (``today``; where no
+    tables are stacked, in the stacks they could form)."""
+    stacking = observed.stacking
+    stacked = _could_be(observed, today) if len(today) == len(alone) else today
     shards = stacking.topology.sparsecores
     sizes = {p.table: padded_table_bytes(p.table.vocab, p.table.width, shards) for p in stacking.placements}
     packed = {table: packed_table_bytes(table.vocab, table.width, shards) for table in sizes}
@@ -29,6 +34,18 @@ def savings_of(stacking: Stacking, alone: Mapping[str, Limits], stacked: Mapping
         separate_buffer_bytes=buffer_bytes(stacking, alone),
         stacked_buffer_bytes=buffer_bytes(stacking, stacked),
     )
+
+
+def _could_be(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, Limits]:
+    """Limits of the automatic stacks, counted."""
+    mine = observed.stacking
+    other = stack(mine.features, mine.topology, batch_size=observed.sizes)
+    if len(other.groups) == len(mine.groups):
+        return today
+    most = np.zeros((len(other.groups), 2), np.int64)
+    for batch in observed.sample:
+        np.maximum(most, count_batch(batch, other, observed.bad_ids)[1].max(axis=(2, 3)), out=most)
+    return {name: Limits(max(1, int(a)), max(1, int(b))) for name, (a, b) in zip(other.stacks, most)}
 
 
 def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:

@@ -16,7 +16,7 @@ class Savings:
     ``packed_table_bytes``              with rows of 1 to 4 floats sharing 32-byte lines, 8 // width to a line
     ``packed_tables``                   the tables that gain by it
     ``separate_buffer_bytes``           the replayed batches' buffers, every table alone
-    ``stacked_buffer_bytes``            the same in the stacks planned
+    ``stacked_buffer_bytes``            the same in the stacks planned (or possible)
     ==================================  ============================================================================
     """
 

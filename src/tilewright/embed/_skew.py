@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from tilewright.embed._inputs import Ragged
 from tilewright.embed._observe import Observed, count_batch
 from tilewright.embed._skew_inputs import Inputs, given, hashed, lengths_of, ragged, shuffled, values_of, without
-from tilewright.embed._skew_rotation import Rotation, best_rotation
+from tilewright.embed._skew_rotation import Rotation, best_rotation, some_sources
 from tilewright.embed._skew_types import AS_IT_IS, HotId, Remedy, Skew
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._tables import Limits
@@ -63,33 +63,45 @@ class _Counts:
 def _rotations(
     stacking: Stacking, batches: Sequence[Inputs], bad_ids: str
 ) -> tuple[dict[str, list[Remedy]], dict[str, Limits]]:
-    """Per stack what no rotation and the best one would give, and every table's limits were it not stacked."""
-    separate = stack(stacking.features, stacking.topology, table_stacking=False)
-    turns: dict[str, list[Rotation]] = {}
-    most = np.zeros((len(separate.groups), 2), np.int64)
-    for batch in batches:
-        counts = count_batch(given(batch), separate, bad_ids)[1]
-        np.maximum(most, counts.max(axis=(2, 3)), out=most)
-        turns = turns or {each.name: _turns(each, stacking, separate, counts) for each in stacking.groups}
-        for turn in (turn for several in turns.values() for turn in several):
-            turn.add(counts)
-    remedies = {
-        name: [
-            _remedy(name, f"rotation by {t.step}" if t.step else "no rotation", t.most, t.per_shard) for t in several
-        ]
-        for name, several in turns.items()
-    }
-    return remedies, {n: Limits(max(1, int(a)), max(1, int(b))) for n, (a, b) in zip(separate.stacks, most)}
+    """Per stack what no rotation and the best one would give, and every table's limits were it not stacked.
+
+    Tables are counted one by one, so that however many there are only one table's partitions are in memory.
+    """
+    alone = {p.table.name: _alone(p.table.name, stacking) for p in stacking.placements}
+    most = {name: np.zeros(2, np.int64) for name in alone}
+    remedies: dict[str, list[Remedy]] = {}
+
+    def counted(batch: Inputs, name: str) -> Longs:
+        inputs = given({f.name: batch[f.name] for f in alone[name].features})
+        counts: Longs = count_batch(inputs, alone[name], bad_ids)[1][0]
+        np.maximum(most[name], counts.max(axis=(1, 2)), out=most[name])
+        return counts
+
+    for each in stacking.groups:
+        turns = _turns(each, stacking, lambda name: counted(batches[0], name))
+        for batch in batches:
+            for k, table in enumerate(each.tables):
+                counts = counted(batch, table.name)
+                for turn in turns:
+                    turn.add(k, counts)
+            for turn in turns:
+                turn.finish()
+        remedies[each.name] = [_remedy(each.name, t.change, t.most, t.per_shard) for t in turns]
+    return remedies, {name: Limits(*(max(1, int(n)) for n in counts)) for name, counts in most.items()}
 
 
-def _turns(each: Stack, stacking: Stacking, separate: Stacking, counts: Longs) -> list[Rotation]:
+def _alone(name: str, stacking: Stacking) -> Stacking:
+    return stack([f for f in stacking.features if f.table.name == name], stacking.topology, table_stacking=False)
+
+
+def _turns(each: Stack, stacking: Stacking, counted: Callable[[str], Longs]) -> list[Rotation]:
     """The rotations worth a look beside the one the stack has."""
-    if len(each.tables) < 2 or stacking.topology.sparsecores < 2:
+    shards = stacking.topology.sparsecores
+    if len(each.tables) < 2 or shards < 2:
         return []
     now = stacking.tables[each.tables[1].name].rotation
-    where = [list(separate.stacks).index(table.name) for table in each.tables]
-    best = best_rotation([counts[k] for k in where], now)
-    return [Rotation(each, separate, step) for step in sorted({0, best}) if step != now]
+    best = best_rotation([some_sources(counted(t.name), len(each.tables)) for t in each.tables], now)
+    return [Rotation(shards, step) for step in sorted({0, best}) if step != now]
 
 
 def _remedy(name: str, change: str, most: Longs, per_shard: Longs) -> Remedy:
