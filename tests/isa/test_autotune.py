@@ -30,10 +30,10 @@ def product(sizes, dtype, config, choice):
     return result
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=20)
 @given(
     data=st.data(),
-    sizes=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 50)),
+    sizes=st.tuples(st.integers(1, 24), st.integers(1, 24), st.integers(1, 40)),
     dtype=st.sampled_from(ELEMENT_TYPES),
     machine=st.fixed_dictionaries(
         {},
@@ -75,10 +75,9 @@ def test_cycles_are_the_machines_and_bounds_hold(data, sizes, dtype, machine):
 @pytest.mark.parametrize(
     ("sizes", "dtype", "machine"),
     [
-        ((5, 20, 40), "s8", {}),
-        ((30, 9, 33), "bf16", {"l1_bytes": 256}),
-        ((3, 40, 70), "f32", {"l1_ways": 2, "dram_bytes_per_cycle": 4}),
-        ((9, 24, 24), "s16", {"l1_latency": 32, "l2_latency": 236, "dram_latency": 1000}),
+        ((5, 14, 24), "s8", {}),
+        ((20, 9, 17), "bf16", {"l1_bytes": 256}),
+        ((3, 20, 24), "f32", {"l1_ways": 2, "dram_bytes_per_cycle": 4, "l2_latency": 236}),
     ],
 )
 def test_the_choice_is_the_best_of_all(sizes, dtype, machine):
