@@ -80,7 +80,7 @@ def test_limits_of_the_file_itself(run, files, tmp_path):
         (("log.npz", "empty.json", "--config", "model.toml"), "no limits of stack 'user_item'"),
         (
             ("log.npz", "good.json", "--config", "model.toml", "--chips", "2"),
-            "limits for 1 of 2, asked for 2 chips of 2",
+            "limits for 1 chip of 2, asked for 2 chips of 2",
         ),
         (("log.npz", "swapped.json", "--config", "model.toml"), "max_unique_ids_per_partition 9 is above"),
         (("log.npz", "good.json", "--config", "model.toml", "--batch", "7"), "7 does not divide over 2"),

@@ -162,3 +162,25 @@ def test_several_logs_make_one_plan_and_headroom_raises_it(run, files, tmp_path)
     code, _, err = run("embed", "plan", "log.npz", "--config", "model.toml", "--headroom", "-1")
     assert code == 2
     assert "headroom -1" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("plan", "model.toml"), "model.toml: a model, not a log; name the log, and this file as --config model.toml"),
+        (("plan", "other.csv"), "a log of other columns needs its model: --config model.toml"),
+        (("check", "limits.json", "log.npz", "--config", "model.toml"), "the limits stand where the batches should"),
+        (("plan", "log.npz", "--config", "model.toml", "--rows", "8"), "8 rows are less than one batch of 64"),
+        (("plan", "bad.npz", "--config", "model.toml"), "mend the data, or give --bad-ids clip or --bad-ids drop"),
+        (("diagnose", "model.toml"), "model.toml: a model, not counters"),
+        (("diagnose", "bad.npz", "--config", "model.toml"), "give --bad-ids clip"),
+    ],
+)
+def test_natural_mistakes_are_one_line_that_helps(run, files, tmp_path, words, message):
+    (tmp_path / "other.csv").write_text("user,item\n1,2\n" * 70)
+    (tmp_path / "limits.json").write_text("{}")
+    np.savez("bad.npz", user=np.full(64, 5000))
+    code, _, err = run("embed", *words)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1

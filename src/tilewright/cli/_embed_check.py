@@ -41,14 +41,14 @@ def _check(
     """
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     made = _embed_model.model(config, target=target, chips=chips, batch=batch, **tables)  # type: ignore[arg-type]
-    bounds = _limits(limits, made)
+    bounds = _limits(limits, made, file)
     from tilewright.embed import check_batches, stack
 
     together = not made.sparsecore.disable_table_stacking if stacking is None else stacking
     placed = stack(made.features, made.topology, together, made.batch)
     _check_names(bounds, placed, limits or "--config")
     log, total = _embed_model.batches(made, file, rows)
-    with progress("batches") as advance:
+    with _embed_model.options_named(), progress("batches") as advance:
         inputs = (part.features for part in log)
         knobs = made.sparsecore if config is not None else None
         found = check_batches(inputs, placed, bounds, knobs, bad_ids, lambda n: advance(n, total))
@@ -58,8 +58,11 @@ def _check(
     _emit(found, diagnose(check_counters(found, placed, made.target)), as_json, file)
 
 
-def _limits(file: str | None, made: EmbedConfig) -> dict[str, Limits]:
+def _limits(file: str | None, made: EmbedConfig, batches: str) -> dict[str, Limits]:
     if file is not None:
+        if batches.endswith(".json") and not file.endswith(".json"):
+            how = "first the batches, then the limits: tilewright embed check LOG limits.json"
+            raise UsageError("the limits stand where the batches should", where=batches, how=how)
         from tilewright.embed import read_limits
 
         return read_limits(file, made.topology)

@@ -101,7 +101,7 @@ def _of_log(made: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows
 
         bounds = read_limits(limits, made.topology)
     log, total = _embed_model.batches(made, file, rows)
-    with progress("batches") as advance:
+    with _embed_model.options_named(), progress("batches") as advance:
         found = log_counters(
             (part.features for part in log), made, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, LogBatch
 
-__all__ = ["batches", "generated", "model"]
+__all__ = ["batches", "generated", "model", "options_named"]
 
 _TABLES = {"--vocab": "kaggle", "--scale": 1.0, "--width": 16, "--optimizer": "adagrad"}
 
@@ -99,12 +100,15 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     """Whole batches of a log or of several, one behind the other (None: a generated one), and how many there will be,
     where that is known."""
     if rows < 0 or 0 < rows < config.batch:
-        raise UsageError(f"{rows} rows are less than one batch", where="--rows", how="give a multiple of --batch")
+        what = f"{rows} rows are less than one batch of {config.batch}"
+        raise UsageError(what, where="--rows", how="give a multiple of --batch")
     if not files:
         return generated(config, rows), (rows or 16 * config.batch) // config.batch
     from tilewright.embed import read_log
 
     names = [files] if isinstance(files, str) else files
+    if wrong := next((name for name in names if name.endswith(".toml")), None):
+        raise UsageError("a model, not a log", where=wrong, how=f"name the log, and this file as --config {wrong}")
     logs = [read_log(name, config.features, config.batch, config.columns) for name in names]
     known = [log.rows // config.batch for log in logs if log.rows is not None]
     total = sum(known) if len(known) == len(logs) else None
@@ -114,9 +118,30 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     return islice(parts, rows // config.batch if rows else None), total
 
 
+def _named(log: Iterator[LogBatch]) -> Iterator[LogBatch]:
+    """The log, with a hint where it is read as Criteo's and is not."""
+    try:
+        yield from log
+    except UsageError as error:
+        if "columns where" not in error.what:
+            raise
+        how = f"{error.how}; a log of other columns needs its model: --config model.toml"
+        raise UsageError(error.what, where=error.where, how=how) from None
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Errors that name an argument of Python's name the option instead."""
+    try:
+        yield
+    except UsageError as error:
+        how = error.how.replace('pass bad_ids="clip" or bad_ids="drop"', "give --bad-ids clip or --bad-ids drop")
+        raise UsageError(error.what, where=error.where, how=how) from None
+
+
 def _whole(log: Iterator[LogBatch], file: str, config: EmbedConfig) -> Iterator[LogBatch]:
     batch, seen = config.batch, 0
-    for part in log:
+    for part in _named(log):
         if part.rows < batch:
             if not seen:
                 how = (

@@ -72,7 +72,7 @@ def _plan(
     from tilewright.embed import diagnose, plan, plan_counters
 
     log, total = _embed_model.batches(made, files, rows)
-    with progress("batches") as advance:
+    with _embed_model.options_named(), progress("batches") as advance:
         planned = plan(
             (part.features for part in log),
             made.features,

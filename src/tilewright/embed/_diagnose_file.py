@@ -98,6 +98,9 @@ def parse_counters(value: Any, where: str = "counters") -> Counters:
     """
     if not isinstance(value, Mapping):
         raise UsageError("not a table of counters", where=where)
+    if isinstance(value.get("table"), list) or isinstance(value.get("feature"), list):
+        how = "`tilewright embed diagnose LOG --config MODEL` judges a model; --template prints counters to fill in"
+        raise UsageError("a model, not counters", where=where, how=how)
     if value.get("kind") == "run":
         value = value.get("plan") or {}
     if value.get("kind") in ("embedding_plan", "embedding_diagnosis"):
@@ -165,7 +168,8 @@ def _build(kind: type[T], value: Any, where: str) -> T:
 
 def _mapping(value: Any, where: str, how: str = "") -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise UsageError(f"{value!r} is not a table of values", where=where, how=how)
+        shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+        raise UsageError(f"{shown} is not a table of values", where=where, how=how)
     return value
 
 

@@ -70,10 +70,16 @@ def _check_topology(written: Any, topology: Topology, where: str) -> None:
     """Limits are of partitions, which are others on other chips."""
     keys = ("chips", "sparsecores_per_chip")
     if not isinstance(written, dict) or [written.get(key) for key in keys] != [getattr(topology, key) for key in keys]:
-        asked = f"{topology.chips} chips of {topology.sparsecores_per_chip} SparseCores"
-        made = f"{written.get(keys[0])} of {written.get(keys[1])}" if isinstance(written, dict) else repr(written)
+        asked = f"{_chips(topology.chips)} of {topology.sparsecores_per_chip} SparseCores"
+        made = (
+            f"{_chips(written.get(keys[0]))} of {written.get(keys[1])}" if isinstance(written, dict) else repr(written)
+        )
         how = "plan again for these chips, or name those of the file"
         raise UsageError(f"limits for {made}, asked for {asked}", where=where, how=how)
+
+
+def _chips(n: Any) -> str:
+    return "1 chip" if n == 1 else f"{n} chips"
 
 
 def limits_of(entry: Any, where: str) -> Limits:
