@@ -130,8 +130,8 @@ def element(d: Drawing, c: MatrixUnitConfig) -> None:
         "Issue queue, in order",
         "phase 1: loaders ask for columns",
         "phase 2: a step of math when its",
-        "column and A are there; till",
-        "then nothing younger issues",
+        "column is there; until A is",
+        "there, nothing younger issues",
     )
     box(
         d,

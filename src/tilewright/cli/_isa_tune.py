@@ -109,10 +109,14 @@ def _said(checked: dict[str, Any]) -> dict[str, Any]:
     return {"cycles": checked["cycles"], "same": same if checked["same_cycles"] else "NOT as modelled", "equal": value}
 
 
+def _name(tuning: Tuning, each: Tuned) -> str:
+    return f"{each.choice}  (default)" if each is tuning.default else str(each.choice)
+
+
 def _row(tuning: Tuning, each: Tuned) -> tuple[object, ...]:
     cycles, default, counts = each.cycles, tuning.default.cycles, each.counts
     beside = cycles / default if cycles and default else None
-    name = f"{each.choice}  (default)" if each is tuning.default else str(each.choice)
+    name = _name(tuning, each)
     if counts is None or each.stalls is None:
         words = "cannot run" if each.refused else "left out"
         return (name, None, None, None, None, words, None, each.limit, each.bound, None, None, None)
@@ -173,10 +177,12 @@ def _page(tuning: Tuning) -> str:
     figures += [Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications")]
     page.section("choice", "The choice", cards(figures), paragraph(tuning.why), paragraph(certainty(tuning) + "."))
     parts = ("multiplying", "waiting for columns of B", "waiting for A", "nothing to do")
-    bars = [Bar(str(each.choice), _account(each)) for each in _shown(tuning, 12) if each.cycles]
+    bars = [Bar(_name(tuning, each), _account(each)) for each in _shown(tuning, 12) if each.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))
     columns = [Column(*heading) for heading in _HEADINGS]
-    caption = "Timed choices first. Those left out could not be faster: their busiest unit alone takes longer."
+    caption = (
+        "Timed choices first. No run takes fewer cycles than its busiest unit is busy, and so the others are left out."
+    )
     page.section(
         "ranking", "Every choice", table(columns, [_row(tuning, each) for each in tuning.ranking], caption=caption)
     )
