@@ -115,6 +115,16 @@ def test_a_plan_as_counters_and_measured_times_on_top():
     assert measured.to_json()["hbm"]["tables"] == made.heap.tables
 
 
+def test_a_plans_json_and_a_runs_report_hold_its_counters(tmp_path):
+    made = plan((batch(s) for s in range(3)), FEATURES, TOPOLOGY, target="tpu-v5p")
+    for name, value in (("plan", made.to_json()), ("report", {"kind": "run", "plan": made.to_json()})):
+        (tmp_path / f"{name}.json").write_text(json.dumps(value))
+        assert read_counters(tmp_path / f"{name}.json") == plan_counters(made)
+    assert (
+        diagnose(made).to_json()["findings"] == diagnose(read_counters(tmp_path / "report.json")).to_json()["findings"]
+    )
+
+
 def test_a_share_of_nothing_is_known_and_default_knobs_too():
     made = Counters("tpu-v5p", steps=3, steps_over=0.0, sparsecore=SparseCoreConfig())
     again = parse_counters(made.to_json())

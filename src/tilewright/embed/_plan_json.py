@@ -32,11 +32,14 @@ def limits_file(plan: Plan) -> dict[str, Any]:
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """Plain values."""
+    """Plain values; ``counters`` is what :func:`diagnose` reads."""
+    from tilewright.embed._diagnose_plan import plan_counters
+
     topology = plan.stacking.topology
     return {
         "schema_version": 1,
         "kind": "embedding_plan",
+        "counters": plan_counters(plan).to_json(),
         "target": plan.target or None,
         "topology": {
             "chips": topology.chips,
@@ -84,6 +87,7 @@ def _heap_json(plan: Plan) -> dict[str, Any]:
         "forward_stack_bytes": plan.heap.forward_stack,
         "backward_stack_bytes": plan.heap.backward_stack,
         "stack_basis": plan.heap.stack_basis,
+        "stack_note": plan.heap.stack_note,
         "total_bytes": plan.heap.total,
         "capacity_bytes": plan.heap.capacity or None,
     }
