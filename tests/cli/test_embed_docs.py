@@ -27,7 +27,7 @@ def test_commands_and_their_output(root, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     found = examples(root)
-    assert len(found) == 4
+    assert len(found) == 5
     for command, shown in found:
         words, _, head = command.partition(" | head -")
         _, out, err = run(*shlex.split(words))
