@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from tilewright.embed._formulas import (
     round8,
     slots_per_device,
 )
+from tilewright.embed._heap import heap_of
 from tilewright.embed._memory import SparseMemory, memory
-from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
+from tilewright.embed._plan_types import CurvePoint, Plan, StackPlan, TablePlan
 from tilewright.embed._skew_types import AS_IT_IS
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._tables import Feature, Limits, count
@@ -34,9 +36,6 @@ __all__ = ["plan"]
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
 CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
 """Fractions of the observed maxima at which the curve is taken."""
-
-_TOGETHER = {"forward": ((1, 1.0), (2, 1.94), (4, 3.42), (8, 5.54), (16, 10.4)), "backward": ((1, 1.0), (8, 7.5))}
-"""Stack bytes of n equal tables in one program, in tables (measured on v5p; backward: SGD)."""
 
 
 def plan(
@@ -87,7 +86,8 @@ def plan(
     stacking, batches = _stacking(batches, tuple(features), topology, stacking, table_stacking)
     observed = Observed(stacking, bad_ids)
     for batch in batches:
-        observed.add(batch)
+        with _naming_batch(observed.batches + 1):
+            observed.add(batch)
         if progress is not None:
             progress(observed.batches)
     limits = {name: _raised(each, headroom) for name, each in observed.limits(quantile).items()}
@@ -110,11 +110,21 @@ def plan(
         stacks=stacks,
         tables=tuple(_table_plan(placement) for placement in stacking.placements),
         curve=tuple(_point(*each, observed) for each in zip(CURVE, candidates, lower)),
-        heap=_heap(stacking, stacks, prefetched_batches, target),
+        heap=heap_of(stacking, stacks, prefetched_batches, target),
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
         feeding=feeding_of(observed, limits, target),
     )
+
+
+@contextmanager
+def _naming_batch(number: int) -> Iterator[None]:
+    """What is wrong with a batch says which one it was, from 1."""
+    try:
+        yield
+    except UsageError as error:
+        where = f"batch {number}" + (f", {error.where}" if error.where not in ("", "batch") else "")
+        raise UsageError(error.what, where=where, how=error.how) from None
 
 
 def _raised(limits: Limits, headroom: float) -> Limits:
@@ -147,7 +157,8 @@ def _stacking(
         return stacking, chain((first,), rest)
     from tilewright.embed._observe import batch_sizes
 
-    sizes = batch_sizes(first, stack(features, topology))
+    with _naming_batch(1):
+        sizes = batch_sizes(first, stack(features, topology))
     return stack(features, topology, table_stacking, sizes), chain((first,), rest)
 
 
@@ -221,39 +232,3 @@ def _point(fraction: float, limits: Mapping[str, Limits], found: Replayed, obser
         minibatches_max=max(found.minibatches),
         drop_rate=lost / max(1, sum(weights.values())),
     )
-
-
-def _heap(stacking: Stacking, stacks: tuple[StackPlan, ...], prefetched: int, chip: str | Target | None) -> Heap:
-    """Bytes on one chip; all chips hold the same."""
-    topology = stacking.topology
-    table_bytes = {each.name: each.vocab * each.padded_width * 4 for each in stacking.groups}
-    slot_bytes = sum(table_bytes[each.name] * len(each.optimizer.slots) for each in stacking.groups)
-    inputs = prefetched * sum(each.buffer_bytes for each in stacks) * topology.devices
-    forward, backward = ([m for m in ms if m] for ms in zip(*((s.forward, s.backward) for s in stacks)))
-    per_chip = topology.sparsecores_per_chip
-    taken = [_together(kind, ms) for kind, ms in (("forward", forward), ("backward", backward))]
-    hbm = target(chip).memory("hbm") if chip is not None else None
-    return Heap(
-        tables=sum(table_bytes.values()) // topology.chips,
-        slots=slot_bytes // topology.chips,
-        inputs=inputs // topology.chips,
-        exchange=2 * per_chip * sum(4 * each.padded_width * each.samples_per_sparsecore for each in stacks),
-        forward_stack=taken[0][0] * per_chip,
-        backward_stack=taken[1][0] * per_chip,
-        capacity=hbm.bytes if hbm else 0,
-        stack_basis="modelled"
-        if any(note for _, note in taken) or any(m.basis != "measured" for m in forward)
-        else "measured",
-    )
-
-
-def _together(kind: str, programs: list[SparseMemory]) -> tuple[int, bool]:
-    """Stack bytes per SparseCore of all stacks in one program, and whether the factor is an interpolation."""
-    if not programs:
-        return 0, False
-    points = _TOGETHER[kind]
-    sizes, ratios = [n for n, _ in points], [r for _, r in points]
-    n = len(programs)
-    ratio = float(np.interp(n, sizes, ratios)) if n <= sizes[-1] else n * ratios[-1] / sizes[-1]
-    total = sum(m.stack_bytes for m in programs)
-    return round(total * ratio / n), n > 1 and n not in sizes

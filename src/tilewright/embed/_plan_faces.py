@@ -26,7 +26,7 @@ from tilewright.render import Column, bytes_text, cells, count_text, percent_tex
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["all_programs", "feeding", "heap_parts", "many", "print_plan", "verdict"]
+__all__ = ["all_programs", "feeding", "heap_parts", "many", "modelled", "print_plan", "verdict"]
 
 
 def verdict(plan: Plan) -> str:
@@ -85,7 +85,8 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
             console.print()
             print_table(columns, rows, title=title, console=console)
     console.print()
-    console.print(feeding(plan), highlight=False, soft_wrap=True)
+    for line in (*modelled(plan), feeding(plan)):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[object]]]]:
@@ -105,6 +106,14 @@ def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[o
         (f"what would even shards out ({again})", REMEDIES, cells(REMEDIES, remedy_rows(plan, [worst]))),
         ("hottest ids of its fullest shard", HOT, cells(HOT, hot_rows(plan, [worst]))),
     ]
+
+
+def modelled(plan: Plan) -> list[str]:
+    """What of the memory is modelled, and how; nothing where all of it follows measured rules."""
+    notes = [m.note for _, m in all_programs(plan) if m.basis == "modelled"]
+    if plan.target and plan.heap.stack_basis == "modelled":
+        notes.append(plan.heap.stack_note)
+    return [f"modelled: {note}" for note in dict.fromkeys(part for each in notes for part in each.split("; "))]
 
 
 def feeding(plan: Plan) -> str:

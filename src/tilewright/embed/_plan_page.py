@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.embed._plan_faces import all_programs, feeding, heap_parts, many
+from tilewright.embed._plan_faces import all_programs, feeding, heap_parts, many, modelled
 from tilewright.embed._plan_fields import (
     CURVE,
     HOT,
@@ -32,6 +32,7 @@ from tilewright.render import (
     join,
     line_chart,
     note,
+    paragraph,
     percent_text,
     table,
 )
@@ -81,7 +82,7 @@ def _memory(plan: Plan) -> list[Html]:
     if not plan.target:
         return [drawn]
     programs = table(MEMORY, cells(MEMORY, all_programs(plan)), caption="What the compiler says, per SparseCore")
-    return [programs, drawn]
+    return [programs, drawn, *(paragraph(line) for line in modelled(plan))]
 
 
 def _lower_limits(plan: Plan) -> list[Html]:

@@ -109,7 +109,8 @@ class CurvePoint:
 @dataclass(frozen=True)
 class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
-    gradients on the way between SparseCores and TensorCore) and the stack in use."""
+    gradients on the way between SparseCores and TensorCore) and the stack in use, ``measured`` or ``modelled`` as
+    ``stack_note`` says."""
 
     tables: int
     slots: int
@@ -119,6 +120,7 @@ class Heap:
     backward_stack: int
     capacity: int
     stack_basis: str
+    stack_note: str
 
     @property
     def total(self) -> int:
