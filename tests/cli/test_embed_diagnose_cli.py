@@ -184,3 +184,16 @@ def test_natural_mistakes_are_one_line_that_helps(run, files, tmp_path, words, m
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_whole_numbers_in_a_csv_are_hashed_and_a_remark_says_so(run, files, tmp_path):
+    rows = "\n".join(f"{k},t{k}" for k in range(64))
+    (tmp_path / "log.csv").write_text(f"user,name\n{rows}\n")
+    words = ("embed", "plan", "log.csv", "--config", "model.toml")
+    assert "log.csv: user holds whole numbers, which are hashed" in run(*words)[2]
+    for ids in ("direct", "hash"):
+        text = MODEL.format(ids=16, drop="false").replace("[[feature]]", f'[[feature]]\nids = "{ids}"')
+        (tmp_path / "model.toml").write_text(text)
+        assert "whole numbers" not in run(*words)[2]
+    (tmp_path / "model.toml").write_text(MODEL.format(ids=16, drop="false").replace("1000", "10"))
+    assert "whole numbers" not in run(*words)[2], "numbers beyond the table are no rows"

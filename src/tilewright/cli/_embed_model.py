@@ -12,7 +12,7 @@ from tilewright.cli._io import remark
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, LogBatch
+    from tilewright.embed import EmbedConfig, Log, LogBatch
 
 __all__ = ["batches", "generated", "model", "options_named"]
 
@@ -114,8 +114,19 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
-    parts = chain.from_iterable(_whole(iter(log), log.path, config) for log in logs)
+    parts = chain.from_iterable(_whole(log, config) for log in logs)
     return islice(parts, rows // config.batch if rows else None), total
+
+
+def _hint(log: Log) -> None:
+    from tilewright.embed._log_hint import hashed_numbers
+
+    if hashed := hashed_numbers(log):
+        many = "hold" if len(hashed) > 1 else "holds"
+        remark(
+            f"{log.path}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "
+            'ids = "direct" takes them as rows, ids = "hash" says that it is meant'
+        )
 
 
 def _named(log: Iterator[LogBatch]) -> Iterator[LogBatch]:
@@ -139,9 +150,9 @@ def options_named() -> Iterator[None]:
         raise UsageError(error.what, where=error.where, how=how) from None
 
 
-def _whole(log: Iterator[LogBatch], file: str, config: EmbedConfig) -> Iterator[LogBatch]:
-    batch, seen = config.batch, 0
-    for part in _named(log):
+def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
+    batch, seen, file = config.batch, 0, log.path
+    for part in _named(iter(log)):
         if part.rows < batch:
             if not seen:
                 how = (
@@ -150,5 +161,7 @@ def _whole(log: Iterator[LogBatch], file: str, config: EmbedConfig) -> Iterator[
                 raise UsageError(f"only {part.rows} rows, less than one batch of {batch}", where=file, how=how)
             remark(f"{file}: the last {part.rows} rows are less than a batch and left out")
             return
+        if not seen:
+            _hint(log)
         yield part
         seen += batch

@@ -56,6 +56,11 @@ class Log:
     columns: tuple[Column, ...]
     rows: int | None = None
 
+    @property
+    def kind(self) -> str:
+        """``parquet``, ``npz``, ``criteo`` or ``text``."""
+        return _kind(self)
+
     def __iter__(self) -> Iterator[LogBatch]:
         """Batches of ``batch`` rows; the last may be shorter."""
         return _reader(self)
