@@ -116,6 +116,13 @@ def test_a_row_may_have_three_threads():
     assert tuning.proved
 
 
+def test_columns_are_as_many_as_the_window_of_products_holds():
+    tuning = autotune(8, 64, 16, config=MatrixUnitConfig(threads=64, acc_window=(0, 16)), ka=1, transpose_b=False)
+    assert "register_out_of_range" in tuning.default.refused
+    assert "cannot run" in tuning.why
+    assert tuning.best.choice.columns in (8, 16)
+
+
 def test_rows_that_meet_in_the_same_sets_are_moved_apart():
     """256 rows 4096 bytes apart, 4 ways: the page gets one line more a row."""
     config = MatrixUnitConfig(l1_ways=4, l1_bytes=16384)
@@ -183,13 +190,14 @@ def test_what_cannot_be_tuned(call, reason):
 
 def test_the_command(monkeypatch, capsys, tmp_path):
     words = ["isa", "tune", "--m", "8", "--n", "16", "--k", "24", "--set", "threads=16", "--kb", "2"]
-    for more in (["--json", "--check", "-o", str(tmp_path / "t.html")], ["--top", "2", "--check"]):
+    for more in (["--json", "--check", "-o", str(tmp_path / "t.html")], ["--top", "2", "--check", "--plain"]):
         monkeypatch.setattr(sys, "argv", ["tilewright", *words, *more])
         try:
             main()
         except SystemExit as stop:
             assert not stop.code
         printed = capsys.readouterr().out
+        assert "--plain" not in more or " line " not in printed
         if "--json" in more:
             value = json.loads(printed)
             assert value["schema_version"] == 1

@@ -49,6 +49,7 @@ def _tune(
     columns: Annotated[int | None, typer.Option(help="Keep to so many columns per instruction.")] = None,
     split: Annotated[str | None, typer.Option(help="Keep to C divided by rows or columns (several PEs).")] = None,
     segments: Annotated[int | None, typer.Option(help="Keep to B in so many segments, brought in by DMA.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Keep B's lines and pages as matmul lays them.")] = False,
     most: Annotated[int, typer.Option(min=1, help="Choices timed at most.")] = 96,
     within: Annotated[float, typer.Option(help="A gain not worth looking for: 0.02 is 2 percent.")] = 0.0,
     top: Annotated[int, typer.Option(min=1, help="Rows of the ranking printed.")] = 8,
@@ -73,6 +74,7 @@ def _tune(
     given = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
     given |= {"split": split, "segments": segments}
     fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
         tuning = autotune(m, n, k, dtype, _config(settings), most=most, within=within, watch=bar, **fixed)
     if out is not None and out.endswith(".html"):

@@ -119,7 +119,8 @@ def _orders(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str, ...]:
 def _columns(problem: Problem, ka: int) -> list[int | None]:
     """By default, as many as registers and loaders allow, and blocks of N that are even."""
     c, usual = problem.config, default_columns(problem.config, ka)
-    most = min(c.loader_threads, ka * ACCUMULATORS)
+    registers = ACCUMULATORS if c.acc_window is None else max(1, min(ACCUMULATORS, c.acc_window[1]))
+    most = min(c.loader_threads, ka * registers)
     found: list[int | None] = [None]
     for each in (most, -(-problem.n // -(-problem.n // most)), -(-most // 2)):
         if each not in (*found, usual) and not each >= problem.n <= usual:
