@@ -73,6 +73,9 @@ def test_the_public_sample(run, shared):
     value = json.loads(out)
     assert (value["batches"], value["fits"]) == (6, True)
     assert sum(t["vocab"] for t in value["tables"]) == 33_762_577
+    code, out, _ = run("embed", "plan", path)
+    assert code == 0
+    assert out.startswith("1 batch, 200 samples, 26 tables in 1 stack on 4 SparseCores (1 chip)")
 
 
 @pytest.mark.parametrize(
@@ -100,10 +103,18 @@ def test_wrong_words_are_one_line_and_exit_code_two(run, words, text):
     assert err.count("\n") == 1
 
 
-def test_a_log_shorter_than_a_batch(run, sample):
-    code, _, err = run("embed", "plan", sample)
+def test_a_log_shorter_than_a_batch(run, sample, tmp_path):
+    """The default batch gives way; one that was asked for does not."""
+    code, out, err = run("embed", "plan", sample, "--json")
+    assert code == 0
+    assert "less than a batch of 4096, so the batch is 60; --batch sets another" in err
+    assert json.loads(out)["samples"] == 60
+    code, _, err = run("embed", "plan", sample, "--batch", "64")
     assert code == 2
-    assert "only 60 rows, less than one batch of 4096; give --batch of at most 60" in err
+    assert "only 60 rows, less than one batch of 64; give --batch of at most 60" in err
+    code, _, err = run("embed", "plan", sample, "--chips", "16")
+    assert code == 2
+    assert "take a longer log, or fewer --chips" in err
 
 
 def test_a_bad_line_is_named(run, sample, tmp_path):

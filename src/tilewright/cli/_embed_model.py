@@ -96,9 +96,11 @@ def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
         yield LogBatch(len(clicks), dict(zip(names, clicks.features().values())))
 
 
-def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
+def batches(
+    config: EmbedConfig, files: str | Sequence[str] | None, rows: int, shrink: bool = False
+) -> tuple[Iterator[LogBatch], int | None]:
     """Whole batches of a log or of several, one behind the other (None: a generated one), and how many there will be,
-    where that is known."""
+    where that is known. ``shrink``: one log shorter than a batch is one batch of its own length."""
     if rows < 0 or 0 < rows < config.batch:
         what = f"{rows} rows are less than one batch of {config.batch}"
         raise UsageError(what, where="--rows", how="give a multiple of --batch")
@@ -114,8 +116,9 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
-    parts = chain.from_iterable(_whole(log, config) for log in logs)
-    return islice(parts, rows // config.batch if rows else None), total
+    shrink = shrink and len(names) == 1 and not rows
+    parts = chain.from_iterable(_whole(log, config, shrink) for log in logs)
+    return islice(parts, rows // config.batch if rows else None), total or None
 
 
 def _hint(log: Log) -> None:
@@ -150,14 +153,25 @@ def options_named() -> Iterator[None]:
         raise UsageError(error.what, where=error.where, how=how) from None
 
 
-def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
+def _shorter(log: Log, config: EmbedConfig, batch: int) -> Iterator[LogBatch]:
+    """The log in one batch of its own length."""
+    from tilewright.embed import read_log
+
+    remark(f"{log.path}: less than a batch of {config.batch}, so the batch is {batch}; --batch sets another")
+    again = read_log(log.path, config.features, batch, config.columns)
+    return _whole(again, replace(config, batch=batch))
+
+
+def _whole(log: Log, config: EmbedConfig, shrink: bool = False) -> Iterator[LogBatch]:
     batch, seen, file = config.batch, 0, log.path
     for part in _named(iter(log)):
         if part.rows < batch:
             if not seen:
-                how = (
-                    f"give --batch of at most {part.rows // config.topology.sparsecores * config.topology.sparsecores}"
-                )
+                fits = part.rows // config.topology.sparsecores * config.topology.sparsecores
+                if shrink and fits and file != "-":
+                    yield from _shorter(log, config, fits)
+                    return
+                how = f"give --batch of at most {fits}" if fits else "take a longer log, or fewer --chips"
                 raise UsageError(f"only {part.rows} rows, less than one batch of {batch}", where=file, how=how)
             remark(f"{file}: the last {part.rows} rows are less than a batch and left out")
             return

@@ -63,7 +63,8 @@ def _plan(
 ) -> None:
     """Learn limits from a log, and say what its tables need on a chip.
 
-    Texts are hashed into the vocabularies. A last batch that is not full is left out.
+    Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
+    log of less than a batch is planned as one batch.
     """
     _check_out(out)
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
@@ -71,7 +72,7 @@ def _plan(
     knobs, _ = made.sparsecore.with_flags(init_args or "")
     from tilewright.embed import diagnose, plan, plan_counters
 
-    log, total = _embed_model.batches(made, files, rows)
+    log, total = _embed_model.batches(made, files, rows, shrink=batch is None and config is None)
     with _embed_model.options_named(), progress("batches") as advance:
         planned = plan(
             (part.features for part in log),
