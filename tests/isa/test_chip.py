@@ -10,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
-from tilewright.isa import Machine, MatrixUnitConfig, MatrixUnitError, Part, by_blocks, by_diagonals, by_dim
+from tilewright.isa import (
+    Machine,
+    MatrixUnit,
+    MatrixUnitConfig,
+    MatrixUnitError,
+    Part,
+    by_blocks,
+    by_diagonals,
+    by_dim,
+    contract,
+    matmul,
+)
 
 SMALL = MatrixUnitConfig(threads=8, registers=32, pes=4, line_bytes=8, l1_bytes=512, l2_bytes=4096)
 ADD_PE = """
@@ -261,3 +272,21 @@ def test_no_room_in_l2():
     machine = machine_with(np.zeros((64, 32), np.int32), page=(32, 32))
     with pytest.raises(UsageError, match="no room in L2 for page 1 of T"):
         machine.dma_in("T")
+
+
+def test_results_print_and_compare():
+    a = np.arange(12, dtype=np.float32).reshape(3, 4)
+    a[0, 0] = np.nan
+    for make in (
+        lambda: matmul(a, a.T),
+        lambda: contract("mk,nk->mn", a, a),
+        lambda: MatrixUnit(MatrixUnitConfig(threads=4)).run("tid r1\ndiv r1, r1, 0"),
+    ):
+        one, other = make(), make()
+        assert one == other
+        assert "cycles" in str(one)
+        assert len(repr(one)) < 1200
+        other.cycles += 1
+        assert one != other
+    assert "error pc 1: divide_by_zero (column 0) in: div r1, r1, 0" in str(one)
+    assert "value: float32[3, 3]" in str(matmul(a, a.T))

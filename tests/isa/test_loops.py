@@ -191,3 +191,11 @@ def test_a_loop_without_end_is_stopped_in_the_kernel_too():
     with pytest.raises(MatrixUnitError, match="did not end") as caught:
         MatrixUnit(MatrixUnitConfig(threads=4, max_instructions=250_001)).run("again: add r1, r1, 1\njump again")
     assert (caught.value.result.registers[:, 1] == 125_001).all()
+
+
+def test_an_mm_that_is_never_reached_leaves_no_retention():
+    text = "segment ur5, $B\nmov ur9, 40\nagain: br.eq ur2, 0, over\nmm8.t1 r4, ur5:rf1:0, r20\nover: loop ur9, again"
+    config = MatrixUnitConfig(threads=4, registers=24)
+    one, other, ran = both(lambda: MatrixUnit(config).run(text, {"B": np.ones((4, 4), np.int8)}))
+    assert ran
+    assert one.state == other.state

@@ -16,13 +16,14 @@ from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._counts import Counts
 from tilewright.isa._errors import ErrorRecord
 from tilewright.isa._matmul import MatmulResult, element_type, matmul, type_and_signs
+from tilewright.isa._show import same_state, show_run
 
 __all__ = ["ContractResult", "contract"]
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class ContractResult:
     """``value``, and what the matrix products it took counted together; ``runs``: each of them, with its program."""
 
@@ -31,6 +32,10 @@ class ContractResult:
     cycles: int
     errors: tuple[ErrorRecord, ...]
     runs: tuple[MatmulResult, ...]
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = show_run
 
 
 @dataclass(frozen=True)

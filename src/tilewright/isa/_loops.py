@@ -209,9 +209,10 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
     from tilewright.isa._loop_kernels import run_loop
 
     ld = _prepared_ld(pe, loop)
-    sums = None
+    sums = roles = None
     if loop.mm is not None:
         roles = _roles(pe, loop)
+        fresh = roles is not None and not roles.segment.selected.size
         sums = None if roles is None else Sums.of(pe, roles, loop.mm)
     if ld is None or (loop.mm is not None and sums is None):
         return False
@@ -252,4 +253,6 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
         for name, value in zip(names_, values.tolist(), strict=True):
             setattr(holder, name, getattr(holder, name) + value)
     pe.counts.dram_bytes += int(counts[-1]) * c.line_bytes
+    if roles is not None and fresh and counts[0] == 0:  # no mm came to walk the segment
+        roles.segment.forget_all()
     return done

@@ -17,6 +17,7 @@ from tilewright.isa._errors import ErrorRecord
 from tilewright.isa._program import Program
 from tilewright.isa._run import RunResult
 from tilewright.isa._segments import ELEMENT_TYPES, Memory
+from tilewright.isa._show import same_state, show_run
 from tilewright.isa._spread import Spread, spread
 from tilewright.isa._unit import MatrixUnit
 from tilewright.layout import dtype_name
@@ -25,7 +26,7 @@ from tilewright.trace import Event
 __all__ = ["MatmulResult", "element_type", "matmul", "result_from", "type_and_signs"]
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class MatmulResult:
     """``value`` (int32 modulo 2^32, or float32) and what the run counted; ``program`` can be listed and run again.
 
@@ -49,6 +50,10 @@ class MatmulResult:
     programs: tuple[Program, ...] = ()
     dma_bytes: int = 0
     buffering: str = ""
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = show_run
 
 
 def element_type(array: np.ndarray[Any, Any], name: str) -> str:

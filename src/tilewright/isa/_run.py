@@ -16,6 +16,7 @@ from tilewright.isa._loops import FastLoop, loop_at, run_fast
 from tilewright.isa._operands import Handler
 from tilewright.isa._program import Program
 from tilewright.isa._segments import Segment
+from tilewright.isa._show import same_state, show_run
 from tilewright.isa._state import Pe, wrap
 from tilewright.trace import Event
 
@@ -33,7 +34,7 @@ HANDLERS: dict[str, Handler] = {
 }
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class RunResult:
     """What a run left behind, on one processing element.
 
@@ -61,6 +62,10 @@ class RunResult:
     trace: tuple[Event, ...]
     executed: int
     state: Pe
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = show_run
 
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
         """The values of a segment after the run, as the page table finds them (a page moved out: device memory)."""

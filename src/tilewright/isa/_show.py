@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from tilewright.isa._state import Chip, Pe
 
-__all__ = ["same_state", "show_chip", "show_pe"]
+__all__ = ["same_state", "show_chip", "show_pe", "show_run"]
 
 _APART = frozenset({"chip", "events"})
 """Fields that say nothing of their own: the way back to the chip, and the timeline."""
@@ -25,9 +25,12 @@ def same_state(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        return one.shape == other.shape and bool((one == other).all())
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        # Two NaNs are as good as one another where their bits agree.
+        return bool((one == other).all()) or (one.dtype.kind not in "iub" and one.tobytes() == other.tobytes())
     if is_dataclass(one) and not isinstance(one, type):
-        names = [f.name for f in fields(one) if f.name not in _APART]
+        names = [f.name for f in fields(one) if f.compare and f.name not in _APART]
         return all(same_state(getattr(one, name), getattr(other, name)) for name in names)
     if isinstance(one, dict):
         return list(one) == list(other) and all(same_state(one[key], other[key]) for key in one)
@@ -72,6 +75,24 @@ def show_chip(chip: Chip) -> str:
             lines.append(f"  ... and {len(states) - 8} more")
     lines += [f"dma: {transfer}" for transfer in chip.dma.transfers[-8:]]
     return "\n".join([*lines, *(str(pe) for pe in chip.pes)])
+
+
+def show_run(result: Any) -> str:
+    """What a run or a kernel left, on a screen: its size, time and where it went, counts, errors; values are apart."""
+    value = getattr(result, "value", None)
+    lines = [] if value is None else [f"value: {value.dtype}{list(value.shape)}"]
+    executed = f"{result.executed} instructions, " if hasattr(result, "executed") else ""
+    math = f", {result.math_cycles} of them math" if hasattr(result, "math_cycles") else ""
+    lines.append(f"{executed}{result.cycles} cycles{math}")
+    accounts = {name: getattr(result, name, {}) for name in ("stalls", "queue")}
+    accounts["counts"] = result.counts.to_dict()
+    for title, numbers in accounts.items():
+        shown = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
+        lines += [f"{title}: {shown}"] if shown else []
+    lines += [f"error {record}" for record in result.errors[:5]]
+    if len(result.errors) > 5:
+        lines.append(f"... and {len(result.errors) - 5} more errors")
+    return "\n".join(lines)
 
 
 def _rows(title: str, rows: list[tuple[str, Any]]) -> list[str]:
