@@ -96,6 +96,9 @@ def test_drops_and_mini_batches_are_those_of_preprocessing():
         numbers = [h.num_minibatches for h in hosts]
         assert (point.minibatches_mean, point.minibatches_max) == (np.mean(numbers), max(numbers))
     whole, *lower = made.curve
+    cut = preprocess(batches[0], made.stacking, whole.limits)
+    arrays = (cut.row_pointers, cut.embedding_ids, cut.sample_ids, cut.gains)
+    assert whole.minibatch_buffer_bytes == sum(a[s.name][0].nbytes for a in arrays for s in made.stacks)
     assert (whole.batches_over, whole.minibatches_max, whole.drop_rate) == (0.0, 1, 0.0)
     assert lower[-1].minibatches_max > 1
     assert lower[-1].drop_rate > 0
@@ -282,6 +285,20 @@ def test_faces(capsys):
     ):
         assert text in out
     assert ">a_b<" in html
+
+
+def test_batches_may_come_in_one_buffer_used_again_and_again():
+    """What is run again later is a copy."""
+    room = {name: np.empty_like(values) for name, values in logs(1)[0].items()}
+
+    def reused():
+        for batch in logs(5):
+            for name, values in batch.items():
+                room[name][:] = values
+            yield room
+
+    one, two = (plan(given, features(), TOPOLOGY, 0.8) for given in (reused(), logs(5)))
+    assert (one.curve, one.stacks, one.skew) == (two.curve, two.stacks, two.skew)
 
 
 def test_bounded_memory_only_eight_batches_are_kept():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -58,7 +59,7 @@ class Observed:
     ``histograms``         per stack and kind (ids, distinct ids): how many partitions hold n of them
     ``peaks``              per batch int64[stacks, 2]: the fullest partition
     ``per_shard``          int64[stacks, S]: entries each shard receives
-    ``sample``             up to ``keep`` batches, every one with the same chance
+    ``sample``             copies of up to ``keep`` batches, every one with the same chance
     =====================  =======================================================================================
     """
 
@@ -88,9 +89,9 @@ class Observed:
         self.per_shard += counts[:, 0].sum(axis=1)
         self.batches += 1
         if len(self.sample) < self.keep:
-            self.sample.append(batch)
+            self.sample.append(deepcopy(dict(batch)))
         elif (at := int(self._draw.integers(self.batches))) < self.keep:
-            self.sample[at] = batch
+            self.sample[at] = deepcopy(dict(batch))
 
     def limits(self, quantile: float) -> dict[str, Limits]:
         """Per stack the smallest limits that at least the share ``quantile`` of all partitions keep (1.0: all)."""

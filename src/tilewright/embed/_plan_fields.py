@@ -88,6 +88,7 @@ TABLES = (
 CURVE = (
     Field("limits at", "percent", "share of the observed maxima", lambda p: p.fraction),
     Field("buffers", "bytes", "one batch on one device", lambda p: p.buffer_bytes),
+    Field("if cut", "bytes", "the same where mini-batches are enabled", lambda p: p.minibatch_buffer_bytes),
     Field("batches over", "percent", "batches in which some partition exceeds a limit", lambda p: p.batches_over),
     Field("mini-batches, mean", "number", of=lambda p: p.minibatches_mean),
     Field("mini-batches, most", "count", of=lambda p: p.minibatches_max),

@@ -113,6 +113,7 @@ def _point_json(point: CurvePoint) -> dict[str, Any]:
     return {
         "fraction": point.fraction,
         "buffer_bytes_per_device": point.buffer_bytes,
+        "minibatch_buffer_bytes_per_device": point.minibatch_buffer_bytes,
         "batches_over": point.batches_over,
         "minibatches_mean": point.minibatches_mean,
         "minibatches_max": point.minibatches_max,

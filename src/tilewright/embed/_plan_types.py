@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.embed._formulas import MINIBATCH_FACTOR
 from tilewright.embed._memory import SparseMemory
 from tilewright.embed._savings_types import Feeding, Savings
 from tilewright.embed._skew_types import Skew
@@ -95,7 +96,8 @@ class StackPlan:
 @dataclass(frozen=True)
 class CurvePoint:
     """What limits at ``fraction`` of the observed maxima would mean: ``buffer_bytes`` of one batch on one device in the
-    plain layout; mini-batches and drops over the replayed batches."""
+    plain layout, ``minibatch_buffer_bytes`` in that of mini-batches; mini-batches and drops over the replayed batches.
+    """
 
     fraction: float
     limits: Mapping[str, Limits]
@@ -104,6 +106,11 @@ class CurvePoint:
     minibatches_mean: float
     minibatches_max: int
     drop_rate: float
+
+    @property
+    def minibatch_buffer_bytes(self) -> int:
+        """Every buffer is as many times as large as there are hash buckets."""
+        return self.buffer_bytes * MINIBATCH_FACTOR
 
 
 @dataclass(frozen=True)
