@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import _isa_tune
+from tilewright.cli import _isa_sweep, _isa_tune
 from tilewright.cli._io import emit_json, emit_text, progress, read_text, remark, write_file
 from tilewright.errors import UsageError
 
@@ -394,4 +394,5 @@ def add_to(app: typer.Typer) -> None:
     group.command("claims")(_claims)
     group.command("reference")(_reference)
     _isa_tune.add_to(group)
+    _isa_sweep.add_to(group)
     app.add_typer(group, name="isa")

@@ -17,6 +17,7 @@ from tilewright.isa._reference import reference
 from tilewright.isa._run import RunResult
 from tilewright.isa._segments import Memory
 from tilewright.isa._storage import PageEntry
+from tilewright.isa._sweep import Design, sweep
 from tilewright.isa._tune_space import Choice
 from tilewright.isa._unit import MatrixUnit
 from tilewright.isa._work import Part, by_blocks, by_diagonals, by_dim
@@ -27,6 +28,7 @@ __all__ = [
     "Command",
     "ContractResult",
     "Counts",
+    "Design",
     "ErrorRecord",
     "Instruction",
     "Machine",
@@ -54,4 +56,5 @@ __all__ = [
     "expected_counts",
     "matmul",
     "reference",
+    "sweep",
 ]
