@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.embed.slow_batch import partitions
 from tilewright.embed import SGD, Feature, Limits, Table, Topology, plan, stack
 from tilewright.embed._observe import Observed
+from tilewright.embed._plan_fields import savings
 from tilewright.embed._skew import skew_of
 from tilewright.embed._skew_inputs import permuted, ragged, shuffled
 
@@ -161,3 +162,13 @@ def test_savings_exchange_and_feeding():
     assert quantiles == sorted(quantiles)
     assert made.stacks[0].quantiles[-1] == (1.0, made.stacks[0].observed)
     assert plan(batches, features, TOPOLOGY).feeding.step_seconds == 0.0
+
+
+def test_savings_rows_speak_of_the_tables_that_gain():
+    narrow = Table("n", 1000, 1, optimizer=SGD(0.1))
+    batches = [{**b, "n": np.arange(16, dtype=np.int64).reshape(-1, 1)} for b in logs(2)]
+    planned = [*FEATURES, Feature("n", narrow)]
+    together, apart = (plan(batches, planned, TOPOLOGY, table_stacking=on) for on in (True, False))
+    rows = savings(together)
+    assert rows[1] == ("narrow rows sharing lines: 1 table", 1024 * 32, 128 * 32)
+    assert savings(apart) == rows, "what stacking would save, where it is off"

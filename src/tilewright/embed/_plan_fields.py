@@ -162,9 +162,9 @@ def table_fields(plan: Plan) -> tuple[Field, ...]:
 
 def savings(plan: Plan) -> list[tuple[str, int, int]]:
     """What stacking saves in buffers, and what narrow rows that share lines would save in tables."""
-    saved, n = plan.savings, len(plan.savings.packed_tables)
+    saved = plan.savings
     rows = [("stacking: buffers of one batch on a device", saved.separate_buffer_bytes, saved.stacked_buffer_bytes)]
-    if n:
-        what = f"narrow rows sharing lines: {n} table{'s' if n > 1 else ''}"
-        rows.append((what, saved.table_bytes, saved.packed_table_bytes))
+    if narrow := [t for t in plan.tables if t.name in saved.packed_tables]:
+        what = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
+        rows.append((what, sum(t.padded_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
     return rows
