@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.cli._io import remark
@@ -104,6 +107,7 @@ def batches(
     if rows < 0 or 0 < rows < config.batch:
         what = f"{rows} rows are less than one batch of {config.batch}"
         raise UsageError(what, where="--rows", how="give a multiple of --batch")
+    _say_if_cold()
     if not files:
         return generated(config, rows), (rows or 16 * config.batch) // config.batch
     from tilewright.embed import read_log
@@ -119,6 +123,14 @@ def batches(
     shrink = shrink and len(names) == 1 and not rows
     parts = chain.from_iterable(_whole(log, config, shrink) for log in logs)
     return islice(parts, rows // config.batch if rows else None), total or None
+
+
+def _say_if_cold() -> None:
+    """On a terminal: why the first run stands still for a while."""
+    from tilewright.kernels import cache_text
+
+    if sys.stderr.isatty() and not any(Path(cache_text() or os.devnull).glob("embed_*")):
+        remark("compiling kernels, which the first run does once (`tilewright warm` does it beforehand)")
 
 
 def _hint(log: Log) -> None:
