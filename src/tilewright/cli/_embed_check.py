@@ -45,7 +45,7 @@ def _check(
     from tilewright.embed import check_batches, stack
 
     together = not made.sparsecore.disable_table_stacking if stacking is None else stacking
-    placed = stack(made.features, made.topology, together, made.batch)
+    placed = stack(made.features, made.topology, together, made.batch, stacks=made.stacks)
     _check_names(bounds, placed, limits or "--config")
     log, total = _embed_model.batches(made, file, rows)
     with _embed_model.options_named(), progress("batches") as advance:

@@ -16,6 +16,7 @@ from tilewright.embed._diagnose_file import read_counters
 from tilewright.embed._diagnose_plan import plan_counters
 from tilewright.embed._diagnose_types import Diagnosis, Finding
 from tilewright.embed._explain import Explanation, explain_error
+from tilewright.embed._guard_batch import check_host_batch
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import COO
 from tilewright.embed._knobs import SparseCoreConfig
@@ -29,6 +30,8 @@ from tilewright.embed._plan_faces import print_plan
 from tilewright.embed._plan_page import plan_html
 from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.embed._preprocess import preprocess
+from tilewright.embed._quantization import Quantization
+from tilewright.embed._specs import as_feature, as_table, spec_batch_sizes, spec_limits
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._synthetic import synthetic_criteo
 from tilewright.embed._tables import Feature, Limits, Table
@@ -67,6 +70,7 @@ __all__ = [
     "LogBatch",
     "Placement",
     "Plan",
+    "Quantization",
     "Seconds",
     "SparseCoreConfig",
     "SparseMemory",
@@ -79,8 +83,11 @@ __all__ = [
     "TableCounters",
     "TablePlan",
     "Topology",
+    "as_feature",
+    "as_table",
     "batch_counters",
     "check_batches",
+    "check_host_batch",
     "device_batch",
     "diagnose",
     "explain_error",
@@ -99,6 +106,8 @@ __all__ = [
     "read_limits",
     "read_log",
     "scale_vocabs",
+    "spec_batch_sizes",
+    "spec_limits",
     "stack",
     "synthetic_criteo",
     "tables",

@@ -35,6 +35,7 @@ class Buffers:
 
     ``slots`` and ``pointers`` int64[stacks]: per device; ``first_slot`` and ``first_pointer``: where a stack begins.
     ``ends`` int64[stacks, sources]: where the data of the batch ended that these buffers held before; padding since.
+    ``bounds_checked``: every store is tested; ``guard``: slots of canaries before, between and behind the stacks.
     """
 
     stacking: Stacking
@@ -47,9 +48,19 @@ class Buffers:
     out: Entries
     ends: Longs
     block: Block
+    bounds_checked: bool = False
+    guard: int = 0
 
     @classmethod
-    def allocate(cls, stacking: Stacking, sources: int, max_ids: Longs, minibatch_layout: bool) -> Buffers:
+    def allocate(
+        cls,
+        stacking: Stacking,
+        sources: int,
+        max_ids: Longs,
+        minibatch_layout: bool,
+        bounds_checked: bool = False,
+        guard: int = 0,
+    ) -> Buffers:
         """Room for ``max_ids`` int64[stacks] entries per partition, 64 times in the mini-batch layout; not filled."""
         topology = stacking.topology
         per_device = topology.sparsecores_per_device
@@ -59,18 +70,36 @@ class Buffers:
             if n >= 2**31:
                 what = f"the buffer would have {n} slots per device, more than int32 pointers reach"
                 raise UsageError(what, where=f"stack {name!r}", how="lower max_ids_per_partition")
-        ends = np.cumsum(slots * devices)
+        ends = np.cumsum(slots * devices + guard)
         pointers = per_device * max(topology.sparsecores, 8) * times
-        total, all_pointers = int(ends[-1]), pointers * devices * len(slots)
+        total, all_pointers = int(ends[-1]) + guard, pointers * devices * len(slots)
         _check_memory(12 * total + 4 * all_pointers)
-        memory, block = lease(12 * total, (tuple(slots.tolist()), sources, per_device, minibatch_layout))
+        memory, block = lease(12 * total, (tuple(slots.tolist()), sources, per_device, minibatch_layout, guard))
         flat = memory[: 12 * total].view(np.int32).reshape(3, total)
         out = flat[0], flat[1], flat[2].view(np.float32)
         known: Longs = np.full((len(slots), sources), total, np.int64) if block.content is None else block.content
         block.content = None  # until this batch is written
         row_pointers = recycled(all_pointers, np.int32)
         first = ends - slots * devices
-        return cls(stacking, sources, minibatch_layout, slots, first, pointers, row_pointers, out, known, block)
+        made = (slots, first, pointers, row_pointers, out, known, block)
+        return cls(stacking, sources, minibatch_layout, *made, bounds_checked, guard)
+
+    def bounds(self, stack: int, source: int) -> tuple[int, int]:
+        """First slot, and the one behind the last, that a source may write: its slice, or its device's buffer."""
+        device, inside = divmod(source, self.per_device)
+        low = int(self.first_slot[stack]) + device * int(self.slots[stack])
+        if self.minibatch_layout:
+            return low, low + int(self.slots[stack])
+        own = int(self.slots[stack]) // self.per_device
+        return low + inside * own, low + (inside + 1) * own
+
+    def pointer_bounds(self, stack: int, source: int) -> tuple[int, int]:
+        """The same for row pointers."""
+        device, inside = divmod(source, self.per_device)
+        low = stack * (self.row_pointers.size // len(self.slots)) + device * self.pointers
+        if self.minibatch_layout:
+            return low, low + self.pointers
+        return low + inside * self.segment, low + (inside + 1) * self.segment
 
     def done(self) -> None:
         """Say that the buffers are written, and ``ends`` with them."""
@@ -111,9 +140,20 @@ class Buffers:
 
     def write(self, tally: Tally, required: Longs, threads: int) -> None:
         """Fill the buffers where nothing is cut or dropped."""
+        places = self.places(required)
+        if self.bounds_checked:
+            from tilewright.embed._guards import write_checked
+
+            write_checked(self, tally, places)
+        else:
+            self._write_plain(tally, places, threads)
+        if self.minibatch_layout:
+            self.repeat_last_pointer(1)
+        self.done()
+
+    def _write_plain(self, tally: Tally, places: Longs, threads: int) -> None:
         from tilewright.embed._write import write_plain
 
-        places = self.places(required)
         parts = min(threads, self.sources) if self.out[0].size > 1 << 15 else 1
         cuts = [self.sources * i // parts for i in range(parts + 1)]
         run_all(
@@ -134,9 +174,6 @@ class Buffers:
             ],
             threads,
         )
-        if self.minibatch_layout:
-            self.repeat_last_pointer(1)
-        self.done()
 
     def repeat_last_pointer(self, minibatches: int) -> None:
         """Segments that no mini-batch uses hold the device's last pointer."""

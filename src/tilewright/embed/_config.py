@@ -11,7 +11,9 @@ from typing import Any
 
 from tilewright.embed._knobs import SparseCoreConfig
 from tilewright.embed._log import Column
+from tilewright.embed._manual import manual_stacks
 from tilewright.embed._optimizers import SGD, Adagrad
+from tilewright.embed._quantization import Quantization
 from tilewright.embed._tables import Feature, Limits, Table, count
 from tilewright.embed._topology import Topology
 from tilewright.errors import UsageError
@@ -19,6 +21,7 @@ from tilewright.errors import UsageError
 __all__ = ["EmbedConfig", "read_config"]
 
 OPTIMIZERS = {"sgd": SGD, "adagrad": Adagrad}
+QUANTIZATION = ("quantization_config_low", "quantization_config_high", "quantization_config_num_buckets")
 _GUIDE = SparseCoreConfig()
 
 
@@ -34,6 +37,7 @@ class EmbedConfig:
     ``columns``     feature -> :class:`Column` of the log, where it is not the column of its name
     ``limits``      stack -> :class:`Limits`, None: not yet known
     ``sparsecore``  the guide's knobs
+    ``stacks``      tables to stack by hand, as ``stack`` takes them
     ==============  ==========================================================================================
     """
 
@@ -44,6 +48,7 @@ class EmbedConfig:
     columns: Mapping[str, Column] = field(default_factory=dict, hash=False)
     limits: Mapping[str, Limits] | None = field(default=None, hash=False)
     sparsecore: SparseCoreConfig = _GUIDE
+    stacks: tuple[tuple[str, ...], ...] = ()
 
     @property
     def topology(self) -> Topology:
@@ -93,7 +98,7 @@ def read_config(path: str | Path) -> EmbedConfig:
 
 
 def _config(value: dict[str, Any]) -> EmbedConfig:
-    _known(value, ("target", "chips", "batch", "table", "feature", "limits", "sparsecore"), "")
+    _known(value, ("target", "chips", "batch", "stacks", "table", "feature", "limits", "sparsecore"), "")
     tables = {t.name: t for t in map(_table, _entries(value, "table"))}
     if len(tables) != len(_entries(value, "table")):
         raise UsageError("two tables of one name", where="table")
@@ -110,7 +115,19 @@ def _config(value: dict[str, Any]) -> EmbedConfig:
         count(plain.get(name, 1), name, "")
     if not isinstance(plain.get("target", ""), str):
         raise UsageError(f"target = {plain['target']!r} is not a text")
-    return EmbedConfig(features, columns=columns, limits=limits, sparsecore=SparseCoreConfig(**knobs), **plain)
+    by_hand = _stacks(value.get("stacks", []), features)
+    given_knobs = SparseCoreConfig(**knobs)
+    return EmbedConfig(features, columns=columns, limits=limits, sparsecore=given_knobs, stacks=by_hand, **plain)
+
+
+def _stacks(given: Any, features: tuple[Feature, ...]) -> tuple[tuple[str, ...], ...]:
+    """Lists of table names, checked."""
+    if not isinstance(given, list) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in given
+    ):
+        raise UsageError(f"stacks = {given!r}", how='write lists of table names: stacks = [["user", "item"]]')
+    manual_stacks(features, 1, given)
+    return tuple(map(tuple, given))
 
 
 def _entries(value: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
@@ -143,11 +160,22 @@ def _needed(entry: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None
 
 def _table(entry: dict[str, Any]) -> Table:
     where = f"table {entry.get('name', '?')!r}"
-    _known(entry, ("name", "vocab", "width", "combiner", "optimizer"), where)
+    _known(entry, ("name", "vocab", "width", "combiner", "optimizer", *QUANTIZATION), where)
     _needed(entry, ("name", "vocab", "width"), where)
-    plain = {k: v for k, v in entry.items() if k != "optimizer"}
+    plain = {k: v for k, v in entry.items() if k not in ("optimizer", *QUANTIZATION)}
     optimizer = {"optimizer": _optimizer(entry["optimizer"], where)} if "optimizer" in entry else {}
-    return Table(**plain, **optimizer)
+    return Table(**plain, **optimizer, quantization=_quantization(entry, where))
+
+
+def _quantization(entry: Mapping[str, Any], where: str) -> Quantization | None:
+    """The guide's three names, all or none of them."""
+    if not any(key in entry for key in QUANTIZATION):
+        return None
+    _needed(entry, QUANTIZATION, where)
+    try:
+        return Quantization(*(entry[key] for key in QUANTIZATION))
+    except UsageError as error:
+        raise UsageError(error.what, where=where) from None
 
 
 def _optimizer(entry: Any, where: str) -> Any:

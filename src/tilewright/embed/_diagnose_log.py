@@ -35,7 +35,7 @@ def log_counters(
     Raises :class:`UsageError` for whatever ``plan`` refuses.
     """
     knobs = model.sparsecore
-    stacking = stack(model.features, model.topology, not knobs.disable_table_stacking, model.batch)
+    stacking = stack(model.features, model.topology, not knobs.disable_table_stacking, model.batch, stacks=model.stacks)
     limits = model.limits if limits is None else limits
     under = _Under(stacking, limits or {}, bad_ids, drop=knobs.allow_id_dropping)
     made = plan(

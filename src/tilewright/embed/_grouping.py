@@ -10,7 +10,7 @@ from tilewright.embed._tables import Feature, Table
 from tilewright.errors import UnsupportedError
 from tilewright.layout import mod_sharded
 
-__all__ = ["ACTIVATION_BYTES", "MAX_STACK_VOCAB", "group_tables", "padded_vocab"]
+__all__ = ["ACTIVATION_BYTES", "MAX_STACK_VOCAB", "group_tables", "kind_of", "padded_vocab"]
 
 ACTIVATION_BYTES = 2 << 20
 """Default cap of padded_width * samples per SparseCore * 4 of one stack, in bytes."""
@@ -33,8 +33,9 @@ def padded_vocab(table: Table, shards: int) -> int:
     return mod_sharded(table.vocab, table.width, shards).rows_per_shard * shards
 
 
-def _kind(table: Table) -> tuple[Any, ...]:
-    return table.padded_width, table.optimizer, table.combiner
+def kind_of(table: Table) -> tuple[Any, ...]:
+    """What tables of one stack have in common: padded width, optimizer, combiner, quantisation."""
+    return table.padded_width, table.optimizer, table.combiner, table.quantization
 
 
 def group_tables(
@@ -69,7 +70,7 @@ def group_tables(
 
 def _fits(stack: _Open, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
     return (
-        _kind(stack.tables[0]) == _kind(table)
+        kind_of(stack.tables[0]) == kind_of(table)
         and stack.vocab + vocab <= MAX_STACK_VOCAB
         and table.padded_width * (stack.samples + samples) * 4 <= activation_bytes
     )

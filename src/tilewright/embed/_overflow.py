@@ -15,7 +15,7 @@ from tilewright.embed._stacking import Stacking
 from tilewright.embed._tables import Limits
 from tilewright.embed._tally import Tally
 from tilewright.embed._threads import run_all
-from tilewright.embed._types import Entries, Longs, Mask
+from tilewright.embed._types import Entries, Ints, Longs, Mask
 from tilewright.errors import LimitError, UsageError
 
 if TYPE_CHECKING:
@@ -154,22 +154,30 @@ class Overflow:
                 begin, pointer = at, int(places[first, 3]) + i * minibatches * buffers.segment
                 end = origin + int(buffers.slots[stack]) if i == buffers.per_device - 1 else 0
             gathered, per_shard = self._gather(stack, source)
-            at = int(
-                write_cut(
-                    gathered,
-                    per_shard[0],
-                    cuts,
-                    self.limits[stack],
-                    lowest,
-                    (origin, begin, pointer),
-                    buffers.segment,
-                    buffers.out,
-                    buffers.row_pointers,
-                    dropped,
-                    fresh_state(),
+            out, pointers, place = buffers.out, buffers.row_pointers, (origin, begin, pointer)
+            if buffers.bounds_checked:
+                out, pointers, place = _scratch(
+                    len(gathered[0]), minibatches, per_shard.shape[1], buffers.segment, place
                 )
-            )
+            how = (cuts, self.limits[stack], lowest)
+            segment, state = buffers.segment, fresh_state()
+            at = int(write_cut(gathered, per_shard[0], *how, place, segment, out, pointers, dropped, state))
+            if buffers.bounds_checked:
+                from tilewright.embed._guards import put
+
+                put(buffers, stack, source, (begin, pointer), (out, at, pointers))
+                at += begin
             for flat, pad in zip(buffers.out, (PAD, PAD, np.nan)):
                 flat[at : min(end, int(buffers.ends[stack, source]))] = pad
             buffers.ends[stack, source] = at
         return stack, dropped
+
+
+def _scratch(
+    entries: int, minibatches: int, shards: int, segment: int, place: tuple[int, int, int]
+) -> tuple[Entries, Ints, tuple[int, int, int]]:
+    """Room of its own for one source, from where every store is checked: entries and up to 7 pads per partition."""
+    room = entries + 8 * minibatches * shards
+    out = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.float32)
+    origin, begin, _ = place
+    return out, np.empty(minibatches * segment, np.int32), (origin - begin, 0, 0)

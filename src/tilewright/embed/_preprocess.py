@@ -8,21 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.embed._guard_batch import check_host_batch
 from tilewright.embed._host_batch import HostBatch, StackStats
 from tilewright.embed._inputs import Ragged, normalise
+from tilewright.embed._knobs import SparseCoreConfig
 from tilewright.embed._minibatch import Agree, Agreement, minibatch_starts
 from tilewright.embed._schedule import Slices
 from tilewright.embed._stacking import Stacking, check_batch_divides
 from tilewright.embed._tables import Limits
 from tilewright.embed._tally import BAD_IDS, tally
 from tilewright.embed._types import Longs
-from tilewright.errors import UsageError
+from tilewright.errors import LimitError, UsageError
 from tilewright.threads import thread_count
 
 __all__ = ["check_choices", "preprocess", "ragged_inputs", "source_slices"]
 
 OVERFLOW = ("minibatch", "drop", "error")
 DROP_ORDERS = ("scattered", "lowest")
+_NO_KNOBS = SparseCoreConfig()
 
 
 def preprocess(
@@ -37,6 +40,7 @@ def preprocess(
     allow_id_dropping: bool = False,
     drop_order: str = "scattered",
     local_batch: bool = False,
+    sparsecore: SparseCoreConfig | None = None,
 ) -> HostBatch:
     """Merge, combine, sort by shard and pad one batch for the SparseCores.
 
@@ -62,6 +66,12 @@ def preprocess(
     ``drop_order``
         ``scattered`` drops without bias to low ids, ``lowest`` keeps the lowest local rows, as jax-tpu-embedding does.
 
+    ``sparsecore``
+        the guide's knobs: ``allow_id_dropping``; bounds of tables and of samples on chips (:class:`LimitError`);
+        and the checks, off by default, that raise :class:`CheckFailed`: ``enable_id_bound_check`` and ``detect_nan``
+        of the finished buffers, ``assert_level="bounds"`` of every store, ``buffer_contents_sanitizer_config`` (any
+        text) of canaries between the stacks' buffers.
+
     Raises :class:`UsageError` for input that cannot be read, naming feature, sample and id, and :class:`LimitError`.
 
     >>> from tilewright.embed import Feature, Table, Topology, stack
@@ -72,6 +82,7 @@ def preprocess(
     """
     check_choices(overflow=(overflow, OVERFLOW), bad_ids=(bad_ids, BAD_IDS), drop_order=(drop_order, DROP_ORDERS))
     from tilewright.embed._buffers import Buffers
+    from tilewright.embed._guards import GUARD, check_canaries, set_canaries
     from tilewright.embed._overflow import Overflow, limit_table
 
     threads = thread_count()
@@ -80,6 +91,10 @@ def preprocess(
     inputs = ragged_inputs(batch, stacking, slices)
     sizes = {name: ragged.batch_size * slices.shards // slices.given for name, ragged in inputs.items()}
     offsets = {name: at for s in stacking.groups for name, at in s.sample_offsets(sizes).items()}
+    knobs = sparsecore or _NO_KNOBS
+    allow_id_dropping = allow_id_dropping or knobs.allow_id_dropping
+    if sparsecore is not None:
+        _check_bounds(batch, stacking, sparsecore, bad_ids, sources)
     made = tally(stacking, inputs, offsets, slices, bad_ids, threads)
     most, required = made.totals()
     exceeded = bool((most > limit[:, :, None]).any())
@@ -92,19 +107,51 @@ def preprocess(
         agreed = agree(agreed)
     starts = minibatch_starts(agreed.split_bits)
     minibatch_layout = limits is not None and overflow == "minibatch"
-    buffers = Buffers.allocate(stacking, len(slices.sources), np.array(agreed.max_ids, np.int64), minibatch_layout)
+    room = np.array(agreed.max_ids, np.int64)
+    guard = GUARD if knobs.buffer_contents_sanitizer_config else 0
+    bounded = knobs.assert_level == "bounds"
+    buffers = Buffers.allocate(stacking, len(slices.sources), room, minibatch_layout, bounded, guard)
+    if guard:
+        set_canaries(buffers)
     if exceeded or len(starts) > 1:
         dropped = over.write(buffers, starts, drop_order == "lowest", threads)
     else:
         dropped = np.zeros((len(most), slices.shards), np.int64)
         buffers.write(made, required, threads)
+    if guard:
+        check_canaries(buffers)
     stats = {
         name: StackStats(ids, unique, slots, gone)
         for name, (ids, unique), slots, gone in zip(stacking.stacks, most, required, dropped)
     }
     cut = (len(starts), minibatch_layout, agreed.split_bits)
     pointers, rows, samples, gains = buffers.views()
-    return HostBatch(stacking, sizes, slices.sources, *cut, pointers, rows, samples, gains, stats)
+    host = HostBatch(stacking, sizes, slices.sources, *cut, pointers, rows, samples, gains, stats)
+    if knobs.enable_id_bound_check or knobs.detect_nan:
+        check_host_batch(host, id_bounds=knobs.enable_id_bound_check, nan=knobs.detect_nan)
+    return host
+
+
+def _check_bounds(
+    batch: Mapping[str, Any], stacking: Stacking, knobs: SparseCoreConfig, bad_ids: str, sources: range | None
+) -> None:
+    """The guide's bounds of whole tables and of one sample on one chip."""
+    from tilewright.embed._check import check_batches
+
+    if sources is not None:
+        return  # bounds of whole batches: a process with a part of one cannot tell
+    for each in check_batches([batch], stacking, {}, knobs, bad_ids).limits:
+        if each.over:
+            what = f"{each.observed} ids, {each.knob} is {each.limit}"
+            raise LimitError(
+                what,
+                table=each.what,
+                shard=-1,
+                observed=each.observed,
+                limit=each.limit,
+                where=f"{each.what}: {each.place}",
+                how=f"set {each.knob} to at least {each.observed}",
+            )
 
 
 def check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:

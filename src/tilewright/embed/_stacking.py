@@ -10,6 +10,9 @@ from types import MappingProxyType
 from typing import Any
 
 from tilewright.embed._grouping import ACTIVATION_BYTES, group_tables, padded_vocab
+from tilewright.embed._manual import manual_stacks, others
+from tilewright.embed._quantization import Quantization
+from tilewright.embed._specs import as_feature
 from tilewright.embed._tables import Feature, Table, count
 from tilewright.embed._topology import Topology
 from tilewright.errors import UsageError
@@ -90,6 +93,11 @@ class Stack:
         return self.tables[0].optimizer
 
     @property
+    def quantization(self) -> Quantization | None:
+        """What lookups see the rows through."""
+        return self.tables[0].quantization
+
+    @property
     def combiner(self) -> str:
         """The combiner all tables share."""
         return self.tables[0].combiner
@@ -159,13 +167,14 @@ def stack_name(names: Iterable[str]) -> str:
 
 
 def stack(
-    features: Iterable[Feature],
+    features: Iterable[Any],
     topology: Topology,
     table_stacking: bool = True,
     batch_size: int | Mapping[str, int] | None = None,
     *,
     rotation: int | None = None,
     activation_bytes: int = ACTIVATION_BYTES,
+    stacks: Iterable[Iterable[str]] = (),
 ) -> Stacking:
     """Group the features' tables into stacks and give every table its place.
 
@@ -175,6 +184,9 @@ def stack(
     Table k of a stack is turned by ``k * rotation % S`` shards (default: the SparseCores of a device), so that the
     hot low rows of many tables do not all meet on shard 0.
 
+    ``stacks`` names tables to stack by hand, such as ``[["user", "item"]]``, in that order and whatever activations
+    they need; the tables it leaves out are stacked as above. ``features`` may be FeatureSpecs of jax-tpu-embedding.
+
     Raises :class:`UsageError` for repeated names, two different tables of one name, or a batch that S does not divide.
 
     >>> t = Table("user", 100, 8), Table("item", 40, 8)
@@ -182,20 +194,35 @@ def stack(
     >>> s.tables["item"].stack, s.tables["item"].rotation, s.tables["item"].row_offset
     ('user_item', 4, 16)
     """
-    features = tuple(features)
+    features = tuple(as_feature(f) for f in features)
     _check_names(features)
     step = topology.sparsecores_per_device if rotation is None else count(rotation, "rotation", "stack", least=0)
     sizes = batch_sizes_of(features, topology, batch_size)
     placements: dict[str, Placement] = {}
-    stacks: dict[str, Stack] = {}
-    for tables in group_tables(features, topology.sparsecores, table_stacking, sizes, activation_bytes):
+    made_stacks: dict[str, Stack] = {}
+    for tables in _groups(features, topology.sparsecores, table_stacking, sizes, activation_bytes, stacks):
         made = _place(tables, features, topology.sparsecores, step)
-        if made[0].name in stacks:
+        if made[0].name in made_stacks:
             raise UsageError(f"two stacks would be called {made[0].name!r}", where="stack", how="rename a table")
-        stacks[made[0].name] = made[0]
+        made_stacks[made[0].name] = made[0]
         placements.update({p.table.name: p for p in made[1]})
     ordered = tuple(placements[name] for name in dict.fromkeys(f.table.name for f in features))
-    return Stacking(features, topology, ordered, tuple(stacks.values()))
+    return Stacking(features, topology, ordered, tuple(made_stacks.values()))
+
+
+def _groups(
+    features: tuple[Feature, ...],
+    shards: int,
+    together: bool,
+    sizes: Mapping[str, int] | None,
+    activation_bytes: int,
+    named: Iterable[Iterable[str]],
+) -> list[list[Table]]:
+    """The tables of every stack, those named by hand among the others in order of first use."""
+    by_hand = manual_stacks(features, shards, named)
+    found = by_hand + group_tables(others(features, by_hand), shards, together, sizes, activation_bytes)
+    use = {name: k for k, name in enumerate(dict.fromkeys(f.table.name for f in features))}
+    return sorted(found, key=lambda group: min(use[t.name] for t in group))
 
 
 def batch_sizes_of(
@@ -240,8 +267,6 @@ def _check_names(features: tuple[Feature, ...]) -> None:
     tables: dict[str, Table] = {}
     seen: set[str] = set()
     for feature in features:
-        if not isinstance(feature, Feature):
-            raise UsageError(f"{feature!r} is not a Feature", where="stack")
         if feature.name in seen:
             raise UsageError(f"two features are called {feature.name!r}", where="stack", how="rename one")
         seen.add(feature.name)

@@ -126,6 +126,8 @@ def _activations(table: jax.Array, batch: DeviceBatch, stack: Stack, axis: str |
     def one(minibatch: Any, sums: jax.Array) -> jax.Array:
         asked: Entries = entries(batch, stack.name, minibatch)
         vectors = flat.at[_owned(asked.rows, table, axis)].get(mode="clip")
+        if stack.quantization is not None:
+            vectors = stack.quantization.apply(vectors, jnp)
         weighted = _to_sources(vectors, axis) * asked.gains[..., None]
         return sums.at[asked.samples].add(weighted, mode="drop")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.embed._optimizers import SGD
+from tilewright.embed._quantization import Quantization
 from tilewright.errors import UsageError
 
 __all__ = ["COMBINERS", "Feature", "Limits", "Table"]
@@ -37,6 +38,7 @@ class Table:
     ``combiner``     how the rows of one sample become one vector: ``sum``, ``mean`` or ``sqrtn``
     ``optimizer``    what an update does with the summed gradient of a row
     ``initializer``  ``(key, shape, dtype) -> array`` for the logical table, or None for the library's default
+    ``quantization`` :class:`Quantization` that lookups see the rows through, or None
     ===============  ==============================================================================================
 
     >>> Table("user", vocab=1000, width=12).padded_width
@@ -49,6 +51,7 @@ class Table:
     combiner: str = "sum"
     optimizer: Any = _DEFAULT_OPTIMIZER
     initializer: Any = None
+    quantization: Quantization | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a table."""
@@ -58,6 +61,8 @@ class Table:
         object.__setattr__(self, "width", count(self.width, "width", where))
         if self.combiner not in COMBINERS:
             raise UsageError(f"unknown combiner {self.combiner!r}", where=where, how=f"one of {', '.join(COMBINERS)}")
+        if self.quantization is not None and not isinstance(self.quantization, Quantization):
+            raise UsageError(f"quantization = {self.quantization!r} is not a Quantization", where=where)
 
     @property
     def padded_width(self) -> int:
