@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import MISSING, fields, replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tilewright.embed import (
     Counters,
@@ -17,6 +20,7 @@ from tilewright.embed import (
     SparseCoreConfig,
     StackCounters,
     Table,
+    TableCounters,
     Topology,
     batch_counters,
     diagnose,
@@ -27,8 +31,9 @@ from tilewright.embed import (
     stack,
 )
 from tilewright.embed._diagnose_batches import partition_counts
+from tilewright.embed._diagnose_faces import diagnosis_html, diagnosis_text
 from tilewright.embed._diagnose_file import TEMPLATE, parse_counters
-from tilewright.errors import UsageError
+from tilewright.errors import TilewrightError, UsageError
 
 FEATURES = [Feature("user", Table("user", 1000, 16)), Feature("item", Table("item", 77, 16))]
 TOPOLOGY = Topology(chips=2, sparsecores_per_chip=2)
@@ -176,6 +181,10 @@ def test_the_template_is_a_file_that_reads(tmp_path):
         ({"kind": "embedding_limits"}, "kind 'embedding_limits' holds no counters"),
         ({"kind": "embedding_plan"}, "holds no counters"),
         ([], "not a table of counters"),
+        ({"stack": {"a": {"shard_ids": [1, "x"]}}}, "'x' in shard_ids"),
+        ({"stack": {"a": {"shard_ids": 3}}}, "shard_ids = 3 is not a list"),
+        ({"stack": {"a": {"hot": ["t", 1]}}}, "is not a list of 3"),
+        ({"stack": {"a": {"remedies": {"hash": [1, 2]}}}}, "remedies 'hash'"),
     ],
 )
 def test_wrong_counters(value, message):
@@ -197,3 +206,59 @@ def test_wrong_files(tmp_path, name, text, message):
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UsageError, match=message):
         read_counters(tmp_path / name)
+
+
+NUMBERS = st.integers(0, 10**12) | st.floats(0, 1e12) | st.none() | st.text(max_size=3) | st.just(-1)
+NAMES = st.sampled_from(
+    [each.name for kind in (Counters, Seconds, HbmCounters, StackCounters, TableCounters) for each in fields(kind)]
+    + ["stack", "table", "tpu-v5p", "Adagrad", "kind", "x"]
+)
+VALUES = st.recursive(
+    NUMBERS | NAMES | st.booleans(),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=6) | st.lists(inner, max_size=3),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=150)
+@given(st.dictionaries(NAMES, VALUES, max_size=8))
+def test_anything_is_counters_or_one_error(value):
+    """And whatever counters there are, they can be judged and told."""
+    try:
+        made = parse_counters(value)
+    except TilewrightError:
+        return
+    told(made)
+
+
+def sensible(kind):
+    """Counters of a kind, each known or not, of any size."""
+    kinds = {"float": st.floats(0, 1e9), "int": st.integers(0, 10**9)}
+    given = {}
+    for each in fields(kind):
+        base = str(each.type).split(" ")[0]
+        if base in kinds:
+            least = st.integers(1, 300) if each.name in ("width", "vocab", "tables", "chips") else kinds[base]
+            given[each.name] = least if each.default is MISSING else st.one_of(st.just(each.default), least)
+    return st.builds(kind, **given)
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from(["", "tpu-v4", "tpu-v5p", "tpu-v6e", "tpu-7x"]),
+    sensible(Counters),
+    sensible(Seconds),
+    st.builds(HbmCounters, tables=st.integers(0, 2**38), capacity=st.integers(1, 2**38), moved=st.integers(0, 2**40)),
+    st.dictionaries(st.text(max_size=3), sensible(StackCounters), max_size=3),
+    st.dictionaries(st.text(max_size=3), sensible(TableCounters), max_size=3),
+)
+def test_any_counters_can_be_judged(target, counters, seconds, hbm, stacks, tables):
+    told(replace(counters, target=target, sparsecores=16, seconds=seconds, hbm=hbm, stacks=stacks, tables=tables))
+
+
+def told(made):
+    judged = diagnose(made)
+    assert diagnosis_text(judged)
+    assert str(diagnosis_html(judged))
+    assert json.loads(json.dumps(judged.to_json(), allow_nan=False))
+    assert all(found.advice and found.source for found in judged.findings)

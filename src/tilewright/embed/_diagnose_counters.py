@@ -126,7 +126,7 @@ class StackCounters:
     @property
     def limits(self) -> Limits | None:
         """The limits compiled with."""
-        if self.max_ids_per_partition is None:
+        if not self.max_ids_per_partition:
             return None
         unique = self.max_unique_ids_per_partition or self.max_ids_per_partition
         return Limits(self.max_ids_per_partition, unique)
@@ -216,9 +216,12 @@ class Counters:
         return {"schema_version": 1, "kind": "embedding_counters", **_plain(self), **knobs}
 
 
+_NEVER_0 = ("width", "sparsecores", "capacity", "steps", "max_ids_per_partition")
+
+
 def _known(name: str, value: Any) -> bool:
     """Not one of the ways to say nothing: None, empty, or 0 where there cannot be none."""
-    return value is not None and value not in ("", (), {}) and not (name in ("width", "sparsecores") and value == 0)
+    return value is not None and value not in ("", (), {}) and not (name in _NEVER_0 and value == 0)
 
 
 def _merged(one: Any, two: Any) -> Any:

@@ -185,10 +185,27 @@ def _checked(value: Any, hint: Any, key: str, where: str) -> Any:
         if key in ("chips", "width", "vocab") and value < 1:
             raise UsageError(f"{key} = {value!r} is below 1", where=where)
         return value
-    if origin is tuple and isinstance(value, list):
-        return tuple(value)
+    if key == "hot":
+        return _listed(value, key, where, (str, int, float))
+    if origin is tuple:
+        return _listed(value, key, where, (int,) * len(value) if isinstance(value, list) else ())
     if origin in (str, bool) and not isinstance(value, origin):
         raise UsageError(f"{key} = {value!r} is not {'a text' if origin is str else 'true or false'}", where=where)
     if key == "remedies":
-        return {str(k): tuple(v) for k, v in _mapping(value, where).items()}
+        return {str(k): _listed(v, f"remedies {k!r}", where, (float,) * 3) for k, v in _mapping(value, where).items()}
     return value
+
+
+def _listed(value: Any, key: str, where: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
+    """A list with one value of each kind, in order."""
+    if not isinstance(value, list) or len(value) != len(kinds):
+        raise UsageError(f"{key} = {value!r} is not a list of {len(kinds) or 'whole numbers'}", where=where)
+    for each, kind in zip(value, kinds):
+        if kind is str:
+            fine = isinstance(each, str)
+        else:
+            fine = type(each) is int or (kind is float and isinstance(each, float))
+            fine = fine and 0 <= each < float("inf")
+        if not fine:
+            raise UsageError(f"{each!r} in {key} is not what stands there ({kind.__name__})", where=where)
+    return tuple(value)

@@ -43,7 +43,7 @@ def _host_bound(counters: Counters) -> Iterator[Finding]:
     seconds, device = counters.seconds, _device(counters)
     step, host = seconds.step, seconds.host
     if seconds.wait is not None and step:
-        lost, least = seconds.wait / step, step - seconds.wait
+        lost, least = min(1.0, seconds.wait / step), max(0.0, step - seconds.wait)
     elif step and host and device and host >= _DICTATES * step:
         lost, least = 1 - device / step, device
     elif host and device and not step and host > device:
@@ -70,11 +70,20 @@ def _host_bound(counters: Counters) -> Iterator[Finding]:
         "the chip waits for batches: the host reads, preprocesses and copies them more slowly than a step takes",
         tuple(advice),
         evidence=evidence,
-        effect=f"steps of {seconds_text(least)} instead of {seconds_text(now)}, {now / least:.2f} times as many",
+        effect=_steps(least, now),
     )
 
 
+def _steps(then: float, now: float) -> str:
+    """What shorter steps give; nothing where a unit is said to need no time at all."""
+    if then <= 0:
+        return ""
+    return f"steps of {seconds_text(then)} instead of {seconds_text(now)}, {now / then:.2f} times as many"
+
+
 def _faster_host(host: float, least: float) -> str:
+    if least <= 0:
+        return "make the host faster: the chip does nothing but wait for it"
     times = math.ceil(host / least * 10 - 1e-9) / 10
     if times <= 1:
         return "the host alone would be fast enough: look for waits between reading, preprocessing and copying"
@@ -128,7 +137,7 @@ def _missing_overlap(counters: Counters) -> Iterator[Finding]:
             "step seconds": now,
             "overlapped share of the shorter": round(hidden, 4),
         },
-        effect=f"steps of {seconds_text(together)} instead of {seconds_text(now)}, {now / together:.2f} times as many",
+        effect=_steps(together, now),
     )
 
 

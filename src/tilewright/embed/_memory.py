@@ -132,7 +132,8 @@ class TileRule:
 
     def largest_unique(self, ids: int) -> int:
         """The most distinct ids, a multiple of 8, that compile beside ``ids``; 0 if none do."""
-        unique = np.arange(8, round8(ids) + 8, 8, dtype=np.int64)
+        most = min(round8(ids), 8 * (self.tile_limit // 36) + 16)  # no program holds more: see largest
+        unique = np.arange(8, most + 8, 8, dtype=np.int64)
         fitting = unique[self.replication(unique, np.full_like(unique, round8(ids))) != 0]
         return int(fitting.max(initial=0)) if self.width > 1 else 0
 
