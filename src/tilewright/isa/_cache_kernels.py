@@ -1,7 +1,6 @@
-"""numba kernels: one touch of a cache and its lists. Imported on first use.
+"""numba kernels: one touch of a cache, and what may be evicted from it. Imported on first use.
 
-The cache's arrays come as the tuple of :meth:`tilewright.isa._caches.Cache.arrays`; the helpers take them one by one,
-because a tuple would be unpacked, and its arrays counted, on every touch.
+A cache is one array (:class:`tilewright.isa._caches.Cache`): a touch is a call, and arrays are dear to hand over.
 """
 
 from __future__ import annotations
@@ -10,100 +9,177 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa._caches import (
+    BUILT,
+    END,
+    FIRST,
+    GIVEN_UP,
+    KEPT,
+    LINE_OF,
+    LIST,
+    MASK,
+    QUEUE,
+    SETS,
+    SLOT_OF,
+    STAMPS,
+    TIME,
+    USED,
+    WAYS,
+)
 from tilewright.kernels import njit
 
 __all__ = ["BYPASSED", "HIT", "MISS", "PINNED", "drop_lines", "lru_list", "lru_touch", "relist", "touch"]
 
 HIT, MISS, PINNED, BYPASSED = 0, 1, 2, 3
 """A hit; a miss; one that evicted a retained line; one served without a place."""
+_KEPT = 62
+"""The bit of a stamp that says retained: such stamps are later than all others."""
 
 
-@njit(cache=True, nogil=True, inline="always")
-def move(links: Any, slot: Any, head: Any) -> None:
-    """Take a slot out of its list and put it first in the list of sentinel ``head``."""
-    s, h = np.uint32(2 * slot), np.uint32(2 * head)
-    after, before = links[s], links[s + np.uint32(1)]
-    links[np.uint32(2 * before)] = after
-    links[np.uint32(2 * after + 1)] = before
-    first = links[h]
-    links[h] = slot
-    links[s] = first
-    links[s + np.uint32(1)] = head
-    links[np.uint32(2 * first + 1)] = slot
+# Indices are unsigned where it matters: signed ones are tested for being negative, each time.
 
 
 @njit(cache=True, nogil=True)
-def touch(slot_of: Any, line_of: Any, links: Any, list_of: Any, shape: Any, line: Any, bypass: bool) -> int:
-    """Touch a line: HIT, MISS, PINNED or BYPASSED."""
-    slot = slot_of[line]
-    if slot >= 0:
-        head = list_of[slot]
-        if links[np.uint32(2 * head)] != slot:
-            move(links, slot, head)
-        return HIT
-    sets, mask, slots = shape
-    group = line & mask if mask >= 0 else line % sets
-    head = np.int32(slots + 2 * group)
-    slot = links[np.uint32(2 * head + 1)]
-    result = MISS
-    if slot == head:  # every line of the set is retained
-        if bypass:
+def _line_up(c: Any, which: int) -> None:
+    """Fill the queue with the slots of a list, least recent first: a radix sort of their stamps."""
+    stamps, here, there, n = c[STAMPS], c[QUEUE], c[QUEUE] + c[WAYS], 0
+    low, high = np.int64(1) << _KEPT, np.int64(0)
+    for slot in range(c[USED]):
+        stamp = c[np.uint64(stamps + slot)]
+        if stamp >= 0 and stamp >> _KEPT == which:
+            c[np.uint64(here + n)] = slot
+            stamp &= (1 << _KEPT) - 1
+            low, high = min(low, stamp), max(high, stamp)
+            n += 1
+    low |= np.int64(which) << _KEPT
+    counts, shift = np.empty(256, np.int64), 0
+    while n > 1 and (high - (low & ((1 << _KEPT) - 1))) >> shift > 0:
+        counts[:] = 0
+        for i in range(n):
+            counts[np.uint64((c[np.uint64(stamps + c[np.uint64(here + i)])] - low) >> shift & 255)] += 1
+        total = there
+        for digit in range(256):
+            counts[digit], total = total, total + counts[digit]
+        for i in range(n):
+            slot = c[np.uint64(here + i)]
+            to = np.uint64((c[np.uint64(stamps + slot)] - low) >> shift & 255)
+            c[np.uint64(counts[to])] = slot
+            counts[to] += 1
+        here, there = there, here
+        shift += 8
+    c[FIRST], c[END], c[LIST], c[BUILT] = here, here + n, which, c[TIME]
+
+
+@njit(cache=True, nogil=True)
+def _oldest(c: Any, which: int) -> Any:
+    """The least recent slot of a list that is not empty. Slots in the queue that were touched since are skipped."""
+    while True:
+        if c[LIST] == which:
+            stamps, built, end = c[STAMPS], c[BUILT] | np.int64(which) << _KEPT, c[END]
+            for at in range(c[FIRST], end):
+                slot = c[np.uint64(at)]
+                stamp = c[np.uint64(stamps + slot)]
+                if 0 <= stamp < built and stamp >> _KEPT == which:
+                    c[FIRST] = at + 1
+                    return slot
+        _line_up(c, which)
+
+
+@njit(cache=True, nogil=True)
+def _place(c: Any, bypass: bool) -> Any:
+    """A slot of the only set for a new line (-1: none), and what the touch comes to."""
+    free = c[GIVEN_UP]
+    if free > 0:
+        c[GIVEN_UP] = free - 1
+        return c[c[QUEUE] + 2 * c[WAYS] + free - 1], MISS
+    if c[USED] < c[WAYS]:
+        c[USED] += 1
+        return c[USED] - 1, MISS
+    if c[KEPT] < c[WAYS]:
+        return _oldest(c, 0), MISS
+    if bypass:
+        return np.int64(-1), BYPASSED
+    return _oldest(c, 1), PINNED
+
+
+@njit(cache=True, nogil=True)
+def _miss(c: Any, line: int, bypass: bool) -> int:
+    sets, mask, ways, base = c[SETS], c[MASK], c[WAYS], c[STAMPS]
+    if sets == 1:
+        slot, result = _place(c, bypass)
+        if slot < 0:
             return BYPASSED
-        result = PINNED
-        slot = links[np.uint32(2 * head + 3)]
-    old = line_of[slot]
+    else:
+        result, group = MISS, (line & mask if mask >= 0 else line % sets) * ways
+        slot, oldest = group, c[np.uint64(base + group)]
+        for each in range(group + 1, group + ways):
+            stamp = c[np.uint64(base + each)]
+            if stamp < oldest:
+                slot, oldest = each, stamp
+        if oldest >> _KEPT == 1:  # every line of the set is retained
+            if bypass:
+                return BYPASSED
+            result = PINNED
+    if result == PINNED:
+        c[KEPT] -= 1
+    place = np.uint64(c[LINE_OF] + slot)
+    old = c[place]
     if old >= 0:
-        slot_of[old] = -1
-    slot_of[line] = slot
-    line_of[slot] = line
-    list_of[slot] = head
-    move(links, slot, head)
-    return result
+        c[np.uint64(c[SLOT_OF] + old)] = 0
+    c[np.uint64(c[SLOT_OF] + line)] = slot + 1
+    c[place] = line
+    c[np.uint64(base + slot)] = c[TIME]
+    c[TIME] += 1
+    return int(result)
 
 
 @njit(cache=True, nogil=True)
-def relist(slot_of: Any, line_of: Any, links: Any, list_of: Any, shape: Any, line: Any, which: int) -> int:
+def touch(c: Any, line: int, bypass: bool) -> int:
+    """Touch a line: HIT, MISS, PINNED or BYPASSED."""
+    slot = c[np.uint64(c[SLOT_OF] + line)] - 1
+    if slot < 0:
+        return _miss(c, line, bypass)
+    at = np.uint64(c[STAMPS] + slot)
+    c[at] = c[TIME] | c[at] >> _KEPT << _KEPT
+    c[TIME] += 1
+    return HIT
+
+
+@njit(cache=True, nogil=True)
+def relist(c: Any, line: int, which: int) -> int:
     """Put a line in list ``which`` (0 evictable, 1 retained), if it is here at all; 1 if it was in the other one."""
-    slot = slot_of[line]
-    if slot < 0 or (list_of[slot] - shape[2]) & 1 == which:
+    slot = c[np.uint64(c[SLOT_OF] + line)] - 1
+    if slot < 0 or c[np.uint64(c[STAMPS] + slot)] >> _KEPT == which:
         return 0
-    head = np.int32(list_of[slot] + (1 if which else -1))
-    list_of[slot] = head
-    move(links, slot, head)
+    c[np.uint64(c[STAMPS] + slot)] = c[TIME] | np.int64(which) << _KEPT
+    c[TIME] += 1
+    c[KEPT] += 2 * which - 1
     return 1
 
 
 @njit(cache=True, nogil=True)
 def lru_touch(cache: Any, line: int, bypass: bool) -> int:
-    """:func:`touch` of a cache given as a tuple."""
-    slot_of, line_of, links, list_of, shape = cache
-    return touch(slot_of, line_of, links, list_of, shape, line, bypass)
+    """:func:`touch`, for Python."""
+    return touch(cache, line, bypass)
 
 
 @njit(cache=True, nogil=True)
 def lru_list(cache: Any, line: int, which: int) -> int:
-    """:func:`relist` of a cache given as a tuple."""
-    slot_of, line_of, links, list_of, shape = cache
-    return relist(slot_of, line_of, links, list_of, shape, line, which)
+    """:func:`relist`, for Python."""
+    return relist(cache, line, which)
 
 
 @njit(cache=True, nogil=True)
-def drop_lines(begin: int, end: int, cache: Any) -> None:
+def drop_lines(begin: int, end: int, c: Any) -> None:
     """Forget lines begin to end - 1; their slots become the first victims."""
-    slot_of, line_of, links, list_of, shape = cache
     for line in range(begin, end):
-        slot = slot_of[line]
+        slot = c[c[SLOT_OF] + line] - 1
         if slot < 0:
             continue
-        slot_of[line] = -1
-        line_of[slot] = -1
-        head = list_of[slot] - (list_of[slot] - shape[2] & 1)
-        list_of[slot] = head
-        move(links, slot, head)
-        # First of a circular list is last once the sentinel has stepped over it.
-        after, last = links[2 * slot], links[2 * head + 1]
-        if after == head:
-            continue
-        links[2 * head], links[2 * after + 1] = after, head
-        links[2 * last], links[2 * slot + 1] = slot, last
-        links[2 * slot], links[2 * head + 1] = head, slot
+        c[c[SLOT_OF] + line] = 0
+        c[c[LINE_OF] + slot] = -1
+        c[KEPT] -= c[c[STAMPS] + slot] >> _KEPT
+        c[c[STAMPS] + slot] = -1
+        if c[SETS] == 1:
+            c[c[QUEUE] + 2 * c[WAYS] + c[GIVEN_UP]] = slot
+            c[GIVEN_UP] += 1

@@ -10,30 +10,28 @@ import numpy as np
 __all__ = ["Cache"]
 
 Array = np.ndarray[Any, Any]
+SETS, MASK, WAYS, LINE_OF, STAMPS, QUEUE, SLOT_OF = range(7)
+"""Cells: sets, mask of the set number (-1: no power of two), ways, and where the tables begin."""
+TIME, USED, GIVEN_UP, KEPT, FIRST, END, LIST, BUILT, TABLES = range(7, 16)
+"""Cells: touches so far; slots used, given up, retained; the queue's first, end, list and time; the first table."""
 
 
 @dataclass(eq=False)
 class Cache:
-    """One level; a touch costs the same however many lines there are.
+    """One level; a touch costs about the same however many lines there are.
 
-    Every set has two circular lists, most recent first: lines that may be evicted and lines that are retained. Each has
-    a sentinel, a place behind all slots, so that no end needs a test; slots without a line are last of the first list.
+    Every slot has a stamp: the later, the more recent; a bit above all others says that its line is retained. The
+    victim in a set is the smallest stamp. One set of all lines would be long to search, so victims queue: all slots in
+    the order of their stamps, once; the next victim is the next that was not touched since, and a queue that has
+    ended is made anew.
 
-    ================  =========================================================================================
-    ``slot_of``       per line of the memory: its slot, or -1
-    ``line_of``       per slot: its line, or -1
-    ``links``         per slot and sentinel: the next and the one before, flat
-    ``list_of``       per slot: the sentinel of its list
-    ``shape``         sets, mask of the set number (-1: sets are no power of two), slots
-    ``capacity``      lines and ways it was asked to have; no more are made than the memory has lines
-    ================  =========================================================================================
+    ``cells`` has it all, in this order: what the cells above say; per slot its line, or -1; per slot its stamp, or -1;
+    one set: two queues (one is sorted into the other), then slots that were given up; per line of the memory its slot
+    + 1, or 0. ``capacity``: lines and ways it was asked to have; no more are made than the
+    memory has lines.
     """
 
-    slot_of: Array
-    line_of: Array
-    links: Array
-    list_of: Array
-    shape: tuple[int, int, int]
+    cells: Array
     capacity: tuple[int, int]
 
     @classmethod
@@ -41,26 +39,25 @@ class Cache:
         """An empty cache of ``capacity`` lines for a memory of ``lines``; ``ways`` 0: fully associative."""
         sets = max(1, min(capacity // ways, lines)) if ways else 1
         each = min(ways or capacity, max(1, lines))
-        slots = sets * each
-        slot = np.arange(slots, dtype=np.int32)
-        group, place = slot // each, slot % each
-        links = np.empty((slots + 2 * sets, 2), np.int32)
-        sentinels = (slots + 2 * np.arange(sets)).astype(np.int32)
-        links[:slots, 0] = np.where(place == each - 1, sentinels[group], slot + 1)
-        links[:slots, 1] = np.where(place == 0, sentinels[group], slot - 1)
-        links[slots::2] = np.stack((np.arange(sets) * each, np.arange(sets) * each + each - 1), axis=1)
-        links[slots + 1 :: 2] = sentinels[:, None] + 1
-        mask = sets - 1 if sets & (sets - 1) == 0 else -1
-        empty = np.full(lines, -1, np.int32), np.full(slots, -1, np.int32)
-        return cls(*empty, links.reshape(-1), sentinels[group], (sets, mask, slots), (capacity, ways))
+        slots, mask = sets * each, sets - 1 if sets & (sets - 1) == 0 else -1
+        tables = np.cumsum([TABLES, slots, slots, 3 * each if sets == 1 else 0])
+        cells = np.zeros(int(tables[-1]) + lines, np.int64)
+        cells[: SLOT_OF + 1] = [sets, mask, each, *tables]
+        cells[TABLES : TABLES + 2 * slots] = -1
+        return cls(cells, (capacity, ways))
+
+    @property
+    def slot_of(self) -> Array:
+        """Per line of the memory: its slot, or -1."""
+        return self.cells[self.cells[SLOT_OF] :] - 1
 
     def grow(self, lines: int) -> None:
         """The memory has ``lines`` now; what is cached stays."""
-        more = lines - len(self.slot_of)
+        more = lines - (len(self.cells) - int(self.cells[SLOT_OF]))
         if more <= 0:
             return
-        if self.shape[2] == self.capacity[0]:
-            self.slot_of = np.concatenate((self.slot_of, np.full(more, -1, np.int32)))
+        if self.cells[SETS] * self.cells[WAYS] == self.capacity[0]:
+            self.cells = np.concatenate((self.cells, np.zeros(more, np.int64)))
         else:
             self._rebuild(lines)
 
@@ -72,20 +69,15 @@ class Cache:
         for retained, line in old:
             lru_touch(new.arrays(), line, True)
             lru_list(new.arrays(), line, retained)
-        self.__dict__.update(new.__dict__)
+        self.cells = new.cells
 
     def lines(self) -> list[tuple[int, int]]:
         """What is here, set by set, least recent first: (1 if retained, line)."""
-        sets, _, slots = self.shape
-        found = []
-        for sentinel in range(slots, slots + 2 * sets):
-            at = int(self.links[2 * sentinel + 1])
-            while at != sentinel:
-                if self.line_of[at] >= 0:
-                    found.append(((sentinel - slots) % 2, int(self.line_of[at])))
-                at = int(self.links[2 * at + 1])
-        return found
+        slots = int(self.cells[SETS] * self.cells[WAYS])
+        line_of, stamps = self.cells[TABLES : TABLES + 2 * slots].reshape(2, slots)
+        order = np.lexsort((stamps, np.arange(slots) // self.cells[WAYS]))
+        return [(int(stamps[s] >> 62), int(line_of[s])) for s in order if line_of[s] >= 0]
 
-    def arrays(self) -> tuple[Any, ...]:
+    def arrays(self) -> Array:
         """What the kernels take."""
-        return (self.slot_of, self.line_of, self.links, self.list_of, self.shape)
+        return self.cells

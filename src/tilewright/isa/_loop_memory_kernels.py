@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa._cache_kernels import BYPASSED, PINNED, relist, touch
+from tilewright.isa._cache_kernels import BYPASSED, HIT, PINNED, relist, touch
 from tilewright.isa._loop_codes import FULL, IRREGULAR
 from tilewright.isa._traffic_kernels import issue_columns
-from tilewright.isa._transfer_kernels import transfer
+from tilewright.isa._transfer_kernels import copy_words, transfer
 from tilewright.kernels import njit
 
 __all__ = ["later", "load", "multiply", "ready", "until", "wrap"]
@@ -74,6 +74,7 @@ def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
     """
     (depth, e, floats, dim, page_elements, width, _, _, _), (_, _, _, ka, _, _, _, _, _) = mm[0], mm[1]
     part, index, _, _ = mm[3]
+    words, raw = store
     sizes, starts, pages_of, offsets_of, phys, _ = mm[4]
     reach, on = mm[6][0], mm[6][1]
     _, _, _, into, into_words, pitch, presents, fill = buffers
@@ -116,18 +117,16 @@ def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
             begin, many = phys[at] + (offset + offsets_of[head]) * e, count * e
             reach[j, 0], reach[j, 1] = begin, at * page_elements + offset + offsets_of[head]
             if (begin | to | many) & 3 == 0:
-                source, goal = np.uint64(begin >> 2), np.uint64(to >> 2)
-                for i in range(np.uint64(many >> 2)):
-                    into_words[goal + i] = store[0][source + i]
+                copy_words(words, begin >> 2, into_words, to >> 2, many >> 2)
             else:
                 for i in range(many):
-                    into[to + i] = store[1][begin + i]
+                    into[to + i] = raw[begin + i]
             continue
         for u in range(count):
             at = page + pages_of[head + u]
             begin = phys[at] + (offset + offsets_of[head + u]) * e
             for b in range(e):
-                into[to + u * e + b] = store[1][begin + b]
+                into[to + u * e + b] = raw[begin + b]
     presents[fill[1]] = present
     return True
 
@@ -136,7 +135,7 @@ def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
 def _gather(mm: Any, file: Any, buffers: Any) -> None:
     """A of every active row to the buffer."""
     e, (a, chunk, rows, ka, kb, rs, as_, bs, base) = mm[0][1], mm[1]
-    registers, flat, own = file
+    registers, flat, own = file[3], file[1], file[2]
     into, words, pitch, _, _, _, _, fill = buffers
     r_count, length = len(into) // pitch // ka, chunk * e
     for qa in range(ka):
@@ -145,62 +144,10 @@ def _gather(mm: Any, file: Any, buffers: Any) -> None:
                 thread = base + r * rs + qa * as_ + qb * bs
                 to = (qa * r_count + r) * pitch + (fill[0] + qb * chunk) * e
                 if (to | length) & 3 == 0:
-                    t, goal, source = np.uint64(thread), np.uint64(to >> 2), np.uint64(a)
-                    for i in range(np.uint64(length >> 2)):
-                        words[goal + i] = registers[t, source + i]
+                    copy_words(registers, thread * (own >> 2) + a, words, to >> 2, length >> 2)
                 else:
                     for i in range(length):
                         into[to + i] = flat[thread * own + 4 * a + i]
-
-
-@njit(cache=True, nogil=True)
-def _touch(j: int, mm: Any, l1: Any, l2: Any, totals: Any, out: Any) -> None:
-    """Lines of column ``j`` through the caches: ``out`` = (distinct lines, L1 misses, L2 misses)."""
-    _, e, _, dim, page_elements, _, shift, walks, bypass = mm[0]
-    _, starts, pages_of, offsets_of, phys, in_l2 = mm[4]
-    selected, awaited = mm[5]
-    slot_of, line_of, links, list_of, shape = l1
-    slot_of2, line_of2, links2, list_of2, shape2 = l2
-    reach = mm[6][0]
-    lines, misses, deep, count = 0, 0, 0, reach[j, 6]
-    page, offset, head = reach[j, 2], reach[j, 3], starts[dim] + reach[j, 4] + reach[j, 5]
-    if reach[j, 0] >= 0 and not walks:
-        begin = reach[j, 0]
-        near = in_l2[page + pages_of[head]]
-        for line in range(begin >> shift, ((begin + count * e - 1) >> shift) + 1):
-            lines += 1
-            outcome = touch(slot_of, line_of, links, list_of, shape, line, bypass == 1)
-            if outcome:
-                misses += 1
-                totals[2] += outcome == PINNED
-                totals[3] += outcome == BYPASSED
-                if not near and touch(slot_of2, line_of2, links2, list_of2, shape2, line, True):
-                    deep += 1
-        out[0], out[1], out[2] = lines, misses, deep
-        return
-    last = np.int64(-1)
-    for u in range(count):
-        p, o = page + pages_of[head + u], offset + offsets_of[head + u]
-        line, element = (phys[p] + o * e) >> shift, p * page_elements + o
-        if line != last:
-            last = line
-            lines += 1
-            outcome = touch(slot_of, line_of, links, list_of, shape, line, bypass == 1)
-            if outcome:
-                misses += 1
-                totals[2] += outcome == PINNED
-                totals[3] += outcome == BYPASSED
-                if not in_l2[p] and touch(slot_of2, line_of2, links2, list_of2, shape2, line, True):
-                    deep += 1
-        if walks:
-            own = element * e >> shift
-            if selected[element] == 0:
-                selected[element] = 1
-                awaited[own] -= 1
-            which = 1 if awaited[own] > 0 else 0
-            if relist(slot_of, line_of, links, list_of, shape, line, which):
-                totals[1 - which] += 1
-    out[0], out[1], out[2] = lines, misses, deep
 
 
 @njit(cache=True, nogil=True)
@@ -252,19 +199,59 @@ def _count(mm: Any, counts: Any, traffic: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _lines(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> None:
-    _, _, rows_of, sequence, _, _, totals = mm[6]
+    """Lines of the columns that take part through the caches; in ``mm``: lines, L1 misses, L2 misses of each."""
+    _, e, _, dim, page_elements, _, shift, walks, bypasses = mm[0]
+    _, starts, pages_of, offsets_of, phys, in_l2 = mm[4]
+    selected, awaited = mm[5]
+    reach, _, out, sequence, _, _, totals = mm[6]
+    bypass, touches, all_misses, all_deep = bypasses == 1, 0, 0, 0
     totals[:] = 0
-    touches, misses, deep = 0, 0, 0
-    for s in range(taken):
-        out = rows_of[s]
-        _touch(sequence[s], mm, l1, l2, totals, out)
-        touches += out[0]
-        misses += out[1]
-        deep += out[2]
+    for s in range(np.uint64(taken)):
+        j = np.uint64(sequence[s])
+        lines, misses, deep, count = 0, 0, 0, reach[j, 6]
+        page, offset, head = reach[j, 2], reach[j, 3], starts[dim] + reach[j, 4] + reach[j, 5]
+        begin = reach[j, 0]
+        if begin >= 0 and not walks:
+            for line in range(begin >> shift, ((begin + count * e - 1) >> shift) + 1):
+                lines += 1
+                outcome = touch(l1, line, bypass)
+                if outcome:
+                    misses += 1
+                    totals[2] += outcome == PINNED
+                    totals[3] += outcome == BYPASSED
+                    if not in_l2[page + pages_of[head]]:
+                        deep += touch(l2, line, True) != HIT
+            count = 0
+        last = np.int64(-1)
+        for u in range(count):
+            p, o = page + pages_of[head + u], offset + offsets_of[head + u]
+            line, element = (phys[p] + o * e) >> shift, p * page_elements + o
+            if line != last:
+                last = line
+                lines += 1
+                outcome = touch(l1, line, bypass)
+                if outcome:
+                    misses += 1
+                    totals[2] += outcome == PINNED
+                    totals[3] += outcome == BYPASSED
+                    if not in_l2[p]:
+                        deep += touch(l2, line, True) != HIT
+            if walks:
+                own = element * e >> shift
+                if selected[element] == 0:
+                    selected[element] = 1
+                    awaited[own] -= 1
+                which = 1 if awaited[own] > 0 else 0
+                if relist(l1, line, which):
+                    totals[1 - which] += 1
+        out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
+        touches += lines
+        all_misses += misses
+        all_deep += deep
     counts[10] += touches
-    counts[11] += misses
-    counts[12] += deep
-    traffic[4] += touches - misses
+    counts[11] += all_misses
+    counts[12] += all_deep
+    traffic[4] += touches - all_misses
     traffic[5:9] += totals
 
 

@@ -198,9 +198,9 @@ class Pe:
         return self.file[:, : self.config.registers]
 
     @property
-    def words(self) -> tuple[Array, Array, int]:
-        """All registers as int32[threads, words] and as bytes, and the bytes of a thread's."""
-        return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0]
+    def words(self) -> tuple[Array, Array, int, Array]:
+        """All registers as int32[threads, words] and as bytes, the bytes of a thread's, and the words flat."""
+        return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0], self.file.reshape(-1)
 
     def add_segment(self, segment: Segment) -> int:
         """Give a descriptor the next free handle."""

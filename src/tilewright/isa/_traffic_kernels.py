@@ -123,8 +123,6 @@ def touch_columns(
     in_l2, page_elements, shift = pages
     walks, bypass = retain
     selected, awaited = retention
-    slot_of, line_of, links, list_of, shape = l1
-    slot_of2, line_of2, links2, list_of2, shape2 = l2
     width = ids.shape[1]
     for s in range(len(sequence)):
         j = sequence[s]
@@ -140,14 +138,12 @@ def touch_columns(
             if line != last:
                 last = line
                 lines += 1
-                outcome = touch(slot_of, line_of, links, list_of, shape, line, bypass)
+                outcome = touch(l1, line, bypass)
                 if outcome:
                     misses += 1
                     totals[2] += outcome == PINNED
                     totals[3] += outcome == BYPASSED
-                    if not in_l2[element // page_elements] and touch(
-                        slot_of2, line_of2, links2, list_of2, shape2, line, True
-                    ):
+                    if not in_l2[element // page_elements] and touch(l2, line, True):
                         deep += 1
             if walks:
                 own = element >> shift
@@ -155,7 +151,7 @@ def touch_columns(
                     selected[element] = 1
                     awaited[own] -= 1
                 which = 1 if awaited[own] > 0 else 0
-                if relist(slot_of, line_of, links, list_of, shape, line, which):
+                if relist(l1, line, which):
                     totals[1 - which] += 1
                 u += 1
             else:  # along d1 a line's elements are neighbours: on to the next line, or to what is no neighbour
@@ -172,8 +168,8 @@ def touch_lines(lines: Any, bypass: bool, l1: Any, l2: Any) -> None:
     """Per-thread loads passing through the caches: they move lines, no counter sees them."""
     last = -1
     for line in lines:
-        if line >= 0 and line != last and lru_touch(l1, line, bypass):
-            lru_touch(l2, line, True)
+        if line >= 0 and line != last and touch(l1, line, bypass):
+            touch(l2, line, True)
         last = line
 
 

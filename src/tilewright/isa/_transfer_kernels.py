@@ -11,7 +11,18 @@ import numpy as np
 
 from tilewright.kernels import njit
 
-__all__ = ["transfer"]
+__all__ = ["copy_words", "transfer"]
+
+
+@njit(cache=True, nogil=True, inline="always")
+def copy_words(source: Any, begin: Any, into: Any, to: Any, count: Any) -> None:
+    """Words one behind the other; two, as most instructions want, without the cost of beginning a loop."""
+    b, t = np.uint64(begin), np.uint64(to)
+    if count == 2:
+        into[t], into[t + np.uint64(1)] = source[b], source[b + np.uint64(1)]
+    else:
+        for i in range(np.uint64(count)):
+            into[t + i] = source[b + i]
 
 
 @njit(cache=True, nogil=True)
@@ -20,12 +31,12 @@ def transfer(storing: bool, at: Any, wanted: Any, tables: Any, numbers: Any, fil
 
     ``tables``: (sizes, starts, what each coordinate adds to page and offset, physical byte of every page, pages stored
     to); ``numbers``: (dim walked along, stride, bytes of an element, log2 of the bytes of a line, first register);
-    ``file``: the registers as (words, bytes, bytes of a thread's); ``store``: (words, bytes). Elements outside are left
-    alone. A run of neighbours in one page goes word by word.
+    ``file``: the registers as (words per thread, bytes, bytes of a thread's, words); ``store``: (words, bytes).
+    Elements outside are left alone. A run of neighbours in one page goes word by word.
     """
     sizes, starts, pages_of, offsets_of, phys, dirty = tables
     dim, stride, e, shift, first = numbers
-    registers, flat, pitch = file
+    _, flat, pitch, registers = file
     words, raw = store
     elements, lines, size = 0, 0, sizes[dim]
     for t in range(at.shape[0]):
@@ -59,11 +70,9 @@ def transfer(storing: bool, at: Any, wanted: Any, tables: Any, numbers: Any, fil
                         else:
                             flat[own + b] = raw[begin + b]
                 elif storing:
-                    words[begin >> 2 : (begin + length) >> 2] = registers[t, first : first + (length >> 2)]
+                    copy_words(registers, t * (pitch >> 2) + first, words, begin >> 2, length >> 2)
                 else:
-                    from_, to = np.uint64(begin >> 2), np.uint64(first)
-                    for i in range(np.uint64(length >> 2)):
-                        registers[t, to + i] = words[from_ + i]
+                    copy_words(words, begin >> 2, registers, t * (pitch >> 2) + first, length >> 2)
                 if storing:
                     dirty[p] = True
                 continue
