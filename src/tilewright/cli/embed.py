@@ -56,6 +56,9 @@ def _plan(
         typer.Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count."),
     ] = None,
     rows: Annotated[int, typer.Option(help="Rows to read at most (0: all), or to generate.")] = 0,
+    flags: Annotated[
+        bool, typer.Option("--flags", help="Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
     out: Annotated[
         str | None, typer.Option("-o", "--out", help="Write plan.html (the page) or limits.json (the limits file).")
@@ -69,9 +72,11 @@ def _plan(
     _check_out(out)
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     made = _embed_model.model(config, target=target, chips=chips, batch=batch, **tables)  # type: ignore[arg-type]
-    knobs, _ = made.sparsecore.with_flags(init_args or "")
-    from tilewright.embed import diagnose, plan, plan_counters
+    knobs, others = made.sparsecore.with_flags(init_args or "")
+    from tilewright.embed import diagnose, plan, plan_counters, stack
 
+    together = not knobs.disable_table_stacking if stacking is None else stacking
+    by_hand = stack(made.features, made.topology, together, made.batch, stacks=made.stacks) if made.stacks else None
     log, total = _embed_model.batches(made, files, rows, shrink=batch is None and config is None)
     with _embed_model.options_named(), progress("batches") as advance:
         planned = plan(
@@ -81,11 +86,17 @@ def _plan(
             quantile,
             headroom=headroom,
             target=made.target,
-            table_stacking=not knobs.disable_table_stacking if stacking is None else stacking,
+            stacking=by_hand,
+            table_stacking=together,
             prefetched_batches=knobs.maximum_parallel_iterations,
             bad_ids=bad_ids,
             progress=lambda n: advance(n, total),
         )
+    if flags:
+        from tilewright.embed._flags import paste_text
+
+        emit_text(paste_text(knobs, others, planned.limits))
+        return
     found = diagnose(plan_counters(planned, knobs))
     _emit(planned, found, as_json, out, ", ".join(files or ()) or "a generated click log")
 

@@ -31,6 +31,7 @@ from tilewright.embed._plan_page import plan_html
 from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.embed._preprocess import preprocess
 from tilewright.embed._quantization import Quantization
+from tilewright.embed._sample_parts import preprocess_samples, sample_order
 from tilewright.embed._specs import as_feature, as_table, spec_batch_sizes, spec_limits
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
 from tilewright.embed._synthetic import synthetic_criteo
@@ -99,12 +100,14 @@ __all__ = [
     "plan_counters",
     "plan_html",
     "preprocess",
+    "preprocess_samples",
     "print_plan",
     "read_config",
     "read_counters",
     "read_criteo",
     "read_limits",
     "read_log",
+    "sample_order",
     "scale_vocabs",
     "spec_batch_sizes",
     "spec_limits",
