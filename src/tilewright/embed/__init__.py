@@ -24,6 +24,7 @@ from tilewright.embed._limits_file import read_limits
 from tilewright.embed._log import Column, Log, LogBatch, read_log
 from tilewright.embed._memory import SparseMemory, memory
 from tilewright.embed._minibatch import Agreement
+from tilewright.embed._narrow import NarrowTables, pack_narrow
 from tilewright.embed._optimizers import SGD, Adagrad
 from tilewright.embed._plan import plan
 from tilewright.embed._plan_faces import print_plan
@@ -69,6 +70,7 @@ __all__ = [
     "Limits",
     "Log",
     "LogBatch",
+    "NarrowTables",
     "Placement",
     "Plan",
     "Quantization",
@@ -96,6 +98,7 @@ __all__ = [
     "init",
     "lookup",
     "memory",
+    "pack_narrow",
     "plan",
     "plan_counters",
     "plan_html",

@@ -1,0 +1,149 @@
+"""Narrow tables: several rows of fewer than 8 floats in one 32-byte line, as the guide's roadmap has it.
+
+A line of a packed table holds 8 // w rows, w the width rounded up to a power of two: row i is part ``i % parts`` of
+line ``i // parts``. SparseCores add whole lines, so a sample becomes ``parts`` samples, one for each part, and its
+activation is part q of the q-th of them, added up: exact, for ``parts`` times the activations of the narrow table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.embed._inputs import Ragged, normalise
+from tilewright.embed._tables import Feature, Table
+from tilewright.errors import UsageError
+
+__all__ = ["NarrowTables", "pack_narrow"]
+
+LINE = 8
+"""Floats of a line."""
+
+
+@dataclass(frozen=True)
+class NarrowTables:
+    """Features whose narrow tables share lines; see :func:`pack_narrow`.
+
+    ``given`` are the model's features, ``features`` those to stack: packed tables have the combiner ``sum``, for the
+    gains are made here.
+    """
+
+    given: tuple[Feature, ...]
+    features: tuple[Feature, ...]
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes of table that lines of one row each would take on top."""
+        tables = {f.table.name: (f.table, p.table) for f, p in zip(self.given, self.features)}
+        return sum(4 * LINE * (a.vocab - b.vocab) for a, b in tables.values() if a is not b)
+
+    def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The batch for ``features``: ids of lines, ``parts`` samples for each sample of a packed table's feature.
+
+        Raises :class:`UsageError` for a feature that is missing, ids outside the vocabulary, input that cannot be read.
+        """
+        found = dict(batch)
+        for feature in self.given:
+            if parts := _parts(feature.table):
+                if feature.name not in batch:
+                    raise UsageError(f"no input for feature {feature.name!r}", where="batch")
+                found[feature.name] = _by_part(normalise(batch[feature.name], feature.name), feature, parts)
+        return found
+
+    def activations(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """{feature: [batch, width]} from a lookup of ``features``: part q of every sample's q-th row, added up."""
+        result = dict(found)
+        for feature in self.given:
+            if parts := _parts(feature.table):
+                value = found[feature.name].reshape(-1, parts, parts, LINE // parts)
+                own = sum(value[:, q, q] for q in range(parts))
+                result[feature.name] = own[:, : feature.table.width]
+        return result
+
+    def gradients(self, gradients: Mapping[str, Any], xp: Any = np) -> dict[str, Any]:
+        """The other way: {feature: [batch, width]} to the gradients of ``features``, for ``update``."""
+        result = dict(gradients)
+        for feature in self.given:
+            if parts := _parts(feature.table):
+                each = LINE // parts
+                value = xp.pad(xp.asarray(gradients[feature.name]), ((0, 0), (0, each - feature.table.width)))
+                spread = xp.eye(parts, dtype=value.dtype)[None, :, :, None] * value[:, None, None, :]
+                result[feature.name] = spread.reshape(-1, LINE)
+        return result
+
+    def unpack(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+        """{table: [vocab, width]} of the model from those of ``features``."""
+        result = dict(tables)
+        for table in {f.table for f in self.given}:
+            if parts := _parts(table):
+                rows = np.asarray(tables[table.name]).reshape(-1, LINE // parts)
+                result[table.name] = rows[: table.vocab, : table.width]
+        return result
+
+    def pack(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+        """The other way."""
+        result = dict(tables)
+        for table in {f.table for f in self.given}:
+            if parts := _parts(table):
+                lines = np.zeros((-(-table.vocab // parts) * parts, LINE // parts), np.float32)
+                lines[: table.vocab, : table.width] = tables[table.name]
+                result[table.name] = lines.reshape(-1, LINE)
+        return result
+
+
+def pack_narrow(features: Iterable[Feature]) -> NarrowTables:
+    """Pack every table of at most 4 floats a row; wider ones stay as they are. For optimizers that work by element.
+
+    >>> narrow = pack_narrow([Feature("day", Table("day", vocab=1000, width=2))])
+    >>> narrow.features[0].table.vocab, narrow.features[0].table.width, narrow.saved_bytes
+    (250, 8, 24000)
+    """
+    given = tuple(features)
+    packed = {f.table.name: _packed(f.table) for f in given}
+    return NarrowTables(given, tuple(Feature(f.name, packed[f.table.name]) for f in given))
+
+
+def _parts(table: Table) -> int:
+    """Rows of a line; 0 where a row is a line or more."""
+    return LINE >> (table.width - 1).bit_length() if table.width <= LINE // 2 else 0
+
+
+def _packed(table: Table) -> Table:
+    parts = _parts(table)
+    if not parts:
+        return table
+    if table.initializer is not None:
+        raise UsageError("an initializer of a packed table", where=f"table {table.name!r}", how="use from_tables")
+    return replace(table, vocab=-(-table.vocab // parts), width=LINE, combiner="sum")
+
+
+def _by_part(ragged: Ragged, feature: Feature, parts: int) -> Any:
+    """COO of lines: sample * parts + part, with the gains of the table's combiner."""
+    from tilewright.embed._inputs import COO
+
+    ids = ragged.values.astype(np.int64)
+    bounds = ragged.bounds(np.arange(ragged.batch_size + 1))
+    samples = np.repeat(np.arange(ragged.batch_size), np.diff(bounds))
+    wrong = np.flatnonzero((ids < 0) | (ids >= feature.table.vocab))
+    if wrong.size:
+        at, last = int(wrong[0]), feature.table.vocab - 1
+        what = f"id {ids[at]} of sample {samples[at]} is not in 0 .. {last}"
+        raise UsageError(what, where=f"feature {feature.name!r}")
+    weights = np.ones(ids.size, np.float32) if ragged.weights is None else ragged.weights
+    gains = _gains(weights, samples, ragged.batch_size, feature)
+    return COO(samples * parts + ids % parts, ids // parts, ragged.batch_size * parts, gains)
+
+
+def _gains(weights: Any, samples: Any, batch: int, feature: Feature) -> Any:
+    combiner = feature.table.combiner
+    if combiner == "sum":
+        return weights
+    sums = np.bincount(samples, weights.astype(np.float64) ** (2 if combiner == "sqrtn" else 1), batch)
+    divisor = (np.sqrt(sums) if combiner == "sqrtn" else sums)[samples]
+    if (divisor == 0).any():
+        at = int(samples[np.flatnonzero(divisor == 0)[0]])
+        raise UsageError(f"the weights of sample {at} have no {combiner}", where=f"feature {feature.name!r}")
+    return (weights / divisor).astype(np.float32)
