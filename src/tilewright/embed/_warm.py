@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.embed._clicks import CATEGORICAL
 from tilewright.embed._criteo import read_criteo
 from tilewright.embed._hash import hash_ids
+from tilewright.embed._knobs import SparseCoreConfig
 from tilewright.embed._preprocess import preprocess
 from tilewright.embed._stacking import Stacking, stack
 from tilewright.embed._tables import Feature, Limits, Table
@@ -35,6 +36,8 @@ def _batch(dtype: Any) -> dict[str, Any]:
 
 def _plain(dtype: Any) -> None:
     preprocess(_batch(dtype), _stacking())
+    if dtype is np.int64:
+        preprocess(_batch(dtype), _stacking(), sparsecore=SparseCoreConfig(assert_level="bounds"))
 
 
 def _limited(overflow: str, most: int) -> None:
