@@ -47,8 +47,10 @@ def test_an_original_that_overflows_excuses_nothing():
     proof = verify(original, wrong, big)
     assert not proof.ok
     assert proof.error_before == float("inf")
-    assert proof.reason.startswith("given inputs, jit: output 0: 4 of 4 elements that differ are wrong: original inf")
-    assert "result 56, float64 reference 8e+30" in proof.reason
+    assert proof.reason.startswith(
+        "given inputs, jit: output 0: 4 of 4 elements that differ are wrong: at (0,) original inf"
+    )
+    assert "result 56.0, float64 reference 8.0" in proof.reason
     assert verify(original, original, big).ok
     assert verify(original, from_jax(lambda x: (x / 1e30 * x).sum(1), x), big).ok
 
@@ -57,7 +59,7 @@ def test_an_overflow_does_not_hide_what_stands_beside_it():
     x, given = struct(2), [np.array([1e30, 2.0], np.float32)]
     proof = verify(from_jax(lambda x: x * x, x), from_jax(lambda x: x * x + jnp.array([0.0, 1.0]), x), given)
     assert not proof.ok
-    assert "1 of 1 elements that differ are wrong: original 4, result 5" in proof.reason
+    assert "1 of 1 elements that differ are wrong: at (1,) original 4.0, result 5.0" in proof.reason
 
 
 def test_a_better_program_is_accepted_and_an_equally_bad_one_is_not():
@@ -180,3 +182,37 @@ def test_recursion_and_what_xla_cannot_compile_are_unsupported():
     )
     with pytest.raises(UnsupportedError, match="XLA cannot run"):
         verify(foreign, foreign)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_small_column_beside_a_large_one_hides_nothing(order):
+    """Wrong by half in a column a million times smaller: below the rounding of the largest element."""
+    x, given = struct(256, 2), np.random.default_rng(0).uniform(1, 2, (256, 2)).astype(np.float32)
+    given[:, 1] *= 1e-6
+    original = from_jax(lambda x: (x * 3).transpose(order), x)
+    wrong = from_jax(lambda x: jnp.where(x < 1e-3, x * 1.5, x * 3).transpose(order), x)
+    proof = verify(original, wrong, [given])
+    assert not proof.ok
+    assert f"of 256 elements with index 1 in dim {order.index(1)} that the original has right, 256 are" in proof.reason
+    assert f"at {(0, 1) if order == (0, 1) else (1, 0)} original" in proof.reason
+    assert verify(original, from_jax(lambda x: (x + x + x).transpose(order), x), [given]).ok
+
+
+def test_small_sums_that_cancel_may_be_wrong_in_either_program():
+    """The rows' sums cancel to a millionth, beside a column that does not: rounding, whichever program has it."""
+    x, rng = struct(512, 2, 64), np.random.default_rng(1)
+    half = rng.normal(size=(512, 1, 64)).astype(np.float32)
+    given = np.concatenate([half, -half + 1e-6 * rng.normal(size=half.shape).astype(np.float32)], 1)
+
+    def beside(sums):
+        return lambda x: jnp.stack([sums(x), jnp.abs(x).sum((1, 2))], 1)
+
+    one, other = (from_jax(beside(f), x) for f in (lambda x: x.sum((1, 2)), lambda x: x.sum(2).sum(1)))
+    assert verify(one, other, [given]).ok
+    assert verify(other, one, [given]).ok
+
+
+def test_the_place_of_a_wrong_element_is_told_with_all_its_digits():
+    x, given = struct(2, 3, dtype=jnp.int32), [np.full((2, 3), 123456789, np.int32)]
+    proof = verify(from_jax(lambda x: x, x), from_jax(lambda x: x.at[1, 2].add(1), x), given)
+    assert "1 of 1 elements that differ are wrong: at (1, 2) original 123456789, result 123456790" in proof.reason

@@ -119,12 +119,11 @@ def missed(before: Array, after: Array, reference: Array, depth: int) -> str:
             right = right | (sound & (old <= near) & (new <= 2 * old))
     if right.all():
         return ""
-    at = int(np.flatnonzero(~right)[0])
-    return f"{(~right).sum()} of {right.size or 1} elements that differ are wrong: {_told(x[at], y[at], r[at])}"
-
-
-def _told(before: Any, after: Any, reference: Any) -> str:
-    return f"original {before:.6g}, result {after:.6g}, float64 reference {reference:.6g}"
+    first = int(np.flatnonzero(~right)[0])
+    at = tuple(int(k) for k in np.argwhere(apart)[first])
+    place = f"at {at} " if at else ""
+    told = f"original {before[at]}, result {after[at]}, float64 reference {reference[at]}"
+    return f"{(~right).sum()} of {right.size or 1} elements that differ are wrong: {place}{told}"
 
 
 def _pair(a: Array, b: Array) -> tuple[Array, Array, Array]:
