@@ -134,7 +134,7 @@ def test_a_profile_of_another_program_is_refused(tmp_path):
         ("a.json", b"[1, 2]", UsageError, "no event of an XLA operation"),
         ("a.json", b"{", UsageError, "not trace-viewer JSON"),
         ("a.json", b"[" * 100_000, UsageError, "not trace-viewer JSON"),
-        ("a.json.gz", gzip.compress(b"[]")[:-4], UsageError, "cannot read it"),
+        ("a.json.gz", gzip.compress(b"[]", mtime=0)[:-4], UsageError, "cannot read it"),
         ("a.json", b"\xff\xfe\x00", UsageError, "not trace-viewer JSON"),
         ("a.xplane.pb", b"", UnsupportedError, "an XSpace is not read"),
     ],

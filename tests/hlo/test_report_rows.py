@@ -214,3 +214,15 @@ def test_a_long_chain_of_calls_is_linear_and_its_path_short():
     assert time.process_time() - start < 2
     assert row.path.startswith("e > f2999 > f2998")
     assert row.path.endswith("... > f6 > f5 > f4 > f3 > f2 > f1 > f0")
+
+
+def test_a_dump_of_before_optimisation_says_so():
+    body = "ENTRY e {\n  p = f32[4,2]{1,0} parameter(0)\n  ROOT c = f32[2,4]{1,0} reshape(p)\n}\n"
+    early = report(load("HloModule m\n" + body))
+    assert early.unoptimized
+    assert "fusion and layout assignment have not run" in early.notes[0]
+    assert "after_optimizations" in early.notes[0]
+    assert early.to_json()["unoptimized"] is True
+    assert "before optimisation" in early.to_html()
+    for late in ("HloModule m, is_scheduled=true\n" + body, "HloModule m\n" + body.replace("{1,0}", "{1,0:T(8,128)}")):
+        assert not report(load(late)).unoptimized

@@ -61,7 +61,15 @@ def report(program: Program, target: Target | str | None = None) -> MovementRepo
         peaks=peaks(context),
         unknown_loops=context.unknown_loops,
         register_bytes=context.register_bytes,
+        unoptimized=program.kind == "hlo" and not context.tiled and _is_unoptimized(program),
     )
+
+
+def _is_unoptimized(program: Program) -> bool:
+    """Whether a whole module has neither a schedule nor a fusion: what the compiler begins with."""
+    if program.attributes.get("is_scheduled") == "true" or "HloModule" not in program.text[:4096]:
+        return False
+    return not any(op.opcode == "fusion" for _, op in program.operations())
 
 
 def _rows(context: Context, computation: Computation) -> Iterator[MovementRow]:

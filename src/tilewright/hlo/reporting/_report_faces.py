@@ -35,7 +35,7 @@ __all__ = ["report_html", "to_html"]
 def to_html(report: MovementReport) -> str:
     """One self-contained page: summary, movement, padding, peak."""
     target = report.target or "none named"
-    layouts = "predicted" if report.predicted else "its own"
+    layouts = "predicted" if report.predicted else "its own, before optimisation" if report.unoptimized else "its own"
     facts = [("program", report.kind), ("target", target), ("layouts", layouts)]
     if report.profile is not None:
         facts.append(("profile", place_text(report.profile.source)))

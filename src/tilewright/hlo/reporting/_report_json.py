@@ -27,6 +27,7 @@ def to_json(report: MovementReport) -> dict[str, Any]:
         "target": report.target,
         "predicted": report.predicted,
         "tiled": report.tiled,
+        "unoptimized": report.unoptimized,
         "register_bytes": report.register_bytes,
         "unsized": list(report.unsized),
         "unknown_loops": list(report.unknown_loops),
@@ -114,6 +115,7 @@ def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
             unknown_loops=tuple(plain["unknown_loops"]),
             register_bytes=plain["register_bytes"],
             profile=None if profile is None else _profile(profile),
+            unoptimized=bool(plain.get("unoptimized", False)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"no field {error}" if isinstance(error, KeyError) else str(error)

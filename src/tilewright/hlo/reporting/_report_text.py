@@ -20,6 +20,7 @@ _SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
 def summary(report: MovementReport) -> str:
     """One line: the program, whose layouts, what moves."""
     where = f"predicted for {report.target}" if report.predicted else "its own layouts"
+    where += ", before optimisation" if report.unoptimized else ""
     return f"{report.program} ({where}): {totals(report)}"
 
 

@@ -159,7 +159,8 @@ class MovementReport:
 
     ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
     unbounded dims, which have no bytes to count; ``peaks``: one :class:`Peak` per memory space, main memory first;
-    ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements.
+    ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements;
+    ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile).
 
     >>> from tilewright.hlo import load, report
     >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
@@ -180,6 +181,7 @@ class MovementReport:
     unknown_loops: tuple[str, ...] = ()
     register_bytes: int | None = None
     profile: ProfileSummary | None = None
+    unoptimized: bool = False
 
     @cached_property
     def moved_bytes(self) -> int:
@@ -277,6 +279,11 @@ def _notes(report: MovementReport) -> Iterator[str]:
     if report.predicted:
         yield f"layouts are predicted by the rule of {report.target}; the compiler may choose others"
         yield "each operation is counted by itself; a compiler fuses most broadcasts into their users"
+    elif report.unoptimized:
+        yield (
+            "before optimisation: fusion and layout assignment have not run on this dump, so these are not yet the "
+            "bytes that will move; take the file *after_optimizations.txt of --xla_dump_to, or the folder"
+        )
     elif not report.tiled:
         yield "no shape of this dump carries tiles: bytes are those of linear arrays, without padding"
     if report.unknown_loops:
@@ -287,4 +294,7 @@ def _notes(report: MovementReport) -> Iterator[str]:
     if report.unsized:
         yield f"shapes without a size are left out: {', '.join(report.unsized[:5])}"
     if report.profile is not None:
-        yield f"{report.profile.unmatched_share:.1%} of the profile's time belongs to no operation of this program"
+        profile = report.profile
+        joined = profile.rows_us / profile.total_us if profile.total_us else 0.0
+        yield f"{joined:.1%} of the profile's time was joined to rows of this report; the rest computes, or is unknown"
+        yield f"{profile.unmatched_share:.1%} of the profile's time belongs to no operation of this program"
