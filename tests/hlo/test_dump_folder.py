@@ -68,6 +68,14 @@ def test_what_there_is_when_nothing_was_optimised(tmp_path):
     assert (load(tmp_path).name, dumped_modules(tmp_path)[0].stage) == ("before", "before optimizations")
 
 
+def test_a_text_that_is_no_program_is_passed_by(tmp_path):
+    (tmp_path / "readme.txt").write_text("What these files are.\n")
+    with pytest.raises(UsageError, match="no program in this folder"):
+        load(tmp_path)
+    (tmp_path / "small.txt").write_text(HLO.format(name="small", size=4))
+    assert load(tmp_path).name == "small"
+
+
 def test_faults(folder, tmp_path_factory):
     with pytest.raises(UsageError, match=r"no module is called other; there are module_0001\.jit_small, "):
         load(folder, "other")

@@ -25,6 +25,7 @@ _STAGES = {
     "lowered": re.compile(r"(?P<head>.+\.)(?P<form>mlir|mlirbc|stablehlo|hlo|hlo\.pb|pb|txt)(?:\.gz)?"),
 }
 _NOT_PROGRAMS = re.compile(r"(?:buffer-assignment|memory-usage-report|execution_options|debug_options|thunk_sequence)")
+_PROGRAM = re.compile(rb"HloModule|\bmodule\b[^\n]*\{|func\.func|\bENTRY\b")
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,18 @@ def _of_stage(files: Iterable[Path], stage: str, pattern: re.Pattern[str]) -> li
         match = pattern.fullmatch(path.name)
         if match is None or _NOT_PROGRAMS.search(path.name):
             continue
+        if stage == "lowered" and path.suffix == ".txt" and not _holds_a_program(path):
+            continue
         name = _DEVICE.sub("", match["head"])
         if name not in found or (forms[name].endswith("pb") and not match["form"].endswith("pb")):
             found[name], forms[name] = DumpedModule(name, path, stage, _size(path)), match["form"]
     return list(found.values())
+
+
+def _holds_a_program(path: Path) -> bool:
+    """Whether a text of no telling name (readme.txt?) begins like one."""
+    with path.open("rb") as stream:
+        return bool(_PROGRAM.search(stream.read(1 << 16)))
 
 
 def _size(path: Path) -> int:
