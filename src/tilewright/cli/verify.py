@@ -57,7 +57,7 @@ def _verify(
     else:
         _print(found, compiled)
     if not found.ok:
-        raise CheckFailed(f"the programs differ: {found.reason}")
+        raise CheckFailed(f"the programs differ: {found.reason}" if as_json else "the programs differ")
 
 
 def _load(source: str, arg: list[str] | None) -> Program:
