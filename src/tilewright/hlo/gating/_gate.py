@@ -155,6 +155,8 @@ def _trial(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrit
     after = cost(trial.body, target)
     fired = [name for name in _MAIN if counts[name]]
     reason = _refusal(trial, target, fired, before, after) or _normalised(region, seen, trial, target, before, after)
+    if reason and before.regrouped + before.charged:
+        reason = _bits_forbid(region, seen, target, steps, before) or reason
     verdict = Verdict(
         accepted=not reason,
         name=" + ".join(fired),
@@ -179,6 +181,23 @@ def _refusal(trial: Trial, target: Target, fired: list[str], before: Cost, after
     if not before.falls_to(after):
         return f"would cost no less on {target.name}: {_change(before, after)}{_what_remains(trial.body, target)}"
     return ""
+
+
+def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite], before: Cost) -> str:
+    """Why a trial that must keep the bits is dropped, where it would pay if it need not; "" elsewhere."""
+    strict = [step for step in steps if not getattr(step, "allow_reassociation", True)]
+    if not strict or target.compiler_normalizes:
+        return ""
+    trial = take_out(region, seen)
+    CommonSubexpressions().apply(trial.body)
+    fixpoint(trial.body, [replace(s, allow_reassociation=True) if s in strict else s for s in steps])  # type: ignore[call-arg]
+    after = cost(trial.body, target)
+    if not before.falls_to(after):
+        return ""
+    return (
+        "the bits must stay, so no floating sum or product may be taken apart; if one may (without --bit-exact, "
+        f"allow_reassociation=true) {_change(before, after)} on {target.name}"
+    )
 
 
 def _normalised(region: Region, seen: Outline, trial: Trial, target: Target, before: Cost, after: Cost) -> str:
