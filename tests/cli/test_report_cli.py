@@ -196,3 +196,15 @@ def test_diff_of_programs_and_reports(programs, tmp_path):
     assert difference(one, two, "-o", page).returncode == 0
     assert "Operations that differ" in page.read_text()
     assert difference(one, tmp_path / "none").returncode == 2
+
+
+def test_json_and_pages_say_what_was_read_and_who_wrote_them(run, tmp_path):
+    from tilewright import __version__
+
+    (tmp_path / "mine.hlo").write_text("HloModule m\nENTRY e {\n  ROOT p = f32[4,2]{1,0:T(8,128)} parameter(0)\n}\n")
+    name = str(tmp_path / "mine.hlo")
+    plain = json.loads(run("report", name, "--json")[1])
+    assert (plain["input"], plain["tilewright"]) == (name, __version__)
+    for command in (("report", name), ("diff", name, name)):
+        assert run(*command, "-o", str(tmp_path / "page.html"))[0] == 0
+        assert "mine.hlo" in (tmp_path / "page.html").read_text()

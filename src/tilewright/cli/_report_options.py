@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ def make_report(program: Program, target: str | None, where: str) -> MovementRep
         )
     if program.kind == "hlo" and chip is not None:
         remark(f"note: a dump has layouts of its own; {chip.name} does not change them")
-    return report(program, chip)
+    return replace(report(program, chip), source=where)
 
 
 def read_report(path: str) -> MovementReport:

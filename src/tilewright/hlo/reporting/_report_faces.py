@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 from tilewright.hlo.reporting._report_fields import PEAK_FIELDS, TENSOR_FIELDS, movement_fields, row_key
 from tilewright.hlo.reporting._report_json import to_json
 from tilewright.hlo.reporting._report_layouts import digit_forms, drawing_module, first_layout
@@ -37,6 +39,9 @@ def to_html(report: MovementReport) -> str:
     target = report.target or "none named"
     layouts = "predicted" if report.predicted else "its own, before optimisation" if report.unoptimized else "its own"
     facts = [("program", report.kind), ("target", target), ("layouts", layouts)]
+    if report.source:
+        facts = [("input", place_text(report.source)), *facts]
+    facts.append(("written", date.today().isoformat()))
     if report.profile is not None:
         facts.append(("profile", place_text(report.profile.source)))
     page = Page(f"Data movement: {report.program}", totals(report), facts=facts, wide=True)

@@ -19,10 +19,14 @@ _TENSOR = tuple(field.name for field in fields(PaddedTensor))
 
 
 def to_json(report: MovementReport) -> dict[str, Any]:
-    """Plain values: totals, peaks, rows and tensors in the program's order."""
+    """Plain values: the version, the input, totals, peaks, rows and tensors in the program's order."""
+    from tilewright import __version__
+
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "movement_report",
+        "tilewright": __version__,
+        "input": report.source,
         "program": {"name": report.program, "kind": report.kind},
         "target": report.target,
         "predicted": report.predicted,
@@ -116,6 +120,7 @@ def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
             register_bytes=plain["register_bytes"],
             profile=None if profile is None else _profile(profile),
             unoptimized=bool(plain.get("unoptimized", False)),
+            source=str(plain.get("input", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"no field {error}" if isinstance(error, KeyError) else str(error)

@@ -160,7 +160,8 @@ class MovementReport:
     ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
     unbounded dims, which have no bytes to count; ``peaks``: one :class:`Peak` per memory space, main memory first;
     ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements;
-    ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile).
+    ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile);
+    ``source``: the file it was read from, "" where nobody said.
 
     >>> from tilewright.hlo import load, report
     >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
@@ -182,6 +183,7 @@ class MovementReport:
     register_bytes: int | None = None
     profile: ProfileSummary | None = None
     unoptimized: bool = False
+    source: str = ""
 
     @cached_property
     def moved_bytes(self) -> int:
