@@ -208,3 +208,18 @@ def test_json_and_pages_say_what_was_read_and_who_wrote_them(run, tmp_path):
     for command in (("report", name), ("diff", name, name)):
         assert run(*command, "-o", str(tmp_path / "page.html"))[0] == 0
         assert "mine.hlo" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("command", ["report", "targets"])
+def test_a_reader_that_goes_away_ends_it_quietly(command, tmp_path):
+    lines = "".join(f"  c{k} = f32[512,512]{{{k % 2},{1 - k % 2}}} copy(p)\n" for k in range(2000))
+    text = f"HloModule m, is_scheduled=true\nENTRY e {{\n  p = f32[512,512]{{1,0}} parameter(0)\n{lines}}}\n"
+    (tmp_path / "long.hlo").write_text(text)
+    words = ["report", str(tmp_path / "long.hlo"), "--top", "2000"] if command == "report" else ["targets"]
+    with open(tmp_path / "err", "wb") as err:
+        command_line = [sys.executable, "-c", "from tilewright.cli import main; main()", *words]
+        child = subprocess.Popen(command_line, stdout=subprocess.PIPE, stderr=err)
+        child.stdout.close()
+        assert child.wait(120) == 0
+    assert b"tilewright:" not in (tmp_path / "err").read_bytes()
+    assert b"Traceback" not in (tmp_path / "err").read_bytes()

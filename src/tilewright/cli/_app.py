@@ -72,6 +72,12 @@ def _leaving_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def _leave_quietly() -> None:
+    """Nobody reads on: exit 0, and let nothing that is still buffered complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+
+
 def main() -> None:
     """Run the command line of this process and exit with the design's codes: 0, 1, 2 or 3."""
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
@@ -79,6 +85,7 @@ def main() -> None:
     try:
         with _leaving_at_once():
             code = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except typer.Abort:
         sys.exit(130)
@@ -104,8 +111,11 @@ def main() -> None:
         print("tilewright: out of memory; give smaller sizes", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # the reader went away, as in `tilewright ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        _leave_quietly()
+    except SystemExit as end:  # typer and rich make 1 of a broken pipe
+        if isinstance(end.__context__, BrokenPipeError):
+            _leave_quietly()
+        raise
     except Exception as error:  # a fault of ours: still one line, and how to see more
         if debug:
             raise
