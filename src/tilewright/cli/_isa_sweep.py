@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli._io import emit_json, emit_text, progress
+from tilewright.cli._isa_tensors import machine, setting
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,11 +36,10 @@ def _sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tune one product for many machines: cycles of each at its best, and the unit that limits it."""
-    from tilewright.cli.isa import _config
     from tilewright.isa import sweep
 
     with progress("machines") as bar:
-        found = sweep(m, n, k, _values(over), dtype, _config(settings), watch=bar, most=most, within=within)
+        found = sweep(m, n, k, _values(over), dtype, machine(settings), watch=bar, most=most, within=within)
     if as_json:
         emit_json({"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_json(each) for each in found]})
     else:
@@ -47,14 +47,13 @@ def _sweep(
 
 
 def _values(over: Sequence[str]) -> dict[str, list[Any]]:
-    from tilewright.cli.isa import _setting
 
     found: dict[str, list[Any]] = {}
     for each in over:
         name, equals, text = each.partition("=")
         if not equals or not text or name in found:
             raise UsageError(f"--over {each}", how="each field once, as --over l1_ports=1,2,4")
-        found[name] = [_setting(value) for value in text.split(",")]
+        found[name] = [setting(value) for value in text.split(",")]
     return found
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli._io import emit_json, emit_text, progress, remark, write_file
+from tilewright.cli._isa_matmul import difference_of, random_matrix
+from tilewright.cli._isa_tensors import machine
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +68,6 @@ def _tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """Rank the ways to make a matrix product by modelled cycles, and say why the first is the fastest."""
-    from tilewright.cli.isa import _config
     from tilewright.isa import autotune
 
     if out is not None and out != "-" and not out.endswith((".html", ".json")):
@@ -76,7 +77,7 @@ def _tune(
     fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
-        tuning = autotune(m, n, k, dtype, _config(settings), most=most, within=within, watch=bar, **fixed)
+        tuning = autotune(m, n, k, dtype, machine(settings), most=most, within=within, watch=bar, **fixed)
     if out is not None and out.endswith(".html"):
         write_file(out, _page(tuning))
         remark(f"wrote {out}")
@@ -94,15 +95,14 @@ def _tune(
 
 def _checked(tuning: Tuning) -> dict[str, Any]:
     """The choice on the machine, values and all."""
-    from tilewright.cli.isa import _difference, _random
     from tilewright.isa import matmul
 
     p = tuning.problem
-    a, b = _random((p.m, p.k), tuning.dtype, 0), _random((p.k, p.n), tuning.dtype, 1)
+    a, b = random_matrix((p.m, p.k), tuning.dtype, 0), random_matrix((p.k, p.n), tuning.dtype, 1)
     result = matmul(a, b, p.config, **tuning.options)
     near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
     found = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
-    return {**found, "value_equals_numpy": _difference(result.value, a, b)[0]}
+    return {**found, "value_equals_numpy": difference_of(result.value, a, b)[0]}
 
 
 def _said(checked: dict[str, Any]) -> dict[str, Any]:
