@@ -7,6 +7,7 @@ r298 (C), as in the source's examples; r280 to r289 hold what each thread knows 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa._assemble import assemble
@@ -75,6 +76,11 @@ def matmul_program(plan: Plan) -> Program:
     ur12 columns per thread of the block.
     """
     check(plan)
+    return _matmul_program(plan)
+
+
+@lru_cache(maxsize=64)
+def _matmul_program(plan: Plan) -> Program:
     if 0 in (plan.m, plan.n, plan.k):
         return assemble("halt", plan.config)
     lines = [*places(plan), *blocks(plan), "halt"]

@@ -34,7 +34,7 @@ from tilewright.isa._program import Address, Immediate, Instruction, Label, Prog
 from tilewright.isa._roles import Roles, assign_roles
 from tilewright.isa._state import Pe
 
-__all__ = ["FastLoop", "loop_at", "run_fast"]
+__all__ = ["FastLoop", "loop_at", "loop_heads", "run_fast"]
 
 Array = np.ndarray[Any, Any]
 _COUNTS = (
@@ -97,6 +97,16 @@ def loop_at(pe: Pe, program: Program, first: int, last: int) -> FastLoop | None:
     whole = np.concatenate((np.zeros((first, code.shape[1]), np.int64), code))
     registers = frozenset(number(o) for e in body if e.name != "mm" for o in e.operands if _is(o, "r"))
     return FastLoop(first, last, whole, ld, mm, registers)
+
+
+def loop_heads(program: Program) -> dict[int, int]:
+    """First instruction of every loop to its last; of loops with one head, the innermost."""
+    labels, found = dict(program.labels), dict[int, int]()
+    for at, each in enumerate(program.instructions):
+        head = labels[each.operands[-1].name] if each.operands and isinstance(each.operands[-1], Label) else at + 1
+        if head <= at:
+            found.setdefault(head, at)
+    return found
 
 
 def _is(operand: Any, kind: str) -> bool:
@@ -236,7 +246,8 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
         if not (why == 1 and full and place[1] >= before):
             break
     pe.next_pc = int(place[0])
-    loop.strikes += int(place[1]) - pe.executed < 4 * (loop.last - loop.first + 1)
+    worth = 4 if loop.mm is None else 1  # turns
+    loop.strikes += int(place[1]) - pe.executed < worth * (loop.last - loop.first + 1)
     pe.pc, pe.executed, done = int(place[0]), int(place[1]), int(place[1]) > pe.executed
     pe.uniform = uniform.tolist()
     pe.clock.issue, pe.clock.end, pe.clock.free = int(clock[0]), int(clock[1]), clock[2:6].tolist()

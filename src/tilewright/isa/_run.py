@@ -12,7 +12,7 @@ from tilewright.errors import UsageError
 from tilewright.isa import _alu, _control, _descriptors, _floats, _memory, _pages, _predicates, _tensor
 from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
-from tilewright.isa._loops import FastLoop, loop_at, run_fast
+from tilewright.isa._loops import FastLoop, loop_at, loop_heads, run_fast
 from tilewright.isa._operands import Handler
 from tilewright.isa._program import Program
 from tilewright.isa._segments import Segment
@@ -114,6 +114,7 @@ class Runner:
         self.pes = [pe for pe, _ in work]
         self.steps: dict[int, list[tuple[Handler, Any]]] = {}
         self.loops: dict[tuple[int, int, int], FastLoop | None] = {}
+        self.heads: dict[int, dict[int, int]] = {}
         self.programs: dict[int, Program] = {}
         for pe in self.pes:
             self._next_job(pe)
@@ -131,6 +132,7 @@ class Runner:
         self.programs[pe.number] = job.program
         self.loops = {key: loop for key, loop in self.loops.items() if key[0] != pe.number}
         self.steps[pe.number] = [(HANDLERS[each.name], each) for each in job.program.instructions]
+        self.heads[pe.number] = loop_heads(job.program)
         pe.labels, pe.pc, pe.halted, pe.barrier = dict(job.program.labels), 0, False, None
         if not job.program.instructions:
             self._next_job(pe)
@@ -168,10 +170,13 @@ class Runner:
             for _ in range(256):
                 before = pe.pc
                 self.step(pe)
-                if pe.pc <= before and not pe.halted and pe.barrier is None:
-                    self._loop(pe, before)
                 if pe.halted or pe.barrier is not None:
                     break
+                last = before if pe.pc <= before else self.heads[pe.number].get(pe.pc)
+                if last is not None:
+                    self._loop(pe, last)
+                    if pe.halted:
+                        break
             return True
         if not active:
             waiting = [pe for pe in self.pes if pe.barrier is not None]
@@ -184,7 +189,7 @@ class Runner:
         return True
 
     def _loop(self, pe: Pe, last: int) -> None:
-        """At the end of a loop's first turn: let one call do the others, where no one could tell."""
+        """At a loop's head, come to from before or from its end: let one call run it, where no one could tell."""
         key = (pe.number, pe.pc, last)
         if key not in self.loops:
             self.loops[key] = None if pe.clock.tracing else loop_at(pe, self.programs[pe.number], pe.pc, last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -170,17 +171,25 @@ def make_storage(
     e = array.dtype.itemsize
     fastest = order[0] if order else len(shape) - 1
     line = line or tuple(max(1, line_bytes // e) if d == fastest else 1 for d in range(len(shape)))
-    layout = paged(shape, dtype, page=page, line=line, order=order)
+    page, line, order = (None if each is None else tuple(each) for each in (page, line, order))
+    layout, arrays = _placed(shape, dtype, page, line, order)
     if layout.line_elements * e != line_bytes:
         what = f"a line of {layout.line_elements} elements is {layout.line_elements * e} bytes, not {line_bytes}"
         raise UsageError(what, where=f"segment {name}", how="give line= of the machine's line_bytes")
+    table = PageTable.of(layout.num_pages)
+    return Storage(name, dtype, layout, home, table, *arrays, tensor or name, base or (0,) * len(shape))
+
+
+@lru_cache(maxsize=64)
+def _placed(shape: tuple[int, ...], dtype: str, *how: tuple[int, ...] | None) -> tuple[PagedLayout, tuple[Array, ...]]:
+    """A layout of these page, line and order, and (sizes, starts, pages_of, offsets_of) of it, which nobody changes."""
+    page, line, order = how
+    layout = paged(shape, dtype, page=page, line=line, order=order)
     sizes = np.array(shape[::-1], np.int64)
     starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype(np.int64)
     walks = [_walk(layout, d) for d in reversed(range(len(shape)))]
     pages_of, offsets_of = np.concatenate(walks, axis=0).T
-    arrays = (sizes, starts, np.ascontiguousarray(pages_of), np.ascontiguousarray(offsets_of))
-    table = PageTable.of(layout.num_pages)
-    return Storage(name, dtype, layout, home, table, *arrays, tensor or name, base or (0,) * len(shape))
+    return layout, (sizes, starts, np.ascontiguousarray(pages_of), np.ascontiguousarray(offsets_of))
 
 
 def _walk(layout: PagedLayout, dim: int) -> Array:
