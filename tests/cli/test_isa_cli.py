@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,8 +97,26 @@ def test_the_program_can_be_listed_saved_and_run_again(run, tmp_path):
 
 def test_a_timeline(run, tmp_path):
     code, _, err = run("matmul", *SIZES, "-o", str(tmp_path / "t.pftrace"))
-    assert (code, err) == (0, f"wrote {tmp_path / 't.pftrace'}\n")
+    assert code == 0
+    assert err.startswith(f"wrote {tmp_path / 't.pftrace'}: ")
     assert b"mm8.ka1" in (tmp_path / "t.pftrace").read_bytes()
+
+
+def test_a_run_writes_its_timeline_and_its_accounts(run, tmp_path):
+    shapes = ("--iota", "A=s8[4,4]", "--iota", "B=s8[4,4]", "--zeros", "C=s32[4,4]")
+    program = str(Path(__file__).parents[2] / "examples" / "product.tasm")
+    code, out, err = run("run", program, *shapes, "-o", str(tmp_path / "t.pftrace"))
+    assert (code, "26 events" in err) == (0, True)
+    assert "the issue queue: product 308" in out
+    assert b"issue queue waits" in (tmp_path / "t.pftrace").read_bytes()
+    assert run("run", program, *shapes, "-o", str(tmp_path / "t.png"))[0] == 2
+
+
+def test_an_array_file_names_its_tensor(run, tmp_path):
+    np.save(tmp_path / "A.npy", np.arange(16, dtype=np.int8).reshape(4, 4))
+    program = str(Path(__file__).parents[2] / "examples" / "product.tasm")
+    given = ("--data", str(tmp_path / "A.npy"), "--iota", "B=s8[4,4]", "--zeros", "C=s32[4,4]")
+    assert "[ 14  38  62  86]" in run("run", program, *given)[1]
 
 
 def test_asm_lists_with_addresses(run, tmp_path):

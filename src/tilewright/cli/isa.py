@@ -76,7 +76,7 @@ def _run(
     as_json: Json = False,
 ) -> int:
     """Run a program; print counts, cycles, errors, and the tensors that began as zeros."""
-    from tilewright.isa import MatrixUnit, assemble
+    from tilewright.isa import MatrixUnit, assemble, timeline
 
     if out is not None and not out.endswith(".pftrace"):
         raise UsageError(f"no writer for {out}", how="FILE.pftrace")
@@ -90,7 +90,7 @@ def _run(
     shown = [pair(each, "--zeros", "")[0] for each in zeros or ()]
     _print_run(result, shown, as_json)
     if out is not None:
-        write_timeline(out, result.trace)
+        write_timeline(out, timeline([result]))
     remark_errors(result.errors)
     return 1 if result.errors else 0
 

@@ -18,6 +18,7 @@ from tilewright.isa._run import RunResult
 from tilewright.isa._segments import Memory
 from tilewright.isa._storage import PageEntry
 from tilewright.isa._sweep import Design, sweep
+from tilewright.isa._timeline import timeline
 from tilewright.isa._tune_space import Choice
 from tilewright.isa._unit import MatrixUnit
 from tilewright.isa._work import Part, by_blocks, by_diagonals, by_dim
@@ -57,4 +58,5 @@ __all__ = [
     "matmul",
     "reference",
     "sweep",
+    "timeline",
 ]

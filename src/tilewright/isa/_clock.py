@@ -16,7 +16,8 @@ import numpy as np
 
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._table import UNITS
-from tilewright.trace import Event, Slice, Track
+from tilewright.isa._timeline import CACHES, IDLE, LOADER, MOST_EVENTS, QUEUE_LANE
+from tilewright.trace import Args, Counter, Event, Instant, Slice, Track
 
 __all__ = ["CAUSES", "MATH_STALLS", "QUEUE", "Clock"]
 
@@ -74,6 +75,7 @@ class Clock:
     queue: dict[str, int] = field(default_factory=lambda: dict.fromkeys(QUEUE, 0))
     math: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MATH_STALLS, 0))
     events: list[Event] = field(default_factory=list)
+    _totals: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """All registers are ready at first."""
@@ -103,6 +105,7 @@ class Clock:
         """The queue stands still until a cycle."""
         if cycle > self.issue:
             self.queue[reason] += cycle - self.issue
+            self._slice(QUEUE_LANE, reason, self.issue, cycle)
             self.issue = cycle
 
     def _take(self) -> int:
@@ -181,5 +184,37 @@ class Clock:
 
     def _done(self, unit: str, name: str, start: int, end: int) -> None:
         self.end = max(self.end, end)
-        if self.tracing:
-            self.events.append(Slice(Track(self.name, UNITS[unit]), name, start, end - start))
+        self._slice(UNITS[unit], name, start, end)
+
+    def _slice(self, lane: str, name: str, start: int, end: int, args: Args = ()) -> None:
+        if self.tracing and end > start:
+            self._keep(Slice(Track(self.name, lane), name, start, end - start, args))
+
+    def _keep(self, event: Event) -> None:
+        if len(self.events) < MOST_EVENTS:
+            self.events.append(event)
+        elif len(self.events) == MOST_EVENTS:
+            what = f"the timeline ends here, after {MOST_EVENTS} events"
+            self.events.append(Instant(Track(self.name, QUEUE_LANE), what, self.issue))
+
+    def show_mm(self, name: str, start: int, free: tuple[int, int], waits: tuple[int, int, int], seen: Args) -> None:
+        """Lanes of one ``mm`` that has steps: its loads, why the math unit was idle before and in it, the caches.
+
+        ``free``: when the math unit was free before, and its first issue; ``waits``: cycles without mm, for columns and
+        for A; ``seen``: columns, lines touched, and misses of L1 and L2.
+        """
+        if not self.tracing:
+            return
+        idle, columns, operand = waits
+        before, first = free
+        self._slice(LOADER, name, start, max(self.free[0], start + 1), seen)
+        self._slice(IDLE, "no mm", before, before + idle)
+        self._slice(IDLE, "A", before + idle, before + idle + operand)
+        rest = (first - before) - idle - operand
+        self._slice(IDLE, "columns of B", first - rest, first)
+        # What is left of the waits for columns lies between steps: drawn at the end, where the lane is free.
+        self._slice(IDLE, "columns of B", self.free[1] - (columns - rest), self.free[1])
+        facts = dict(seen)
+        for lane, fact, scale in zip(CACHES, ("L1 misses", "L2 misses", "L2 misses"), (1, 1, self.config.line_bytes)):
+            at = self._totals[lane] = self._totals.get(lane, 0) + int(facts[fact]) * scale
+            self._keep(Counter(Track(self.name, lane), start, at, "bytes" if scale > 1 else "lines"))

@@ -19,6 +19,7 @@ from tilewright.isa._run import RunResult
 from tilewright.isa._segments import ELEMENT_TYPES, Memory
 from tilewright.isa._show import same_state, show_run
 from tilewright.isa._spread import Spread, spread
+from tilewright.isa._timeline import timeline
 from tilewright.isa._unit import MatrixUnit
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
@@ -150,7 +151,7 @@ def _together(found: Spread) -> MatmulResult:
         traffic=found.traffic(),
         errors=tuple(error for run in found.runs for error in run.errors),
         executed=sum(run.executed for run in found.runs),
-        trace=tuple(event for run in found.runs for event in run.trace),
+        trace=timeline(found.runs),
         pes=found.runs,
         programs=found.programs,
         dma_bytes=found.dma_bytes,
@@ -171,5 +172,5 @@ def result_from(run: RunResult, value: np.ndarray[Any, Any], program: Program | 
         errors=run.errors,
         program=program or Program(),
         executed=run.executed,
-        trace=run.trace,
+        trace=timeline([run]),
     )

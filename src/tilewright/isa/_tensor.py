@@ -232,6 +232,7 @@ def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, page_
     products = clock.span("r", roles.first, min(roles.local, c.registers - roles.first))
     offsets = clock.span("r", roles.address.offset, offset_registers(pe, roles.segment))
     reads = [clock.span("ur", roles.address.segment), offsets, *spans(pe, instruction, ())]
+    no_mm, before = clock.math["no mm"], clock.free[1]
     start, tokens = clock.begin_mm(reads, a, products, page_ready)
     free, out = np.array(clock.free, np.int64), np.empty(3, np.int64)
     step = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
@@ -247,6 +248,11 @@ def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, page_
     clock.math["A"] += int(out[2])
     name = str(instruction) if clock.tracing else "mm"
     clock.end_mm(name, start, tokens, int(out[0]), a, products, roles.steps * step)
+    if clock.tracing and out[0] >= 0:
+        lines, l1, l2 = (int(n) for n in traffic.sum(axis=0))
+        seen = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
+        spent = clock.math["no mm"] - no_mm, int(out[1]), int(out[2])
+        clock.show_mm(name, start, (before, int(out[0])), spent, seen)
 
 
 HANDLERS: dict[str, Handler] = {"mm": _mm}
