@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.embed._knobs import SparseCoreConfig
 from tilewright.embed._optimizers import Optimizer
 from tilewright.embed._stacking import Placement, Stack, Stacking
 from tilewright.errors import UsageError
@@ -66,13 +67,23 @@ def _fresh(stacking: Stacking, stacks: dict[str, jax.Array]) -> EmbeddingState:
     return EmbeddingState(jnp.zeros((), jnp.int32), stacks, slots, stacking)
 
 
-def init(stacking: Stacking, key: jax.Array) -> EmbeddingState:
+def init(stacking: Stacking, key: jax.Array, sparsecore: SparseCoreConfig | None = None) -> EmbeddingState:
     """A new state: rows drawn from ``key``, slots at their start, step 0.
 
     A table with an ``initializer`` gets ``initializer(key, (vocab, width), float32)``. Any other is drawn from a
     normal distribution of deviation 1 / sqrt(width), cut at two deviations (TPU embedding's default). The value of a
     row depends on the key, the table's name, the row and the width alone: any topology starts from the same model.
+
+    ``sparsecore``: with ``initialize_tables_on_host`` (and not ``enable_fast_table_initialization``) the host's
+    processor makes the tables in its memory and copies them to jax's default device when they are whole, so that the
+    device needs no room for what making them takes; otherwise, and without the argument, the device makes them.
     """
+    if sparsecore and sparsecore.initialize_tables_on_host and not sparsecore.enable_fast_table_initialization:
+        (target,) = jnp.zeros(()).devices()
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            made = init(stacking, key)
+        copied: EmbeddingState = jax.device_put(made, target)
+        return copied
     stacks = {name: _draw_stack(stacking, stack, key) for name, stack in stacking.stacks.items()}
     return _fresh(stacking, stacks)
 
