@@ -104,11 +104,16 @@ def _clr(pe: Pe, instruction: Instruction) -> None:
         pe.record(instruction, [("operand_out_of_range", -1, pe.config.registers)])
         return
     # result
-    cleared = on[:, None] & (np.arange(most) < np.reshape(count, (-1, 1)))
-    pe.registers[:, first : first + most][cleared] = 0
-    if pe.written is not None:
-        pe.written[:, first : first + most] |= cleared
-    pe.traffic.register_writes += int(np.count_nonzero(cleared))
+    if np.ndim(count) == 0 and on.all():
+        pe.registers[:, first : first + most] = 0
+        pe.mark_written(first, most)
+        pe.traffic.register_writes += most * len(on)
+    else:
+        cleared = on[:, None] & (np.arange(most) < np.reshape(count, (-1, 1)))
+        pe.registers[:, first : first + most][cleared] = 0
+        if pe.written is not None:
+            pe.written[:, first : first + most] |= cleared
+        pe.traffic.register_writes += int(np.count_nonzero(cleared))
     # cost
     written = [pe.clock.span("r", first, most)] if most else []
     pe.clock.step("alu", "clr", spans(pe, instruction, instruction.operands[1:]), written, max(1, most))

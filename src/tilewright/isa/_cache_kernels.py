@@ -28,11 +28,11 @@ from tilewright.isa._caches import (
 )
 from tilewright.kernels import njit
 
-__all__ = ["BYPASSED", "HIT", "MISS", "PINNED", "drop_lines", "lru_list", "lru_touch", "relist", "touch"]
+__all__ = ["BYPASSED", "HIT", "KEPT_BIT", "MISS", "PINNED", "drop_lines", "lru_list", "lru_touch", "relist", "touch"]
 
 HIT, MISS, PINNED, BYPASSED = 0, 1, 2, 3
 """A hit; a miss; one that evicted a retained line; one served without a place."""
-_KEPT = 62
+KEPT_BIT = 62
 """The bit of a stamp that says retained: such stamps are later than all others."""
 
 
@@ -43,17 +43,17 @@ _KEPT = 62
 def _line_up(c: Any, which: int) -> None:
     """Fill the queue with the slots of a list, least recent first: a radix sort of their stamps."""
     stamps, here, there, n = c[STAMPS], c[QUEUE], c[QUEUE] + c[WAYS], 0
-    low, high = np.int64(1) << _KEPT, np.int64(0)
+    low, high = np.int64(1) << KEPT_BIT, np.int64(0)
     for slot in range(c[USED]):
         stamp = c[np.uint64(stamps + slot)]
-        if stamp >= 0 and stamp >> _KEPT == which:
+        if stamp >= 0 and stamp >> KEPT_BIT == which:
             c[np.uint64(here + n)] = slot
-            stamp &= (1 << _KEPT) - 1
+            stamp &= (1 << KEPT_BIT) - 1
             low, high = min(low, stamp), max(high, stamp)
             n += 1
-    low |= np.int64(which) << _KEPT
+    low |= np.int64(which) << KEPT_BIT
     counts, shift = np.empty(256, np.int64), 0
-    while n > 1 and (high - (low & ((1 << _KEPT) - 1))) >> shift > 0:
+    while n > 1 and (high - (low & ((1 << KEPT_BIT) - 1))) >> shift > 0:
         counts[:] = 0
         for i in range(n):
             counts[np.uint64((c[np.uint64(stamps + c[np.uint64(here + i)])] - low) >> shift & 255)] += 1
@@ -75,11 +75,11 @@ def _oldest(c: Any, which: int) -> Any:
     """The least recent slot of a list that is not empty. Slots in the queue that were touched since are skipped."""
     while True:
         if c[LIST] == which:
-            stamps, built, end = c[STAMPS], c[BUILT] | np.int64(which) << _KEPT, c[END]
+            stamps, built, end = c[STAMPS], c[BUILT] | np.int64(which) << KEPT_BIT, c[END]
             for at in range(c[FIRST], end):
                 slot = c[np.uint64(at)]
                 stamp = c[np.uint64(stamps + slot)]
-                if 0 <= stamp < built and stamp >> _KEPT == which:
+                if 0 <= stamp < built and stamp >> KEPT_BIT == which:
                     c[FIRST] = at + 1
                     return slot
         _line_up(c, which)
@@ -116,7 +116,7 @@ def _miss(c: Any, line: int, bypass: bool) -> int:
             stamp = c[np.uint64(base + each)]
             if stamp < oldest:
                 slot, oldest = each, stamp
-        if oldest >> _KEPT == 1:  # every line of the set is retained
+        if oldest >> KEPT_BIT == 1:  # every line of the set is retained
             if bypass:
                 return BYPASSED
             result = PINNED
@@ -140,7 +140,7 @@ def touch(c: Any, line: int, bypass: bool) -> int:
     if slot < 0:
         return _miss(c, line, bypass)
     at = np.uint64(c[STAMPS] + slot)
-    c[at] = c[TIME] | c[at] >> _KEPT << _KEPT
+    c[at] = c[TIME] | c[at] >> KEPT_BIT << KEPT_BIT
     c[TIME] += 1
     return HIT
 
@@ -149,9 +149,9 @@ def touch(c: Any, line: int, bypass: bool) -> int:
 def relist(c: Any, line: int, which: int) -> int:
     """Put a line in list ``which`` (0 evictable, 1 retained), if it is here at all; 1 if it was in the other one."""
     slot = c[np.uint64(c[SLOT_OF] + line)] - 1
-    if slot < 0 or c[np.uint64(c[STAMPS] + slot)] >> _KEPT == which:
+    if slot < 0 or c[np.uint64(c[STAMPS] + slot)] >> KEPT_BIT == which:
         return 0
-    c[np.uint64(c[STAMPS] + slot)] = c[TIME] | np.int64(which) << _KEPT
+    c[np.uint64(c[STAMPS] + slot)] = c[TIME] | np.int64(which) << KEPT_BIT
     c[TIME] += 1
     c[KEPT] += 2 * which - 1
     return 1
@@ -178,7 +178,7 @@ def drop_lines(begin: int, end: int, c: Any) -> None:
             continue
         c[c[SLOT_OF] + line] = 0
         c[c[LINE_OF] + slot] = -1
-        c[KEPT] -= c[c[STAMPS] + slot] >> _KEPT
+        c[KEPT] -= c[c[STAMPS] + slot] >> KEPT_BIT
         c[c[STAMPS] + slot] = -1
         if c[SETS] == 1:
             c[c[QUEUE] + 2 * c[WAYS] + c[GIVEN_UP]] = slot

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa._loop_codes import ALU, BARE, BR, BUDGET, CMP, DONE, JUMP, LD, LOGIC, LOOP
-from tilewright.isa._loop_memory_kernels import later, load, multiply, ready, until, wrap
+from tilewright.isa._loop_load_kernels import load
+from tilewright.isa._loop_memory_kernels import later, multiply, ready, until, wrap
 from tilewright.kernels import njit
 
 __all__ = ["run_loop"]

@@ -1,4 +1,4 @@
-"""numba kernels: the ``ld`` and ``mm`` of a loop that one call runs, and the tokens they share with all others."""
+"""numba kernels: the ``mm`` of a loop that one call runs, and the tokens it shares with all others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa._cache_kernels import BYPASSED, HIT, PINNED, relist, touch
+from tilewright.isa._cache_kernels import BYPASSED, HIT, KEPT_BIT, PINNED, relist, touch
+from tilewright.isa._caches import SLOT_OF, STAMPS, TIME
 from tilewright.isa._loop_codes import FULL, IRREGULAR
 from tilewright.isa._traffic_kernels import issue_columns
-from tilewright.isa._transfer_kernels import copy_words, transfer
+from tilewright.isa._transfer_kernels import copy_words
 from tilewright.kernels import njit
 
-__all__ = ["later", "load", "multiply", "ready", "until", "wrap"]
+__all__ = ["later", "multiply", "ready", "until", "wrap"]
 
 
 @njit(cache=True, nogil=True)
@@ -47,22 +48,33 @@ def ready(clock: Any, queue: Any, tokens: Any, causes: Any, latest: int) -> None
 
 
 @njit(cache=True, nogil=True)
-def load(row: Any, file: Any, predicates: Any, store: Any, ld: Any, counts: Any, traffic: Any) -> int:
-    """``ld``; the lines it asked for."""
-    numbers, limit, at, wanted, tables = ld
-    registers, first, dims = file[0], np.uint64(row[4]), np.uint64(at.shape[1])
-    for t in range(np.uint64(at.shape[0])):
-        for d in range(dims):
-            at[t, d] = registers[t, first + d]
-        at[t, np.uint64(0)] += row[5]
-        off = row[7] >= 0 and predicates[t, row[7]] == row[8]
-        wanted[t] = 0 if off else limit
-    total, lines = transfer(False, at, wanted, tables, numbers, file, store)
-    counts[6] += total * numbers[2]
-    traffic[2] += lines
-    traffic[3] += total * numbers[2]
-    traffic[1] += -(-total * numbers[2] // 4)
-    return int(lines)
+def _reach_runs(row: Any, mm: Any, registers: Any, words: Any, buffers: Any) -> Any:
+    """:func:`_reach` of columns of two words, each a run in two dims, all of them on: how many until one is not so."""
+    (depth, e, _, dim, page_elements, _, _, _, _), ka = mm[0], mm[1][3]
+    part, index, _, _ = mm[3]
+    sizes, starts, pages_of, offsets_of, phys, _ = mm[4]
+    reach, on = mm[6][0], mm[6][1]
+    into, (pitch, step, rows), fill, other = buffers[4], buffers[5], buffers[7], 1 - dim
+    along, across, c, base = np.uint64(row[4] + dim), np.uint64(row[4] + other), rows // ka, fill[1] * step
+    more_x, more_y = (row[5], 0) if dim == 0 else (0, row[5])
+    head_of, row_of, last, others = starts[dim], starts[other], sizes[dim] - depth, sizes[other]
+    for j in range(np.uint64(len(on))):
+        x, y = np.int64(registers[j, along]) + more_x, np.int64(registers[j, across]) + more_y
+        if not on[j] or y < 0 or y >= others or x < 0 or x > last:
+            return np.int64(j)
+        head, tail, own = np.uint64(head_of + x), np.uint64(head_of + x + depth - 1), np.uint64(row_of + y)
+        page, offset = pages_of[own], offsets_of[own]
+        at, place = page + pages_of[head], offset + offsets_of[head]
+        begin = phys[np.uint64(at)] + place * e
+        if pages_of[tail] != pages_of[head] or offsets_of[tail] + offset - place != depth - 1 or begin & 3 != 0:
+            return np.int64(j)
+        to, word = np.uint64((base + (part[j] * c + index[j]) * pitch) >> 2), np.uint64(begin >> 2)
+        into[to] = words[word]
+        into[to + np.uint64(1)] = words[word + np.uint64(1)]
+        reach[j, np.uint64(0)], reach[j, np.uint64(1)] = begin, at * page_elements + place
+        reach[j, np.uint64(2)], reach[j, np.uint64(3)] = page, offset
+        reach[j, np.uint64(4)], reach[j, np.uint64(5)], reach[j, np.uint64(6)] = x, 0, depth
+    return len(on)
 
 
 @njit(cache=True, nogil=True)
@@ -77,10 +89,15 @@ def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
     words, raw = store
     sizes, starts, pages_of, offsets_of, phys, _ = mm[4]
     reach, on = mm[6][0], mm[6][1]
-    _, _, _, into, into_words, pitch, presents, fill = buffers
+    _, _, _, into, into_words, (pitch, step, into_rows), presents, fill = buffers
     first, size, dims, length = row[4], sizes[dim], len(sizes), width * e
     present: Any = np.int64(-1)
-    c = len(into) // pitch // ka
+    c, base = into_rows // ka, fill[1] * step
+    if dims == 2 and depth * e == 8 and length == 8 and (pitch | step) & 7 == 0:
+        done = _reach_runs(row, mm, registers, words, buffers)
+        if done == len(on):
+            presents[fill[1]] = depth
+            return True
     for j in range(len(on)):
         if not on[j]:
             continue
@@ -102,7 +119,7 @@ def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
         if floats and (low > 0 or count == 0 or (present >= 0 and count != present)):
             return False
         present = count
-        to = (part[j] * c + index[j]) * pitch + fill[0] * e
+        to = (part[j] * c + index[j]) * pitch + base
         if count < width:
             into[to : to + length] = 0
         reach[j, 0], reach[j, 6] = -1, count
@@ -136,13 +153,19 @@ def _gather(mm: Any, file: Any, buffers: Any) -> None:
     """A of every active row to the buffer."""
     e, (a, chunk, rows, ka, kb, rs, as_, bs, base) = mm[0][1], mm[1]
     registers, flat, own = file[3], file[1], file[2]
-    into, words, pitch, _, _, _, _, fill = buffers
-    r_count, length = len(into) // pitch // ka, chunk * e
+    into, words, (pitch, step, into_rows), _, _, _, _, fill = buffers
+    r_count, length, begin = into_rows // ka, chunk * e, fill[1] * step
+    if ka == 1 and kb == 1 and length == 8 and (pitch | step) & 7 == 0:
+        by_thread, first = file[0], np.uint64(a)
+        for r in range(rows):
+            to, t = np.uint64((begin + r * pitch) >> 2), np.uint64(base + r * rs)
+            words[to], words[to + np.uint64(1)] = by_thread[t, first], by_thread[t, first + np.uint64(1)]
+        return
     for qa in range(ka):
         for r in range(rows):
             for qb in range(kb):
                 thread = base + r * rs + qa * as_ + qb * bs
-                to = (qa * r_count + r) * pitch + (fill[0] + qb * chunk) * e
+                to = (qa * r_count + r) * pitch + begin + qb * chunk * e
                 if (to | length) & 3 == 0:
                     copy_words(registers, thread * (own >> 2) + a, words, to >> 2, length >> 2)
                 else:
@@ -205,12 +228,23 @@ def _lines(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> 
     selected, awaited = mm[5]
     reach, _, out, sequence, _, _, totals = mm[6]
     bypass, touches, all_misses, all_deep = bypasses == 1, 0, 0, 0
+    slots, stamps, now = np.uint64(l1[SLOT_OF]), np.uint64(l1[STAMPS]), l1[TIME]
     totals[:] = 0
     for s in range(np.uint64(taken)):
         j = np.uint64(sequence[s])
         lines, misses, deep, count = 0, 0, 0, reach[j, 6]
-        page, offset, head = reach[j, 2], reach[j, 3], starts[dim] + reach[j, 4] + reach[j, 5]
         begin = reach[j, 0]
+        if begin >= 0 and not walks and begin >> shift == (begin + count * e - 1) >> shift:  # one line, and a hit
+            slot = l1[slots + np.uint64(begin >> shift)]
+            if slot > 0:
+                at = stamps + np.uint64(slot - 1)
+                l1[at] = now | l1[at] >> KEPT_BIT << KEPT_BIT
+                now += 1
+                out[s, 0], out[s, 1], out[s, 2] = 1, 0, 0
+                touches += 1
+                continue
+        l1[TIME] = now
+        page, offset, head = reach[j, 2], reach[j, 3], starts[dim] + reach[j, 4] + reach[j, 5]
         if begin >= 0 and not walks:
             for line in range(begin >> shift, ((begin + count * e - 1) >> shift) + 1):
                 lines += 1
@@ -244,10 +278,12 @@ def _lines(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> 
                 which = 1 if awaited[own] > 0 else 0
                 if relist(l1, line, which):
                     totals[1 - which] += 1
+        now = l1[TIME]
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
         touches += lines
         all_misses += misses
         all_deep += deep
+    l1[TIME] = now
     counts[10] += touches
     counts[11] += all_misses
     counts[12] += all_deep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Sums:
         retention = (np.zeros(0, np.uint8), np.zeros(0, np.int32))
         tables = (one, one, one, one, one, flags)
         arguments = ((0,) * 9, (0,) * 9, (0,) * 7, columns, tables, retention, scratch, (1,) * 7)
-        return cls(arguments, _buffers(1, 1, 4, 1), grid, columns, 0, ("s8", "s8"), True, 1, 1)
+        return cls(arguments, _buffers(1, 1, 8, 1), grid, columns, 0, ("s8", "s8"), True, 1, 1)
 
     @classmethod
     def of(cls, pe: Pe, roles: Roles, mm: Instruction) -> Sums:
@@ -82,7 +82,7 @@ class Sums:
             *(columns, tables, (segment.selected, segment.awaited), scratch, _times(pe, c.step_cycles(e, kb))),
         )
         keep = np.arange(rows)[:, None] * rs + np.arange(ka) * as_ + keeper * bs + c.first_compute
-        buffers = _buffers(ka * rows, ka * roles.local, rounds * width * e, rounds)
+        buffers = _buffers(ka * rows, ka * roles.local, width * e, rounds)
         types = (roles.type_a, roles.type_b)
         return cls(arguments, buffers, keep, columns, roles.first, types, exact, roles.chunk, kb, c.values)
 
@@ -117,9 +117,29 @@ class Sums:
         """32-bit integers."""
         return self.types[0][0] in "su" and self.types[0][1:] == "32"
 
+    def _rows(self, side: int) -> Array:
+        """Bytes [rows, k and more] of A (0) or B (1)."""
+        raw, (pitch, step, rows) = self.buffers[3 * side], self.buffers[3 * side + 2]
+        if step < pitch:
+            return cast(Array, raw.reshape(rows, pitch))
+        words = raw[: int(self.buffers[7][1]) * step].view(np.int64).reshape(-1, rows, pitch // 8)
+        return np.ascontiguousarray(words.transpose(1, 0, 2)).reshape(rows, -1).view(np.uint8)
+
+    def _spread(self, side: int, k: int) -> Array:
+        """[rows, k] of bytes, as float32 in the order [k, rows]."""
+        from tilewright.isa._value_kernels import spread_bytes
+
+        words, (_, step, rows) = self.buffers[3 * side + 1 : 3 * side + 3]
+        out = np.empty((k, rows), np.float32)
+        rounds = int(self.buffers[7][1])
+        spread_bytes(words[: rounds * step // 4].reshape(rounds, rows, -1), self.types[side][0] == "s", out)
+        return out.T
+
     def _values(self, side: int, k: int) -> Array:
         """[rows, k] of A (0) or B (1) as what is multiplied."""
-        raw, dtype = self.buffers[3 * side].reshape(-1, self.buffers[3 * side + 2]), self.types[side]
+        if self.exact and self.buffers[2][0] < self.buffers[2][1]:
+            return self._spread(side, k)
+        raw, dtype = self._rows(side), self.types[side]
         if self.words:
             found: Array = raw.view(np.int32)[:, :k]
         elif dtype == "bf16":
@@ -158,9 +178,18 @@ def _rounds(roles: Roles, width: int) -> tuple[bool, int]:
 
 
 def _buffers(rows: int, columns: int, length: int, rounds: int) -> tuple[Any, ...]:
-    pitch = -(-length // 4) * 4 + _APART
-    a, b = np.empty(rows * pitch, np.uint8), np.empty(columns * pitch, np.uint8)
-    return a, a.view(np.int32), pitch, b, b.view(np.int32), pitch, np.zeros(rounds, np.int64), np.zeros(2, np.int64)
+    """``length``: bytes of a row in a round."""
+    sides: list[Any] = []
+    for count in (rows, columns):
+        # (from row to row, from round to round, rows): round behind round, where they are made of words of 8 bytes.
+        shape = (
+            (length, length * count, count)
+            if length % 8 == 0
+            else (-(-length * rounds // 4) * 4 + _APART, length, count)
+        )
+        raw = np.empty(rounds * shape[1] if length % 8 == 0 else count * shape[0], np.uint8)
+        sides += [raw, raw.view(np.int32), shape]
+    return *sides, np.zeros(rounds, np.int64), np.zeros(2, np.int64)
 
 
 def _times(pe: Pe, step: int) -> tuple[int, ...]:

@@ -168,15 +168,8 @@ class Runner:
         if len(active) == 1:  # nobody to take turns with
             (pe,) = active
             for _ in range(256):
-                before = pe.pc
-                self.step(pe)
-                if pe.halted or pe.barrier is not None:
+                if not self._advance(pe):
                     break
-                last = before if pe.pc <= before else self.heads[pe.number].get(pe.pc)
-                if last is not None:
-                    self._loop(pe, last)
-                    if pe.halted:
-                        break
             return True
         if not active:
             waiting = [pe for pe in self.pes if pe.barrier is not None]
@@ -187,6 +180,17 @@ class Runner:
         for pe in active:
             self.step(pe)
         return True
+
+    def _advance(self, pe: Pe) -> bool:
+        """One instruction, and the loop it leads to; False when it cannot go on."""
+        before = pe.pc
+        self.step(pe)
+        if pe.halted or pe.barrier is not None:
+            return False
+        last = before if pe.pc <= before else self.heads[pe.number].get(pe.pc)
+        if last is not None:
+            self._loop(pe, last)
+        return not pe.halted
 
     def _loop(self, pe: Pe, last: int) -> None:
         """At a loop's head, come to from before or from its end: let one call run it, where no one could tell."""

@@ -22,6 +22,7 @@ __all__ = ["ABSENT", "LOADED", "LOADING", "STATES", "PageEntry", "PageTable", "S
 ABSENT, LOADING, LOADED = 0, 1, 2
 STATES = ("absent", "loading", "loaded")
 Array = np.ndarray[Any, Any]
+_Tables = tuple[Array, Array, Array, Array]
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ def make_storage(
 
 
 @lru_cache(maxsize=64)
-def _placed(shape: tuple[int, ...], dtype: str, *how: tuple[int, ...] | None) -> tuple[PagedLayout, tuple[Array, ...]]:
+def _placed(shape: tuple[int, ...], dtype: str, *how: tuple[int, ...] | None) -> tuple[PagedLayout, _Tables]:
     """A layout of these page, line and order, and (sizes, starts, pages_of, offsets_of) of it, which nobody changes."""
     page, line, order = how
     layout = paged(shape, dtype, page=page, line=line, order=order)

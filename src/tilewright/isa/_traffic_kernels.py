@@ -183,27 +183,32 @@ def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any
     ``out``: cycle of the first math issue, cycles waited for columns, cycles waited for A.
     """
     ports, l1_latency, l2_latency, dram_latency, l2_line, dram_line, step_cycles = numbers
-    lsu = max(free[0], start)
-    out[0], out[1], out[2] = -1, 0, 0
-    s = 0
-    while s < len(step_of):
-        step, data = step_of[s], 0
-        while s < len(step_of) and step_of[s] == step:
-            lsu += max(1, -(-traffic[s, 0] // ports))
+    lsu, math, l2_free, dram_free = max(free[0], start), free[1], free[2], free[3]
+    first, for_columns, for_a = np.int64(-1), np.int64(0), np.int64(0)
+    s, end = np.uint64(0), np.uint64(len(step_of))
+    while s < end:
+        step, data = step_of[s], np.int64(0)
+        while s < end and step_of[s] == step:
+            lines = traffic[s, 0]
+            lsu += 1 if lines <= ports else -(-lines // ports)
             ready = lsu - 1 + l1_latency
             for miss in range(traffic[s, 1]):
-                free[2] = max(free[2], lsu) + l2_line
-                ready = max(ready, free[2] + l2_latency)
+                l2_free = max(l2_free, lsu) + l2_line
+                ready = max(ready, l2_free + l2_latency)
                 if miss < traffic[s, 2]:
-                    free[3] = max(free[3], lsu) + dram_line
-                    ready = max(ready, free[3] + dram_latency)
+                    dram_free = max(dram_free, lsu) + dram_line
+                    ready = max(ready, dram_free + dram_latency)
             data = max(data, ready)
-            s += 1
-        begin = max(data, tokens, free[1])
-        if out[0] < 0:
-            out[0] = begin
-        wait = begin - max(free[1], start)
+            s += np.uint64(1)
+        begin = max(data, tokens, math)
+        if first < 0:
+            first = begin
+        wait = begin - max(math, start)
         if wait > 0:
-            out[2 if tokens > data else 1] += wait
-        free[1] = begin + step_cycles
-    free[0] = lsu
+            if tokens > data:
+                for_a += wait
+            else:
+                for_columns += wait
+        math = begin + step_cycles
+    out[0], out[1], out[2] = first, for_columns, for_a
+    free[0], free[1], free[2], free[3] = lsu, math, l2_free, dram_free

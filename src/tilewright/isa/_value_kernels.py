@@ -22,6 +22,7 @@ __all__ = [
     "accumulate_wide",
     "add_rounds",
     "add_words",
+    "spread_bytes",
 ]
 
 
@@ -259,3 +260,20 @@ def add_words(sums: Any, a: Any, b: Any) -> None:
             x, y = a[r, k], b[k]
             for i in range(len(total)):
                 total[i] = np.int32(total[i] + np.int32(x * y[i]))
+
+
+@njit(cache=True, nogil=True)
+def spread_bytes(words: Any, signed: bool, out: Any) -> None:
+    """Bytes of ``words`` (int32[rounds, rows, words of a row]) as numbers, one k behind the other: out[k, row]."""
+    k = np.uint64(0)
+    for q in range(np.uint64(words.shape[0])):
+        for w in range(np.uint64(words.shape[2])):
+            for b in range(4):
+                up, into = np.int32(24 - 8 * b), out[k]
+                k += np.uint64(1)
+                if signed:
+                    for r in range(np.uint64(words.shape[1])):
+                        into[r] = np.float32(np.int32(words[q, r, w] << up) >> np.int32(24))
+                else:
+                    for r in range(np.uint64(words.shape[1])):
+                        into[r] = np.float32(np.int32(words[q, r, w] >> np.int32(24 - up)) & np.int32(255))
