@@ -343,3 +343,22 @@ def test_buffers_are_used_again_only_when_nobody_holds_them():
     del view, third
     fourth, fifth = preprocess(batch, plan), preprocess(batch, plan)
     assert where in (fourth.embedding_ids["t"].ctypes.data, fifth.embedding_ids["t"].ctypes.data)
+
+
+def test_arguments_of_another_type_are_told_by_name():
+    plan = stack([Feature("f", Table("t", vocab=200, width=8))], Topology(1, 1))
+    good = {"f": [[1], [2]]}
+    texts = [b"ab", b"cd"]  # bytes are sequences of integers, but no ids
+    masked = np.ma.masked_array([[1], [2]], mask=[[True], [False]])
+    for batch, options, text in (
+        (None, {}, "batch is of type NoneType"),
+        (good, {"limits": [1]}, "limits is of type list"),
+        (good, {"agree": 3}, "agree is of type int"),
+        (good, {"agree": lambda mine: None}, "agree returned NoneType"),
+        (good, {"sparsecore": {}}, "sparsecore is of type dict"),
+        ({"f": texts}, {}, "texts where ids should stand"),
+        ({"f": masked}, {}, "masked array"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            preprocess(batch, plan, **options)
+        assert preprocess(good, plan).partition("t", 0, 0)[0].tolist() == [1, 2]

@@ -20,7 +20,7 @@ __all__ = ["add_to"]
 def _check(
     file: Annotated[str, typer.Argument(help="The batches: Parquet, CSV, TSV, .npz, or Criteo's format (- is stdin).")],
     limits: Annotated[
-        str | None, typer.Argument(help="The limits file; without it the [limits] of --config are used.")
+        str | None, typer.Argument(help="The limits file; without it those of --config are used.")
     ] = None,
     config: Annotated[str | None, typer.Option(help="The model: a TOML file. None: Criteo's 26 tables.")] = None,
     target: Annotated[str | None, typer.Option(help="The chip, over the file's (tpu-v5p).")] = None,

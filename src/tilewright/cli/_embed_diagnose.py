@@ -28,7 +28,7 @@ def _diagnose(
         str | None, typer.Option(help="Measured counters (.toml or .json) on top of what a log says.")
     ] = None,
     limits: Annotated[
-        str | None, typer.Option(help="The limits file in use, over --config's [limits]. None: the log's maxima.")
+        str | None, typer.Option(help="The limits file in use, over those of --config. None: the log's maxima.")
     ] = None,
     config: Annotated[str | None, typer.Option(help="The model: a TOML file. None: Criteo's 26 tables.")] = None,
     target: Annotated[str | None, typer.Option(help="The chip, over the file's (tpu-v5p).")] = None,

@@ -88,6 +88,8 @@ def _from_array(given: Any, where: str) -> Ragged:
 
 def _from_lists(given: Sequence[Any], where: str) -> Ragged:
     try:
+        if any(isinstance(row, (str, bytes)) for row in given):
+            raise UsageError("texts where ids should stand", where=where, how="hash the texts to ids first")
         lengths = np.fromiter((len(row) for row in given), np.int64, len(given))
     except TypeError:
         raise UsageError("a list that mixes ids and lists", where=where, how=KINDS) from None
@@ -141,6 +143,8 @@ def _offsets_of(lengths: Longs) -> Longs:
 
 def _integers(given: Any, name: str, where: str) -> Ids:
     """``given`` as a C-contiguous int32 or int64 array, without a copy where it is one."""
+    if isinstance(given, np.ma.MaskedArray):
+        raise UsageError(f"{name} are a masked array", where=where, how="take the masked ids out: (values, offsets)")
     try:
         array = np.asarray(given)
     except (ValueError, OverflowError) as error:

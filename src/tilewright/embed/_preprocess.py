@@ -85,6 +85,7 @@ def preprocess(
     from tilewright.embed._guards import GUARD, check_canaries, set_canaries
     from tilewright.embed._overflow import Overflow, limit_table
 
+    _check_kinds(batch, limits, agree, sparsecore)
     threads = thread_count()
     limit = limit_table(limits, stacking)
     slices = source_slices(stacking, sources, local_batch)
@@ -104,7 +105,11 @@ def preprocess(
     bits = over.split_bits(allow_id_dropping, threads) if exceeded and overflow == "minibatch" else 0
     agreed = Agreement(bits, _capacity(limit, most))
     if agree is not None:
-        agreed = agree(agreed)
+        joined: object = agree(agreed)
+        if not isinstance(joined, Agreement):
+            what = f"agree returned {type(joined).__name__}"
+            raise UsageError(what, where="preprocess", how="return the Agreement.join of all processes")
+        agreed = joined
     starts = minibatch_starts(agreed.split_bits)
     minibatch_layout = limits is not None and overflow == "minibatch"
     room = np.array(agreed.max_ids, np.int64)
@@ -130,6 +135,18 @@ def preprocess(
     if knobs.enable_id_bound_check or knobs.detect_nan:
         check_host_batch(host, id_bounds=knobs.enable_id_bound_check, nan=knobs.detect_nan)
     return host
+
+
+def _check_kinds(batch: object, limits: object, agree: object, knobs: object) -> None:
+    """Arguments of another type are told by name."""
+    for name, given, fits, wanted in (
+        ("batch", batch, isinstance(batch, Mapping), "a dict: feature -> input"),
+        ("limits", limits, limits is None or isinstance(limits, Mapping), "a dict: stack -> Limits"),
+        ("agree", agree, agree is None or callable(agree), "a function: Agreement -> Agreement"),
+        ("sparsecore", knobs, knobs is None or isinstance(knobs, SparseCoreConfig), "a SparseCoreConfig"),
+    ):
+        if not fits:
+            raise UsageError(f"{name} is of type {type(given).__name__}", where="preprocess", how=f"give {wanted}")
 
 
 def _check_bounds(
