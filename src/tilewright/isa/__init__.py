@@ -10,8 +10,10 @@ from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._dma import Transfer
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
 from tilewright.isa._expected import expected_counts
+from tilewright.isa._heat import Heat
 from tilewright.isa._machine import Command, Machine
 from tilewright.isa._matmul import MatmulResult, matmul
+from tilewright.isa._profile import Profile, ProfileLine, profile
 from tilewright.isa._program import Instruction, Program
 from tilewright.isa._reference import reference
 from tilewright.isa._run import RunResult
@@ -31,6 +33,7 @@ __all__ = [
     "Counts",
     "Design",
     "ErrorRecord",
+    "Heat",
     "Instruction",
     "Machine",
     "MatmulResult",
@@ -40,6 +43,8 @@ __all__ = [
     "Memory",
     "PageEntry",
     "Part",
+    "Profile",
+    "ProfileLine",
     "Program",
     "RunResult",
     "Traffic",
@@ -56,6 +61,7 @@ __all__ = [
     "conv2d",
     "expected_counts",
     "matmul",
+    "profile",
     "reference",
     "sweep",
     "timeline",

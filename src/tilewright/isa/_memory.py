@@ -214,6 +214,16 @@ def _through_l1(pe: Pe, segment: Segment, reach: Walk) -> None:
     touch_lines(lines, pe.config.retention == "bypass", pe.l1.arrays(), pe.chip.l2.arrays())
 
 
+def _seen(pe: Pe, access: _Access, load: bool) -> None:
+    """A profile wants to know which lines are asked for."""
+    from tilewright.isa._heat import KINDS
+    from tilewright.isa._heat_kernels import see_lines
+
+    assert pe.heat is not None
+    segment, reach, kind = access.segment, access.walk(), KINDS.index("loads" if load else "stores")
+    see_lines(reach.ids, reach.places, segment.map.line_elements, kind, pe.heat[segment.storage.name])
+
+
 def _move(pe: Pe, instruction: Instruction) -> None:
     """``ld`` and ``st``."""
     from tilewright.isa._traffic_kernels import count_lines
@@ -224,6 +234,8 @@ def _move(pe: Pe, instruction: Instruction) -> None:
         pe.clock.step("control", instruction.name)
         pe.record(instruction, [(access, -1, -1)])
         return
+    if pe.heat is not None:
+        _seen(pe, access, load)
     # operation, result and cost, where every page is at hand
     done = _moved(pe, instruction, access)
     if done is not None:

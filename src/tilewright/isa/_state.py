@@ -140,6 +140,7 @@ class Pe:
     ``l1``              the first-level cache; ``clock``: tokens and time
     ``next_pc``         where the running instruction sends the program
     ``barrier``         the barrier it waits at (its number, and the pc), or None
+    ``heat``            of a profile: accesses to every line of every storage, by name; else None
     ==================  ================================================================================
     """
 
@@ -165,6 +166,7 @@ class Pe:
     traffic: Traffic = field(default_factory=Traffic)
     errors: list[ErrorRecord] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
+    heat: dict[str, Array] | None = field(default=None, compare=False)
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]

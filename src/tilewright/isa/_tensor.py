@@ -214,7 +214,13 @@ def _touch(pe: Pe, roles: Roles, bus: Walk, transposed: bool) -> Array:
     retention = (segment.selected, segment.awaited)
     retain, caches = (transposed, c.retention == "bypass"), (pe.l1.arrays(), pe.chip.l2.arrays())
     totals = np.zeros(4, np.int64)
-    touch_columns(bus.ids, bus.places, roles.sequence, pages, retain, retention, *caches, traffic, totals)
+    given = (bus.ids, bus.places, roles.sequence, pages, retain, retention, *caches, traffic, totals)
+    if pe.heat is None:
+        touch_columns(*given)
+    else:
+        from tilewright.isa._heat_kernels import touch_columns_seen
+
+        touch_columns_seen(*given, pe.heat[segment.storage.name])
     retained, released, pinned, bypassed = totals.tolist()
     pe.traffic.retained_lines += retained
     pe.traffic.released_lines += released

@@ -1,0 +1,194 @@
+"""`tilewright isa profile`: which line of a program costs what, and which lines of memory it touches."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli._io import emit_json, emit_text, progress, read_text, remark, write_file
+from tilewright.cli._isa_tensors import (
+    File,
+    Iota,
+    Json,
+    Settings,
+    Tensor,
+    Zeros,
+    machine,
+    print_account,
+    remark_errors,
+    tensors,
+    watch,
+)
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.isa import Heat, Profile, ProfileLine
+    from tilewright.render import Kind
+
+__all__ = ["add_to"]
+
+_HEADINGS: tuple[tuple[str, Kind, str], ...] = (
+    ("pc", "number", "Address."),
+    ("instruction", "code", "Canonical text, behind its labels."),
+    ("times", "count", "Times executed."),
+    ("cycles", "count", "Cycles it held the issue queue, by the model: its turn, and what it waited for."),
+    ("share", "percent", "Of all cycles."),
+    ("waits for", "text", "Why it held the queue longer than its turn, the longest first."),
+    ("steps", "count", "Math issues of mm."),
+    ("macs", "count", "Multiplications of an element of A by one of B."),
+    ("lines", "count", "Cache lines that mm touched, and ld and st asked for."),
+    ("L1 misses", "count", "Lines of mm that were not in L1."),
+    ("L2 misses", "count", "Of these, not in L2 either."),
+)
+_SUFFIXES = (".svg", ".html", ".json", ".csv")
+
+
+def _profile(
+    file: File,
+    tensor: Tensor = None,
+    iota: Iota = None,
+    zeros: Zeros = None,
+    heat: Annotated[
+        str | None, typer.Option("--heat", metavar="NAME", help="Draw how often each line of this tensor was accessed.")
+    ] = None,
+    misses: Annotated[bool, typer.Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
+    top: Annotated[int, typer.Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
+    settings: Settings = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="FILE.svg: the picture of --heat; FILE.html: all on a page; FILE.json, FILE.csv: all numbers.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
+    from tilewright.isa import assemble, profile
+
+    _check(out, heat, as_json)
+    config = machine(settings)
+    program = assemble(read_text(file), config)
+    memory = tensors(tensor or (), iota or (), zeros or ())
+    if heat is not None and heat not in memory:
+        raise UsageError(f"--heat {heat}: no such tensor", how=f"there are {', '.join(memory) or 'none'}")
+    with progress(file) as bar:
+        found = profile(program, memory, config, watch(bar, 0))
+    kind = "misses" if misses else "accesses"
+    if out is not None:
+        _write(found, out, file, heat, kind)
+    if as_json:
+        emit_json(found.to_dict() | ({"heat": _heat_value(found.heat(heat))} if heat else {}))
+    elif out != "-":
+        _print(found, top)
+        if heat is not None and out is None:
+            _draw(found.heat(heat), kind)
+    remark_errors(found.result.errors)
+    return 1 if found.result.errors else 0
+
+
+def _check(out: str | None, heat: str | None, as_json: bool) -> None:
+    """Refuse what no writer knows before anything runs."""
+    if out is not None and out != "-" and not out.endswith(_SUFFIXES):
+        raise UsageError(f"no writer for {out}", how="FILE.svg, FILE.html, FILE.json, FILE.csv, or - for CSV")
+    if out is not None and out.endswith(".svg") and heat is None:
+        raise UsageError("a picture of which tensor?", where="-o", how="--heat NAME")
+    if as_json and out == "-":
+        raise UsageError("-o - and --json both want stdout", how="write to a file")
+
+
+def _write(found: Profile, out: str, file: str, heat: str | None, kind: str) -> None:
+    if out.endswith(".json"):
+        emit_json(found.to_dict() | ({"heat": _heat_value(found.heat(heat))} if heat else {}), out)
+    elif out.endswith(".svg"):
+        assert heat is not None
+        write_file(out, found.heat(heat).to_svg(kind) + "\n")
+    elif out.endswith(".html"):
+        write_file(out, _page(found, file, (heat,) if heat else found.tensors))
+    else:
+        write_file(out, found.to_csv())
+    if out != "-":
+        remark(f"wrote {out}")
+
+
+def _heat_value(heat: Heat) -> dict[str, Any]:
+    """A tensor's lines as JSON has them: those that were accessed, by number."""
+    rows = [[n, *row] for n, row in enumerate(heat.lines.tolist()) if any(row)]
+    columns = ["line", "touches", "misses", "l2_misses", "loads", "stores"]
+    return {"tensor": heat.name, "line": list(heat.layout.line), "columns": columns, "lines": rows}
+
+
+def _row(found: Profile, line: ProfileLine) -> tuple[object, ...]:
+    label = "".join(f"{name}: " for name in line.labels)
+    lines = line.counts.l1_touches + line.traffic.load_lines + line.traffic.store_lines
+    waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
+    share = line.cycles / found.result.cycles if found.result.cycles else None
+    shown = (line.counts.steps, line.counts.macs, lines, line.counts.l1_misses, line.counts.l2_misses)
+    return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, waits, *(n or None for n in shown))
+
+
+def _print(found: Profile, top: int) -> None:
+    from tilewright.render import Column, print_table
+
+    lines = found.hottest[:top] if top else found.lines
+    rows = [_row(found, line) for line in lines]
+    print_table([Column(*heading) for heading in _HEADINGS], [*rows, _totals(found)])
+    emit_text("")
+    print_account("the issue queue", found.result.queue)
+    print_account("the math unit was idle", found.result.stalls)
+
+
+def _totals(found: Profile) -> tuple[object, ...]:
+    r = found.result
+    lines = r.counts.l1_touches + r.traffic.load_lines + r.traffic.store_lines
+    share = 1.0 if r.cycles else None
+    head = (None, "the whole run", r.executed, r.cycles, share, "")
+    return (*head, r.counts.steps, r.counts.macs, lines, r.counts.l1_misses, r.counts.l2_misses)
+
+
+def _draw(heat: Heat, kind: str) -> None:
+    from rich.console import Console
+
+    from tilewright.isa._heat_picture import terminal_heat
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    emit_text("")
+    console.print(terminal_heat(heat, kind, console.width), soft_wrap=True)
+
+
+def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
+    from tilewright.isa._heat_picture import draw_heat
+    from tilewright.render import Bar, Card, Column, Page, bar_chart, cards, paragraph, table
+
+    r = found.result
+    facts = [("program", file), ("threads", str(r.state.config.threads)), ("instructions", f"{len(found.lines):,}")]
+    page = Page("Which line costs what", "a run of the matrix unit, counted", facts=facts, wide=True)
+    figures = [Card("cycles", f"{r.cycles:,}", "by the model"), Card("multiplying", f"{r.math_cycles:,}", "cycles")]
+    figures += [Card("executed", f"{r.executed:,}", "instructions")]
+    missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
+    figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
+    hot = [line for line in found.hottest if line.cycles][:10]
+    bars = [Bar(f"{line.pc}: {line.text}", (line.queue["issued"], line.cycles - line.queue["issued"])) for line in hot]
+    chart = bar_chart(bars, title="Cycles of the issue queue", parts=("issued", "waiting"), width=900)
+    page.section("run", "The run", cards(figures), chart)
+    columns = [Column(*heading) for heading in _HEADINGS]
+    rows = [_row(found, line) for line in found.lines]
+    page.section("lines", "Every instruction", table(columns, rows, caption="Every column adds up to the whole run."))
+    for number, name in enumerate(names):
+        heat = found.heat(name)
+        pictures = [draw_heat(heat).svg()]
+        pictures += [draw_heat(heat, "misses").svg()] if heat.totals["misses"] else []
+        page.section(f"heat-{number}", f"Lines of {name}", *pictures)
+    if not names:
+        page.section("heat", "Lines of memory", paragraph("No line of any tensor was accessed."))
+    page.data("profile", {"schema_version": 1, **found.to_dict()})
+    return page.html()
+
+
+def add_to(group: typer.Typer) -> None:
+    """Register the command with its group."""
+    group.command("profile")(_profile)
