@@ -21,9 +21,8 @@ def _arithmetic(operation: Callable[..., Any]) -> Handler:
     def execute(pe: Pe, instruction: Instruction) -> None:
         # operands
         values = (source(pe, o) for o in instruction.operands[1:])
-        # operation
-        with np.errstate(over="ignore"):
-            value = operation(*values)
+        # operation: words of 32 bits, so that no sum or product leaves 64
+        value = operation(*values)
         # result
         write(pe, instruction, value)
         # cost

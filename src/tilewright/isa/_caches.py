@@ -15,6 +15,9 @@ SETS, MASK, WAYS, LINE_OF, STAMPS, QUEUE, SLOT_OF = range(7)
 TIME, USED, GIVEN_UP, KEPT, FIRST, END, LIST, BUILT, TABLES = range(7, 16)
 """Cells: touches so far; slots used, given up, retained; the queue's first, end, list and time; the first table."""
 
+SPARE = 1 << 16
+"""Cells behind a new cache, for memory that is added; they cost nothing until then."""
+
 
 @dataclass(eq=False)
 class Cache:
@@ -41,7 +44,7 @@ class Cache:
         each = min(ways or capacity, max(1, lines))
         slots, mask = sets * each, sets - 1 if sets & (sets - 1) == 0 else -1
         tables = np.cumsum([TABLES, slots, slots, 3 * each if sets == 1 else 0])
-        cells = np.zeros(int(tables[-1]) + lines, np.int64)
+        cells = np.zeros(int(tables[-1]) + lines + SPARE, np.int64)[: int(tables[-1]) + lines]
         cells[: SLOT_OF + 1] = [sets, mask, each, *tables]
         cells[TABLES : TABLES + 2 * slots] = -1
         return cls(cells, (capacity, ways))
@@ -57,7 +60,11 @@ class Cache:
         if more <= 0:
             return
         if self.cells[SETS] * self.cells[WAYS] == self.capacity[0]:
-            self.cells = np.concatenate((self.cells, np.zeros(more, np.int64)))
+            base, cells = self.cells.base, len(self.cells) + more
+            if base is not None and base.shape == (len(self.cells) + SPARE,) and more <= SPARE:
+                self.cells = base[:cells]  # not written to so far
+            else:
+                self.cells = np.concatenate((self.cells, np.zeros(more, np.int64)))
         else:
             self._rebuild(lines)
 

@@ -130,7 +130,7 @@ def matmul(
     per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
     plan = Plan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
     program = matmul_program(plan)
-    out = np.zeros((m, n), np.int32 if signs else np.float32)
+    out = np.broadcast_to(np.zeros((), np.int32 if signs else np.float32), (m, n))  # one number: nothing to be packed
     segments = None if segments is None else whole("segments", segments, 1)
     if out.size and k and (config.pes > 1 or segments):
         found = spread(plan, a, b if transpose_b else b.T, split, segments, double_buffer, page, line, trace)
@@ -141,7 +141,7 @@ def matmul(
         memory.add("B", b if transpose_b else b.T, page=page, line=line)
         memory.add("C", out)
     run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
-    return result_from(run, run.tensor("C") if len(memory) else out, program)
+    return result_from(run, run.tensor("C") if len(memory) else np.array(out), program)
 
 
 def _together(found: Spread) -> MatmulResult:
