@@ -171,7 +171,7 @@ def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
     figures += [Card("executed", f"{r.executed:,}", "instructions")]
     missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
     figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
-    hot = [line for line in found.hottest if line.cycles][:10]
+    hot = [line for line in found.hottest if 200 * line.cycles >= r.cycles][:10]
     bars = [Bar(f"{line.pc}: {line.text}", (line.queue["issued"], line.cycles - line.queue["issued"])) for line in hot]
     chart = bar_chart(bars, title="Cycles of the issue queue", parts=("issued", "waiting"), width=900)
     page.section("run", "The run", cards(figures), chart)

@@ -37,13 +37,17 @@ _NEVER = "·"
 
 @dataclass(frozen=True)
 class _Frame:
-    """How a tensor is cut into cells: ``block`` elements (rows, columns) a cell, a single row ``folded``."""
+    """How a tensor is cut into cells: ``block`` elements (rows, columns) a cell.
+
+    A single row or column of cells is folded into rows of ``fold`` (0: it is not); it runs along ``axis``.
+    """
 
     shape: tuple[int, int]
     block: tuple[int, int]
     line: tuple[int, int]
     outer: tuple[int, ...]
-    folded: bool
+    fold: int = 0
+    axis: int = 0
 
     @property
     def cells(self) -> tuple[int, int]:
@@ -55,7 +59,7 @@ class _Frame:
         """What a cell is."""
         if self.block == (1, 1):
             return "a cell is an element, its number that of its line"
-        size = " x ".join(str(n) for n in self.block[self.folded :])
+        size = " x ".join(str(n) for n in (self.block if self.shape[0] > 1 else self.block[1:]))
         lines = math.prod(-(-b // n) for b, n in zip(self.block, self.line, strict=True))
         return f"a cell is {size} elements" + (": one line" if lines == 1 else f", the mean over its {lines} lines")
 
@@ -65,15 +69,16 @@ def _frame(heat: Heat, rows: int, columns: int) -> _Frame:
     layout = heat.layout
     *outer, r, c = (1, *layout.shape) if len(layout.shape) == 1 else layout.shape
     *_, line_r, line_c = (1, *layout.line)
-    folded = r == 1 and c > columns
-    most = [1, _FOLD * rows] if folded else [rows, columns]
-    block = [1, 1]
-    if r > most[0] or c > most[1]:
-        block = [min(line_r, r), min(line_c, c)]
-        for d, size in enumerate((r, c)):
-            while -(-size // block[d]) > most[d]:
-                block[d] *= 2
-    return _Frame((r, c), (block[0], block[1]), (line_r, line_c), tuple(outer), folded)
+    fits, fold, axis = r <= rows and c <= columns, min(_FOLD, columns), 1 if r == 1 else 0
+    if fits:
+        return _Frame((r, c), (1, 1), (line_r, line_c), tuple(outer))
+    folded = r == 1 or line_c >= c
+    most = [fold * rows] * 2 if folded else [rows, columns]
+    block = [1, 1] if r == 1 and c <= most[1] else [min(line_r, r), min(line_c, c)]
+    for d, size in enumerate((r, c)):
+        while -(-size // block[d]) > most[d]:
+            block[d] *= 2
+    return _Frame((r, c), (block[0], block[1]), (line_r, line_c), tuple(outer), fold if folded else 0, axis)
 
 
 def _means(heat: Heat, frame: _Frame, at: tuple[int, ...]) -> Array:
@@ -121,11 +126,12 @@ def _panel(frame: _Frame, at: tuple[int, ...], means: Array, kind: str, top: flo
     ]
     row_names = [_span(r * tall, tall, rows) for r in range(len(values))]
     column_names = [str(c * wide) for c in range(across)]
-    if frame.folded:
-        values = _fold(values, _FOLD)
-        flat = tips[0] + [""] * (values.size - across)
-        tips = [flat[r * _FOLD : (r + 1) * _FOLD] for r in range(len(values))]
-        row_names, column_names = [str(r * _FOLD * wide) for r in range(len(values))], []
+    if frame.fold:
+        size, values = values.size, _fold(values.reshape(1, -1), frame.fold)
+        flat = [tip for row in tips for tip in row] + [""] * (values.size - size)
+        tips = [flat[r : r + frame.fold] for r in range(0, len(flat), frame.fold)]
+        row_names = [str(r * frame.fold * frame.block[frame.axis]) for r in range(len(values))]
+        column_names = [f"+{c * frame.block[frame.axis]}" for c in range(values.shape[1])]
     here: Array = ~np.isnan(values)
     values = np.where(here, values, 0.0)
     never: Array = here & (values == 0)
@@ -161,21 +167,26 @@ def _levels(heat: Heat, frame: _Frame) -> tuple[Level, ...]:
     """Pages, where there are several and cells do not cross them, and lines where a cell is an element."""
     found = []
     page = (1, *heat.layout.page)[-2:]
-    several = any(p < n for p, n in zip(page, frame.shape, strict=True)) and not frame.folded
+    several = any(p < n for p, n in zip(page, frame.shape, strict=True)) and not frame.fold
     if several and all(p % b == 0 for p, b in zip(page, frame.block, strict=True)):
         periods = [p // b for p, b in zip(page, frame.block, strict=True)]
         found.append(Level(f"page ({', '.join(map(str, heat.layout.page))})", periods[0], periods[1]))
-    if frame.block == (1, 1) and not frame.folded:
+    if frame.block == (1, 1) and not frame.fold:
         found.append(Level(f"line ({', '.join(map(str, heat.layout.line))})", frame.line[0], frame.line[1]))
     return tuple(found)
 
 
 def _facts(heat: Heat) -> str:
     """What happened to the tensor, in a line."""
-    t, untouched = heat.totals, int((heat.per_line("accesses")[np.unique(_lines_there(heat))] == 0).sum())
-    text = f"{count_text(t['touches'])} line touches by mm, {count_text(t['misses'])} missed L1, "
-    text += f"{count_text(t['l2_misses'])} missed L2; {count_text(t['loads'])} by ld, {count_text(t['stores'])} by st"
-    return text + (f"; {count_text(untouched)} lines never" if untouched else "")
+    t, never = heat.totals, int((heat.per_line("accesses")[np.unique(_lines_there(heat))] == 0).sum())
+    parts = [f"{count_text(t['loads'])} by ld"] * bool(t["loads"]) + [f"{count_text(t['stores'])} by st"] * bool(
+        t["stores"]
+    )
+    if t["touches"]:
+        missed = f"{count_text(t['misses'])} missed L1, {count_text(t['l2_misses'])} L2"
+        parts = [f"{count_text(t['touches'])} by mm ({missed})", *parts]
+    text = f"accesses to its lines: {', '.join(parts) or 'none'}"
+    return text + (f"; {count_text(never)} lines had none" if never and parts else "")
 
 
 def _lines_there(heat: Heat) -> Array:
@@ -204,8 +215,11 @@ def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) ->
 def draw_heat(heat: Heat, kind: str = "accesses") -> Drawing:
     """The picture of :meth:`Heat.to_svg`."""
     scene, top = _scene(heat, kind)
+    rows, columns = scene.panels[0][0].padding.shape
+    if rows > 32 and columns < 16:  # a tower of few columns
+        scene, top = _scene(heat, kind, 32)
     cell = cell_size(scene)
-    legend = [("ramp", f"few to {_number(top)} {_NAMES[kind]}")] if top else []
+    legend = [("ramp", f"0 to {_number(top)} {_NAMES[kind]}")] if top else []
     legend += [("padding", f"no {_NAMES[kind]}")] if any(p.padding.any() for p in scene.everything) else []
     legend += [(f"edge l{min(k, 3)}", level.name) for k, level in enumerate(scene.levels)]
     wide, tall = scene_size(scene, cell)
