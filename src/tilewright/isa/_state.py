@@ -29,6 +29,11 @@ POISON = 0x7FC0DEAD
 _APART = 16
 
 
+def _zeros(array: Array) -> bool:
+    """Whether it is one zero, broadcast: what new memory holds anyway."""
+    return not any(array.strides) and not any(array.flat[:1].tobytes())
+
+
 def wrap(value: int) -> int:
     """A Python integer as a signed 32-bit one."""
     return (int(value) + 2**31) % 2**32 - 2**31
@@ -85,7 +90,9 @@ class Chip:
             end += added[-1].total_bytes
         try:
             store = np.zeros(end, np.uint8)
-            packed = [s.map.pack(array) for s, (_, array, _) in zip(added, tensors, strict=True)]
+            packed = [
+                None if _zeros(array) else s.map.pack(array) for s, (_, array, _) in zip(added, tensors, strict=True)
+            ]
         except (MemoryError, ValueError):  # ValueError: more than an address can count
             what = f"no room for {end - self.l2_end} bytes of device memory"
             raise UsageError(what, how="give smaller tensors or pages") from None
@@ -94,7 +101,8 @@ class Chip:
         store[self.l2_end : len(self.store)] = self.store[self.l2_end :]
         self.store = store
         for storage, values in zip(added, packed, strict=True):
-            store[storage.home : storage.home + storage.total_bytes] = values.view(np.uint8)
+            if values is not None:
+                store[storage.home : storage.home + storage.total_bytes] = values.view(np.uint8)
             self._enter(storage)
         return added
 
