@@ -105,7 +105,7 @@ def _clr(pe: Pe, instruction: Instruction) -> None:
     # result
     if np.ndim(count) == 0 and on.all():
         pe.registers[:, first : first + most] = 0
-        pe.mark_written(first, most)
+        pe.mark_written(first, most, on)
         pe.traffic.register_writes += most * len(on)
     else:
         cleared = on[:, None] & (np.arange(most) < np.reshape(count, (-1, 1)))

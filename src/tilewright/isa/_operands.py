@@ -82,10 +82,13 @@ def write(pe: Pe, instruction: Instruction, value: Any) -> None:
     if destination.kind == "p":
         pe.predicates[:, destination.number] = np.where(on, value, pe.predicates[:, destination.number])
         return
-    words = np.broadcast_to(np.asarray(value, np.int64).astype(np.uint32).view(np.int32), (pe.config.threads,))
-    np.copyto(pe.registers[:, destination.number], words, where=on)
+    words = np.asarray(value, np.int64).astype(np.uint32).view(np.int32)
+    if instruction.guard is None:
+        pe.registers[:, destination.number] = words
+    else:
+        np.copyto(pe.registers[:, destination.number], words, where=on)
     pe.mark_written(destination.number, 1, on)
-    pe.traffic.register_writes += int(np.count_nonzero(on))
+    pe.traffic.register_writes += len(on) if instruction.guard is None else int(np.count_nonzero(on))
 
 
 def scalar_cost(pe: Pe, instruction: Instruction, latency: int | None = None) -> None:

@@ -222,7 +222,7 @@ class Pe:
         """The segment whose handle a uniform register holds."""
         return self.segments.get(self.uniform[register])
 
-    def mark_written(self, first: int, count: int, on: Any = True) -> None:
+    def mark_written(self, first: int, count: int, on: Any) -> None:
         """Something was put in these registers (of the threads ``on``)."""
         if self.written is not None:
             self.written[on, first : first + count] = True
