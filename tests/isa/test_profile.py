@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, matmul, profile
 from tilewright.isa._heat import KINDS
+from tilewright.isa._heat_picture import _scene, terminal_heat
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=2048)
 PRODUCT = """
@@ -174,3 +175,86 @@ def test_numbers_as_csv_and_json():
     assert value["totals"]["cycles"] == sum(line["cycles"] for line in value["lines"])
     assert value["tensors"]["B"]["touches"] == found.result.counts.l1_touches
     assert str(found).splitlines()[-1] == f"{found.result.executed:,} instructions, {found.result.cycles:,} cycles"
+
+
+def picture(shape, lines, kind="accesses", rows=64, columns=64, **how):
+    """The values of a picture's cells, folded as it is, of a tensor whose line n was touched lines(n) times."""
+    memory = Memory()
+    memory.add("A", np.zeros(shape, np.int8), **how)
+    heat = profile("halt", memory, SMALL).heat("A")
+    heat.lines[:, 0] = lines(np.arange(len(heat.lines)))
+    scene, top = _scene(heat, kind, rows, columns)
+    return heat, scene, top
+
+
+def cells(panel):
+    """Numbers of a panel, 0 for cells without one; None for cells that are not there."""
+    rows = zip(panel.labels, panel.tips, strict=True)
+    return [[float(x.replace(",", "") or 0) if t else None for x, t in zip(*row, strict=True)] for row in rows]
+
+
+def test_small_tensors_are_drawn_element_by_element():
+    heat, scene, top = picture((6, 10), lambda n: n * 3)
+    ((panel,),) = scene.panels
+    assert cells(panel) == heat.touches.tolist()
+    assert top == heat.touches.max() == 15
+    assert panel.padding.tolist() == (heat.touches == 0).tolist()
+    assert panel.colours[5, 0] == 7
+    assert "a cell is an element" in scene.cut
+    assert panel.tips[2][3] == "(2, 3): 6 touches by mm"
+
+
+def test_large_tensors_are_drawn_in_blocks_and_say_so():
+    heat, scene, _ = picture((300, 1000), lambda n: n % 97)
+    ((panel,),) = scene.panels
+    assert panel.padding.shape == (38, 16)
+    assert "a cell is 8 x 64 elements, the mean over its 8 lines" in scene.cut
+    blocks = [[heat.touches[r : r + 8, c : c + 64].mean() for c in range(0, 1000, 64)] for r in range(0, 300, 8)]
+    assert np.allclose(cells(panel), blocks, atol=0.051)
+    assert heat.to_svg().count("<rect") >= 38 // 2 * 16
+
+
+def test_rows_of_one_line_and_vectors_are_folded():
+    heat, scene, _ = picture((100, 50), lambda n: n)
+    ((panel,),) = scene.panels
+    assert [x for row in cells(panel) for x in row] == [*heat.touches[:, 0].tolist(), *[None] * 28]
+    assert panel.rows == ("0", "32", "64", "96")
+    assert panel.columns[:3] == ("+0", "+1", "+2")
+    heat, scene, _ = picture((5000,), lambda n: n)
+    ((panel,),) = scene.panels
+    assert [x for row in cells(panel) for x in row if x is not None] == heat.touches[::64].tolist()
+
+
+def test_more_dims_are_blocks_of_rows_and_columns():
+    heat, scene, _ = picture((3, 5, 4, 6), lambda n: n)
+    panels = [panel for row in scene.panels for panel in row]
+    assert [panel.heading for panel in panels] == [f"[{i}, {j}]" for i in range(2) for j in range(5)][:8]
+    assert cells(panels[7]) == heat.touches[1, 2].tolist()
+    assert "the first 8 of 15 blocks" in scene.cut
+
+
+def test_pages_and_lines_are_outlined():
+    _, scene, _ = picture((16, 32), lambda n: n, page=(8, 16), line=(4, 16))
+    assert [(v.name, v.row_period, v.column_period) for v in scene.levels] == [
+        ("page (8, 16)", 8, 16),
+        ("line (4, 16)", 4, 16),
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_terminal_pictures_fit(width):
+    for shape in ((12, 100), (200, 300), (70, 20), (4000,), (2, 3, 40)):
+        heat, _, _ = picture(shape, lambda n: n * 1000)
+        lines = terminal_heat(heat, "accesses", width).plain.splitlines()
+        body = [line for line in lines[3:-1] if line.strip()]
+        assert body
+        assert max(map(len, body)) <= width
+    assert terminal_heat(heat).plain == terminal_heat(heat, "accesses", 100).plain
+    assert str(heat) == terminal_heat(heat).plain
+
+
+def test_pictures_of_nothing():
+    heat, scene, top = picture((4, 4), lambda n: n * 0)
+    assert top == 0
+    assert scene.facts == "accesses to its lines: none"
+    assert "no accesses" in heat.to_svg()

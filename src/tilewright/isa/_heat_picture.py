@@ -248,11 +248,7 @@ def terminal_heat(heat: Heat, kind: str = "accesses", width: int = 100) -> Text:
         scene, _ = _scene(heat, kind, 32, columns)
         panel = scene.panels[0][0]
         cell, side = _cell(scene), max(len(name) for name in panel.rows)
-        if (
-            columns <= 1
-            or side + 1 + panel.padding.shape[1] * (cell + 1) <= width
-            or panel.padding.shape[1] < columns // 2
-        ):
+        if columns <= 1 or side + panel.padding.shape[1] * (cell + 1) <= width:
             break
         columns //= 2
     text = Text(f"{scene.title}\n", style="bold")

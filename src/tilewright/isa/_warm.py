@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._matmul import matmul
+from tilewright.isa._profile import profile
 from tilewright.isa._unit import MatrixUnit
 from tilewright.kernels import Job, do_jobs
 
@@ -35,6 +36,11 @@ def _pages() -> None:
     MatrixUnit(MatrixUnitConfig(threads=4)).run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})
 
 
+def _profiled() -> None:
+    program = "segment ur1, $S\nld r0, ur1:rf0:0x00\nmm8.ka1.kb1.t0.sa.sb r0, ur1:rf8:0x00, r256\nhalt"
+    profile(program, {"S": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=4))
+
+
 def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
 
@@ -50,5 +56,6 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
         ("mm of floats, ragged columns", _masked),
         ("pages moved out and in", _pages),
+        ("a profile", _profiled),
     )
     do_jobs(jobs, report)
