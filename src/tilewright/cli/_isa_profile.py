@@ -25,7 +25,7 @@ from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.isa import Heat, Profile, ProfileLine
-    from tilewright.render import Kind
+    from tilewright.render import Html, Kind
 
 __all__ = ["add_to"]
 
@@ -35,12 +35,12 @@ _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("times", "count", "Times executed."),
     ("cycles", "count", "Cycles it held the issue queue, by the model: its turn, and what it waited for."),
     ("share", "percent", "Of all cycles."),
-    ("waits for", "text", "Why it held the queue longer than its turn, the longest first."),
     ("steps", "count", "Math issues of mm."),
     ("macs", "count", "Multiplications of an element of A by one of B."),
     ("lines", "count", "Cache lines that mm touched, and ld and st asked for."),
     ("L1 misses", "count", "Lines of mm that were not in L1."),
     ("L2 misses", "count", "Of these, not in L2 either."),
+    ("waits for", "text", "Why it held the queue longer than its turn, the longest first."),
 )
 _SUFFIXES = (".svg", ".html", ".json", ".csv")
 
@@ -128,7 +128,7 @@ def _row(found: Profile, line: ProfileLine) -> tuple[object, ...]:
     waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
     share = line.cycles / found.result.cycles if found.result.cycles else None
     shown = (line.counts.steps, line.counts.macs, lines, line.counts.l1_misses, line.counts.l2_misses)
-    return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, waits, *(n or None for n in shown))
+    return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, *(n or None for n in shown), waits)
 
 
 def _print(found: Profile, top: int) -> None:
@@ -146,8 +146,8 @@ def _totals(found: Profile) -> tuple[object, ...]:
     r = found.result
     lines = r.counts.l1_touches + r.traffic.load_lines + r.traffic.store_lines
     share = 1.0 if r.cycles else None
-    head = (None, "the whole run", r.executed, r.cycles, share, "")
-    return (*head, r.counts.steps, r.counts.macs, lines, r.counts.l1_misses, r.counts.l2_misses)
+    head = (None, "the whole run", r.executed, r.cycles, share)
+    return (*head, r.counts.steps, r.counts.macs, lines, r.counts.l1_misses, r.counts.l2_misses, "")
 
 
 def _draw(heat: Heat, kind: str) -> None:
@@ -160,9 +160,24 @@ def _draw(heat: Heat, kind: str) -> None:
     console.print(terminal_heat(heat, kind, console.width), soft_wrap=True)
 
 
+def _chart(found: Profile) -> Html:
+    """The longest lines, by what the queue did: the run's two longest waits and the others together."""
+    from tilewright.render import Bar, bar_chart
+
+    queue = found.result.queue
+    first = sorted((reason for reason in queue if reason != "issued"), key=lambda reason: -queue[reason])[:2]
+    hot = [line for line in found.hottest if 200 * line.cycles >= found.result.cycles][:10]
+    bars = []
+    for line in hot:
+        shown = [line.queue[reason] for reason in ("issued", *first)]
+        bars.append(Bar(f"{line.pc}: {line.text}", (*shown, line.cycles - sum(shown))))
+    parts = ("issued", *(f"waiting: {reason}" for reason in first), "other waits")
+    return bar_chart(bars, title="Cycles of the issue queue", parts=parts, width=900)
+
+
 def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
     from tilewright.isa._heat_picture import draw_heat
-    from tilewright.render import Bar, Card, Column, Page, bar_chart, cards, paragraph, table
+    from tilewright.render import Card, Column, Page, cards, paragraph, table
 
     r = found.result
     facts = [("program", file), ("threads", str(r.state.config.threads)), ("instructions", f"{len(found.lines):,}")]
@@ -171,13 +186,11 @@ def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
     figures += [Card("executed", f"{r.executed:,}", "instructions")]
     missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
     figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
-    hot = [line for line in found.hottest if 200 * line.cycles >= r.cycles][:10]
-    bars = [Bar(f"{line.pc}: {line.text}", (line.queue["issued"], line.cycles - line.queue["issued"])) for line in hot]
-    chart = bar_chart(bars, title="Cycles of the issue queue", parts=("issued", "waiting"), width=900)
-    page.section("run", "The run", cards(figures), chart)
+    page.section("run", "The run", cards(figures), _chart(found))
     columns = [Column(*heading) for heading in _HEADINGS]
-    rows = [_row(found, line) for line in found.lines]
-    page.section("lines", "Every instruction", table(columns, rows, caption="Every column adds up to the whole run."))
+    rows = [_row(found, line) for line in found.hottest]
+    caption = "The most cycles first; by pc it is the program. Every column adds up to the whole run."
+    page.section("lines", "Every instruction", table(columns, rows, caption=caption))
     for number, name in enumerate(names):
         heat = found.heat(name)
         pictures = [draw_heat(heat).svg()]
