@@ -15,6 +15,7 @@ from tilewright.isa._config import READINGS
 from tilewright.isa._storage import make_storage
 from tilewright.layout import paged
 from tilewright.targets import target
+from tilewright.trace import Slice
 
 SMALL = MatrixUnitConfig(threads=8, registers=32)
 
@@ -217,15 +218,19 @@ def test_columns_on_absent_pages_are_skipped():
     assert result.counts.l2_misses == 0  # pages brought in are in L2
 
 
+def slices(run):
+    return [event for event in run.trace if isinstance(event, Slice)]
+
+
 def test_a_pending_load_of_a_blocks_the_queue():
     """Younger instructions do not overtake an `mm` that waits for its A; with A at hand they issue at once."""
     memory = {"A": np.ones((8, 8), np.int8), "B": np.ones((8, 8), np.int8)}
     begin = "segment ur1, $A\nsegment ur4, $B\ntid r11\nsetmm 1\nld r20, ur1:rf10:0, 2\n"
     late = run(begin + "mm r0, ur4:rf10:0, r20\nmov r30, 1", memory, trace=True)
     ready = run(begin + "mm r0, ur4:rf10:0, r22\nmov r30, 1", memory, trace=True)
-    arrival = next(e.start + e.duration for e in late.trace if e.name == "ld")
-    assert next(e.start for e in late.trace if e.name == "mov") == arrival
-    assert next(e.start for e in ready.trace if e.name == "mov") < arrival
+    arrival = next(e.start + e.duration for e in slices(late) if e.name == "ld")
+    assert next(e.start for e in slices(late) if e.name == "mov") == arrival
+    assert next(e.start for e in slices(ready) if e.name == "mov") < arrival
     assert (late.registers[:, 0] == 8).all()
     warm = run(begin.replace("ld", "mm r1, ur4:rf10:0, r20\nld") + "mm r0, ur4:rf10:0, r20", memory)
     assert late.stalls["A"] == 0 < warm.stalls["A"]  # B comes from far the first time, from L1 the second
