@@ -160,6 +160,12 @@ def _draw(heat: Heat, kind: str) -> None:
     console.print(terminal_heat(heat, kind, console.width), soft_wrap=True)
 
 
+def _narrow(row: tuple[object, ...]) -> tuple[object, ...]:
+    """A row for the page: without its share, a reason and its cycles in one piece."""
+    waits = ", ".join(part.replace(" ", "\u00a0") for part in str(row[-1]).split(", "))
+    return (*row[:4], *row[5:-1], waits)
+
+
 def _chart(found: Profile) -> Html:
     """The longest lines, by what the queue did: the run's two longest waits and the others together."""
     from tilewright.render import Bar, bar_chart
@@ -187,8 +193,8 @@ def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
     missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
     figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
     page.section("run", "The run", cards(figures), _chart(found))
-    columns = [Column(*heading) for heading in _HEADINGS]
-    rows = [_row(found, line) for line in found.hottest]
+    columns = [Column(*heading) for heading in _HEADINGS if heading[0] != "share"]
+    rows = [_narrow(_row(found, line)) for line in found.hottest]
     caption = "The most cycles first; by pc it is the program. Every column adds up to the whole run."
     page.section("lines", "Every instruction", table(columns, rows, caption=caption))
     for number, name in enumerate(names):

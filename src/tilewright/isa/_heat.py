@@ -57,7 +57,7 @@ class Heat:
     >>> program = "segment ur1, $A\\ntid r1\\nmov r0, 0\\nld r2, ur1:rf0:0x00\\nhalt"
     >>> found = profile(program, {"A": np.arange(8, dtype=np.int32).reshape(4, 2)}, MatrixUnitConfig(threads=4))
     >>> found.heat("A").loads.tolist()
-    [[4, 4], [4, 4], [4, 4], [4, 4]]
+    [[1, 1], [1, 1], [1, 1], [1, 1]]
     """
 
     name: str
