@@ -19,7 +19,10 @@ def script(name, folder="docs"):
     return module
 
 
-@pytest.mark.parametrize(("page", "least"), [("matrix_unit.md", 50), ("tutorial_matmul.md", 8), ("matrix_unit_tools.md", 4)])
+PYTHON = [("matrix_unit.md", 50), ("tutorial_matmul.md", 8), ("matrix_unit_tools.md", 4)]
+
+
+@pytest.mark.parametrize(("page", "least"), PYTHON)
 def test_python_examples(page, least):
     text = re.sub(r"^```.*$", "", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)
     test = doctest.DocTestParser().get_doctest(text, {}, page, page, 0)

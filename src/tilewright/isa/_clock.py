@@ -57,7 +57,8 @@ class Clock:
     but for registers the math unit made, whose steps follow one another in order anyway.
 
     ``free``: cycles at which load-store unit, math unit, L2 bus and DRAM bus are free. ``share``: processing elements
-    among which the buses are divided. ``events``: slices for a timeline, when asked for.
+    among which the buses are divided. ``events``: a slice per instruction, when asked for; ``lanes``: waits, loads and
+    counters beside them.
     """
 
     config: MatrixUnitConfig
@@ -75,6 +76,7 @@ class Clock:
     queue: dict[str, int] = field(default_factory=lambda: dict.fromkeys(QUEUE, 0))
     math: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MATH_STALLS, 0))
     events: list[Event] = field(default_factory=list)
+    lanes: list[Event] = field(default_factory=list)
     _totals: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -184,18 +186,20 @@ class Clock:
 
     def _done(self, unit: str, name: str, start: int, end: int) -> None:
         self.end = max(self.end, end)
-        self._slice(UNITS[unit], name, start, end)
+        if self.tracing:
+            self._keep(self.events, Slice(Track(self.name, UNITS[unit]), name, start, end - start))
 
     def _slice(self, lane: str, name: str, start: int, end: int, args: Args = ()) -> None:
         if self.tracing and end > start:
-            self._keep(Slice(Track(self.name, lane), name, start, end - start, args))
+            self._keep(self.lanes, Slice(Track(self.name, lane), name, start, end - start, args))
 
-    def _keep(self, event: Event) -> None:
-        if len(self.events) < MOST_EVENTS:
-            self.events.append(event)
-        elif len(self.events) == MOST_EVENTS:
+    def _keep(self, into: list[Event], event: Event) -> None:
+        kept = len(self.events) + len(self.lanes)
+        if kept < MOST_EVENTS:
+            into.append(event)
+        elif kept == MOST_EVENTS:
             what = f"the timeline ends here, after {MOST_EVENTS} events"
-            self.events.append(Instant(Track(self.name, QUEUE_LANE), what, self.issue))
+            self.lanes.append(Instant(Track(self.name, QUEUE_LANE), what, self.issue))
 
     def show_mm(self, name: str, start: int, free: tuple[int, int], waits: tuple[int, int, int], seen: Args) -> None:
         """Lanes of one ``mm`` that has steps: its loads, why the math unit was idle before and in it, the caches.
@@ -217,4 +221,4 @@ class Clock:
         facts = dict(seen)
         for lane, fact, scale in zip(CACHES, ("L1 misses", "L2 misses", "L2 misses"), (1, 1, self.config.line_bytes)):
             at = self._totals[lane] = self._totals.get(lane, 0) + int(facts[fact]) * scale
-            self._keep(Counter(Track(self.name, lane), start, at, "bytes" if scale > 1 else "lines"))
+            self._keep(self.lanes, Counter(Track(self.name, lane), start, at, "bytes" if scale > 1 else "lines"))

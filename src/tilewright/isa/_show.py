@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["same_state", "show_chip", "show_pe", "show_run"]
 
-_APART = frozenset({"chip", "events"})
+_APART = frozenset({"chip", "events", "lanes"})
 """Fields that say nothing of their own: the way back to the chip, and the timeline."""
 
 

@@ -37,6 +37,7 @@ def timeline(runs: Iterable[RunResult]) -> tuple[Event, ...]:
     chips = {}
     for run in runs:
         events += run.trace
+        events += run.state.clock.lanes
         chips[id(run.state.chip)] = run.state.chip
     if events:
         for chip in chips.values():
