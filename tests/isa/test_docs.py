@@ -32,7 +32,9 @@ def test_python_examples(page, least):
     assert runner.summarize(verbose=False).failed == 0
 
 
-@pytest.mark.parametrize(("page", "commands"), [("matrix_unit.md", 4), ("tutorial_matmul.md", 15)])
+@pytest.mark.parametrize(
+    ("page", "commands"), [("matrix_unit.md", 4), ("tutorial_matmul.md", 15), ("matrix_unit_tools.md", 5)]
+)
 def test_commands_print_what_the_page_shows(page, commands):
     text = (ROOT / "docs" / page).read_text()
     assert text.count("\n$ ./run tilewright isa ") == commands

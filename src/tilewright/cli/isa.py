@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import _isa_matmul, _isa_profile, _isa_sweep, _isa_tune
+from tilewright.cli import _isa_explain, _isa_matmul, _isa_profile, _isa_step, _isa_sweep, _isa_tune
 from tilewright.cli._io import emit_json, emit_text, progress, read_text, write_file
 from tilewright.cli._isa_tensors import (
     File,
@@ -182,6 +182,8 @@ def add_to(app: typer.Typer) -> None:
     group.command("claims")(_claims)
     group.command("reference")(_reference)
     _isa_profile.add_to(group)
+    _isa_step.add_to(group)
+    _isa_explain.add_to(group)
     _isa_tune.add_to(group)
     _isa_sweep.add_to(group)
     app.add_typer(group, name="isa")

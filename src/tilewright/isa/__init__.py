@@ -7,9 +7,11 @@ from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._contract import ContractResult, contract
 from tilewright.isa._conv import conv2d
 from tilewright.isa._counts import Counts, Traffic
+from tilewright.isa._debug import Debugger
 from tilewright.isa._dma import Transfer
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
 from tilewright.isa._expected import expected_counts
+from tilewright.isa._explain import explain
 from tilewright.isa._heat import Heat
 from tilewright.isa._machine import Command, Machine
 from tilewright.isa._matmul import MatmulResult, matmul
@@ -31,6 +33,7 @@ __all__ = [
     "Command",
     "ContractResult",
     "Counts",
+    "Debugger",
     "Design",
     "ErrorRecord",
     "Heat",
@@ -60,6 +63,7 @@ __all__ = [
     "contract",
     "conv2d",
     "expected_counts",
+    "explain",
     "matmul",
     "profile",
     "reference",
