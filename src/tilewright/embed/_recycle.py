@@ -55,7 +55,8 @@ class _Shelf:
         with self._lock:
             free = self._free[size]
             if free:
-                known = next((k for k, block in enumerate(free) if block.use == use), 0)
+                # The one given back last of those that know this use: its pages are the likeliest to be in a cache.
+                known = next((k for k in reversed(range(len(free))) if free[k].use == use), 0)
                 self._bytes -= size
                 block = free.pop(known)
             else:
