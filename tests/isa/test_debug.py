@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.errors import TilewrightError
-from tilewright.isa import Debugger, MatrixUnit, MatrixUnitConfig, assemble, explain, matmul
+from tilewright.isa import Debugger, MatrixUnit, MatrixUnitConfig, matmul
 
 LOOP = "mov ur1, 0\nagain:\nadd ur1, ur1, 1\nmul r2, r2, 3\nbr.lt ur1, 5, again\nhalt"
 
@@ -92,42 +90,3 @@ def test_any_commands_are_answered(lines):
     debugger = Debugger(LOOP, config=MatrixUnitConfig(threads=2, max_instructions=100))
     for line in lines:
         assert isinstance(debugger.command(line), str)
-
-
-def test_explained_numbers_are_the_machines():
-    config = MatrixUnitConfig(threads=64)
-    (mm,) = assemble("mm8.ka2.kb2 r0, ur4:rf290:0x00, r256", config).instructions
-    text = explain(mm, config)
-    assert "4 threads serve a row (ka 2 share its columns, kb 2 its k): 16 rows of 64 threads" in text
-    assert "16 of k for a row" in text
-    assert "32 in each of a row's ka threads: products in r0 to r31" in text
-    made = matmul(np.ones((16, 16), np.int8), np.ones((16, 64), np.int8), config=config, ka=2, kb=2)
-    assert made.counts.instructions == 1
-    assert f"math: {made.counts.steps} steps of 1 cycle, {made.counts.macs:,} multiplications at most" in text
-    assert f"{made.counts.broadcast_elements:,} elements of B cross the bus" in text
-
-
-def test_columns_out_of_range_are_said_and_are():
-    (mm,) = assemble("mm8 r250, ur4:rf290:0x00, r256").instructions
-    assert "only r250 to r255 may hold products: 250 of 256 are out" in explain(mm)
-
-
-@pytest.mark.parametrize(
-    "text", ["tid r0", "mmf32.t1 r0, ur4:rf8:4, r6", "ld r20, ur1:rf10:0, 2", "@!p1, mm.r0,ur4:rf290:0x00,r256"]
-)
-def test_every_kind_is_explained(text):
-    for each in assemble(text).instructions:
-        assert explain(each).splitlines()[0] == str(each)
-
-
-def test_every_example_of_the_table_is_explained():
-    from tilewright.isa._set import INSTRUCTIONS
-
-    explained = 0
-    for spec in INSTRUCTIONS.values() if isinstance(INSTRUCTIONS, dict) else INSTRUCTIONS:
-        try:
-            program = assemble(spec.example)
-        except TilewrightError:
-            program = assemble(f"{spec.example}\nx:\nloop:\nagain:\ndone:\nend:\nhalt")
-        explained += sum(len(explain(each)) > 0 for each in program.instructions)
-    assert explained > 30

@@ -31,12 +31,10 @@ def _explain(
         raise UsageError(f"no instruction on line {line}", where=what) if line else UsageError("no instruction")
     told = [explain(each, config) for each in found]
     if as_json:
-        rows = [
-            {"text": str(each), "line": each.line, "says": words.split("\n")[1:]} for each, words in zip(found, told)
-        ]
+        rows = [{"line": each.line, **words.to_dict()} for each, words in zip(found, told, strict=True)]
         emit_json({"instructions": rows})
     else:
-        emit_text("\n\n".join(told))
+        emit_text("\n\n".join(map(str, told)))
 
 
 def _source(what: str) -> tuple[str, int | None]:

@@ -11,7 +11,7 @@ from tilewright.isa._debug import Debugger
 from tilewright.isa._dma import Transfer
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
 from tilewright.isa._expected import expected_counts
-from tilewright.isa._explain import explain
+from tilewright.isa._explain import Explanation, explain
 from tilewright.isa._heat import Heat
 from tilewright.isa._machine import Command, Machine
 from tilewright.isa._matmul import MatmulResult, matmul
@@ -36,6 +36,7 @@ __all__ = [
     "Debugger",
     "Design",
     "ErrorRecord",
+    "Explanation",
     "Heat",
     "Instruction",
     "Machine",

@@ -14,7 +14,7 @@ from tilewright.isa._program import Address, Instruction
 from tilewright.isa._segments import Segment
 from tilewright.isa._state import Pe
 
-__all__ = ["Roles", "assign_roles", "columns_of"]
+__all__ = ["Roles", "assign_roles", "columns_of", "product_window", "source_registers"]
 
 Array = np.ndarray[Any, Any]
 
@@ -90,8 +90,16 @@ def columns_of(ka_split: str, n: int, ka: int) -> tuple[Array, Array, Array]:
     return part, index, np.lexsort((part, index))
 
 
-def _window(pe: Pe, first: int, sources: list[int]) -> tuple[int, int]:
-    """The registers products may lie in."""
+def source_registers(pe: Pe, segment: Segment, address: Address, a: int) -> list[int]:
+    """An instruction's own: those of A, and the coordinates."""
+    return [
+        *range(a, a + pe.config.a_registers),
+        *range(address.offset, address.offset + offset_registers(pe, segment)),
+    ]
+
+
+def product_window(pe: Pe, first: int, sources: list[int]) -> tuple[int, int]:
+    """The registers products may lie in: (low, high), high not among them."""
     if pe.config.acc_window is not None:
         return pe.config.acc_window
     return first, min([pe.config.registers, *(s for s in sources if s >= first)])
@@ -109,14 +117,13 @@ def assign_roles(pe: Pe, instruction: Instruction) -> Roles | str:
         return "unknown_segment"
     if ka * kb > c.compute_threads:
         return "group_too_large"
-    offsets = offset_registers(pe, segment)
-    if a + c.a_registers > c.registers or address.offset + offsets > c.registers:
+    sources = source_registers(pe, segment, address, a)
+    if max(sources) >= c.registers:
         return "operand_out_of_range"
     types = _types(segment, instruction)
     if types is None or int(instruction.suffix("t") or 0) >= len(segment.sizes):
         return "type_mismatch"
-    sources = [*range(a, a + c.a_registers), *range(address.offset, address.offset + offsets)]
-    low, high = _window(pe, first, sources)
+    low, high = product_window(pe, first, sources)
     part, index, order = columns_of(c.ka_split, pe.columns, ka)
     on = np.ones(pe.columns, bool) if c.pred_scope == "compute" else threads_on(pe, instruction)[: pe.columns]
     if c.column_numbering == "compact" and not on.all():
