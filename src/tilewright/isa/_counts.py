@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
 
 __all__ = ["Counts", "Traffic"]
 
@@ -46,6 +47,16 @@ class Counts:
     l1_misses: int = 0
     l2_misses: int = 0
     dram_bytes: int = 0
+
+    @classmethod
+    def together(cls, several: Iterable[Counts]) -> Counts:
+        """The sums of several.
+
+        >>> Counts.together([Counts(macs=3), Counts(macs=4)]).macs
+        7
+        """
+        every = list(several)
+        return cls(**{f.name: sum(getattr(each, f.name) for each in every) for f in fields(cls)})
 
     def to_dict(self) -> dict[str, int]:
         """The counters by name, in the order of the table above."""

@@ -5,15 +5,15 @@ Loops are not fused here, so every instruction can be seen; values, counts and c
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
-
-import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa._assemble import program_of
 from tilewright.isa._config import MatrixUnitConfig, checked_config
+from tilewright.isa._debug_print import Answer, look, shortened, small_number
+from tilewright.isa._explain import explain
+from tilewright.isa._machine import Machine
 from tilewright.isa._program import Program
 from tilewright.isa._run import Job, Runner, RunResult, result_of
 from tilewright.isa._segments import Memory
@@ -23,38 +23,41 @@ from tilewright.isa._unit import start_state
 __all__ = ["HELP", "Debugger"]
 
 HELP = """\
-step [N]          execute N instructions (1); s
-run               go on to a breakpoint or the end; c, continue
-until PLACE       go on to a place: a label, an address as 12, or a line of the text as :7
-break PLACE       stop there from now on; breaks lists them, delete PLACE takes one away
+step [N]          execute N instructions (1) of every processing element; s
+run               go on to a breakpoint, a change that is watched, or the end; continue, c
+until PLACE       go on to a place: a label, an address as 12, or a line of the text as :7; u
+break PLACE       stop there from now on; breaks lists them, delete PLACE (or all) takes them away; b
+watch WHAT        stop when what print WHAT shows has changed; unwatch WHAT (or all) ends it
 list [N]          the N (9) instructions around the next one; l
-print WHAT        r0 (all threads), r0[3] (one), r0[0:8], "r0 as f32", ur4, p1, A (a tensor), A[0],
-                  tokens, segments, pages, caches, counts, queue, stalls, errors, state; p
-help, quit"""
-
-_MOST_THREADS = 16
-_REGISTER = re.compile(r"(r|ur|p)(\d+)(?:\[(\d+)(?::(\d+))?\])?(?:\s+as\s+(f32|s32|u32|hex))?")
-_TENSOR = re.compile(r"(\w+)((?:\[[\d:, ]+\])?)")
+print WHAT        r0 (of all threads), r0[3], r0[0:8], "r0 as f32" (s32, u32, hex), ur4, p1, A (a tensor), A[0, 2:4],
+                  tokens, segments, pages, caches, counts, traffic, queue, stalls, errors, state; p
+explain [PLACE]   what the next instruction (or that one) would do now, in words; e
+pe [N]            look at processing element N; without N all of them
+help, quit; an empty line is step"""
 
 
 class _Single(Runner):
-    """A runner that fuses no loops."""
+    """A runner that fuses no loops: a turn is one instruction of everyone who can go on, as in any run."""
 
     def _loop(self, pe: Pe, last: int) -> None:
         pass
 
-    def advance(self, pe: Pe) -> None:
-        """One instruction, or past a barrier at which nobody else will come."""
-        if pe.barrier is not None:
-            self._release([pe])
-        else:
+    def turn(self) -> bool:
+        active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
+        for pe in active:
             self.step(pe)
+        waiting = [pe for pe in self.pes if pe.barrier is not None]
+        if not active and waiting:
+            self._release(waiting)
+        return bool(active or waiting)
 
 
 class Debugger:
-    """One processing element and one program, stopped before its first instruction.
+    """A program, or a :class:`Machine` with programs started on it, stopped before the first instruction.
 
     :meth:`command` takes what one would type, and returns what one would read; nothing it is given ends the process.
+    :meth:`answer` returns numbers too. ``pe`` is the processing element that is looked at, ``program`` what it runs.
+    A program alone runs on the first processing element, as :meth:`MatrixUnit.run` has it.
 
     >>> debugger = Debugger("tid r0\\nmul r1, r0, r0\\nhalt", config=MatrixUnitConfig(threads=4))
     >>> print(debugger.command("step 2"))
@@ -65,209 +68,254 @@ class Debugger:
 
     def __init__(
         self,
-        program: Program | str,
+        program: Program | str | Machine,
         memory: Memory | Mapping[str, Any] | None = None,
         config: MatrixUnitConfig | None = None,
     ) -> None:
-        self.config = checked_config(config)
-        self.program = program_of(program, self.config)
-        self.pe = start_state(self.config, memory if isinstance(memory, Memory) else Memory(memory))
-        self.runner = _Single([(self.pe, [Job(self.program)])])
-        self.breaks: set[int] = set()
+        self._ended: Callable[[], None] = lambda: None
+        if isinstance(program, Machine):
+            work, machine = _work_of(program, memory, config), program
+            self._ended = lambda: machine.ended(work)
+        else:
+            config = checked_config(config)
+            program = program_of(program, config)
+            pe = start_state(config, memory if isinstance(memory, Memory) else Memory(memory))
+            work = [(pe, [Job(program)])]
+        self.runner = _Single(work)
+        self.config = work[0][0].config
+        self.pe = work[0][0]
+        self.breaks: set[tuple[int, int]] = set()
+        self.watched: dict[tuple[int, str], Answer] = {}
         self.stopped = ""
-        self._commands: dict[str, Callable[[str], str]] = {
-            "step": self._step,
-            "s": self._step,
-            "run": self._run,
-            "continue": self._run,
-            "c": self._run,
-            "until": self._until,
-            "break": self._break,
+        self._of: dict[int, Program] = {}
+        self._commands: dict[str, Callable[[str], str | Answer]] = {
+            **dict.fromkeys(("step", "s"), self._step),
+            **dict.fromkeys(("run", "continue", "c"), self._run),
+            **dict.fromkeys(("until", "u"), self._until),
+            **dict.fromkeys(("break", "b"), self._break),
             "delete": self._delete,
             "breaks": self._breaks,
-            "list": self._list,
-            "l": self._list,
-            "print": self._print,
-            "p": self._print,
+            "watch": self._watch,
+            "unwatch": self._unwatch,
+            **dict.fromkeys(("list", "l"), self._list),
+            **dict.fromkeys(("print", "p"), lambda what: look(self.pe, what)),
+            **dict.fromkeys(("explain", "e"), self._explain),
+            "pe": self._look_at,
             "help": lambda _: HELP,
         }
 
     @property
+    def program(self) -> Program:
+        """What the processing element that is looked at runs now."""
+        return self.runner.programs[self.pe.number]
+
+    @property
     def done(self) -> bool:
-        """Whether the program has ended, or an error has ended it."""
-        return bool(self.stopped) or self.pe.halted
+        """Whether everyone's program has ended, or an error has ended the run."""
+        return bool(self.stopped) or all(pe.halted for pe in self.runner.pes)
+
+    @property
+    def words(self) -> list[str]:
+        """Commands, labels and tensors, for a line editor that completes words."""
+        return sorted({*self._commands, "quit", *dict(self.program.labels), *self.pe.chip.storages})
 
     def result(self) -> RunResult:
-        """What the run has to show up to here."""
+        """What the run of the processing element that is looked at has to show up to here."""
         return result_of(self.pe)
 
     def command(self, line: str) -> str:
         """Do one command; an empty one is ``step``. A mistake is a line that says so."""
-        name, _, rest = line.strip().partition(" ")
-        action = self._commands.get(name or "step")
+        return self.answer(line).text
+
+    def answer(self, line: str) -> Answer:
+        """The same, with the numbers it shows as ``value``, and ``ok``: whether the command was understood."""
+        name, *rest = line.split(None, 1) or ["step"]
+        action = self._commands.get(name)
         if action is None:
-            return f"no command {name!r}; help lists them"
+            return Answer(f"no command {shortened(name)}; help lists them", ok=False)
         try:
-            return action(rest.strip())
+            said = action(rest[0].strip() if rest else "")
         except TilewrightError as error:
-            return str(error)
+            return Answer(str(error), ok=False)
+        return said if isinstance(said, Answer) else Answer(said)
 
     def where(self) -> str:
-        """The next instruction, or how the program ended."""
+        """The next instruction, or how the program ended; of several processing elements a line each."""
         if self.stopped:
             return self.stopped
-        if self.pe.halted:
-            return f"ended after {self.pe.executed:,} instructions, {self.pe.clock.cycles:,} cycles by the model"
-        return self._line(self.pe.pc)
+        if len(self.runner.pes) == 1:
+            return self._next(self.pe)
+        rows = [f"{'>' if pe is self.pe else ' '} PE {pe.number}  {self._next(pe)}" for pe in self.runner.pes]
+        return "\n".join(rows)
 
-    def _line(self, pc: int) -> str:
-        return f"{pc:04d}  {self.program.instructions[pc]}"
+    def _next(self, pe: Pe) -> str:
+        if pe.barrier is not None:
+            return f"at barrier {pe.barrier[0]}"
+        if pe.halted:
+            return f"ended after {pe.executed:,} instructions, {pe.clock.cycles:,} cycles by the model"
+        return _line(self.runner.programs[pe.number], pe.pc)
 
-    def _advance(self, most: int, stop: Callable[[int], bool]) -> str:
-        for _ in range(most):
-            if self.done:
-                break
+    def _key(self, pe: Pe, pc: int) -> tuple[int, int]:
+        """A place in the program a processing element runs, wherever else that runs too."""
+        program = self.runner.programs[pe.number]
+        self._of[id(program)] = program  # kept, so that its id stays its own
+        return id(program), pc
+
+    def _advance(self, most: int, place: tuple[int, int] | None = None) -> str:
+        places = self.breaks | {place} if place else self.breaks
+        for _ in range(0 if self.done else most):
             try:
-                self.runner.advance(self.pe)
+                self.runner.turn()
             except TilewrightError as error:
                 self.stopped = f"stopped: {error}"
+            if changed := self._changes():
+                return f"{changed}\n{self.where()}"
+            if self.done or any(self._key(pe, pe.pc) in places for pe in self.runner.pes if not pe.halted and places):
                 break
-            if not self.pe.halted and stop(self.pe.pc):
-                break
+        if self.done:
+            self._ended()
         return self.where()
 
+    def _changes(self) -> str:
+        """What is watched and not as it was; from now on it is as it is."""
+        lines = []
+        for (number, what), old in self.watched.items():
+            new = look(self._element(number), what)
+            if (new.value, new.text) != (old.value, old.text):
+                self.watched[number, what] = new
+                lines.append(f"changed: {self._whose(number)}{_short(old)}\n     now: {_short(new)}")
+        return "\n".join(lines)
+
+    def _whose(self, number: int) -> str:
+        return f"PE {number}, " if len(self.runner.pes) > 1 else ""
+
+    def _element(self, number: int) -> Pe:
+        found = next((pe for pe in self.runner.pes if pe.number == number), None)
+        if found is None:
+            known = ", ".join(str(pe.number) for pe in self.runner.pes)
+            raise UsageError(f"no processing element {number} runs a program", how=f"these do: {known}")
+        return found
+
     def _step(self, text: str) -> str:
-        return self._advance(_number(text or "1", "step"), self.breaks.__contains__)
+        return self._advance(_number(text or "1", "step"))
 
     def _run(self, text: str) -> str:
-        return self._advance(self.config.max_instructions + 2, self.breaks.__contains__)
+        return self._advance(_nothing_after(text, "run") or self._most())
+
+    def _most(self) -> int:
+        """More turns than any run has: everyone's instructions, and a barrier after each."""
+        return 2 * len(self.runner.pes) * (self.config.max_instructions + 2)
 
     def _until(self, text: str) -> str:
-        place = self._place(text)
-        return self._advance(self.config.max_instructions + 2, lambda pc: pc == place or pc in self.breaks)
+        return self._advance(self._most(), self._key(self.pe, self._place(text)))
 
     def _break(self, text: str) -> str:
-        self.breaks.add(self._place(text))
+        self.breaks.add(self._key(self.pe, self._place(text)))
         return self._breaks("")
 
     def _delete(self, text: str) -> str:
-        self.breaks.discard(self._place(text))
+        if text == "all":
+            self.breaks.clear()
+        else:
+            key = self._key(self.pe, self._place(text))
+            if key not in self.breaks:
+                raise UsageError(f"no breakpoint at {shortened(text)}", how="breaks lists them")
+            self.breaks.discard(key)
         return self._breaks("")
 
     def _breaks(self, text: str) -> str:
-        return "\n".join(self._line(pc) for pc in sorted(self.breaks)) or "no breakpoints"
+        rows = sorted((pc, list(self._of).index(key), key) for key, pc in self.breaks)
+        return "\n".join(_line(self._of[key], pc) for pc, _, key in rows) or "no breakpoints"
+
+    def _watch(self, text: str) -> str:
+        if text:
+            what = " ".join(text.split())
+            self.watched[self.pe.number, what] = look(self.pe, what)
+        return (
+            "\n".join(f"{self._whose(n)}{_short(now)}" for (n, _), now in self.watched.items()) or "nothing is watched"
+        )
+
+    def _unwatch(self, text: str) -> str:
+        key = self.pe.number, " ".join(text.split())
+        if text in ("", "all"):
+            self.watched.clear()
+        elif self.watched.pop(key, None) is None:
+            raise UsageError(f"{shortened(text)} is not watched", how="watch lists what is")
+        return self._watch("")
 
     def _place(self, text: str) -> int:
         """The address of a label, a number, or ``:line`` (the first instruction on it or after)."""
         labels = dict(self.program.labels)
+        number = small_number(text.removeprefix(":"))
         if text in labels and labels[text] < len(self.program):
             return labels[text]
-        if text.startswith(":") and text[1:].isdecimal():
+        if number is not None and text.startswith(":"):
             for pc, each in enumerate(self.program.instructions):
-                if each.line >= int(text[1:]):
+                if each.line >= number:
                     return pc
-        elif text.isdecimal() and int(text) < len(self.program):
-            return int(text)
+        elif number is not None and number < len(self.program):
+            return number
         known = ", ".join(labels) or "none"
-        raise UsageError(f"no place {text!r}", how=f"a label ({known}), 0 to {len(self.program) - 1}, or :line")
+        last = len(self.program) - 1
+        raise UsageError(f"no place {shortened(text)}", how=f"a label ({known}), 0 to {last}, or :line")
 
     def _list(self, text: str) -> str:
-        around = _number(text or "9", "list")
-        at = min(self.pe.pc, len(self.program) - 1)
-        first = max(0, min(at - around // 2, len(self.program) - around))
-        shown = range(first, min(len(self.program), first + around))
-        mark = {pc: ">" for pc in [at] if not self.done} | {pc: "*" for pc in self.breaks if pc != at or self.done}
-        return "\n".join(f"{mark.get(pc, ' ')} {self._line(pc)}" for pc in shown)
-
-    def _print(self, text: str) -> str:
-        whole: dict[str, Callable[[], str]] = {
-            "": lambda: str(self.pe),
-            "state": lambda: str(self.pe.chip),
-            "tokens": self._tokens,
-            "segments": lambda: "\n".join(map(str, self.pe.segments.values())) or "no segments yet",
-            "pages": self._pages,
-            "caches": self._caches,
-            "counts": lambda: _account(self.pe.counts.to_dict()),
-            "queue": lambda: _account(self.result().queue),
-            "stalls": lambda: _account(self.result().stalls),
-            "errors": lambda: "\n".join(map(str, self.pe.errors)) or "no errors",
-        }
-        if text in whole:
-            return whole[text]()
-        if register := _REGISTER.fullmatch(text):
-            return self._register(text, *register.groups())
-        if (tensor := _TENSOR.fullmatch(text)) and tensor[1] in self.pe.chip.storages:
-            return self._tensor(*tensor.groups())
-        known = ", ".join([*filter(None, whole), *self.pe.chip.storages])
-        raise UsageError(f"cannot print {text!r}", how=f"a register as r0, ur4 or p1, or one of {known}")
-
-    def _register(self, text: str, kind: str, digits: str, first: str | None, end: str | None, form: str | None) -> str:
-        number = int(digits)
-        limit = {"r": self.config.registers, "ur": self.config.uniform_registers, "p": self.config.predicates}[kind]
-        if number >= limit:
-            raise UsageError(f"there is no {kind}{number}", how=f"{kind}0 to {kind}{limit - 1}")
-        if kind == "ur":
-            return f"ur{number} = {self.pe.uniform[number]}"
-        values = (self.pe.registers if kind == "r" else self.pe.predicates)[:, number]
-        most = len(values)
-        if first is not None:
-            values = values[int(first) : int(end) if end is not None else int(first) + 1]
-        elif most > _MOST_THREADS:
-            values = values[:_MOST_THREADS]
-        rest = f" ... ({text.split()[0]}[0:{most}] shows all)" if first is None and most > _MOST_THREADS else ""
-        return f"{text} = {' '.join(_formed(values, form)) or 'no such thread'}{rest}"
-
-    def _tensor(self, name: str, place: str) -> str:
-        values = self.pe.chip.storages[name].values(self.pe.chip.store)
-        parts = [part.strip() for part in place.strip("[]").split(",")] if place else []
-        try:
-            index = tuple(slice(*(int(x) if x else None for x in p.split(":"))) if ":" in p else int(p) for p in parts)
-            values = values[index]
-        except (IndexError, ValueError) as error:
-            raise UsageError(f"{name}{place}: {error}", how=f"{name} is {list(values.shape)}") from None
-        return f"{name}{place} =\n{values}" if np.ndim(values) else f"{name}{place} = {values}"
-
-    def _tokens(self) -> str:
-        clock = self.pe.clock
-        waiting = [n for n in range(self.config.registers) if clock.tokens[n] > clock.issue]
-        rows = [f"r{n} in {clock.tokens[n] - clock.issue} cycles" for n in waiting[:32]]
-        rows += [f"... and {len(waiting) - 32} more"] if len(waiting) > 32 else []
-        return "\n".join([f"next issue at cycle {clock.issue}", *(rows or ["every register is there"])])
-
-    def _pages(self) -> str:
+        around, size = _number(text or "9", "list"), len(self.program)
+        at = min(self.pe.pc, size - 1)
+        first = max(0, min(at - around // 2, size - around))
+        mark = {pc: "*" for key, pc in self.breaks if self._of[key] is self.program}
+        if not self.done and not self.pe.halted:
+            mark[at] = ">"
+        labels = {pc: f"{name}:" for name, pc in self.program.labels}
         lines = []
-        for name, storage in self.pe.chip.storages.items():
-            lines.append(f"{name}: pages of {storage.page_bytes} bytes")
-            lines += [f"  {entry}" for entry in storage.table.entries()]
-        return "\n".join(lines) or "no tensors"
+        for pc in range(first, min(size, first + around)):
+            lines += [f"        {labels[pc]}"] if pc in labels else []
+            lines.append(f"{mark.get(pc, ' ')} {_line(self.program, pc)}")
+        return "\n".join(lines)
 
-    def _caches(self) -> str:
-        lines = []
-        for name, cache in (("L1", self.pe.l1), ("L2", self.pe.chip.l2)):
-            held = cache.lines()
-            lines.append(f"{name}: {len(held)} lines held")
-        c = self.pe.counts
-        return "\n".join([*lines, f"{c.l1_touches} touches, {c.l1_misses} L1 misses, {c.l2_misses} L2 misses"])
+    def _explain(self, text: str) -> str | Answer:
+        if not text and (self.done or self.pe.halted):
+            raise UsageError("the program has ended", how="explain PLACE has any of its instructions")
+        pc = self._place(text) if text else min(self.pe.pc, len(self.program) - 1)
+        said = explain(self.program.instructions[pc], at=self.pe)
+        return Answer(str(said), said.to_dict())
+
+    def _look_at(self, text: str) -> str:
+        if text:
+            number = small_number(text)
+            if number is None:
+                raise UsageError(f"pe {shortened(text)}: not a number")
+            self.pe = self._element(number)
+        return self.where()
+
+
+def _work_of(machine: Machine, memory: Any, config: Any) -> list[tuple[Pe, list[Job]]]:
+    if memory is not None or config is not None:
+        raise UsageError("a Machine has its own memory and config", how="Debugger(machine)")
+    work = machine.release()
+    if not work:
+        raise UsageError("no program was started on this machine", how="machine.start(program) first")
+    return work
+
+
+def _line(program: Program, pc: int) -> str:
+    return f"{pc:04d}  {program.instructions[pc]}" if pc < len(program) else f"{pc:04d}  the end"
+
+
+def _short(shown: Answer) -> str:
+    """What is watched, on one line."""
+    text = " ".join(shown.text.split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _number(text: str, what: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{what} {text}: not a number from 1 on")
-    return int(text)
+    number = small_number(text)
+    if not number:
+        raise UsageError(f"{what} {shortened(text)}: not a number from 1 to 999999999")
+    return number
 
 
-def _formed(values: np.ndarray[Any, Any], form: str | None) -> list[str]:
-    if values.dtype == bool:
-        return ["1" if v else "0" for v in values]
-    if form == "f32":
-        return (
-            [f"{v:g}" for v in values.view(np.float32)] if values.flags.c_contiguous else _formed(values.copy(), form)
-        )
-    if form in ("u32", "hex"):
-        numbers = [int(v) & 0xFFFFFFFF for v in values]
-        return [f"{n:#010x}" if form == "hex" else str(n) for n in numbers]
-    return [str(v) for v in values.tolist()]
-
-
-def _account(numbers: Mapping[str, int]) -> str:
-    return "\n".join(f"{name:20} {value:,}" for name, value in numbers.items() if value) or "nothing yet"
+def _nothing_after(text: str, what: str) -> int:
+    if text:
+        raise UsageError(f"{what} takes nothing after it", how="until PLACE goes on to a place")
+    return 0

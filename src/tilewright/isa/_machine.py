@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,13 @@ from tilewright.errors import UsageError
 from tilewright.isa._assemble import program_of
 from tilewright.isa._checks import whole, wholes
 from tilewright.isa._config import MatrixUnitConfig, checked_config
+from tilewright.isa._counts import Counts
 from tilewright.isa._dma import map_page, move_in, move_out
 from tilewright.isa._errors import MatrixUnitError
 from tilewright.isa._program import Program
 from tilewright.isa._run import Job, Runner, RunResult, result_of
 from tilewright.isa._segments import Segment, checked_name, checked_tensor, whole_segment
-from tilewright.isa._state import new_chip
+from tilewright.isa._state import Pe, new_chip
 from tilewright.isa._storage import Storage
 from tilewright.isa._work import Part
 
@@ -194,23 +195,33 @@ class Machine:
             self.chip.pes[number].names[name] = self.chip.pes[number].add_segment(window)
             self._command(f"PE {number}", f"segment {name} = {source}{part}")
 
-    def run(self) -> list[RunResult]:
-        """Let everyone who was given work do it, to the end; one result for every processing element of the machine.
-
-        Raises :class:`MatrixUnitError` as :meth:`MatrixUnit.run` does; its ``result`` is the first such element's.
-        """
+    def release(self) -> list[tuple[Pe, list[Job]]]:
+        """Everyone who was given work, and the work, which is off the machine then: a :class:`Debugger` does it."""
         work = [(self.chip.pes[number], jobs) for number, jobs in sorted(self._jobs.items())]
         self._jobs = {}
         for pe, _ in work:
             pe.clock.share = len(work)
             pe.clock.until(self.now, "host")
+        return work
+
+    def ended(self, work: Sequence[tuple[Pe, list[Job]]]) -> None:
+        """The host goes on when the last of them is done."""
+        self.now = max([self.now, *(pe.clock.cycles for pe, _ in work)])
+
+    def run(self, watch: Callable[[Counts], None] | None = None) -> list[RunResult]:
+        """Let everyone who was given work do it, to the end; one result for every processing element of the machine.
+
+        ``watch`` is called with everyone's counts together now and then. Raises :class:`MatrixUnitError` as
+        :meth:`MatrixUnit.run` does; its ``result`` is the first such element's.
+        """
+        work = self.release()
         try:
-            Runner(work).run()
+            Runner(work).run(watch)
         except MatrixUnitError as error:
             number = error.records[0].pe if error.records else work[0][0].number
             error.result = result_of(self.chip.pes[number])
             raise
-        self.now = max([self.now, *(pe.clock.cycles for pe, _ in work)])
+        self.ended(work)
         return [result_of(pe) for pe in self.chip.pes]
 
     def dma_out(self, name: str, pages: Sequence[int] | None = None) -> None:

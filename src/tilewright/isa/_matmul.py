@@ -133,7 +133,7 @@ def matmul(
     out = np.broadcast_to(np.zeros((), np.int32 if signs else np.float32), (m, n))  # one number: nothing to be packed
     segments = None if segments is None else whole("segments", segments, 1)
     if out.size and k and (config.pes > 1 or segments):
-        found = spread(plan, a, b if transpose_b else b.T, split, segments, double_buffer, page, line, trace)
+        found = spread(plan, a, b if transpose_b else b.T, split, segments, double_buffer, page, line, trace, watch)
         return _together(found)
     memory = Memory()
     if out.size and k:

@@ -155,12 +155,14 @@ class Runner:
             self._next_job(pe)
 
     def run(self, watch: Callable[[Counts], None] | None = None) -> None:
-        """Run everyone to the end; ``watch`` is called with the first one's counts now and then."""
+        """Run everyone to the end; ``watch`` is called with all counts together, now and then and at the end."""
         turns = 0
         while self.turn():
             turns += 1
             if watch is not None and turns % 16 == 0:
-                watch(self.pes[0].counts)
+                watch(Counts.together(pe.counts for pe in self.pes))
+        if watch is not None:
+            watch(Counts.together(pe.counts for pe in self.pes))
 
     def turn(self) -> bool:
         """One instruction of every processing element that can go on; False when all have ended."""

@@ -5,7 +5,7 @@ Every element gets a part of C, rows or columns, as windows of the same tensors;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any
@@ -37,7 +37,7 @@ class Spread:
 
     def counts(self) -> Counts:
         """All elements' together."""
-        return Counts(**{f.name: sum(getattr(r.counts, f.name) for r in self.runs) for f in fields(Counts)})
+        return Counts.together(run.counts for run in self.runs)
 
     def traffic(self) -> Traffic:
         """All elements' together."""
@@ -58,6 +58,7 @@ def spread(
     page: Sequence[int] | None,
     line: Sequence[int] | None,
     trace: bool,
+    watch: Callable[[Counts], None] | None = None,
 ) -> Spread:
     """Run it; ``b`` as it is stored. ``split``: rows or columns (None: rows if every element gets a block of them)."""
     split = _split(plan, split, segments)
@@ -88,7 +89,7 @@ def spread(
             (windows["B"],) = _cuts(plan, part, (part.size[1],))
             programs.append(matmul_program(mine))
         machine.start(programs[-1], pe, segments=windows)
-    runs = machine.run()
+    runs = machine.run(watch)
     how = "" if not segments else "double" if overlapped else "serial"
     of_all = tuple(runs[pe] for pe in used)
     return Spread(machine.tensor("C"), of_all, tuple(programs), machine.chip.dma.bytes("in"), how)
