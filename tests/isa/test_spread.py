@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -47,9 +48,89 @@ def test_several_elements_make_one_product(seed, mnk, pes, split, transpose_b, h
         ends = [(m if split == "rows" else n) * pe // pes for pe in range(pes + 1)]
         sizes = [last - first for first, last in pairwise(ends) if last > first]
         parts = [(size, n) if split == "rows" else (m, size) for size in sizes]
-        expected = together([expected_counts(*p, k, config=config, transpose_b=transpose_b, **how) for p in parts])
+        one = replace(config, pes=1)
+        expected = together([expected_counts(*p, k, config=one, transpose_b=transpose_b, **how) for p in parts])
         for name in NAMES:
             assert getattr(result.counts, name) == getattr(expected, name), name
+
+
+DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32")
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.integers(0, 2**32),
+    st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
+    st.sampled_from(DTYPES),
+    st.fixed_dictionaries(
+        {
+            "threads": st.sampled_from([16, 33]),
+            "pes": st.integers(1, 5),
+            "line_bytes": st.sampled_from([16, 64]),
+            "a_bytes": st.sampled_from([8, 16]),
+            "ka_split": st.sampled_from(["blocked", "interleaved"]),
+            "group_order": st.sampled_from(["consecutive", "strided"]),
+        }
+    ),
+    st.fixed_dictionaries(
+        {
+            "ka": st.integers(1, 3),
+            "kb": st.integers(1, 3),
+            "order": orders,
+            "transpose_b": st.booleans(),
+            "columns": st.sampled_from([None, 3, 16]),
+        }
+    ),
+    st.sampled_from([None, "rows", "columns"]),
+    st.one_of(st.none(), st.integers(1, 4)),
+    st.data(),
+)
+def test_how_it_is_divided_and_stored_changes_no_value(seed, mnk, dtype, machine, how, split, segments, data):
+    """Several elements, segments, lines and pages give the bits of one element; closed forms count all of them."""
+    m, n, k = mnk
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    rng, config = np.random.default_rng(seed), MatrixUnitConfig(**machine)
+    a, b = (some(rng, shape, dtype) for shape in ((m, k), (k, n)))
+    per_line = config.line_bytes // dtype.itemsize
+    tall = data.draw(st.sampled_from([each for each in (1, 2, 4, 16) if per_line % each == 0]))
+    line = (tall, per_line // tall)
+    page = tuple(each * data.draw(st.integers(1, 3)) for each in line)
+    segments = None if split == "rows" and config.pes > 1 else segments
+    result = matmul(a, b, config, line=line, page=page, split=split, segments=segments, **how)
+    assert result.errors == ()
+    if dtype.kind in "iu":
+        assert (result.value.view(np.uint32) == (a.astype(np.int64) @ b.astype(np.int64)).astype(np.uint32)).all()
+    assert result.value.tobytes() == matmul(a, b, replace(config, pes=1), **how).value.tobytes()
+    expected = expected_counts(m, n, k, config, dtype.itemsize, line=line, split=split, segments=segments, **how)
+    assert result.counts == expected  # nothing leaves caches as large as these
+    if result.pes:
+        assert result.counts == together([run.counts for run in result.pes])
+
+
+def some(rng, shape, dtype):
+    if dtype.kind not in "iu":
+        return rng.normal(size=shape).astype(dtype)
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max + 1, shape, dtype=np.int64).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"split": "diagonals"}, "rows or columns"),
+        ({"line": (3, 5)}, "64 elements"),
+        ({"line": 64}, "line"),
+        ({"segments": 0}, "segments"),
+        ({"split": "rows", "segments": 2}, "shared"),
+    ],
+)
+def test_closed_forms_refuse_what_matmul_refuses(how, reason):
+    a = np.ones((8, 8), np.int8)
+    config = MatrixUnitConfig(threads=16, pes=2)
+    with pytest.raises((UsageError, UnsupportedError), match=reason):
+        expected_counts(8, 8, 8, config, **how)
+    with pytest.raises((UsageError, UnsupportedError)):
+        matmul(a, a, config, **how)
 
 
 @quick
