@@ -5,24 +5,28 @@ Every instruction, here and in the files beside this one, has the same four phas
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tilewright.isa._operands import Handler, count_of, number, scalar_cost, source, spans, threads_on, write
-from tilewright.isa._program import Instruction
+from tilewright.isa._program import Instruction, Register
 from tilewright.isa._state import Pe
 
 __all__ = ["HANDLERS"]
 
 
-def _arithmetic(operation: Callable[..., Any]) -> Handler:
+def _arithmetic(operation: Callable[..., Any], uniform: Callable[..., Any] | None = None) -> Handler:
+    """``uniform``: the same on Python integers, where ``operation`` takes arrays only."""
+    on_uniform = uniform or operation
+
     def execute(pe: Pe, instruction: Instruction) -> None:
         # operands
         values = (source(pe, o) for o in instruction.operands[1:])
         # operation: words of 32 bits, so that no sum or product leaves 64
-        value = operation(*values)
+        value = (on_uniform if _is_uniform(instruction) else operation)(*values)
         # result
         write(pe, instruction, value)
         # cost
@@ -31,10 +35,29 @@ def _arithmetic(operation: Callable[..., Any]) -> Handler:
     return execute
 
 
+def _is_uniform(instruction: Instruction) -> bool:
+    destination = instruction.operands[0]
+    return isinstance(destination, Register) and destination.kind == "ur"
+
+
+def _divided(x: int, y: int, remainder: bool) -> int:
+    """The quotient towards zero, or what is left; 0 where y is."""
+    if y == 0:
+        return 0
+    quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+    return x - y * quotient if remainder else quotient
+
+
 def _division(remainder: bool) -> Handler:
     def execute(pe: Pe, instruction: Instruction) -> None:
         # operands
-        x, y = np.broadcast_arrays(*(source(pe, o) for o in instruction.operands[1:]))
+        values = [source(pe, o) for o in instruction.operands[1:]]
+        if _is_uniform(instruction):
+            write(pe, instruction, _divided(values[0], values[1], remainder))
+            scalar_cost(pe, instruction)
+            pe.record(instruction, [("divide_by_zero", -1, -1)] if values[1] == 0 else [])
+            return
+        x, y = np.broadcast_arrays(*values)
         # operation
         zero = y == 0
         safe = np.where(zero, 1, y)
@@ -124,18 +147,18 @@ HANDLERS: dict[str, Handler] = {
     "tid": _tid,
     "sel": _sel,
     "read": _read,
-    "add": _arithmetic(np.add),
-    "sub": _arithmetic(np.subtract),
-    "mul": _arithmetic(np.multiply),
+    "add": _arithmetic(operator.add),
+    "sub": _arithmetic(operator.sub),
+    "mul": _arithmetic(operator.mul),
     "mad": _arithmetic(lambda x, y, z: x * y + z),
     "div": _division(remainder=False),
     "rem": _division(remainder=True),
-    "min": _arithmetic(np.minimum),
-    "max": _arithmetic(np.maximum),
-    "and": _arithmetic(np.bitwise_and),
-    "or": _arithmetic(np.bitwise_or),
-    "xor": _arithmetic(np.bitwise_xor),
-    "not": _arithmetic(np.invert),
+    "min": _arithmetic(np.minimum, min),
+    "max": _arithmetic(np.maximum, max),
+    "and": _arithmetic(operator.and_),
+    "or": _arithmetic(operator.or_),
+    "xor": _arithmetic(operator.xor),
+    "not": _arithmetic(operator.invert),
     "shl": _arithmetic(lambda x, y: x << (y & 31)),
     "shr": _arithmetic(lambda x, y: x >> (y & 31)),
     "shru": _arithmetic(lambda x, y: (x & 0xFFFFFFFF) >> (y & 31)),

@@ -1,6 +1,6 @@
 """numba kernels: one touch of a cache, and what may be evicted from it. Imported on first use.
 
-A cache is one array (:class:`tilewright.isa._caches.Cache`): a touch is a call, and arrays are dear to hand over.
+A cache is one array (:class:`tilewright.isa._caches.Cache`), here by its address: see :mod:`tilewright.isa._cells`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,23 @@ from tilewright.isa._caches import (
     USED,
     WAYS,
 )
+from tilewright.isa._cells import cell, put
 from tilewright.kernels import njit
 
-__all__ = ["BYPASSED", "HIT", "KEPT_BIT", "MISS", "PINNED", "drop_lines", "lru_list", "lru_touch", "relist", "touch"]
+__all__ = [
+    "BYPASSED",
+    "HIT",
+    "KEPT_BIT",
+    "MISS",
+    "PINNED",
+    "address_of",
+    "drop_lines",
+    "lru_list",
+    "lru_touch",
+    "relist",
+    "tables_of",
+    "touch",
+]
 
 HIT, MISS, PINNED, BYPASSED = 0, 1, 2, 3
 """A hit; a miss; one that evicted a retained line; one served without a place."""
@@ -36,51 +50,63 @@ KEPT_BIT = 62
 """The bit of a stamp that says retained: such stamps are later than all others."""
 
 
-# Indices are unsigned where it matters: signed ones are tested for being negative, each time.
+@njit(cache=True, nogil=True)
+def address_of(cells: Any) -> Any:
+    """A cache as the functions below take it."""
+    return np.int64(cells.ctypes.data)
+
+
+@njit(cache=True, nogil=True, forceinline=True)
+def tables_of(c: Any) -> Any:
+    """(sets, mask, ways, lines, stamps, slots) of a cache, which stay: a kernel asks once."""
+    return cell(c, SETS), cell(c, MASK), cell(c, WAYS), cell(c, LINE_OF), cell(c, STAMPS), cell(c, SLOT_OF)
 
 
 @njit(cache=True, nogil=True)
-def _line_up(c: Any, which: int) -> None:
+def _line_up(c: Any, which: Any) -> None:
     """Fill the queue with the slots of a list, least recent first: a radix sort of their stamps."""
-    stamps, here, there, n = c[STAMPS], c[QUEUE], c[QUEUE] + c[WAYS], 0
-    low, high = np.int64(1) << KEPT_BIT, np.int64(0)
-    for slot in range(c[USED]):
-        stamp = c[np.uint64(stamps + slot)]
-        if stamp >= 0 and stamp >> KEPT_BIT == which:
-            c[np.uint64(here + n)] = slot
+    stamps, here, n = cell(c, STAMPS), cell(c, QUEUE), np.int64(0)
+    there, low, high = here + cell(c, WAYS), np.int64(1) << KEPT_BIT, np.int64(0)
+    for slot in range(cell(c, USED)):
+        stamp = cell(c, stamps + slot)
+        if stamp > 0 and stamp >> KEPT_BIT == which:
+            put(c, here + n, slot)
             stamp &= (1 << KEPT_BIT) - 1
             low, high = min(low, stamp), max(high, stamp)
             n += 1
-    low |= np.int64(which) << KEPT_BIT
+    low |= which << KEPT_BIT
     counts, shift = np.empty(256, np.int64), 0
     while n > 1 and (high - (low & ((1 << KEPT_BIT) - 1))) >> shift > 0:
         counts[:] = 0
         for i in range(n):
-            counts[np.uint64((c[np.uint64(stamps + c[np.uint64(here + i)])] - low) >> shift & 255)] += 1
+            counts[np.uint64((cell(c, stamps + cell(c, here + i)) - low) >> shift & 255)] += 1
         total = there
         for digit in range(256):
             counts[digit], total = total, total + counts[digit]
         for i in range(n):
-            slot = c[np.uint64(here + i)]
-            to = np.uint64((c[np.uint64(stamps + slot)] - low) >> shift & 255)
-            c[np.uint64(counts[to])] = slot
-            counts[to] += 1
+            slot = cell(c, here + i)
+            digit = np.uint64((cell(c, stamps + slot) - low) >> shift & 255)
+            put(c, counts[digit], slot)
+            counts[digit] += 1
         here, there = there, here
         shift += 8
-    c[FIRST], c[END], c[LIST], c[BUILT] = here, here + n, which, c[TIME]
+    put(c, FIRST, here)
+    put(c, END, here + n)
+    put(c, LIST, which)
+    put(c, BUILT, cell(c, TIME))
 
 
 @njit(cache=True, nogil=True)
-def _oldest(c: Any, which: int) -> Any:
+def _oldest(c: Any, which: Any) -> Any:
     """The least recent slot of a list that is not empty. Slots in the queue that were touched since are skipped."""
     while True:
-        if c[LIST] == which:
-            stamps, built, end = c[STAMPS], c[BUILT] | np.int64(which) << KEPT_BIT, c[END]
-            for at in range(c[FIRST], end):
-                slot = c[np.uint64(at)]
-                stamp = c[np.uint64(stamps + slot)]
-                if 0 <= stamp < built and stamp >> KEPT_BIT == which:
-                    c[FIRST] = at + 1
+        if cell(c, LIST) == which:
+            stamps, built = cell(c, STAMPS), cell(c, BUILT) | which << KEPT_BIT
+            for at in range(cell(c, FIRST), cell(c, END)):
+                slot = cell(c, at)
+                stamp = cell(c, stamps + slot)
+                if 0 < stamp < built and stamp >> KEPT_BIT == which:
+                    put(c, FIRST, at + 1)
                     return slot
         _line_up(c, which)
 
@@ -88,98 +114,105 @@ def _oldest(c: Any, which: int) -> Any:
 @njit(cache=True, nogil=True)
 def _place(c: Any, bypass: bool) -> Any:
     """A slot of the only set for a new line (-1: none), and what the touch comes to."""
-    free = c[GIVEN_UP]
+    ways, free, used = cell(c, WAYS), cell(c, GIVEN_UP), cell(c, USED)
     if free > 0:
-        c[GIVEN_UP] = free - 1
-        return c[c[QUEUE] + 2 * c[WAYS] + free - 1], MISS
-    if c[USED] < c[WAYS]:
-        c[USED] += 1
-        return c[USED] - 1, MISS
-    if c[KEPT] < c[WAYS]:
-        return _oldest(c, 0), MISS
+        put(c, GIVEN_UP, free - 1)
+        return cell(c, cell(c, QUEUE) + 2 * ways + free - 1), MISS
+    if used < ways:
+        put(c, USED, used + 1)
+        return used, MISS
+    if cell(c, KEPT) < ways:
+        return _oldest(c, np.int64(0)), MISS
     if bypass:
         return np.int64(-1), BYPASSED
-    return _oldest(c, 1), PINNED
+    return _oldest(c, np.int64(1)), PINNED
 
 
-@njit(cache=True, nogil=True)
-def _miss(c: Any, line: int, bypass: bool) -> int:
-    sets, mask, ways, base = c[SETS], c[MASK], c[WAYS], c[STAMPS]
+@njit(cache=True, nogil=True, forceinline=True)
+def _miss(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
+    sets, mask, ways, lines, stamps, slots = tables
+    result = np.int64(MISS)
     if sets == 1:
         slot, result = _place(c, bypass)
         if slot < 0:
-            return BYPASSED
+            return np.int64(BYPASSED)
     else:
-        result, group = MISS, (line & mask if mask >= 0 else line % sets) * ways
-        slot, oldest = group, c[np.uint64(base + group)]
-        for each in range(group + 1, group + ways):
-            stamp = c[np.uint64(base + each)]
-            if stamp < oldest:
-                slot, oldest = each, stamp
+        slot = (line & mask if mask >= 0 else line % sets) * ways
+        oldest, way = cell(c, stamps + slot), np.int64(0)
+        for each in range(np.int64(1), ways):
+            stamp = cell(c, stamps + slot + each)
+            older = stamp < oldest
+            oldest, way = stamp if older else oldest, each if older else way
+        slot += way
         if oldest >> KEPT_BIT == 1:  # every line of the set is retained
             if bypass:
-                return BYPASSED
-            result = PINNED
+                return np.int64(BYPASSED)
+            result = np.int64(PINNED)
     if result == PINNED:
-        c[KEPT] -= 1
-    place = np.uint64(c[LINE_OF] + slot)
-    old = c[place]
-    if old >= 0:
-        c[np.uint64(c[SLOT_OF] + old)] = 0
-    c[np.uint64(c[SLOT_OF] + line)] = slot + 1
-    c[place] = line
-    c[np.uint64(base + slot)] = c[TIME]
-    c[TIME] += 1
-    return int(result)
+        put(c, KEPT, cell(c, KEPT) - 1)
+    old, now = cell(c, lines + slot), cell(c, TIME)
+    if old > 0:
+        put(c, slots + old - 1, 0)
+    put(c, slots + line, slot + 1)
+    put(c, lines + slot, line + 1)
+    put(c, stamps + slot, now)
+    put(c, TIME, now + 1)
+    return result
 
 
-@njit(cache=True, nogil=True)
-def touch(c: Any, line: int, bypass: bool) -> int:
-    """Touch a line: HIT, MISS, PINNED or BYPASSED."""
-    slot = c[np.uint64(c[SLOT_OF] + line)] - 1
-    if slot < 0:
-        return _miss(c, line, bypass)
-    at = np.uint64(c[STAMPS] + slot)
-    c[at] = c[TIME] | c[at] >> KEPT_BIT << KEPT_BIT
-    c[TIME] += 1
-    return HIT
+@njit(cache=True, nogil=True, forceinline=True)
+def touch(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
+    """Touch a line: HIT, MISS, PINNED or BYPASSED. ``tables``: :func:`tables_of` it."""
+    slot = cell(c, tables[5] + line)
+    if slot == 0:
+        return _miss(c, tables, line, bypass)
+    at, now = tables[4] + slot - 1, cell(c, TIME)
+    put(c, at, now | cell(c, at) >> KEPT_BIT << KEPT_BIT)
+    put(c, TIME, now + 1)
+    return np.int64(HIT)
 
 
-@njit(cache=True, nogil=True)
-def relist(c: Any, line: int, which: int) -> int:
+@njit(cache=True, nogil=True, forceinline=True)
+def relist(c: Any, tables: Any, line: Any, which: Any) -> Any:
     """Put a line in list ``which`` (0 evictable, 1 retained), if it is here at all; 1 if it was in the other one."""
-    slot = c[np.uint64(c[SLOT_OF] + line)] - 1
-    if slot < 0 or c[np.uint64(c[STAMPS] + slot)] >> KEPT_BIT == which:
-        return 0
-    c[np.uint64(c[STAMPS] + slot)] = c[TIME] | np.int64(which) << KEPT_BIT
-    c[TIME] += 1
-    c[KEPT] += 2 * which - 1
-    return 1
+    slot = cell(c, tables[5] + line)
+    if slot == 0 or cell(c, tables[4] + slot - 1) >> KEPT_BIT == which:
+        return np.int64(0)
+    now = cell(c, TIME)
+    put(c, tables[4] + slot - 1, now | which << KEPT_BIT)
+    put(c, TIME, now + 1)
+    put(c, KEPT, cell(c, KEPT) + 2 * which - 1)
+    return np.int64(1)
 
 
 @njit(cache=True, nogil=True)
 def lru_touch(cache: Any, line: int, bypass: bool) -> int:
     """:func:`touch`, for Python."""
-    return touch(cache, line, bypass)
+    c = address_of(cache)
+    return int(touch(c, tables_of(c), line, bypass))
 
 
 @njit(cache=True, nogil=True)
 def lru_list(cache: Any, line: int, which: int) -> int:
     """:func:`relist`, for Python."""
-    return relist(cache, line, which)
+    c = address_of(cache)
+    return int(relist(c, tables_of(c), line, which))
 
 
 @njit(cache=True, nogil=True)
-def drop_lines(begin: int, end: int, c: Any) -> None:
+def drop_lines(begin: int, end: int, cache: Any) -> None:
     """Forget lines begin to end - 1; their slots become the first victims."""
+    c = address_of(cache)
+    sets, _, ways, lines, stamps, slots = tables_of(c)
     for line in range(begin, end):
-        slot = c[c[SLOT_OF] + line] - 1
+        slot = cell(c, slots + line) - 1
         if slot < 0:
             continue
-        c[c[SLOT_OF] + line] = 0
-        c[c[LINE_OF] + slot] = -1
-        c[KEPT] -= c[c[STAMPS] + slot] >> KEPT_BIT
-        c[c[STAMPS] + slot] = -1
-        if c[SETS] == 1:
-            c[c[QUEUE] + 2 * c[WAYS] + c[GIVEN_UP]] = slot
-            c[GIVEN_UP] += 1
+        put(c, KEPT, cell(c, KEPT) - (cell(c, stamps + slot) >> KEPT_BIT))
+        put(c, slots + line, 0)
+        put(c, lines + slot, 0)
+        put(c, stamps + slot, 0)
+        if sets == 1:
+            given_up = cell(c, GIVEN_UP)
+            put(c, cell(c, QUEUE) + 2 * ways + given_up, slot)
+            put(c, GIVEN_UP, given_up + 1)

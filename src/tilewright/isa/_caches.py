@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from tilewright.isa._fresh import fresh_zeros
 
 __all__ = ["Cache"]
 
@@ -23,19 +25,20 @@ SPARE = 1 << 16
 class Cache:
     """One level; a touch costs about the same however many lines there are.
 
-    Every slot has a stamp: the later, the more recent; a bit above all others says that its line is retained. The
-    victim in a set is the smallest stamp. One set of all lines would be long to search, so victims queue: all slots in
-    the order of their stamps, once; the next victim is the next that was not touched since, and a queue that has
+    Every slot has a stamp: the later, the more recent, from 1; a bit above all others says that its line is retained.
+    The victim in a set is the smallest stamp. One set of all lines would be long to search, so victims queue: all slots
+    in the order of their stamps, once; the next victim is the next that was not touched since, and a queue that has
     ended is made anew.
 
-    ``cells`` has it all, in this order: what the cells above say; per slot its line, or -1; per slot its stamp, or -1;
-    one set: two queues (one is sorted into the other), then slots that were given up; per line of the memory its slot
-    + 1, or 0. ``capacity``: lines and ways it was asked to have; no more are made than the
-    memory has lines.
+    ``cells`` has it all, in this order: what the cells above say; per slot its line + 1, or 0; per slot its stamp, or
+    0; one set: two queues (one is sorted into the other), then slots that were given up; per line of the memory its
+    slot + 1, or 0. ``capacity``: lines and ways it was asked to have; no more are made than the memory has lines.
+    ``room``: the cells with zeros behind them, for lines to come.
     """
 
     cells: Array
     capacity: tuple[int, int]
+    room: Array = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, lines: int, capacity: int, ways: int) -> Cache:
@@ -44,10 +47,10 @@ class Cache:
         each = min(ways or capacity, max(1, lines))
         slots, mask = sets * each, sets - 1 if sets & (sets - 1) == 0 else -1
         tables = np.cumsum([TABLES, slots, slots, 3 * each if sets == 1 else 0])
-        cells = np.zeros(int(tables[-1]) + lines + SPARE, np.int64)[: int(tables[-1]) + lines]
-        cells[: SLOT_OF + 1] = [sets, mask, each, *tables]
-        cells[TABLES : TABLES + 2 * slots] = -1
-        return cls(cells, (capacity, ways))
+        room = fresh_zeros(int(tables[-1]) + lines + SPARE, np.int64, filled=True)
+        cells = room[: int(tables[-1]) + lines]
+        cells[: TIME + 1] = [sets, mask, each, *tables, 1]
+        return cls(cells, (capacity, ways), room)
 
     @property
     def slot_of(self) -> Array:
@@ -60,11 +63,9 @@ class Cache:
         if more <= 0:
             return
         if self.cells[SETS] * self.cells[WAYS] == self.capacity[0]:
-            base, cells = self.cells.base, len(self.cells) + more
-            if base is not None and base.shape == (len(self.cells) + SPARE,) and more <= SPARE:
-                self.cells = base[:cells]  # not written to so far
-            else:
-                self.cells = np.concatenate((self.cells, np.zeros(more, np.int64)))
+            if len(self.cells) + more > len(self.room):
+                self.room = np.concatenate((self.cells, np.zeros(more + SPARE, np.int64)))
+            self.cells = self.room[: len(self.cells) + more]
         else:
             self._rebuild(lines)
 
@@ -76,14 +77,14 @@ class Cache:
         for retained, line in old:
             lru_touch(new.arrays(), line, True)
             lru_list(new.arrays(), line, retained)
-        self.cells = new.cells
+        self.cells, self.room = new.cells, new.room
 
     def lines(self) -> list[tuple[int, int]]:
         """What is here, set by set, least recent first: (1 if retained, line)."""
         slots = int(self.cells[SETS] * self.cells[WAYS])
         line_of, stamps = self.cells[TABLES : TABLES + 2 * slots].reshape(2, slots)
         order = np.lexsort((stamps, np.arange(slots) // self.cells[WAYS]))
-        return [(int(stamps[s] >> 62), int(line_of[s])) for s in order if line_of[s] >= 0]
+        return [(int(stamps[s] >> 62), int(line_of[s]) - 1) for s in order if line_of[s] > 0]
 
     def arrays(self) -> Array:
         """What the kernels take."""

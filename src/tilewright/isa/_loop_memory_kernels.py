@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa._cache_kernels import BYPASSED, HIT, KEPT_BIT, PINNED, relist, touch
-from tilewright.isa._caches import SLOT_OF, STAMPS, TIME
+from tilewright.isa._cache_kernels import BYPASSED, HIT, PINNED, address_of, relist, tables_of, touch
 from tilewright.isa._loop_codes import FULL, IRREGULAR
 from tilewright.isa._traffic_kernels import issue_columns
 from tilewright.isa._transfer_kernels import copy_words
@@ -49,11 +48,14 @@ def ready(clock: Any, queue: Any, tokens: Any, causes: Any, latest: int) -> None
 
 @njit(cache=True, nogil=True)
 def _reach_runs(row: Any, mm: Any, registers: Any, words: Any, buffers: Any) -> Any:
-    """:func:`_reach` of columns of two words, each a run in two dims, all of them on: how many until one is not so."""
-    (depth, e, _, dim, page_elements, _, _, _, _), ka = mm[0], mm[1][3]
+    """:func:`_reach` of columns of two words, each a run in two dims, all of them on: how many until one is not so.
+
+    Rows of ``reach`` are for a walk that retains lines; others do with ``begins``: (byte, page) of every column.
+    """
+    (depth, e, _, dim, page_elements, _, _, walks, _), ka = mm[0], mm[1][3]
     part, index, _, _ = mm[3]
     sizes, starts, pages_of, offsets_of, phys, _ = mm[4]
-    reach, on = mm[6][0], mm[6][1]
+    reach, on, begins = mm[6][0], mm[6][1], mm[6][7]
     into, (pitch, step, rows), fill, other = buffers[4], buffers[5], buffers[7], 1 - dim
     along, across, c, base = np.uint64(row[4] + dim), np.uint64(row[4] + other), rows // ka, fill[1] * step
     more_x, more_y = (row[5], 0) if dim == 0 else (0, row[5])
@@ -71,6 +73,9 @@ def _reach_runs(row: Any, mm: Any, registers: Any, words: Any, buffers: Any) -> 
         to, word = np.uint64((base + (part[j] * c + index[j]) * pitch) >> 2), np.uint64(begin >> 2)
         into[to] = words[word]
         into[to + np.uint64(1)] = words[word + np.uint64(1)]
+        begins[j, np.uint64(0)], begins[j, np.uint64(1)] = begin, at
+        if not walks:
+            continue
         reach[j, np.uint64(0)], reach[j, np.uint64(1)] = begin, at * page_elements + place
         reach[j, np.uint64(2)], reach[j, np.uint64(3)] = page, offset
         reach[j, np.uint64(4)], reach[j, np.uint64(5)], reach[j, np.uint64(6)] = x, 0, depth
@@ -78,11 +83,12 @@ def _reach_runs(row: Any, mm: Any, registers: Any, words: Any, buffers: Any) -> 
 
 
 @njit(cache=True, nogil=True)
-def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
+def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> int:
     """Where every column that is on begins and how much of it is there, and its elements to the buffer.
 
     ``reach[j]``: (byte in the store or -1 where they are no run, its element, page, offset, coordinate, first element
-    there, how many). False where columns of floats are not all of one depth from the first on.
+    there, how many). 0 where columns of floats are not all of one depth from the first on; 2 where all are on, and
+    runs, and ``begins`` says it all.
     """
     (depth, e, floats, dim, page_elements, width, _, _, _), (_, _, _, ka, _, _, _, _, _) = mm[0], mm[1]
     part, index, _, _ = mm[3]
@@ -97,7 +103,7 @@ def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
         done = _reach_runs(row, mm, registers, words, buffers)
         if done == len(on):
             presents[fill[1]] = depth
-            return True
+            return 1 if mm[0][7] else 2
     for j in range(len(on)):
         if not on[j]:
             continue
@@ -117,7 +123,7 @@ def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
         low = min(max(-x, 0), depth)
         count = max(min(depth, size - x) - low, 0) if inside else 0
         if floats and (low > 0 or count == 0 or (present >= 0 and count != present)):
-            return False
+            return 0
         present = count
         to = (part[j] * c + index[j]) * pitch + base
         if count < width:
@@ -145,7 +151,7 @@ def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> bool:
             for b in range(e):
                 into[to + u * e + b] = raw[begin + b]
     presents[fill[1]] = present
-    return True
+    return 1
 
 
 @njit(cache=True, nogil=True)
@@ -175,9 +181,15 @@ def _gather(mm: Any, file: Any, buffers: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _select(row: Any, mm: Any, predicates: Any, fill: Any) -> bool:
-    """Which columns are on; False where others are than in the rounds that wait to be added."""
+    """Which columns are on; False where others are than in the rounds that wait to be added.
+
+    Where others are than before, those that take part, in the order of their steps, go to ``sequence``; ``fill`` has
+    how many (2), and their steps (3).
+    """
     active, on = mm[3][3], mm[6][1]
-    changed = False
+    changed = fill[2] < 0
+    if row[7] < 0 and not changed:
+        return True
     for j in range(len(on)):
         on[j] = row[7] < 0 or predicates[j, row[7]] != row[8]
         changed |= on[j] != active[j]
@@ -185,26 +197,33 @@ def _select(row: Any, mm: Any, predicates: Any, fill: Any) -> bool:
         if fill[1] > 0:
             return False
         active[:] = on
+        _, index, order, _ = mm[3]
+        sequence, step_of, per_step = mm[6][3], mm[6][4], mm[2][2]
+        taken, steps, last = 0, 0, np.int64(-1)
+        for s in range(len(order)):
+            j = order[s]
+            if not on[j]:
+                continue
+            sequence[taken], step_of[taken] = j, index[j] // per_step
+            steps += step_of[taken] != last
+            last = step_of[taken]
+            taken += 1
+        fill[2], fill[3] = taken, steps
     return True
 
 
 @njit(cache=True, nogil=True)
-def _count(mm: Any, counts: Any, traffic: Any) -> Any:
-    """(columns that take part, in the order of their steps in ``sequence``, and the steps)."""
-    (_, _, rows, ka, kb, _, _, _, _), (_, _, per_step, _, a_read, _, _) = mm[1], mm[2]
-    _, index, order, _ = mm[3]
-    reach, on, _, sequence, step_of = mm[6][:5]
-    taken, steps, last, loaded, present = 0, 0, np.int64(-1), 0, 0
-    for s in range(len(order)):
-        j = order[s]
-        if not on[j]:
-            continue
-        sequence[taken], step_of[taken] = j, index[j] // per_step if per_step > 1 else index[j]
-        steps += step_of[taken] != last
-        last = step_of[taken]
-        loaded += reach[j, 6] > 0
-        present += reach[j, 6]
-        taken += 1
+def _count(runs: bool, taken: int, steps: int, mm: Any, counts: Any, traffic: Any) -> None:
+    """Work of one ``mm``. ``runs``: every column is there whole."""
+    (_, _, rows, ka, kb, _, _, _, _), a_read = mm[1], mm[2][4]
+    reach, sequence = mm[6][0], mm[6][3]
+    loaded, present = taken, taken * mm[0][0]
+    if not runs:
+        loaded = present = 0
+        for s in range(np.uint64(taken)):
+            count = reach[np.uint64(sequence[s]), np.uint64(6)]
+            loaded += count > 0
+            present += count
     a_reads = a_read * ka * kb * rows * (steps > 0)
     counts[0] += 1
     counts[1] += present * rows
@@ -217,7 +236,36 @@ def _count(mm: Any, counts: Any, traffic: Any) -> Any:
     counts[9] += loaded * rows * (kb - 1)
     traffic[0] += a_reads + loaded * rows
     traffic[1] += loaded * rows
-    return taken, steps
+
+
+@njit(cache=True, nogil=True)
+def _lines_of_runs(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> None:
+    """:func:`_lines` of whole columns, none of which retains a line."""
+    length, shift, bypass = mm[0][0] * mm[0][1], mm[0][6], mm[0][8] == 1
+    in_l2, begins = mm[4][5], mm[6][7]
+    out, sequence = mm[6][2], mm[6][3]
+    first, second = address_of(l1), address_of(l2)
+    t1, t2, touches, all_misses, all_deep = tables_of(first), tables_of(second), 0, 0, 0
+    for s in range(np.uint64(taken)):
+        j = np.uint64(sequence[s])
+        begin, lines, misses, deep = begins[j, np.uint64(0)], 0, 0, 0
+        for line in range(begin >> shift, ((begin + length - 1) >> shift) + 1):
+            lines += 1
+            outcome = touch(first, t1, line, bypass)
+            if outcome != HIT:
+                misses += 1
+                traffic[7] += outcome == PINNED
+                traffic[8] += outcome == BYPASSED
+                if not in_l2[np.uint64(begins[j, np.uint64(1)])]:
+                    deep += touch(second, t2, line, True) != HIT
+        out[s, np.uint64(0)], out[s, np.uint64(1)], out[s, np.uint64(2)] = lines, misses, deep
+        touches += lines
+        all_misses += misses
+        all_deep += deep
+    counts[10] += touches
+    counts[11] += all_misses
+    counts[12] += all_deep
+    traffic[4] += touches - all_misses
 
 
 @njit(cache=True, nogil=True)
@@ -226,35 +274,26 @@ def _lines(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> 
     _, e, _, dim, page_elements, _, shift, walks, bypasses = mm[0]
     _, starts, pages_of, offsets_of, phys, in_l2 = mm[4]
     selected, awaited = mm[5]
-    reach, _, out, sequence, _, _, totals = mm[6]
+    reach, _, out, sequence, _, _, totals, _ = mm[6]
     bypass, touches, all_misses, all_deep = bypasses == 1, 0, 0, 0
-    slots, stamps, now = np.uint64(l1[SLOT_OF]), np.uint64(l1[STAMPS]), l1[TIME]
+    first, second = address_of(l1), address_of(l2)
+    t1, t2 = tables_of(first), tables_of(second)
     totals[:] = 0
     for s in range(np.uint64(taken)):
         j = np.uint64(sequence[s])
         lines, misses, deep, count = 0, 0, 0, reach[j, 6]
         begin = reach[j, 0]
-        if begin >= 0 and not walks and begin >> shift == (begin + count * e - 1) >> shift:  # one line, and a hit
-            slot = l1[slots + np.uint64(begin >> shift)]
-            if slot > 0:
-                at = stamps + np.uint64(slot - 1)
-                l1[at] = now | l1[at] >> KEPT_BIT << KEPT_BIT
-                now += 1
-                out[s, 0], out[s, 1], out[s, 2] = 1, 0, 0
-                touches += 1
-                continue
-        l1[TIME] = now
         page, offset, head = reach[j, 2], reach[j, 3], starts[dim] + reach[j, 4] + reach[j, 5]
         if begin >= 0 and not walks:
             for line in range(begin >> shift, ((begin + count * e - 1) >> shift) + 1):
                 lines += 1
-                outcome = touch(l1, line, bypass)
+                outcome = touch(first, t1, line, bypass)
                 if outcome:
                     misses += 1
                     totals[2] += outcome == PINNED
                     totals[3] += outcome == BYPASSED
                     if not in_l2[page + pages_of[head]]:
-                        deep += touch(l2, line, True) != HIT
+                        deep += touch(second, t2, line, True) != HIT
             count = 0
         last = np.int64(-1)
         for u in range(count):
@@ -263,27 +302,25 @@ def _lines(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> 
             if line != last:
                 last = line
                 lines += 1
-                outcome = touch(l1, line, bypass)
+                outcome = touch(first, t1, line, bypass)
                 if outcome:
                     misses += 1
                     totals[2] += outcome == PINNED
                     totals[3] += outcome == BYPASSED
                     if not in_l2[p]:
-                        deep += touch(l2, line, True) != HIT
+                        deep += touch(second, t2, line, True) != HIT
             if walks:
                 own = element * e >> shift
                 if selected[element] == 0:
                     selected[element] = 1
                     awaited[own] -= 1
                 which = 1 if awaited[own] > 0 else 0
-                if relist(l1, line, which):
+                if relist(first, t1, line, which):
                     totals[1 - which] += 1
-        now = l1[TIME]
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
         touches += lines
         all_misses += misses
         all_deep += deep
-    l1[TIME] = now
     counts[10] += touches
     counts[11] += all_misses
     counts[12] += all_deep
@@ -297,17 +334,22 @@ def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, s
     file, predicates, _, store, counts, traffic, l1, l2, buffers = state
     tokens, causes, foreign = scoreboard
     a, (first, c, _, a_registers, _, bcast, step) = mm[1][0], mm[2]
-    _, _, rows_of, _, step_of, times, _ = mm[6]
+    _, _, rows_of, _, step_of, times, _, _ = mm[6]
     presents, fill = buffers[6], buffers[7]
     if fill[1] == len(presents) or not _select(row, mm, predicates, fill):
         return FULL
-    if not _reach(row, mm, file[0], store, buffers):
+    kind = _reach(row, mm, file[0], store, buffers)
+    if kind == 0:
         return IRREGULAR
     _gather(mm, file, buffers)
     fill[0] += mm[0][5]
     fill[1] += 1
-    taken, steps = _count(mm, counts, traffic)
-    _lines(taken, mm, l1, l2, counts, traffic)
+    taken, steps = fill[2], fill[3]
+    _count(kind == 2, taken, steps, mm, counts, traffic)
+    if kind == 2:
+        _lines_of_runs(taken, mm, l1, l2, counts, traffic)
+    else:
+        _lines(taken, mm, l1, l2, counts, traffic)
     # time
     latest = later(tokens, row[10], row[10] + 1, -1)
     latest = later(tokens, row[4], row[4] + len(mm[4][0]), latest)

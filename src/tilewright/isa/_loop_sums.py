@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.isa._floats import NAN
 from tilewright.isa._program import Instruction
 from tilewright.isa._roles import Roles, columns_of
+from tilewright.isa._scratch import scratch
 from tilewright.isa._state import Pe
 
 __all__ = ["Sums"]
@@ -31,7 +32,8 @@ class Sums:
     """What the kernel leaves: A [ka * rows, k] and B [ka * c, k] as they came, k of many rounds one behind the other.
 
     ``arguments``: the kernel's; ``buffers``: A and B (bytes, words, bytes of a row each), elements present in each
-    round, (k, rounds) filled so far. ``active``: columns that are on in all of these rounds.
+    round, (k, rounds) filled so far and (columns, steps) of a round. ``active``: columns that are on in all of these
+    rounds.
     """
 
     arguments: tuple[Any, ...]
@@ -50,10 +52,10 @@ class Sums:
         """For a loop without an ``mm``."""
         one, grid, flags = np.zeros(1, np.int64), np.zeros((1, 1), np.int64), np.zeros(1, bool)
         columns = (one, one, one, flags)
-        scratch = (grid, flags, grid, one, one, one, one)
+        work = (grid, flags, grid, one, one, one, one, grid)
         retention = (np.zeros(0, np.uint8), np.zeros(0, np.int32))
         tables = (one, one, one, one, one, flags)
-        arguments = ((0,) * 9, (0,) * 9, (0,) * 7, columns, tables, retention, scratch, (1,) * 7)
+        arguments = ((0,) * 9, (0,) * 9, (0,) * 7, columns, tables, retention, work, (1,) * 7)
         return cls(arguments, _buffers(1, 1, 8, 1), grid, columns, 0, ("s8", "s8"), True, 1, 1)
 
     @classmethod
@@ -76,24 +78,25 @@ class Sums:
         tables = (segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys, table.in_l2)
         sequences = [np.zeros(n, np.int64) for _ in range(2)]
         ends = np.zeros(3, np.int64), np.zeros(4, np.int64)
-        scratch = (np.zeros((n, 7), np.int64), np.ones(n, bool), np.zeros((n, 3), np.int64), *sequences, *ends)
+        found, begins = np.zeros((n, 7), np.int64), np.zeros((n, 2), np.int64)
+        work = (found, np.ones(n, bool), np.zeros((n, 3), np.int64), *sequences, *ends, begins)
         arguments = (
             *((*map(int, walk), int(walks), int(bypass)), gather, (*timing, c.bcast_depth, c.step_cycles(e, kb))),
-            *(columns, tables, (segment.selected, segment.awaited), scratch, _times(pe, c.step_cycles(e, kb))),
+            *(columns, tables, (segment.selected, segment.awaited), work, _times(pe, c.step_cycles(e, kb))),
         )
         keep = np.arange(rows)[:, None] * rs + np.arange(ka) * as_ + keeper * bs + c.first_compute
         buffers = _buffers(ka * rows, ka * roles.local, width * e, rounds)
         types = (roles.type_a, roles.type_b)
         return cls(arguments, buffers, keep, columns, roles.first, types, exact, roles.chunk, kb, c.values)
 
-    def add(self, registers: Array) -> bool:
-        """Add what the buffers hold; False if that was nothing."""
+    def add(self, file: tuple[Any, ...]) -> bool:
+        """Add what the buffers hold to the registers (``Pe.words``); False if that was nothing."""
         part, index, _, active = self.columns
-        k, rounds = self.buffers[7].tolist()
+        k, rounds = self.buffers[7][:2].tolist()
         if rounds == 0:
             return False
         if not self.values:
-            self.buffers[7][:] = 0
+            self.buffers[7][:2] = 0
             return True
         rows, ka = self.keep.shape
         a, b = (self._values(side, k) for side in (0, 1))
@@ -106,10 +109,15 @@ class Sums:
             low, high = int(at.min()), int(at.max()) + 1
             some = slice(low, high) if high - low == len(mine) else at
             keep = self.keep[:, qa]
-            target = (keep[:, None], at) if not isinstance(some, slice) else (_slice(keep), some)
             columns = b[qa * c + index[mine]] if len(mine) < c else b[qa * c : qa * c + c]
-            registers[target] = self._added(registers[target], a[qa * rows : (qa + 1) * rows], columns, rounds)
-        self.buffers[7][:] = 0
+            factors = a[qa * rows : (qa + 1) * rows], columns
+            if self.exact and isinstance(some, slice):
+                self._add_exact(file, keep, low, *factors)
+                continue
+            target = (keep[:, None], at) if not isinstance(some, slice) else (_slice(keep), some)
+            registers = file[0]
+            registers[target] = self._added(registers[target], *factors, rounds)
+        self.buffers[7][:2] = 0
         return True
 
     @property
@@ -130,7 +138,7 @@ class Sums:
         from tilewright.isa._value_kernels import spread_bytes
 
         words, (_, step, rows) = self.buffers[3 * side + 1 : 3 * side + 3]
-        out = np.empty((k, rows), np.float32)
+        out = scratch(f"values {side}", k * rows, np.float32).reshape(k, rows)
         rounds = int(self.buffers[7][1])
         spread_bytes(words[: rounds * step // 4].reshape(rounds, rows, -1), self.types[side][0] == "s", out)
         return out.T
@@ -150,6 +158,15 @@ class Sums:
             words = raw.view(f"{'i' if dtype[0] == 's' else 'u'}{int(dtype[1:]) // 8}")
             found = words[:, :k].astype(np.float32 if self.exact else np.float64)
         return found
+
+    def _add_exact(self, file: tuple[Any, ...], keep: Array, first: int, a: Array, b: Array) -> None:
+        """Add a float32 product that has no error to the registers from ``first`` of the threads ``keep``."""
+        from tilewright.isa._value_kernels import add_product
+
+        products = scratch("products", len(a) * len(b), np.float32).reshape(len(a), len(b))
+        np.matmul(a, b.T, out=products)
+        step = int(keep[1] - keep[0]) if len(keep) > 1 else 1
+        add_product(products, file[3], file[2] >> 2, int(keep[0]), step, first)
 
     def _added(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
         if self.types[0][0] in "su" and not self.words:
@@ -187,9 +204,9 @@ def _buffers(rows: int, columns: int, length: int, rounds: int) -> tuple[Any, ..
             if length % 8 == 0
             else (-(-length * rounds // 4) * 4 + _APART, length, count)
         )
-        raw = np.empty(rounds * shape[1] if length % 8 == 0 else count * shape[0], np.uint8)
+        raw = scratch(f"bytes {len(sides)}", rounds * shape[1] if length % 8 == 0 else count * shape[0], np.uint8)
         sides += [raw, raw.view(np.int32), shape]
-    return *sides, np.zeros(rounds, np.int64), np.zeros(2, np.int64)
+    return *sides, np.zeros(rounds, np.int64), np.array([0, 0, -1, 0])
 
 
 def _times(pe: Pe, step: int) -> tuple[int, ...]:

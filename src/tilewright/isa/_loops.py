@@ -8,7 +8,7 @@ where the arithmetic permits it: integers modulo 2^32 by float products that sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -64,6 +64,7 @@ class FastLoop:
     """A loop as the kernel takes it: rows of numbers, and the one ``ld`` and ``mm`` in it.
 
     ``foreign``: registers that others than ``mm`` name; ``strikes``: times it was left at once, to no one's gain.
+    ``known``: what the last run was given for the ``mm``, and of what state.
     """
 
     first: int
@@ -73,6 +74,7 @@ class FastLoop:
     mm: Instruction | None
     foreign: frozenset[int]
     strikes: int = 0
+    known: tuple[Any, ...] = ()
 
 
 def loop_at(pe: Pe, program: Program, first: int, last: int) -> FastLoop | None:
@@ -214,19 +216,40 @@ def _roles(pe: Pe, loop: FastLoop) -> Roles | None:
     return None if any(n in window for n in (*loop.foreign, *sources, *loaded)) else roles
 
 
+def _prepared_mm(pe: Pe, loop: FastLoop) -> tuple[Roles, Sums, bool] | None:
+    """Who does what in the ``mm``, where its sums wait, and whether its segment awaits lines for the first time.
+
+    As the last time, where nothing is another since.
+    """
+    mm = loop.mm
+    assert mm is not None
+    address = mm.operands[1]
+    assert isinstance(address, Address)
+    segment = pe.segment(address.segment)
+    if segment is None:
+        return None
+    selected = bool(segment.selected.size)
+    state = [pe.columns, pe.rows, id(segment), id(segment.table.phys)]
+    if loop.known and loop.known[0] == state and at_hand(segment):
+        return cast("tuple[Roles, Sums, bool]", loop.known[1:])
+    roles = _roles(pe, loop)
+    if roles is None:
+        return None
+    found = roles, Sums.of(pe, roles, mm), not selected
+    # A walk that retains lines begins with tables of its own. What is kept keeps those objects: no others get their id.
+    loop.known = () if mm.suffix("t") == "1" else (state, *found)
+    return found
+
+
 def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
     """Run a loop from ``pe.pc`` until it is left or a function of its own is wanted; False if nothing was done."""
     from tilewright.isa._loop_kernels import run_loop
 
     ld = _prepared_ld(pe, loop)
-    sums = roles = None
-    if loop.mm is not None:
-        roles = _roles(pe, loop)
-        fresh = roles is not None and not roles.segment.selected.size
-        sums = None if roles is None else Sums.of(pe, roles, loop.mm)
-    if ld is None or (loop.mm is not None and sums is None):
+    product = _prepared_mm(pe, loop) if loop.mm is not None else None
+    if ld is None or (loop.mm is not None and product is None):
         return False
-    sums = sums or Sums.none()
+    sums = product[1] if product else Sums.none()
     uniform = np.array(pe.uniform, np.int64)
     counts, traffic = np.zeros(len(_COUNTS), np.int64), np.zeros(len(_TRAFFIC), np.int64)
     clock = np.zeros(8 + pe.config.bcast_depth + 1, np.int64)
@@ -242,7 +265,7 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
     while True:
         before = int(place[1])
         why = run_loop(loop.code, span, state, ld, sums.arguments, clock, queue, math, scoreboard, place)
-        full = sums.add(pe.registers)
+        full = sums.add(pe.words)
         if not (why == 1 and full and place[1] >= before):
             break
     pe.next_pc = int(place[0])
@@ -264,6 +287,6 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
         for name, value in zip(names_, values.tolist(), strict=True):
             setattr(holder, name, getattr(holder, name) + value)
     pe.counts.dram_bytes += int(counts[-1]) * c.line_bytes
-    if roles is not None and fresh and counts[0] == 0:  # no mm came to walk the segment
-        roles.segment.forget_all()
+    if product and product[2] and counts[0] == 0:  # no mm came to walk the segment
+        product[0].segment.forget_all()
     return done

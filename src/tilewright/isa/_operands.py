@@ -33,10 +33,10 @@ def number(operand: Operand) -> int:
 
 
 def source(pe: Pe, operand: Operand) -> Any:
-    """The value of r, ur, imm or float: int64[threads], or one integer."""
+    """The value of r, ur, imm or float: int64[threads], or one Python integer."""
     if isinstance(operand, Register) and operand.kind == "r":
         return pe.registers[:, operand.number].astype(np.int64)
-    return np.int64(uniform_source(pe, operand))
+    return uniform_source(pe, operand)
 
 
 def uniform_source(pe: Pe, operand: Operand) -> int:
@@ -78,25 +78,28 @@ def write(pe: Pe, instruction: Instruction, value: Any) -> None:
     if destination.kind == "ur":
         pe.uniform[destination.number] = wrap(value)
         return
-    on = threads_on(pe, instruction)
+    on = True if instruction.guard is None else threads_on(pe, instruction)
     if destination.kind == "p":
-        pe.predicates[:, destination.number] = np.where(on, value, pe.predicates[:, destination.number])
+        np.copyto(pe.predicates[:, destination.number], value, where=on)
         return
     words = np.asarray(value, np.int64).astype(np.uint32).view(np.int32)
-    if instruction.guard is None:
-        pe.registers[:, destination.number] = words
-    else:
-        np.copyto(pe.registers[:, destination.number], words, where=on)
+    np.copyto(pe.registers[:, destination.number], words, where=on)
     pe.mark_written(destination.number, 1, on)
-    pe.traffic.register_writes += len(on) if instruction.guard is None else int(np.count_nonzero(on))
+    pe.traffic.register_writes += pe.config.threads if on is True else int(np.count_nonzero(on))
 
 
 def scalar_cost(pe: Pe, instruction: Instruction, latency: int | None = None) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
-    operands = instruction.operands
+    known = pe.known.get(id(instruction))
+    if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
+        known = pe.known[id(instruction)] = (instruction, *_scalar_cost(pe, instruction))
+    _, reads, writes, registers, usual = known
+    pe.traffic.register_reads += registers
+    pe.clock.step(instruction.spec.unit, instruction.name, reads, writes, usual if latency is None else latency)
+
+
+def _scalar_cost(pe: Pe, instruction: Instruction) -> tuple[list[slice], list[slice], int, int]:
+    operands, latency = instruction.operands, instruction.spec.latency
     reads, writes = spans(pe, instruction, operands[1:]), spans(pe, instruction, operands[:1], guard=False)
     per_thread = sum(isinstance(o, Register) and o.kind == "r" for o in operands[1:])
-    pe.traffic.register_reads += per_thread * pe.config.threads
-    if latency is None:
-        latency = getattr(pe.config, instruction.spec.latency) if instruction.spec.latency else 1
-    pe.clock.step(instruction.spec.unit, instruction.name, reads, writes, latency)
+    return reads, writes, per_thread * pe.config.threads, getattr(pe.config, latency) if latency else 1

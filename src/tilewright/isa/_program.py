@@ -150,7 +150,11 @@ class Instruction:
 
     def suffix(self, key: str) -> str | None:
         """The value of the suffix called ``key`` in the table."""
-        return next(v for s, v in zip(self.spec.suffixes, self.suffixes, strict=True) if s.key == key)
+        return self._values[key]
+
+    @cached_property
+    def _values(self) -> dict[str, str | None]:
+        return {s.key: v for s, v in zip(self.spec.suffixes, self.suffixes, strict=True)}
 
     def __str__(self) -> str:
         """Canonical text: ``@p1, mm8.ka1.kb1.t1.sa.sb r0, ur4:rf290:0x00, r256``."""

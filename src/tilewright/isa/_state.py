@@ -15,6 +15,7 @@ from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._dma import Dma
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
+from tilewright.isa._fresh import fresh_zeros
 from tilewright.isa._program import Instruction
 from tilewright.isa._segments import Segment, whole_segment
 from tilewright.isa._show import same_state, show_chip, show_pe
@@ -89,10 +90,11 @@ class Chip:
             added.append(make_storage(name, array, end, self.config.line_bytes, **how))
             end += added[-1].total_bytes
         try:
-            store = np.zeros(end, np.uint8)
-            packed = [
-                None if _zeros(array) else s.map.pack(array) for s, (_, array, _) in zip(added, tensors, strict=True)
-            ]
+            store = fresh_zeros(end, np.uint8, filled=True)
+            for storage, (_, array, _) in zip(added, tensors, strict=True):
+                if not _zeros(array):
+                    into = store[storage.home : storage.home + storage.total_bytes]
+                    storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
         except (MemoryError, ValueError):  # ValueError: more than an address can count
             what = f"no room for {end - self.l2_end} bytes of device memory"
             raise UsageError(what, how="give smaller tensors or pages") from None
@@ -100,9 +102,7 @@ class Chip:
             store[begin : begin + size] = self.store[begin : begin + size]
         store[self.l2_end : len(self.store)] = self.store[self.l2_end :]
         self.store = store
-        for storage, values in zip(added, packed, strict=True):
-            if values is not None:
-                store[storage.home : storage.home + storage.total_bytes] = values.view(np.uint8)
+        for storage in added:
             self._enter(storage)
         return added
 
@@ -149,6 +149,7 @@ class Pe:
     ``next_pc``         where the running instruction sends the program
     ``barrier``         the barrier it waits at (its number, and the pc), or None
     ``heat``            of a profile: accesses to every line of every storage, by name; else None
+    ``known``           what instructions executed before read, write and take
     ==================  ================================================================================
     """
 
@@ -175,6 +176,7 @@ class Pe:
     errors: list[ErrorRecord] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     heat: dict[str, Array] | None = field(default=None, compare=False)
+    known: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
@@ -246,7 +248,7 @@ def new_chip(config: MatrixUnitConfig, tracing: bool = False) -> Chip:
     c = config
     lines = c.l2_bytes // c.line_bytes
     try:
-        store = np.zeros(lines * c.line_bytes, np.uint8)
+        store = fresh_zeros(lines * c.line_bytes, np.uint8)
     except (MemoryError, ValueError):
         raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None
     chip = Chip(c, store, Cache.of(lines, lines, c.l2_ways), Dma(c))

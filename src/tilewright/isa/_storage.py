@@ -152,8 +152,11 @@ class Storage:
         """The tensor as the page table finds it; a page moved out is read from device memory."""
         homes = self.home + np.arange(self.map.num_pages) * self.page_bytes
         begins = np.where(self.table.phys >= 0, self.table.phys, homes)
-        pages = [store[b : b + self.page_bytes] for b in begins]
-        return self.map.unpack(np.concatenate(pages).view(self.map.numpy_dtype))
+        if (np.diff(begins) == self.page_bytes).all():
+            raw = store[begins[0] : begins[0] + self.total_bytes]
+        else:
+            raw = np.concatenate([store[b : b + self.page_bytes] for b in begins])
+        return self.map.unpack(raw.view(self.map.numpy_dtype))
 
 
 def make_storage(

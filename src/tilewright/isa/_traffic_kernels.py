@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa._cache_kernels import BYPASSED, PINNED, drop_lines, lru_list, lru_touch, relist, touch
+from tilewright.isa._cache_kernels import (
+    BYPASSED,
+    PINNED,
+    address_of,
+    drop_lines,
+    lru_list,
+    lru_touch,
+    relist,
+    tables_of,
+    touch,
+)
 from tilewright.kernels import njit
 
 __all__ = [
@@ -123,7 +133,8 @@ def touch_columns(
     in_l2, page_elements, shift = pages
     walks, bypass = retain
     selected, awaited = retention
-    width = ids.shape[1]
+    width, first, second = ids.shape[1], address_of(l1), address_of(l2)
+    t1, t2 = tables_of(first), tables_of(second)
     for s in range(len(sequence)):
         j = sequence[s]
         lines, misses, deep = 0, 0, 0
@@ -138,12 +149,12 @@ def touch_columns(
             if line != last:
                 last = line
                 lines += 1
-                outcome = touch(l1, line, bypass)
+                outcome = touch(first, t1, line, bypass)
                 if outcome:
                     misses += 1
                     totals[2] += outcome == PINNED
                     totals[3] += outcome == BYPASSED
-                    if not in_l2[element // page_elements] and touch(l2, line, True):
+                    if not in_l2[element // page_elements] and touch(second, t2, line, True):
                         deep += 1
             if walks:
                 own = element >> shift
@@ -151,7 +162,7 @@ def touch_columns(
                     selected[element] = 1
                     awaited[own] -= 1
                 which = 1 if awaited[own] > 0 else 0
-                if relist(l1, line, which):
+                if relist(first, t1, line, which):
                     totals[1 - which] += 1
                 u += 1
             else:  # along d1 a line's elements are neighbours: on to the next line, or to what is no neighbour
@@ -166,10 +177,11 @@ def touch_columns(
 @njit(cache=True, nogil=True)
 def touch_lines(lines: Any, bypass: bool, l1: Any, l2: Any) -> None:
     """Per-thread loads passing through the caches: they move lines, no counter sees them."""
-    last = -1
+    last, first, second = np.int64(-1), address_of(l1), address_of(l2)
+    t1, t2 = tables_of(first), tables_of(second)
     for line in lines:
-        if line >= 0 and line != last and touch(l1, line, bypass):
-            touch(l2, line, True)
+        if line >= 0 and line != last and touch(first, t1, line, bypass):
+            touch(second, t2, line, True)
         last = line
 
 

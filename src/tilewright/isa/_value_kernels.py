@@ -263,6 +263,19 @@ def add_words(sums: Any, a: Any, b: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
+def add_product(products: Any, words: Any, pitch: int, thread: int, step: int, first: int) -> None:
+    """Integers, as float32[rows, n], to n registers from ``first`` of every ``step``-th thread, modulo 2^32.
+
+    ``words``: all registers, flat, ``pitch`` a thread.
+    """
+    for r in range(np.uint64(products.shape[0])):
+        begin = np.uint64(thread + np.int64(r) * step) * np.uint64(pitch) + np.uint64(first)
+        row, into = products[r], words[begin : begin + np.uint64(products.shape[1])]
+        for i in range(np.uint64(len(row))):
+            into[i] += np.int32(row[i])
+
+
+@njit(cache=True, nogil=True)
 def spread_bytes(words: Any, signed: bool, out: Any) -> None:
     """Bytes of ``words`` (int32[rounds, rows, words of a row]) as numbers, one k behind the other: out[k, row]."""
     k = np.uint64(0)
