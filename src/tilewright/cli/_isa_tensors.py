@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,7 @@ __all__ = [
     "Settings",
     "Tensor",
     "Zeros",
+    "array",
     "machine",
     "pair",
     "print_account",
@@ -77,7 +79,7 @@ def setting(text: str) -> Any:
     if text.lower() in plain:
         return plain[text.lower()]
     parts = text.split(":")
-    if all(part.lstrip("-").isdecimal() for part in parts):
+    if all(re.fullmatch("-?[0-9]{1,18}", part) for part in parts):
         numbers = tuple(int(part) for part in parts)
         return numbers[0] if len(numbers) == 1 else numbers
     return text
@@ -91,7 +93,7 @@ def pair(text: str, option: str, what: str) -> tuple[str, str]:
     return name, value
 
 
-def _array(text: str, option: str, count_up: bool) -> np.ndarray[Any, Any]:
+def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any]:
     """An array of the shape and type of ``text``, as s32[4,4]: zeros, or 0, 1, 2, ..."""
     import numpy as np
 
@@ -123,7 +125,7 @@ def tensors(files: Sequence[str], iota: Sequence[str], zeros: Sequence[str]) -> 
     for option, given in (("--iota", iota), ("--zeros", zeros)):
         for each in given:
             name, text = pair(each, option, "s32[4,4]")
-            found[name] = _array(text, option, option == "--iota")
+            found[name] = array(text, option, option == "--iota")
     return found
 
 

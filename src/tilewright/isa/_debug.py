@@ -5,14 +5,14 @@ Loops are not fused here, so every instruction can be seen; values, counts and c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa._assemble import program_of
 from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._debug_print import Answer, look, shortened, small_number
-from tilewright.isa._explain import explain
+from tilewright.isa._explain import Explanation, explain
 from tilewright.isa._machine import Machine
 from tilewright.isa._program import Program
 from tilewright.isa._run import Job, Runner, RunResult, result_of
@@ -33,7 +33,7 @@ print WHAT        r0 (of all threads), r0[3], r0[0:8], "r0 as f32" (s32, u32, he
                   tokens, segments, pages, caches, counts, traffic, queue, stalls, errors, state; p
 explain [PLACE]   what the next instruction (or that one) would do now, in words; e
 pe [N]            look at processing element N; without N all of them
-help, quit; an empty line is step"""
+where, help, quit; an empty line is step"""
 
 
 class _Single(Runner):
@@ -87,6 +87,7 @@ class Debugger:
         self.breaks: set[tuple[int, int]] = set()
         self.watched: dict[tuple[int, str], Answer] = {}
         self.stopped = ""
+        self._interrupted = False
         self._of: dict[int, Program] = {}
         self._commands: dict[str, Callable[[str], str | Answer]] = {
             **dict.fromkeys(("step", "s"), self._step),
@@ -101,6 +102,7 @@ class Debugger:
             **dict.fromkeys(("print", "p"), lambda what: look(self.pe, what)),
             **dict.fromkeys(("explain", "e"), self._explain),
             "pe": self._look_at,
+            **dict.fromkeys(("where", "w"), lambda _: self.where()),
             "help": lambda _: HELP,
         }
 
@@ -148,6 +150,37 @@ class Debugger:
         rows = [f"{'>' if pe is self.pe else ' '} PE {pe.number}  {self._next(pe)}" for pe in self.runner.pes]
         return "\n".join(rows)
 
+    def interrupt(self) -> None:
+        """From a signal or another thread: let what is going on stop after the instruction that is going on."""
+        self._interrupted = True
+
+    def explain_first(
+        self, wanted: Iterable[int], watch: Callable[[int], None] | None = None
+    ) -> dict[int, Explanation]:
+        """Run on until each of these instructions was come to, and explain it there; ``watch`` is told how many were.
+
+        Those that are never come to are not in the result. Breakpoints do not matter.
+
+        >>> debugger = Debugger("tid r0\\njump end\\nnop\\nend:\\nhalt")
+        >>> list(debugger.explain_first(range(4)))
+        [0, 1, 3]
+        """
+        left, found = set(wanted), dict[int, Explanation]()
+        while left and not self.done:
+            if self.pe.pc in left and self.pe.barrier is None:
+                found[self.pe.pc] = explain(self.program.instructions[self.pe.pc], at=self.pe)
+                left.discard(self.pe.pc)
+                if watch is not None:
+                    watch(len(found))
+            self._turn()
+        return found
+
+    def _turn(self) -> None:
+        try:
+            self.runner.turn()
+        except TilewrightError as error:
+            self.stopped = f"stopped: {error}"
+
     def _next(self, pe: Pe) -> str:
         if pe.barrier is not None:
             return f"at barrier {pe.barrier[0]}"
@@ -163,11 +196,11 @@ class Debugger:
 
     def _advance(self, most: int, place: tuple[int, int] | None = None) -> str:
         places = self.breaks | {place} if place else self.breaks
+        self._interrupted = False
         for _ in range(0 if self.done else most):
-            try:
-                self.runner.turn()
-            except TilewrightError as error:
-                self.stopped = f"stopped: {error}"
+            self._turn()
+            if self._interrupted:
+                return f"interrupted\n{self.where()}"
             if changed := self._changes():
                 return f"{changed}\n{self.where()}"
             if self.done or any(self._key(pe, pe.pc) in places for pe in self.runner.pes if not pe.halted and places):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from tilewright.errors import UsageError
@@ -77,7 +78,7 @@ def explain(
         says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
         return _told(instruction, says, done)
     if instruction.name != "mm":
-        return Explanation(str(instruction), tuple(_other(instruction, config)))
+        return Explanation(str(instruction), _narrow(_other(instruction, config)))
     for name, given, most in (("columns", columns, config.loader_threads), ("rows", rows, config.compute_threads)):
         if given is not None and whole(name, given, 1) > most:
             raise UsageError(f"{name} = {given} of {most} threads")
@@ -86,8 +87,13 @@ def explain(
     return _told(instruction, mm_words(done, instruction, here=False, assumed=assumed), done)
 
 
+def _narrow(lines: list[str]) -> tuple[str, ...]:
+    """No line longer than a page; what is left over is indented."""
+    return tuple(piece for line in lines for piece in wrap(line, 116, subsequent_indent="   ", drop_whitespace=True))
+
+
 def _told(instruction: Instruction, says: list[str], done: Rehearsal) -> Explanation:
-    return Explanation(str(instruction), tuple(says), done.errors, done.counts, done.traffic)
+    return Explanation(str(instruction), _narrow(says), done.errors, done.counts, done.traffic)
 
 
 def _other(instruction: Instruction, config: MatrixUnitConfig, done: Rehearsal | None = None) -> list[str]:

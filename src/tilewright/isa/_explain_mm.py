@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import groupby
-from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -66,7 +65,7 @@ def mm_words(done: Rehearsal, instruction: Instruction, here: bool, assumed: boo
     lines.append(f"sums: {_sums(roles, pe.config)}")
     lines += waits_words(done) if here else [_assumption(done, roles, instruction, assumed)]
     fields = relevant_readings(instruction, pe.config, roles.segment, bool(done.errors))
-    return lines + wrap("readings: " + ", ".join(f"{n}={_shown(getattr(pe.config, n))}" for n in fields), 110)
+    return [*lines, "readings: " + ", ".join(f"{n}={_shown(getattr(pe.config, n))}" for n in fields)]
 
 
 def _refusal(done: Rehearsal, instruction: Instruction) -> list[str]:
@@ -104,8 +103,7 @@ def _types(roles: Roles, instruction: Instruction, assumed: bool) -> str:
     if integer:
         what += f" ({_SIGNS[roles.type_a[0]]} A, {_SIGNS[roles.type_b[0]]} B)"
     if instruction.type is None:
-        what += f": TYPE is absent, so the elements are the segment's, {roles.segment.dtype}"
-        what += " if nothing else is said" if assumed else ""
+        what += f": TYPE is absent, so the elements are the segment's, {'assumed ' * assumed}{roles.segment.dtype}"
     return what
 
 
