@@ -4,11 +4,12 @@ import json
 import sys
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from tilewright.cli import main
-from tilewright.isa import assemble, expected_counts, reference
+from tilewright.isa import MatrixUnitConfig, assemble, expected_counts, reference
 from tilewright.isa._matmul import matmul as real_matmul
 
 SIZES = ("--m", "20", "--n", "24", "--k", "30")
@@ -53,6 +54,109 @@ def test_json_says_the_same(run, words):
     assert value["value_equals_numpy"]
     assert all(row["holds"] for row in value["counts"].values())
     assert value["counts"]["macs"]["machine"] == 20 * 24 * 30
+
+
+MACHINE = ("--set", "threads=16", "--set", "pes=3")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--split", "rows"),
+        ("--split", "columns", "--line", "4x16", "--page", "8x32"),
+        ("--segments", "2", "--transpose-b"),
+        ("--segments", "2", "--no-double-buffer", "--line", "2,32"),
+        (),
+    ],
+)
+def test_several_elements_segments_lines_and_pages(run, words):
+    code, out, err = run("matmul", *SIZES, *MACHINE, *words, "--json")
+    value = json.loads(out)
+    assert (code, err) == (0, "")
+    assert all(row["holds"] for row in value["counts"].values())
+    assert [row["pe"] for row in value["pes"]] == [0, 1, 2]
+    for name, row in value["counts"].items():
+        assert sum(each["counts"][name] for each in value["pes"]) == row["machine"]
+    assert value["cycles"] == max(each["cycles"] for each in value["pes"])
+    given = {name: value[name] for name in ("split", "segments", "page", "line", "double_buffer", "transpose_b")}
+    given |= {name: tuple(given[name]) for name in ("page", "line") if given[name]}
+    rng, config = np.random.default_rng(0), MatrixUnitConfig(threads=16, pes=3)
+    plain = real_matmul(np.zeros((20, 30), np.int8), rng.integers(0, 9, (30, 24)).astype(np.int8), config, **given)
+    assert (plain.cycles, plain.dma_bytes, plain.buffering) == tuple(
+        value[name] for name in ("cycles", "dma_bytes", "buffering")
+    )
+
+
+def test_every_elements_row_is_printed(run):
+    code, out, _ = run("matmul", *SIZES, *MACHINE, "--split", "columns", "--segments", "2")
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line[:2].strip().isdecimal()}
+    assert (code, sorted(rows)) == (0, ["0", "1", "2"])
+    assert sum(int(row[4].replace(",", "")) for row in rows.values()) == 20 * 24 * 30
+    assert "segments of B: 1,536 bytes by DMA, the next one while one is worked on" in out
+    assert "the last one done" in out
+
+
+def test_programs_of_several_elements_are_files_where_they_differ(run, tmp_path):
+    same, other = str(tmp_path / "same.tasm"), str(tmp_path / "other.tasm")
+    assert run("matmul", *SIZES, *MACHINE, "--split", "columns", "-o", same)[0] == 0
+    code, out, err = run("matmul", *SIZES, *MACHINE, "--split", "rows", "--listing", "-o", other)
+    assert code == 0
+    assert err.splitlines()[1] == f"wrote {tmp_path}/other-pe1.tasm, what PEs 1, 2 run"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other-pe0.tasm", "other-pe1.tasm", "same.tasm"]
+    assert "sub ur10, 7, ur0" in (tmp_path / "other-pe1.tasm").read_text()
+    assert out.startswith("what PE 0 runs:\n0000")
+    assert run("matmul", *SIZES, *MACHINE, "--split", "rows", "-o", "-")[0] == 2
+
+
+def test_matrices_of_files(run, tmp_path):
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-9, 9, (20, 30)).astype(np.int8), rng.integers(0, 9, (30, 24)).astype(np.uint8)
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    files = ("--data", f"A={tmp_path / 'a.npy'}", "--data", f"B={tmp_path / 'b.npy'}")
+    code, out, err = run("matmul", *files, "-o", str(tmp_path / "c.npy"), "--json")
+    assert (code, err) == (0, f"wrote {tmp_path / 'c.npy'}\n")
+    assert (np.load(tmp_path / "c.npy") == a.astype(int) @ b.astype(int)).all()
+    value = json.loads(out)
+    assert [value[name] for name in ("m", "n", "k", "dtype", "dtype_b")] == [20, 24, 30, "s8", "u8"]
+    assert json.loads(run("matmul", *files[:2], "--n", "7", "--json")[1])["n"] == 7
+    np.save(tmp_path / "a.npy", a.astype(ml_dtypes.bfloat16))
+    value = json.loads(run("matmul", *files[:2], "--n", "7", "--dtype", "bf16", "--json")[1])
+    assert (value["dtype"], value["value_equals_numpy"]) == ("bf16", True)
+    wild = np.array([[np.inf, 1], [np.nan, 2], [3e38, 3e38]], np.float32)
+    np.save(tmp_path / "a.npy", wild)
+    np.save(tmp_path / "b.npy", np.ones((2, 2), np.float32))
+    value = json.loads(run("matmul", *files, "--json")[1])
+    assert (value["value_equals_numpy"], value["difference"]) == (True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "reason"),
+    [
+        ((*SIZES, "--line", "4"), 2, "as 4x16"),
+        ((*SIZES, "--line", "4xq"), 2, "as 4x16"),
+        ((*SIZES, "--line", "4x4"), 2, "64 elements"),
+        ((*SIZES, "--line", "4x16", "--page", "6x16"), 2, "does not divide the page size"),
+        ((*SIZES, "--page", "0x64"), 2, "page"),
+        ((*SIZES, "--split", "diagonals"), 2, "rows or columns"),
+        ((*SIZES, "--segments", "0"), 2, "segments = 0"),
+        ((*SIZES, "--segments", "2", "--split", "rows", "--set", "pes=2"), 3, "shared by"),
+        ((*SIZES, "--segments", "1", "--set", "l2_bytes=64"), 2, "take 1536 bytes of L2 at once"),
+        (("--m", "3", "--n", "4"), 2, "the size of A is not given; --m and --k, or --data A=FILE.npy"),
+        ((*SIZES, "--data", "A={f64}"), 2, "A has elements of type float64"),
+        ((*SIZES, "--data", "A={cube}"), 2, "a matrix has two dims"),
+        ((*SIZES, "--data", "A={small}"), 2, "A has shape [2, 3], not 20 x 30"),
+        (("--data", "A={small}", "--data", "B={small}"), 2, "B has shape [2, 3], not 3 x any"),
+        (("--data", "X={small}"), 2, "no such matrix"),
+    ],
+)
+def test_bad_options_of_a_product_are_one_line(run, tmp_path, words, code, reason):
+    arrays = {"f64": np.ones((20, 30)), "cube": np.ones((2, 2, 2), np.int8), "small": np.ones((2, 3), np.int8)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    got, out, err = run("matmul", *(word.format(**{n: tmp_path / f"{n}.npy" for n in arrays}) for word in words))
+    assert (got, out, len(err.splitlines())) == (code, "", 1)
+    assert reason in err
 
 
 def test_a_wrong_count_or_value_is_exit_code_1(run, monkeypatch):

@@ -8,92 +8,93 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli._io import emit_json, emit_text, progress, remark, write_file
-from tilewright.cli._isa_tensors import (
-    MOST,
-    Json,
-    Settings,
-    machine,
-    print_account,
-    remark_errors,
-    watch,
-    write_timeline,
-)
+from tilewright.cli._isa_matrices import difference_of, operands, shape_of
+from tilewright.cli._isa_tensors import Json, Settings, machine, print_account, remark_errors, watch, write_timeline
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from tilewright.isa import MatmulResult
+    from tilewright.render import Kind
 
-__all__ = ["add_to", "difference_of", "random_matrix"]
+__all__ = ["add_to"]
 
-_Size = typer.Option(min=0, help="Rows of A (m), columns of B (n), depth (k).")
-_DTYPES = ("s8", "u8", "s16", "u16", "s32", "u32", "f16", "bf16", "f32")
-
-
-def random_matrix(shape: tuple[int, int], dtype: str, seed: int) -> np.ndarray[Any, Any]:
-    """Seeded values: the whole range of an integer type, normal floats."""
-    import numpy as np
-
-    from tilewright.layout import paged
-
-    rng, kind = np.random.default_rng(seed), paged((1,), dtype).numpy_dtype
-    if kind.kind in "iu":
-        info = np.iinfo(kind)
-        return rng.integers(info.min, info.max + 1, shape, dtype=np.int64).astype(kind)
-    return rng.normal(size=shape).astype(kind)
-
-
-def difference_of(value: np.ndarray[Any, Any], a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[bool, float]:
-    """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of k float32 roundings."""
-    import numpy as np
-
-    if value.dtype == np.int32:
-        exact = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.uint64).astype(np.uint32).view(np.int32)
-        wrong = int(np.count_nonzero(exact != value))
-        return wrong == 0, float(wrong)
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    difference = np.abs(value - x @ y)
-    bound = (a.shape[1] + 2) * float(np.finfo(np.float32).eps) * (np.abs(x) @ np.abs(y))
-    return bool((difference <= bound).all()), float(difference.max(initial=0))
+_Size = typer.Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
+_PES: tuple[tuple[str, Kind, str], ...] = (
+    ("PE", "number", "Processing element."),
+    ("cycles", "count", "By the model, until it was done."),
+    ("multiplying", "count", "Of them."),
+    ("executed", "count", "Instructions of every kind."),
+    ("macs", "count", "Multiplications of an element of A by one of B."),
+    ("A loaded", "bytes", "Into registers."),
+    ("lines of B", "count", "Line touches in its L1."),
+    ("L1 misses", "count", "Of them, not in L1."),
+    ("L2 misses", "count", "Of these, not in L2 either."),
+)
 
 
 def _matmul(
-    m: Annotated[int, _Size],
-    n: Annotated[int, _Size],
-    k: Annotated[int, _Size],
+    m: Annotated[int | None, _Size] = None,
+    n: Annotated[int | None, _Size] = None,
+    k: Annotated[int | None, _Size] = None,
     dtype: Annotated[str, typer.Option(help="Elements of A: s8, u8, s16, u16, s32, u32, f16, bf16, f32.")] = "s8",
     dtype_b: Annotated[str | None, typer.Option(help="Elements of B, if not those of A.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random."),
+    ] = None,
     ka: Annotated[int, typer.Option(help="Threads that share a row's columns.")] = 1,
     kb: Annotated[int, typer.Option(help="Threads that share every dot product.")] = 1,
     transpose_b: Annotated[bool, typer.Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
     order: Annotated[str, typer.Option(help="k_outer or column_outer.")] = "k_outer",
     columns: Annotated[int | None, typer.Option(help="Columns per instruction.")] = None,
+    line: Annotated[
+        str | None, typer.Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option(metavar="64x128", help="A page, likewise; a multiple of the line.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."),
+    ] = None,
+    segments: Annotated[
+        int | None, typer.Option(help="B comes to L2 by DMA, for every PE in so many segments.")
+    ] = None,
+    double_buffer: Annotated[
+        bool, typer.Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
+    ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random matrices.")] = 0,
     settings: Settings = None,
-    listing: Annotated[bool, typer.Option("--listing", help="Print the program too.")] = False,
+    listing: Annotated[bool, typer.Option("--listing", help="Print the program too, of several PEs each.")] = False,
     out: Annotated[
         str | None,
-        typer.Option("-o", "--out", metavar="FILE", help="FILE.tasm: the program; FILE.pftrace: a timeline."),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; "
+            "FILE.npy: C.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Multiply two random matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
+    """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
     from tilewright.isa import expected_counts, matmul
+    from tilewright.isa._matmul import element_type, type_and_signs
 
     suffix = _suffix(out)
     config = machine(settings)
-    if max(m * n, m * k, n * k) > MOST:
-        raise UsageError(f"a matrix of more than {MOST} elements", how="this machine is simulated; give smaller sizes")
-    for each in (dtype, dtype_b or dtype):
-        if each not in _DTYPES:
-            raise UsageError(f"no element type called {each!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
-    a, b = random_matrix((m, k), dtype, seed), random_matrix((k, n), dtype_b or dtype, seed + 1)
+    a, b = operands(data or (), m, n, k, (dtype, dtype_b or dtype), seed)
+    types = element_type(a, "A"), element_type(b, "B")
+    type_and_signs(*types)
+    sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
     how: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
-    expected = expected_counts(m, n, k, config=config, element_bytes=a.dtype.itemsize, **how)
+    how |= {"line": shape_of(line, "--line"), "split": split, "segments": segments}
+    more: dict[str, Any] = {"page": shape_of(page, "--page"), "double_buffer": double_buffer}
+    expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **how)
     with progress("mm") as bar:
         told = watch(bar, expected.instructions)
-        result = matmul(a, b, config=config, trace=suffix == ".pftrace", watch=told, **how)
+        result = matmul(a, b, config=config, trace=suffix == ".pftrace", watch=told, **how, **more)
     equal, difference = difference_of(result.value, a, b)
     _write(out, suffix, result)
     counted, forms = result.counts.to_dict(), expected.to_dict()
@@ -101,17 +102,13 @@ def _matmul(
     holds = {key: counted[key] >= forms[key] if key in misses else counted[key] == forms[key] for key in counted}
     fine = equal and all(holds.values()) and not result.errors
     if as_json:
-        value = {"m": m, "n": n, "k": k, "dtype": dtype, "dtype_b": dtype_b or dtype, **how}
+        value: dict[str, Any] = {**sizes, "dtype": types[0], "dtype_b": types[1], **how, **more}
         rows = {key: {"machine": counted[key], "closed_form": forms[key], "holds": holds[key]} for key in counted}
         value |= {"counts": rows, "value_equals_numpy": equal, "difference": difference, "errors": len(result.errors)}
-        value |= {"cycles": result.cycles, "math_cycles": result.math_cycles, "stalls": result.stalls}
-        value |= {"queue": result.queue, "traffic": result.traffic.to_dict()}
-        if listing:
-            value["program"] = str(result.program)
-        emit_json(value)
+        emit_json(value | _value(result, listing))
     else:
         if listing:
-            emit_text(result.program.listing() + "\n")
+            emit_text(_listing(result))
         _print_matmul(result, counted, forms, holds, equal, difference)
     remark_errors(result.errors)
     return 0 if fine else 1
@@ -119,10 +116,10 @@ def _matmul(
 
 def _suffix(out: str | None) -> str:
     """The writer `-o` picks."""
-    for suffix in (".tasm", ".pftrace"):
+    for suffix in (".tasm", ".pftrace", ".npy"):
         if out is None or out == "-" or out.endswith(suffix):
             return suffix if out is not None else ""
-    raise UsageError(f"no writer for {out}", how="FILE.tasm, FILE.pftrace, or - for the program")
+    raise UsageError(f"no writer for {out}", how="FILE.tasm, FILE.pftrace, FILE.npy, or - for the program")
 
 
 def _write(out: str | None, suffix: str, result: MatmulResult) -> None:
@@ -130,10 +127,74 @@ def _write(out: str | None, suffix: str, result: MatmulResult) -> None:
         return
     if suffix == ".pftrace":
         write_timeline(out, result.trace)
-        return
-    write_file(out, str(result.program) + "\n")
-    if out != "-":
-        remark(f"wrote {out}")
+    elif suffix == ".npy":
+        _save(out, result)
+    else:
+        _write_programs(out, result)
+
+
+def _save(out: str, result: MatmulResult) -> None:
+    import io
+
+    import numpy as np
+
+    raw = io.BytesIO()
+    np.save(raw, result.value)
+    write_file(out, raw.getvalue())
+    remark(f"wrote {out}")
+
+
+def _programs(result: MatmulResult) -> list[tuple[list[int], str, str]]:
+    """Every program, as text and as a listing, with the processing elements that run it."""
+    found: dict[str, tuple[list[int], str]] = {}
+    pes = [run.state.number for run in result.pes] or [0]
+    for pe, program in zip(pes, result.programs or (result.program,), strict=True):
+        found.setdefault(str(program), ([], program.listing()))[0].append(pe)
+    return [(pes, text, listing) for text, (pes, listing) in found.items()]
+
+
+def _write_programs(out: str, result: MatmulResult) -> None:
+    programs = _programs(result)
+    if len(programs) > 1 and out == "-":
+        raise UsageError(
+            f"{len(programs)} different programs", where="-o -", how="write them to FILE.tasm, or --listing"
+        )
+    for pes, text, _ in programs:
+        name = out if len(programs) == 1 else f"{out.removesuffix('.tasm')}-pe{pes[0]}.tasm"
+        write_file(name, text + "\n")
+        if out != "-":
+            of = f", what {_of(pes)}" if len(programs) > 1 else ""
+            remark(f"wrote {name}{of}")
+
+
+def _of(pes: list[int]) -> str:
+    return f"PE {pes[0]} runs" if len(pes) == 1 else f"PEs {', '.join(map(str, pes))} run"
+
+
+def _listing(result: MatmulResult) -> str:
+    programs = _programs(result)
+    if len(result.programs) < 2:
+        return programs[0][2] + "\n"
+    return "".join(f"what {_of(pes)}:\n{listing}\n\n" for pes, _, listing in programs)[:-1]
+
+
+def _value(result: MatmulResult, listing: bool) -> dict[str, Any]:
+    """What JSON has of the run."""
+    plain: dict[str, Any] = {"cycles": result.cycles, "math_cycles": result.math_cycles, "stalls": result.stalls}
+    plain |= {"queue": result.queue, "traffic": result.traffic.to_dict(), "executed": result.executed}
+    plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering, "pes": []}
+    for run in result.pes:
+        found: dict[str, Any] = {
+            "pe": run.state.number,
+            "cycles": run.cycles,
+            "math_cycles": run.math_cycles,
+            "executed": run.executed,
+        }
+        found |= {"stalls": run.stalls, "queue": run.queue, "counts": run.counts.to_dict()}
+        plain["pes"].append({**found, "traffic": run.traffic.to_dict()})
+    if listing:
+        plain |= {"program": str(result.program), "programs": [str(each) for each in result.programs]}
+    return plain
 
 
 def _print_matmul(
@@ -152,14 +213,42 @@ def _print_matmul(
     for name, *numbers, verdict in rows:
         cells = "  ".join(text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
         emit_text(f"{name.ljust(widths[0])}  {cells}  {verdict}".rstrip())
-    emit_text(f"\n{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math")
+    emit_text("")
+    if len(result.pes) > 1:
+        _print_pes(result)
+    emit_text(f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{_last(result)}")
     print_account("the math unit was idle", result.stalls)
     print_account("the issue queue", result.queue)
+    if result.buffering:
+        emit_text(f"segments of B: {result.dma_bytes:,} bytes by DMA, {_BUFFERING[result.buffering]}")
     if result.value.dtype.kind == "f":
         verdict = "is" if equal else "is NOT"
         emit_text(f"value {verdict} numpy's within float32 rounding (largest difference {difference:.3g})")
     else:
         emit_text("value equals numpy's" if equal else f"value DIFFERS from numpy's in {int(difference)} elements")
+
+
+_BUFFERING = {"double": "the next one while one is worked on", "serial": "one after the other"}
+
+
+def _last(result: MatmulResult) -> str:
+    """Whose cycles the accounts are."""
+    if len(result.pes) < 2:
+        return ""
+    last = max(result.pes, key=lambda run: run.cycles)
+    return f" (PE {last.state.number}, the last one done)"
+
+
+def _print_pes(result: MatmulResult) -> None:
+    from tilewright.render import Column, print_table
+
+    rows = []
+    for run in result.pes:
+        c = run.counts
+        of_b = (c.l1_touches, c.l1_misses, c.l2_misses)
+        rows.append((run.state.number, run.cycles, run.math_cycles, run.executed, c.macs, c.a_bytes_loaded, *of_b))
+    print_table([Column(*heading) for heading in _PES], rows)
+    emit_text("")
 
 
 def add_to(group: typer.Typer) -> None:

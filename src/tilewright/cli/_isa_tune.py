@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli._io import emit_json, emit_text, progress, remark, write_file
-from tilewright.cli._isa_matmul import difference_of, random_matrix
+from tilewright.cli._isa_matrices import difference_of, random_matrix
 from tilewright.cli._isa_tensors import machine
 from tilewright.errors import UsageError
 
@@ -145,16 +145,15 @@ def _print(tuning: Tuning, top: int, settings: Sequence[str]) -> None:
 
 
 def _call(tuning: Tuning, settings: Sequence[str]) -> str:
-    """The choice as a command, where `isa matmul` has all its options; else as a call of matmul."""
+    """The choice as a command."""
     choice, p = tuning.best.choice, tuning.problem
-    if choice.line or choice.page or choice.split or choice.segments:
-        plain = {name: value for name, value in choice.options.items() if value not in (None, False)}
-        machine = "config, " * bool(settings)
-        return f"matmul(a, b, {machine}{', '.join(f'{n}={v!r}' for n, v in plain.items())})"
     words = [f"isa matmul --m {p.m} --n {p.n} --k {p.k} --dtype {tuning.dtype} --ka {choice.ka} --kb {choice.kb}"]
     words += ["--transpose-b"] * choice.transpose_b
     words += [f"--order {choice.order}"] * (choice.order != "k_outer")
-    words += [f"--columns {choice.columns}"] * bool(choice.columns)
+    shapes = (("line", choice.line), ("page", choice.page))
+    words += [f"--{name} {'x'.join(map(str, shape))}" for name, shape in shapes if shape]
+    others = (("columns", choice.columns), ("split", choice.split), ("segments", choice.segments))
+    words += [f"--{name} {value}" for name, value in others if value]
     return " ".join([*words, *(f"--set {each}" for each in settings)])
 
 
