@@ -297,3 +297,23 @@ def test_any_commands_are_answered(lines):
         assert isinstance(answer.text, str)
         assert answer.text or not answer.ok
         json.dumps(answer.value, allow_nan=False)
+
+
+@pytest.mark.parametrize("text", ["", "x:", "halt", "bar 3", "nop\nx:"])
+def test_any_commands_on_the_smallest_programs(text):
+    debugger = Debugger(text)
+    for line in "list|step|break 0|until x|explain|explain 0|print|where|run|list 3|explain".split("|"):
+        assert debugger.answer(line).text
+    assert debugger.done
+    assert debugger.where().startswith("ended after")
+
+
+def test_an_error_stops_every_element_and_says_so():
+    machine = Machine(MatrixUnitConfig(pes=2, threads=2, on_error="raise"))
+    machine.start("peid ur1\nbr.eq ur1, 0, fine\nsegment ur4, $nobody\nfine:\nhalt")
+    debugger = Debugger(machine)
+    assert debugger.command("run").startswith("stopped: PE 1, pc 2: unknown_segment in: segment ur4, $nobody")
+    assert debugger.done
+    assert debugger.command("list 1") == debugger.command("list 1")
+    debugger.command("pe 1")
+    assert "unknown_segment" in debugger.command("print errors")

@@ -198,10 +198,11 @@ class Debugger:
         places = self.breaks | {place} if place else self.breaks
         self._interrupted = False
         for _ in range(0 if self.done else most):
+            stored = self._may_store() if self.watched else False
             self._turn()
             if self._interrupted:
                 return f"interrupted\n{self.where()}"
-            if changed := self._changes():
+            if changed := self._changes(stored):
                 return f"{changed}\n{self.where()}"
             if self.done or any(self._key(pe, pe.pc) in places for pe in self.runner.pes if not pe.halted and places):
                 break
@@ -209,10 +210,17 @@ class Debugger:
             self._ended()
         return self.where()
 
-    def _changes(self) -> str:
+    def _may_store(self) -> bool:
+        """Whether anyone's next instruction may change a tensor: else large ones need not be looked at again."""
+        going = [pe for pe in self.runner.pes if not pe.halted and pe.barrier is None]
+        return any(self.runner.steps[pe.number][pe.pc][1].spec.unit in ("lsu", "dma") for pe in going)
+
+    def _changes(self, stored: bool) -> str:
         """What is watched and not as it was; from now on it is as it is."""
         lines = []
         for (number, what), old in self.watched.items():
+            if not stored and what.partition("[")[0].strip() in self.pe.chip.storages:
+                continue
             new = look(self._element(number), what)
             if (new.value, new.text) != (old.value, old.text):
                 self.watched[number, what] = new
@@ -289,8 +297,8 @@ class Debugger:
         elif number is not None and number < len(self.program):
             return number
         known = ", ".join(labels) or "none"
-        last = len(self.program) - 1
-        raise UsageError(f"no place {shortened(text)}", how=f"a label ({known}), 0 to {last}, or :line")
+        last = f"0 to {len(self.program) - 1}, " if len(self.program) else ""
+        raise UsageError(f"no place {shortened(text)}", how=f"a label ({known}), {last}or :line")
 
     def _list(self, text: str) -> str:
         around, size = _number(text or "9", "list"), len(self.program)
@@ -304,7 +312,7 @@ class Debugger:
         for pc in range(first, min(size, first + around)):
             lines += [f"        {labels[pc]}"] if pc in labels else []
             lines.append(f"{mark.get(pc, ' ')} {_line(self.program, pc)}")
-        return "\n".join(lines)
+        return "\n".join(lines) or "a program without instructions"
 
     def _explain(self, text: str) -> str | Answer:
         if not text and (self.done or self.pe.halted):

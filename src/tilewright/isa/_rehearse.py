@@ -60,7 +60,7 @@ class Rehearsal:
 
 def rehearse(pe: Pe, instruction: Instruction) -> Rehearsal:
     """Do it on a copy. Values are left out of an ``mm``: they are no part of what it costs."""
-    copy = _copy(pe, instruction.name == "mm")
+    copy = _copy(pe, instruction)
     roles = assign_roles(copy, instruction) if instruction.name == "mm" else None
     copy.next_pc = copy.pc + 1
     HANDLERS[instruction.name](copy, instruction)
@@ -81,16 +81,17 @@ def rehearse(pe: Pe, instruction: Instruction) -> Rehearsal:
     )
 
 
-def _copy(pe: Pe, share: bool) -> Pe:
-    """Everything that an instruction may change; ``share``: but for registers and store, which mm only reads."""
-    chip, clock = pe.chip, pe.clock
+def _copy(pe: Pe, instruction: Instruction) -> Pe:
+    """Everything that the instruction may change: large memories that it only reads are shared."""
+    chip, clock, name = pe.chip, pe.clock, instruction.name
     config = replace(pe.config, on_error="record", values=False)
     memo: dict[int, Any] = {id(pe.config): config, id(pe.heat): None}
     for mine in (chip.pes, pe.errors, clock.events, clock.lanes, chip.dma.transfers):
         memo[id(mine)] = []
     shared = [each for s in chip.storages.values() for each in (s.map, s.sizes, s.starts, s.pages_of, s.offsets_of)]
-    for each in [*shared, *([chip.store, pe.file] if share else [])]:
-        memo[id(each)] = each
+    shared += [pe.file] if name == "mm" else []
+    shared += [chip.store] if name != "st" and instruction.spec.unit != "dma" else []
+    memo |= {id(each): each for each in shared}
     copy = deepcopy(pe, memo)
     copy.chip.pes = [copy]
     copy.counts, copy.traffic, copy.heat = Counts(), Traffic(), new_heat(copy.chip.storages)
