@@ -9,6 +9,7 @@ import pytest
 
 from tests.embed.test_plan import TOPOLOGY, counts, features, logs
 from tilewright.embed import COO, Limits, SparseCoreConfig, check_batches, plan, preprocess, stack
+from tilewright.embed._limits_file import limits_json, limits_of
 from tilewright.errors import LimitError, UsageError
 
 STACKING = stack(features(), TOPOLOGY, batch_size=16)
@@ -119,3 +120,16 @@ def test_bad_input_is_one_error_and_the_same_stacking_works_afterwards(batch, li
     for name, parts in zip(STACKING.stacks, want):
         for a, b in zip(after.partition(name, 1, 2), parts):
             np.testing.assert_array_equal(a, b)
+
+
+def test_limits_of_more_distinct_ids_than_ids():
+    """A check and a file refuse them alike; a batch is made as the second limit never binds."""
+    wrong = {name: Limits(8, 9) for name in STACKING.stacks}
+    told = "max_unique_ids_per_partition 9 is above max_ids_per_partition 8; no partition has more distinct ids"
+    with pytest.raises(UsageError, match=f"limits of 'a_b': {told}"):
+        check_batches(logs(1), STACKING, wrong)
+    with pytest.raises(UsageError, match=told):
+        limits_json(wrong)
+    with pytest.raises(UsageError, match=f"^here: {told}"):
+        limits_of({"max_ids_per_partition": 8, "max_unique_ids_per_partition": 9}, "here")
+    assert preprocess(logs(1)[0], STACKING, wrong, overflow="drop").num_minibatches == 1

@@ -122,6 +122,8 @@ def test_limits_of_specs():
     for spec in given[:2]:
         spec.table_spec._stacked_table_spec = stacked
     assert spec_limits(given, made) == {"user_item": Limits(64, 50), "other": Limits(9, 8)}
+    stacked.max_unique_ids_per_partition = 256
+    assert spec_limits(given, made)["user_item"] == Limits(64, 64), "their default, which never binds"
 
 
 def test_what_a_spec_cannot_be():

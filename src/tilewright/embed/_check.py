@@ -69,7 +69,8 @@ def check_batches(
     """Count every batch and compare: partitions with ``limits``, and with the bounds of ``sparsecore`` (per table, per
     sample and chip) where one is given.
 
-    Raises :class:`UsageError` for what ``preprocess`` refuses, limits of something that is no stack, no batches.
+    Raises :class:`UsageError` for what ``preprocess`` refuses, limits of something that is no stack, limits of more
+    distinct ids than ids, no batches.
 
     >>> from tilewright.embed import Feature, Table, Topology
     >>> stacking = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
@@ -96,7 +97,7 @@ class _Seen:
         from tilewright.embed._overflow import limit_table
 
         self.stacking, self.table, self.bad_ids, self.knobs = stacking, limit_table(limits, stacking), bad_ids, knobs
-        self.limits = limits
+        self.limits = {name: each.consistent(f"limits of {name!r}") for name, each in limits.items()}
         self.alone = stack(stacking.features, stacking.topology, table_stacking=False)
         self.batches = self.over = 0
         self.minibatches = 1

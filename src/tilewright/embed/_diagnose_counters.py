@@ -125,11 +125,11 @@ class StackCounters:
 
     @property
     def limits(self) -> Limits | None:
-        """The limits compiled with."""
+        """The limits compiled with; of more distinct ids than ids only as many as there are ids, which never binds."""
         if not self.max_ids_per_partition:
             return None
         unique = self.max_unique_ids_per_partition or self.max_ids_per_partition
-        return Limits(self.max_ids_per_partition, unique)
+        return Limits(self.max_ids_per_partition, min(unique, self.max_ids_per_partition))
 
     @property
     def unevenness(self) -> float | None:

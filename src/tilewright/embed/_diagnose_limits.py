@@ -41,7 +41,7 @@ def _too_low(counters: Counters) -> Iterator[Finding]:
         unique = stack.observed_unique_ids or 0
         if stack.observed_ids <= limits.max_ids_per_partition and unique <= limits.max_unique_ids_per_partition:
             continue
-        ids = max(stack.observed_ids, limits.max_ids_per_partition)
+        ids = max(stack.observed_ids, unique, limits.max_ids_per_partition)
         needed = Limits(round8(ids), round8(max(unique, min(limits.max_unique_ids_per_partition, ids))))
         over, taken = stack_bytes(counters, stack, limits), stack_bytes(counters, stack, needed)
         effect = "no mini-batches, no drops and no errors of this stack"
@@ -81,11 +81,12 @@ def _too_high(counters: Counters) -> Iterator[Finding]:
         limits = stack.limits
         if limits is None or limits.max_ids_per_partition <= _SMALL:
             continue
-        unique = stack.observed_unique_ids or stack.observed_ids
+        unique = min(stack.observed_unique_ids or stack.observed_ids or 1, stack.observed_ids or 1)
         if stack.observed_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.observed_ids):
-            yield _lower(counters, name, stack, Limits(round8(stack.observed_ids), round8(unique or 1)), "")
+            yield _lower(counters, name, stack, Limits(round8(stack.observed_ids), round8(unique)), "")
         elif stack.typical_ids and limits.max_ids_per_partition >= _TOO_HIGH * round8(stack.typical_ids):
-            better = Limits(round8(stack.typical_ids), round8(stack.typical_unique_ids or stack.typical_ids))
+            unique = min(stack.typical_unique_ids or stack.typical_ids, stack.typical_ids)
+            better = Limits(round8(stack.typical_ids), round8(unique))
             yield _lower(counters, name, stack, better, "; one partition in a hundred then needs a mini-batch")
 
 

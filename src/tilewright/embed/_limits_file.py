@@ -25,6 +25,7 @@ def limits_json(limits: Mapping[str, Limits], **facts: Any) -> dict[str, Any]:
             "max_unique_ids_per_partition": limit.max_unique_ids_per_partition,
         }
         for name, limit in limits.items()
+        if limit.consistent(f"limits of {name!r}")
     }
     return {"schema_version": LIMITS_VERSION, "kind": LIMITS_KIND, **facts, "stacks": stacks}
 
@@ -88,10 +89,6 @@ def limits_of(entry: Any, where: str) -> Limits:
     if not isinstance(entry, dict) or not all(type(entry.get(key)) is int for key in keys):
         raise UsageError(f"needs {' and '.join(keys)} as whole numbers", where=where)
     try:
-        found = Limits(entry[keys[0]], entry[keys[1]])
+        return Limits(entry[keys[0]], entry[keys[1]]).consistent()
     except UsageError as error:
         raise UsageError(error.what, where=where, how=error.how) from None
-    if entry[keys[1]] > entry[keys[0]]:
-        what = f"{keys[1]} {entry[keys[1]]} is above {keys[0]} {entry[keys[0]]}"
-        raise UsageError(what, where=where, how="no partition has more distinct ids than ids: swap or lower them")
-    return found

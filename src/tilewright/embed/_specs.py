@@ -84,5 +84,6 @@ def spec_limits(specs: Iterable[Any], stacking: Any) -> dict[str, Limits]:
         stacked = getattr(table, "_stacked_table_spec", None)
         source = table if len(home.tables) == 1 else stacked
         if source is not None and (source is table or source.stack_name == home.name):
-            found[home.name] = Limits(source.max_ids_per_partition, source.max_unique_ids_per_partition)
+            ids = int(source.max_ids_per_partition)  # specs default both to 256: lowering one leaves the other above
+            found[home.name] = Limits(ids, min(ids, int(source.max_unique_ids_per_partition)))
     return found

@@ -88,7 +88,9 @@ class Feature:
 class Limits:
     """Bounds of a partition: the merged entries, and the distinct ids, that one source SparseCore has for one shard.
 
-    The first also sizes the buffers; a second one above the first never binds.
+    The first also sizes the buffers. A second one above the first never binds, so ``preprocess`` and ``memory`` take
+    such limits, as jax-tpu-embedding and the compiler do (its defaults make them where only the first is lowered);
+    ``check_batches`` and limits files refuse them (:meth:`consistent`), for there they are a mistake.
 
     >>> Limits(max_ids_per_partition=100, max_unique_ids_per_partition=60).max_ids_per_partition
     100
@@ -101,3 +103,16 @@ class Limits:
         """Refuse limits no partition could keep."""
         for name in ("max_ids_per_partition", "max_unique_ids_per_partition"):
             object.__setattr__(self, name, count(getattr(self, name), name, "limits"))
+
+    def consistent(self, where: str = "limits") -> Limits:
+        """These limits, or :class:`UsageError` at ``where`` for more distinct ids than ids.
+
+        >>> Limits(4, 4).consistent().max_ids_per_partition
+        4
+        """
+        ids, unique = self.max_ids_per_partition, self.max_unique_ids_per_partition
+        if unique > ids:
+            what = f"max_unique_ids_per_partition {unique} is above max_ids_per_partition {ids}"
+            how = "no partition has more distinct ids than ids: swap or lower them"
+            raise UsageError(what, where=where, how=how)
+        return self
