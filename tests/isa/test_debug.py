@@ -65,6 +65,13 @@ def test_values_are_shown_as_asked():
     assert debugger.command("p r0").endswith("14 15 ... (r0[0:20] shows all)")
     assert debugger.command("p r1[0] as f32") == "r1[0] as f32 = 1.5"
     assert debugger.command("p  r1[0]  as hex") == "r1[0] as hex = 0x3fc00000"
+    packed = Debugger("mov r0, 0x80ff0201\nmov r1, 0x3f803c00", config=MatrixUnitConfig(threads=2))
+    packed.command("run")
+    assert packed.command("p r0 as s8") == "r0 as s8 = 1,2,-1,-128 1,2,-1,-128"
+    assert packed.command("p r0[1] as u16") == "r0[1] as u16 = 513,33023"
+    assert packed.command("p r1[0] as f16") == "r1[0] as f16 = 1,1.875"
+    assert packed.command("p r1[0] as bf16") == "r1[0] as bf16 = 0.0078125,1"
+    assert packed.answer("p r0 as s8").value == [[1, 2, -1, -128]] * 2
     assert debugger.command("p p1[0:4]") == "p1[0:4] = 1 1 0 0"
     assert debugger.command("p r0[20]") == "no threads '20'; 0 to 19, as [3], [0:8] or [8:]"
     assert "shared by all threads" in debugger.command("p ur1[3]")
@@ -299,10 +306,13 @@ def test_any_commands_are_answered(lines):
         json.dumps(answer.value, allow_nan=False)
 
 
+SMALL = ("list", "step", "break 0", "until x", "explain", "explain 0", "print", "where", "run", "list 3", "explain")
+
+
 @pytest.mark.parametrize("text", ["", "x:", "halt", "bar 3", "nop\nx:"])
 def test_any_commands_on_the_smallest_programs(text):
     debugger = Debugger(text)
-    for line in "list|step|break 0|until x|explain|explain 0|print|where|run|list 3|explain".split("|"):
+    for line in SMALL:
         assert debugger.answer(line).text
     assert debugger.done
     assert debugger.where().startswith("ended after")

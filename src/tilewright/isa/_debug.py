@@ -29,7 +29,8 @@ until PLACE       go on to a place: a label, an address as 12, or a line of the 
 break PLACE       stop there from now on; breaks lists them, delete PLACE (or all) takes them away; b
 watch WHAT        stop when what print WHAT shows has changed; unwatch WHAT (or all) ends it
 list [N]          the N (9) instructions around the next one; l
-print WHAT        r0 (of all threads), r0[3], r0[0:8], "r0 as f32" (s32, u32, hex), ur4, p1, A (a tensor), A[0, 2:4],
+print WHAT        r0 (of all threads), r0[3], r0[0:8], r0 as f32 (hex, or any element type: s8 is four to a register),
+                  ur4, p1, A (a tensor), A[0, 2:4],
                   tokens, segments, pages, caches, counts, traffic, queue, stalls, errors, state; p
 explain [PLACE]   what the next instruction (or that one) would do now, in words; e
 pe [N]            look at processing element N; without N all of them

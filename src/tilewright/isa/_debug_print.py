@@ -11,14 +11,14 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa._run import result_of
+from tilewright.isa._segments import ELEMENT_TYPES
 from tilewright.isa._state import Pe
+from tilewright.layout import paged
 
 __all__ = ["Answer", "look", "shortened", "small_number"]
 
 _MOST_THREADS = 16
-_REGISTER = re.compile(
-    r"(r|ur|p)([0-9]+)(?:\[([0-9]+)(?:(:)([0-9]*))?\])?(?:\s+as\s+(f32|s32|u32|hex))?", re.IGNORECASE
-)
+_REGISTER = re.compile(r"(r|ur|p)([0-9]+)(?:\[([0-9]+)(?:(:)([0-9]*))?\])?(?:\s+as\s+([a-z]+[0-9]*))?", re.IGNORECASE)
 _TENSOR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*(?:\[(.*)\])?")
 _INDEX = re.compile(r"-?[0-9]{1,18}")
 
@@ -70,6 +70,8 @@ def _register(pe: Pe, text: str, found: re.Match[str]) -> Answer:
         raise UsageError(f"{kind}{number} is shared by all threads", how=f"print {kind}{number}")
     if kind == "p" and form is not None:
         raise UsageError(f"{kind}{number} is true or false", how=f"print {kind}{number}")
+    if form not in (None, "hex", *ELEMENT_TYPES):
+        raise UsageError(f"no type {shortened(str(form))}", how=f"hex, or one of {', '.join(ELEMENT_TYPES)}")
     if kind == "ur":
         values = np.array(pe.uniform[number : number + 1], np.int64).astype(np.int32)
     else:
@@ -95,14 +97,19 @@ def _threads(first: str, colon: str | None, end: str | None, threads: int) -> sl
 
 
 def _formed(values: np.ndarray[Any, Any], form: str | None) -> np.ndarray[Any, Any]:
-    return values.view(np.float32) if form == "f32" else values.view(np.uint32) if form in ("u32", "hex") else values
+    """Words of threads as another type; of several elements to a word a row for each thread, low bytes first."""
+    if form is None or form == "s32":
+        return values
+    found = values.view(np.uint32 if form == "hex" else paged((1,), form).numpy_dtype)
+    return found if len(found) == len(values) else found.reshape(len(values), -1)
 
 
 def _words(values: np.ndarray[Any, Any], form: str | None) -> list[str]:
     if values.dtype == bool:
         return ["1" if v else "0" for v in values]
-    pattern = {"f32": "{:g}", "hex": "{:#010x}"}.get(form or "", "{}")
-    return [pattern.format(v) for v in _formed(values, form).tolist()]
+    pattern = "{:#010x}" if form == "hex" else "{:g}" if form and form in ("f32", "f16", "bf16") else "{}"
+    rows = _formed(values, form).reshape(len(values), -1).tolist()
+    return [",".join(pattern.format(v) for v in row) for row in rows]
 
 
 def _plain(values: np.ndarray[Any, Any]) -> Any:
