@@ -61,6 +61,36 @@ def test_a_plan_its_limits_and_a_check(run, files, tmp_path):
     assert (value["kind"], value["passed"], value["batches_over"]) == ("embedding_check", False, 2)
 
 
+def test_a_short_log_is_checked_in_the_batch_it_was_planned_in(run, files, tmp_path):
+    """Nothing but the files is said twice: the limits know their batch."""
+    rows = [["0", *map(str, range(13)), *(f"{(i * 7 + k) % 5:x}" for k in range(26))] for i in range(62)]
+    (tmp_path / "short.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    code, _, err = run("embed", "plan", "short.tsv", "-o", "limits.json")
+    assert code == 0
+    assert "so the batch is 60" in err
+    code, out, err = run("embed", "check", "short.tsv", "limits.json", "--json")
+    assert code == 0
+    assert "limits.json: learnt with batches of 60, which are taken here" in err
+    planned = json.loads((tmp_path / "limits.json").read_text())
+    (stack,) = planned["stacks"].values()
+    partitions = [each for each in json.loads(out)["limits"] if each["knob"] in stack]
+    assert [(each["limit"], each["observed"]) for each in partitions] == [(n, n) for n in stack.values()]
+    code, _, err = run("embed", "diagnose", "short.tsv", "--limits", "limits.json")
+    assert code == 0
+    assert "learnt with batches of 60" in err
+    assert "short.tsv: 1 batch on 4 SparseCores" in err
+    code, _, err = run("embed", "check", "short.tsv", "limits.json", "--batch", "20")
+    assert "learnt with batches of 60, these are of 20, whose partitions are others" in err
+    del planned["batch"]  # a file of an older version
+    (tmp_path / "limits.json").write_text(json.dumps(planned))
+    code, _, err = run("embed", "check", "short.tsv", "limits.json")
+    assert code == 0
+    assert "less than a batch of 4096, so the batch is 60" in err
+    (tmp_path / "limits.json").write_text(json.dumps({**planned, "batch": "60"}))
+    code, _, err = run("embed", "check", "short.tsv", "limits.json")
+    assert (code, err.strip()) == (2, "tilewright: limits.json: batch = '60' is not a whole number of at least 1")
+
+
 def test_limits_of_the_file_itself(run, files, tmp_path):
     text = MODEL + "[limits.user_item]\nmax_ids_per_partition = 3\nmax_unique_ids_per_partition = 3\n"
     (tmp_path / "model.toml").write_text(text)

@@ -25,7 +25,9 @@ def _check(
     config: Annotated[str | None, typer.Option(help="The model: a TOML file. None: Criteo's 26 tables.")] = None,
     target: Annotated[str | None, typer.Option(help="The chip, over the file's (tpu-v5p).")] = None,
     chips: Annotated[int | None, typer.Option(help="How many chips, over the file's (1).")] = None,
-    batch: Annotated[int | None, typer.Option(help="Samples of a batch, over the file's (4096).")] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Samples of a batch (the limits file's, else the model's, else 4096).")
+    ] = None,
     vocab: Annotated[str | None, typer.Option(help="Rows per table, as for plan (kaggle).")] = None,
     scale: Annotated[float | None, typer.Option(help="Factor on the vocabularies (1).")] = None,
     width: Annotated[int | None, typer.Option(help="Floats per row of every table (16).")] = None,
@@ -42,6 +44,7 @@ def _check(
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     made = _embed_model.model(config, target=target, chips=chips, batch=batch, **tables)  # type: ignore[arg-type]
     bounds = _limits(limits, made, file)
+    made = _embed_model.settled(made, file, rows, limits, batch, free=config is None)
     from tilewright.embed import check_batches, stack
 
     together = not made.sparsecore.disable_table_stacking if stacking is None else stacking

@@ -33,7 +33,9 @@ def _diagnose(
     config: Annotated[str | None, typer.Option(help="The model: a TOML file. None: Criteo's 26 tables.")] = None,
     target: Annotated[str | None, typer.Option(help="The chip, over the file's (tpu-v5p).")] = None,
     chips: Annotated[int | None, typer.Option(help="How many chips, over the file's (1).")] = None,
-    batch: Annotated[int | None, typer.Option(help="Samples of a batch, over the file's (4096).")] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Samples of a batch (the limits file's, else the model's, else 4096).")
+    ] = None,
     vocab: Annotated[str | None, typer.Option(help="Rows per table, as for plan (kaggle).")] = None,
     scale: Annotated[float | None, typer.Option(help="Factor on the vocabularies (1).")] = None,
     width: Annotated[int | None, typer.Option(help="Floats per row of every table (16).")] = None,
@@ -69,6 +71,7 @@ def _diagnose(
         found = _with_flags(read_counters(file), init_args)
     elif file is not None:
         made = _embed_model.model(config, **where, **tables)  # type: ignore[arg-type]
+        made = _embed_model.settled(made, file, rows, limits, batch, free=config is None)
         knobs, _ = made.sparsecore.with_flags(init_args or "")
         found = _of_log(replace(made, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
@@ -105,7 +108,8 @@ def _of_log(made: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows
         found = log_counters(
             (part.features for part in log), made, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
         )
-    remark(f"{file}: {found.steps} batches on {found.shards} SparseCores ({made.target})")
+    many = "1 batch" if found.steps == 1 else f"{found.steps} batches"
+    remark(f"{file}: {many} on {found.shards} SparseCores ({made.target})")
     return found
 
 

@@ -17,7 +17,7 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, Log, LogBatch
 
-__all__ = ["batches", "generated", "model", "options_named"]
+__all__ = ["batches", "fitted", "generated", "model", "options_named", "settled"]
 
 _TABLES = {"--vocab": "kaggle", "--scale": 1.0, "--width": 16, "--optimizer": "adagrad"}
 
@@ -99,11 +99,45 @@ def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
         yield LogBatch(len(clicks), dict(zip(names, clicks.features().values())))
 
 
-def batches(
-    config: EmbedConfig, files: str | Sequence[str] | None, rows: int, shrink: bool = False
-) -> tuple[Iterator[LogBatch], int | None]:
+def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> EmbedConfig:
+    """The model with the batch that a single log shorter than one allows; where nobody has chosen a batch."""
+    names = [files] if isinstance(files, str) else files or ()
+    if len(names) != 1 or rows or names[0] == "-" or names[0].endswith(".toml"):
+        return config
+    from tilewright.embed import read_log
+
+    log = read_log(names[0], config.features, config.batch, config.columns)
+    held = next((part.rows for part in _named(iter(log))), 0) if log.rows is None else log.rows
+    fits = held // config.topology.sparsecores * config.topology.sparsecores
+    if held >= config.batch or not fits:
+        return config
+    remark(f"{log.path}: less than a batch of {config.batch}, so the batch is {fits}; --batch sets another")
+    return replace(config, batch=fits)
+
+
+def settled(
+    config: EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
+) -> EmbedConfig:
+    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; where none says
+    (``free``), that of a log shorter than one, as a plan takes it."""
+    from tilewright.embed._limits_file import learnt_batch
+
+    learnt = learnt_batch(limits) if limits is not None else None
+    if learnt is None:
+        return fitted(config, file, rows) if free and batch is None else config
+    if learnt == config.batch:
+        return config
+    if batch is not None:
+        remark(f"{limits}: learnt with batches of {learnt}, these are of {batch}, whose partitions are others")
+        return config
+    remark(f"{limits}: learnt with batches of {learnt}, which are taken here; --batch sets another")
+    _check_batch(learnt, config.topology.sparsecores)
+    return replace(config, batch=learnt)
+
+
+def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
     """Whole batches of a log or of several, one behind the other (None: a generated one), and how many there will be,
-    where that is known. ``shrink``: one log shorter than a batch is one batch of its own length."""
+    where that is known."""
     if rows < 0 or 0 < rows < config.batch:
         what = f"{rows} rows are less than one batch of {config.batch}"
         raise UsageError(what, where="--rows", how="give a multiple of --batch")
@@ -120,8 +154,7 @@ def batches(
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
-    shrink = shrink and len(names) == 1 and not rows
-    parts = chain.from_iterable(_whole(log, config, shrink) for log in logs)
+    parts = chain.from_iterable(_whole(log, config) for log in logs)
     return islice(parts, rows // config.batch if rows else None), total or None
 
 
@@ -165,24 +198,12 @@ def options_named() -> Iterator[None]:
         raise UsageError(error.what, where=error.where, how=how) from None
 
 
-def _shorter(log: Log, config: EmbedConfig, batch: int) -> Iterator[LogBatch]:
-    """The log in one batch of its own length."""
-    from tilewright.embed import read_log
-
-    remark(f"{log.path}: less than a batch of {config.batch}, so the batch is {batch}; --batch sets another")
-    again = read_log(log.path, config.features, batch, config.columns)
-    return _whole(again, replace(config, batch=batch))
-
-
-def _whole(log: Log, config: EmbedConfig, shrink: bool = False) -> Iterator[LogBatch]:
+def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
     batch, seen, file = config.batch, 0, log.path
     for part in _named(iter(log)):
         if part.rows < batch:
             if not seen:
                 fits = part.rows // config.topology.sparsecores * config.topology.sparsecores
-                if shrink and fits and file != "-":
-                    yield from _shorter(log, config, fits)
-                    return
                 how = f"give --batch of at most {fits}" if fits else "take a longer log, or fewer --chips"
                 raise UsageError(f"only {part.rows} rows, less than one batch of {batch}", where=file, how=how)
             remark(f"{file}: the last {part.rows} rows are less than a batch and left out")

@@ -72,12 +72,14 @@ def _plan(
     _check_out(out)
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     made = _embed_model.model(config, target=target, chips=chips, batch=batch, **tables)  # type: ignore[arg-type]
+    if batch is None and config is None:
+        made = _embed_model.fitted(made, files, rows)
     knobs, others = made.sparsecore.with_flags(init_args or "")
     from tilewright.embed import diagnose, plan, plan_counters, stack
 
     together = not knobs.disable_table_stacking if stacking is None else stacking
     by_hand = stack(made.features, made.topology, together, made.batch, stacks=made.stacks) if made.stacks else None
-    log, total = _embed_model.batches(made, files, rows, shrink=batch is None and config is None)
+    log, total = _embed_model.batches(made, files, rows)
     with _embed_model.options_named(), progress("batches") as advance:
         planned = plan(
             (part.features for part in log),

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilewright.embed._tables import Limits
+from tilewright.embed._tables import Limits, count
 from tilewright.embed._topology import Topology
 from tilewright.errors import UsageError
 
-__all__ = ["LIMITS_KIND", "LIMITS_VERSION", "limits_json", "limits_of", "read_limits", "write_text"]
+__all__ = ["LIMITS_KIND", "LIMITS_VERSION", "learnt_batch", "limits_json", "limits_of", "read_limits", "write_text"]
 
 LIMITS_KIND = "embedding_limits"
 LIMITS_VERSION = 1
@@ -48,6 +48,20 @@ def read_limits(path: str | Path, topology: Topology | None = None) -> dict[str,
     Raises :class:`UsageError` that names the file and the entry: no such file, not JSON, another kind or version of
     file, a count that is missing or no whole number, more distinct ids than ids, limits of another topology.
     """
+    value, where = _read(path), str(path)
+    if topology is not None and "topology" in value:
+        _check_topology(value["topology"], topology, where)
+    return {name: limits_of(entry, f"{where}: stack {name!r}") for name, entry in value["stacks"].items()}
+
+
+def learnt_batch(path: str | Path) -> int | None:
+    """Samples of the batches that a file's limits were learnt from; None where it does not say."""
+    found = _read(path).get("batch")
+    return None if found is None else count(found, "batch", str(path))
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    """A limits file's content, checked for its kind and version."""
     where = str(path)
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -62,9 +76,7 @@ def read_limits(path: str | Path, topology: Topology | None = None) -> dict[str,
     if value.get("schema_version") != LIMITS_VERSION:
         what = f"schema_version {value.get('schema_version')!r}, this version reads {LIMITS_VERSION}"
         raise UsageError(what, where=where, how="write it again with this version")
-    if topology is not None and "topology" in value:
-        _check_topology(value["topology"], topology, where)
-    return {name: limits_of(entry, f"{where}: stack {name!r}") for name, entry in value["stacks"].items()}
+    return value
 
 
 def _check_topology(written: Any, topology: Topology, where: str) -> None:

@@ -26,9 +26,8 @@ def limits_file(plan: Plan) -> dict[str, Any]:
         "sparsecores_per_chip": topology.sparsecores_per_chip,
         "devices": topology.devices,
     }
-    return limits_json(
-        plan.limits, target=plan.target or None, topology=where, quantile=plan.quantile, batches=plan.batches
-    )
+    learnt = {"quantile": plan.quantile, "batches": plan.batches, "batch": plan.batch}
+    return limits_json(plan.limits, target=plan.target or None, topology=where, **learnt)
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -49,6 +48,7 @@ def to_json(plan: Plan) -> dict[str, Any]:
         },
         "quantile": plan.quantile,
         "batches": plan.batches,
+        "batch": plan.batch,
         "samples": plan.samples,
         "replayed_batches": plan.replayed,
         "batches_over": plan.batches_over,

@@ -161,6 +161,11 @@ class Plan:
         return {stack.name: stack.limits for stack in self.stacks}
 
     @property
+    def batch(self) -> int:
+        """Samples of one batch, of all chips together."""
+        return self.samples // self.batches
+
+    @property
     def verdict(self) -> str:
         """One sentence: whether everything compiles and fits, or what does not."""
         from tilewright.embed._plan_faces import verdict
