@@ -143,7 +143,7 @@ def test_explain_what_no_run_comes_to(run, tmp_path):
     program.write_text("jump end\ntid r0\n\nend:\nhalt\n")
     code, out, _ = run("explain", str(program), "--zeros", "C=s8[4]")
     assert code == 0
-    assert "tid r0\nthis run never comes to it; in general:\nD = the thread's number" in out
+    assert "0001  tid r0\nthis run never comes to it; in general:\nD = the thread's number" in out
     assert "no instruction on line 3; the next is on line 5" in run("explain", f"{program}:3")[2]
     program.write_text("again:\njump again\ntid r0\n")
     code, _, err = run("explain", str(program), "--zeros", "C=s8[4]", "--set", "max_instructions=9")

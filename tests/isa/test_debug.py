@@ -170,6 +170,7 @@ def test_a_tensor_that_is_watched():
 def test_a_program_without_end_stops():
     debugger = Debugger("again:\njump again", config=MatrixUnitConfig(max_instructions=50))
     assert debugger.command("run").startswith("stopped: the program ran 50 instructions")
+    assert debugger.where().endswith("\nat 0000  jump again")
     assert debugger.done
     assert debugger.command("step").startswith("stopped")
 

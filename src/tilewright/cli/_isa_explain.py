@@ -60,11 +60,8 @@ def _explain(
             {"instructions": [_row(program, pc, each, pc in told) for pc, each in zip(wanted, said, strict=True)]}
         )
     else:
-        never = f"\n{_NEVER}" if tensor or iota or zeros else ""
-        shown = [
-            str(each) if pc in told else str(each).replace("\n", f"{never}\n", 1)
-            for pc, each in zip(wanted, said, strict=True)
-        ]
+        ran = bool(tensor or iota or zeros)
+        shown = [_shown(program, pc, each, ran and pc not in told) for pc, each in zip(wanted, said, strict=True)]
         emit_text("\n\n".join(shown))
     if stopped:
         remark(stopped)
@@ -80,6 +77,12 @@ def _run(
     debugger = Debugger(program, memory, config)
     with progress("running") as bar:
         return debugger.explain_first(wanted, lambda found: bar(found, len(wanted))), debugger.stopped
+
+
+def _shown(program: Program, pc: int, said: Explanation, never: bool) -> str:
+    """An explanation, with its address where there are several, and a word where the run did not come to it."""
+    address = f"{pc:04d}  " if len(program) > 1 else ""
+    return "\n".join([f"{address}{said.text}", *([_NEVER] if never else []), *said.says])
 
 
 def _row(program: Program, pc: int, said: Explanation, ran: bool) -> dict[str, Any]:

@@ -144,10 +144,10 @@ class Debugger:
 
     def where(self) -> str:
         """The next instruction, or how the program ended; of several processing elements a line each."""
-        if self.stopped:
-            return self.stopped
-        if len(self.runner.pes) == 1:
-            return self._next(self.pe)
+        if self.stopped and len(self.runner.pes) == 1:
+            return f"{self.stopped}\nat {_line(self.program, self.pe.pc)}"
+        if self.stopped or len(self.runner.pes) == 1:
+            return self.stopped or self._next(self.pe)
         rows = [f"{'>' if pe is self.pe else ' '} PE {pe.number}  {self._next(pe)}" for pe in self.runner.pes]
         return "\n".join(rows)
 
