@@ -84,9 +84,36 @@ def test_the_picture_in_a_terminal(run):
     assert re.search(r"\n 0( +·){16}\n", out)
 
 
+def test_every_element_has_a_row_and_all_add_up(run, tmp_path):
+    given = (*GIVEN, "--set", "pes=3", "--every-pe")
+    code, out, err = run("profile", "p.tasm", *given, "--top", "1")
+    assert (code, err) == (0, "")
+    head, *rows = out.split("\n\n")[1].splitlines()
+    assert head.split()[0] == "PE"
+    assert [row.split()[0] for row in rows] == ["0", "1", "2"]
+    value = json.loads(run("profile", "p.tasm", *given, "--json", "--heat", "B")[1])
+    for name in ("executed", "cycles", "math_cycles"):
+        assert sum(each["totals"][name] for each in value["pes"]) == value["totals"][name]
+    assert sum(row[1] for row in value["heat"]["lines"]) == value["totals"]["counts"]["l1_touches"]
+    one = json.loads(run("profile", "p.tasm", *given, "--pe", "1", "--json", "--heat", "B")[1])
+    assert one["totals"] == value["pes"][1]["totals"]
+    assert 3 * sum(row[1] for row in one["heat"]["lines"]) == sum(row[1] for row in value["heat"]["lines"])
+    assert run("profile", "p.tasm", *given, "-o", "p.html")[0] == 0
+    assert "Every processing element" in (tmp_path / "p.html").read_text()
+    assert len(run("profile", "p.tasm", *given, "-o", "-")[1].splitlines()) == 1 + 3 * len(value["lines"])
+
+
+def test_without_every_pe_the_first_one_runs_and_says_so(run):
+    code, out, err = run("profile", "p.tasm", *GIVEN, "--set", "pes=3")
+    assert (code, err) == (0, "PE 0 of 3 runs the program, as in isa run; --every-pe starts it on all\n")
+    assert out == run("profile", "p.tasm", *GIVEN)[1]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--pe", "0"), "--pe 0 of 1"),
+        (("--pe", "2", "--every-pe", "--set", "pes=2"), "--pe 2 of 2"),
         (("--heat", "Z"), "no such tensor"),
         (("-o", "p.svg"), "a picture of which tensor"),
         (("-o", "p.png", "--heat", "B"), "no writer for p.png"),
@@ -110,7 +137,7 @@ def test_a_record_is_exit_code_1_and_its_cost_is_there(run, tmp_path):
 
 def test_the_page_is_true():
     page = (ROOT / "docs" / "matrix_unit_tools.md").read_text()
-    assert page.count("\n$ ./run tilewright isa profile ") == 2
+    assert page.count("\n$ ./run tilewright isa profile ") == 3
     assert script("transcripts").replayed(page) == page, (
         "run: ./run python docs/transcripts.py docs/matrix_unit_tools.md"
     )

@@ -33,7 +33,7 @@ def test_python_examples(page, least):
 
 
 @pytest.mark.parametrize(
-    ("page", "commands"), [("matrix_unit.md", 5), ("tutorial_matmul.md", 16), ("matrix_unit_tools.md", 10)]
+    ("page", "commands"), [("matrix_unit.md", 5), ("tutorial_matmul.md", 16), ("matrix_unit_tools.md", 11)]
 )
 def test_commands_print_what_the_page_shows(page, commands):
     text = (ROOT / "docs" / page).read_text()

@@ -24,7 +24,9 @@ from tilewright.cli._isa_tensors import (
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.isa import Heat, Profile, ProfileLine
+    from collections.abc import Callable
+
+    from tilewright.isa import Counts, Heat, MatrixUnitConfig, Profile, ProfileLine, Program
     from tilewright.render import Html, Kind
 
 __all__ = ["add_to"]
@@ -42,6 +44,17 @@ _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("L2 misses", "count", "Of these, not in L2 either."),
     ("waits for", "text", "Why it held the queue longer than its turn, the longest first."),
 )
+_PES: tuple[tuple[str, Kind, str], ...] = (
+    ("PE", "number", "Processing element."),
+    ("executed", "count", "Instructions."),
+    ("cycles", "count", "By the model, until it was done."),
+    ("multiplying", "count", "Cycles of the math unit."),
+    ("macs", "count", "Multiplications."),
+    ("lines", "count", "Cache lines that mm touched, and ld and st asked for."),
+    ("L1 misses", "count", "Lines of mm that were not in its L1."),
+    ("L2 misses", "count", "Of these, not in L2 either: the element that asks first brings a line for all."),
+    ("waits for", "text", "What its issue queue waited for, the longest first."),
+)
 _SUFFIXES = (".svg", ".html", ".json", ".csv")
 
 
@@ -55,6 +68,13 @@ def _profile(
     ] = None,
     misses: Annotated[bool, typer.Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
     top: Annotated[int, typer.Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
+    every_pe: Annotated[
+        bool, typer.Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
+    ] = False,
+    pe: Annotated[
+        int | None,
+        typer.Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together."),
+    ] = None,
     settings: Settings = None,
     out: Annotated[
         str | None,
@@ -68,16 +88,19 @@ def _profile(
     as_json: Json = False,
 ) -> int:
     """Count a run instruction by instruction: times, cycles and why, lines, misses; draw a tensor's lines."""
-    from tilewright.isa import assemble, profile
+    from tilewright.isa import assemble
 
     _check(out, heat, as_json)
     config = machine(settings)
+    if pe is not None and (not every_pe or pe >= config.pes):
+        raise UsageError(f"--pe {pe} of {config.pes if every_pe else 1}", how="--every-pe, --set pes=N; count from 0")
     program = assemble(read_text(file), config)
     memory = tensors(tensor or (), iota or (), zeros or ())
     if heat is not None and heat not in memory:
         raise UsageError(f"--heat {heat}: no such tensor", how=f"there are {', '.join(memory) or 'none'}")
     with progress(file) as bar:
-        found = profile(program, memory, config, watch(bar, 0))
+        every = _profiled(program, memory, config, every_pe, watch(bar, 0))
+    found = every if pe is None or not every.pes else every.pes[pe]
     kind = "misses" if misses else "accesses"
     if out is not None:
         _write(found, out, file, heat, kind)
@@ -87,8 +110,27 @@ def _profile(
         _print(found, top)
         if heat is not None and out is None:
             _draw(found.heat(heat), kind)
-    remark_errors(found.result.errors)
-    return 1 if found.result.errors else 0
+    errors = [error for part in every.pes or (every,) for error in part.result.errors]
+    remark_errors(errors)
+    return 1 if errors else 0
+
+
+def _profiled(
+    program: Program, memory: dict[str, Any], config: MatrixUnitConfig, every_pe: bool, told: Callable[[Counts], None]
+) -> Profile:
+    """The run of the first processing element, or of all of them on the same tensors."""
+    from tilewright.isa import Machine, profile
+
+    if not every_pe:
+        if config.pes > 1:
+            remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
+        return profile(program, memory, config, told)
+    host = Machine(config)
+    host.system |= memory
+    for name in memory:
+        host.page_table(name, mapped=True)
+    host.start(program)
+    return profile(host, watch=told)
 
 
 def _check(out: str | None, heat: str | None, as_json: bool) -> None:
@@ -126,7 +168,8 @@ def _row(found: Profile, line: ProfileLine) -> tuple[object, ...]:
     label = "".join(f"{name}: " for name in line.labels)
     lines = line.counts.l1_touches + line.traffic.load_lines + line.traffic.store_lines
     waits = ", ".join(f"{reason} {n:,}" for reason, n in line.waits.items())
-    share = line.cycles / found.result.cycles if found.result.cycles else None
+    cycles = found.totals.cycles
+    share = line.cycles / cycles if cycles else None
     shown = (line.counts.steps, line.counts.macs, lines, line.counts.l1_misses, line.counts.l2_misses)
     return (line.pc, f"{label}{line.text}", line.executed, line.cycles, share, *(n or None for n in shown), waits)
 
@@ -138,12 +181,26 @@ def _print(found: Profile, top: int) -> None:
     rows = [_row(found, line) for line in lines]
     print_table([Column(*heading) for heading in _HEADINGS], [*rows, _totals(found)])
     emit_text("")
-    print_account("the issue queue", found.result.queue)
-    print_account("the math unit was idle", found.result.stalls)
+    if found.pes:
+        print_table([Column(*heading) for heading in _PES], [_pe_row(part) for part in found.pes])
+        emit_text(f"\n{found.result.cycles:,} cycles until the last of them was done (PE {found.number})")
+    of = f" of {len(found.pes)} elements" if found.pes else ""
+    print_account(f"the issue queue{of}", found.totals.queue)
+    print_account(f"the math unit{of} was idle", found.totals.stalls)
+
+
+def _pe_row(part: Profile) -> tuple[object, ...]:
+    """One processing element's own totals."""
+    sums = part.totals
+    waits = {reason: n for reason, n in sums.queue.items() if n and reason != "issued"}
+    said = ", ".join(f"{reason} {n:,}" for reason, n in sorted(waits.items(), key=lambda row: -row[1]))
+    lines = sums.counts.l1_touches + sums.traffic.load_lines + sums.traffic.store_lines
+    head = (part.number, sums.executed, part.result.cycles, sums.math_cycles)
+    return (*head, sums.counts.macs, lines, sums.counts.l1_misses, sums.counts.l2_misses, said)
 
 
 def _totals(found: Profile) -> tuple[object, ...]:
-    r = found.result
+    r = found.totals
     lines = r.counts.l1_touches + r.traffic.load_lines + r.traffic.store_lines
     share = 1.0 if r.cycles else None
     head = (None, "the whole run", r.executed, r.cycles, share)
@@ -160,19 +217,29 @@ def _draw(heat: Heat, kind: str) -> None:
     console.print(terminal_heat(heat, kind, console.width), soft_wrap=True)
 
 
+def _unbroken(waits: object) -> str:
+    """For the page: a reason and its cycles in one piece."""
+    return ", ".join(part.replace(" ", "\u00a0") for part in str(waits).split(", "))
+
+
 def _narrow(row: tuple[object, ...]) -> tuple[object, ...]:
-    """A row for the page: without its share, a reason and its cycles in one piece."""
-    waits = ", ".join(part.replace(" ", "\u00a0") for part in str(row[-1]).split(", "))
-    return (*row[:4], *row[5:-1], waits)
+    """A row for the page: without its share."""
+    return (*row[:4], *row[5:-1], _unbroken(row[-1]))
+
+
+def _narrow_pe(part: Profile) -> tuple[object, ...]:
+    *row, waits = _pe_row(part)
+    return (*row, _unbroken(waits))
 
 
 def _chart(found: Profile) -> Html:
     """The longest lines, by what the queue did: the run's two longest waits and the others together."""
     from tilewright.render import Bar, bar_chart
 
-    queue = found.result.queue
+    sums = found.totals
+    queue = sums.queue
     first = sorted((reason for reason in queue if reason != "issued"), key=lambda reason: -queue[reason])[:2]
-    hot = [line for line in found.hottest if 200 * line.cycles >= found.result.cycles][:10]
+    hot = [line for line in found.hottest if 200 * line.cycles >= sums.cycles][:10]
     bars = []
     for line in hot:
         shown = [line.queue[reason] for reason in ("issued", *first)]
@@ -185,14 +252,20 @@ def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
     from tilewright.isa._heat_picture import draw_heat
     from tilewright.render import Card, Column, Page, cards, paragraph, table
 
-    r = found.result
-    facts = [("program", file), ("threads", str(r.state.config.threads)), ("instructions", f"{len(found.lines):,}")]
+    r, config = found.totals, found.result.state.config
+    facts = [("program", file), ("threads", str(config.threads)), ("instructions", f"{len(found.lines):,}")]
+    facts += [("processing elements", str(len(found.pes)))] if found.pes else []
     page = Page("Which line costs what", "a run of the matrix unit, counted", facts=facts, wide=True)
-    figures = [Card("cycles", f"{r.cycles:,}", "by the model"), Card("multiplying", f"{r.math_cycles:,}", "cycles")]
+    of = f"cycles of {len(found.pes)} elements" if found.pes else "cycles"
+    figures = [Card("cycles", f"{found.result.cycles:,}", "by the model" + ", the last element" * bool(found.pes))]
+    figures += [Card("multiplying", f"{r.math_cycles:,}", of)]
     figures += [Card("executed", f"{r.executed:,}", "instructions")]
     missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
     figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
     page.section("run", "The run", cards(figures), _chart(found))
+    if found.pes:
+        rows = [_narrow_pe(part) for part in found.pes]
+        page.section("pes", "Every processing element", table([Column(*heading) for heading in _PES], rows))
     columns = [Column(*heading) for heading in _HEADINGS if heading[0] != "share"]
     rows = [_narrow(_row(found, line)) for line in found.hottest]
     caption = "The most cycles first; by pc it is the program. Every column adds up to the whole run."

@@ -15,7 +15,8 @@ from tilewright.isa._explain import Explanation, explain
 from tilewright.isa._heat import Heat
 from tilewright.isa._machine import Command, Machine
 from tilewright.isa._matmul import MatmulResult, matmul
-from tilewright.isa._profile import Profile, ProfileLine, profile
+from tilewright.isa._profile import profile
+from tilewright.isa._profile_lines import Profile, ProfileLine, ProfileTotals
 from tilewright.isa._program import Instruction, Program
 from tilewright.isa._reference import reference
 from tilewright.isa._run import RunResult
@@ -49,6 +50,7 @@ __all__ = [
     "Part",
     "Profile",
     "ProfileLine",
+    "ProfileTotals",
     "Program",
     "RunResult",
     "Traffic",

@@ -92,6 +92,12 @@ class Traffic:
     register_reads: int = 0
     register_writes: int = 0
 
+    @classmethod
+    def together(cls, several: Iterable[Traffic]) -> Traffic:
+        """The sums of several."""
+        every = list(several)
+        return cls(**{f.name: sum(getattr(each, f.name) for each in every) for f in fields(cls)})
+
     def to_dict(self) -> dict[str, int]:
         """The counters by name, in the order of the table above."""
         return asdict(self)
