@@ -127,6 +127,8 @@ def test_a_staged_explanation_is_a_run(given_, config, data):
     run = MatrixUnit(config).run(program, {"B": b})
     assert [told(e) for e in found.errors] == [told(e) for e in run.errors]
     assert found.counts == run.counts
+    assert sum(each["touches"] for each in found.lines.values()) == run.counts.l1_touches
+    assert all(0 <= each["first_byte"] < each["last_byte"] for each in found.lines.values())
     assert ("refused" in str(found)) == any(e.kind in NOTHING for e in run.errors)
     if "refused" not in str(found):
         assert f"{run.counts.macs:,} multiplication" in str(found)
@@ -168,7 +170,9 @@ def test_an_explanation_at_a_place_is_what_comes_next(given_, config, numbers, a
         for name, n in found.traffic.to_dict().items():
             assert pe.traffic.to_dict()[name] - before.traffic.to_dict()[name] == n, name
         waits = {k: n - before.clock.queue[k] for k, n in pe.clock.queue.items()}
-        assert sum(waits.values()) - waits["issued"] == sum(_waits(found).values())
+        assert {k: n for k, n in waits.items() if n and k != "issued"} == _waits(found)
+        assert found.time == {**_waits(found), "issue": found.time["issue"], "done": found.time["done"]}
+        assert before.clock.issue <= found.time["issue"] < pe.clock.issue <= found.time["done"]
 
 
 def _waits(found):
@@ -218,6 +222,10 @@ def test_the_lines_are_those_of_a_profile():
     heat = profile(made.program, tensors, config).heat("B")
     assert sum(e.counts.l1_touches for e in seen) == heat.totals["touches"]
     home = debugger.pe.chip.storages["B"].home
+    assert seen[0].lines["B"]["lines"] == 8
+    assert (seen[0].lines["B"]["first_byte"], seen[0].lines["B"]["last_byte"]) == (home, home + 511)
+    assert sum(e.lines["B"]["touches"] for e in seen) == heat.totals["touches"]
+    assert sum(e.lines["B"]["misses"] for e in seen) == heat.totals["misses"]
     assert f"lines of B: 8 lines of 64 bytes within bytes {home:,} to {home + 511:,} of the store" in str(seen[0])
 
 

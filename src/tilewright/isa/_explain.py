@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Any
 
@@ -24,7 +24,10 @@ class Explanation:
     """Some lines about one instruction, and what it counted on a copy of the machine.
 
     ``says``: lines of explanation; ``errors``: the records it would make; ``counts``, ``traffic``: what it would count
-    (None where nothing was tried: only an ``mm`` is without a state of the machine).
+    (None where nothing was tried: only an ``mm`` is without a state of the machine). ``lines``: for every tensor it
+    accesses how many ``lines``, the ``first_byte`` and ``last_byte`` of them (of the store; without a state of B's own
+    pages), and accesses by kind as :class:`Heat` has them. ``time``, with a state: the cycles of its ``issue`` and of
+    its last result (``done``), and how long the issue queue waits, by reason.
 
     >>> from tilewright.isa import assemble
     >>> (mm,) = assemble("mm8 r0, ur4:rf290:0x00, r256").instructions
@@ -37,6 +40,8 @@ class Explanation:
     errors: tuple[ErrorRecord, ...] = ()
     counts: Counts | None = None
     traffic: Traffic | None = None
+    lines: dict[str, dict[str, int]] = field(default_factory=dict)
+    time: dict[str, int] | None = None
 
     def __str__(self) -> str:
         """The instruction, and the lines about it."""
@@ -45,8 +50,9 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         records = [{"pc": e.pc, "kind": e.kind, "column": e.column, "register": e.register} for e in self.errors]
-        numbers = {"counts": self.counts.to_dict() if self.counts else None}
+        numbers: dict[str, Any] = {"counts": self.counts.to_dict() if self.counts else None}
         numbers["traffic"] = self.traffic.to_dict() if self.traffic else None
+        numbers |= {"lines": self.lines, "time": self.time}
         return {"text": self.text, "says": list(self.says), "errors": records, **numbers}
 
 
@@ -76,15 +82,15 @@ def explain(
     if at is not None:
         done = rehearse(at, instruction)
         says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
-        return _told(instruction, says, done)
+        return _told(instruction, says, done, here=True)
     if instruction.name != "mm":
         return Explanation(str(instruction), _narrow(_other(instruction, config)))
     for name, given, most in (("columns", columns, config.loader_threads), ("rows", rows, config.compute_threads)):
         if given is not None and whole(name, given, 1) > most:
             raise UsageError(f"{name} = {given} of {most} threads")
     pe, assumed = stage(instruction, config, segment, columns, rows)
-    done = rehearse(pe, instruction)
-    return _told(instruction, mm_words(done, instruction, here=False, assumed=assumed), done)
+    done = rehearse(pe, instruction, staged=True)
+    return _told(instruction, mm_words(done, instruction, here=False, assumed=assumed), done, here=False)
 
 
 def _narrow(lines: list[str]) -> tuple[str, ...]:
@@ -92,8 +98,10 @@ def _narrow(lines: list[str]) -> tuple[str, ...]:
     return tuple(piece for line in lines for piece in wrap(line, 116, subsequent_indent="   ", drop_whitespace=True))
 
 
-def _told(instruction: Instruction, says: list[str], done: Rehearsal) -> Explanation:
-    return Explanation(str(instruction), _narrow(says), done.errors, done.counts, done.traffic)
+def _told(instruction: Instruction, says: list[str], done: Rehearsal, here: bool) -> Explanation:
+    time = {"issue": done.times[0], "done": done.times[1], **done.waits} if here else None
+    numbers = (done.errors, done.counts, done.traffic, done.accesses(), time)
+    return Explanation(str(instruction), _narrow(says), *numbers)
 
 
 def _other(instruction: Instruction, config: MatrixUnitConfig, done: Rehearsal | None = None) -> list[str]:

@@ -60,8 +60,8 @@ def mm_words(done: Rehearsal, instruction: Instruction, here: bool, assumed: boo
     lines = guard_words(instruction, pe.config, pe if here else None)
     if roles is None:
         return [*lines, *_refusal(done, instruction), *(waits_words(done) if here else [])]
-    lines += [_types(roles, instruction, assumed), *_factors(pe, roles, instruction), *_columns(done, roles)]
-    lines += [*_math(done, roles), _lines(done, roles, here)]
+    lines += [_types(roles, instruction, assumed), *_factors(pe, roles, instruction, assumed)]
+    lines += [*_columns(done, roles), *_math(done, roles), _lines(done, roles, here)]
     lines.append(f"sums: {_sums(roles, pe.config)}")
     lines += waits_words(done) if here else [_assumption(done, roles, instruction, assumed)]
     fields = relevant_readings(instruction, pe.config, roles.segment, bool(done.errors))
@@ -107,7 +107,7 @@ def _types(roles: Roles, instruction: Instruction, assumed: bool) -> str:
     return what
 
 
-def _factors(pe: Pe, roles: Roles, instruction: Instruction) -> list[str]:
+def _factors(pe: Pe, roles: Roles, instruction: Instruction, assumed: bool) -> list[str]:
     c, address, (active, ka, kb, *_) = pe.config, roles.address, roles.groups
     group, n = ka * kb, offset_registers(pe, roles.segment)
     t1, fits = instruction.suffix("t") == "1", c.compute_threads // group
@@ -120,7 +120,7 @@ def _factors(pe: Pe, roles: Roles, instruction: Instruction) -> list[str]:
         f"A: {plural(roles.chunk, 'element')} a thread, in {_runs(list(range(roles.a, roles.a + c.a_registers)), 'r')} "
         f"({c.a_bytes} bytes), read once for all columns; {roles.depth} of k for a row",
         f"B: thread j loads {plural(roles.depth, 'element')} of column j from the segment in ur{address.segment}, "
-        f"{roles.segment.dtype}{roles.segment.sizes[::-1].tolist()},",
+        f"{'assumed ' * assumed}{roles.segment.dtype}{roles.segment.sizes[::-1].tolist()},",
         f"   at its own coordinates {where}, {address.immediate:+d} on d1, along {walk}",
         f"rows: {threads if group > 1 else 'a thread serves a row'}: {rows}"
         + (f", of which {active} are active (setmm)" if active < fits else ""),
@@ -178,10 +178,9 @@ def _lines(done: Rehearsal, roles: Roles, here: bool) -> str:
     distinct, first, last = done.span(name)
     if not counts.l1_touches:
         return "lines of B: none is touched"
-    home = 0 if here else roles.segment.storage.home
     of = "the store" if here else "the segment's pages"
-    text = f"lines of B: {plural(distinct, 'line')} of {done.pe.config.line_bytes} bytes within bytes {first - home:,} "
-    text += f"to {last - home:,} of {of}, touched {plural(counts.l1_touches, 'time')}"
+    text = f"lines of B: {plural(distinct, 'line')} of {done.pe.config.line_bytes} bytes within bytes {first:,} "
+    text += f"to {last:,} of {of}, touched {plural(counts.l1_touches, 'time')}"
     missed = f"; {counts.l1_misses:,} miss L1, {counts.l2_misses:,} L2, {counts.dram_bytes:,} bytes from DRAM"
     return text + (missed if here else "")
 

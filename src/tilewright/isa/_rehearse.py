@@ -13,7 +13,7 @@ from tilewright.isa._config import MatrixUnitConfig
 from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._dma import map_page
 from tilewright.isa._errors import ErrorRecord
-from tilewright.isa._heat import new_heat
+from tilewright.isa._heat import KINDS, new_heat
 from tilewright.isa._program import Address, Instruction
 from tilewright.isa._roles import Roles, assign_roles
 from tilewright.isa._run import HANDLERS
@@ -44,9 +44,20 @@ class Rehearsal:
     waits: dict[str, int]
     times: tuple[int, int]
     lines: dict[str, Array]
+    staged: bool = False
+
+    def accesses(self) -> dict[str, dict[str, int]]:
+        """Of every tensor it accesses: lines, their first and last byte, and accesses by kind."""
+        found = {}
+        for name, seen in self.lines.items():
+            count, first, last = self.span(name)
+            kinds = dict(zip(KINDS, seen.sum(axis=0).tolist(), strict=True))
+            if count:
+                found[name] = {"lines": count, "first_byte": first, "last_byte": last, **kinds}
+        return found
 
     def span(self, name: str) -> tuple[int, int, int]:
-        """Of a tensor: lines accessed, and the first and the last byte of them in the store."""
+        """Of a tensor: lines accessed, and the first and the last byte of them (staged: from the tensor's own)."""
         storage = self.pe.chip.storages[name]
         layout, size = storage.map, storage.element_bytes
         lines = np.flatnonzero(self.lines[name].any(axis=1))
@@ -55,11 +66,15 @@ class Rehearsal:
             return 0, 0, 0
         width = layout.line_elements * size
         begins = storage.table.phys[lines // per_page] + lines % per_page * width
-        return len(lines), int(begins.min()), int(begins.max()) + width - 1
+        home = storage.home if self.staged else 0
+        return len(lines), int(begins.min()) - home, int(begins.max()) + width - 1 - home
 
 
-def rehearse(pe: Pe, instruction: Instruction) -> Rehearsal:
-    """Do it on a copy. Values are left out of an ``mm``: they are no part of what it costs."""
+def rehearse(pe: Pe, instruction: Instruction, staged: bool = False) -> Rehearsal:
+    """Do it on a copy; ``staged``: of a machine that is there for this alone.
+
+    Values are left out of an ``mm``: they are no part of what it costs.
+    """
     copy = _copy(pe, instruction)
     roles = assign_roles(copy, instruction) if instruction.name == "mm" else None
     copy.next_pc = copy.pc + 1
@@ -78,6 +93,7 @@ def rehearse(pe: Pe, instruction: Instruction) -> Rehearsal:
         {reason: n for reason, n in waits.items() if n and reason != "issued"},
         (issued, end),
         copy.heat,
+        staged,
     )
 
 
