@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -50,6 +51,32 @@ def test_commands_from_standard_input():
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].startswith("> until 11")
     assert done.stdout.splitlines()[-1].startswith("ur4 = ")
+
+
+def test_a_program_may_drive_it():
+    command = [
+        sys.executable,
+        "-c",
+        "from tilewright.cli import main; main()",
+        "isa",
+        "step",
+        PRODUCT,
+        *SHAPES,
+        "--json",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as step:
+        late = threading.Timer(240, step.kill)  # an answer that never comes must not hold the suite up
+        late.start()
+        answers = []
+        for line in ("until 12", "print ur4", "step"):
+            step.stdin.write(line + "\n")
+            step.stdin.flush()
+            answers.append(json.loads(step.stdout.readline()))
+        step.stdin.close()
+        assert step.wait(timeout=240) == 0
+        late.cancel()
+    assert [(each["command"], each["pc"]) for each in answers] == [("until 12", 12), ("print ur4", 12), ("step", 13)]
+    assert answers[1]["value"] == 2
 
 
 def test_program_and_commands_cannot_share_standard_input(run):

@@ -89,6 +89,7 @@ def _obey(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
             emit_text(json.dumps(_object(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False))
         else:
             emit_text(f"> {line}\n{answer.text}")
+        sys.stdout.flush()  # a program may read the answer before it gives the next command
     records = [record for pe in debugger.runner.pes for record in pe.errors]
     remark_errors(records)
     return 1 if debugger.stopped or records else 0 if understood else 2
