@@ -91,6 +91,39 @@ def test_a_short_log_is_checked_in_the_batch_it_was_planned_in(run, files, tmp_p
     assert (code, err.strip()) == (2, "tilewright: limits.json: batch = '60' is not a whole number of at least 1")
 
 
+def test_packed_tables_from_plan_to_check(run, files, tmp_path):
+    """The file's key, the option over it, and limits that know which tables they are of."""
+    model = MODEL.replace("vocab = 20\nwidth = 16", "vocab = 20\nwidth = 2")
+    (tmp_path / "model.toml").write_text(model)
+    (tmp_path / "packed.toml").write_text("narrow_packing = true" + model)
+    with_model = ("log.npz", "--config", "model.toml")
+    code, out, _ = run("embed", "plan", *with_model, "--narrow-packing")
+    assert code == 0
+    assert "packed: 4 rows of item share a line" in out
+    assert "narrow rows sharing lines: 1 table" in out
+    code, by_option, _ = run("embed", "plan", *with_model, "--narrow-packing", "--json")
+    code, by_key, _ = run("embed", "plan", "log.npz", "--config", "packed.toml", "--json", "-o", "limits.json")
+    plans = [json.loads(text) for text in (by_option, by_key)]
+    assert plans[0]["stacks"] == plans[1]["stacks"]
+    assert [(t["vocab"], t["rows_per_line"]) for t in plans[1]["tables"]] == [(100, 1), (20, 4)]
+    code, out, _ = run("embed", "check", "log.npz", "limits.json", "--config", "packed.toml", "--json")
+    assert code == 0
+    partitions = [each for each in json.loads(out)["limits"] if each["what"] != "all tables"]
+    assert len(partitions) == 4
+    assert all(each["limit"] == each["observed"] for each in partitions)
+    code, _, err = run("embed", "diagnose", "log.npz", "--config", "packed.toml", "--limits", "limits.json")
+    assert code == 0
+    assert "2 batches on 2 SparseCores" in err
+    for command in (("check", "log.npz", "limits.json"), ("diagnose", "log.npz", "--limits", "limits.json")):
+        code, _, err = run("embed", *command, "--config", "model.toml")
+        assert code == 2
+        assert "limits.json: limits of packed tables, asked for unpacked ones; give --narrow-packing" in err
+    code, plain, _ = run("embed", "plan", "log.npz", "--config", "packed.toml", "--no-narrow-packing", "--json")
+    assert [t["rows_per_line"] for t in json.loads(plain)["tables"]] == [1, 1]
+    code, _, err = run("embed", "plan", "log.npz", "--config", "packed.toml", "--bad-ids", "drop")
+    assert code == 0
+
+
 def test_limits_of_the_file_itself(run, files, tmp_path):
     text = MODEL + "[limits.user_item]\nmax_ids_per_partition = 3\nmax_unique_ids_per_partition = 3\n"
     (tmp_path / "model.toml").write_text(text)

@@ -81,6 +81,16 @@ def test_the_least_a_file_needs(tmp_path):
     assert made.sparsecore == SparseCoreConfig()
 
 
+def test_packing_of_narrow_tables(tmp_path):
+    text = LEAST + '[[table]]\nname = "u"\nvocab = 9\nwidth = 8\ncombiner = "mean"\n'
+    made = read_config(written(tmp_path, "narrow_packing = true\n" + text))
+    assert (made.narrow_packing, made.narrow.rows_per_line) == (True, {"t": 2})
+    assert [f.table.vocab for f in made.narrow.features] == [5, 9]
+    plain = read_config(written(tmp_path, text))
+    assert (plain.narrow_packing, plain.narrow.features) == (False, plain.features)
+    assert plain.narrow.rows_per_line == {}
+
+
 LEAST = '[[table]]\nname = "t"\nvocab = 9\nwidth = 4\n'
 
 
@@ -94,6 +104,7 @@ LEAST = '[[table]]\nname = "t"\nvocab = 9\nwidth = 4\n'
         ("chips = 0\n" + LEAST, "chips = 0"),
         ('batch = "8"\n' + LEAST, "batch = '8'"),
         ("target = 3\n" + LEAST, "target = 3 is not a text"),
+        ("narrow_packing = 1\n" + LEAST, "narrow_packing = 1 is not true or false"),
         (LEAST + LEAST, "two tables of one name"),
         ('[[table]]\nname = "t"\nwidth = 3', "table 't': vocab missing"),
         (LEAST + "rows = 4", "table 't': unknown key 'rows'"),

@@ -33,6 +33,12 @@ def _check(
     width: Annotated[int | None, typer.Option(help="Floats per row of every table (16).")] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or adagrad (adagrad).")] = None,
     stacking: Annotated[bool | None, typer.Option("--stacking/--no-stacking", help="Stack tables.")] = None,
+    narrow_packing: Annotated[
+        bool | None,
+        typer.Option(
+            "--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."
+        ),
+    ] = None,
     bad_ids: Annotated[str, typer.Option(help="Ids outside a table: error, clip or drop.")] = "error",
     rows: Annotated[int, typer.Option(help="Rows to read at most (0: all).")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the check as JSON.")] = False,
@@ -42,19 +48,20 @@ def _check(
     Exit code 1 when a partition, table or sample exceeds its limit.
     """
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    made = _embed_model.model(config, target=target, chips=chips, batch=batch, **tables)  # type: ignore[arg-type]
+    where = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
+    made = _embed_model.model(config, **where, **tables)  # type: ignore[arg-type]
     bounds = _limits(limits, made, file)
     made = _embed_model.settled(made, file, rows, limits, batch, free=config is None)
-    from tilewright.embed import check_batches, stack
+    from tilewright.embed import check_batches
 
     together = not made.sparsecore.disable_table_stacking if stacking is None else stacking
-    placed = stack(made.features, made.topology, together, made.batch, stacks=made.stacks)
+    placed = _embed_model.placed(made, together)
     _check_names(bounds, placed, limits or "--config")
     log, total = _embed_model.batches(made, file, rows)
     with _embed_model.options_named(), progress("batches") as advance:
         inputs = (part.features for part in log)
         knobs = made.sparsecore if config is not None else None
-        found = check_batches(inputs, placed, bounds, knobs, bad_ids, lambda n: advance(n, total))
+        found = check_batches(inputs, placed, bounds, knobs, bad_ids, lambda n: advance(n, total), made.narrow)
     from tilewright.embed import diagnose
     from tilewright.embed._diagnose_check import check_counters
 

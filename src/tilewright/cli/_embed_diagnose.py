@@ -40,6 +40,12 @@ def _diagnose(
     scale: Annotated[float | None, typer.Option(help="Factor on the vocabularies (1).")] = None,
     width: Annotated[int | None, typer.Option(help="Floats per row of every table (16).")] = None,
     optimizer: Annotated[str | None, typer.Option(help="sgd or adagrad (adagrad).")] = None,
+    narrow_packing: Annotated[
+        bool | None,
+        typer.Option(
+            "--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."
+        ),
+    ] = None,
     bad_ids: Annotated[str, typer.Option(help="Ids outside a table: error, clip or drop.")] = "error",
     init_args: Annotated[
         str | None, typer.Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use: the guide's knobs among them count.")
@@ -62,12 +68,14 @@ def _diagnose(
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    where = {"target": target, "chips": chips, "batch": batch}
+    where = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
     found: Counters | None = None
     if file is not None and file.endswith(_COUNTED):
         given = [name for name, value in {**where, **tables, "config": config, "limits": limits}.items() if value]
         if given:
-            raise UsageError(f"--{given[0]} beside a counters file", where=file, how="they belong to a log")
+            raise UsageError(
+                f"--{given[0].replace('_', '-')} beside a counters file", where=file, how="they belong to a log"
+            )
         found = _with_flags(read_counters(file), init_args)
     elif file is not None:
         made = _embed_model.model(config, **where, **tables)  # type: ignore[arg-type]

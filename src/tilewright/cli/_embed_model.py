@@ -15,9 +15,9 @@ from tilewright.cli._io import remark
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import EmbedConfig, Log, LogBatch
+    from tilewright.embed import EmbedConfig, Log, LogBatch, Stacking
 
-__all__ = ["batches", "fitted", "generated", "model", "options_named", "settled"]
+__all__ = ["batches", "fitted", "generated", "model", "options_named", "placed", "settled"]
 
 _TABLES = {"--vocab": "kaggle", "--scale": 1.0, "--width": 16, "--optimizer": "adagrad"}
 
@@ -32,8 +32,9 @@ def model(
     scale: float | None = None,
     width: int | None = None,
     optimizer: str | None = None,
+    narrow_packing: bool | None = None,
 ) -> EmbedConfig:
-    """The TOML file's model, or Criteo's tables; target, chips and batch override the file's."""
+    """The TOML file's model, or Criteo's tables; target, chips, batch and narrow_packing override the file's."""
     given = {"--vocab": vocab, "--scale": scale, "--width": width, "--optimizer": optimizer}
     if config is None:
         made = _criteo({name: _TABLES[name] if value is None else value for name, value in given.items()})
@@ -43,10 +44,18 @@ def model(
         if clash := next((name for name, value in given.items() if value is not None), None):
             raise UsageError(f"{clash} beside --config", how="the tables are those of the file")
         made = read_config(config)
-    named: dict[str, Any] = {"target": target, "chips": chips, "batch": batch}
+    named: dict[str, Any] = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
     made = replace(made, **{name: value for name, value in named.items() if value is not None})
     _check_batch(made.batch, made.topology.sparsecores)
     return made
+
+
+def placed(config: EmbedConfig, together: bool) -> Stacking:
+    """The model's stacking, its narrow tables packed where it says so."""
+    from tilewright.embed import stack
+
+    narrow = config.narrow
+    return stack(narrow.features, config.topology, together, narrow.batch_sizes(config.batch), stacks=config.stacks)
 
 
 def _check_batch(batch: int, sparsecores: int) -> None:
@@ -120,8 +129,10 @@ def settled(
 ) -> EmbedConfig:
     """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; where none says
     (``free``), that of a log shorter than one, as a plan takes it."""
-    from tilewright.embed._limits_file import learnt_batch
+    from tilewright.embed._limits_file import check_packing, learnt_batch
 
+    if limits is not None:
+        check_packing(limits, any(config.narrow.rows_per_line))
     learnt = learnt_batch(limits) if limits is not None else None
     if learnt is None:
         return fitted(config, file, rows) if free and batch is None else config

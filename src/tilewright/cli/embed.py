@@ -50,6 +50,12 @@ def _plan(
     stacking: Annotated[
         bool | None, typer.Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
     ] = None,
+    narrow_packing: Annotated[
+        bool | None,
+        typer.Option(
+            "--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."
+        ),
+    ] = None,
     bad_ids: Annotated[str, typer.Option(help="Ids outside a table: error, clip or drop.")] = "error",
     init_args: Annotated[
         str | None,
@@ -71,14 +77,15 @@ def _plan(
     """
     _check_out(out)
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    made = _embed_model.model(config, target=target, chips=chips, batch=batch, **tables)  # type: ignore[arg-type]
+    where = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
+    made = _embed_model.model(config, **where, **tables)  # type: ignore[arg-type]
     if batch is None and config is None:
         made = _embed_model.fitted(made, files, rows)
     knobs, others = made.sparsecore.with_flags(init_args or "")
-    from tilewright.embed import diagnose, plan, plan_counters, stack
+    from tilewright.embed import diagnose, plan, plan_counters
 
     together = not knobs.disable_table_stacking if stacking is None else stacking
-    by_hand = stack(made.features, made.topology, together, made.batch, stacks=made.stacks) if made.stacks else None
+    by_hand = _embed_model.placed(made, together) if made.stacks else None
     log, total = _embed_model.batches(made, files, rows)
     with _embed_model.options_named(), progress("batches") as advance:
         planned = plan(
@@ -90,6 +97,7 @@ def _plan(
             target=made.target,
             stacking=by_hand,
             table_stacking=together,
+            narrow_packing=made.narrow_packing,
             prefetched_batches=knobs.maximum_parallel_iterations,
             bad_ids=bad_ids,
             progress=lambda n: advance(n, total),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from tilewright.embed._knobs import SparseCoreConfig
+from tilewright.embed._narrow import NarrowTables
 from tilewright.embed._stacking import Stacking, stack
 from tilewright.embed._tables import Limits
 from tilewright.embed._types import Longs
@@ -65,9 +67,10 @@ def check_batches(
     sparsecore: SparseCoreConfig | None = None,
     bad_ids: str = "error",
     progress: Callable[[int], None] | None = None,
+    narrow: NarrowTables | None = None,
 ) -> Check:
     """Count every batch and compare: partitions with ``limits``, and with the bounds of ``sparsecore`` (per table, per
-    sample and chip) where one is given.
+    sample and chip) where one is given. ``narrow``: ``stacking`` is of its packed features, batches are of the model's.
 
     Raises :class:`UsageError` for what ``preprocess`` refuses, limits of something that is no stack, limits of more
     distinct ids than ids, no batches.
@@ -79,6 +82,7 @@ def check_batches(
     (False, 3, 'batch 0, source 0, shard 0')
     """
     seen = _Seen(stacking, limits, sparsecore, bad_ids)
+    seen.narrow = narrow
     for n, batch in enumerate(batches):
         seen.add(n, batch)
         if progress is not None:
@@ -99,6 +103,7 @@ class _Seen:
         self.stacking, self.table, self.bad_ids, self.knobs = stacking, limit_table(limits, stacking), bad_ids, knobs
         self.limits = {name: each.consistent(f"limits of {name!r}") for name, each in limits.items()}
         self.alone = stack(stacking.features, stacking.topology, table_stacking=False)
+        self.narrow: NarrowTables | None = None
         self.batches = self.over = 0
         self.minibatches = 1
         self.most: dict[tuple[str, str], Excess] = {}
@@ -107,6 +112,8 @@ class _Seen:
         """One more batch."""
         from tilewright.embed._observe import count_batch, splits
 
+        if self.narrow is not None:
+            batch = self.narrow.batch(batch, self.bad_ids)
         made, counts, _ = count_batch(batch, self.stacking, self.bad_ids)
         found = [*self._partitions(n, counts)]
         over = any(each.over for each in found)
@@ -151,22 +158,27 @@ class _Seen:
 
     def _samples(self, n: int, batch: Mapping[str, Any]) -> Iterable[Excess]:
         assert self.knobs is not None
-        found = ids_per_chip_and_sample(batch, self.stacking)
+        parts = self.narrow.samples_per_sample() if self.narrow is not None else {}
+        found = ids_per_chip_and_sample(batch, self.stacking, parts)
         sample, chip = (int(i) for i in np.unravel_index(found.argmax(), found.shape))
         limit, place = self.knobs.max_ids_per_chip_per_sample, f"batch {n}, sample {sample}, chip {chip}"
         yield Excess("all tables", "max_ids_per_chip_per_sample", limit, int(found[sample, chip]), place)
 
 
-def ids_per_chip_and_sample(batch: Mapping[str, Any], stacking: Stacking) -> Longs:
+def ids_per_chip_and_sample(
+    batch: Mapping[str, Any], stacking: Stacking, parts: Mapping[str, int] = MappingProxyType({})
+) -> Longs:
     """int64[samples, chips]: merged ids of sample i, over all features, that live on the shards of each chip.
 
     Features of other batch sizes share sample numbers as far as they go. Ids outside a vocabulary are not counted.
+    ``parts``: feature -> how many of its samples are one, for packed tables.
     """
     from tilewright.embed._preprocess import ragged_inputs, source_slices
 
     topology = stacking.topology
     inputs = ragged_inputs(batch, stacking, source_slices(stacking, None, False))
-    counts = np.zeros((max(r.batch_size for r in inputs.values()), topology.chips), np.int64)
+    most = max(r.batch_size // parts.get(name, 1) for name, r in inputs.items())
+    counts = np.zeros((most, topology.chips), np.int64)
     for feature in stacking.features:
         ragged, place = inputs[feature.name], stacking.tables[feature.table.name]
         bounds = ragged.bounds(np.arange(ragged.batch_size + 1))
@@ -174,7 +186,7 @@ def ids_per_chip_and_sample(batch: Mapping[str, Any], stacking: Stacking) -> Lon
         ids = ragged.values.astype(np.int64)
         good = (ids >= 0) & (ids < feature.table.vocab)
         merged = np.unique(samples[good] * feature.table.vocab + ids[good])
-        samples, ids = merged // feature.table.vocab, merged % feature.table.vocab
+        samples, ids = merged // feature.table.vocab // parts.get(feature.name, 1), merged % feature.table.vocab
         shard = (ids + place.rotation) % topology.sparsecores
         np.add.at(counts, (samples, shard // topology.sparsecores_per_chip), 1)
     return counts

@@ -12,6 +12,7 @@ from typing import Any
 from tilewright.embed._knobs import SparseCoreConfig
 from tilewright.embed._log import Column
 from tilewright.embed._manual import manual_stacks
+from tilewright.embed._narrow import NarrowTables, pack_narrow
 from tilewright.embed._optimizers import SGD, Adagrad
 from tilewright.embed._quantization import Quantization
 from tilewright.embed._tables import Feature, Limits, Table, count
@@ -38,6 +39,7 @@ class EmbedConfig:
     ``limits``      stack -> :class:`Limits`, None: not yet known
     ``sparsecore``  the guide's knobs
     ``stacks``      tables to stack by hand, as ``stack`` takes them
+    ``narrow``      the features, packed where ``narrow_packing`` is set: those to stack, and what makes their batches
     ==============  ==========================================================================================
     """
 
@@ -49,11 +51,17 @@ class EmbedConfig:
     limits: Mapping[str, Limits] | None = field(default=None, hash=False)
     sparsecore: SparseCoreConfig = _GUIDE
     stacks: tuple[tuple[str, ...], ...] = ()
+    narrow_packing: bool = False
 
     @property
     def topology(self) -> Topology:
         """The chips' SparseCores."""
         return Topology.for_target(self.target, self.chips)
+
+    @property
+    def narrow(self) -> NarrowTables:
+        """The features to stack: with ``narrow_packing`` tables of at most 4 floats a row share 32-byte lines."""
+        return pack_narrow(self.features) if self.narrow_packing else NarrowTables(self.features, self.features)
 
 
 def read_config(path: str | Path) -> EmbedConfig:
@@ -62,6 +70,7 @@ def read_config(path: str | Path) -> EmbedConfig:
         target = "tpu-v5p"
         chips = 4
         batch = 4096
+        narrow_packing = true    # rows of 1 to 4 floats share 32-byte lines; false where it is not given
 
         [[table]]
         name = "user"
@@ -98,7 +107,9 @@ def read_config(path: str | Path) -> EmbedConfig:
 
 
 def _config(value: dict[str, Any]) -> EmbedConfig:
-    _known(value, ("target", "chips", "batch", "stacks", "table", "feature", "limits", "sparsecore"), "")
+    _known(
+        value, ("target", "chips", "batch", "stacks", "narrow_packing", "table", "feature", "limits", "sparsecore"), ""
+    )
     tables = {t.name: t for t in map(_table, _entries(value, "table"))}
     if len(tables) != len(_entries(value, "table")):
         raise UsageError("two tables of one name", where="table")
@@ -115,9 +126,12 @@ def _config(value: dict[str, Any]) -> EmbedConfig:
         count(plain.get(name, 1), name, "")
     if not isinstance(plain.get("target", ""), str):
         raise UsageError(f"target = {plain['target']!r} is not a text")
-    by_hand = _stacks(value.get("stacks", []), features)
-    given_knobs = SparseCoreConfig(**knobs)
-    return EmbedConfig(features, columns=columns, limits=limits, sparsecore=given_knobs, stacks=by_hand, **plain)
+    packing = value.get("narrow_packing", False)
+    if not isinstance(packing, bool):
+        raise UsageError(f"narrow_packing = {packing!r} is not true or false")
+    by_hand = _stacks(value.get("stacks", []), pack_narrow(features).features if packing else features)
+    named: dict[str, Any] = {"columns": columns, "limits": limits, "stacks": by_hand, "narrow_packing": packing}
+    return EmbedConfig(features, sparsecore=SparseCoreConfig(**knobs), **named, **plain)
 
 
 def _stacks(given: Any, features: tuple[Feature, ...]) -> tuple[tuple[str, ...], ...]:

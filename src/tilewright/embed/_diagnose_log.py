@@ -10,6 +10,7 @@ from tilewright.embed._config import EmbedConfig
 from tilewright.embed._diagnose_counters import Counters, StackCounters
 from tilewright.embed._diagnose_plan import plan_counters
 from tilewright.embed._memory import OPERATIONS, memory
+from tilewright.embed._narrow import NarrowTables
 from tilewright.embed._plan import plan
 from tilewright.embed._stacking import Stacking, stack
 from tilewright.embed._tables import Limits
@@ -34,16 +35,18 @@ def log_counters(
 
     Raises :class:`UsageError` for whatever ``plan`` refuses.
     """
-    knobs = model.sparsecore
-    stacking = stack(model.features, model.topology, not knobs.disable_table_stacking, model.batch, stacks=model.stacks)
+    knobs, narrow = model.sparsecore, model.narrow
+    sizes, together = narrow.batch_sizes(model.batch), not knobs.disable_table_stacking
+    stacking = stack(narrow.features, model.topology, together, sizes, stacks=model.stacks)
     limits = model.limits if limits is None else limits
-    under = _Under(stacking, limits or {}, bad_ids, drop=knobs.allow_id_dropping)
+    under = _Under(stacking, limits or {}, bad_ids, narrow, drop=knobs.allow_id_dropping)
     made = plan(
         under.watch(batches),
         model.features,
         model.topology,
         target=model.target,
         stacking=stacking,
+        narrow_packing=model.narrow_packing,
         prefetched_batches=knobs.maximum_parallel_iterations,
         bad_ids=bad_ids,
         progress=progress,
@@ -55,7 +58,10 @@ def log_counters(
 class _Under:
     """Mini-batches and drops of the batches that pass through."""
 
-    def __init__(self, stacking: Stacking, limits: Mapping[str, Limits], bad_ids: str, *, drop: bool) -> None:
+    def __init__(
+        self, stacking: Stacking, limits: Mapping[str, Limits], bad_ids: str, narrow: NarrowTables, *, drop: bool
+    ) -> None:
+        self.narrow = narrow
         self.stacking, self.limits, self.bad_ids, self.drop = stacking, limits, bad_ids, drop
         self.minibatches = self.over = self.steps = 0
         self.dropped = dict.fromkeys(stacking.stacks, 0)
@@ -73,6 +79,7 @@ class _Under:
         from tilewright.embed._overflow import limit_table
         from tilewright.embed._preprocess import preprocess
 
+        batch = self.narrow.batch(batch, self.bad_ids)
         table = limit_table(self.limits, self.stacking)
         made, counts, _ = count_batch(batch, self.stacking, self.bad_ids)
         over = any((found.max(axis=(1, 2)) > most).any() for found, most in zip(counts, table))

@@ -27,7 +27,9 @@ def _by_width(counters: Counters) -> Iterator[Finding]:
     wider, packs = table.padded_width, 8 // table.width if table.width < 8 else 1
     advice = []
     if packs > 1:
-        advice.append(f"let {packs} rows of {table.width} floats share each 32-byte line instead of one")
+        advice.append(
+            f"let {packs} rows of {table.width} floats share each 32-byte line instead of one (narrow_packing)"
+        )
     if table.width % 8:
         many = "" if len(worst) == 1 else f" (and {len(worst) - 1} more tables)"
         advice.append(f"make {worst[0]} {wider} wide{many}: the model learns {wider / table.width:.2f} times as much")

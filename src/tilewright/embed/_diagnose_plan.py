@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.embed._diagnose_counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed._knobs import SparseCoreConfig
 from tilewright.embed._plan_fields import stack_label
-from tilewright.embed._plan_types import Plan, StackPlan
+from tilewright.embed._plan_types import Plan, StackPlan, TablePlan
 from tilewright.embed._tables import Limits
 
 __all__ = ["plan_counters"]
@@ -40,9 +40,15 @@ def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Cou
             moved_modelled=True,
         ),
         stacks={each.name: _stack(plan, each) for each in plan.stacks},
-        tables={each.name: TableCounters(each.vocab, each.width) for each in plan.tables},
+        tables={each.name: _table(each) for each in plan.tables},
         sparsecore=sparsecore,
     )
+
+
+def _table(each: TablePlan) -> TableCounters:
+    """A packed table as the lines it lives in."""
+    lines = -(-each.vocab // each.rows_per_line)
+    return TableCounters(lines, each.width * each.rows_per_line)
 
 
 def _stack(plan: Plan, each: StackPlan) -> StackCounters:

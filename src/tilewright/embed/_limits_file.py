@@ -11,7 +11,16 @@ from tilewright.embed._tables import Limits, count
 from tilewright.embed._topology import Topology
 from tilewright.errors import UsageError
 
-__all__ = ["LIMITS_KIND", "LIMITS_VERSION", "learnt_batch", "limits_json", "limits_of", "read_limits", "write_text"]
+__all__ = [
+    "LIMITS_KIND",
+    "LIMITS_VERSION",
+    "check_packing",
+    "learnt_batch",
+    "limits_json",
+    "limits_of",
+    "read_limits",
+    "write_text",
+]
 
 LIMITS_KIND = "embedding_limits"
 LIMITS_VERSION = 1
@@ -52,6 +61,17 @@ def read_limits(path: str | Path, topology: Topology | None = None) -> dict[str,
     if topology is not None and "topology" in value:
         _check_topology(value["topology"], topology, where)
     return {name: limits_of(entry, f"{where}: stack {name!r}") for name, entry in value["stacks"].items()}
+
+
+def check_packing(path: str | Path, packed: bool) -> None:
+    """:class:`UsageError` where the file says that its limits are of tables packed otherwise."""
+    learnt = _read(path).get("narrow_packing", packed)
+    if learnt is not packed:
+        made, option = ("of packed tables", "--narrow-packing") if learnt else ("unpacked", "--no-narrow-packing")
+        how = f"give {option}, as the plan was made, or plan again"
+        raise UsageError(
+            f"limits {made}, asked for {'packed' if packed else 'unpacked'} ones", where=str(path), how=how
+        )
 
 
 def learnt_batch(path: str | Path) -> int | None:

@@ -7,13 +7,14 @@ activation is part q of the q-th of them, added up: exact, for ``parts`` times t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.embed._inputs import Ragged, normalise
+from tilewright.embed._specs import as_feature
 from tilewright.embed._tables import Feature, Table
 from tilewright.errors import UsageError
 
@@ -28,7 +29,8 @@ class NarrowTables:
     """Features whose narrow tables share lines; see :func:`pack_narrow`.
 
     ``given`` are the model's features, ``features`` those to stack: packed tables have the combiner ``sum``, for the
-    gains are made here.
+    gains are made here. Where both are the same nothing is packed, and every method gives back what it got. Bounds of
+    ids per sample count the parts of a sample apart, but in ``check_batches``, which is told of the packing.
     """
 
     given: tuple[Feature, ...]
@@ -40,68 +42,85 @@ class NarrowTables:
         tables = {f.table.name: (f.table, p.table) for f, p in zip(self.given, self.features)}
         return sum(4 * LINE * (a.vocab - b.vocab) for a, b in tables.values() if a is not b)
 
-    def batch(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    @property
+    def rows_per_line(self) -> dict[str, int]:
+        """Packed table -> its rows in a line."""
+        return {feature.table.name: parts for feature, parts in self._packed()}
+
+    def samples_per_sample(self) -> dict[str, int]:
+        """Feature -> the samples its batch has for each one of the model's."""
+        rows = self.rows_per_line
+        return {feature.name: rows.get(feature.table.name, 1) for feature in self.given}
+
+    def batch_sizes(self, batch: int) -> dict[str, int]:
+        """Feature -> its batch, as ``stack`` takes it, for ``batch`` samples of the model."""
+        return {name: batch * parts for name, parts in self.samples_per_sample().items()}
+
+    def _packed(self) -> Iterator[tuple[Feature, int]]:
+        for feature, other in zip(self.given, self.features):
+            if feature.table != other.table:
+                yield feature, _parts(feature.table)
+
+    def batch(self, batch: Mapping[str, Any], bad_ids: str = "error") -> dict[str, Any]:
         """The batch for ``features``: ids of lines, ``parts`` samples for each sample of a packed table's feature.
 
-        Raises :class:`UsageError` for a feature that is missing, ids outside the vocabulary, input that cannot be read.
+        ``bad_ids`` as ``preprocess`` takes it. Raises :class:`UsageError` for a feature that is missing, ids outside
+        the vocabulary where they are an error, input that cannot be read.
         """
         found = dict(batch)
-        for feature in self.given:
-            if parts := _parts(feature.table):
-                if feature.name not in batch:
-                    raise UsageError(f"no input for feature {feature.name!r}", where="batch")
-                found[feature.name] = _by_part(normalise(batch[feature.name], feature.name), feature, parts)
+        for feature, parts in self._packed():
+            if feature.name not in batch:
+                raise UsageError(f"no input for feature {feature.name!r}", where="batch")
+            found[feature.name] = _by_part(normalise(batch[feature.name], feature.name), feature, parts, bad_ids)
         return found
 
     def activations(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """{feature: [batch, width]} from a lookup of ``features``: part q of every sample's q-th row, added up."""
         result = dict(found)
-        for feature in self.given:
-            if parts := _parts(feature.table):
-                value = found[feature.name].reshape(-1, parts, parts, LINE // parts)
-                own = sum(value[:, q, q] for q in range(parts))
-                result[feature.name] = own[:, : feature.table.width]
+        for feature, parts in self._packed():
+            value = found[feature.name].reshape(-1, parts, parts, LINE // parts)
+            own = sum(value[:, q, q] for q in range(parts))
+            result[feature.name] = own[:, : feature.table.width]
         return result
 
     def gradients(self, gradients: Mapping[str, Any], xp: Any = np) -> dict[str, Any]:
         """The other way: {feature: [batch, width]} to the gradients of ``features``, for ``update``."""
         result = dict(gradients)
-        for feature in self.given:
-            if parts := _parts(feature.table):
-                each = LINE // parts
-                value = xp.pad(xp.asarray(gradients[feature.name]), ((0, 0), (0, each - feature.table.width)))
-                spread = xp.eye(parts, dtype=value.dtype)[None, :, :, None] * value[:, None, None, :]
-                result[feature.name] = spread.reshape(-1, LINE)
+        for feature, parts in self._packed():
+            each = LINE // parts
+            value = xp.pad(xp.asarray(gradients[feature.name]), ((0, 0), (0, each - feature.table.width)))
+            spread = xp.eye(parts, dtype=value.dtype)[None, :, :, None] * value[:, None, None, :]
+            result[feature.name] = spread.reshape(-1, LINE)
         return result
 
     def unpack(self, tables: Mapping[str, Any]) -> dict[str, Any]:
         """{table: [vocab, width]} of the model from those of ``features``."""
         result = dict(tables)
-        for table in {f.table for f in self.given}:
-            if parts := _parts(table):
-                rows = np.asarray(tables[table.name]).reshape(-1, LINE // parts)
-                result[table.name] = rows[: table.vocab, : table.width]
+        for table, parts in {f.table: parts for f, parts in self._packed()}.items():
+            rows = np.asarray(tables[table.name]).reshape(-1, LINE // parts)
+            result[table.name] = rows[: table.vocab, : table.width]
         return result
 
     def pack(self, tables: Mapping[str, Any]) -> dict[str, Any]:
         """The other way."""
         result = dict(tables)
-        for table in {f.table for f in self.given}:
-            if parts := _parts(table):
-                lines = np.zeros((-(-table.vocab // parts) * parts, LINE // parts), np.float32)
-                lines[: table.vocab, : table.width] = tables[table.name]
-                result[table.name] = lines.reshape(-1, LINE)
+        for table, parts in {f.table: parts for f, parts in self._packed()}.items():
+            lines = np.zeros((-(-table.vocab // parts) * parts, LINE // parts), np.float32)
+            lines[: table.vocab, : table.width] = tables[table.name]
+            result[table.name] = lines.reshape(-1, LINE)
         return result
 
 
-def pack_narrow(features: Iterable[Feature]) -> NarrowTables:
+def pack_narrow(features: Iterable[Any]) -> NarrowTables:
     """Pack every table of at most 4 floats a row; wider ones stay as they are. For optimizers that work by element.
+
+    ``features`` may be FeatureSpecs of jax-tpu-embedding.
 
     >>> narrow = pack_narrow([Feature("day", Table("day", vocab=1000, width=2))])
     >>> narrow.features[0].table.vocab, narrow.features[0].table.width, narrow.saved_bytes
     (250, 8, 24000)
     """
-    given = tuple(features)
+    given = tuple(as_feature(each) for each in features)
     packed = {f.table.name: _packed(f.table) for f in given}
     return NarrowTables(given, tuple(Feature(f.name, packed[f.table.name]) for f in given))
 
@@ -120,19 +139,24 @@ def _packed(table: Table) -> Table:
     return replace(table, vocab=-(-table.vocab // parts), width=LINE, combiner="sum")
 
 
-def _by_part(ragged: Ragged, feature: Feature, parts: int) -> Any:
+def _by_part(ragged: Ragged, feature: Feature, parts: int, bad_ids: str) -> Any:
     """COO of lines: sample * parts + part, with the gains of the table's combiner."""
     from tilewright.embed._inputs import COO
 
     ids = ragged.values.astype(np.int64)
     bounds = ragged.bounds(np.arange(ragged.batch_size + 1))
     samples = np.repeat(np.arange(ragged.batch_size), np.diff(bounds))
-    wrong = np.flatnonzero((ids < 0) | (ids >= feature.table.vocab))
-    if wrong.size:
-        at, last = int(wrong[0]), feature.table.vocab - 1
-        what = f"id {ids[at]} of sample {samples[at]} is not in 0 .. {last}"
-        raise UsageError(what, where=f"feature {feature.name!r}")
     weights = np.ones(ids.size, np.float32) if ragged.weights is None else ragged.weights
+    wrong, last = (ids < 0) | (ids >= feature.table.vocab), feature.table.vocab - 1
+    if bad_ids == "clip":
+        ids = np.clip(ids, 0, last)
+    elif bad_ids == "drop":
+        ids, samples, weights = ids[~wrong], samples[~wrong], weights[~wrong]
+    elif wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        what = f"id {ids[at]} of sample {samples[at]} is not in 0 .. {last}"
+        how = 'pass bad_ids="clip" or bad_ids="drop"'
+        raise UsageError(what, where=f"feature {feature.name!r}", how=how)
     gains = _gains(weights, samples, ragged.batch_size, feature)
     return COO(samples * parts + ids % parts, ids // parts, ragged.batch_size * parts, gains)
 

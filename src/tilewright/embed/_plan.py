@@ -19,6 +19,7 @@ from tilewright.embed._formulas import (
 )
 from tilewright.embed._heap import heap_of
 from tilewright.embed._memory import SparseMemory, memory
+from tilewright.embed._narrow import NarrowTables, pack_narrow
 from tilewright.embed._plan_types import CurvePoint, Plan, StackPlan, TablePlan
 from tilewright.embed._skew_types import AS_IT_IS
 from tilewright.embed._stacking import Placement, Stack, Stacking, stack
@@ -48,6 +49,7 @@ def plan(
     target: str | Target | None = None,
     stacking: Stacking | None = None,
     table_stacking: bool = True,
+    narrow_packing: bool = False,
     prefetched_batches: int = 2,
     bad_ids: str = "error",
     progress: Callable[[int], None] | None = None,
@@ -60,8 +62,10 @@ def plan(
     ``quantile``: the share of partitions (source x shard x batch, per stack) that the limits must hold; 1.0 takes the
     maxima. ``headroom`` raises them by a share of themselves, rounded up to 8: 0.1 for days that ask a tenth more than
     the log does. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by
-    default ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``prefetched_batches`` is the
-    guide's maximum_parallel_iterations. ``progress(n)`` is called after each batch.
+    default ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``narrow_packing`` plans
+    for :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of the features as
+    they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations. ``progress(n)`` is called after each
+    batch.
 
     Raises :class:`UsageError` for no batches, a quantile outside (0, 1], a headroom below 0, or anything
     ``preprocess`` refuses.
@@ -83,6 +87,9 @@ def plan(
     if not 0 <= headroom <= 100:
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
+    narrow = pack_narrow(features) if narrow_packing else None
+    if narrow is not None:
+        features, batches = narrow.features, _narrowed(batches, narrow, bad_ids)
     stacking, batches = _stacking(batches, tuple(features), topology, stacking, table_stacking)
     observed = Observed(stacking, bad_ids)
     for batch in batches:
@@ -103,18 +110,32 @@ def plan(
         target=_name(target),
         quantile=quantile,
         batches=observed.batches,
-        samples=observed.batches * max(observed.sizes.values()),
+        samples=observed.batches * _samples(observed.sizes, narrow),
         replayed=len(observed.sample),
         batches_over=observed.batches_over(limits),
         prefetched_batches=prefetched_batches,
         stacks=stacks,
-        tables=tuple(_table_plan(placement) for placement in stacking.placements),
+        tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
         curve=tuple(_point(*each, observed) for each in zip(CURVE, candidates, lower)),
         heap=heap_of(stacking, stacks, prefetched_batches, target),
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
         feeding=feeding_of(observed, limits, target),
     )
+
+
+def _narrowed(batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str) -> Iterator[Mapping[str, Any]]:
+    """Batches of packed tables."""
+    for n, batch in enumerate(batches, 1):
+        with _naming_batch(n):
+            packed = narrow.batch(batch, bad_ids)
+        yield packed
+
+
+def _samples(sizes: Mapping[str, int], narrow: NarrowTables | None) -> int:
+    """Samples of a batch, those of packed tables counted as the model counts them."""
+    parts = narrow.samples_per_sample() if narrow is not None else {}
+    return max(size // parts.get(name, 1) for name, size in sizes.items())
 
 
 @contextmanager
@@ -196,18 +217,24 @@ def _stack_plan(
     )
 
 
-def _table_plan(placement: Placement) -> TablePlan:
-    table = placement.table
+def _table_plan(placement: Placement, narrow: NarrowTables | None) -> TablePlan:
+    """A table as the model has it, where the stacking put it (or its lines)."""
+    given = {f.table.name: f.table for f in narrow.given} if narrow is not None else {}
+    table = given.get(placement.table.name, placement.table)
+    parts = narrow.rows_per_line.get(table.name, 1) if narrow is not None else 1
+    shards = placement.shards
     return TablePlan(
         name=table.name,
         stack=placement.stack,
         vocab=table.vocab,
         width=table.width,
-        padded_vocab=placement.padded_vocab,
-        padded_width=placement.padded_width,
+        padded_vocab=placement.padded_vocab * parts,
+        padded_width=placement.padded_width // parts,
         data_bytes=table.vocab * table.width * 4,
-        padded_bytes=padded_table_bytes(table.vocab, table.width, placement.shards),
-        packed_bytes=packed_table_bytes(table.vocab, table.width, placement.shards),
+        padded_bytes=padded_table_bytes(placement.table.vocab, placement.table.width, shards),
+        packed_bytes=packed_table_bytes(table.vocab, table.width, shards),
+        unpacked_bytes=padded_table_bytes(table.vocab, table.width, shards),
+        rows_per_line=parts,
     )
 
 

@@ -26,7 +26,7 @@ from tilewright.render import Column, bytes_text, cells, count_text, percent_tex
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["all_programs", "feeding", "heap_parts", "many", "modelled", "print_plan", "verdict"]
+__all__ = ["all_programs", "feeding", "heap_parts", "many", "modelled", "packed", "print_plan", "verdict"]
 
 
 def verdict(plan: Plan) -> str:
@@ -85,7 +85,7 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
             console.print()
             print_table(columns, rows, title=title, console=console)
     console.print()
-    for line in (*modelled(plan), feeding(plan)):
+    for line in (*packed(plan), *modelled(plan), feeding(plan)):
         console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -114,6 +114,13 @@ def modelled(plan: Plan) -> list[str]:
     if plan.target and plan.heap.stack_basis == "modelled":
         notes.append(plan.heap.stack_note)
     return [f"modelled: {note}" for note in dict.fromkeys(part for each in notes for part in each.split("; "))]
+
+
+def packed(plan: Plan) -> list[str]:
+    """What a line stands for, where tables are packed."""
+    lines = [f"{t.rows_per_line} rows of {t.name}" for t in plan.tables if t.rows_per_line > 1]
+    ids = "ids shown of these tables are lines: id // rows of the model's"
+    return [f"packed: {', '.join(lines)} share a line; {ids}"] if lines else []
 
 
 def feeding(plan: Plan) -> str:

@@ -155,16 +155,22 @@ SAVINGS = (
 )
 
 
+#: A column more where tables are packed.
+_IN_LINES = Field("rows a line", "count", "rows that share a 32-byte line", lambda t: t.rows_per_line)
+
+
 def table_fields(plan: Plan) -> tuple[Field, ...]:
-    """The tables' columns; that of packed rows only where a table gains by it."""
+    """The tables' columns; those of packed rows only where a table is packed, or gains by it."""
+    if any(table.rows_per_line > 1 for table in plan.tables):
+        return (*TABLES[:-1], _IN_LINES)
     return TABLES if plan.savings.packed_tables else TABLES[:-1]
 
 
 def savings(plan: Plan) -> list[tuple[str, int, int]]:
-    """What stacking saves in buffers, and what narrow rows that share lines would save in tables."""
+    """What stacking saves in buffers, and what narrow rows that share lines (would) save in tables."""
     saved = plan.savings
     rows = [("stacking: buffers of one batch on a device", saved.separate_buffer_bytes, saved.stacked_buffer_bytes)]
-    if narrow := [t for t in plan.tables if t.name in saved.packed_tables]:
+    if narrow := [t for t in plan.tables if t.name in saved.packed_tables or t.rows_per_line > 1]:
         what = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
-        rows.append((what, sum(t.padded_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
+        rows.append((what, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
     return rows

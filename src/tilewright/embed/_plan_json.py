@@ -27,6 +27,7 @@ def limits_file(plan: Plan) -> dict[str, Any]:
         "devices": topology.devices,
     }
     learnt = {"quantile": plan.quantile, "batches": plan.batches, "batch": plan.batch}
+    learnt["narrow_packing"] = any(table.rows_per_line > 1 for table in plan.tables)
     return limits_json(plan.limits, target=plan.target or None, topology=where, **learnt)
 
 
@@ -106,6 +107,8 @@ def _table_json(table: TablePlan) -> dict[str, Any]:
         "wasted_by_width": table.wasted_by_width,
         "wasted_by_vocab": table.wasted_by_vocab,
         "packed_bytes": table.packed_bytes,
+        "unpacked_bytes": table.unpacked_bytes,
+        "rows_per_line": table.rows_per_line,
     }
 
 

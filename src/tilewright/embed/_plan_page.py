@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.embed._plan_faces import all_programs, feeding, heap_parts, many, modelled
+from tilewright.embed._plan_faces import all_programs, feeding, heap_parts, many, modelled, packed
 from tilewright.embed._plan_fields import (
     CURVE,
     HOT,
@@ -149,4 +149,4 @@ def _padding(plan: Plan) -> list[Html]:
     columns = table_fields(plan)
     tables = table(columns, cells(columns, plan.tables), caption="Tables in HBM, all chips together")
     arranged = table(SAVINGS, cells(SAVINGS, savings(plan)), caption="What arrangements save")
-    return [arranged, tables]
+    return [arranged, tables, *(paragraph(line) for line in packed(plan))]

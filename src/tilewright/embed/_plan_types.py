@@ -20,7 +20,8 @@ __all__ = ["CurvePoint", "Heap", "Plan", "StackPlan", "TablePlan"]
 @dataclass(frozen=True)
 class TablePlan:
     """One table in HBM. Bytes count all chips; ``wasted`` shares are of ``padded_bytes``; ``packed_bytes``: were rows
-    of 1 to 4 floats to share 32-byte lines, 8 // width to a line."""
+    of 1 to 4 floats to share 32-byte lines, 8 // width to a line; ``unpacked_bytes``: had every row lines of its own.
+    One of the two is ``padded_bytes``, as ``rows_per_line`` says: 1, or those of a packed table."""
 
     name: str
     stack: str
@@ -31,6 +32,8 @@ class TablePlan:
     data_bytes: int
     padded_bytes: int
     packed_bytes: int
+    unpacked_bytes: int
+    rows_per_line: int = 1
 
     @property
     def wasted_by_width(self) -> float:
