@@ -18,12 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Job", "cache_folder", "cache_text", "compiled", "do_jobs", "njit"]
+__all__ = ["Job", "cache_folder", "cache_text", "compiled", "do_jobs", "inner", "njit"]
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Job = tuple[str, Callable[[], object]]
 _PACKAGE = Path(__file__).parent
-_KERNELS = re.compile(r"\b(?:njit|intrinsic)\b")
+_KERNELS = re.compile(r"\b(?:njit|inner|intrinsic)\b")
 _IMPORT = re.compile(r"^from tilewright\.([\w.]+) import", re.MULTILINE)
 
 
@@ -77,6 +77,16 @@ def njit(**options: Any) -> Callable[[Kernel], Kernel]:
         return kernel  # type: ignore[no-any-return]
 
     return declare
+
+
+def inner(**options: Any) -> Callable[[Kernel], Kernel]:
+    """``numba.njit`` for what only kernels call: no way in from Python, and nothing kept but inside of its callers."""
+    import numba
+
+    kernel: Callable[[Kernel], Kernel] = numba.njit(
+        nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
+    )
+    return kernel
 
 
 def compiled() -> dict[str, int]:

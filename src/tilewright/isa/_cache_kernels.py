@@ -27,7 +27,7 @@ from tilewright.isa._caches import (
     WAYS,
 )
 from tilewright.isa._cells import cell, put
-from tilewright.kernels import njit
+from tilewright.kernels import inner, njit
 
 __all__ = [
     "BYPASSED",
@@ -50,19 +50,19 @@ KEPT_BIT = 62
 """The bit of a stamp that says retained: such stamps are later than all others."""
 
 
-@njit(cache=True, nogil=True)
+@inner(inline="always")
 def address_of(cells: Any) -> Any:
     """A cache as the functions below take it."""
     return np.int64(cells.ctypes.data)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inner(inline="always")
 def tables_of(c: Any) -> Any:
     """(sets, mask, ways, lines, stamps, slots) of a cache, which stay: a kernel asks once."""
     return cell(c, SETS), cell(c, MASK), cell(c, WAYS), cell(c, LINE_OF), cell(c, STAMPS), cell(c, SLOT_OF)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _line_up(c: Any, which: Any) -> None:
     """Fill the queue with the slots of a list, least recent first: a radix sort of their stamps."""
     stamps, here, n = cell(c, STAMPS), cell(c, QUEUE), np.int64(0)
@@ -85,9 +85,9 @@ def _line_up(c: Any, which: Any) -> None:
             counts[digit], total = total, total + counts[digit]
         for i in range(n):
             slot = cell(c, here + i)
-            digit = np.uint64((cell(c, stamps + slot) - low) >> shift & 255)
-            put(c, counts[digit], slot)
-            counts[digit] += 1
+            bucket = np.uint64((cell(c, stamps + slot) - low) >> shift & 255)
+            put(c, counts[bucket], slot)
+            counts[bucket] += 1
         here, there = there, here
         shift += 8
     put(c, FIRST, here)
@@ -96,7 +96,7 @@ def _line_up(c: Any, which: Any) -> None:
     put(c, BUILT, cell(c, TIME))
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _oldest(c: Any, which: Any) -> Any:
     """The least recent slot of a list that is not empty. Slots in the queue that were touched since are skipped."""
     while True:
@@ -111,7 +111,7 @@ def _oldest(c: Any, which: Any) -> Any:
         _line_up(c, which)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _place(c: Any, bypass: bool) -> Any:
     """A slot of the only set for a new line (-1: none), and what the touch comes to."""
     ways, free, used = cell(c, WAYS), cell(c, GIVEN_UP), cell(c, USED)
@@ -128,7 +128,7 @@ def _place(c: Any, bypass: bool) -> Any:
     return _oldest(c, np.int64(1)), PINNED
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inner(forceinline=True)
 def _miss(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
     sets, mask, ways, lines, stamps, slots = tables
     result = np.int64(MISS)
@@ -138,7 +138,8 @@ def _miss(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
             return np.int64(BYPASSED)
     else:
         slot = (line & mask if mask >= 0 else line % sets) * ways
-        oldest, way = cell(c, stamps + slot), np.int64(0)
+        oldest: Any = cell(c, stamps + slot)
+        way: Any = np.int64(0)
         for each in range(np.int64(1), ways):
             stamp = cell(c, stamps + slot + each)
             older = stamp < oldest
@@ -160,7 +161,7 @@ def _miss(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
     return result
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inner(forceinline=True)
 def touch(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
     """Touch a line: HIT, MISS, PINNED or BYPASSED. ``tables``: :func:`tables_of` it."""
     slot = cell(c, tables[5] + line)
@@ -172,7 +173,7 @@ def touch(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
     return np.int64(HIT)
 
 
-@njit(cache=True, nogil=True, forceinline=True)
+@inner(forceinline=True)
 def relist(c: Any, tables: Any, line: Any, which: Any) -> Any:
     """Put a line in list ``which`` (0 evictable, 1 retained), if it is here at all; 1 if it was in the other one."""
     slot = cell(c, tables[5] + line)

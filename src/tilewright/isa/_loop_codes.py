@@ -20,6 +20,7 @@ __all__ = [
     "LOOP",
     "MM",
     "OPERATIONS",
+    "ROW",
 ]
 
 ALU, CMP, LOGIC, LOOP, BR, JUMP, BARE, LD, MM = range(9)
@@ -37,3 +38,5 @@ CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
 KINDS = ("s8", "u8", "s16", "u16", "s32", "f16", "bf16", "u32", "f32")
 """Element types; from s32 on but for the 16-bit floats a word is a word."""
+ROW = 18
+"""Numbers of an instruction."""

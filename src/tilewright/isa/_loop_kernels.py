@@ -1,6 +1,6 @@
 """numba kernel: a loop of a program, run by one call until it ends.
 
-The instructions come as rows of numbers (:mod:`tilewright.isa._loops` writes them), state as the arrays it lives in.
+The instructions come as rows of numbers (:mod:`tilewright.isa._loops` writes them), state by the addresses it lives at.
 What ``mm`` adds is left in buffers, K round behind K round, and added by whoever called; everything else is done here
 as the one function of each instruction does it: a test holds the two against each other. Imported on first use.
 """
@@ -11,16 +11,46 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa._loop_codes import ALU, BARE, BR, BUDGET, CMP, DONE, JUMP, LD, LOGIC, LOOP
+from tilewright.isa._blocks import (
+    L_ALU_LATENCY,
+    L_CAUSES,
+    L_CLOCK,
+    L_CODE,
+    L_EXECUTED,
+    L_FILE,
+    L_FIRST,
+    L_FOREIGN,
+    L_LAST,
+    L_LOAD_LATENCY,
+    L_MOST,
+    L_PC,
+    L_PER_THREAD,
+    L_PITCH,
+    L_PORTS,
+    L_PREDICATES,
+    L_QUEUE,
+    L_THREADS,
+    L_TOKENS,
+    L_TRAFFIC,
+    L_UNIFORM,
+)
+from tilewright.isa._cells import byte, cell, put, put_byte, put_word, word
+from tilewright.isa._loop_codes import ALU, BARE, BR, BUDGET, CMP, DONE, JUMP, LD, LOGIC, LOOP, ROW
 from tilewright.isa._loop_load_kernels import load
-from tilewright.isa._loop_memory_kernels import later, multiply, ready, until, wrap
-from tilewright.kernels import njit
+from tilewright.isa._loop_memory_kernels import multiply
+from tilewright.isa._loop_wait_kernels import later, ready, until
+from tilewright.kernels import inner, njit
 
 __all__ = ["run_loop"]
 
 
-@njit(cache=True, nogil=True)
-def _alu(op: int, x: Any, y: Any) -> Any:
+@inner(inline="always")
+def _wrap(value: Any) -> Any:
+    return np.int64(np.int32(value & 0xFFFFFFFF))
+
+
+@inner()
+def _alu(op: Any, x: Any, y: Any) -> Any:
     if op == 0:
         return x
     if op == 1:
@@ -48,8 +78,8 @@ def _alu(op: int, x: Any, y: Any) -> Any:
     return (x & 0xFFFFFFFF) >> (y & 31)
 
 
-@njit(cache=True, nogil=True)
-def _compare(condition: int, x: Any, y: Any) -> bool:
+@inner()
+def _compare(condition: Any, x: Any, y: Any) -> bool:
     if condition >= 6:
         x, y = x & 0xFFFFFFFF, y & 0xFFFFFFFF
         condition -= 4
@@ -66,120 +96,134 @@ def _compare(condition: int, x: Any, y: Any) -> bool:
     return bool(x >= y)
 
 
-@njit(cache=True, nogil=True)
-def _step(row: Any, clock: Any, queue: Any, scoreboard: Any, latency: int) -> None:
+@inner()
+def _step(f: Any, row: Any, latency: Any) -> None:
     """One issue, whose destination (if it has one) is ready ``latency`` cycles later."""
-    tokens, causes, foreign = scoreboard
-    latest = -1
+    tokens, clock, queue = cell(f, L_TOKENS), cell(f, L_CLOCK), cell(f, L_QUEUE)
+    latest = np.int64(-1)
     for i in range(10, 15):
-        if row[i] >= 0:
-            latest = later(tokens, row[i], row[i] + 1, latest)
-    ready(clock, queue, tokens, causes, latest)
-    start = clock[0]
-    queue[0] += 1
-    clock[0] = start + 1
-    if row[14] >= 0:
-        tokens[row[14]] = foreign[row[14]] = start + latency
-        causes[row[14]] = 0
-    clock[1] = max(clock[1], start + max(1, latency))
+        place = cell(row, i)
+        if place >= 0:
+            latest = later(tokens, place, place + 1, latest)
+    ready(f, latest)
+    start, written = cell(clock, 0), cell(row, 14)
+    put(queue, 0, cell(queue, 0) + 1)
+    put(clock, 0, start + 1)
+    if written >= 0:
+        put(tokens, written, start + latency)
+        put(cell(f, L_FOREIGN), written, start + latency)
+        put_byte(cell(f, L_CAUSES), written, 0)
+    put(clock, 1, max(cell(clock, 1), start + max(1, latency)))
 
 
-@njit(cache=True, nogil=True)
-def _scalar(row: Any, registers: Any, predicates: Any, uniform: Any, traffic: Any) -> None:
+@inner(inline="always")
+def _value(f: Any, kind: Any, what: Any) -> Any:
+    """An operand that is the same in all threads: a uniform register's value, or the number itself."""
+    return cell(cell(f, L_UNIFORM), what) if kind == 1 else what
+
+
+@inner(inline="always")
+def _logic(what: Any, p: Any, q: Any) -> Any:
+    return p & q if what == 0 else p | q if what == 1 else p ^ q if what == 2 else 1 - p
+
+
+@inner()
+def _scalar(f: Any, row: Any) -> None:
     """mov to shru, comparisons and logic, on threads or uniform registers."""
-    op, number = row[0], row[2]
-    x, y = row[4], row[6]
-    if row[3] == 1:
-        x = uniform[row[4]]
-    if row[5] == 1:
-        y = uniform[row[6]]
-    if row[1] == 1:
-        uniform[number] = wrap(_alu(row[9], x, y))
+    op, number, what = cell(row, 0), cell(row, 2), cell(row, 9)
+    x, y = _value(f, cell(row, 3), cell(row, 4)), _value(f, cell(row, 5), cell(row, 6))
+    if cell(row, 1) == 1:
+        put(cell(f, L_UNIFORM), number, _wrap(_alu(what, x, y)))
         return
-    threads, on = registers.shape[0], 0
-    traffic[0] += row[15] * threads
-    guarded, guard, negated = row[7] >= 0, np.uint64(max(0, row[7])), row[8] == 1
-    into, first, second = np.uint64(number), np.uint64(row[4]), np.uint64(row[6])
-    per_thread_x, per_thread_y, what = row[3] == 2, row[5] == 2, row[9]
-    for t in range(np.uint64(threads)):
-        if guarded and predicates[t, guard] == negated:
-            continue
-        on += 1
-        if op == LOGIC:
-            p, q = predicates[t, first], predicates[t, second]
-            value = p and q if what == 0 else p or q if what == 1 else p != q if what == 2 else not p
-            predicates[t, into] = value
-            continue
-        if per_thread_x:
-            x = np.int64(registers[t, first])
-        if per_thread_y:
-            y = np.int64(registers[t, second])
-        if op == CMP:
-            predicates[t, into] = _compare(what, x, y)
-        else:
-            registers[t, into] = np.int32(wrap(_alu(what, x, y)))
+    threads, on, traffic = cell(f, L_THREADS), np.int64(0), cell(f, L_TRAFFIC)
+    put(traffic, 0, cell(traffic, 0) + cell(row, 15) * threads)
+    guard, negated = cell(row, 7), cell(row, 8)
+    first, second = cell(row, 4), cell(row, 6)
+    per_thread_x, per_thread_y = cell(row, 3) == 2, cell(row, 5) == 2
+    own, pitch, flags, more = cell(f, L_FILE), cell(f, L_PITCH), cell(f, L_PREDICATES), cell(f, L_PER_THREAD)
+    for _ in range(threads):
+        if guard < 0 or byte(flags, guard) != negated:
+            on += 1
+            if op == LOGIC:
+                put_byte(flags, number, _logic(what, byte(flags, first), byte(flags, second)))
+            else:
+                if per_thread_x:
+                    x = word(own, first)
+                if per_thread_y:
+                    y = word(own, second)
+                if op == CMP:
+                    put_byte(flags, number, np.int64(_compare(what, x, y)))
+                else:
+                    put_word(own, number, _alu(what, x, y))
+        own += pitch
+        flags += more
     if op == ALU:
-        traffic[1] += on
+        put(traffic, 1, cell(traffic, 1) + on)
+
+
+@inner()
+def _load(f: Any, row: Any) -> None:
+    """``ld``, and its place on the clock."""
+    tokens, clock, queue, ports = cell(f, L_TOKENS), cell(f, L_CLOCK), cell(f, L_QUEUE), cell(f, L_PORTS)
+    lines = load(f, row)
+    guard, begin = cell(row, 13), cell(row, 2)
+    end = begin + cell(row, 6)
+    latest = later(tokens, cell(row, 10), cell(row, 10) + 1, np.int64(-1))
+    latest = later(tokens, cell(row, 4), cell(row, 16), latest)
+    if guard >= 0:
+        latest = later(tokens, guard, guard + 1, latest)
+    ready(f, later(tokens, begin, end, latest))
+    until(f, cell(clock, 2), np.int64(5))
+    start = cell(clock, 0)
+    put(queue, 0, cell(queue, 0) + 1)
+    put(clock, 0, start + 1)
+    put(clock, 2, start + max(1, -(-lines // ports)))
+    done = cell(clock, 2) + cell(f, L_LOAD_LATENCY)
+    for other in range(begin, end):
+        put(tokens, other, done)
+        put(cell(f, L_FOREIGN), other, done)
+        put_byte(cell(f, L_CAUSES), other, 1)
+    put(clock, 1, max(cell(clock, 1), done))
 
 
 @njit(cache=True, nogil=True)
-def run_loop(
-    code: Any, span: Any, state: Any, ld: Any, mm: Any, clock: Any, queue: Any, math: Any, scoreboard: Any, place: Any
-) -> int:
-    """From instruction ``place[0]`` until it leaves ``span``, or until someone else has to do something (the result).
-
-    ``place``: (pc, instructions executed, most of them); ``span``: (first, last) instruction of the loop, ALU latency,
-    latency of a load, L1 ports.
-    """
-    first, last, latency, load_latency, ports = span
-    file, predicates, uniform, store, counts, traffic, _, _, _ = state
-    tokens, causes, foreign = scoreboard
-    while first <= place[0] <= last:
-        if place[1] >= place[2]:
+def run_loop(cells: Any) -> int:
+    """From instruction ``L_PC`` until it leaves the loop, or until someone else has to do something (the result)."""
+    f = np.int64(cells.ctypes.data)
+    first, last, latency, bare = cell(f, L_FIRST), cell(f, L_LAST), cell(f, L_ALU_LATENCY), np.int64(1)
+    pc, uniform = cell(f, L_PC), cell(f, L_UNIFORM)
+    while first <= pc <= last:
+        if cell(f, L_EXECUTED) >= cell(f, L_MOST):
             return BUDGET
-        row = code[place[0]]
-        op = row[0]
-        target = place[0] + 1
+        row = cell(f, L_CODE) + pc * (8 * ROW)
+        op = cell(row, 0)
+        target = pc + 1
         if op <= LOGIC:
-            _scalar(row, file[0], predicates, uniform, traffic)
-            _step(row, clock, queue, scoreboard, latency)
+            _scalar(f, row)
+            _step(f, row, latency)
         elif op == LOOP:
-            uniform[row[2]] = wrap(uniform[row[2]] - 1)
-            if uniform[row[2]] != 0:
-                target = row[9]
-            _step(row, clock, queue, scoreboard, latency)
+            counter = cell(row, 2)
+            put(uniform, counter, _wrap(cell(uniform, counter) - 1))
+            if cell(uniform, counter) != 0:
+                target = cell(row, 9)
+            _step(f, row, latency)
         elif op == BR:
-            x = uniform[row[4]] if row[3] == 1 else row[4]
-            y = uniform[row[6]] if row[5] == 1 else row[6]
-            if _compare(row[9], x, y):
-                target = row[2]
-            _step(row, clock, queue, scoreboard, 1)
+            x, y = _value(f, cell(row, 3), cell(row, 4)), _value(f, cell(row, 5), cell(row, 6))
+            if _compare(cell(row, 9), x, y):
+                target = cell(row, 2)
+            _step(f, row, bare)
         elif op == JUMP:
-            target = row[9]
-            _step(row, clock, queue, scoreboard, 1)
+            target = cell(row, 9)
+            _step(f, row, bare)
         elif op == BARE:
-            _step(row, clock, queue, scoreboard, 1)
+            _step(f, row, bare)
         elif op == LD:
-            lines = load(row, file, predicates, store, ld, counts, traffic)
-            latest = later(tokens, row[10], row[10] + 1, -1)
-            latest = later(tokens, row[4], row[16], latest)
-            if row[13] >= 0:
-                latest = later(tokens, row[13], row[13] + 1, latest)
-            ready(clock, queue, tokens, causes, later(tokens, row[2], row[2] + row[6], latest))
-            until(clock, queue, clock[2], 5)
-            start = clock[0]
-            queue[0] += 1
-            clock[0] = start + 1
-            clock[2] = start + max(1, -(-lines // ports))
-            done = clock[2] + load_latency
-            for other in range(row[2], row[2] + row[6]):
-                tokens[other] = foreign[other] = done
-                causes[other] = 1
-            clock[1] = max(clock[1], done)
+            _load(f, row)
         else:
-            why = multiply(row, mm, state, clock, queue, math, scoreboard)
+            why = multiply(f, row)
             if why:
-                return why
-        place[0] = target
-        place[1] += 1
+                return int(why)
+        pc = target
+        put(f, L_PC, pc)
+        put(f, L_EXECUTED, cell(f, L_EXECUTED) + 1)
     return DONE

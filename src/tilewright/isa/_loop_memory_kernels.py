@@ -1,4 +1,4 @@
-"""numba kernels: the ``mm`` of a loop that one call runs, and the tokens it shares with all others."""
+"""numba kernels: the ``mm`` of a loop that one call runs."""
 
 from __future__ import annotations
 
@@ -6,386 +6,369 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa._cache_kernels import BYPASSED, HIT, PINNED, address_of, relist, tables_of, touch
+from tilewright.isa._blocks import (
+    L_CAUSES,
+    L_CLOCK,
+    L_COUNTS,
+    L_FILE,
+    L_FOREIGN,
+    L_MATH,
+    L_PER_THREAD,
+    L_PITCH,
+    L_PREDICATES,
+    L_PRODUCT,
+    L_QUEUE,
+    L_TOKENS,
+    L_TRAFFIC,
+    M_A,
+    M_A_BYTES,
+    M_A_PITCH,
+    M_A_READ,
+    M_A_REGISTERS,
+    M_A_ROWS,
+    M_A_STEP,
+    M_ACTIVE,
+    M_AS,
+    M_B_BYTES,
+    M_B_PITCH,
+    M_B_ROWS,
+    M_B_STEP,
+    M_BASE,
+    M_BCAST,
+    M_BEGINS,
+    M_BS,
+    M_CHUNK,
+    M_COLUMNS,
+    M_DEPTH,
+    M_DIM,
+    M_DIMS,
+    M_FILL,
+    M_FIRST,
+    M_FLOATS,
+    M_INDEX,
+    M_KA,
+    M_KB,
+    M_LOCAL,
+    M_OFFSETS_OF,
+    M_ON,
+    M_ORDER,
+    M_OUT,
+    M_PAGE_ELEMENTS,
+    M_PAGES_OF,
+    M_PART,
+    M_PER_STEP,
+    M_PHYS,
+    M_PRESENTS,
+    M_REACH,
+    M_ROUNDS,
+    M_ROWS,
+    M_RS,
+    M_SEQUENCE,
+    M_SIZE,
+    M_SIZES,
+    M_STARTS,
+    M_STEP,
+    M_STEP_OF,
+    M_STORE,
+    M_TIMES,
+    M_TIMING,
+    M_WALKS,
+    M_WIDTH,
+)
+from tilewright.isa._cells import byte, cell, copy, put, put_byte, word
 from tilewright.isa._loop_codes import FULL, IRREGULAR
-from tilewright.isa._traffic_kernels import issue_columns
-from tilewright.isa._transfer_kernels import copy_words
-from tilewright.kernels import njit
+from tilewright.isa._loop_line_kernels import lines_of_columns, lines_of_runs
+from tilewright.isa._loop_wait_kernels import later, ready, until
+from tilewright.isa._traffic_kernels import issue
+from tilewright.isa._transfer_kernels import copy_run
+from tilewright.kernels import inner
 
-__all__ = ["later", "multiply", "ready", "until", "wrap"]
-
-
-@njit(cache=True, nogil=True)
-def wrap(value: Any) -> Any:
-    return np.int64(np.int32(value & 0xFFFFFFFF))
+__all__ = ["multiply"]
 
 
-@njit(cache=True, nogil=True)
-def until(clock: Any, queue: Any, cycle: int, reason: int) -> None:
-    if cycle > clock[0]:
-        queue[reason] += cycle - clock[0]
-        clock[0] = cycle
+@inner()
+def _reach_runs(f: Any, m: Any, row: Any) -> bool:
+    """:func:`_reach` of columns of two words, each a run in two dims, all of them on; False where one is not so.
 
-
-@njit(cache=True, nogil=True)
-def later(tokens: Any, begin: int, end: int, latest: int) -> int:
-    """The place among ``begin`` to ``end`` whose token comes later than that of ``latest`` (-1: none yet)."""
-    for place in range(begin, end):
-        if tokens[place] > (tokens[latest] if latest >= 0 else 0):
-            latest = place
-    return latest
-
-
-@njit(cache=True, nogil=True)
-def ready(clock: Any, queue: Any, tokens: Any, causes: Any, latest: int) -> None:
-    """Wait for one register (-1: none)."""
-    if latest >= 0:
-        until(clock, queue, tokens[latest], 2 + causes[latest])
-
-
-# Indices are made unsigned where it matters: signed ones are tested for being negative, each time.
-
-
-@njit(cache=True, nogil=True)
-def _reach_runs(row: Any, mm: Any, registers: Any, words: Any, buffers: Any) -> Any:
-    """:func:`_reach` of columns of two words, each a run in two dims, all of them on: how many until one is not so.
-
-    Rows of ``reach`` are for a walk that retains lines; others do with ``begins``: (byte, page) of every column.
+    Rows of ``M_REACH`` are for a walk that retains lines; others do with ``M_BEGINS``: (byte, page) of every column.
     """
-    (depth, e, _, dim, page_elements, _, _, walks, _), ka = mm[0], mm[1][3]
-    part, index, _, _ = mm[3]
-    sizes, starts, pages_of, offsets_of, phys, _ = mm[4]
-    reach, on, begins = mm[6][0], mm[6][1], mm[6][7]
-    into, (pitch, step, rows), fill, other = buffers[4], buffers[5], buffers[7], 1 - dim
-    along, across, c, base = np.uint64(row[4] + dim), np.uint64(row[4] + other), rows // ka, fill[1] * step
-    more_x, more_y = (row[5], 0) if dim == 0 else (0, row[5])
-    head_of, row_of, last, others = starts[dim], starts[other], sizes[dim] - depth, sizes[other]
-    for j in range(np.uint64(len(on))):
-        x, y = np.int64(registers[j, along]) + more_x, np.int64(registers[j, across]) + more_y
-        if not on[j] or y < 0 or y >= others or x < 0 or x > last:
-            return np.int64(j)
-        head, tail, own = np.uint64(head_of + x), np.uint64(head_of + x + depth - 1), np.uint64(row_of + y)
-        page, offset = pages_of[own], offsets_of[own]
-        at, place = page + pages_of[head], offset + offsets_of[head]
-        begin = phys[np.uint64(at)] + place * e
-        if pages_of[tail] != pages_of[head] or offsets_of[tail] + offset - place != depth - 1 or begin & 3 != 0:
-            return np.int64(j)
-        to, word = np.uint64((base + (part[j] * c + index[j]) * pitch) >> 2), np.uint64(begin >> 2)
-        into[to] = words[word]
-        into[to + np.uint64(1)] = words[word + np.uint64(1)]
-        begins[j, np.uint64(0)], begins[j, np.uint64(1)] = begin, at
-        if not walks:
-            continue
-        reach[j, np.uint64(0)], reach[j, np.uint64(1)] = begin, at * page_elements + place
-        reach[j, np.uint64(2)], reach[j, np.uint64(3)] = page, offset
-        reach[j, np.uint64(4)], reach[j, np.uint64(5)], reach[j, np.uint64(6)] = x, 0, depth
-    return len(on)
-
-
-@njit(cache=True, nogil=True)
-def _reach(row: Any, mm: Any, registers: Any, store: Any, buffers: Any) -> int:
-    """Where every column that is on begins and how much of it is there, and its elements to the buffer.
-
-    ``reach[j]``: (byte in the store or -1 where they are no run, its element, page, offset, coordinate, first element
-    there, how many). 0 where columns of floats are not all of one depth from the first on; 2 where all are on, and
-    runs, and ``begins`` says it all.
-    """
-    (depth, e, floats, dim, page_elements, width, _, _, _), (_, _, _, ka, _, _, _, _, _) = mm[0], mm[1]
-    part, index, _, _ = mm[3]
-    words, raw = store
-    sizes, starts, pages_of, offsets_of, phys, _ = mm[4]
-    reach, on = mm[6][0], mm[6][1]
-    _, _, _, into, into_words, (pitch, step, into_rows), presents, fill = buffers
-    first, size, dims, length = row[4], sizes[dim], len(sizes), width * e
-    present: Any = np.int64(-1)
-    c, base = into_rows // ka, fill[1] * step
-    if dims == 2 and depth * e == 8 and length == 8 and (pitch | step) & 7 == 0:
-        done = _reach_runs(row, mm, registers, words, buffers)
-        if done == len(on):
-            presents[fill[1]] = depth
-            return 1 if mm[0][7] else 2
-    for j in range(len(on)):
-        if not on[j]:
-            continue
-        page, offset, inside = 0, 0, True
-        x: Any = np.int64(0)
-        for d in range(dims):
-            y = np.int64(registers[j, first + d])
-            if d == 0:
-                y += row[5]
-            if d == dim:
-                x = y
-            elif y < 0 or y >= sizes[d]:
-                inside = False
-            else:
-                page += pages_of[starts[d] + y]
-                offset += offsets_of[starts[d] + y]
-        low = min(max(-x, 0), depth)
-        count = max(min(depth, size - x) - low, 0) if inside else 0
-        if floats and (low > 0 or count == 0 or (present >= 0 and count != present)):
-            return 0
-        present = count
-        to = (part[j] * c + index[j]) * pitch + base
-        if count < width:
-            into[to : to + length] = 0
-        reach[j, 0], reach[j, 6] = -1, count
-        if count == 0:
-            continue
-        head = starts[dim] + x + low
-        tail = head + count - 1
-        at = page + pages_of[head]
-        reach[j, 2], reach[j, 3], reach[j, 4], reach[j, 5] = page, offset, x, low
-        to += low * e
-        if pages_of[tail] == pages_of[head] and offsets_of[tail] - offsets_of[head] == count - 1:
-            begin, many = phys[at] + (offset + offsets_of[head]) * e, count * e
-            reach[j, 0], reach[j, 1] = begin, at * page_elements + offset + offsets_of[head]
-            if (begin | to | many) & 3 == 0:
-                copy_words(words, begin >> 2, into_words, to >> 2, many >> 2)
-            else:
-                for i in range(many):
-                    into[to + i] = raw[begin + i]
-            continue
-        for u in range(count):
-            at = page + pages_of[head + u]
-            begin = phys[at] + (offset + offsets_of[head + u]) * e
-            for b in range(e):
-                into[to + u * e + b] = raw[begin + b]
-    presents[fill[1]] = present
-    return 1
-
-
-@njit(cache=True, nogil=True)
-def _gather(mm: Any, file: Any, buffers: Any) -> None:
-    """A of every active row to the buffer."""
-    e, (a, chunk, rows, ka, kb, rs, as_, bs, base) = mm[0][1], mm[1]
-    registers, flat, own = file[3], file[1], file[2]
-    into, words, (pitch, step, into_rows), _, _, _, _, fill = buffers
-    r_count, length, begin = into_rows // ka, chunk * e, fill[1] * step
-    if ka == 1 and kb == 1 and length == 8 and (pitch | step) & 7 == 0:
-        by_thread, first = file[0], np.uint64(a)
-        for r in range(rows):
-            to, t = np.uint64((begin + r * pitch) >> 2), np.uint64(base + r * rs)
-            words[to], words[to + np.uint64(1)] = by_thread[t, first], by_thread[t, first + np.uint64(1)]
-        return
-    for qa in range(ka):
-        for r in range(rows):
-            for qb in range(kb):
-                thread = base + r * rs + qa * as_ + qb * bs
-                to = (qa * r_count + r) * pitch + begin + qb * chunk * e
-                if (to | length) & 3 == 0:
-                    copy_words(registers, thread * (own >> 2) + a, words, to >> 2, length >> 2)
-                else:
-                    for i in range(length):
-                        into[to + i] = flat[thread * own + 4 * a + i]
-
-
-@njit(cache=True, nogil=True)
-def _select(row: Any, mm: Any, predicates: Any, fill: Any) -> bool:
-    """Which columns are on; False where others are than in the rounds that wait to be added.
-
-    Where others are than before, those that take part, in the order of their steps, go to ``sequence``; ``fill`` has
-    how many (2), and their steps (3).
-    """
-    active, on = mm[3][3], mm[6][1]
-    changed = fill[2] < 0
-    if row[7] < 0 and not changed:
-        return True
-    for j in range(len(on)):
-        on[j] = row[7] < 0 or predicates[j, row[7]] != row[8]
-        changed |= on[j] != active[j]
-    if changed:
-        if fill[1] > 0:
+    depth, e, dim, walks = cell(m, M_DEPTH), cell(m, M_SIZE), cell(m, M_DIM), cell(m, M_WALKS)
+    page_elements = cell(m, M_PAGE_ELEMENTS)
+    part, index, reach, on, begins = (
+        cell(m, M_PART),
+        cell(m, M_INDEX),
+        cell(m, M_REACH),
+        cell(m, M_ON),
+        cell(m, M_BEGINS),
+    )
+    pages_of, offsets_of, phys, store = cell(m, M_PAGES_OF), cell(m, M_OFFSETS_OF), cell(m, M_PHYS), cell(m, M_STORE)
+    pitch, per_part, other = cell(m, M_B_PITCH), cell(m, M_B_ROWS) // cell(m, M_KA) * cell(m, M_B_PITCH), 1 - dim
+    base = cell(m, M_B_BYTES) + cell(cell(m, M_FILL), 1) * cell(m, M_B_STEP)
+    more = cell(row, 5)
+    more_x, more_y = (more, np.int64(0)) if dim == 0 else (np.int64(0), more)
+    own, registers = cell(f, L_FILE) + 4 * cell(row, 4), cell(f, L_PITCH)
+    head_of, row_of = cell(cell(m, M_STARTS), dim), cell(cell(m, M_STARTS), other)
+    last, others = cell(cell(m, M_SIZES), dim) - depth, cell(cell(m, M_SIZES), other)
+    for j in range(cell(m, M_COLUMNS)):
+        x, y = word(own, dim) + more_x, word(own, other) + more_y
+        own += registers
+        if not byte(on, j) or y < 0 or y >= others or x < 0 or x > last:
             return False
-        active[:] = on
-        _, index, order, _ = mm[3]
-        sequence, step_of, per_step = mm[6][3], mm[6][4], mm[2][2]
-        taken, steps, last = 0, 0, np.int64(-1)
-        for s in range(len(order)):
-            j = order[s]
-            if not on[j]:
-                continue
-            sequence[taken], step_of[taken] = j, index[j] // per_step
-            steps += step_of[taken] != last
-            last = step_of[taken]
-            taken += 1
-        fill[2], fill[3] = taken, steps
+        head, page, offset = head_of + x, cell(pages_of, row_of + y), cell(offsets_of, row_of + y)
+        tail, beside, place = head + depth - 1, cell(pages_of, head), cell(offsets_of, head)
+        begin = cell(phys, page + beside) + (offset + place) * e
+        if cell(pages_of, tail) != beside or cell(offsets_of, tail) - place != depth - 1:
+            return False
+        copy(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin)
+        put(begins, 2 * j, begin)
+        put(begins, 2 * j + 1, page + beside)
+        if walks:
+            found = reach + 56 * j
+            put(found, 0, begin)
+            put(found, 1, (page + beside) * page_elements + offset + place)
+            put(found, 2, page)
+            put(found, 3, offset)
+            put(found, 4, x)
+            put(found, 5, 0)
+            put(found, 6, depth)
     return True
 
 
-@njit(cache=True, nogil=True)
-def _count(runs: bool, taken: int, steps: int, mm: Any, counts: Any, traffic: Any) -> None:
+@inner()
+def _reach_one(m: Any, found: Any, page: Any, offset: Any, x: Any, low: Any, count: Any, to: Any) -> None:
+    """``count`` elements from coordinate ``x + low`` of a column to address ``to``."""
+    dim, e, store, phys = cell(m, M_DIM), cell(m, M_SIZE), cell(m, M_STORE), cell(m, M_PHYS)
+    pages_of, offsets_of = cell(m, M_PAGES_OF), cell(m, M_OFFSETS_OF)
+    head = cell(cell(m, M_STARTS), dim) + x + low
+    tail = head + count - 1
+    at = page + cell(pages_of, head)
+    put(found, 2, page)
+    put(found, 3, offset)
+    put(found, 4, x)
+    put(found, 5, low)
+    to += low * e
+    place = cell(offsets_of, head)
+    if cell(pages_of, tail) == at - page and cell(offsets_of, tail) - place == count - 1:
+        begin = cell(phys, at) + (offset + place) * e
+        put(found, 0, begin)
+        put(found, 1, at * cell(m, M_PAGE_ELEMENTS) + offset + place)
+        copy_run(to, store + begin, count * e)
+        return
+    for u in range(count):
+        begin = cell(phys, page + cell(pages_of, head + u)) + (offset + cell(offsets_of, head + u)) * e
+        copy_run(to + u * e, store + begin, e)
+
+
+@inner()
+def _reach(f: Any, m: Any, row: Any) -> Any:
+    """Where every column that is on begins and how much of it is there, and its elements to the buffer.
+
+    Row j of ``M_REACH``: (byte in the store or -1 where they are no run, its element, page, offset, coordinate, first
+    element there, how many). 0 where columns of floats are not all of one depth from the first on; 2 where all are on,
+    and runs, and ``M_BEGINS`` says it all.
+    """
+    depth, e, dim, dims, fill = cell(m, M_DEPTH), cell(m, M_SIZE), cell(m, M_DIM), cell(m, M_DIMS), cell(m, M_FILL)
+    width, round_, presents = cell(m, M_WIDTH), cell(fill, 1), cell(m, M_PRESENTS)
+    pitch, per_part = cell(m, M_B_PITCH), cell(m, M_B_ROWS) // cell(m, M_KA)
+    if dims == 2 and depth * e == 8 and width * e == 8 and _reach_runs(f, m, row):
+        put(presents, round_, depth)
+        return 1 if cell(m, M_WALKS) else 2
+    sizes, starts, pages_of, offsets_of = (
+        cell(m, M_SIZES),
+        cell(m, M_STARTS),
+        cell(m, M_PAGES_OF),
+        cell(m, M_OFFSETS_OF),
+    )
+    on, size, base = cell(m, M_ON), cell(cell(m, M_SIZES), dim), cell(m, M_B_BYTES) + round_ * cell(m, M_B_STEP)
+    present = np.int64(-1)
+    for j in range(cell(m, M_COLUMNS)):
+        if not byte(on, j):
+            continue
+        own = cell(f, L_FILE) + j * cell(f, L_PITCH) + 4 * cell(row, 4)
+        page, offset, x, inside = np.int64(0), np.int64(0), np.int64(0), True
+        for d in range(dims):
+            y = word(own, d) + (cell(row, 5) if d == 0 else 0)
+            if d == dim:
+                x = y
+            elif y < 0 or y >= cell(sizes, d):
+                inside = False
+            else:
+                page += cell(pages_of, cell(starts, d) + y)
+                offset += cell(offsets_of, cell(starts, d) + y)
+        low = min(max(-x, 0), depth)
+        count = max(min(depth, size - x) - low, 0) if inside else np.int64(0)
+        if cell(m, M_FLOATS) and (low > 0 or count == 0 or (present >= 0 and count != present)):
+            return 0
+        present = count
+        to = base + (cell(cell(m, M_PART), j) * per_part + cell(cell(m, M_INDEX), j)) * pitch
+        if count < width:
+            for i in range(width * e):
+                put_byte(to, i, 0)
+        found = cell(m, M_REACH) + 56 * j
+        put(found, 0, -1)
+        put(found, 6, count)
+        if count > 0:
+            _reach_one(m, found, page, offset, x, low, count, to)
+    put(presents, round_, present)
+    return 1
+
+
+@inner()
+def _gather(f: Any, m: Any) -> None:
+    """A of every active row to the buffer."""
+    rows, ka, kb = cell(m, M_ROWS), cell(m, M_KA), cell(m, M_KB)
+    length, pitch, per_part = cell(m, M_CHUNK) * cell(m, M_SIZE), cell(m, M_A_PITCH), cell(m, M_A_ROWS) // ka
+    to = cell(m, M_A_BYTES) + cell(cell(m, M_FILL), 1) * cell(m, M_A_STEP)
+    registers, thread = cell(f, L_PITCH), cell(m, M_RS) * cell(f, L_PITCH)
+    own = cell(f, L_FILE) + cell(m, M_BASE) * registers + 4 * cell(m, M_A)
+    for qa in range(ka):
+        for qb in range(kb):
+            into, of = to + qa * per_part * pitch + qb * length, own
+            of += (qa * cell(m, M_AS) + qb * cell(m, M_BS)) * registers
+            for _ in range(rows):
+                copy_run(into, of, length)
+                into += pitch
+                of += thread
+
+
+@inner()
+def _select(f: Any, m: Any, row: Any) -> bool:
+    """Which columns are on; False where others are than in the rounds that wait to be added.
+
+    Where others are than before, those that take part, in the order of their steps, go to ``M_SEQUENCE``; ``M_FILL``
+    has how many (2), and their steps (3).
+    """
+    columns, fill, guard, negated = cell(m, M_COLUMNS), cell(m, M_FILL), cell(row, 7), cell(row, 8)
+    changed = cell(fill, 2) < 0
+    if guard < 0 and not changed:
+        return True
+    active, on, flags = cell(m, M_ACTIVE), cell(m, M_ON), cell(f, L_PREDICATES)
+    for j in range(columns):
+        now = np.int64(guard < 0 or byte(flags + j * cell(f, L_PER_THREAD), guard) != negated)
+        put_byte(on, j, now)
+        changed |= now != byte(active, j)
+    if not changed:
+        return True
+    if cell(fill, 1) > 0:
+        return False
+    sequence, step_of, per_step = cell(m, M_SEQUENCE), cell(m, M_STEP_OF), cell(m, M_PER_STEP)
+    taken, steps, last = np.int64(0), np.int64(0), np.int64(-1)
+    for j in range(columns):
+        put_byte(active, j, byte(on, j))
+    for s in range(columns):
+        j = cell(cell(m, M_ORDER), s)
+        if not byte(on, j):
+            continue
+        step = cell(cell(m, M_INDEX), j) // per_step
+        put(sequence, taken, j)
+        put(step_of, taken, step)
+        steps += step != last
+        last = step
+        taken += 1
+    put(fill, 2, taken)
+    put(fill, 3, steps)
+    return True
+
+
+@inner(inline="always")
+def _more(table: Any, place: Any, count: Any) -> None:
+    put(table, place, cell(table, place) + count)
+
+
+@inner()
+def _count(f: Any, m: Any, runs: bool) -> None:
     """Work of one ``mm``. ``runs``: every column is there whole."""
-    (_, _, rows, ka, kb, _, _, _, _), a_read = mm[1], mm[2][4]
-    reach, sequence = mm[6][0], mm[6][3]
-    loaded, present = taken, taken * mm[0][0]
+    rows, ka, kb, fill = cell(m, M_ROWS), cell(m, M_KA), cell(m, M_KB), cell(m, M_FILL)
+    reach, sequence, counts, traffic = cell(m, M_REACH), cell(m, M_SEQUENCE), cell(f, L_COUNTS), cell(f, L_TRAFFIC)
+    taken, steps = cell(fill, 2), cell(fill, 3)
+    loaded, present = taken, taken * cell(m, M_DEPTH)
     if not runs:
-        loaded = present = 0
-        for s in range(np.uint64(taken)):
-            count = reach[np.uint64(sequence[s]), np.uint64(6)]
+        loaded = present = np.int64(0)
+        for s in range(taken):
+            count = cell(reach + 56 * cell(sequence, s), 6)
             loaded += count > 0
             present += count
-    a_reads = a_read * ka * kb * rows * (steps > 0)
-    counts[0] += 1
-    counts[1] += present * rows
-    counts[2] += loaded
-    counts[3] += present
-    counts[4] += steps
-    counts[5] += a_reads
-    counts[7] += loaded * rows
-    counts[8] += loaded * rows
-    counts[9] += loaded * rows * (kb - 1)
-    traffic[0] += a_reads + loaded * rows
-    traffic[1] += loaded * rows
+    a_reads = cell(m, M_A_READ) * ka * kb * rows if steps > 0 else np.int64(0)
+    _more(counts, 0, np.int64(1))
+    _more(counts, 1, present * rows)
+    _more(counts, 2, loaded)
+    _more(counts, 3, present)
+    _more(counts, 4, steps)
+    _more(counts, 5, a_reads)
+    _more(counts, 7, loaded * rows)
+    _more(counts, 8, loaded * rows)
+    _more(counts, 9, loaded * rows * (kb - 1))
+    _more(traffic, 0, a_reads + loaded * rows)
+    _more(traffic, 1, loaded * rows)
 
 
-@njit(cache=True, nogil=True)
-def _lines_of_runs(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> None:
-    """:func:`_lines` of whole columns, none of which retains a line."""
-    length, shift, bypass = mm[0][0] * mm[0][1], mm[0][6], mm[0][8] == 1
-    in_l2, begins = mm[4][5], mm[6][7]
-    out, sequence = mm[6][2], mm[6][3]
-    first, second = address_of(l1), address_of(l2)
-    t1, t2, touches, all_misses, all_deep = tables_of(first), tables_of(second), 0, 0, 0
-    for s in range(np.uint64(taken)):
-        j = np.uint64(sequence[s])
-        begin, lines, misses, deep = begins[j, np.uint64(0)], 0, 0, 0
-        for line in range(begin >> shift, ((begin + length - 1) >> shift) + 1):
-            lines += 1
-            outcome = touch(first, t1, line, bypass)
-            if outcome != HIT:
-                misses += 1
-                traffic[7] += outcome == PINNED
-                traffic[8] += outcome == BYPASSED
-                if not in_l2[np.uint64(begins[j, np.uint64(1)])]:
-                    deep += touch(second, t2, line, True) != HIT
-        out[s, np.uint64(0)], out[s, np.uint64(1)], out[s, np.uint64(2)] = lines, misses, deep
-        touches += lines
-        all_misses += misses
-        all_deep += deep
-    counts[10] += touches
-    counts[11] += all_misses
-    counts[12] += all_deep
-    traffic[4] += touches - all_misses
-
-
-@njit(cache=True, nogil=True)
-def _lines(taken: int, mm: Any, l1: Any, l2: Any, counts: Any, traffic: Any) -> None:
-    """Lines of the columns that take part through the caches; in ``mm``: lines, L1 misses, L2 misses of each."""
-    _, e, _, dim, page_elements, _, shift, walks, bypasses = mm[0]
-    _, starts, pages_of, offsets_of, phys, in_l2 = mm[4]
-    selected, awaited = mm[5]
-    reach, _, out, sequence, _, _, totals, _ = mm[6]
-    bypass, touches, all_misses, all_deep = bypasses == 1, 0, 0, 0
-    first, second = address_of(l1), address_of(l2)
-    t1, t2 = tables_of(first), tables_of(second)
-    totals[:] = 0
-    for s in range(np.uint64(taken)):
-        j = np.uint64(sequence[s])
-        lines, misses, deep, count = 0, 0, 0, reach[j, 6]
-        begin = reach[j, 0]
-        page, offset, head = reach[j, 2], reach[j, 3], starts[dim] + reach[j, 4] + reach[j, 5]
-        if begin >= 0 and not walks:
-            for line in range(begin >> shift, ((begin + count * e - 1) >> shift) + 1):
-                lines += 1
-                outcome = touch(first, t1, line, bypass)
-                if outcome:
-                    misses += 1
-                    totals[2] += outcome == PINNED
-                    totals[3] += outcome == BYPASSED
-                    if not in_l2[page + pages_of[head]]:
-                        deep += touch(second, t2, line, True) != HIT
-            count = 0
-        last = np.int64(-1)
-        for u in range(count):
-            p, o = page + pages_of[head + u], offset + offsets_of[head + u]
-            line, element = (phys[p] + o * e) >> shift, p * page_elements + o
-            if line != last:
-                last = line
-                lines += 1
-                outcome = touch(first, t1, line, bypass)
-                if outcome:
-                    misses += 1
-                    totals[2] += outcome == PINNED
-                    totals[3] += outcome == BYPASSED
-                    if not in_l2[p]:
-                        deep += touch(second, t2, line, True) != HIT
-            if walks:
-                own = element * e >> shift
-                if selected[element] == 0:
-                    selected[element] = 1
-                    awaited[own] -= 1
-                which = 1 if awaited[own] > 0 else 0
-                if relist(first, t1, line, which):
-                    totals[1 - which] += 1
-        out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
-        touches += lines
-        all_misses += misses
-        all_deep += deep
-    counts[10] += touches
-    counts[11] += all_misses
-    counts[12] += all_deep
-    traffic[4] += touches - all_misses
-    traffic[5:9] += totals
-
-
-@njit(cache=True, nogil=True)
-def multiply(row: Any, mm: Any, state: Any, clock: Any, queue: Any, math: Any, scoreboard: Any) -> int:
+@inner()
+def multiply(f: Any, row: Any) -> Any:
     """``mm`` but for its sums: 0, or why it is not for this kernel now (nothing has been changed then)."""
-    file, predicates, _, store, counts, traffic, l1, l2, buffers = state
-    tokens, causes, foreign = scoreboard
-    a, (first, c, _, a_registers, _, bcast, step) = mm[1][0], mm[2]
-    _, _, rows_of, _, step_of, times, _, _ = mm[6]
-    presents, fill = buffers[6], buffers[7]
-    if fill[1] == len(presents) or not _select(row, mm, predicates, fill):
+    m = cell(f, L_PRODUCT)
+    fill, dims = cell(m, M_FILL), cell(m, M_DIMS)
+    if cell(fill, 1) == cell(m, M_ROUNDS) or not _select(f, m, row):
         return FULL
-    kind = _reach(row, mm, file[0], store, buffers)
+    kind = _reach(f, m, row)
     if kind == 0:
         return IRREGULAR
-    _gather(mm, file, buffers)
-    fill[0] += mm[0][5]
-    fill[1] += 1
-    taken, steps = fill[2], fill[3]
-    _count(kind == 2, taken, steps, mm, counts, traffic)
+    _gather(f, m)
+    put(fill, 0, cell(fill, 0) + cell(m, M_WIDTH))
+    put(fill, 1, cell(fill, 1) + 1)
+    _count(f, m, kind == 2)
     if kind == 2:
-        _lines_of_runs(taken, mm, l1, l2, counts, traffic)
+        lines_of_runs(f, m)
     else:
-        _lines(taken, mm, l1, l2, counts, traffic)
+        lines_of_columns(f, m)
     # time
-    latest = later(tokens, row[10], row[10] + 1, -1)
-    latest = later(tokens, row[4], row[4] + len(mm[4][0]), latest)
-    if row[13] >= 0:
-        latest = later(tokens, row[13], row[13] + 1, latest)
-    ready(clock, queue, tokens, causes, latest)
-    if clock[7] >= bcast:
-        until(clock, queue, clock[8], 6)
-        for i in range(clock[7] - 1):
-            clock[8 + i] = clock[9 + i]
-        clock[7] -= 1
-    at_hand = 0
-    for place in range(a, a + a_registers):
-        at_hand = max(at_hand, tokens[place])
-    for place in range(first, first + c):
-        at_hand = max(at_hand, foreign[place])
-    start = clock[0]
-    idle = max(0, start - clock[3])
-    queue[0] += 1
-    clock[0] = start + 1
-    issue_columns(rows_of[:taken], step_of[:taken], start, at_hand, clock[2:6], mm[7], times)
-    if times[0] < 0:
-        clock[1] = max(clock[1], start + 1)
-        return 0
-    math[2] += idle
-    math[0] += times[1]
-    math[1] += times[2]
-    until(clock, queue, at_hand, 7)
-    for place in range(a, a + a_registers):
-        if tokens[place] < times[0]:
-            tokens[place] = foreign[place] = times[0]
-            causes[place] = 2
-    for place in range(first, first + c):
-        tokens[place], causes[place] = clock[3], 2
-    clock[8 + clock[7]] = clock[3]
-    clock[7] += 1
-    clock[6] += steps * step
-    clock[1] = max(clock[1], clock[3])
+    tokens, clock, guard = cell(f, L_TOKENS), cell(f, L_CLOCK), cell(row, 13)
+    latest = later(tokens, cell(row, 10), cell(row, 10) + 1, np.int64(-1))
+    latest = later(tokens, cell(row, 4), cell(row, 4) + dims, latest)
+    if guard >= 0:
+        latest = later(tokens, guard, guard + 1, latest)
+    ready(f, latest)
+    flight = cell(clock, 7)
+    if flight >= cell(m, M_BCAST):
+        until(f, cell(clock, 8), np.int64(6))
+        for i in range(flight - 1):
+            put(clock, 8 + i, cell(clock, 9 + i))
+        put(clock, 7, flight - 1)
+    _issue(f, m)
     return 0
+
+
+@inner()
+def _issue(f: Any, m: Any) -> None:
+    """Its place on the clock, once its registers are there."""
+    tokens, foreign, clock = cell(f, L_TOKENS), cell(f, L_FOREIGN), cell(f, L_CLOCK)
+    a, first, causes, math = cell(m, M_A), cell(m, M_FIRST), cell(f, L_CAUSES), cell(f, L_MATH)
+    a_end, end, times, fill = a + cell(m, M_A_REGISTERS), first + cell(m, M_LOCAL), cell(m, M_TIMES), cell(m, M_FILL)
+    at_hand, start = np.int64(0), cell(clock, 0)
+    for place in range(a, a_end):
+        at_hand = max(at_hand, cell(tokens, place))
+    for place in range(first, end):
+        at_hand = max(at_hand, cell(foreign, place))
+    idle = max(0, start - cell(clock, 3))
+    _more(cell(f, L_QUEUE), 0, np.int64(1))
+    put(clock, 0, start + 1)
+    issue(cell(m, M_OUT), cell(fill, 2), cell(m, M_STEP_OF), start, at_hand, clock + 16, cell(m, M_TIMING), times)
+    begun, done = cell(times, 0), cell(clock, 3)
+    if begun < 0:
+        put(clock, 1, max(cell(clock, 1), start + 1))
+        return
+    _more(math, 2, idle)
+    _more(math, 0, cell(times, 1))
+    _more(math, 1, cell(times, 2))
+    until(f, at_hand, np.int64(7))
+    for place in range(a, a_end):
+        if cell(tokens, place) < begun:
+            put(tokens, place, begun)
+            put(foreign, place, begun)
+            put_byte(causes, place, 2)
+    for place in range(first, end):
+        put(tokens, place, done)
+        put_byte(causes, place, 2)
+    put(clock, 8 + cell(clock, 7), done)
+    _more(clock, 7, np.int64(1))
+    _more(clock, 6, cell(fill, 3) * cell(m, M_STEP))
+    put(clock, 1, max(cell(clock, 1), done))

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from tilewright.isa._addresses import Block, longs
 from tilewright.isa._floats import NAN
 from tilewright.isa._program import Instruction
 from tilewright.isa._roles import Roles, columns_of
@@ -28,16 +29,27 @@ _VALUES = {"f16": np.float16, "f32": np.float32}
 
 
 @dataclass(eq=False)
+class _Side:
+    """One factor's bytes as they came, the same as words, and bytes from row to row and round to round, and rows."""
+
+    bytes: Array
+    words: Array
+    shape: tuple[int, int, int]
+
+
+@dataclass(eq=False)
 class Sums:
     """What the kernel leaves: A [ka * rows, k] and B [ka * c, k] as they came, k of many rounds one behind the other.
 
-    ``arguments``: the kernel's; ``buffers``: A and B (bytes, words, bytes of a row each), elements present in each
-    round, (k, rounds) filled so far and (columns, steps) of a round. ``active``: columns that are on in all of these
-    rounds.
+    ``block``: what the kernel is told of the ``mm``; ``sides``: A's and B's bytes; ``presents``: elements present in
+    each round; ``fill``: (k, rounds) filled so far and (columns, steps) of a round. ``columns``: part, index and order
+    of each, and which are on in all these rounds.
     """
 
-    arguments: tuple[Any, ...]
-    buffers: tuple[Any, ...]
+    block: Block
+    sides: tuple[_Side, _Side]
+    presents: Array
+    fill: Array
     keep: Array
     columns: tuple[Array, Array, Array, Array]
     first: int
@@ -46,17 +58,6 @@ class Sums:
     chunk: int
     kb: int
     values: bool = True
-
-    @classmethod
-    def none(cls) -> Sums:
-        """For a loop without an ``mm``."""
-        one, grid, flags = np.zeros(1, np.int64), np.zeros((1, 1), np.int64), np.zeros(1, bool)
-        columns = (one, one, one, flags)
-        work = (grid, flags, grid, one, one, one, one, grid)
-        retention = (np.zeros(0, np.uint8), np.zeros(0, np.int32))
-        tables = (one, one, one, one, one, flags)
-        arguments = ((0,) * 9, (0,) * 9, (0,) * 7, columns, tables, retention, work, (1,) * 7)
-        return cls(arguments, _buffers(1, 1, 8, 1), grid, columns, 0, ("s8", "s8"), True, 1, 1)
 
     @classmethod
     def of(cls, pe: Pe, roles: Roles, mm: Instruction) -> Sums:
@@ -73,30 +74,35 @@ class Sums:
         gather = (roles.a, roles.chunk, rows, ka, kb, rs, as_, bs, c.first_compute)
         timing = (roles.first, roles.local, c.columns_per_step, c.a_registers, c.a_registers_read(e, kb))
         part, index, order = (each.astype(np.int64) for each in columns_of(c.ka_split, n, ka))
-        columns = (part, index, order, np.ones(n, bool))
+        active, on = np.ones(n, bool), np.ones(n, bool)
         storage, table = segment.storage, segment.table
-        tables = (segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys, table.in_l2)
-        sequences = [np.zeros(n, np.int64) for _ in range(2)]
-        ends = np.zeros(3, np.int64), np.zeros(4, np.int64)
-        found, begins = np.zeros((n, 7), np.int64), np.zeros((n, 2), np.int64)
-        work = (found, np.ones(n, bool), np.zeros((n, 3), np.int64), *sequences, *ends, begins)
-        arguments = (
-            *((*map(int, walk), int(walks), int(bypass)), gather, (*timing, c.bcast_depth, c.step_cycles(e, kb))),
-            *(columns, tables, (segment.selected, segment.awaited), work, _times(pe, c.step_cycles(e, kb))),
+        tables = longs(segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys)
+        retention = segment.selected, segment.awaited
+        found = (np.zeros((n, 7), np.int64), on, np.zeros((n, 3), np.int64), *np.zeros((2, n), np.int64))
+        found += np.zeros(3, np.int64), np.zeros(4, np.int64), np.zeros((n, 2), np.int64)
+        sides = _side("A", ka * rows, width * e, rounds), _side("B", ka * roles.local, width * e, rounds)
+        presents, fill = np.zeros(rounds, np.int64), np.array([0, 0, -1, 0])
+        block = Block(
+            *(*walk, walks, bypass, *gather, *timing, c.bcast_depth, c.step_cycles(e, kb)),
+            *(n, part, index, order, active, *tables, table.in_l2, len(segment.sizes)),
+            *(pe.chip.store, *retention, *found, _times(pe, c.step_cycles(e, kb))),
+            *(part_ for side in sides for part_ in (side.bytes, *side.shape)),
+            *(presents, rounds, *longs(fill)),
         )
         keep = np.arange(rows)[:, None] * rs + np.arange(ka) * as_ + keeper * bs + c.first_compute
-        buffers = _buffers(ka * rows, ka * roles.local, width * e, rounds)
-        types = (roles.type_a, roles.type_b)
-        return cls(arguments, buffers, keep, columns, roles.first, types, exact, roles.chunk, kb, c.values)
+        columns, types = (part, index, order, active), (roles.type_a, roles.type_b)
+        return cls(
+            *(block, sides, presents, fill, keep, columns, roles.first, types, exact, roles.chunk, kb), values=c.values
+        )
 
     def add(self, file: tuple[Any, ...]) -> bool:
         """Add what the buffers hold to the registers (``Pe.words``); False if that was nothing."""
         part, index, _, active = self.columns
-        k, rounds = self.buffers[7][:2].tolist()
+        k, rounds = self.fill[:2].tolist()
         if rounds == 0:
             return False
         if not self.values:
-            self.buffers[7][:2] = 0
+            self.fill[:2] = 0
             return True
         rows, ka = self.keep.shape
         a, b = (self._values(side, k) for side in (0, 1))
@@ -117,7 +123,7 @@ class Sums:
             target = (keep[:, None], at) if not isinstance(some, slice) else (_slice(keep), some)
             registers = file[0]
             registers[target] = self._added(registers[target], *factors, rounds)
-        self.buffers[7][:2] = 0
+        self.fill[:2] = 0
         return True
 
     @property
@@ -127,25 +133,25 @@ class Sums:
 
     def _rows(self, side: int) -> Array:
         """Bytes [rows, k and more] of A (0) or B (1)."""
-        raw, (pitch, step, rows) = self.buffers[3 * side], self.buffers[3 * side + 2]
+        raw, (pitch, step, rows) = self.sides[side].bytes, self.sides[side].shape
         if step < pitch:
             return cast(Array, raw.reshape(rows, pitch))
-        words = raw[: int(self.buffers[7][1]) * step].view(np.int64).reshape(-1, rows, pitch // 8)
+        words = raw[: int(self.fill[1]) * step].view(np.int64).reshape(-1, rows, pitch // 8)
         return np.ascontiguousarray(words.transpose(1, 0, 2)).reshape(rows, -1).view(np.uint8)
 
     def _spread(self, side: int, k: int) -> Array:
         """[rows, k] of bytes, as float32 in the order [k, rows]."""
         from tilewright.isa._value_kernels import spread_bytes
 
-        words, (_, step, rows) = self.buffers[3 * side + 1 : 3 * side + 3]
+        words, (_, step, rows) = self.sides[side].words, self.sides[side].shape
         out = scratch(f"values {side}", k * rows, np.float32).reshape(k, rows)
-        rounds = int(self.buffers[7][1])
+        rounds = int(self.fill[1])
         spread_bytes(words[: rounds * step // 4].reshape(rounds, rows, -1), self.types[side][0] == "s", out)
         return out.T
 
     def _values(self, side: int, k: int) -> Array:
         """[rows, k] of A (0) or B (1) as what is multiplied."""
-        if self.exact and self.buffers[2][0] < self.buffers[2][1]:
+        if self.exact and self.sides[0].shape[0] < self.sides[0].shape[1]:
             return self._spread(side, k)
         raw, dtype = self._rows(side), self.types[side]
         if self.words:
@@ -179,7 +185,7 @@ class Sums:
             add_words(sums, a, b)
         else:
             values = sums.view(np.float32)
-            add_rounds(values, a, b, self.buffers[6][:rounds], self.chunk, self.kb)
+            add_rounds(values, a, b, self.presents[:rounds], self.chunk, self.kb)
             sums[np.isnan(values)] = NAN
         return sums
 
@@ -194,26 +200,20 @@ def _rounds(roles: Roles, width: int) -> tuple[bool, int]:
     return exact, max(1, (min(DEPTH, depth) if exact else DEPTH) // width)
 
 
-def _buffers(rows: int, columns: int, length: int, rounds: int) -> tuple[Any, ...]:
-    """``length``: bytes of a row in a round."""
-    sides: list[Any] = []
-    for count in (rows, columns):
-        # (from row to row, from round to round, rows): round behind round, where they are made of words of 8 bytes.
-        shape = (
-            (length, length * count, count)
-            if length % 8 == 0
-            else (-(-length * rounds // 4) * 4 + _APART, length, count)
-        )
-        raw = scratch(f"bytes {len(sides)}", rounds * shape[1] if length % 8 == 0 else count * shape[0], np.uint8)
-        sides += [raw, raw.view(np.int32), shape]
-    return *sides, np.zeros(rounds, np.int64), np.array([0, 0, -1, 0])
+def _side(name: str, rows: int, length: int, rounds: int) -> _Side:
+    """Room for ``rounds`` times ``rows`` rows of ``length`` bytes."""
+    # Round behind round, where they are made of words of 8 bytes; else row behind row.
+    behind = length % 8 == 0
+    shape = (length, length * rows, rows) if behind else (-(-length * rounds // 4) * 4 + _APART, length, rows)
+    raw = scratch(f"bytes of {name}", rounds * shape[1] if behind else rows * shape[0], np.uint8)
+    return _Side(raw, raw.view(np.int32), shape)
 
 
-def _times(pe: Pe, step: int) -> tuple[int, ...]:
-    """What the issue model takes."""
+def _times(pe: Pe, step: int) -> Array:
+    """What the issue model takes, int64[7]."""
     c, line = pe.config, pe.config.line_bytes * pe.clock.share
     buses = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
-    return (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *buses, step)
+    return np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *buses, step], np.int64)
 
 
 def _slice(numbers: Array) -> Any:

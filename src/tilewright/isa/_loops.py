@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from tilewright.isa._addresses import Block, address, longs
+from tilewright.isa._blocks import L_EXECUTED, L_PC
 from tilewright.isa._clock import MATH_STALLS, QUEUE
 from tilewright.isa._loop_codes import (
     ALU,
@@ -19,6 +21,7 @@ from tilewright.isa._loop_codes import (
     BR,
     CMP,
     CONDITIONS,
+    FULL,
     JUMP,
     LD,
     LOGIC,
@@ -26,9 +29,10 @@ from tilewright.isa._loop_codes import (
     LOOP,
     MM,
     OPERATIONS,
+    ROW,
 )
 from tilewright.isa._loop_sums import Sums
-from tilewright.isa._memory import at_hand, transfer_numbers, transfer_tables
+from tilewright.isa._memory import at_hand, transfer_block
 from tilewright.isa._operands import number, uniform_source
 from tilewright.isa._program import Address, Immediate, Instruction, Label, Program, Register
 from tilewright.isa._roles import Roles, assign_roles
@@ -122,7 +126,7 @@ def _writes(instruction: Instruction, kind: str) -> bool:
 
 def _row(pe: Pe, instruction: Instruction, labels: dict[str, int]) -> Array:
     """One instruction in numbers; see ``_loop_codes``."""
-    row = np.zeros(18, np.int64)
+    row = np.zeros(ROW, np.int64)
     row[10:15] = -1
     name, op = instruction.name, _ENCODED[instruction.name]
     row[0], row[7], operands = op, -1, list(instruction.operands)
@@ -175,24 +179,22 @@ def _memory_row(pe: Pe, instruction: Instruction, row: Array) -> Array:
     return row
 
 
-def _prepared_ld(pe: Pe, loop: FastLoop) -> tuple[Any, ...] | None:
-    """What the kernel needs of the ``ld``; of none where there is none (tables of nothing)."""
+def _prepared_ld(pe: Pe, loop: FastLoop) -> tuple[int, Block] | None:
+    """What the kernel needs of the ``ld`` (elements at most, its block); of none where there is none."""
     if loop.ld is None:
-        none, flags = np.zeros(1, np.int64), np.zeros(1, bool)
-        return (0, 1, 1, 0, 0), 0, np.zeros((1, 1), np.int64), none, (none, none, none, none, none, flags)
-    address, row = loop.ld.operands[1], loop.code[loop.code[:, 0] == LD][-1]
-    assert isinstance(address, Address)
-    segment, words, c = pe.segment(address.segment), int(row[6]), pe.config
+        return 0, Block()
+    where, row = loop.ld.operands[1], loop.code[loop.code[:, 0] == LD][-1]
+    assert isinstance(where, Address)
+    segment, words, c = pe.segment(where.segment), int(row[6]), pe.config
     if segment is None or not at_hand(segment) or words < 1 or row[2] + words > c.registers:
         return None
     dim, dims = int(loop.ld.suffix("t") or 0), len(segment.sizes)
-    if dim >= dims or address.offset + dims > c.registers:
+    if dim >= dims or where.offset + dims > c.registers:
         return None
-    loop.code[loop.code[:, 0] == LD, 16] = address.offset + dims
+    loop.code[loop.code[:, 0] == LD, 16] = where.offset + dims
     most, limit = words * 4 // segment.element_bytes, int(loop.ld.suffix("n") or 0)
-    numbers = transfer_numbers(segment, loop.ld, int(row[2]))
     at, wanted = np.zeros((c.threads, dims), np.int64), np.zeros(c.threads, np.int64)
-    return numbers, min(most, limit or most), at, wanted, transfer_tables(segment)
+    return min(most, limit or most), transfer_block(pe, segment, loop.ld, at, wanted)
 
 
 def _roles(pe: Pe, loop: FastLoop) -> Roles | None:
@@ -229,7 +231,7 @@ def _prepared_mm(pe: Pe, loop: FastLoop) -> tuple[Roles, Sums, bool] | None:
     if segment is None:
         return None
     selected = bool(segment.selected.size)
-    state = [pe.columns, pe.rows, id(segment), id(segment.table.phys)]
+    state = [pe.columns, pe.rows, *map(id, (segment, segment.table.phys, pe.chip.store))]
     if loop.known and loop.known[0] == state and at_hand(segment):
         return cast("tuple[Roles, Sums, bool]", loop.known[1:])
     roles = _roles(pe, loop)
@@ -249,29 +251,38 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
     product = _prepared_mm(pe, loop) if loop.mm is not None else None
     if ld is None or (loop.mm is not None and product is None):
         return False
-    sums = product[1] if product else Sums.none()
-    uniform = np.array(pe.uniform, np.int64)
+    c, uniform = pe.config, np.array(pe.uniform, np.int64)
     counts, traffic = np.zeros(len(_COUNTS), np.int64), np.zeros(len(_TRAFFIC), np.int64)
-    clock = np.zeros(8 + pe.config.bcast_depth + 1, np.int64)
+    clock = np.zeros(8 + c.bcast_depth + 1, np.int64)
     flight = list(pe.clock.in_flight)
     clock[: 8 + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
     queue, math = np.zeros(len(QUEUE), np.int64), np.zeros(len(MATH_STALLS), np.int64)
-    caches = (pe.l1.arrays(), pe.chip.l2.arrays())
-    matrices = (counts, traffic, *caches, sums.buffers)
-    state = (pe.words, pe.predicates, uniform, pe.chip.words, *matrices)
-    c, scoreboard = pe.config, (pe.clock.tokens, pe.clock.causes, pe.clock.foreign)
-    span = (loop.first, loop.last, c.alu_latency, c.l2_latency, c.l1_ports)
-    place = np.array([pe.pc, pe.executed, most])
+    state = (
+        address(pe.file, np.int32),
+        pe.file.strides[0],
+        c.threads,
+        pe.predicates,
+        pe.predicates.strides[0],
+        uniform,
+    )
+    scoreboard = (*longs(pe.clock.tokens), pe.clock.causes, *longs(pe.clock.foreign))
+    block = Block(
+        *(loop.code, loop.first, loop.last, c.alu_latency, c.l2_latency, c.l1_ports, pe.pc, pe.executed, most),
+        *(*state, counts, traffic, clock, queue, math, *scoreboard),
+        *(ld[1], ld[0], product[1].block if product else 0, *longs(pe.l1.arrays(), pe.chip.l2.arrays())),
+    )
+    place = block.cells
     while True:
-        before = int(place[1])
-        why = run_loop(loop.code, span, state, ld, sums.arguments, clock, queue, math, scoreboard, place)
-        full = sums.add(pe.words)
-        if not (why == 1 and full and place[1] >= before):
+        before = int(place[L_EXECUTED])
+        why = run_loop(place)
+        full = product is not None and product[1].add(pe.words)
+        if not (why == FULL and full and place[L_EXECUTED] >= before):
             break
-    pe.next_pc = int(place[0])
+    pe.next_pc = int(place[L_PC])
     worth = 4 if loop.mm is None else 1  # turns
-    loop.strikes += int(place[1]) - pe.executed < worth * (loop.last - loop.first + 1)
-    pe.pc, pe.executed, done = int(place[0]), int(place[1]), int(place[1]) > pe.executed
+    loop.strikes += int(place[L_EXECUTED]) - pe.executed < worth * (loop.last - loop.first + 1)
+    done = int(place[L_EXECUTED]) > pe.executed
+    pe.pc, pe.executed = int(place[L_PC]), int(place[L_EXECUTED])
     pe.uniform = uniform.tolist()
     pe.clock.issue, pe.clock.end, pe.clock.free = int(clock[0]), int(clock[1]), clock[2:6].tolist()
     pe.clock.math_busy += int(clock[6])

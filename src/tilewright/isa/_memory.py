@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa._addresses import Block, address, longs
+from tilewright.isa._blocks import T_ELEMENTS, T_LINES
 from tilewright.isa._operands import Handler, count_of, number, spans, threads_on
 from tilewright.isa._program import Address, Instruction
 from tilewright.isa._segments import Segment
@@ -20,8 +22,7 @@ __all__ = [
     "coordinates",
     "offset_registers",
     "pages_ready",
-    "transfer_numbers",
-    "transfer_tables",
+    "transfer_block",
     "walk_elements",
 ]
 
@@ -138,17 +139,17 @@ def at_hand(segment: Segment) -> bool:
     return not table.loading and bool((table.state != ABSENT).all())
 
 
-def transfer_tables(segment: Segment) -> tuple[Array, ...]:
-    """A segment as the kernel of loads and stores takes it."""
-    storage, table = segment.storage, segment.table
-    return segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys, table.dirty
-
-
-def transfer_numbers(segment: Segment, instruction: Instruction, first: int) -> tuple[int, ...]:
-    """(dim, stride, bytes of an element, log2 of the bytes of a line, first register) of a load or store."""
-    e = segment.element_bytes
+def transfer_block(
+    pe: Pe, segment: Segment, instruction: Instruction, at: Array, wanted: Array, storing: bool = False
+) -> Block:
+    """What the kernel of loads and stores is given: ``wanted[t]`` elements from ``at[t]``, int64 both."""
+    storage, table, e = segment.storage, segment.table, segment.element_bytes
     shift = (segment.map.line_elements * e).bit_length() - 1
-    return int(instruction.suffix("t") or 0), int(instruction.suffix("s") or 1), e, shift, first
+    dim, stride = int(instruction.suffix("t") or 0), int(instruction.suffix("s") or 1)
+    tables = longs(segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys)
+    first = address(pe.file, np.int32) + 4 * number(instruction.operands[0])
+    where = dim, stride, e, shift, first, pe.file.strides[0], address(pe.chip.store, np.uint8)
+    return Block(*at.shape, *longs(at, wanted), *tables, table.dirty, *where, storing, 0, 0)
 
 
 def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
@@ -158,10 +159,9 @@ def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int]
     segment, storing = access.segment, instruction.name == "st"
     if pe.written is not None or pe.config.loads_through_l1 or not at_hand(segment):
         return None
-    numbers = transfer_numbers(segment, instruction, number(instruction.operands[0]))
-    tables = transfer_tables(segment)
-    done = transfer(storing, access.at, access.counts, tables, numbers, pe.words, pe.chip.words)
-    return int(done[0]), int(done[1])
+    block = transfer_block(pe, segment, instruction, access.at, access.counts, storing)
+    transfer(block.cells)
+    return int(block.cells[T_ELEMENTS]), int(block.cells[T_LINES])
 
 
 def pages_ready(segment: Segment, walk: Walk) -> int:

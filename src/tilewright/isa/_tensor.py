@@ -245,9 +245,9 @@ def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, page_
     line = c.line_bytes * clock.share
     line_cycles = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
     # One math issue for all: every column belongs to the same wait.
-    waits = roles.step_of if c.math_issue == "step" else np.zeros_like(roles.step_of)
+    waits = np.ascontiguousarray(roles.step_of if c.math_issue == "step" else np.zeros_like(roles.step_of))
     cycles = step if c.math_issue == "step" else step * roles.steps
-    numbers = (c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *line_cycles, cycles)
+    numbers = np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *line_cycles, cycles], np.int64)
     issue_columns(traffic, waits, start, tokens, free, numbers, out)
     clock.free = free.tolist()
     clock.math["columns of B"] += int(out[1])

@@ -20,11 +20,13 @@ from tilewright.isa._cache_kernels import (
     tables_of,
     touch,
 )
-from tilewright.kernels import njit
+from tilewright.isa._cells import cell, put
+from tilewright.kernels import inner, njit
 
 __all__ = [
     "count_lines",
     "drop_lines",
+    "issue",
     "issue_columns",
     "lru_list",
     "lru_touch",
@@ -185,33 +187,27 @@ def touch_lines(lines: Any, bypass: bool, l1: Any, l2: Any) -> None:
         last = line
 
 
-@njit(cache=True, nogil=True)
-def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any, numbers: Any, out: Any) -> None:
-    """One ``mm`` on the clock: requests column by column, math step by step.
-
-    ``traffic``: the columns' rows of :func:`touch_columns`; ``step_of``: their steps, ascending; ``start``: cycle of
-    the memory issue; ``tokens``: cycle at which A is there; ``free``: cycles at which (lsu, math, L2 bus, DRAM bus) are
-    free, moved on; ``numbers``: (ports, latencies of L1, L2, DRAM, cycles of a line on the L2 and DRAM bus, of a step).
-    ``out``: cycle of the first math issue, cycles waited for columns, cycles waited for A.
-    """
-    ports, l1_latency, l2_latency, dram_latency, l2_line, dram_line, step_cycles = numbers
-    lsu, math, l2_free, dram_free = max(free[0], start), free[1], free[2], free[3]
-    first, for_columns, for_a = np.int64(-1), np.int64(0), np.int64(0)
-    s, end = np.uint64(0), np.uint64(len(step_of))
-    while s < end:
-        step, data = step_of[s], np.int64(0)
-        while s < end and step_of[s] == step:
-            lines = traffic[s, 0]
+@inner()
+def issue(traffic: Any, count: Any, step_of: Any, start: Any, tokens: Any, free: Any, numbers: Any, out: Any) -> None:
+    """:func:`issue_columns`, by addresses."""
+    ports, l1_latency, l2_latency, dram_latency = cell(numbers, 0), cell(numbers, 1), cell(numbers, 2), cell(numbers, 3)
+    l2_line, dram_line, step_cycles = cell(numbers, 4), cell(numbers, 5), cell(numbers, 6)
+    lsu, math, l2_free, dram_free = max(cell(free, 0), start), cell(free, 1), cell(free, 2), cell(free, 3)
+    first, for_columns, for_a, s = np.int64(-1), np.int64(0), np.int64(0), np.int64(0)
+    while s < count:
+        step, data = cell(step_of, s), np.int64(0)
+        while s < count and cell(step_of, s) == step:
+            lines, misses = cell(traffic, 3 * s), cell(traffic, 3 * s + 1)
             lsu += 1 if lines <= ports else -(-lines // ports)
             ready = lsu - 1 + l1_latency
-            for miss in range(traffic[s, 1]):
+            for miss in range(misses):
                 l2_free = max(l2_free, lsu) + l2_line
                 ready = max(ready, l2_free + l2_latency)
-                if miss < traffic[s, 2]:
+                if miss < cell(traffic, 3 * s + 2):
                     dram_free = max(dram_free, lsu) + dram_line
                     ready = max(ready, dram_free + dram_latency)
             data = max(data, ready)
-            s += np.uint64(1)
+            s += 1
         begin = max(data, tokens, math)
         if first < 0:
             first = begin
@@ -222,5 +218,23 @@ def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any
             else:
                 for_columns += wait
         math = begin + step_cycles
-    out[0], out[1], out[2] = first, for_columns, for_a
-    free[0], free[1], free[2], free[3] = lsu, math, l2_free, dram_free
+    put(out, 0, first)
+    put(out, 1, for_columns)
+    put(out, 2, for_a)
+    put(free, 0, lsu)
+    put(free, 1, math)
+    put(free, 2, l2_free)
+    put(free, 3, dram_free)
+
+
+@njit(cache=True, nogil=True)
+def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any, numbers: Any, out: Any) -> None:
+    """One ``mm`` on the clock: requests column by column, math step by step.
+
+    ``traffic``: the columns' rows of :func:`touch_columns`; ``step_of``: their steps, ascending; ``start``: cycle of
+    the memory issue; ``tokens``: cycle at which A is there; ``free``: cycles at which (lsu, math, L2 bus, DRAM bus) are
+    free, moved on; ``numbers``: (ports, latencies of L1, L2, DRAM, cycles of a line on the L2 and DRAM bus, of a step).
+    ``out``: cycle of the first math issue, cycles waited for columns, cycles waited for A. All of them int64.
+    """
+    there, steps, free_at = address_of(traffic), address_of(step_of), address_of(free)
+    issue(there, np.int64(len(step_of)), steps, start, tokens, free_at, address_of(numbers), address_of(out))
