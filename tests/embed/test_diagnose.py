@@ -181,6 +181,13 @@ CASES = [
     (
         "skew",
         "warning",
+        replace(stacks(imbalance=5.0, mean_ids=0.05), chips=256, sparsecores=1024, steps=4),
+        "5.00 times",
+        replace(stacks(imbalance=1.5, mean_ids=0.02), chips=256, sparsecores=1024, steps=4),
+    ),
+    (
+        "skew",
+        "warning",
         stacks(imbalance=2.0, remedies={"as it is": (9, 9, 2.0), "ids hashed": (5, 5, 1.0)}),
         "ids hashed: imbalance 1.00 instead of 2.00",
         stacks(imbalance=1.2, remedies={"ids hashed": (5, 5, 1.0)}),

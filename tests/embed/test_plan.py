@@ -323,3 +323,41 @@ def test_bounded_memory_only_eight_batches_are_kept():
 
     assert plan(stream(), features(), TOPOLOGY, progress=watch).replayed == 8
     assert most <= 8 + 3
+
+
+def test_what_pipelining_holds():
+    """Two more batches of inputs, and activations and gradients once more."""
+    piped = plan(logs(2), features(), TOPOLOGY, target="tpu-v5p", prefetched_batches=0).heap
+    plain = plan(logs(2), features(), TOPOLOGY, target="tpu-v5p", prefetched_batches=2, pipelining=False).heap
+    assert (piped.inputs, plain.pipelined) == (0, 0)
+    assert piped.pipelined == plain.inputs + plain.exchange
+    assert piped.total - plain.total == plain.exchange
+
+
+def several(widths):
+    made = [Feature(f"t{k}", Table(f"t{k}", 100, w, optimizer=SGD(0.1))) for k, w in enumerate(widths)]
+    return made, [{f.name: np.arange(16, dtype=np.int32).reshape(16, 1) for f in made}]
+
+
+def test_serialized_tables_need_less_stack():
+    """Of eight stacks four in turn leave five live; one live takes what one alone takes."""
+    features, batches = several([16] * 8)
+    whole, some, one = (
+        plan(batches, features, TOPOLOGY, target="tpu-v5p", table_stacking=False, serialized_tables=n)
+        for n in (0, 4, 99)
+    )
+    alone = whole.stacks[0].forward.stack_bytes, whole.stacks[0].backward.stack_bytes
+    chips = TOPOLOGY.sparsecores_per_chip
+    assert (one.heap.forward_stack, one.heap.backward_stack) == (alone[0] * chips, alone[1] * chips)
+    assert one.heap.backward_stack < some.heap.backward_stack < whole.heap.backward_stack
+    assert some.heap.backward_stack == round(alone[1] * np.interp(5, (1, 8), (1, 7.5))) * chips
+    assert "5 of 8 stacks are live at a time, as 4 are processed in turn" in some.heap.stack_note
+    assert (whole.heap.stack_basis, some.heap.stack_basis) == ("measured", "modelled")
+
+
+def test_all_stacks_together_take_what_the_largest_takes_at_least():
+    features, batches = several([256, 8, 8])
+    made = plan(batches, features, TOPOLOGY, target="tpu-v5p", table_stacking=False)
+    chips = TOPOLOGY.sparsecores_per_chip
+    assert made.heap.forward_stack >= max(s.forward.stack_bytes for s in made.stacks) * chips
+    assert made.heap.backward_stack >= max(s.backward.stack_bytes for s in made.stacks) * chips

@@ -99,6 +99,8 @@ def _plan(
             table_stacking=together,
             narrow_packing=made.narrow_packing,
             prefetched_batches=knobs.maximum_parallel_iterations,
+            pipelining=not knobs.disable_full_embedding_pipelining,
+            serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,
             bad_ids=bad_ids,
             progress=lambda n: advance(n, total),
         )

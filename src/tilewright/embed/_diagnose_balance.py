@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from tilewright.embed._diagnose_counters import Counters, StackCounters
@@ -12,8 +13,8 @@ __all__ = ["RULES"]
 
 _UNEVEN, _VERY = 1.5, 3.0
 """The fullest shard over the average one: a warning, severe."""
-_FEW = 8
-"""Fewer ids per partition than this are uneven by chance."""
+_FEW, _FEW_OF_SHARD = 8, 64
+"""Fewer ids per partition than this fill no buffer's 8 slots; fewer per shard, in all steps, are uneven by chance."""
 _PEAK = 4.0
 """The fullest partition over the average one, where shards are even: the log is clustered."""
 _AS_IT_IS = "as it is"
@@ -22,8 +23,9 @@ _AS_IT_IS = "as it is"
 def _skew(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
         uneven = stack.unevenness
-        if uneven is None or uneven < _UNEVEN or (stack.mean_ids is not None and stack.mean_ids < _FEW):
+        if uneven is None or uneven < _UNEVEN or _by_chance(counters, stack, uneven):
             continue
+        small = stack.mean_ids is not None and stack.mean_ids < _FEW
         evidence: dict[str, float] = {"fullest shard over the average": round(uneven, 4)}
         if stack.mean_ids is not None:
             evidence["ids of the average partition"] = round(stack.mean_ids, 2)
@@ -35,13 +37,23 @@ def _skew(counters: Counters) -> Iterator[Finding]:
         advice, effect = _remedies(stack, uneven)
         yield Finding(
             "skew",
-            "severe" if uneven >= _VERY else "warning",
+            "severe" if uneven >= _VERY and not small else "warning",
             cause,
             advice,
             subject=name,
             evidence=evidence,
             effect=effect,
         )
+
+
+def _by_chance(counters: Counters, stack: StackCounters, uneven: float) -> bool:
+    """Whether shards that receive so few ids may differ so: five deviations of a random count."""
+    if stack.mean_ids is None:
+        return False
+    if not counters.shards:
+        return stack.mean_ids < _FEW
+    received = stack.mean_ids * counters.shards * max(1, counters.steps or 1)
+    return received < _FEW_OF_SHARD or uneven < 1 + 5 / math.sqrt(received)
 
 
 def _remedies(stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
@@ -89,7 +101,7 @@ RULES = (
         "skew",
         "guide section 10, data distribution skew",
         ("stack.imbalance|stack.shard_ids",),
-        "the fullest shard receives 1.5 times the average (3: severe)",
+        "the fullest shard receives 1.5 times the average, more than by chance (3: severe, where partitions fill)",
         _skew,
     ),
     Rule(

@@ -48,6 +48,8 @@ def log_counters(
         stacking=stacking,
         narrow_packing=model.narrow_packing,
         prefetched_batches=knobs.maximum_parallel_iterations,
+        pipelining=not knobs.disable_full_embedding_pipelining,
+        serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,
         bad_ids=bad_ids,
         progress=progress,
     )

@@ -9,6 +9,7 @@ from tilewright.embed._diagnose_counters import Counters, HbmCounters, StackCoun
 from tilewright.embed._diagnose_types import Finding, Rule
 from tilewright.embed._explain_advice import advice_for
 from tilewright.embed._formulas import gather_operand_floats, round8
+from tilewright.embed._heap import live_stacks
 from tilewright.embed._memory import OPERATIONS, memory
 from tilewright.embed._tables import Limits
 from tilewright.render import bytes_text, percent_text
@@ -93,12 +94,12 @@ def _hbm_stack(counters: Counters) -> Iterator[Finding]:
     free = capacity - hbm.heap
     names = sorted(counters.stacks, key=lambda name: -(counters.stacks[name].max_ids_per_partition or 0))
     advice = []
-    if len(counters.stacks) > 1:
-        serial = _serialized(hbm.stack, free, len(counters.stacks))
+    turns = counters.knobs.num_serialized_tables_to_optimize_hbm
+    serial = _serialized(hbm.stack, free, len(counters.stacks), turns)
+    if serial > turns:
         advice.append(
-            f"set xla_sc_num_serialized_tables_to_optimize_hbm from "
-            f"{counters.knobs.num_serialized_tables_to_optimize_hbm} to {serial}: fewer stacks are live at a time, and "
-            "a step takes longer"
+            f"set xla_sc_num_serialized_tables_to_optimize_hbm from {turns} to {serial}: fewer stacks are live at a "
+            "time, and a step takes longer"
         )
     if names:
         advice.append(f"lower the limits, of {names[0]} first, to {free / hbm.stack:.0%} or less: the stack follows")
@@ -113,9 +114,12 @@ def _hbm_stack(counters: Counters) -> Iterator[Finding]:
     )
 
 
-def _serialized(stack: int, free: int, stacks: int) -> int:
-    """How many of the stacks to process one after the other so that the rest and one of these fit (equal shares)."""
-    live = max(1, math.floor(free / stack * stacks))
+def _serialized(stack: int, free: int, stacks: int, turns: int) -> int:
+    """How many of the stacks to process one after the other so that the rest and one of these fit (equal shares), where
+    ``turns`` of them are already; 0 where there is one."""
+    if stacks < 2:
+        return 0
+    live = max(1, math.floor(free / stack * live_stacks(stacks, turns)))
     return max(1, stacks - live + 1)
 
 

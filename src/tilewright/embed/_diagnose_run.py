@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.embed._diagnose_counters import Counters
 from tilewright.embed._diagnose_types import Finding, Rule
+from tilewright.embed._heap import live_stacks
 from tilewright.render import bytes_text
 
 __all__ = ["RULES"]
@@ -14,7 +15,7 @@ __all__ = ["RULES"]
 def _serialized(counters: Counters) -> Iterator[Finding]:
     hbm, turns = counters.hbm, counters.knobs.num_serialized_tables_to_optimize_hbm
     stacks = max(1, len(counters.stacks))
-    most = hbm.stack * stacks if counters.stacks else hbm.stack
+    most = hbm.stack * stacks // live_stacks(stacks, turns)
     if turns < 1 or hbm.heap + most > (hbm.capacity or 0):
         return
     free = (hbm.capacity or 0) - hbm.heap

@@ -151,7 +151,7 @@ def _hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
     if not moved or not busy or not rate:
         return
     share = moved / rate / busy
-    if share < _BUSY_HBM[0]:
+    if share < _BUSY_HBM[0] or math.isinf(share):  # so short a time was not measured
         return
     times = math.ceil(share / _BUSY_HBM[0])
     advice = [f"take {times} times the chips ({counters.chips * times}): each then moves 1/{times} of the rows"]

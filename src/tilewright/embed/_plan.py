@@ -51,6 +51,8 @@ def plan(
     table_stacking: bool = True,
     narrow_packing: bool = False,
     prefetched_batches: int = 2,
+    pipelining: bool = True,
+    serialized_tables: int = 0,
     bad_ids: str = "error",
     progress: Callable[[int], None] | None = None,
 ) -> Plan:
@@ -64,8 +66,9 @@ def plan(
     the log does. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by
     default ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``narrow_packing`` plans
     for :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of the features as
-    they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations. ``progress(n)`` is called after each
-    batch.
+    they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
+    num_serialized_tables_to_optimize_hbm, and ``pipelining`` is off where it sets disable_full_embedding_pipelining.
+    ``progress(n)`` is called after each batch.
 
     Raises :class:`UsageError` for no batches, a quantile outside (0, 1], a headroom below 0, or anything
     ``preprocess`` refuses.
@@ -87,6 +90,7 @@ def plan(
     if not 0 <= headroom <= 100:
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
+    serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
     narrow = pack_narrow(features) if narrow_packing else None
     if narrow is not None:
         features, batches = narrow.features, _narrowed(batches, narrow, bad_ids)
@@ -117,7 +121,7 @@ def plan(
         stacks=stacks,
         tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
         curve=tuple(_point(*each, observed) for each in zip(CURVE, candidates, lower)),
-        heap=heap_of(stacking, stacks, prefetched_batches, target),
+        heap=heap_of(stacking, stacks, prefetched_batches, target, pipelining, serialized_tables),
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
         feeding=feeding_of(observed, limits, target),

@@ -59,6 +59,8 @@ def heap_parts(plan: Plan) -> list[tuple[str, int]]:
     heap = plan.heap
     parts = [("tables", heap.tables), ("optimizer slots", heap.slots), ("inputs fetched ahead", heap.inputs)]
     parts += [("activations and gradients", heap.exchange)]
+    if heap.pipelined:
+        parts += [("held for pipelining", heap.pipelined)]
     if plan.target:
         parts += [("stack of the lookup", heap.forward_stack), ("stack of the update", heap.backward_stack)]
     return parts

@@ -30,6 +30,11 @@ def stack_label(stack: StackPlan) -> str:
     return stack.name if len(stack.name) <= 28 else f"{stack.tables[0]} … {stack.tables[-1]}"
 
 
+def _rounded(value: float) -> float:
+    """A mean; whole where four digits are not enough."""
+    return round(value) if value >= 1000 else value
+
+
 #: Of :class:`StackPlan`.
 STACKS = (
     Field("stack", "code", of=stack_label),
@@ -43,7 +48,7 @@ STACKS = (
     ),
     Field("max unique", "count", "max_unique_ids_per_partition", lambda s: s.limits.max_unique_ids_per_partition),
     Field("observed ids", "count", "the fullest partition of the log", lambda s: s.observed.max_ids_per_partition),
-    Field("mean ids", "number", "the average partition", lambda s: s.mean_ids),
+    Field("mean ids", "number", "the average partition", lambda s: _rounded(s.mean_ids)),
     Field("imbalance", "ratio", "the fullest shard over the average one", lambda s: s.imbalance),
     Field("dropped", "percent", "entries lost if ids above the limits are dropped", lambda s: s.drop_rate),
     Field("buffers", "bytes", "one batch on one device", lambda s: s.buffer_bytes),

@@ -84,6 +84,7 @@ def _heap_json(plan: Plan) -> dict[str, Any]:
         "slots_bytes": plan.heap.slots,
         "inputs_bytes": plan.heap.inputs,
         "exchange_bytes": plan.heap.exchange,
+        "pipelined_bytes": plan.heap.pipelined,
         "prefetched_batches": plan.prefetched_batches,
         "forward_stack_bytes": plan.heap.forward_stack,
         "backward_stack_bytes": plan.heap.backward_stack,

@@ -119,13 +119,14 @@ class CurvePoint:
 @dataclass(frozen=True)
 class Heap:
     """HBM of one chip, in bytes: what stays (tables, optimizer slots, inputs fetched ahead, activations and their
-    gradients on the way between SparseCores and TensorCore) and the stack in use, ``measured`` or ``modelled`` as
-    ``stack_note`` says."""
+    gradients on the way between SparseCores and TensorCore, what pipelining holds on top) and the stack in use,
+    ``measured`` or ``modelled`` as ``stack_note`` says."""
 
     tables: int
     slots: int
     inputs: int
     exchange: int
+    pipelined: int
     forward_stack: int
     backward_stack: int
     capacity: int
@@ -135,7 +136,8 @@ class Heap:
     @property
     def total(self) -> int:
         """Heap and the larger of the two stacks."""
-        return self.tables + self.slots + self.inputs + self.exchange + max(self.forward_stack, self.backward_stack)
+        kept = self.tables + self.slots + self.inputs + self.exchange + self.pipelined
+        return kept + max(self.forward_stack, self.backward_stack)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,7 @@ def _plan(job: _Job, rows: RunData) -> Plan:
         *(job.features, job.stacking.topology),
         target=job.chip,
         stacking=job.stacking,
+        pipelining=False,  # steps are run one after the other
         progress=lambda done: job.stages.watch("plan", done, once),
     )
 
