@@ -18,6 +18,7 @@ from tilewright.isa import (
     by_dim,
     contract,
     conv2d,
+    expected_conv2d_counts,
     expected_counts,
     matmul,
 )
@@ -58,6 +59,7 @@ def test_configurations_of_another_type(wrong):
         lambda wrong: contract("mk,kn->mn", ONES, ONES, config=wrong),
         lambda wrong: conv2d(IMAGE, WEIGHTS, config=wrong),
         lambda wrong: expected_counts(1, 1, 1, config=wrong),
+        lambda wrong: expected_conv2d_counts(IMAGE.shape, WEIGHTS.shape, config=wrong),
     ],
 )
 def test_a_configuration_is_a_configuration(call):

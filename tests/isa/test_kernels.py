@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, contract, conv2d
+from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, contract, conv2d, expected_conv2d_counts
 
 pads = st.tuples(st.integers(0, 2), st.integers(0, 2))
 quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -123,12 +123,13 @@ def test_conv2d_is_jaxs(seed, sizes, kernel, stride, padding, dilation, groups, 
     if layout == "NCHW":
         x, weights = x.transpose(0, 3, 1, 2), weights.transpose(3, 2, 0, 1)
     expected = reference(x, weights, stride, padding, dilation, groups, layout)
-    result = conv2d(
-        x, weights, stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout, config=SMALL, **how
-    )
+    args = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "layout": layout, **how}
+    result = conv2d(x, weights, config=SMALL, **args)
     assert result.errors == ()
     assert result.value.shape == expected.shape
     assert (result.value == expected).all()
+    forms = expected_conv2d_counts(x.shape, weights.shape, config=SMALL, element_bytes=x.itemsize, **args)
+    assert result.counts == forms
 
 
 def test_conv2d_of_floats():

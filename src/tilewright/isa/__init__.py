@@ -11,6 +11,7 @@ from tilewright.isa._debug import Debugger
 from tilewright.isa._dma import Transfer
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
 from tilewright.isa._expected import expected_counts
+from tilewright.isa._expected_conv import expected_conv2d_counts
 from tilewright.isa._explain import Explanation, explain
 from tilewright.isa._heat import Heat
 from tilewright.isa._machine import Command, Machine
@@ -65,6 +66,7 @@ __all__ = [
     "claims",
     "contract",
     "conv2d",
+    "expected_conv2d_counts",
     "expected_counts",
     "explain",
     "matmul",

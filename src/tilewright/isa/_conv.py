@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,16 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa._checks import array_of, whole
 from tilewright.isa._config import MatrixUnitConfig, checked_config
-from tilewright.isa._emit import ACCUMULATORS, Plan
+from tilewright.isa._conv_shape import SPLITS, conv_shape
+from tilewright.isa._conv_spread import spread_conv
+from tilewright.isa._counts import Counts
+from tilewright.isa._emit import ACCUMULATORS, Plan, check
 from tilewright.isa._emit_conv import ConvPlan, conv_program
-from tilewright.isa._matmul import MatmulResult, element_type, result_from, type_and_signs
+from tilewright.isa._matmul import MatmulResult, element_type, result_from, spread_result, type_and_signs
 from tilewright.isa._segments import Memory
 from tilewright.isa._unit import MatrixUnit
 
 __all__ = ["conv2d"]
-
-Array = np.ndarray[Any, Any]
-Pairs = tuple[tuple[int, int], tuple[int, int]]
 
 
 def conv2d(
@@ -34,15 +34,21 @@ def conv2d(
     ka: int = 1,
     kb: int = 1,
     columns: int | None = None,
+    split: str | None = None,
     trace: bool = False,
+    watch: Callable[[Counts], None] | None = None,
 ) -> MatmulResult:
     """The convolution (as networks mean it: not flipped) of images ``x`` with weights ``w``.
 
     ``layout`` NHWC: x [n, h, w, c], w [kh, kw, c / groups, out]; NCHW: x [n, c, h, w], w [out, c / groups, kh, kw]. x
     is kept in memory as it comes, w with channels contiguous. ``padding``: "valid", "same" (out = ceil(in / stride), an
     odd zero behind), one number, one per dim, or (before, after) per dim. ``.value`` is int32 (modulo 2^32) or float32
-    in the same layout. Types, ``ka``, ``kb``, ``columns``, ``trace``: as for :func:`matmul`. Raises
-    :class:`UsageError` for what does not fit together.
+    in the same layout. Types, ``ka``, ``kb``, ``columns``, ``trace``, ``watch``: as for :func:`matmul`.
+
+    With ``config.pes`` above 1 the result is divided among the elements, by ``split``: whole images, rows (of all
+    images, one after the other) or output channels (None: rows if there are enough of them, and of pixels for all
+    threads; else channels). Every element reads what it needs of x, neighbouring rows included, and its own part of w.
+    Raises :class:`UsageError` for what does not fit together.
 
     >>> image, edge = np.arange(9, dtype=np.int8).reshape(1, 3, 3, 1), np.array([[[[1]], [[-1]]]], np.int8)
     >>> conv2d(image, edge).value[0, :, :, 0].tolist()
@@ -50,66 +56,33 @@ def conv2d(
     """
     config = checked_config(config)
     x, w = array_of("x", x), array_of("w", w)
-    if layout not in ("NHWC", "NCHW"):
-        raise UsageError(f"layout {layout!r}", how="NHWC or NCHW")
-    if x.ndim != 4 or w.ndim != 4:
-        raise UsageError(f"x has shape {list(x.shape)}, w {list(w.shape)}", how="four dims each")
-    images = x if layout == "NHWC" else x.transpose(0, 2, 3, 1)
-    weights = w.transpose(3, 0, 1, 2) if layout == "NHWC" else w.transpose(0, 2, 3, 1)
-    outs, kh, kw, c = weights.shape
-    groups, ka, kb = whole("groups", groups, 1), whole("ka", ka, 1), whole("kb", kb, 1)
-    if images.shape[3] != c * groups or outs % groups:
-        what = f"{images.shape[3]} channels in {groups} groups, weights for {c} channels and {outs} outputs"
-        raise UsageError(what, how="channels must be groups times those of the weights, outputs a multiple of groups")
-    strides, dilations = _two("stride", stride), _two("dilation", dilation)
-    spans = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
-    pads = _padding(padding, images.shape[1:3], spans, strides)
-    out = [
-        (size + sum(pad) - span) // s + 1 if size + sum(pad) >= span else 0
-        for size, pad, span, s in zip(images.shape[1:3], pads, spans, strides, strict=True)
-    ]
+    shape = conv_shape(x.shape, w.shape, stride, padding, dilation, groups, layout)
+    ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
+    if split not in (None, *SPLITS):
+        raise UsageError(f"split {split!r}", how="images, rows or channels")
     written, signs = type_and_signs(element_type(x, "x"), element_type(w, "w"))
-    pixels, width = images.shape[0] * out[0] * out[1], outs // groups
     per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
-    plan = Plan(pixels, width, c, written, signs, x.itemsize, ka, kb, False, "k_outer", per_mm, config)
+    width = shape.outs // shape.groups
+    plan = Plan(shape.pixels, width, shape.depth, written, signs, x.itemsize, ka, kb, False, "k_outer", per_mm, config)
     if config.kb_mode == "split":
         raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
-    before = (pads[0][0], pads[1][0])
-    conv = ConvPlan(plan, (out[0], out[1]), (kh, kw), strides, before, dilations, groups)
-    value = np.zeros((pixels, outs), np.int32 if signs else np.float32)
-    memory = Memory()
-    program = None
-    if value.size and weights.size and x.size:
-        program = conv_program(conv)
-        memory.add("A", images, order=None if layout == "NHWC" else (2, 1, 3, 0))
-        memory.add("B", np.ascontiguousarray(weights))
+    check(plan)
+    conv = ConvPlan(plan, shape, 0, (0, shape.outs))
+    images = x if layout == "NHWC" else x.transpose(0, 2, 3, 1)
+    weights = np.ascontiguousarray(w.transpose(3, 0, 1, 2) if layout == "NHWC" else w.transpose(0, 2, 3, 1))
+    order = None if layout == "NHWC" else (2, 1, 3, 0)
+    value = np.zeros((shape.pixels, shape.outs), np.int32 if signs else np.float32)
+    if shape.empty:
+        result = result_from(MatrixUnit(config).run("halt"), value, None)
+    elif config.pes > 1:
+        result = spread_result(spread_conv(conv, images, weights, order, split, trace, watch))
+    else:
+        memory, program = Memory(), conv_program(conv)
+        memory.add("A", images, order=order)
+        memory.add("B", weights)
         memory.add("C", value)
-    run = MatrixUnit(config).run(program or "halt", memory, trace=trace)
-    if program is not None:
-        value = run.tensor("C")
-    shaped = value.reshape(images.shape[0], *out, outs)
-    return result_from(run, np.ascontiguousarray(shaped if layout == "NHWC" else shaped.transpose(0, 3, 1, 2)), program)
-
-
-def _two(name: str, value: int | Sequence[int], least: int = 1) -> tuple[int, int]:
-    both = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value, value)
-    if len(both) != 2:
-        raise UsageError(f"{name} = {value!r}", how="one number, or two")
-    return whole(name, both[0], least), whole(name, both[1], least)
-
-
-def _padding(padding: Any, sizes: Sequence[int], spans: Sequence[int], strides: Sequence[int]) -> Pairs:
-    if isinstance(padding, str):
-        if padding.lower() not in ("valid", "same"):
-            raise UsageError(f"padding {padding!r}", how="valid, same, or numbers")
-        if padding.lower() == "valid":
-            return (0, 0), (0, 0)
-        needed = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(sizes, spans, strides, strict=True)]
-        return (needed[0] // 2, needed[0] - needed[0] // 2), (needed[1] // 2, needed[1] - needed[1] // 2)
-    if not isinstance(padding, Sequence | np.ndarray):
-        both = _two("padding", padding, 0)
-        return (both[0], both[0]), (both[1], both[1])
-    rows = list(padding)
-    if len(rows) != 2:
-        raise UsageError(f"padding = {padding!r}", how="one number, one per dim, or (before, after) per dim")
-    return _two("padding", rows[0], 0), _two("padding", rows[1], 0)
+        run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
+        result = result_from(run, run.tensor("C"), program)
+    shaped = result.value.reshape(shape.images, *shape.out, shape.outs)
+    result.value = np.ascontiguousarray(shaped if layout == "NHWC" else shaped.transpose(0, 3, 1, 2))
+    return result

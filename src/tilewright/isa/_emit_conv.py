@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import UsageError
 from tilewright.isa._assemble import assemble
+from tilewright.isa._conv_shape import ConvShape
 from tilewright.isa._emit import A_REGISTER, ACCUMULATORS, Plan, check, places, store
 from tilewright.isa._program import Program
 
@@ -19,19 +20,32 @@ __all__ = ["ConvPlan", "conv_program"]
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """``plan`` has the pixels for rows, the channels of a group for columns, and their depth for k."""
+    """``plan`` has the pixels for rows, the channels of a group for columns, and their depth for k.
+
+    A processing element's part: ``plan.m`` pixels from ``pixel`` on of the images it sees, ``channels`` (first, end) of
+    all output channels. B and C are windows that begin there; A's channels are all there.
+    """
 
     plan: Plan
-    out: tuple[int, int]
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int
+    shape: ConvShape
+    pixel: int
+    channels: tuple[int, int]
+
+    @property
+    def pieces(self) -> list[tuple[int, int, int, int]]:
+        """(first group, end, first channel in each, end): whole groups, and what of a group is at either end."""
+        width, (first, end) = self.plan.n, self.channels
+        (low, before), (high, after) = divmod(first, width), divmod(end, width)
+        if before and low == high:
+            return [(low, low + 1, before, after)]
+        found = [(low, low + 1, before, width)] if before else []
+        low += bool(before)
+        found += [(low, high, 0, width)] if high > low else []
+        return found + ([(high, high + 1, 0, after)] if after else [])
 
 
 def conv_program(conv: ConvPlan) -> Program:
-    """The program; segments ``$A`` (images, h, w, c), ``$B`` (all out channels, kh, kw, c of a group), ``$C``.
+    """The program; segments ``$A`` (images, h, w, c), ``$B`` (its out channels, kh, kw, c of a group), ``$C``.
 
     ur0 first pixel, ur1 first channel of the block, ur20 kh, ur21 kw, ur22 channel, ur14 group; the others as for a
     matrix product. r272, r273: where the pixel's window begins, r274: its image.
@@ -39,26 +53,28 @@ def conv_program(conv: ConvPlan) -> Program:
     check(conv.plan)
     if conv.plan.config.uniform_registers < 23:
         raise UsageError("conv2d needs 23 uniform registers", where="config")
-    lines = [*places(conv.plan), *_blocks(conv)]
-    return assemble("\n".join(lines), conv.plan.config)
+    lines = places(conv.plan)
+    for number, piece in enumerate(conv.pieces):
+        lines += _blocks(conv, piece, f"_{number}" if number else "")
+    return assemble("\n".join([*lines, "halt"]), conv.plan.config)
 
 
-def _blocks(conv: ConvPlan) -> list[str]:
-    plan = conv.plan
+def _blocks(conv: ConvPlan, piece: tuple[int, int, int, int], tag: str) -> list[str]:
+    plan, (low, high, first, end) = conv.plan, piece
     return [
-        "mov ur14, 0",
-        "groups:",
+        f"mov ur14, {low}",
+        f"groups{tag}:",
         "mov ur0, 0",
-        "rows:",
+        f"rows{tag}:",
         f"sub ur10, {plan.m}, ur0",
         f"min ur10, ur10, {plan.fit}",
         "cmp.lt p2, r281, ur10",
         "pand p2, p2, p0    # threads with a pixel",
         "add r299, r281, ur0",
         *_window(conv),
-        "mov ur1, 0",
-        "columns:",
-        f"sub ur11, {plan.n}, ur1",
+        f"mov ur1, {first}",
+        f"columns{tag}:",
+        f"sub ur11, {end}, ur1",
         f"min ur11, ur11, {plan.columns}",
         f"add ur12, ur11, {plan.ka - 1}",
         f"div ur12, ur12, {plan.ka}",
@@ -67,51 +83,53 @@ def _blocks(conv: ConvPlan) -> list[str]:
         "clr r0, ur13",
         f"mul ur15, ur14, {plan.n}",
         "add ur15, ur15, ur1",
+        *([f"sub ur15, ur15, {conv.channels[0]}    # the first channel of the part"] if conv.channels[0] else []),
         "add r293, r280, ur15    # every loader's own channel",
-        *_depth(conv),
+        *_depth(conv, tag),
         *store(plan, "ur15"),
         "add ur1, ur1, ur11",
-        f"br.lt ur1, {plan.n}, columns",
+        f"br.lt ur1, {end}, columns{tag}",
         "add ur0, ur0, ur10",
-        f"br.lt ur0, {plan.m}, rows",
+        f"br.lt ur0, {plan.m}, rows{tag}",
         "add ur14, ur14, 1",
-        f"br.lt ur14, {conv.groups}, groups",
-        "halt",
+        f"br.lt ur14, {high}, groups{tag}",
     ]
 
 
 def _window(conv: ConvPlan) -> list[str]:
     """From the number of a pixel to its image and the corner of its window."""
-    height, width = conv.out
+    height, width = conv.shape.out
+    pixel = "r275" if conv.pixel else "r299"
     return [
-        f"rem r272, r299, {width}",
-        f"div r274, r299, {width}",
+        *([f"add r275, r299, {conv.pixel}    # the first pixel of the part"] if conv.pixel else []),
+        f"rem r272, {pixel}, {width}",
+        f"div r274, {pixel}, {width}",
         f"rem r273, r274, {height}",
         f"div r297, r274, {height}",
-        f"mul r272, r272, {conv.stride[1]}",
-        f"sub r272, r272, {conv.padding[1]}",
-        f"mul r273, r273, {conv.stride[0]}",
-        f"sub r273, r273, {conv.padding[0]}",
+        f"mul r272, r272, {conv.shape.stride[1]}",
+        f"sub r272, r272, {conv.shape.before[1]}",
+        f"mul r273, r273, {conv.shape.stride[0]}",
+        f"sub r273, r273, {conv.shape.before[0]}",
     ]
 
 
-def _depth(conv: ConvPlan) -> list[str]:
+def _depth(conv: ConvPlan, tag: str) -> list[str]:
     plan = conv.plan
     clear = [f"mov r{A_REGISTER + i}, 0" for i in range(plan.config.a_registers)]
     suffixes = f".ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
     return [
         "mov ur20, 0",
-        "down:",
-        f"mul ur16, ur20, {conv.dilation[0]}",
+        f"down{tag}:",
+        f"mul ur16, ur20, {conv.shape.dilation[0]}",
         "add r296, r273, ur16",
         "mov r292, ur20",
         "mov ur21, 0",
-        "across:",
-        f"mul ur16, ur21, {conv.dilation[1]}",
+        f"across{tag}:",
+        f"mul ur16, ur21, {conv.shape.dilation[1]}",
         "add r295, r272, ur16",
         "mov r291, ur21",
         "mov ur22, 0",
-        "channels:",
+        f"channels{tag}:",
         f"mul ur16, ur14, {plan.k}",
         "add ur16, ur16, ur22",
         "add r294, r286, ur16",
@@ -120,9 +138,9 @@ def _depth(conv: ConvPlan) -> list[str]:
         "mov r290, ur22",
         f"mm{plan.type}{suffixes} r0, ur4:rf290:0x00, r{A_REGISTER}",
         f"add ur22, ur22, {plan.depth}",
-        f"br.lt ur22, {plan.k}, channels",
+        f"br.lt ur22, {plan.k}, channels{tag}",
         "add ur21, ur21, 1",
-        f"br.lt ur21, {conv.kernel[1]}, across",
+        f"br.lt ur21, {conv.shape.kernel[1]}, across{tag}",
         "add ur20, ur20, 1",
-        f"br.lt ur20, {conv.kernel[0]}, down",
+        f"br.lt ur20, {conv.shape.kernel[0]}, down{tag}",
     ]

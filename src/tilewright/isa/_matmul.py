@@ -24,7 +24,7 @@ from tilewright.isa._unit import MatrixUnit
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
 
-__all__ = ["MatmulResult", "element_type", "matmul", "result_from", "type_and_signs"]
+__all__ = ["MatmulResult", "element_type", "matmul", "result_from", "spread_result", "type_and_signs"]
 
 
 @dataclass(eq=False, repr=False)
@@ -134,7 +134,7 @@ def matmul(
     segments = None if segments is None else whole("segments", segments, 1)
     if out.size and k and (config.pes > 1 or segments):
         found = spread(plan, a, b if transpose_b else b.T, split, segments, double_buffer, page, line, trace, watch)
-        return _together(found)
+        return spread_result(found)
     memory = Memory()
     if out.size and k:
         memory.add("A", a)
@@ -144,7 +144,8 @@ def matmul(
     return result_from(run, run.tensor("C") if len(memory) else np.array(out), program)
 
 
-def _together(found: Spread) -> MatmulResult:
+def spread_result(found: Spread) -> MatmulResult:
+    """The value of a kernel over several processing elements, and what all their runs counted."""
     return replace(
         result_from(found.last(), found.value, found.programs[0]),
         counts=found.counts(),

@@ -6,7 +6,7 @@ Every element gets a part of C, rows or columns, as windows of the same tensors;
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -41,7 +41,7 @@ class Spread:
 
     def traffic(self) -> Traffic:
         """All elements' together."""
-        return Traffic(**{f.name: sum(getattr(r.traffic, f.name) for r in self.runs) for f in fields(Traffic)})
+        return Traffic.together(run.traffic for run in self.runs)
 
     def last(self) -> RunResult:
         """The element that was done last."""
