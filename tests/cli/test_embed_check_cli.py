@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import numpy as np
 import pytest
+
+from tilewright.embed import Limits, SparseCoreConfig, Topology, read_limits
 
 MODEL = """
 target = "tpu-v6e"
@@ -89,6 +92,27 @@ def test_a_short_log_is_checked_in_the_batch_it_was_planned_in(run, files, tmp_p
     (tmp_path / "limits.json").write_text(json.dumps({**planned, "batch": "60"}))
     code, _, err = run("embed", "check", "short.tsv", "limits.json")
     assert (code, err.strip()) == (2, "tilewright: limits.json: batch = '60' is not a whole number of at least 1")
+
+
+def test_what_flags_paste_is_the_plans_limits_file(run, files, tmp_path):
+    """A shell runs the lines; the file they write is that of -o, reads back, holds the log and knows its chips."""
+    words = ("embed", "plan", "log.npz", "--config", "model.toml", "--headroom", "0.25")
+    assert run(*words, "-o", "written.json")[0] == 0
+    code, out, _ = run(*words, "--flags")
+    assert code == 0
+    shell = subprocess.run(
+        ["sh", "-c", out + '\nprintf %s "$LIBTPU_INIT_ARGS"'], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    knobs, rest = SparseCoreConfig().with_flags(shell.stdout)
+    assert (knobs.max_ids_file, rest) == ("limits.json", ())
+    assert (tmp_path / knobs.max_ids_file).read_text() == (tmp_path / "written.json").read_text()
+    _, text, _ = run(*words, "--json")
+    planned = {s["name"]: Limits(*s["limits"].values()) for s in json.loads(text)["stacks"]}
+    assert read_limits(tmp_path / "limits.json", Topology.for_target("tpu-v6e")) == planned
+    assert run("embed", "check", "log.npz", "limits.json", "--config", "model.toml")[0] == 0
+    code, _, err = run("embed", "check", "log.npz", "limits.json", "--config", "model.toml", "--chips", "2")
+    assert code == 2
+    assert "limits for 1 chip of 2, asked for 2 chips of 2 SparseCores" in err
 
 
 def test_packed_tables_from_plan_to_check(run, files, tmp_path):

@@ -8,6 +8,7 @@ import subprocess
 from tests.embed.test_plan import TOPOLOGY
 from tilewright.embed import Limits, SparseCoreConfig, read_limits
 from tilewright.embed._flags import init_args, paste_text
+from tilewright.embed._limits_file import limits_json
 
 SANITIZER = "cores_to_sanitize: [TC, SC_SCS, SC_TILE], sanitizer_mode: LOCAL_ONLY"
 
@@ -15,7 +16,7 @@ SANITIZER = "cores_to_sanitize: [TC, SC_SCS, SC_TILE], sanitizer_mode: LOCAL_ONL
 def test_a_shell_takes_it_and_it_is_read_back(tmp_path):
     knobs = SparseCoreConfig(detect_nan=True, buffer_contents_sanitizer_config=SANITIZER)
     limits = {"a_b": Limits(12, 7)}
-    text = paste_text(knobs, ["--xla_tpu_other=1 2", "--xla_flag"], limits)
+    text = paste_text(knobs, ["--xla_tpu_other=1 2", "--xla_flag"], limits_json(limits))
     done = subprocess.run(
         ["sh", "-c", text + '\nprintf %s "$LIBTPU_INIT_ARGS"'], cwd=tmp_path, capture_output=True, text=True, check=True
     )

@@ -106,8 +106,9 @@ def _plan(
         )
     if flags:
         from tilewright.embed._flags import paste_text
+        from tilewright.embed._plan_json import limits_file
 
-        emit_text(paste_text(knobs, others, planned.limits))
+        emit_text(paste_text(knobs, others, limits_file(planned)))
         return
     found = diagnose(plan_counters(planned, knobs))
     _emit(planned, found, as_json, out, ", ".join(files or ()) or "a generated click log")

@@ -6,10 +6,9 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tilewright.embed._knobs import SparseCoreConfig
-from tilewright.embed._limits_file import limits_json
-from tilewright.embed._tables import Limits
 
 __all__ = ["init_args", "paste_text"]
 
@@ -30,9 +29,9 @@ def _quoted(word: str) -> str:
 
 
 def paste_text(
-    knobs: SparseCoreConfig, rest: Sequence[str], limits: Mapping[str, Limits], limits_file: str = "limits.json"
+    knobs: SparseCoreConfig, rest: Sequence[str], limits: Mapping[str, Any], limits_file: str = "limits.json"
 ) -> str:
-    """Both, ready for a shell: an export, and a here-document that writes the limits file."""
-    body = json.dumps(limits_json(limits), indent=1)
+    """Both, ready for a shell: an export, and a here-document that writes ``limits``, a limits file's content."""
+    body = json.dumps(limits, indent=2)
     export = f"export LIBTPU_INIT_ARGS={shlex.quote(init_args(knobs, rest, limits_file))}"
     return f"{export}\ncat > {shlex.quote(limits_file)} <<'END'\n{body}\nEND"
