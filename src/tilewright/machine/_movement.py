@@ -72,7 +72,8 @@ def prove(step: Callable[..., Any], movement: Movement, inputs: Sequence[Sequenc
     optimized = movement.optimized[REWRITING_TARGET]
     leaves = jax.tree_util.tree_leaves(inputs[0])
     kept = range(len(leaves)) if optimized.original.signature is None else optimized.original.signature.kept
-    exact = verify(optimized.original, optimized.program, [leaves[i] for i in kept])
+    # As compiled whole, which is how it will train; verify's operation by operation costs a compilation for each.
+    exact = verify(optimized.original, optimized.program, [leaves[i] for i in kept], eager=False)
     if not exact.ok:
         raise CheckFailed(f"the rewritten step is not the original: {exact.reason}", where=REWRITING_TARGET)
     return Proof(len(inputs), outputs, largest, worst, ALLOWED, exact.error_before, exact.error_after, exact.reference)
