@@ -133,6 +133,7 @@ def test_matrices_of_files(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "reason"),
     [
+        ((*SIZES, "-o", "-", "--json"), 2, "both want stdout"),
         ((*SIZES, "--line", "4"), 2, "as 4x16"),
         ((*SIZES, "--line", "4xq"), 2, "as 4x16"),
         ((*SIZES, "--line", "4x4"), 2, "64 elements"),
@@ -261,7 +262,8 @@ def test_floats_that_json_has_no_number_for(run, tmp_path):
         (("matmul", "--m", "-1", "--n", "1", "--k", "1"), 2, "--m"),
         (("matmul", "--m", "100000", "--n", "100000", "--k", "1"), 2, "more than"),
         (("matmul", *SIZES, "--set", "threads=99999999"), 2, "too many to simulate"),
-        (("matmul", *SIZES, "--set", "l2_bytes=9999999999999999999"), 2, "no room"),
+        (("matmul", *SIZES, "--set", "l2_bytes=999999999999999999"), 2, "no room"),
+        (("matmul", *SIZES, "--set", f"l2_bytes={'9' * 5000}"), 2, "is not an integer"),
         (("asm", "nowhere.tasm"), 2, "cannot read it"),
         (("run", "nowhere.tasm"), 2, "cannot read it"),
     ],

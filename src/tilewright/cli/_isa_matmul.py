@@ -83,6 +83,8 @@ def _matmul(
     from tilewright.isa._matmul import element_type, type_and_signs
 
     suffix = _suffix(out)
+    if as_json and out == "-":
+        raise UsageError("-o - and --json both want stdout", how="write to a file")
     config = machine(settings)
     a, b = operands(data or (), m, n, k, (dtype, dtype_b or dtype), seed)
     types = element_type(a, "A"), element_type(b, "B")
