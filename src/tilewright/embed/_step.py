@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from tilewright.embed._device_batch import DeviceBatch, Entries, check_batch, device_batch, entries
+from tilewright.embed._guard_device import check_by_feature, check_state
 from tilewright.embed._host_batch import HostBatch
+from tilewright.embed._knobs import SparseCoreConfig
 from tilewright.embed._optimizers import Optimizer, learning_rate_at
 from tilewright.embed._stacking import Stack
 from tilewright.embed._state import EmbeddingState
@@ -26,13 +28,20 @@ _CHUNK = 8192
 """Rows the optimizer sees at a time."""
 
 
-def lookup(state: EmbeddingState, host_batch: HostBatch | DeviceBatch, axis: str | None = None) -> dict[str, jax.Array]:
+def lookup(
+    state: EmbeddingState,
+    host_batch: HostBatch | DeviceBatch,
+    axis: str | None = None,
+    sparsecore: SparseCoreConfig | None = None,
+) -> dict[str, jax.Array]:
     """Activations {feature: f32[batch, width]}: for every sample the sum of gain * row over its ids.
 
     Pure; call it as it is, under ``jit`` (batch and state are pytrees), or inside ``shard_map`` with ``axis`` the name
-    of the mesh axis over which state and batch are split. An empty sample gives zeros.
+    of the mesh axis over which state and batch are split. An empty sample gives zeros. ``sparsecore``: with
+    ``detect_nan`` the activations are looked through.
 
-    Raises :class:`UsageError` for a batch made with another stacking.
+    Raises :class:`UsageError` for a batch made with another stacking, :class:`CheckFailed` for a NaN (under ``jit`` the
+    error of a callback, which says the same).
 
     >>> activations = lookup(state, preprocess(batch, stacking))  # doctest: +SKIP
     >>> activations["user"].shape  # doctest: +SKIP
@@ -41,6 +50,8 @@ def lookup(state: EmbeddingState, host_batch: HostBatch | DeviceBatch, axis: str
     batch = device_batch(host_batch)
     check_batch(batch, state.stacking)
     found: dict[str, jax.Array] = _lookup(state, batch, axis)
+    if sparsecore is not None and sparsecore.detect_nan:
+        check_by_feature(found, state.stacking, "stage lookup, activations out")
     return {feature.name: found[feature.name] for feature in state.stacking.features}
 
 
@@ -49,18 +60,27 @@ def update(
     host_batch: HostBatch | DeviceBatch,
     gradients: Mapping[str, Any],
     axis: str | None = None,
+    sparsecore: SparseCoreConfig | None = None,
 ) -> EmbeddingState:
     """The state after one optimizer step with the gradients {feature: f32[batch, width]} of the activations.
 
     The gradients of a row are summed first, over all samples and features that looked it up, each times its gain;
     then the optimizer sees every touched row exactly once. All other rows keep their bits. Pure; to update in place
-    donate the state: ``jax.jit(update, donate_argnums=0)``.
+    donate the state: ``jax.jit(update, donate_argnums=0)``. ``sparsecore``: with ``detect_nan`` the gradients, and the
+    rows and slots afterwards, are looked through.
 
-    Raises :class:`UsageError` for missing or unknown features, a wrong shape, or a batch made with another stacking.
+    Raises :class:`UsageError` for missing or unknown features, a wrong shape, or a batch made with another stacking;
+    :class:`CheckFailed` for a NaN, as ``lookup`` does.
     """
     batch = device_batch(host_batch)
     check_batch(batch, state.stacking)
+    looked = sparsecore is not None and sparsecore.detect_nan
+    if looked:
+        _check_features(gradients, state)
+        check_by_feature(dict(gradients), state.stacking, "stage update, gradients in")
     after: EmbeddingState = _update(state, batch, dict(gradients), axis)
+    if looked:
+        check_state(after, "stage update, out")
     return after
 
 
