@@ -47,7 +47,7 @@ class Cache:
         each = min(ways or capacity, max(1, lines))
         slots, mask = sets * each, sets - 1 if sets & (sets - 1) == 0 else -1
         tables = np.cumsum([TABLES, slots, slots, 3 * each if sets == 1 else 0])
-        room = fresh_zeros(int(tables[-1]) + lines + SPARE, np.int64, filled=True)
+        room = fresh_zeros(int(tables[-1]) + lines + SPARE, np.int64)
         cells = room[: int(tables[-1]) + lines]
         cells[: TIME + 1] = [sets, mask, each, *tables, 1]
         return cls(cells, (capacity, ways), room)
