@@ -17,6 +17,8 @@ SETS, MASK, WAYS, LINE_OF, STAMPS, QUEUE, SLOT_OF = range(7)
 TIME, USED, GIVEN_UP, KEPT, FIRST, END, LIST, BUILT, TABLES = range(7, 16)
 """Cells: touches so far; slots used, given up, retained; the queue's first, end, list and time; the first table."""
 
+LARGE = 1 << 20
+"""Cells from which a cache is touched here and there only: large pages would be mostly empty."""
 SPARE = 1 << 16
 """Cells behind a new cache, for memory that is added; they cost nothing until then."""
 
@@ -47,7 +49,8 @@ class Cache:
         each = min(ways or capacity, max(1, lines))
         slots, mask = sets * each, sets - 1 if sets & (sets - 1) == 0 else -1
         tables = np.cumsum([TABLES, slots, slots, 3 * each if sets == 1 else 0])
-        room = fresh_zeros(int(tables[-1]) + lines + SPARE, np.int64)
+        count = int(tables[-1]) + lines + SPARE
+        room = fresh_zeros(count, np.int64, filled=count < LARGE)
         cells = room[: int(tables[-1]) + lines]
         cells[: TIME + 1] = [sets, mask, each, *tables, 1]
         return cls(cells, (capacity, ways), room)
