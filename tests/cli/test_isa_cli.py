@@ -217,6 +217,28 @@ def test_a_run_writes_its_timeline_and_its_accounts(run, tmp_path):
     assert run("run", program, *shapes, "-o", str(tmp_path / "t.png"))[0] == 2
 
 
+def test_every_element_runs_a_program(run, tmp_path):
+    program, out = tmp_path / "p.tasm", str(tmp_path / "c.npy")
+    program.write_text("segment ur1, $X\npeid ur2\ntid r1\nmov r0, ur2\nadd r2, r1, 10\nst r2, ur1:rf0:0\nhalt\n")
+    given = ("--zeros", "X=s32[4,3]", "--set", "threads=4", "--set", "pes=3")
+    code, text, err = run(
+        "run", str(program), *given, "--every-pe", "--save", f"X={out}", "-o", str(tmp_path / "t.pftrace")
+    )
+    assert (code, "wrote" in err) == (0, True)
+    assert np.load(out).tolist() == [[10] * 3, [11] * 3, [12] * 3, [13] * 3]
+    assert "21 instructions executed" in text
+    assert [
+        row.split()[0] for row in text.splitlines() if row[:2].strip().isdecimal() and "instructions" not in row
+    ] == list("012")
+    value = json.loads(run("run", str(program), *given, "--every-pe", "--json")[1])
+    assert [each["executed"] for each in value["pes"]] == [7, 7, 7]
+    assert value["cycles"] == max(each["cycles"] for each in value["pes"])
+    assert value["traffic"]["store_lines"] == sum(each["traffic"]["store_lines"] for each in value["pes"]) > 0
+    one = json.loads(run("run", str(program), *given, "--json")[1])
+    assert (one["executed"], one["pes"]) == (7, [])
+    assert one["tensors"]["X"] == [[10, 0, 0], [11, 0, 0], [12, 0, 0], [13, 0, 0]]
+
+
 def test_an_array_file_names_its_tensor(run, tmp_path):
     np.save(tmp_path / "A.npy", np.arange(16, dtype=np.int8).reshape(4, 4))
     program = str(Path(__file__).parents[2] / "examples" / "product.tasm")

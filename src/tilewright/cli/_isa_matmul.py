@@ -9,27 +9,25 @@ import typer
 
 from tilewright.cli._io import emit_json, emit_text, progress, remark, write_file
 from tilewright.cli._isa_matrices import difference_of, operands, shape_of
-from tilewright.cli._isa_tensors import Json, Settings, machine, print_account, remark_errors, watch, write_timeline
+from tilewright.cli._isa_tensors import (
+    Json,
+    Settings,
+    machine,
+    pes_value,
+    print_account,
+    print_pes,
+    remark_errors,
+    watch,
+    write_timeline,
+)
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.isa import MatmulResult
-    from tilewright.render import Kind
 
 __all__ = ["add_to"]
 
 _Size = typer.Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
-_PES: tuple[tuple[str, Kind, str], ...] = (
-    ("PE", "number", "Processing element."),
-    ("cycles", "count", "By the model, until it was done."),
-    ("multiplying", "count", "Of them."),
-    ("executed", "count", "Instructions of every kind."),
-    ("macs", "count", "Multiplications of an element of A by one of B."),
-    ("A loaded", "bytes", "Into registers."),
-    ("lines of B", "count", "Line touches in its L1."),
-    ("L1 misses", "count", "Of them, not in L1."),
-    ("L2 misses", "count", "Of these, not in L2 either."),
-)
 
 
 def _matmul(
@@ -184,16 +182,7 @@ def _value(result: MatmulResult, listing: bool) -> dict[str, Any]:
     """What JSON has of the run."""
     plain: dict[str, Any] = {"cycles": result.cycles, "math_cycles": result.math_cycles, "stalls": result.stalls}
     plain |= {"queue": result.queue, "traffic": result.traffic.to_dict(), "executed": result.executed}
-    plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering, "pes": []}
-    for run in result.pes:
-        found: dict[str, Any] = {
-            "pe": run.state.number,
-            "cycles": run.cycles,
-            "math_cycles": run.math_cycles,
-            "executed": run.executed,
-        }
-        found |= {"stalls": run.stalls, "queue": run.queue, "counts": run.counts.to_dict()}
-        plain["pes"].append({**found, "traffic": run.traffic.to_dict()})
+    plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering, "pes": pes_value(result.pes)}
     if listing:
         plain |= {"program": str(result.program), "programs": [str(each) for each in result.programs]}
     return plain
@@ -217,7 +206,7 @@ def _print_matmul(
         emit_text(f"{name.ljust(widths[0])}  {cells}  {verdict}".rstrip())
     emit_text("")
     if len(result.pes) > 1:
-        _print_pes(result)
+        print_pes(result.pes)
     emit_text(f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{_last(result)}")
     print_account("the math unit was idle", result.stalls)
     print_account("the issue queue", result.queue)
@@ -239,18 +228,6 @@ def _last(result: MatmulResult) -> str:
         return ""
     last = max(result.pes, key=lambda run: run.cycles)
     return f" (PE {last.state.number}, the last one done)"
-
-
-def _print_pes(result: MatmulResult) -> None:
-    from tilewright.render import Column, print_table
-
-    rows = []
-    for run in result.pes:
-        c = run.counts
-        of_b = (c.l1_touches, c.l1_misses, c.l2_misses)
-        rows.append((run.state.number, run.cycles, run.math_cycles, run.executed, c.macs, c.a_bytes_loaded, *of_b))
-    print_table([Column(*heading) for heading in _PES], rows)
-    emit_text("")
 
 
 def add_to(group: typer.Typer) -> None:

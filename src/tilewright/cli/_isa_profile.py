@@ -18,6 +18,7 @@ from tilewright.cli._isa_tensors import (
     machine,
     print_account,
     remark_errors,
+    started,
     tensors,
     watch,
 )
@@ -119,18 +120,13 @@ def _profiled(
     program: Program, memory: dict[str, Any], config: MatrixUnitConfig, every_pe: bool, told: Callable[[Counts], None]
 ) -> Profile:
     """The run of the first processing element, or of all of them on the same tensors."""
-    from tilewright.isa import Machine, profile
+    from tilewright.isa import profile
 
-    if not every_pe:
-        if config.pes > 1:
-            remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
-        return profile(program, memory, config, told)
-    host = Machine(config)
-    host.system |= memory
-    for name in memory:
-        host.page_table(name, mapped=True)
-    host.start(program)
-    return profile(host, watch=told)
+    if every_pe:
+        return profile(started(program, memory, config), watch=told)
+    if config.pes > 1:
+        remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
+    return profile(program, memory, config, told)
 
 
 def _check(out: str | None, heat: str | None, as_json: bool) -> None:

@@ -15,7 +15,8 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
-    from tilewright.isa import MatrixUnitConfig
+    from tilewright.isa import Machine, MatrixUnitConfig, Program, RunResult
+    from tilewright.render import Kind
     from tilewright.trace import Event
 
 __all__ = [
@@ -29,13 +30,28 @@ __all__ = [
     "array",
     "machine",
     "pair",
+    "pes_value",
     "print_account",
+    "print_pes",
     "remark_errors",
     "setting",
+    "started",
     "tensors",
     "watch",
     "write_timeline",
 ]
+
+_PES: tuple[tuple[str, Kind, str], ...] = (
+    ("PE", "number", "Processing element."),
+    ("cycles", "count", "By the model, until it was done."),
+    ("multiplying", "count", "Of them."),
+    ("executed", "count", "Instructions of every kind."),
+    ("macs", "count", "Multiplications of an element of A by one of B."),
+    ("A loaded", "bytes", "Into registers."),
+    ("lines of B", "count", "Line touches in its L1."),
+    ("L1 misses", "count", "Of them, not in L1."),
+    ("L2 misses", "count", "Of these, not in L2 either."),
+)
 
 MOST = 1 << 27
 """Elements of a tensor at most."""
@@ -129,6 +145,18 @@ def tensors(files: Sequence[str], iota: Sequence[str], zeros: Sequence[str]) -> 
     return found
 
 
+def started(program: Program, memory: Mapping[str, Any], config: MatrixUnitConfig, trace: bool = False) -> Machine:
+    """Every processing element of a machine about to run the program, on the same tensors."""
+    from tilewright.isa import Machine
+
+    host = Machine(config, trace)
+    host.system |= memory
+    for name in memory:
+        host.page_table(name, mapped=True)
+    host.start(program)
+    return host
+
+
 def watch(bar: Any, total: int) -> Any:
     """Tell the progress bar how many mm were executed."""
     return lambda counts: bar(counts.instructions, total)
@@ -138,6 +166,28 @@ def print_account(title: str, account: Mapping[str, int]) -> None:
     """Reasons and cycles, the largest first."""
     parts = [f"{reason} {cycles:,}" for reason, cycles in sorted(account.items(), key=lambda row: -row[1]) if cycles]
     emit_text(f"{title}: {', '.join(parts) or 'never'}")
+
+
+def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """Every processing element's own numbers, as JSON has them."""
+    return [
+        {"pe": run.state.number, "cycles": run.cycles, "math_cycles": run.math_cycles, "executed": run.executed}
+        | {"stalls": run.stalls, "queue": run.queue, "counts": run.counts.to_dict(), "traffic": run.traffic.to_dict()}
+        for run in runs
+    ]
+
+
+def print_pes(runs: Sequence[RunResult]) -> None:
+    """A row for every processing element."""
+    from tilewright.render import Column, print_table
+
+    rows = []
+    for run in runs:
+        c = run.counts
+        head = (run.state.number, run.cycles, run.math_cycles, run.executed)
+        rows.append((*head, c.macs, c.a_bytes_loaded, c.l1_touches, c.l1_misses, c.l2_misses))
+    print_table([Column(*heading) for heading in _PES], rows)
+    emit_text("")
 
 
 def remark_errors(errors: Sequence[Any], most: int = 5) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import _isa_explain, _isa_matmul, _isa_profile, _isa_step, _isa_sweep, _isa_tune
-from tilewright.cli._io import emit_json, emit_text, progress, read_text, write_file
+from tilewright.cli._io import emit_json, emit_text, progress, read_text, remark, write_file
 from tilewright.cli._isa_tensors import (
     File,
     Iota,
@@ -18,8 +18,11 @@ from tilewright.cli._isa_tensors import (
     Zeros,
     machine,
     pair,
+    pes_value,
     print_account,
+    print_pes,
     remark_errors,
+    started,
     tensors,
     watch,
     write_timeline,
@@ -69,6 +72,9 @@ def _run(
     save: Annotated[
         list[str] | None, typer.Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
     ] = None,
+    every_pe: Annotated[
+        bool, typer.Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
+    ] = False,
     settings: Settings = None,
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
@@ -83,16 +89,22 @@ def _run(
     config = machine(settings)
     program = assemble(read_text(file), config)
     memory = tensors(tensor or (), iota or (), zeros or ())
+    if config.pes > 1 and not every_pe:
+        remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
     with progress(file) as bar:
-        result = MatrixUnit(config).run(program, memory, trace=out is not None, watch=watch(bar, 0))
+        if every_pe:
+            runs = started(program, memory, config, trace=out is not None).run(watch(bar, 0))
+        else:
+            runs = [MatrixUnit(config).run(program, memory, trace=out is not None, watch=watch(bar, 0))]
     for each in save or ():
-        _save(result, *pair(each, "--save", "FILE.npy"))
+        _save(runs[0], *pair(each, "--save", "FILE.npy"))
     shown = [pair(each, "--zeros", "")[0] for each in zeros or ()]
-    _print_run(result, shown, as_json)
+    _print_run(runs, shown, as_json)
     if out is not None:
-        write_timeline(out, timeline([result]))
-    remark_errors(result.errors)
-    return 1 if result.errors else 0
+        write_timeline(out, timeline(runs))
+    errors = [error for run in runs for error in run.errors]
+    remark_errors(errors)
+    return 1 if errors else 0
 
 
 def _save(result: RunResult, name: str, path: str) -> None:
@@ -105,31 +117,42 @@ def _save(result: RunResult, name: str, path: str) -> None:
     write_file(path, raw.getvalue())
 
 
-def _print_run(result: RunResult, shown: Sequence[str], as_json: bool) -> None:
+def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -> None:
+    """Counts of all processing elements together, cycles and accounts of the one done last."""
+    from tilewright.isa import Counts, Traffic
+
+    last = max(runs, key=lambda run: run.cycles)
+    counts, executed = Counts.together(run.counts for run in runs), sum(run.executed for run in runs)
     if as_json:
-        records = [{"pc": e.pc, "kind": e.kind, "column": e.column, "register": e.register} for e in result.errors]
-        tensors = {name: _plain(result.tensor(name)) for name in shown}
-        value = {"counts": result.counts.to_dict(), "cycles": result.cycles, "math_cycles": result.math_cycles}
+        records = [
+            {"pc": e.pc, "kind": e.kind, "column": e.column, "register": e.register, "pe": e.pe}
+            for run in runs
+            for e in run.errors
+        ]
+        value = {"counts": counts.to_dict(), "cycles": last.cycles, "math_cycles": last.math_cycles}
         emit_json(
             {
                 **value,
-                "executed": result.executed,
-                "stalls": result.stalls,
-                "queue": result.queue,
-                "traffic": result.traffic.to_dict(),
+                "executed": executed,
+                "stalls": last.stalls,
+                "queue": last.queue,
+                "traffic": Traffic.together(run.traffic for run in runs).to_dict(),
                 "errors": records,
-                "tensors": tensors,
+                "tensors": {name: _plain(last.tensor(name)) for name in shown},
+                "pes": pes_value(runs) if len(runs) > 1 else [],
             }
         )
         return
     for name in shown:
-        emit_text(f"{name} =\n{result.tensor(name)}\n")
-    emit_text(f"{result.executed:,} instructions executed, {result.cycles:,} cycles by the model")
-    for key, count in result.counts.to_dict().items():
+        emit_text(f"{name} =\n{last.tensor(name)}\n")
+    if len(runs) > 1:
+        print_pes(runs)
+    emit_text(f"{executed:,} instructions executed, {last.cycles:,} cycles by the model")
+    for key, count in counts.to_dict().items():
         if count:
             emit_text(f"{key:20} {count:,}")
-    print_account("the math unit was idle", result.stalls)
-    print_account("the issue queue", result.queue)
+    print_account("the math unit was idle", last.stalls)
+    print_account("the issue queue", last.queue)
 
 
 def _plain(array: np.ndarray[Any, Any]) -> Any:
