@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilewright.isa import MatrixUnit, MatrixUnitConfig, matmul
+from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, matmul
 from tilewright.isa import _run as running
 from tilewright.isa._show import same_state
 
@@ -203,3 +203,19 @@ def test_an_mm_that_is_never_reached_leaves_no_retention():
     one, other, ran = both(lambda: MatrixUnit(config).run(text, {"B": np.ones((4, 4), np.int8)}))
     assert ran
     assert one.state == other.state
+
+
+def test_a_second_program_that_is_shorter_than_the_first_is_no_loop():
+    """It begins at an address below the end of the first, as a loop's head does after a branch back."""
+
+    def work(first):
+        machine = Machine(MatrixUnitConfig(threads=4))
+        machine.start("\n".join(["nop"] * first))
+        machine.start("mov r1, 5\nadd r2, r1, 3")
+        return machine.run()[0]
+
+    for first in (3, 300_000):  # far behind the end of the second there is no memory at all
+        one, other, _ = both(lambda first=first: work(first))
+        same(one, other)
+        assert one.executed == first + 2
+        assert one.registers[:, 1:3].tolist() == [[5, 8]] * 4

@@ -185,11 +185,12 @@ class Runner:
 
     def _advance(self, pe: Pe) -> bool:
         """One instruction, and the loop it leads to; False when it cannot go on."""
-        before = pe.pc
+        before, steps = pe.pc, self.steps[pe.number]
         self.step(pe)
         if pe.halted or pe.barrier is not None:
             return False
-        last = before if pe.pc <= before else self.heads[pe.number].get(pe.pc)
+        back = pe.pc <= before and self.steps[pe.number] is steps  # and not at the beginning of the next program
+        last = before if back else self.heads[pe.number].get(pe.pc)
         if last is not None:
             self._loop(pe, last)
         return not pe.halted
