@@ -159,6 +159,7 @@ def _page(made: Plan, found: Diagnosis, source: str) -> str:
         ("chips", str(topology.chips)),
         ("SparseCores", str(topology.sparsecores)),
         ("batches", str(made.batches)),
+        ("samples a batch", f"{made.batch:,}"),
     ]
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
     page.section("plan", "Plan", plan_html(made))
