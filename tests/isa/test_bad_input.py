@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tilewright.errors import ParseError, TilewrightError, UsageError
 from tilewright.isa import (
+    Instruction,
     Machine,
     MatrixUnit,
     MatrixUnitConfig,
     MatrixUnitError,
     Memory,
     Part,
+    Program,
     assemble,
     by_blocks,
     by_dim,
@@ -20,8 +24,10 @@ from tilewright.isa import (
     conv2d,
     expected_conv2d_counts,
     expected_counts,
+    explain,
     matmul,
 )
+from tilewright.isa._program import Address, Guard, Immediate, Register
 
 ONES = np.ones((2, 2), np.int8)
 IMAGE, WEIGHTS = np.ones((1, 5, 5, 2), np.int8), np.ones((3, 3, 2, 4), np.int8)
@@ -99,22 +105,24 @@ def a_machine():
         (lambda: MatrixUnit().run("halt", [ONES]), "tensors by name"),
         (lambda: MatrixUnit().run("halt", ONES), "tensors by name"),
         (lambda: Memory({5: ONES}), "cannot be called 5"),
-        (lambda: Memory().add("A", ONES, page=3), "page= = 3 is not whole numbers"),
+        (lambda: Memory().add("A", ONES, page=3), "page = 3 is not whole numbers"),
         (lambda: Memory().add("A", ONES, line=(1, 1.5)), "not a whole number"),
         (lambda: Part(("a",), (1,)), "base = 'a'"),
         (lambda: Part((0, 0), (1,)), "one number per dim each"),
         (lambda: Part((-1,), (1,)), "base = -1"),
         (lambda: a_machine().start(5), "program"),
         (lambda: a_machine().start("halt", uniform=[1]), "dicts"),
+        (lambda: a_machine().start("halt", uniform={1: 2**32}), "32 bits"),
+        (lambda: explain("mm8 r0, ur4:rf290:0x00, r256"), "takes an instruction"),
         (lambda: a_machine().page_table("X", tensor="A", part=((0, 0), (2, 2))), "as in Part"),
-        (lambda: a_machine().page_table("X", tensor="A", order=3), "order= = 3"),
+        (lambda: a_machine().page_table("X", tensor="A", order=3), "order = 3"),
         (lambda: a_machine().page_table(5, tensor="A"), "cannot be called 5"),
         (lambda: a_machine().segment("X", "A", ((0, 0), (2, 2))), "as in Part"),
         (lambda: a_machine().segment(5, "A"), "cannot be called 5"),
         (lambda: a_machine().dma_in("A", 0), "pages = 0"),
         (lambda: matmul(ONES, ONES, transpose_b="yes"), "transpose_b = 'yes'"),
         (lambda: matmul(ONES, ONES, split="diagonals"), "rows or columns"),
-        (lambda: matmul(ONES, ONES, page="x"), "page="),
+        (lambda: matmul(ONES, ONES, page="x"), "page = .x. is not"),
         (lambda: contract(5, ONES, ONES), "subscripts 5"),
         (lambda: contract("bmk,bkn->bmn", np.zeros((0, 2, 2)), np.zeros((0, 2, 2))), "float64"),
         (lambda: conv2d(IMAGE, WEIGHTS, stride=1.5), "stride = 1.5"),
@@ -174,3 +182,44 @@ def test_counts_of_threads_that_are_off_do_not_matter(line):
 def test_every_error_is_of_one_family():
     assert issubclass(MatrixUnitError, TilewrightError)
     assert issubclass(ParseError, TilewrightError)
+
+
+def by_hand(text, **changed):
+    """An instruction with operands that no text has."""
+    (made,) = assemble(text, SMALL).instructions
+    return replace(made, **changed)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (by_hand("mov r1, 2", operands=(Register("r", -1), Immediate(2))), "expected a register"),
+        (by_hand("mov r1, 2", operands=(Register("r", 32), Immediate(2))), "no register r32"),
+        (by_hand("mov r1, 2", operands=(Register("r", 1), Immediate(2**70))), "expected"),
+        (by_hand("mov r1, 2", operands=(Register("r", 1),)), "expected a comma"),
+        (by_hand("mov r1, 2", guard=Guard(-1)), "column"),
+        (by_hand("ld r1, ur1:rf0:0", operands=(Register("r", 1), Address(1, -5000, 0))), "expected an address"),
+        (by_hand("ld r1, ur1:rf0:0", operands=(Register("r", 1), Address(1, 0, 2**63 - 1))), "expected an address"),
+        (by_hand("ld r1, ur1:rf0:0", suffixes=("7", "1", "0")), "unknown suffix"),
+        (by_hand("ld r1, ur1:rf0:0", suffixes=("0",)), "cannot be written"),
+        (Instruction("nonsense"), "cannot be written"),
+    ],
+)
+def test_instructions_made_by_hand_are_looked_at_too(made, reason):
+    """Kernels that run loops would take such numbers for places in memory."""
+    program = Program((made,) * 2 + assemble("halt").instructions)
+    machine = Machine(SMALL)
+    for call in (MatrixUnit(SMALL).run, machine.start, lambda each: explain(each.instructions[0], SMALL)):
+        with pytest.raises((ParseError, UsageError), match=reason):
+            call(program)
+
+
+def test_a_program_made_by_hand_runs_as_its_text_does():
+    text = "mov r1, 3\nagain: add r1, r1, ur2\nadd ur2, ur2, 1\nbr.lt ur2, 9, again"
+    assembled = assemble(text, SMALL)
+    made = Program(assembled.instructions, assembled.labels)
+    assert made == assembled
+    assert (MatrixUnit(SMALL).run(made).registers == MatrixUnit(SMALL).run(text).registers).all()
+    for wrong in ((("again", -7),), (("again", 99),), ()):
+        with pytest.raises(ParseError, match="no label"):
+            MatrixUnit(SMALL).run(replace(made, labels=wrong))

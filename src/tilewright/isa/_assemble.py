@@ -69,15 +69,26 @@ def assemble(text: str, config: MatrixUnitConfig | None = None) -> Program:
 
 
 def program_of(program: Program | str, config: MatrixUnitConfig) -> Program:
-    """A program for this machine, from text or assembled; one that names registers it has not is a ParseError."""
+    """A program for this machine, from text or assembled; one that names registers it has not is a ParseError.
+
+    Kernels go by the numbers in it without asking again, so what someone made by hand is assembled from its text.
+    """
     if isinstance(program, Program):
         has = {"r": config.registers, "ur": config.uniform_registers, "p": config.predicates}
-        return (
-            program if all(n <= has[kind] for kind, n in program.registers.items()) else assemble(str(program), config)
-        )
+        if program.assembled and all(n <= has[kind] for kind, n in program.registers.items()):
+            return program
+        program = _text_of(program)
     if not isinstance(program, str):
         raise UsageError(f"a program is text or what assemble made of it, not {type(program).__name__}")
     return assemble(program, config)
+
+
+def _text_of(program: Program) -> str:
+    try:
+        return str(program)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        what = f"this Program cannot be written as text ({type(error).__name__}: {error})"
+        raise UsageError(what, how="make programs with assemble") from None
 
 
 class _Assembler:
@@ -101,7 +112,9 @@ class _Assembler:
         for name, column in self.uses:
             if name not in self.labels:
                 raise self._error(f"no label {name!r} in this program", column, self._near(name, list(self.labels)))
-        return Program(tuple(self.instructions), tuple(sorted(self.labels.items(), key=lambda item: item[1])))
+        program = Program(tuple(self.instructions), tuple(sorted(self.labels.items(), key=lambda item: item[1])))
+        object.__setattr__(program, "assembled", True)
+        return program
 
     def _line(self, line: int) -> None:
         self._skip()

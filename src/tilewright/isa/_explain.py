@@ -7,12 +7,13 @@ from textwrap import wrap
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.isa._assemble import program_of
 from tilewright.isa._checks import whole
 from tilewright.isa._config import MatrixUnitConfig, checked_config
 from tilewright.isa._counts import Counts, Traffic
 from tilewright.isa._errors import ErrorRecord
 from tilewright.isa._explain_mm import guard_words, mm_words, plural, waits_words
-from tilewright.isa._program import Instruction
+from tilewright.isa._program import Instruction, Label, Program
 from tilewright.isa._rehearse import Rehearsal, rehearse, stage
 from tilewright.isa._state import Pe
 
@@ -79,6 +80,7 @@ def explain(
     unit alu; keeps it 1 cycle, its result is there after alu_latency = 1 cycle
     """
     config = checked_config(config if at is None else at.config)
+    _check(instruction, config)
     if at is not None:
         done = rehearse(at, instruction)
         says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
@@ -91,6 +93,17 @@ def explain(
     pe, assumed = stage(instruction, config, segment, columns, rows)
     done = rehearse(pe, instruction, staged=True)
     return _told(instruction, mm_words(done, instruction, here=False, assumed=assumed), done, here=False)
+
+
+def _check(instruction: Instruction, config: MatrixUnitConfig) -> None:
+    """Refuse what could not be run: registers this machine has not, operands someone made by hand."""
+    if not isinstance(instruction, Instruction):
+        raise UsageError(
+            f"explain takes an instruction, not {type(instruction).__name__}",
+            how="take it from assemble(text).instructions",
+        )
+    labels = {o.name: 0 for o in instruction.operands if isinstance(o, Label)}
+    program_of(Program((instruction,), tuple(labels.items())), config)
 
 
 def _narrow(lines: list[str]) -> tuple[str, ...]:

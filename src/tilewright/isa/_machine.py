@@ -118,8 +118,7 @@ class Machine:
             array = array[part.slices]
         base = part.base if part is not None else (0,) * array.ndim
         page, line, order = (
-            None if n is None else wholes(f"{what}=", n)
-            for what, n in (("page", page), ("line", line), ("order", order))
+            None if n is None else wholes(what, n) for what, n in (("page", page), ("line", line), ("order", order))
         )
         storage = self.chip.add(name, array, page=page, line=line, order=order, tensor=tensor, base=base)
         for number in range(storage.map.num_pages if mapped else 0):
@@ -162,6 +161,8 @@ class Machine:
         registers = {whole("uniform register", n): whole(f"ur{n}", v, -(2**31)) for n, v in (uniform or {}).items()}
         if any(n >= self.config.uniform_registers for n in registers):
             raise UsageError(f"no register ur{max(registers)}", how=f"there are {self.config.uniform_registers}")
+        if any(v >= 2**32 for v in registers.values()):
+            raise UsageError(f"uniform = {registers}", how="a register has 32 bits")
         for number in self._pes(pe):
             windows = tuple(self._window(name, what) for name, what in (segments or {}).items())
             self._jobs.setdefault(number, []).append(Job(program, windows, registers))

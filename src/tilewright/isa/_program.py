@@ -172,6 +172,9 @@ class Instruction:
 class Program:
     """A sequence of instructions; ``labels`` maps a name to the index of the instruction it stands before.
 
+    ``assembled``: it comes from ``assemble``, which has looked at every operand; one made by hand is assembled from its
+    text before it runs.
+
     >>> from tilewright.isa import assemble
     >>> print(assemble("again: add ur1,ur1,1\\nbr.lt ur1,8,again"))
     again:
@@ -181,6 +184,7 @@ class Program:
 
     instructions: tuple[Instruction, ...] = ()
     labels: tuple[tuple[str, int], ...] = ()
+    assembled: bool = field(default=False, init=False, compare=False, repr=False)
 
     @cached_property
     def registers(self) -> dict[str, int]:

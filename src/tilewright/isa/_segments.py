@@ -79,7 +79,7 @@ class Memory:
         checked_name(name, self._placements)
         values = checked_tensor(name, array)
         how = (("page", page), ("line", line), ("order", order))
-        page, line, order = (None if s is None else wholes(f"{what}=", s) for what, s in how)
+        page, line, order = (None if s is None else wholes(what, s) for what, s in how)
         self._placements[name] = Placement(name, values, page, line, order, resident)
         return len(self._placements)
 
