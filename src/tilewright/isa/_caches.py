@@ -18,7 +18,7 @@ TIME, USED, GIVEN_UP, KEPT, FIRST, END, LIST, BUILT, TABLES = range(7, 16)
 """Cells: touches so far; slots used, given up, retained; the queue's first, end, list and time; the first table."""
 
 LARGE = 1 << 20
-"""Cells from which a cache is touched here and there only: large pages would be mostly empty."""
+"""Cells from which a cache is touched here and there only, and clearing all of it would cost more."""
 SPARE = 1 << 16
 """Cells behind a new cache, for memory that is added; they cost nothing until then."""
 

@@ -1,37 +1,86 @@
-"""Large arrays of zeros that cost nothing until they are written to."""
+"""Large arrays of zeros: from the system where they are mostly not looked at, used again where they are.
+
+New memory is given by the system a page at a time, at its first touch, which costs about a hundred times what clearing
+a page at hand does; a machine's tables and registers would pay for that in every run.
+"""
 
 from __future__ import annotations
 
 import mmap
+import threading
+import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
 
 __all__ = ["fresh_zeros"]
 
-_LARGE = 1 << 21
+Array = np.ndarray[Any, Any]
+_LARGE = 1 << 18
 """Bytes from which a mapping of its own pays; below, the allocator's memory is at hand and quickly cleared."""
 _PAGE = 1 << 21
 """Bytes of a large page, of systems that have them."""
+_MOST = 1 << 25
+"""Bytes of mappings that wait for their next use."""
 
 
-def fresh_zeros(count: int, dtype: Any, filled: bool = False) -> np.ndarray[Any, Any]:
-    """``np.zeros(count, dtype)``, straight from the operating system where it is large.
+class _Waiting:
+    """Mappings given back, the last first."""
 
-    An allocator that has memory left over clears it, all of it; a machine's tables are mostly never looked at.
-    ``filled``: most of it will be written to, so that large pages pay, where the system has them. Raises MemoryError or
-    ValueError as numpy does.
+    def __init__(self) -> None:
+        self._free: deque[mmap.mmap] = deque()
+        self._lock = threading.RLock()  # whoever holds it may be the one for whom garbage is collected
+
+    def take(self, size: int) -> mmap.mmap | None:
+        with self._lock:
+            for at in range(len(self._free) - 1, -1, -1):
+                if len(self._free[at]) == size:
+                    found = self._free[at]
+                    del self._free[at]
+                    return found
+        return None
+
+    def give(self, memory: mmap.mmap) -> None:
+        with self._lock:
+            self._free.append(memory)
+            while sum(map(len, self._free)) > _MOST:
+                self._free.popleft()
+
+
+_waiting = _Waiting()
+
+
+def fresh_zeros(count: int, dtype: Any, filled: bool = False) -> Array:
+    """``np.zeros(count, dtype)``, from the system or from an array that is no longer used.
+
+    ``filled``: much of it will be written to, so that memory that was used before is cleared and used again, and large
+    pages pay. Raises MemoryError or ValueError as numpy does.
     """
     size = count * np.dtype(dtype).itemsize
     if size < _LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
         return np.zeros(count, dtype)
     large = filled and size >= _PAGE and hasattr(mmap, "MADV_HUGEPAGE")
-    try:
-        memory = mmap.mmap(-1, size + _PAGE * large, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError) as error:
-        raise MemoryError(f"no room for {size} bytes") from error
+    length = size + _PAGE * large
+    memory = _waiting.take(length) if filled else None
+    used = memory is not None
+    if memory is None:
+        memory = _mapped(length, large)
     raw = np.frombuffer(memory, np.uint8)
+    if filled and length <= _MOST:
+        weakref.finalize(raw, _waiting.give, memory).atexit = False
+    # Large pages begin where their size divides the address.
+    found = raw[-raw.ctypes.data % _PAGE :][:size] if large else raw
+    if used:
+        found[:] = 0
+    return found.view(dtype)
+
+
+def _mapped(length: int, large: bool) -> mmap.mmap:
+    try:
+        memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"no room for {length} bytes") from error
     if large:
         memory.madvise(mmap.MADV_HUGEPAGE)
-        raw = raw[-raw.ctypes.data % _PAGE :]  # large pages begin where their size divides the address
-    return raw[:size].view(dtype)
+    return memory

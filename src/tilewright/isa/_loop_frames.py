@@ -47,12 +47,12 @@ class _Loop(Protocol):
 class Frame:
     """The block of one loop and the arrays behind it; good as long as ``state`` is.
 
-    ``fresh``: the segment of an ``mm`` that retains lines, where no walk had been before, else None. ``segments``:
-    kept, so that no others get their identity.
+    ``fresh``: the segment of an ``mm`` that retains lines, where no walk had been before, else None. ``kept``: what
+    ``state`` names, so that nothing else gets its identity.
     """
 
     state: list[int | None]
-    segments: list[Segment]
+    kept: list[Any]
     block: Block
     uniform: Array
     clock: Array
@@ -61,7 +61,7 @@ class Frame:
     fresh: Segment | None
 
     @classmethod
-    def of(cls, pe: Pe, loop: _Loop, state: list[int | None], segments: list[Segment]) -> Frame | None:
+    def of(cls, pe: Pe, loop: _Loop, state: list[int | None], kept: list[Any]) -> Frame | None:
         """For the state as it is, or None where the kernel cannot run the loop."""
         ld, sums, fresh = _prepared_ld(pe, loop), None, None
         if ld is None:
@@ -85,7 +85,7 @@ class Frame:
             *(counts, traffic, clock, queue, math, *longs(pe.clock.tokens), pe.clock.causes, *longs(pe.clock.foreign)),
             *(ld[1], ld[0], sums.block if sums else 0, *longs(pe.l1.arrays(), pe.chip.l2.arrays())),
         )
-        return cls(state, segments, block, uniform, clock, (counts, traffic, queue, math), sums, fresh)
+        return cls(state, kept, block, uniform, clock, (counts, traffic, queue, math), sums, fresh)
 
     def take(self, pe: Pe, most: int) -> None:
         """Put what changes from instruction to instruction where the kernel finds it."""
@@ -123,11 +123,11 @@ def frame_of(pe: Pe, loop: _Loop) -> Frame | None:
     there = [segment for segment in segments if segment is not None and at_hand(segment)]
     if len(there) < len(segments):
         return None
-    tables = (each for segment in there for each in (segment, segment.table.phys))
+    tables = [each for segment in there for each in (segment, segment.table.phys)]
     others = (pe.file, pe.chip.store, pe.l1.arrays(), pe.chip.l2.arrays(), pe.clock.tokens)
-    state = [pe.columns, pe.rows, *map(id, tables), *map(id, others)]
+    state = [pe.columns, pe.rows, *map(id, (*tables, *others))]
     if loop.frame is None or loop.frame.state != state:
-        frame = Frame.of(pe, loop, state, there)
+        frame = Frame.of(pe, loop, state, [*tables, *others])
         # A walk that retains lines begins with tables of its own.
         loop.frame = None if loop.mm is not None and loop.mm.suffix("t") == "1" else frame
         return frame

@@ -93,13 +93,17 @@ def scalar_cost(pe: Pe, instruction: Instruction, latency: int | None = None) ->
     known = pe.known.get(id(instruction))
     if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
         known = pe.known[id(instruction)] = (instruction, *_scalar_cost(pe, instruction))
-    _, reads, writes, registers, usual = known
+    _, unit, places, written, registers, usual = known
     pe.traffic.register_reads += registers
-    pe.clock.step(instruction.spec.unit, instruction.name, reads, writes, usual if latency is None else latency)
+    pe.clock.scalar(unit, instruction.name, places, written, usual if latency is None else latency)
 
 
-def _scalar_cost(pe: Pe, instruction: Instruction) -> tuple[list[slice], list[slice], int, int]:
+def _scalar_cost(pe: Pe, instruction: Instruction) -> tuple[str, list[int], int, int, int]:
+    """Unit, places on the scoreboard, of them the one written (-1: none), words read per register, latency."""
     operands, latency = instruction.operands, instruction.spec.latency
     reads, writes = spans(pe, instruction, operands[1:]), spans(pe, instruction, operands[:1], guard=False)
     per_thread = sum(isinstance(o, Register) and o.kind == "r" for o in operands[1:])
-    return reads, writes, per_thread * pe.config.threads, getattr(pe.config, latency) if latency else 1
+    cycles = getattr(pe.config, latency) if latency else 1
+    written = writes[0].start if writes else -1
+    places = [each.start for each in (*reads, *writes)]
+    return instruction.spec.unit, places, written, per_thread * pe.config.threads, cycles

@@ -187,12 +187,15 @@ class Pe:
         """A processing element at rest: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
         c = chip.config
         poison = c.uninitialized == "poison"
+        file = fresh_zeros(c.threads * (c.registers + _APART), np.int32, filled=True).reshape(c.threads, -1)
+        if poison:
+            file[:] = POISON
         lines = len(chip.store) // c.line_bytes
         pe = cls(
             number=number,
             chip=chip,
             config=c,
-            file=np.full((c.threads, c.registers + _APART), POISON if poison else 0, np.int32),
+            file=file,
             predicates=np.zeros((c.threads, c.predicates), bool),
             uniform=[0] * c.uniform_registers,
             columns=c.default_columns,
