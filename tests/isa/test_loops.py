@@ -219,3 +219,27 @@ def test_a_second_program_that_is_shorter_than_the_first_is_no_loop():
         same(one, other)
         assert one.executed == first + 2
         assert one.registers[:, 1:3].tolist() == [[5, 8]] * 4
+
+
+def test_a_kept_mm_that_is_not_reached_forgets_no_one_elses_retention():
+    """The first loop never comes to its mm; the second one's walk of the same segment began in between."""
+    text = """
+        segment ur5, $B
+        tid r8
+        mov ur8, 3
+    again:
+        mov ur9, 6
+    first:
+        br.eq ur2, 0, over
+        mm8 r0, ur5:rf8:0, r20
+    over:
+        loop ur9, first
+        mm8.t1 r0, ur5:rf8:0, r20
+        add r8, r8, 1
+        loop ur8, again
+    """
+    config = MatrixUnitConfig(threads=4, registers=24, l1_bytes=128)
+    one, other, ran = both(lambda: MatrixUnit(config).run(text, {"B": np.ones((40, 64), np.int8)}))
+    assert ran
+    same(one, other)
+    assert one.state == other.state

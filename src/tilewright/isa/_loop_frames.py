@@ -70,7 +70,8 @@ class Frame:
             roles = _roles(pe, loop)
             if roles is None:
                 return None
-            fresh = None if roles.segment.selected.size else roles.segment
+            walks = loop.mm.suffix("t") == "1"
+            fresh = roles.segment if walks and not roles.segment.selected.size else None
             sums = Sums.of(pe, roles, loop.mm)
         c, uniform = pe.config, np.zeros(len(pe.uniform), np.int64)
         clock = np.zeros(8 + c.bcast_depth + 1, np.int64)

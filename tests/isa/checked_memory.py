@@ -1,0 +1,143 @@
+"""The machine with every access of its kernels checked: run as a program, with the first seed and how many.
+
+Kernels run as Python, and what they read and write by address is looked up among the arrays they were given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+import warnings
+from bisect import insort
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SIZES = {"cell": ctypes.c_int64, "word": ctypes.c_int32, "byte": ctypes.c_uint8}
+spans: list[tuple[int, int]] = []
+blocks: dict[int, Any] = {}
+named: deque[np.ndarray] = deque(maxlen=24)  # arrays of which a block has the address only
+
+
+def begin(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def check(at: int, size: int) -> int:
+    if not any(low <= at and at + size <= high for low, high in spans):
+        raise MemoryError(f"{size} bytes at {at} belong to no array of the {len(spans)} that were given")
+    return at
+
+
+def cells() -> types.ModuleType:
+    """:mod:`tilewright.isa._cells`, checked."""
+    module = types.ModuleType("tilewright.isa._cells")
+    for name, kind in SIZES.items():
+        size = ctypes.sizeof(kind)
+
+        def read(table: Any, place: Any, kind: Any = kind, size: int = size) -> int:
+            return int(kind.from_address(check(int(table) + size * int(place), size)).value)
+
+        def write(table: Any, place: Any, value: Any, kind: Any = kind, size: int = size) -> None:
+            kind.from_address(check(int(table) + size * int(place), size)).value = int(value)
+
+        setattr(module, name, read)
+        setattr(module, {"cell": "put"}.get(name, f"put_{name}"), write)
+    module.copy = lambda to, of: ctypes.memmove(check(int(to), 8), check(int(of), 8), 8)  # type: ignore[attr-defined]
+    return module
+
+
+def given(part: Any) -> None:
+    """A block and all it names, or an array."""
+    arrays = [part] if isinstance(part, np.ndarray) else [part.cells]
+    for each in [] if isinstance(part, np.ndarray) else part.kept:
+        given(each)
+    for array in arrays:
+        insort(spans, (begin(array), begin(array) + array.nbytes))
+
+
+def kernel(function: Any) -> Any:
+    depth = []
+
+    def call(*arguments: Any) -> Any:
+        if not depth:
+            spans.clear()
+        for each in (*arguments, *named):
+            if isinstance(each, np.ndarray):
+                given(blocks.get(begin(each), each))
+        depth.append(1)
+        try:
+            return function(*arguments)
+        finally:
+            depth.pop()
+
+    return call
+
+
+def install() -> None:
+    """Before anything of :mod:`tilewright.isa` is there."""
+    from tilewright import kernels
+
+    sys.modules["tilewright.isa._cells"] = cells()
+    real = kernels.njit, kernels.inner
+
+    def ours(function: Any) -> bool:
+        return str(function.__module__).startswith("tilewright.isa")
+
+    kernels.njit = lambda **o: lambda f: kernel(f) if ours(f) else real[0](**o)(f)  # type: ignore[assignment]
+    kernels.inner = lambda **o: lambda f: f if ours(f) else real[1](**o)(f)  # type: ignore[assignment]
+    from tilewright.isa import _addresses, _loop_frames, _loop_kernels, _memory
+
+    address, start, alu = _addresses.address, _addresses.Block.__init__, _loop_kernels._alu
+
+    def seen(array: np.ndarray, dtype: Any) -> int:
+        named.append(array)
+        return address(array, dtype)
+
+    def made(self: Any, *parts: Any) -> None:
+        start(self, *parts)
+        blocks[begin(self.cells)] = self
+
+    _addresses.Block.__init__ = made  # type: ignore[method-assign]
+    _loop_frames.address = _memory.address = seen  # type: ignore[attr-defined]
+    # numpy's 64 bits do not wrap silently
+    _loop_kernels._wrap = lambda value: (int(value) + 2**31) % 2**32 - 2**31
+    _loop_kernels._alu = lambda op, x, y: alu(int(op), int(x), int(y))
+
+
+def main(first: int, count: int) -> int:
+    """Instructions that ran in loops."""
+    install()
+    sys.path.insert(0, str(Path(__file__).parent))
+    from wild import wild
+
+    from tilewright.isa import MatrixUnit, MatrixUnitError
+    from tilewright.isa import _run as running
+
+    ran, fast = [0], running.run_fast
+
+    def counted(pe: Any, loop: Any, most: int) -> bool:
+        before = pe.counts.instructions
+        done = fast(pe, loop, most)
+        ran[0] += pe.counts.instructions - before
+        return done
+
+    running.run_fast = counted
+    for seed in range(first, first + count):
+        config, memory, text = wild(seed)
+        try:
+            MatrixUnit(config).run(text, memory)
+        except MatrixUnitError:  # without end
+            pass
+        except MemoryError as error:
+            raise SystemExit(f"seed {seed}: {error}") from error
+        blocks.clear()
+    return ran[0]
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(main(int(sys.argv[1]), int(sys.argv[2])))

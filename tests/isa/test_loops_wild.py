@@ -1,0 +1,50 @@
+"""Loops in one call on programs at every edge: as one instruction after another, and within their memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.isa.test_loops import both, same
+from tests.isa.wild import wild
+from tilewright.isa import MatrixUnit, MatrixUnitError
+from tilewright.isa._show import same_state
+
+
+def test_wild_loops_leave_the_machine_as_single_instructions_do():
+    ran = 0
+
+    @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(st.integers(0, 2**32))
+    def check(seed):
+        nonlocal ran
+        config, memory, text = wild(seed)
+
+        def work():
+            try:
+                return MatrixUnit(config).run(text, memory)
+            except MatrixUnitError as error:
+                return error.result
+
+        one, other, executed = both(work)
+        ran += executed
+        same(one, other)
+        compared = [f.name for f in fields(one.state) if f.compare]
+        assert [n for n in compared if not same_state(getattr(one.state, n), getattr(other.state, n))] == []
+
+    check()
+    assert ran > 1000
+
+
+def test_wild_loops_stay_within_the_arrays_they_were_given():
+    script = Path(__file__).with_name("checked_memory.py")
+    done = subprocess.run(
+        [sys.executable, str(script), "1", "30"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 50  # tensor multiplies that a kernel ran
