@@ -32,7 +32,7 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 _LINE = 64
-_SMALL = 1 << 19  # bytes below which one thread does it all
+_SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 _PART = 1 << 20  # bytes after which the edges catch up with the bulk, while their lines are near
 _KEPT = 64
 
