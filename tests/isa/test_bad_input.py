@@ -195,11 +195,11 @@ def by_hand(text, **changed):
     [
         (by_hand("mov r1, 2", operands=(Register("r", -1), Immediate(2))), "expected a register"),
         (by_hand("mov r1, 2", operands=(Register("r", 32), Immediate(2))), "no register r32"),
-        (by_hand("mov r1, 2", operands=(Register("r", 1), Immediate(2**70))), "expected"),
+        (by_hand("mov r1, 2", operands=(Register("r", 1), Immediate(2**70))), "is not within"),
         (by_hand("mov r1, 2", operands=(Register("r", 1),)), "expected a comma"),
         (by_hand("mov r1, 2", guard=Guard(-1)), "column"),
         (by_hand("ld r1, ur1:rf0:0", operands=(Register("r", 1), Address(1, -5000, 0))), "expected an address"),
-        (by_hand("ld r1, ur1:rf0:0", operands=(Register("r", 1), Address(1, 0, 2**63 - 1))), "expected an address"),
+        (by_hand("ld r1, ur1:rf0:0", operands=(Register("r", 1), Address(1, 0, 2**63 - 1))), "is not within"),
         (by_hand("ld r1, ur1:rf0:0", suffixes=("7", "1", "0")), "unknown suffix"),
         (by_hand("ld r1, ur1:rf0:0", suffixes=("0",)), "cannot be written"),
         (Instruction("nonsense"), "cannot be written"),

@@ -19,7 +19,7 @@ from tilewright.isa._show import same_state
 def test_wild_loops_leave_the_machine_as_single_instructions_do():
     ran = 0
 
-    @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.integers(0, 2**32))
     def check(seed):
         nonlocal ran

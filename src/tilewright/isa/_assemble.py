@@ -22,7 +22,7 @@ from tilewright.isa._program import (
     SegmentName,
 )
 from tilewright.isa._set import INSTRUCTIONS
-from tilewright.isa._table import TYPES, InstructionSpec, OperandSpec
+from tilewright.isa._table import TYPES, InstructionSpec, OperandSpec, Suffix
 
 __all__ = ["assemble", "program_of"]
 
@@ -31,7 +31,7 @@ _LABEL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*:(?![ \t]*rf?[0-9])")
 _GUARD = re.compile(r"@(!?)p([0-9]{1,9})[ \t]*,?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SUFFIX = re.compile(r"\.([A-Za-z0-9_]*)")
-_NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]{1,12}|[0-9]{1,12})"
+_NUMBER = r"[+-]?(?:0[xX][0-9a-fA-F]{1,40}|[0-9]{1,40})"
 _ADDRESS = re.compile(rf"ur([0-9]{{1,9}})[ \t]*:[ \t]*rf([0-9]{{1,9}})[ \t]*:[ \t]*({_NUMBER})(?![A-Za-z0-9_])")
 _REGISTER = re.compile(r"(ur|r|p)([0-9]{1,9})(?![A-Za-z0-9_])")
 _IMMEDIATE = re.compile(rf"{_NUMBER}(?![A-Za-z0-9_])")
@@ -89,6 +89,12 @@ def _text_of(program: Program) -> str:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"this Program cannot be written as text ({type(error).__name__}: {error})"
         raise UsageError(what, how="make programs with assemble") from None
+
+
+def _as_written(suffix: Suffix) -> str:
+    """``.kaX``; or all of them, where they are words."""
+    words = re.fullmatch(r"(\w*)\((\w+(?:\|\w+)+)\)", suffix.pattern)
+    return ", ".join(f".{words[1]}{word}" for word in words[2].split("|")) if words else f".{suffix.form.format('X')}"
 
 
 class _Assembler:
@@ -181,7 +187,8 @@ class _Assembler:
             self.position = match.end()
         for each in spec.suffixes:
             if each.default is None and each.key not in values:
-                raise self._error(f"{spec.name} needs a suffix: {each.doc}", self.position)
+                how = f"one of {_as_written(each)}"
+                raise self._error(f"{spec.name} needs a suffix: {each.doc}", self.position, how)
         defaults = {s.key: None if self._silent(spec, type_, s.key) else s.default for s in spec.suffixes}
         return tuple(values.get(s.key, defaults[s.key]) for s in spec.suffixes), operands
 
@@ -199,7 +206,7 @@ class _Assembler:
                 raise self._error(f"suffix .{text}: TYPE {type_} has no sign", self.position)
             values[each.key] = value
             return
-        known = ", ".join(f".{s.form.format('X')}" for s in spec.suffixes) or "none"
+        known = ", ".join(map(_as_written, spec.suffixes)) or "none"
         raise self._error(f"unknown suffix .{text} of {spec.name}", self.position, f"known: {known}")
 
     @staticmethod
