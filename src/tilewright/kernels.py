@@ -83,9 +83,8 @@ def inner(**options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit`` for what only kernels call: no way in from Python, and nothing kept but inside of its callers."""
     import numba
 
-    kernel: Callable[[Kernel], Kernel] = numba.njit(
-        nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options
-    )
+    settings = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    kernel: Callable[[Kernel], Kernel] = numba.njit(**settings)
     return kernel
 
 
