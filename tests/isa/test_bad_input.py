@@ -223,3 +223,9 @@ def test_a_program_made_by_hand_runs_as_its_text_does():
     for wrong in ((("again", -7),), (("again", 99),), ()):
         with pytest.raises(ParseError, match="no label"):
             MatrixUnit(SMALL).run(replace(made, labels=wrong))
+
+
+def test_a_watcher_is_a_function():
+    ones = np.ones((2, 2), np.int8)
+    with pytest.raises(UsageError, match="watch = 7"):
+        matmul(ones, ones, watch=7)

@@ -156,6 +156,8 @@ class Runner:
 
     def run(self, watch: Callable[[Counts], None] | None = None) -> None:
         """Run everyone to the end; ``watch`` is called with all counts together, now and then and at the end."""
+        if not (watch is None or callable(watch)):
+            raise UsageError(f"watch = {watch!r}", how="a function of the counts, or None")
         turns = 0
         while self.turn():
             turns += 1
