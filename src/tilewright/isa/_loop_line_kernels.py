@@ -35,7 +35,7 @@ from tilewright.isa._cache_kernels import BYPASSED, HIT, PINNED, relist, tables_
 from tilewright.isa._cells import byte, cell, put, put_byte, put_word, word
 from tilewright.kernels import inner
 
-__all__ = ["lines_of_columns", "lines_of_runs"]
+__all__ = ["lines_of_columns"]
 
 
 @inner(inline="always")
@@ -45,31 +45,6 @@ def _add(f: Any, touches: Any, misses: Any, deep: Any) -> None:
     put(counts, 11, cell(counts, 11) + misses)
     put(counts, 12, cell(counts, 12) + deep)
     put(traffic, 4, cell(traffic, 4) + touches - misses)
-
-
-@inner()
-def lines_of_runs(f: Any, m: Any) -> None:
-    """:func:`lines_of_columns` of whole columns, none of which retains a line."""
-    length, shift, bypass = cell(m, M_DEPTH) * cell(m, M_SIZE), cell(m, M_SHIFT), cell(m, M_BYPASSES) == 1
-    in_l2, begins, out, sequence = cell(m, M_IN_L2), cell(m, M_BEGINS), cell(m, M_OUT), cell(m, M_SEQUENCE)
-    first = cell(f, L_L1)
-    tables, touches, all_misses, all_deep = tables_of(first), np.int64(0), np.int64(0), np.int64(0)
-    for s in range(cell(cell(m, M_FILL), 2)):
-        j = cell(sequence, s)
-        begin, lines, misses, deep = cell(begins, 2 * j), np.int64(0), np.int64(0), np.int64(0)
-        for line in range(begin >> shift, ((begin + length - 1) >> shift) + 1):
-            lines += 1
-            outcome = touch(first, tables, line, bypass)
-            if outcome != HIT:
-                misses += 1
-                deep += _missed(f, outcome, line, not byte(in_l2, cell(begins, 2 * j + 1)))
-        put(out, 3 * s, lines)
-        put(out, 3 * s + 1, misses)
-        put(out, 3 * s + 2, deep)
-        touches += lines
-        all_misses += misses
-        all_deep += deep
-    _add(f, touches, all_misses, all_deep)
 
 
 @inner()
@@ -120,18 +95,25 @@ def _lines_of_one(f: Any, m: Any, found: Any, tables: Any) -> Any:
 
 
 @inner()
-def lines_of_columns(f: Any, m: Any) -> None:
-    """Lines of the columns that take part through the caches; to ``M_OUT``: lines, L1 and L2 misses of each."""
+def lines_of_columns(f: Any, m: Any, runs: bool) -> None:
+    """Lines of the columns that take part through the caches; to ``M_OUT``: lines, L1 and L2 misses of each.
+
+    ``runs``: all of them are whole, and ``M_BEGINS`` says where.
+    """
     e, shift, walks, bypass = cell(m, M_SIZE), cell(m, M_SHIFT), cell(m, M_WALKS), cell(m, M_BYPASSES) == 1
     reach, out, sequence, in_l2 = cell(m, M_REACH), cell(m, M_OUT), cell(m, M_SEQUENCE), cell(m, M_IN_L2)
     first, head, pages_of = cell(f, L_L1), cell(cell(m, M_STARTS), cell(m, M_DIM)), cell(m, M_PAGES_OF)
+    begins, length = cell(m, M_BEGINS), cell(m, M_DEPTH) * e
     tables, touches, all_misses, all_deep = tables_of(first), np.int64(0), np.int64(0), np.int64(0)
     for s in range(cell(cell(m, M_FILL), 2)):
-        found = reach + 56 * cell(sequence, s)
-        begin, length = cell(found, 0), cell(found, 6) * e
-        lines, misses, deep = np.int64(0), np.int64(0), np.int64(0)
+        j = cell(sequence, s)
+        lines, misses, deep, found = np.int64(0), np.int64(0), np.int64(0), reach + 56 * j
+        if runs:
+            begin, page = cell(begins, 2 * j), cell(begins, 2 * j + 1)
+        else:
+            begin, length = cell(found, 0), cell(found, 6) * e
+            page = cell(found, 2) + cell(pages_of, head + cell(found, 4) + cell(found, 5)) if begin >= 0 else begin
         if begin >= 0 and not walks:
-            page = cell(found, 2) + cell(pages_of, head + cell(found, 4) + cell(found, 5))
             for line in range(begin >> shift, ((begin + length - 1) >> shift) + 1):
                 lines += 1
                 outcome = touch(first, tables, line, bypass)

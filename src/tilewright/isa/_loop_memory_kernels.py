@@ -77,7 +77,7 @@ from tilewright.isa._blocks import (
 )
 from tilewright.isa._cells import byte, cell, copy, put, put_byte, word
 from tilewright.isa._loop_codes import FULL, IRREGULAR
-from tilewright.isa._loop_line_kernels import lines_of_columns, lines_of_runs
+from tilewright.isa._loop_line_kernels import lines_of_columns
 from tilewright.isa._loop_wait_kernels import later, ready, until
 from tilewright.isa._traffic_kernels import issue
 from tilewright.isa._transfer_kernels import copy_run
@@ -316,10 +316,7 @@ def multiply(f: Any, row: Any) -> Any:
     put(fill, 0, cell(fill, 0) + cell(m, M_WIDTH))
     put(fill, 1, cell(fill, 1) + 1)
     _count(f, m, kind == 2)
-    if kind == 2:
-        lines_of_runs(f, m)
-    else:
-        lines_of_columns(f, m)
+    lines_of_columns(f, m, kind == 2)
     # time
     tokens, clock, guard = cell(f, L_TOKENS), cell(f, L_CLOCK), cell(row, 13)
     latest = later(tokens, cell(row, 10), cell(row, 10) + 1, np.int64(-1))
