@@ -1,6 +1,7 @@
 """Memory from the system, and memory used again, is zeros and nobody else's."""
 
 import gc
+import sys
 
 import numpy as np
 import pytest
@@ -38,3 +39,21 @@ def test_results_keep_their_machine():
 def test_more_than_there_is_says_so():
     with pytest.raises((MemoryError, ValueError)):
         fresh_zeros(1 << 60, np.int64)
+
+
+def test_memory_may_come_back_at_any_moment(monkeypatch):
+    """Garbage is collected in the midst of anything, giving memory back included."""
+    failed = []
+    monkeypatch.setattr(sys, "unraisablehook", failed.append)
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for turn in range(300):
+            array = fresh_zeros((1 << 16) + 512 * (turn % 9), np.int64, filled=True)
+            assert not array.any()
+            array[:] = turn
+            circle = [array[:10]]
+            circle.append(circle)
+    finally:
+        gc.set_threshold(*before)
+    assert failed == []

@@ -7,9 +7,7 @@ a page at hand does; a machine's tables and registers would pay for that in ever
 from __future__ import annotations
 
 import mmap
-import threading
 import weakref
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -21,31 +19,32 @@ _LARGE = 1 << 18
 """Bytes from which a mapping of its own pays; below, the allocator's memory is at hand and quickly cleared."""
 _PAGE = 1 << 21
 """Bytes of a large page, of systems that have them."""
-_MOST = 1 << 25
-"""Bytes of mappings that wait for their next use."""
+_MOST, _EACH, _SIZES = 1 << 23, 2, 6
+"""Mappings that wait for their next use: bytes of one, how many of a size, and how many sizes."""
 
 
 class _Waiting:
-    """Mappings given back, the last first."""
+    """Mappings given back, by size.
+
+    One is given back whenever an array dies, in the midst of whatever its thread does then: here too. So every step is
+    one that cannot be come between, and there is no lock.
+    """
 
     def __init__(self) -> None:
-        self._free: deque[mmap.mmap] = deque()
-        self._lock = threading.RLock()  # whoever holds it may be the one for whom garbage is collected
+        self._free: dict[int, list[mmap.mmap]] = {}
 
     def take(self, size: int) -> mmap.mmap | None:
-        with self._lock:
-            for at in range(len(self._free) - 1, -1, -1):
-                if len(self._free[at]) == size:
-                    found = self._free[at]
-                    del self._free[at]
-                    return found
-        return None
+        try:
+            return self._free[size].pop()
+        except (KeyError, IndexError):
+            return None
 
     def give(self, memory: mmap.mmap) -> None:
-        with self._lock:
-            self._free.append(memory)
-            while sum(map(len, self._free)) > _MOST:
-                self._free.popleft()
+        if len(memory) not in self._free and len(self._free) >= _SIZES:
+            self._free = {}
+        same = self._free.setdefault(len(memory), [])
+        if len(same) < _EACH:
+            same.append(memory)
 
 
 _waiting = _Waiting()
