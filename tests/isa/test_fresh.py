@@ -46,14 +46,17 @@ def test_memory_may_come_back_at_any_moment(monkeypatch):
     failed = []
     monkeypatch.setattr(sys, "unraisablehook", failed.append)
     before = gc.get_threshold()
-    gc.set_threshold(1)
     try:
-        for turn in range(300):
-            array = fresh_zeros((1 << 16) + 512 * (turn % 9), np.int64, filled=True)
-            assert not array.any()
-            array[:] = turn
-            circle = [array[:10]]
+        for turn in range(400):
+            gc.set_threshold(1 + turn % 20)
+            plain, other = (fresh_zeros(1 << 16, np.int64, filled=True) for _ in range(2))
+            assert not plain.any()
+            assert not other.any()
+            plain[:] = other[:] = turn
+            circle = [other]
             circle.append(circle)
+            del other, circle  # comes back with the garbage, by chance while the next one does
+            del plain
     finally:
         gc.set_threshold(*before)
     assert failed == []
