@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tilewright.kernels import njit
+from tilewright.layout.move._blocks import SCRATCH
 from tilewright.layout.move._plan import LINES, RUN, SHORTS, UNZIP, ZIP
 from tilewright.layout.move._vectors import (
     copy_element,
@@ -21,7 +24,9 @@ from tilewright.layout.move._vectors import (
     load_word,
     prefetch_line,
     store_element,
+    take_number,
     unzip_vectors,
+    wait_a_moment,
     zip_vectors,
 )
 
@@ -30,6 +35,8 @@ __all__ = ["move"]
 _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 _inner: Any = {**_options, "no_cpython_wrapper": True}  # called by kernels alone: half the compile time
 _LINE = 64
+_AHEAD, _FAR_AHEAD = 256, 4096  # bytes ahead of short and of long runs, from where lines are fetched
+_PATIENCE = 20_000  # looks at what others have done, about a millisecond
 _BLOCK = 16  # elements a side of the blocks in which a plain transposition goes
 
 
@@ -62,6 +69,7 @@ def stream_bytes(target: int, source: int, count: int) -> None:
     copy_bytes(target, source, head)
     body = (count - head) // _LINE * _LINE
     for q in range(head, head + body, _LINE):
+        prefetch_line(source + q + _FAR_AHEAD, 1)
         copy_vector(target + q, source + q, 64, True)
     copy_bytes(target + head + body, source + head + body, count - head - body)
 
@@ -88,6 +96,7 @@ def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
         for _ in range(n):
             if stream:
                 for q in range(0, count, _LINE):
+                    prefetch_line(b + q + _AHEAD, 1)
                     copy_vector(a + q, b + q, 64, True)
             else:
                 for q in range(0, count, _LINE):
@@ -184,7 +193,15 @@ def _transposes(t: int, s: int, repeat: Any, core: Any, unit: Any) -> None:
 
 
 @njit(**_inner)
-def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, following: int, left: int) -> None:
+def _fetch(line: int, near: int) -> None:
+    if near:
+        prefetch_line(line, 1)
+    else:
+        prefetch_line(line, 2)
+
+
+@njit(**_inner)
+def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, following: int, left: int, near: int) -> None:
     """Stream the rows of a block to the target; meanwhile fetch the ``left`` lines of the block that follows.
 
     A row's last, partial line waits in front of its scratch row for the block that continues it, unless the block is
@@ -201,14 +218,14 @@ def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, follow
         for q in range(begin, end, _LINE):
             copy_vector(t + q, s + q, 64, True)
             if done < left:
-                prefetch_line(following + load_word(lines, done), False)
+                _fetch(following + load_word(lines, done), near)
                 done += 1
         if final:
             copy_bytes(t + end, s + end, width - end)
         else:
             copy_bytes(s - (width - end), s + end, width - end)
     for k in range(done, left):
-        prefetch_line(following + load_word(lines, k), False)
+        _fetch(following + load_word(lines, k), near)
 
 
 @njit(**_inner)
@@ -218,9 +235,9 @@ def _ask(target: int, block: Any, fresh: int, final: int) -> None:
     for i in range(rows):
         t = target + load_word(outs, 2 * i)
         if fresh:
-            prefetch_line(t, True)
+            prefetch_line(t, 0)
         if final:
-            prefetch_line(t + width, True)
+            prefetch_line(t + width, 0)
 
 
 @njit(**_inner)
@@ -232,31 +249,10 @@ def _fill(target: int, count: int, value: int, unit: Any) -> None:
         copy_vector(target + q, target, 64, False)
 
 
-@njit(**_options)
-def move(
-    target: int,
-    source: int,
-    works: Any,
-    inner: Any,
-    outs: Any,
-    lines: Any,
-    places: Any,
-    starts: Any,
-    pads: Any,
-    value: int,
-    begin: int,
-    end: int,
-    scratch: int,
-    unit: Any,
-) -> None:
-    """Parts ``begin`` to ``end`` of a move: of every work w, the entries starts[w, part] to starts[w, part + 1].
-
-    An entry runs the primitive at all its inner places, straight into the target; or, where the work has rows
-    (``outs``), into ``scratch`` (a line of room before it), from where the rows are streamed to the target. Runs of
-    padding (``pads``, place and bytes) get elements ``value`` while the lines they share with data are still near.
-    """
-    for task in range(begin * len(works), end * len(works)):
-        part, w = task // len(works), task % len(works)
+@njit(**_inner)
+def _part(target: int, source: int, tables: Any, pads: Any, value: int, part: int, scratch: int, unit: Any) -> None:
+    works, inner, outs, lines, places, starts = tables
+    for w in range(len(works)):
         kind, stream = works[w, 0], works[w, 1]
         core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
         table = inner.ctypes.data + 16 * works[w, 11]
@@ -289,10 +285,50 @@ def move(
                 _transposes(into, s, repeat, core, unit)
             if rows:
                 ahead = line_count if k < last else 0
-                _leave(t, scratch, block, fresh, final, source + places[following, 0], ahead)
-        if w == len(works) - 1:
-            parts = starts.shape[1] - 1
-            for k in range(part * len(pads) // parts, (part + 1) * len(pads) // parts):
-                for q in range(pads[k, 0], pads[k, 0] + pads[k, 1], element_size(unit)):
-                    store_element(target + q, value, unit)
-    fence()
+                _leave(t, scratch, block, fresh, final, source + places[following, 0], ahead, works[w, 19])
+    parts = starts.shape[1] - 1
+    for k in range(part * len(pads) // parts, (part + 1) * len(pads) // parts):
+        for q in range(pads[k, 0], pads[k, 0] + pads[k, 1], element_size(unit)):
+            store_element(target + q, value, unit)
+
+
+@njit(**_options)
+def move(
+    target: int,
+    source: int,
+    works: Any,
+    inner: Any,
+    outs: Any,
+    lines: Any,
+    places: Any,
+    starts: Any,
+    pads: Any,
+    value: int,
+    taken: Any,
+    unit: Any,
+) -> bool:
+    """The parts of a move that nobody else has taken; whether all of them, everybody's, are done.
+
+    A part p is, of every work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive at all its
+    inner places, straight into the target; or, where the work has rows (``outs``), into scratch memory, from where the
+    rows are streamed to the target. Runs of padding (``pads``, place and bytes) get elements ``value`` while the lines
+    they share with data are still near. ``taken`` int64[16] counts the parts taken and, a line further, those done;
+    whoever finds none left waits a little for those who have not finished.
+    """
+    parts, next_part = starts.shape[1] - 1, taken.ctypes.data
+    done = next_part + _LINE
+    scratch = np.empty(SCRATCH + 2 * _LINE, np.uint8)  # a line of room before it
+    begin = scratch.ctypes.data
+    begin += -begin % _LINE + _LINE
+    tables = works, inner, outs, lines, places, starts
+    part = take_number(next_part, 1)
+    while part < parts:
+        _part(target, source, tables, pads, value, part, begin, unit)
+        fence()
+        take_number(done, 1)
+        part = take_number(next_part, 1)
+    for _ in range(_PATIENCE):
+        if take_number(done, 0) >= parts:
+            break
+        wait_a_moment()
+    return take_number(done, 0) >= parts and scratch.size > 0  # scratch memory lives until here

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -9,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.layout.move._blocks import NO_GAPS, SCRATCH
+from tilewright.layout.move._blocks import NO_GAPS
 from tilewright.layout.move._nest import Box, array_terms, boxes, layout_terms, line_up
 from tilewright.layout.move._plan import MovePlan, left_over, plan_moves
-from tilewright.layout.move._threads import share_out
-from tilewright.threads import thread_count
+from tilewright.threads import call_soon, thread_count
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap
@@ -33,7 +33,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 _LINE = 64
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
-_PART = 1 << 20  # bytes after which the edges catch up with the bulk, while their lines are near
+_PART = 1 << 19  # bytes after which the edges catch up with the bulk, while their lines are near, and threads meet
 _KEPT = 64
 
 
@@ -149,17 +149,19 @@ def run_plan(plan: MovePlan, target: Array, source: Array, pads: Array = NO_GAPS
     from tilewright.layout.move._kernels import move
 
     threads = thread_count() if plan.total > _SMALL else 1
-    jobs = 4 * threads if threads > 1 else 1
-    parts = jobs * max(1, plan.total // _PART // jobs)
-    tables, starts, unit = plan.tables, plan.starts(parts), _unit(plan.size)
-    to, out_of = _address(target), _address(source)
+    parts = max(1, plan.total // _PART)
+    taken = np.zeros(2 * _LINE // 8, np.int64)
+    unit = _unit(plan.size)
 
-    def job(k: int) -> None:
-        scratch = aligned_empty(SCRATCH, np.dtype(np.uint8))
-        ends = k * parts // jobs, (k + 1) * parts // jobs
-        move(to, out_of, *tables, starts, pads, value, *ends, _address(scratch) + _LINE, unit)
+    def work() -> bool:  # holds both arrays, for as long as another thread may still come
+        return bool(
+            move(_address(target), _address(source), *plan.tables, plan.starts(parts), pads, value, taken, unit)
+        )
 
-    share_out(job, jobs, threads)
+    call_soon(work, min(threads, parts) - 1)
+    # Interrupted or not, nobody may be left behind who still writes: the arrays belong to the caller.
+    while not work():
+        time.sleep(1e-4)
 
 
 def run_filled(found: tuple[MovePlan, Fill], target: Array, source: Array, fill: Any) -> None:

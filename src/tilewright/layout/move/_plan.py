@@ -83,6 +83,14 @@ class Work:
     padded: int = 0
 
     @property
+    def near(self) -> int:
+        """Whether a block's lines follow each other, so that the nearest cache has room for those of the next block.
+
+        Columns that lie a power of two apart share a few places of it; they are fetched into the second cache.
+        """
+        return int(len(self.lines) > 0 and int(self.lines[-1] - self.lines[0]) < LINE * len(self.lines))
+
+    @property
     def written(self) -> Array:
         """int64[n]: first target bytes of the rows that are written whole, padding too."""
         if not self.padded:
@@ -104,7 +112,7 @@ class MovePlan:
         rows, inner, outs, lines = [], 0, 0, 0
         for w in self.works:
             counts = len(w.inner), len(w.rows), len(w.lines)
-            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.width, w.padded])
+            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.width, w.padded, w.near])
             inner, outs, lines = inner + counts[0], outs + counts[1], lines + counts[2]
         parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "lines", "places"))
         a, b, c, d = (np.ascontiguousarray(np.concatenate(part)) for part in parts)

@@ -21,7 +21,9 @@ __all__ = [
     "load_word",
     "prefetch_line",
     "store_element",
+    "take_number",
     "unzip_vectors",
+    "wait_a_moment",
     "zip_vectors",
 ]
 
@@ -196,19 +198,19 @@ def element_size(typing: Any, unit: Any) -> Any:
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def prefetch_line(typing: Any, address: Any, writing: Any) -> Any:
-    """Fetch the line at ``address``, for writing or not (a literal); any address may be given."""
-    for_write = int(writing.literal_value)
+def prefetch_line(typing: Any, address: Any, level: Any) -> Any:
+    """Fetch the line at ``address`` into the cache of ``level`` 1 or 2, or, 0, for writing; any address will do."""
+    for_write, near = int(level.literal_value == 0), 2 if level.literal_value == 2 else 3
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte = ir.PointerType(ir.IntType(8))
         kind = ir.FunctionType(ir.VoidType(), [byte, _I32, _I32, _I32])
         call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        write, near, data = (ir.Constant(_I32, n) for n in (for_write, 3, 1))
-        builder.call(call, [_at(builder, args[0], 0, ir.IntType(8)), write, near, data])
+        how = (ir.Constant(_I32, n) for n in (for_write, near, 1))
+        builder.call(call, [_at(builder, args[0], 0, ir.IntType(8)), *how])
         return context.get_dummy_value()
 
-    return types.none(_ADDRESS, writing), generate
+    return types.none(_ADDRESS, level), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -228,6 +230,31 @@ def fence(typing: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def take_number(typing: Any, address: Any, more: Any) -> Any:
+    """The int64 at ``address``, which other threads use too, before ``more`` (a literal) is added to it."""
+    step = int(more.literal_value)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _at(builder, args[0], 0, _I64), ir.Constant(_I64, step), "seq_cst")
+
+    return types.int64(_ADDRESS, more), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def wait_a_moment(typing: Any) -> Any:
+    """What a loop does that waits for another thread: some tens of cycles of nothing, on processors that know how."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if str(builder.module.triple).startswith(("x86_64", "i386")):
+            builder.call(
+                builder.module.declare_intrinsic("llvm.x86.sse2.pause", [], ir.FunctionType(ir.VoidType(), [])), []
+            )
         return context.get_dummy_value()
 
     return types.none(), generate
