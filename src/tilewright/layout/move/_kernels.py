@@ -201,18 +201,20 @@ def _fetch(line: int, near: int) -> None:
 
 
 @njit(**_inner)
-def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, following: int, left: int, near: int) -> None:
-    """Stream the rows of a block to the target; meanwhile fetch the ``left`` lines of the block that follows.
+def _leave(
+    target: int, scratch: int, block: Any, width: int, fresh: int, final: int, following: int, left: int, near: int
+) -> None:
+    """Stream ``width`` bytes of a block's rows to the target; meanwhile fetch ``left`` lines of the next block.
 
     A row's last, partial line waits in front of its scratch row for the block that continues it, unless the block is
     the ``final`` one; ``fresh``: no block came before.
     """
-    outs, rows, width, lines = block
+    outs, rows, lines = block
     done = 0
     for i in range(rows):
         t, s = target + load_word(outs, 2 * i), scratch + load_word(outs, 2 * i + 1)
-        begin = -t % _LINE if fresh else -(t % _LINE)
-        end = width - (t + width) % _LINE
+        begin = min(-t % _LINE, width) if fresh else -(t % _LINE)
+        end = max(begin, width - (t + width) % _LINE)
         if fresh:
             copy_bytes(t, s, begin)
         for q in range(begin, end, _LINE):
@@ -223,15 +225,15 @@ def _leave(target: int, scratch: int, block: Any, fresh: int, final: int, follow
         if final:
             copy_bytes(t + end, s + end, width - end)
         else:
-            copy_bytes(s - (width - end), s + end, width - end)
+            copy_vector(s - _LINE, s + width - _LINE, 64, False)
     for k in range(done, left):
         _fetch(following + load_word(lines, k), near)
 
 
 @njit(**_inner)
-def _ask(target: int, block: Any, fresh: int, final: int) -> None:
+def _ask(target: int, block: Any, width: int, fresh: int, final: int) -> None:
     """Partial lines are read before they are written: ask for them early."""
-    outs, rows, width, _ = block
+    outs, rows, _ = block
     for i in range(rows):
         t = target + load_word(outs, 2 * i)
         if fresh:
@@ -257,19 +259,19 @@ def _part(target: int, source: int, tables: Any, pads: Any, value: int, part: in
         core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
         table = inner.ctypes.data + 16 * works[w, 11]
         repeat = table, works[w, 12], works[w, 2], works[w, 3], works[w, 4]
-        rows, width, line_count = works[w, 14], works[w, 17], works[w, 16]
-        block = outs.ctypes.data + 16 * works[w, 13], rows, width, lines.ctypes.data + 8 * works[w, 15]
+        rows, line_count = works[w, 14], works[w, 16]
+        block = outs.ctypes.data + 16 * works[w, 13], rows, lines.ctypes.data + 8 * works[w, 15]
         size = core[0] * element_size(unit)
         first, last = starts[w, part], starts[w, part + 1] - 1
-        if works[w, 18] and first <= last:
-            _fill(scratch, works[w, 18], value, unit)
+        if works[w, 17] and first <= last:
+            _fill(scratch, works[w, 17], value, unit)
+        fresh = True
         for k in range(first, last + 1):
-            s, t = source + places[k, 0], target + places[k, 1]
+            s, t, width = source + places[k, 0], target + places[k, 1], places[k, 2]
             following = min(k + 1, last)
-            fresh = k == first or places[k - 1, 1] + width != places[k, 1]
-            final = k == last or places[k, 1] + width != places[following, 1]
+            final = k == last or places[k, 1] + width != places[following, 1] or (fresh and width < 2 * _LINE)
             if rows:
-                _ask(t, block, fresh, final)
+                _ask(t, block, width, fresh, final)
             into = scratch if rows else t
             if kind == LINES:
                 _lines(into, s, repeat, core[0], stream)
@@ -285,7 +287,8 @@ def _part(target: int, source: int, tables: Any, pads: Any, value: int, part: in
                 _transposes(into, s, repeat, core, unit)
             if rows:
                 ahead = line_count if k < last else 0
-                _leave(t, scratch, block, fresh, final, source + places[following, 0], ahead, works[w, 19])
+                _leave(t, scratch, block, width, fresh, final, source + places[following, 0], ahead, works[w, 18])
+            fresh = final
     parts = starts.shape[1] - 1
     for k in range(part * len(pads) // parts, (part + 1) * len(pads) // parts):
         for q in range(pads[k, 0], pads[k, 0] + pads[k, 1], element_size(unit)):

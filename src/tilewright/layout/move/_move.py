@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.layout.move._blocks import NO_GAPS
 from tilewright.layout.move._nest import Box, array_terms, boxes, layout_terms, line_up
-from tilewright.layout.move._plan import MovePlan, left_over, plan_moves
+from tilewright.layout.move._plan import MovePlan, clipped, left_over, plan_moves
 from tilewright.threads import call_soon, thread_count
 
 if TYPE_CHECKING:
@@ -55,14 +55,16 @@ def aligned_empty(count: int, dtype: np.dtype[Any]) -> Array:
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def _layout_to_array(layout: IndexMap, strides: Sequence[int], slot: int, packing: bool) -> list[Box] | None:
+def _layout_to_array(
+    layout: IndexMap, shape: tuple[int, ...], strides: Sequence[int], slot: int, packing: bool
+) -> list[Box] | None:
     tiled = layout_terms(layout, slot)
     if tiled is None:
         return None
     array, (base, terms) = array_terms(strides), tiled
     if packing:
-        return boxes(line_up(layout.shape, array, layout.shape, terms), (0, base))
-    return boxes(line_up(layout.shape, terms, layout.shape, array), (base, 0))
+        return boxes(line_up(shape, array, shape, terms), (0, base))
+    return boxes(line_up(shape, terms, shape, array), (base, 0))
 
 
 def fill_of(found: Sequence[Box], size: int, total: int) -> Fill:
@@ -102,16 +104,42 @@ def _filled_plan(found: Sequence[Box], slot: int, total: int, aligned: bool) -> 
 def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> tuple[MovePlan, Fill] | None:
     """How an array of these strides (in bytes) goes into a buffer of ``slot``-byte slots; None without boxes."""
     total = layout.num_slots * slot
-    found = _layout_to_array(layout, strides, slot, packing=True)
+    found = _layout_to_array(layout, layout.shape, strides, slot, packing=True)
     return _filled_plan(found, slot, total, aligned) if found else None
 
 
 @lru_cache(maxsize=_KEPT)
 def unpack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
     """How a buffer of ``slot``-byte slots goes into an array of these strides (in bytes); None without boxes."""
-    found = _layout_to_array(layout, strides, slot, packing=False)
     total = layout.num_elements * slot
-    return plan_moves(found, slot, total, by_target=False, aligned=aligned) if found else None
+    found = _layout_to_array(layout, layout.shape, strides, slot, packing=False)
+    if not found:
+        return None
+    return _ragged_rows(layout, strides, slot, aligned) or plan_moves(found, slot, total, False, aligned)
+
+
+def _ragged_rows(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
+    """How to unpack ragged rows as if they ended with their last tile; None where that is no help.
+
+    The padding behind a row's end is read and goes no further than the scratch memory. All tiles are alike then, and
+    a row that is written piece by piece has no seam where its last, narrow tile begins.
+    """
+    sizes = [n for n in layout.shape[:-1] if n > 1]
+    steps = [step for n, step in zip(layout.shape[:-1], strides, strict=False) if n > 1]
+    terms = layout_terms(layout, slot)
+    if not sizes or strides[-1] != slot or terms is None:
+        return None
+    row, pitch = layout.shape[-1] * slot, min(steps)
+    whole = max((mark for term in terms[1][-1] for mark in term.marks if mark < layout.shape[-1]), default=1)
+    beyond = -layout.shape[-1] % whole
+    if not beyond or pitch < row or any(step % pitch for step in steps):
+        return None
+    shape = (*layout.shape[:-1], layout.shape[-1] + beyond)
+    found = _layout_to_array(layout, shape, strides, slot, packing=False)
+    if not found or any(box.reach[0] < 0 or box.reach[1] + slot > layout.num_slots * slot for box in found):
+        return None
+    plan = plan_moves(found, slot, layout.num_elements * slot, False, aligned)
+    return None if plan is None else clipped(plan, row, beyond * slot, pitch)
 
 
 @lru_cache(maxsize=_KEPT)

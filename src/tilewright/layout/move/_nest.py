@@ -80,6 +80,13 @@ class Box:
     targets: Array
     loops: tuple[Loop, ...]
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """First and last source place."""
+        ends = [(loop.count - 1) * loop.source for loop in self.loops]
+        low, high = sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends)
+        return int(self.sources.min()) + low, int(self.sources.max()) + high
+
 
 @dataclass(frozen=True, eq=False)
 class _Segment:

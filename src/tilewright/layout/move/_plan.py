@@ -47,6 +47,7 @@ __all__ = [
     "ZIP",
     "MovePlan",
     "Work",
+    "clipped",
     "left_over",
     "plan_moves",
 ]
@@ -70,7 +71,7 @@ class Work:
     ``width``     bytes of such a row
     ``lines``     int64[l]: the source's cache lines within an entry, to be fetched ahead (none if direct)
     ``padded``    bytes of scratch that hold padding where no data goes, 0 if the rows have none
-    ``places``    int64[n, 2]: source and target places of the entries
+    ``places``    int64[n, 3]: source and target places of the entries, bytes of theirs rows (0 if direct)
     ============  =======================================================================================
     """
 
@@ -112,7 +113,7 @@ class MovePlan:
         rows, inner, outs, lines = [], 0, 0, 0
         for w in self.works:
             counts = len(w.inner), len(w.rows), len(w.lines)
-            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.width, w.padded, w.near])
+            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.padded, w.near])
             inner, outs, lines = inner + counts[0], outs + counts[1], lines + counts[2]
         parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "lines", "places"))
         a, b, c, d = (np.ascontiguousarray(np.concatenate(part)) for part in parts)
@@ -297,6 +298,7 @@ class _Builder:
             two[0] = (two[0][0] * self.size, 1, 1)
         repeat = others[0] if others else one
         places = places_of(inner[1:], targets[len(core) + 1 :])
+        outer = np.concatenate([outer, np.full((len(outer), 1), width)], axis=1)
         return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, lines, outer)
 
 
@@ -333,3 +335,20 @@ def left_over(plan: MovePlan, gaps: Array) -> Array:
             row = starts[np.maximum(np.searchsorted(starts, gaps[:, 0], "right") - 1, 0)]
             gaps = gaps[(gaps[:, 0] < row) | (gaps[:, 0] + gaps[:, 1] > row + work.width)]
     return gaps
+
+
+def clipped(plan: MovePlan, row: int, beyond: int, pitch: int) -> MovePlan | None:
+    """The plan whose target rows, ``pitch`` bytes apart, end after ``row`` bytes, where it wrote ``beyond`` bytes more.
+
+    None unless every piece of a row goes through the scratch memory and begins before the row's end.
+    """
+    works = []
+    for work in plan.works:
+        left = row - work.places[:, 1] % pitch
+        within = (left > 0) & (work.width <= left + beyond)
+        if not len(work.rows) or not within.all() or (work.rows[:, 0] % pitch).any():
+            return None
+        places = work.places.copy()
+        places[:, 2] = np.minimum(work.width, left)
+        works.append(replace(work, places=places))
+    return replace(plan, works=tuple(works))
