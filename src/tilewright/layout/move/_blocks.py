@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.layout.move._nest import Box, Loop
 
-__all__ = ["LINE", "NO_GAPS", "SCRATCH", "Cut", "Shells", "block_of", "lines_of", "places_of", "row_loops", "shells_of"]
+__all__ = ["LINE", "NO_GAPS", "SCRATCH", "Cut", "Shells", "block_of", "places_of", "row_loops", "runs_of", "shells_of"]
 
 Array = np.ndarray[Any, Any]
 LINE = 64  # bytes of a cache line
@@ -141,13 +141,12 @@ def places_of(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
     return found
 
 
-def lines_of(block: Sequence[Loop], size: int) -> Array:
-    """int64[l]: one place in every line a block reads, in order (as if it started on one)."""
+def runs_of(loops: Sequence[Loop], size: int) -> tuple[Array, int]:
+    """int64[r], bytes: where the runs begin that ``loops`` read, in order of address, and how long each is."""
     at, extent = np.zeros(1, np.int64), size
-    for loop in sorted(block, key=lambda x: abs(x.source)):
+    for loop in sorted(loops, key=lambda x: abs(x.source)):
         if loop.source == extent:
             extent *= loop.count
         else:
             at = (np.arange(loop.count)[:, None] * loop.source + at).reshape(-1)
-    steps = np.append(np.arange(0, extent, LINE), extent - 1 if extent > LINE else [])
-    return np.unique((at[:, None] + steps.astype(np.int64)).reshape(-1) // 32) * 32
+    return np.sort(at), extent

@@ -125,22 +125,39 @@ def _shorts(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 
 @njit(**_inner)
-def _zips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream: int, unit: Any) -> None:
-    """Interleave ``rows`` rows of ``count`` >= 64 bytes; the last vectors overlap their neighbours."""
+def _zips(t: int, s: int, repeat: Any, count: int, rows: int, pitch: int, stream: int, next_: Any, unit: Any) -> None:
+    """Interleave ``rows`` rows of ``count`` >= 64 bytes; the last vectors overlap their neighbours.
+
+    Streamed ones fetch a line of the next entry for every line they read.
+    """
     table, entries, n, ns, nt = repeat
     last = count - _LINE
+    following, starts, runs, length = next_
+    i = j = 0
     for e in range(entries):
         a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
         for _ in range(n):
             if rows == 2 and stream:
                 for q in range(0, count, _LINE):
                     zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
+                    for _ in range(2):
+                        if i < runs:
+                            prefetch_line(following + load_word(starts, i) + j, 2)
+                            j += _LINE
+                            if j >= length:
+                                i, j = i + 1, 0
             elif rows == 2:
                 for q in range(0, count, _LINE):
                     zip_vectors(a + 2 * min(q, last), b + min(q, last), pitch, unit, 2, False)
             elif rows == 4 and stream:
                 for q in range(0, count, _LINE):
                     zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
+                    for _ in range(4):
+                        if i < runs:
+                            prefetch_line(following + load_word(starts, i) + j, 2)
+                            j += _LINE
+                            if j >= length:
+                                i, j = i + 1, 0
             elif rows == 4:
                 for q in range(0, count, _LINE):
                     zip_vectors(a + 4 * min(q, last), b + min(q, last), pitch, unit, 4, False)
@@ -193,47 +210,43 @@ def _transposes(t: int, s: int, repeat: Any, core: Any, unit: Any) -> None:
 
 
 @njit(**_inner)
-def _fetch(line: int, near: int) -> None:
-    if near:
-        prefetch_line(line, 1)
-    else:
-        prefetch_line(line, 2)
-
-
-@njit(**_inner)
-def _leave(
-    target: int, scratch: int, block: Any, width: int, fresh: int, final: int, following: int, left: int, near: int
-) -> None:
-    """Stream ``width`` bytes of a block's rows to the target; meanwhile fetch ``left`` lines of the next block.
+def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final: int, next_: Any) -> None:
+    """Stream ``width`` bytes of a block's rows to the target; meanwhile fetch the lines of the next block.
 
     A row's last, partial line waits in front of its scratch row for the block that continues it, unless the block is
-    the ``final`` one; ``fresh``: no block came before.
+    the ``final`` one; ``fresh``: no block came before. A block that is one run is fetched into the nearest cache, runs
+    that lie far apart into the second one, since those a power of two apart push each other out of the nearest.
     """
-    outs, rows, lines = block
-    done = 0
-    for i in range(rows):
-        t, s = target + load_word(outs, 2 * i), scratch + load_word(outs, 2 * i + 1)
+    outs, rows = block
+    following, starts, runs, length = next_
+    i = j = 0
+    for row in range(rows):
+        t, s = target + load_word(outs, 2 * row), scratch + load_word(outs, 2 * row + 1)
         begin = min(-t % _LINE, width) if fresh else -(t % _LINE)
         end = max(begin, width - (t + width) % _LINE)
         if fresh:
             copy_bytes(t, s, begin)
         for q in range(begin, end, _LINE):
             copy_vector(t + q, s + q, 64, True)
-            if done < left:
-                _fetch(following + load_word(lines, done), near)
-                done += 1
+            if runs == 1:
+                if j < length:
+                    prefetch_line(following + j, 1)
+                    j += _LINE
+            elif i < runs:
+                prefetch_line(following + load_word(starts, i) + j, 2)
+                j += _LINE
+                if j >= length:
+                    i, j = i + 1, 0
         if final:
             copy_bytes(t + end, s + end, width - end)
         else:
             copy_vector(s - _LINE, s + width - _LINE, 64, False)
-    for k in range(done, left):
-        _fetch(following + load_word(lines, k), near)
 
 
 @njit(**_inner)
 def _ask(target: int, block: Any, width: int, fresh: int, final: int) -> None:
     """Partial lines are read before they are written: ask for them early."""
-    outs, rows, _ = block
+    outs, rows = block
     for i in range(rows):
         t = target + load_word(outs, 2 * i)
         if fresh:
@@ -253,22 +266,23 @@ def _fill(target: int, count: int, value: int, unit: Any) -> None:
 
 @njit(**_inner)
 def _part(target: int, source: int, tables: Any, pads: Any, value: int, part: int, scratch: int, unit: Any) -> None:
-    works, inner, outs, lines, places, starts = tables
+    works, inner, outs, runs, places, starts = tables
     for w in range(len(works)):
         kind, stream = works[w, 0], works[w, 1]
         core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
         table = inner.ctypes.data + 16 * works[w, 11]
         repeat = table, works[w, 12], works[w, 2], works[w, 3], works[w, 4]
-        rows, line_count = works[w, 14], works[w, 16]
-        block = outs.ctypes.data + 16 * works[w, 13], rows, lines.ctypes.data + 8 * works[w, 15]
+        rows = works[w, 14]
+        block = outs.ctypes.data + 16 * works[w, 13], rows
         size = core[0] * element_size(unit)
         first, last = starts[w, part], starts[w, part + 1] - 1
-        if works[w, 17] and first <= last:
-            _fill(scratch, works[w, 17], value, unit)
+        if works[w, 18] and first <= last:
+            _fill(scratch, works[w, 18], value, unit)
         fresh = True
         for k in range(first, last + 1):
             s, t, width = source + places[k, 0], target + places[k, 1], places[k, 2]
             following = min(k + 1, last)
+            next_ = source + places[following, 0], runs.ctypes.data + 8 * works[w, 15], works[w, 16], works[w, 17]
             final = k == last or places[k, 1] + width != places[following, 1] or (fresh and width < 2 * _LINE)
             if rows:
                 _ask(t, block, width, fresh, final)
@@ -278,7 +292,7 @@ def _part(target: int, source: int, tables: Any, pads: Any, value: int, part: in
             elif kind == SHORTS:
                 _shorts(into, s, repeat, core[0], stream)
             elif kind == ZIP:
-                _zips(into, s, repeat, size, core[3], core[4], stream, unit)
+                _zips(into, s, repeat, size, core[3], core[4], stream, next_, unit)
             elif kind == UNZIP:
                 _unzips(into, s, repeat, size, core[3], core[5], stream, unit)
             elif kind == RUN:
@@ -286,8 +300,7 @@ def _part(target: int, source: int, tables: Any, pads: Any, value: int, part: in
             else:
                 _transposes(into, s, repeat, core, unit)
             if rows:
-                ahead = line_count if k < last else 0
-                _leave(t, scratch, block, width, fresh, final, source + places[following, 0], ahead, works[w, 18])
+                _leave(t, scratch, block, width, fresh, final, next_)
             fresh = final
     parts = starts.shape[1] - 1
     for k in range(part * len(pads) // parts, (part + 1) * len(pads) // parts):
@@ -302,7 +315,7 @@ def move(
     works: Any,
     inner: Any,
     outs: Any,
-    lines: Any,
+    runs: Any,
     places: Any,
     starts: Any,
     pads: Any,
@@ -323,7 +336,7 @@ def move(
     scratch = np.empty(SCRATCH + 2 * _LINE, np.uint8)  # a line of room before it
     begin = scratch.ctypes.data
     begin += -begin % _LINE + _LINE
-    tables = works, inner, outs, lines, places, starts
+    tables = works, inner, outs, runs, places, starts
     part = take_number(next_part, 1)
     while part < parts:
         _part(target, source, tables, pads, value, part, begin, unit)

@@ -31,9 +31,9 @@ from tilewright.layout.move._blocks import (
     Cut,
     Shells,
     block_of,
-    lines_of,
     places_of,
     row_loops,
+    runs_of,
     shells_of,
 )
 from tilewright.layout.move._nest import Box, Loop, merged
@@ -69,7 +69,8 @@ class Work:
     ``inner``     int64[k, 2]: source and target (or scratch) places within an entry
     ``rows``      int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
     ``width``     bytes of such a row
-    ``lines``     int64[l]: the source's cache lines within an entry, to be fetched ahead (none if direct)
+    ``runs``      int64[r]: where the source's runs begin within an entry; fetched while the entry before is moved
+    ``length``    bytes of such a run
     ``padded``    bytes of scratch that hold padding where no data goes, 0 if the rows have none
     ``places``    int64[n, 3]: source and target places of the entries, bytes of theirs rows (0 if direct)
     ============  =======================================================================================
@@ -79,17 +80,10 @@ class Work:
     inner: Array
     rows: Array
     width: int
-    lines: Array
+    runs: Array
+    length: int
     places: Array
     padded: int = 0
-
-    @property
-    def near(self) -> int:
-        """Whether a block's lines follow each other, so that the nearest cache has room for those of the next block.
-
-        Columns that lie a power of two apart share a few places of it; they are fetched into the second cache.
-        """
-        return int(len(self.lines) > 0 and int(self.lines[-1] - self.lines[0]) < LINE * len(self.lines))
 
     @property
     def written(self) -> Array:
@@ -109,13 +103,13 @@ class MovePlan:
 
     @cached_property
     def tables(self) -> tuple[Array, Array, Array, Array, Array]:
-        """What the kernels read: a row of numbers per work; inner places, rows, lines and places end to end."""
-        rows, inner, outs, lines = [], 0, 0, 0
+        """What the kernels read: a row of numbers per work; inner places, rows, runs and places end to end."""
+        rows, inner, outs, runs = [], 0, 0, 0
         for w in self.works:
-            counts = len(w.inner), len(w.rows), len(w.lines)
-            rows.append([*w.numbers, inner, counts[0], outs, counts[1], lines, counts[2], w.padded, w.near])
-            inner, outs, lines = inner + counts[0], outs + counts[1], lines + counts[2]
-        parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "lines", "places"))
+            counts = len(w.inner), len(w.rows), len(w.runs)
+            rows.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded])
+            inner, outs, runs = inner + counts[0], outs + counts[1], runs + counts[2]
+        parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))
         a, b, c, d = (np.ascontiguousarray(np.concatenate(part)) for part in parts)
         return np.array(rows, np.int64), a, b, c, d
 
@@ -258,7 +252,8 @@ class _Builder:
         inner = [*joined, *sorted((loop for loop in inner if loop not in joined), key=along._near)]
         targets = [loop.target for loop in (*core, *inner)]
         none = np.zeros((0, 2), np.int64)
-        return self._work(kind, stream, core, inner, targets, along._outer(box, rest, True), none, 0, none[:, 0])
+        runs = runs_of([*core, *inner], self.size) if kind == ZIP and stream else (none[:, 0], 0)
+        return self._work(kind, stream, core, inner, targets, along._outer(box, rest, True), none, 0, runs)
 
     def _staged(
         self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop], row: Sequence[Loop], width: int
@@ -274,7 +269,7 @@ class _Builder:
         targets = [scratch[id(loop)] for loop in (*core, *inner)]
         rows = np.stack([places_of(across, [x(loop) for loop in across])[:, 1] for x in sides], axis=-1)
         outer = self._outer(box, [loop for loop in box.loops if loop not in block], False)
-        work = self._work(kind, False, core, inner, targets, outer, rows, width, lines_of(block, self.size))
+        work = self._work(kind, False, core, inner, targets, outer, rows, width, runs_of(block, self.size))
         data = math.prod(loop.count for loop in row) * self.size
         return replace(work, padded=-(-pitch // LINE) * LINE if data < width else 0)
 
@@ -288,7 +283,7 @@ class _Builder:
         outer: Array,
         rows: Array,
         width: int,
-        lines: Array,
+        runs: tuple[Array, int],
     ) -> Work:
         kind, stream = _refined(kind, core, self.size, stream)
         steps = [(loop.count, loop.source, target) for loop, target in zip((*core, *inner), targets, strict=True)]
@@ -299,7 +294,7 @@ class _Builder:
         repeat = others[0] if others else one
         places = places_of(inner[1:], targets[len(core) + 1 :])
         outer = np.concatenate([outer, np.full((len(outer), 1), width)], axis=1)
-        return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, lines, outer)
+        return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, *runs, outer)
 
 
 def _most_places(box: Box, size: int) -> int:
