@@ -105,23 +105,38 @@ def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 
 @njit(**_inner)
-def _shorts(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
-    """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other."""
+def _shorts(t: int, s: int, repeat: Any, count: int, stream: int, next_: Any) -> None:
+    """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other.
+
+    Those fetch a line of the next entry for every line they write.
+    """
     table, entries, n, ns, nt = repeat
+    following, starts, runs, length = next_
+    i = j = 0
     for e in range(entries):
         a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
         if count == 32 and stream:
-            for j in range(0, n, 2):
-                join_runs(a + j * 32, b + j * ns, ns, 32)
+            for k in range(0, n, 2):
+                join_runs(a + k * 32, b + k * ns, ns, 32)
+                if i < runs:
+                    prefetch_line(following + load_word(starts, i) + j, 2)
+                    j += _LINE
+                    if j >= length:
+                        i, j = i + 1, 0
         elif count == 32:
-            for j in range(n):
-                copy_vector(a + j * nt, b + j * ns, 32, False)
+            for k in range(n):
+                copy_vector(a + k * nt, b + k * ns, 32, False)
         elif stream:
-            for j in range(0, n, 4):
-                join_runs(a + j * 16, b + j * ns, ns, 16)
+            for k in range(0, n, 4):
+                join_runs(a + k * 16, b + k * ns, ns, 16)
+                if i < runs:
+                    prefetch_line(following + load_word(starts, i) + j, 2)
+                    j += _LINE
+                    if j >= length:
+                        i, j = i + 1, 0
         else:
-            for j in range(n):
-                copy_vector(a + j * nt, b + j * ns, 16, False)
+            for k in range(n):
+                copy_vector(a + k * nt, b + k * ns, 16, False)
 
 
 @njit(**_inner)
@@ -290,7 +305,7 @@ def _part(target: int, source: int, tables: Any, pads: Any, value: int, part: in
             if kind == LINES:
                 _lines(into, s, repeat, core[0], stream)
             elif kind == SHORTS:
-                _shorts(into, s, repeat, core[0], stream)
+                _shorts(into, s, repeat, core[0], stream, next_)
             elif kind == ZIP:
                 _zips(into, s, repeat, size, core[3], core[4], stream, next_, unit)
             elif kind == UNZIP:

@@ -252,7 +252,7 @@ class _Builder:
         inner = [*joined, *sorted((loop for loop in inner if loop not in joined), key=along._near)]
         targets = [loop.target for loop in (*core, *inner)]
         none = np.zeros((0, 2), np.int64)
-        runs = runs_of([*core, *inner], self.size) if kind == ZIP and stream else (none[:, 0], 0)
+        runs = runs_of([*core, *inner], self.size) if stream and (kind == ZIP or joined) else (none[:, 0], 0)
         return self._work(kind, stream, core, inner, targets, along._outer(box, rest, True), none, 0, runs)
 
     def _staged(
