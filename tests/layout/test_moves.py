@@ -121,10 +121,10 @@ def test_the_digits_choose_the_kernel(text, packing, unpacking):
     layout = parse(text)
     strides = np.empty(layout.shape, layout.numpy_dtype).strides
     size = layout.numpy_dtype.itemsize
-    plan, padding = pack_plan(layout, strides, size, True)
+    plan, whole = pack_plan(layout, strides, size, True)
     assert {work.numbers[:2] for work in plan.works} == packing
-    assert not padding.whole
-    assert not len(padding.runs)
+    assert not whole
+    assert not len(plan.pads)
     assert {work.numbers[:2] for work in unpack_plan(layout, strides, size, True).works} == unpacking
 
 
@@ -135,13 +135,13 @@ def test_the_digits_choose_the_kernel(text, packing, unpacking):
 def test_ragged_edges_are_written_together_with_their_padding(text, fill):
     layout = parse(text)
     values = np.ones(layout.shape, layout.numpy_dtype)
-    plan, padding = pack_plan(layout, values.strides, values.itemsize, True)
+    plan, _ = pack_plan(layout, values.strides, values.itemsize, True)
     assert any(work.padded for work in plan.works)
     written = layout.pack(values, fill=fill)
     expected = np.full(layout.num_slots, fill, values.dtype)
     expected[layout.offsets(np.indices(layout.shape).reshape(2, -1).T)] = 1
     assert np.array_equal(written, expected)
-    bytes_left, bytes_all = padding.runs[:, 1].sum(), (layout.num_slots - layout.num_elements) * values.itemsize
+    bytes_left, bytes_all = plan.pads[:, 1].sum(), (layout.num_slots - layout.num_elements) * values.itemsize
     assert bytes_left < bytes_all / 2
 
 

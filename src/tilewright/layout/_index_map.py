@@ -27,6 +27,7 @@ from tilewright.layout._linear import decode_many, is_injective, solutions
 from tilewright.layout._steps import Step
 from tilewright.layout._types import numpy_dtype, type_bits
 from tilewright.layout.move._evaluate import dim_tables, first_outside, places_of
+from tilewright.layout.move._kept import Kept
 from tilewright.layout.text._notation import UNBOUNDED
 
 __all__ = ["Axis", "IndexMap", "IndexRangeError"]
@@ -341,8 +342,14 @@ class IndexMap:
 
     # -- data, words and pictures (made elsewhere; imported when used) ---------------------------------------------
 
+    @cached_property
+    def _kept(self) -> Kept:
+        return Kept()  # moves into given memory that were made before
+
     def pack(self, array: Any, out: Any = None, fill: Any = 0) -> np.ndarray[Any, Any]:
         """The array as it lies in memory: 1-D, one slot per place (see :func:`tilewright.layout.move._pack.pack`)."""
+        if out is not None and type(fill) is int and fill == 0 and self._kept.again(out, array):
+            return out  # type: ignore[no-any-return]
         from tilewright.layout.move._pack import pack
 
         values, value = array_of(array, "an array"), fill_value(self, fill)
@@ -352,6 +359,8 @@ class IndexMap:
 
     def unpack(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
         """The logical array out of a packed buffer (see :func:`tilewright.layout.move._pack.unpack`)."""
+        if out is not None and self._kept.again(out, buffer):
+            return out  # type: ignore[no-any-return]
         from tilewright.layout.move._pack import unpack
 
         if out is None:

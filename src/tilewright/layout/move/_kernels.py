@@ -14,7 +14,23 @@ import numpy as np
 
 from tilewright.kernels import njit
 from tilewright.layout.move._blocks import SCRATCH
-from tilewright.layout.move._plan import LINES, RUN, SHORTS, UNZIP, ZIP
+from tilewright.layout.move._plan import (
+    CORE,
+    INNER,
+    KIND,
+    LENGTH,
+    LINES,
+    NUMBERS,
+    PADDED,
+    REPEAT,
+    ROWS,
+    RUN,
+    RUNS,
+    SHORTS,
+    STREAM,
+    UNZIP,
+    ZIP,
+)
 from tilewright.layout.move._vectors import (
     copy_element,
     copy_vector,
@@ -280,84 +296,76 @@ def _fill(target: int, count: int, value: int, unit: Any) -> None:
 
 
 @njit(**_inner)
-def _part(target: int, source: int, tables: Any, pads: Any, value: int, part: int, scratch: int, unit: Any) -> None:
-    works, inner, outs, runs, places, starts = tables
-    for w in range(len(works)):
-        kind, stream = works[w, 0], works[w, 1]
-        core = works[w, 5], works[w, 6], works[w, 7], works[w, 8], works[w, 9], works[w, 10]
-        table = inner.ctypes.data + 16 * works[w, 11]
-        repeat = table, works[w, 12], works[w, 2], works[w, 3], works[w, 4]
-        rows = works[w, 14]
-        block = outs.ctypes.data + 16 * works[w, 13], rows
-        size = core[0] * element_size(unit)
-        first, last = starts[w, part], starts[w, part + 1] - 1
-        if works[w, 18] and first <= last:
-            _fill(scratch, works[w, 18], value, unit)
+def _part(target: int, source: int, header: int, value: int, part: int, scratch: int, unit: Any) -> None:
+    """One part of every work, and of the padding that no work fills."""
+    inner, outs, runs = load_word(header, 2), load_word(header, 3), load_word(header, 4)
+    places, starts, parts = load_word(header, 5), load_word(header, 6), load_word(header, 7)
+    for w in range(load_word(header, 1)):
+        work = load_word(header, 0) + w * 8 * NUMBERS
+        kind, stream = load_word(work, KIND), load_word(work, STREAM)
+        count, ls, lt = load_word(work, CORE), load_word(work, CORE + 1), load_word(work, CORE + 2)
+        rows, ps, pt = load_word(work, CORE + 3), load_word(work, CORE + 4), load_word(work, CORE + 5)
+        table, entries = inner + 16 * load_word(work, INNER), load_word(work, INNER + 1)
+        repeat = table, entries, load_word(work, REPEAT), load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        block = outs + 16 * load_word(work, ROWS), load_word(work, ROWS + 1)
+        lines, run_count, length = runs + 8 * load_word(work, RUNS), load_word(work, RUNS + 1), load_word(work, LENGTH)
+        size, staged = count * element_size(unit), block[1] > 0
+        start = starts + 8 * w * (parts + 1)
+        first, last = load_word(start, part), load_word(start, part + 1) - 1
+        if load_word(work, PADDED) and first <= last:
+            _fill(scratch, load_word(work, PADDED), value, unit)
         fresh = True
         for k in range(first, last + 1):
-            s, t, width = source + places[k, 0], target + places[k, 1], places[k, 2]
-            following = min(k + 1, last)
-            next_ = source + places[following, 0], runs.ctypes.data + 8 * works[w, 15], works[w, 16], works[w, 17]
-            final = k == last or places[k, 1] + width != places[following, 1] or (fresh and width < 2 * _LINE)
-            if rows:
+            place, after = places + 24 * k, places + 24 * min(k + 1, last)
+            s, t, width = source + load_word(place, 0), target + load_word(place, 1), load_word(place, 2)
+            next_ = source + load_word(after, 0), lines, run_count, length
+            ends = k == last or load_word(place, 1) + width != load_word(after, 1)
+            final = ends or (fresh and width < 2 * _LINE)
+            if staged:
                 _ask(t, block, width, fresh, final)
-            into = scratch if rows else t
+            into = scratch if staged else t
             if kind == LINES:
-                _lines(into, s, repeat, core[0], stream)
+                _lines(into, s, repeat, count, stream)
             elif kind == SHORTS:
-                _shorts(into, s, repeat, core[0], stream, next_)
+                _shorts(into, s, repeat, count, stream, next_)
             elif kind == ZIP:
-                _zips(into, s, repeat, size, core[3], core[4], stream, next_, unit)
+                _zips(into, s, repeat, size, rows, ps, stream, next_, unit)
             elif kind == UNZIP:
-                _unzips(into, s, repeat, size, core[3], core[5], stream, unit)
+                _unzips(into, s, repeat, size, rows, pt, stream, unit)
             elif kind == RUN:
-                _runs(into, s, repeat, core[0], stream)
+                _runs(into, s, repeat, count, stream)
             else:
-                _transposes(into, s, repeat, core, unit)
-            if rows:
+                _transposes(into, s, repeat, (count, ls, lt, rows, ps, pt), unit)
+            if staged:
                 _leave(t, scratch, block, width, fresh, final, next_)
             fresh = final
-    parts = starts.shape[1] - 1
-    for k in range(part * len(pads) // parts, (part + 1) * len(pads) // parts):
-        for q in range(pads[k, 0], pads[k, 0] + pads[k, 1], element_size(unit)):
+    pads, gaps = load_word(header, 8), load_word(header, 9)
+    for k in range(part * gaps // parts, (part + 1) * gaps // parts):
+        begin = load_word(pads, 2 * k)
+        for q in range(begin, begin + load_word(pads, 2 * k + 1), element_size(unit)):
             store_element(target + q, value, unit)
 
 
 @njit(**_options)
-def move(
-    target: int,
-    source: int,
-    works: Any,
-    inner: Any,
-    outs: Any,
-    runs: Any,
-    places: Any,
-    starts: Any,
-    pads: Any,
-    value: int,
-    taken: Any,
-    unit: Any,
-) -> bool:
+def move(target: int, source: int, header: int, value: int, taken: int, unit: Any) -> bool:
     """The parts of a move that nobody else has taken; whether all of them, everybody's, are done.
 
-    A part p is, of every work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive at all its
-    inner places, straight into the target; or, where the work has rows (``outs``), into scratch memory, from where the
-    rows are streamed to the target. Runs of padding (``pads``, place and bytes) get elements ``value`` while the lines
-    they share with data are still near. ``taken`` int64[16] counts the parts taken and, a line further, those done;
-    whoever finds none left waits a little for those who have not finished.
+    ``header`` is the address of a plan's tables (:class:`tilewright.layout.move._plan.MovePlan`). A part p is, of every
+    work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive at all its inner places, straight
+    into the target; or, where the work has rows, into scratch memory, from where the rows are streamed to the target.
+    Padding gets elements ``value`` while the lines it shares with data are still near. ``taken`` is the address of two
+    counts, a line apart: of the parts taken, and of those done. Whoever finds none left waits a little for the others.
     """
-    parts, next_part = starts.shape[1] - 1, taken.ctypes.data
-    done = next_part + _LINE
+    parts, done = load_word(header, 7), taken + _LINE
     scratch = np.empty(SCRATCH + 2 * _LINE, np.uint8)  # a line of room before it
     begin = scratch.ctypes.data
     begin += -begin % _LINE + _LINE
-    tables = works, inner, outs, runs, places, starts
-    part = take_number(next_part, 1)
+    part = take_number(taken, 1)
     while part < parts:
-        _part(target, source, tables, pads, value, part, begin, unit)
+        _part(target, source, header, value, part, begin, unit)
         fence()
         take_number(done, 1)
-        part = take_number(next_part, 1)
+        part = take_number(taken, 1)
     for _ in range(_PATIENCE):
         if take_number(done, 0) >= parts:
             break

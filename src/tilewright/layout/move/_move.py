@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Fill",
+    "address_of",
     "aligned_empty",
     "fill_of",
     "pack_plan",
+    "padding_of",
     "relayout_boxes",
     "relayout_plan",
+    "run_at",
     "run_filled",
     "run_plan",
     "unpack_plan",
@@ -33,7 +36,6 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 _LINE = 64
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
-_PART = 1 << 19  # bytes after which the edges catch up with the bulk, while their lines are near, and threads meet
 _KEPT = 64
 
 
@@ -93,15 +95,15 @@ def fill_of(found: Sequence[Box], size: int, total: int) -> Fill:
     return Fill(np.stack([ends, gaps], axis=-1)[gaps > 0], False)
 
 
-def _filled_plan(found: Sequence[Box], slot: int, total: int, aligned: bool) -> tuple[MovePlan, Fill] | None:
-    """A plan that writes padding where that is quicker than not to, and the padding left to be filled."""
+def _filled_plan(found: Sequence[Box], slot: int, total: int, aligned: bool) -> tuple[MovePlan, bool] | None:
+    """A plan that writes padding too, and whether there is so much of it that the target is filled beforehand."""
     fill = fill_of(found, slot, total)
     plan = plan_moves(found, slot, total, by_target=True, aligned=aligned, gaps=fill.runs)
-    return None if plan is None else (plan, replace(fill, runs=left_over(plan, fill.runs)))
+    return None if plan is None else (replace(plan, pads=left_over(plan, fill.runs)), fill.whole)
 
 
 @lru_cache(maxsize=_KEPT)
-def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> tuple[MovePlan, Fill] | None:
+def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> tuple[MovePlan, bool] | None:
     """How an array of these strides (in bytes) goes into a buffer of ``slot``-byte slots; None without boxes."""
     total = layout.num_slots * slot
     found = _layout_to_array(layout, layout.shape, strides, slot, packing=True)
@@ -145,7 +147,7 @@ def _ragged_rows(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned:
 @lru_cache(maxsize=_KEPT)
 def relayout_plan(
     a: IndexMap, b: IndexMap, order: tuple[int, ...], slot: int, aligned: bool
-) -> tuple[MovePlan, Fill] | None:
+) -> tuple[MovePlan, bool] | None:
     """How a buffer of layout ``a`` goes into one of layout ``b`` = reshape(transpose(a, order)); None without boxes."""
     found = relayout_boxes(a, b, order, slot)
     total = b.num_slots * slot
@@ -163,42 +165,43 @@ def relayout_boxes(a: IndexMap, b: IndexMap, order: Sequence[int], slot: int) ->
 
 # -- running -----------------------------------------------------------------------------------------------------------
 
-
-def _address(array: Array) -> int:
-    return int(array.ctypes.data)
+_UNITS = {size: np.dtype(f"u{size}").type(0) for size in (1, 2, 4, 8)}
 
 
-def _unit(size: int) -> Any:
-    return np.dtype(f"u{size}").type(0)
+def address_of(array: Array) -> int:
+    """Where the array's first element is; ``array.ctypes`` costs ten times as much."""
+    return int(array.__array_interface__["data"][0])
 
 
-def run_plan(plan: MovePlan, target: Array, source: Array, pads: Array = NO_GAPS, value: int = 0) -> None:
-    """Move the data and write ``value`` into ``pads``; both arrays are addressed by their first element."""
-    from tilewright.layout.move._kernels import move
+def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> None:
+    """Move the data and write ``value`` into the plan's padding; both arrays are addressed by their first element."""
+    run_at(plan, address_of(target), address_of(source), value, (target, source))
 
-    threads = thread_count() if plan.total > _SMALL else 1
-    parts = max(1, plan.total // _PART)
-    taken = np.zeros(2 * _LINE // 8, np.int64)
-    unit = _unit(plan.size)
 
-    def work() -> bool:  # holds both arrays, for as long as another thread may still come
-        return bool(
-            move(_address(target), _address(source), *plan.tables, plan.starts(parts), pads, value, taken, unit)
-        )
-
-    call_soon(work, min(threads, parts) - 1)
+def run_at(plan: MovePlan, target: int, source: int, value: int, arrays: tuple[Array, ...]) -> None:
+    """The same from address to address; ``arrays`` are kept alive until nobody moves any more."""
+    taken, move = np.zeros(2 * _LINE // 8, np.int64), plan.kernel
+    given = target, source, plan.header, value, address_of(taken), _UNITS[plan.size]
+    if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
+        kept = plan, arrays, taken  # another thread may come late, and still reads what is taken
+        call_soon(lambda: kept and move(*given), others)
     # Interrupted or not, nobody may be left behind who still writes: the arrays belong to the caller.
-    while not work():
+    while not move(*given):
         time.sleep(1e-4)
 
 
-def run_filled(found: tuple[MovePlan, Fill], target: Array, source: Array, fill: Any) -> None:
+def padding_of(fill: Any, dtype: np.dtype[Any]) -> int | None:
+    """``fill`` as the number the kernels write; None for a complex one whose halves differ."""
+    halves = np.full(1, fill, dtype).view(np.dtype(f"i{min(dtype.itemsize, 8)}"))
+    return int(halves[0]) if (halves == halves[0]).all() else None
+
+
+def run_filled(found: tuple[MovePlan, bool], target: Array, source: Array, fill: Any) -> None:
     """Move the data and put ``fill`` (a value of the target's type) into all padding."""
-    plan, padding = found
-    size = min(target.itemsize, 8)
-    halves = np.full(1, fill, target.dtype).view(np.dtype(f"i{size}"))
-    if padding.whole or (halves != halves[0]).any():
+    plan, whole = found
+    value = padding_of(fill, target.dtype)
+    if whole or value is None:
         target[:] = fill
-        run_plan(plan, target, source)
+        run_plan(replace(plan, pads=NO_GAPS) if len(plan.pads) else plan, target, source)
     else:
-        run_plan(plan, target, source, padding.runs, int(halves[0]))
+        run_plan(plan, target, source, value)

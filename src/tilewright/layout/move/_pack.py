@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout.move._bits import narrow, to_type, widen
-from tilewright.layout.move._move import aligned_empty, pack_plan, run_filled, run_plan, unpack_plan
+from tilewright.layout.move._move import aligned_empty, pack_plan, padding_of, run_filled, run_plan, unpack_plan
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap
@@ -115,6 +115,9 @@ def pack_slots(layout: IndexMap, values: Array, slots: Array, fill: Any) -> None
         _scatter(layout, values, slots)
         return
     run_filled(found, slots, values, fill)
+    plan, whole = found
+    if layout.element_bits >= 8 and not whole and (value := padding_of(0, values.dtype)) is not None:
+        layout._kept.keep(slots, values, plan, value)
 
 
 def unpack(layout: IndexMap, buffer: Any, out: Any = None) -> Array:
@@ -154,6 +157,8 @@ def unpack_slots(layout: IndexMap, slots: Array, result: Array) -> None:
     plan = unpack_plan(layout, strides, result.itemsize, aligned)
     if plan is not None:
         run_plan(plan, result, slots)
+        if layout.element_bits >= 8:
+            layout._kept.keep(result, slots, plan)
         return
     _gather(layout, slots, result)
 

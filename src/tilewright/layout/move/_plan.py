@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,9 +39,19 @@ from tilewright.layout.move._blocks import (
 from tilewright.layout.move._nest import Box, Loop, merged
 
 __all__ = [
+    "CORE",
+    "INNER",
+    "KIND",
+    "LENGTH",
     "LINES",
+    "NUMBERS",
+    "PADDED",
+    "REPEAT",
+    "ROWS",
     "RUN",
+    "RUNS",
     "SHORTS",
+    "STREAM",
     "TRANSPOSE",
     "UNZIP",
     "ZIP",
@@ -93,37 +103,60 @@ class Work:
         return (self.places[:, 1, None] + self.rows[None, :, 0]).reshape(-1)
 
 
+# Where the kernel finds a work's numbers in its row, and the tables in the plan's header.
+KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, NUMBERS = 0, 1, 2, 5, 11, 13, 15, 17, 18, 19
+HEADER = ("works", "count of works", "inner", "rows", "runs", "places", "starts", "parts", "pads", "count of pads")
+_PART = 1 << 19  # bytes after which the edges catch up with the bulk, while their lines are near, and threads meet
+
+
 @dataclass(frozen=True, eq=False)
 class MovePlan:
-    """What to do for one pair of address maps, elements being ``size`` bytes wide; ``total`` bytes of data."""
+    """What to do for one pair of address maps, elements being ``size`` bytes wide; ``total`` bytes of data.
+
+    ``pads`` int64[n, 2] is padding (first byte, bytes) to be filled that no work writes.
+    """
 
     works: tuple[Work, ...]
     size: int
     total: int
+    pads: Array = field(default_factory=lambda: NO_GAPS)
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts threads divide the move."""
+        return max(1, self.total // _PART)
 
     @cached_property
-    def tables(self) -> tuple[Array, Array, Array, Array, Array]:
-        """What the kernels read: a row of numbers per work; inner places, rows, runs and places end to end."""
-        rows, inner, outs, runs = [], 0, 0, 0
+    def tables(self) -> tuple[Array, ...]:
+        """What the kernel reads: a row of numbers per work; inner places, rows, runs and places end to end.
+
+        Then int64[works, parts + 1], where each part's places begin; the pads; and, first, the header.
+        """
+        numbers, inner, outs, runs = [], 0, 0, 0
         for w in self.works:
             counts = len(w.inner), len(w.rows), len(w.runs)
-            rows.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded])
+            numbers.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded])
             inner, outs, runs = inner + counts[0], outs + counts[1], runs + counts[2]
-        parts = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))
-        a, b, c, d = (np.ascontiguousarray(np.concatenate(part)) for part in parts)
-        return np.array(rows, np.int64), a, b, c, d
+        each = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))
+        whole = (np.ascontiguousarray(np.concatenate(part), np.int64) for part in each)
+        places = np.array([len(w.places) for w in self.works])
+        starts = (np.cumsum(places) - places)[:, None] + np.arange(self.parts + 1) * places[:, None] // self.parts
+        works, *rest = np.array(numbers, np.int64), *whole, np.ascontiguousarray(starts, np.int64)
+        pads = np.ascontiguousarray(self.pads, np.int64)
+        where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
+        return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
 
     @cached_property
-    def _starts(self) -> dict[int, Array]:
-        return {}
+    def kernel(self) -> Any:
+        """What makes the move (numba comes with it)."""
+        from tilewright.layout.move._kernels import move
 
-    def starts(self, parts: int) -> Array:
-        """int64[works, parts + 1]: where each part's places begin in the table."""
-        if parts not in self._starts:
-            counts = np.array([len(w.places) for w in self.works])
-            ends = np.cumsum(counts) - counts
-            self._starts[parts] = ends[:, None] + np.arange(parts + 1) * counts[:, None] // parts
-        return self._starts[parts]
+        return move
+
+    @cached_property
+    def header(self) -> int:
+        """The address of the table that tells where the others are and how long (``HEADER``)."""
+        return int(self.tables[0].ctypes.data)
 
 
 # -- the primitive -----------------------------------------------------------------------------------------------------
