@@ -1,7 +1,7 @@
 """Layout speed beside numpy and jax, in one process:  python benchmarks/layout.py [-o docs/layout_speed.md]
 
 Every round times every candidate once and the least time of all rounds counts, so that a disturbance hits all alike.
-The layouts take turns of a few rounds, over and over, so that what the machine can do at some times and not at others
+The layouts take turns, a round each, over and over, so that what the machine can do at some times and not at others
 reaches them all: more rounds take longer and find more of it. Results are checked equal first and last. Times are given
 relative to np.copyto of the same array on one thread.
 """
@@ -24,7 +24,6 @@ import numpy as np
 from tilewright.layout import is_bitcast, lanes, parse, tiled, warm
 
 THREADS = "TILEWRIGHT_THREADS"
-TURN = 3  # rounds a layout has before the next one comes
 TYPES = {"f32": np.float32, "u16": np.uint16, "s8": np.int8}
 SHAPES = ((4096, 4096), (4093, 4091))
 
@@ -189,7 +188,7 @@ class Case:
             assert all(np.array_equal(packed, peer) for peer in peers)
 
     def turn(self) -> None:
-        found = best(self.calls, TURN)
+        found = best(self.calls, 1)
         self.least = [min(pair) for pair in zip(self.least, found, strict=True)] if self.least else found
 
     @property
@@ -215,8 +214,8 @@ def measured(rounds: int) -> list[Row]:
     found = list(cases())
     for case in found:
         case.check()
-    for k in range(0, rounds, TURN):
-        print(f"rounds {k + 1} to {k + TURN} of {rounds}", end="\r", file=sys.stderr, flush=True)
+    for k in range(rounds):
+        print(f"round {k + 1} of {rounds}", end="\r", file=sys.stderr, flush=True)
         for case in found:
             case.turn()
     for case in found:
@@ -310,7 +309,7 @@ def machine() -> str:
 INTRODUCTION = """# Layout speed
 
 Made by `python benchmarks/layout.py --rounds {rounds} -o docs/layout_speed.md` on {machine}; least times of {rounds}
-interleaved rounds, in turns of three over all layouts.
+rounds, in each of which every layout has its turn.
 
 Times are relative to `np.copyto` of the same array on one thread (*copy ms*, and its *GB/s* counting each byte once).
 *noise* is that copy against itself. *floor* is the copy of as many bytes as packing reads and writes, padding too.
@@ -357,7 +356,7 @@ the source instead of the target; plain stores (also for small tensors); blocks 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, help="at least this many, in turns of three (15)")
+    parser.add_argument("--rounds", type=int, default=15, help="of every layout (15)")
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     warm()
