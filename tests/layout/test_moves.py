@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.layout.oracle import tiled_offset
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse, tiled, warm
-from tilewright.layout.move import _move
+from tilewright.layout.move import _move, _plan
 from tilewright.layout.move._move import pack_plan, unpack_plan
 from tilewright.layout.move._plan import LINES, RUN, SHORTS, TRANSPOSE, UNZIP, ZIP
 
@@ -102,6 +102,64 @@ def test_threads_share_large_moves(monkeypatch, dtype, tiles, threads):
     values = sample(layout)
     assert np.array_equal(layout.pack(values), expected(layout, values))
     assert np.array_equal(layout.unpack(layout.pack(values)), values)
+
+
+RAGGED = ["(8,128)", "(8,128)(4,1)", "(32,32)(16,16)", "(64,16)", "(4,512)", "(2,3)"]
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 70),
+    st.integers(2, 900),
+    st.sampled_from(["s8", "u16", "f32", "f64"]),
+    st.sampled_from(RAGGED),
+    st.integers(0, 70),
+    st.sampled_from([1 << 10, 1 << 12, 1 << 19]),
+)
+def test_ragged_rows_end_where_they_end(rows, columns, dtype, tiles, apart, part):
+    """Rows unpacked as if they ended with their last tile: nothing between them is touched, wherever parts begin."""
+    layout = parse(f"{dtype}[{rows},{columns}]{{1,0:T{tiles}}}")
+    values = sample(layout)
+    packed = expected(layout, values, 99)
+    wide = np.full((rows, columns + apart), 55, values.dtype)
+    unpack_plan.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_plan, "_PART", part)
+        layout.unpack(packed, out=wide[:, :columns])
+    unpack_plan.cache_clear()
+    assert np.array_equal(wide[:, :columns], values)
+    assert (wide[:, columns:] == 55).all()
+
+
+BEYOND = """
+import ctypes, mmap, sys
+import numpy as np
+from tilewright.layout import parse
+libc = ctypes.CDLL(None, use_errno=True)
+page = mmap.PAGESIZE
+for text in sys.argv[1:]:
+    layout = parse(text)
+    values = np.arange(layout.num_elements).reshape(layout.shape).astype(layout.numpy_dtype)
+    packed = layout.pack(values)
+    for before in (0, 1):  # memory that may not be read begins where the buffer ends, or ends where it begins
+        pages = -(-packed.nbytes // page) + 2
+        memory = mmap.mmap(-1, pages * page)
+        raw = np.frombuffer(memory, np.uint8)
+        first = page if before else (pages - 1) * page - packed.nbytes
+        buffer = raw[first : first + packed.nbytes].view(packed.dtype)
+        buffer[:] = packed
+        forbidden = raw.ctypes.data + (0 if before else (pages - 1) * page)
+        assert libc.mprotect(ctypes.c_void_p(forbidden), ctypes.c_size_t(page), 0) == 0
+        assert np.array_equal(layout.unpack(buffer), values), text
+print("read")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect")
+def test_nothing_beyond_the_buffer_is_read():
+    texts = [f"{t}[{n},{m}]{{1,0:T{x}}}" for t in ("s8", "f32") for n, m in ((61, 1211), (64, 4093)) for x in RAGGED]
+    done = subprocess.run([sys.executable, "-c", BEYOND, *texts], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "read\n", done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(

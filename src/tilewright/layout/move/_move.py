@@ -182,12 +182,13 @@ def run_at(plan: MovePlan, target: int, source: int, value: int, arrays: tuple[A
     """The same from address to address; ``arrays`` are kept alive until nobody moves any more."""
     taken, move = np.zeros(2 * _LINE // 8, np.int64), plan.kernel
     given = target, source, plan.header, value, address_of(taken), _UNITS[plan.size]
-    if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
-        kept = plan, arrays, taken  # another thread may come late, and still reads what is taken
-        call_soon(lambda: kept and move(*given), others)
-    # Interrupted or not, nobody may be left behind who still writes: the arrays belong to the caller.
-    while not move(*given):
-        time.sleep(1e-4)
+    try:
+        if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
+            kept = plan, arrays, taken  # another thread may come late, and still reads what is taken
+            call_soon(lambda: kept and move(*given), others)
+    finally:  # nobody may be left behind who still writes: the arrays belong to the caller
+        while not move(*given):
+            time.sleep(1e-4)
 
 
 def padding_of(fill: Any, dtype: np.dtype[Any]) -> int | None:

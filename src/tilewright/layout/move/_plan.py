@@ -368,13 +368,14 @@ def left_over(plan: MovePlan, gaps: Array) -> Array:
 def clipped(plan: MovePlan, row: int, beyond: int, pitch: int) -> MovePlan | None:
     """The plan whose target rows, ``pitch`` bytes apart, end after ``row`` bytes, where it wrote ``beyond`` bytes more.
 
-    None unless every piece of a row goes through the scratch memory and begins before the row's end.
+    None unless every piece of a row goes through the scratch memory and is longer than what it may write too much:
+    no piece begins behind the row's end then, where it would be taken for one of the next row.
     """
     works = []
     for work in plan.works:
         left = row - work.places[:, 1] % pitch
-        within = (left > 0) & (work.width <= left + beyond)
-        if not len(work.rows) or not within.all() or (work.rows[:, 0] % pitch).any():
+        within = work.width <= left + beyond
+        if not len(work.rows) or work.width <= beyond or not within.all() or (work.rows[:, 0] % pitch).any():
             return None
         places = work.places.copy()
         places[:, 2] = np.minimum(work.width, left)

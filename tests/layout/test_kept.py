@@ -1,0 +1,132 @@
+"""Moves made again: the same values, the same refusals, and no way around a check."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.layout.test_moves import expected, sample
+from tilewright.errors import UsageError
+from tilewright.layout import parse, tiled
+from tilewright.layout.move import _kept, _move
+
+TEXT = "f32[19,130]{1,0:T(8,128)}"
+
+
+def made(text=TEXT):
+    """A layout that has packed and unpacked once, with the arrays it did it with."""
+    layout = parse(text)
+    values = sample(layout)
+    out, back = layout.pack(values), np.zeros_like(values)
+    layout.pack(values, out=out)
+    layout.unpack(out, out=back)
+    return layout, values, out, back
+
+
+@given(st.integers(1, 40), st.integers(1, 300), st.sampled_from(["s8", "u16", "f32", "c128"]), st.integers(0, 3))
+def test_again_is_the_same(rows, columns, dtype, seed):
+    layout = tiled((rows, columns), dtype, tiles=((8, 128), (2, 1)))
+    first = sample(layout)
+    out, back = layout.pack(first), np.zeros_like(first)
+    for values in (first, sample(layout, seed), first + 1):
+        out[:] = 99
+        assert layout.pack(values, out=out) is out
+        assert np.array_equal(out, expected(layout, values))
+        assert layout.unpack(out, out=back) is back
+        assert np.array_equal(back, values)
+
+
+def test_a_kept_move_is_taken_whatever_the_alignment():
+    layout, values, _, back = made()
+    room = np.zeros(layout.num_slots + 32, np.float32)
+    for shift in range(4):
+        out = room[shift : shift + layout.num_slots]
+        layout.pack(values, out=out)
+        out[:] = 99
+        assert layout._kept.again(out, values)
+        assert np.array_equal(out, expected(layout, values))
+    assert layout._kept.again(back, layout.pack(values))
+
+
+def test_other_forms_are_not_taken_for_it():
+    layout, values, out, back = made()
+    kept = layout._kept
+    assert kept.again(out, values)
+    assert not kept.again(out, values.astype(np.float64))
+    assert not kept.again(out, values.astype(">f4"))
+    assert not kept.again(out, np.asfortranarray(values))
+    assert not kept.again(out, values.view(np.recarray))
+    assert not kept.again(out, values.tolist())
+    assert not kept.again(out[:-1], values)
+    assert not kept.again(back[:, ::-1], out)
+
+
+def test_refusals_stay():
+    layout, values, out, back = made()
+    out.flags.writeable = back.flags.writeable = False
+    with pytest.raises(UsageError, match="read-only"):
+        layout.pack(values, out=out)
+    with pytest.raises(UsageError, match="read-only"):
+        layout.unpack(out, out=back)
+
+
+def test_padding_is_what_is_asked():
+    layout, values, out, _ = made()
+    layout.pack(values, out=out, fill=3)
+    assert np.array_equal(out, expected(layout, values, 3))
+    layout.pack(values, out=out)
+    assert np.array_equal(out, expected(layout, values))
+    layout.pack(values, out=out, fill=0.5)
+    assert np.array_equal(out, expected(layout, values, 0.5))
+
+
+def test_arrays_that_share_memory():
+    layout = parse("s32[16,128]{1,0:T(8,128)}")
+    values = sample(layout)
+    layout.unpack(layout.pack(values), out=np.zeros_like(values))
+    layout.pack(values, out=np.zeros(layout.num_slots, np.int32))
+    memory = np.zeros(layout.num_slots + 64, np.int32)
+    for shift in (0, 16, 48):
+        array = memory[shift : shift + values.size].reshape(values.shape)
+        array[...] = values
+        out = memory[: layout.num_slots]
+        layout.pack(array, out=out)
+        assert np.array_equal(out, expected(layout, values))
+        layout.unpack(out, out=array)
+        assert np.array_equal(array, values)
+
+
+def test_copies_of_a_layout_start_anew():
+    layout, values, out, _ = made()
+    for other in (pickle.loads(pickle.dumps(layout)), copy.deepcopy(layout)):
+        assert other == layout
+        assert not other._kept.again(out, values)
+        assert np.array_equal(other.pack(values), expected(layout, values))
+
+
+def test_what_is_kept_does_not_grow():
+    layout = parse(TEXT)
+    for pitch in range(130, 130 + 2 * _kept._MOST):
+        array = np.ones((19, pitch), np.float32)[:, :130]
+        layout.pack(array, out=np.zeros(layout.num_slots, np.float32))
+        assert len(layout._kept._moves) <= _kept._MOST
+
+
+def test_who_comes_late_moves_nothing(monkeypatch):
+    late = []
+    monkeypatch.setattr(_move, "call_soon", lambda call, threads: late.append(call))
+    monkeypatch.setattr(_move, "_SMALL", 0)
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
+    layout = parse("f32[1024,1024]{1,0:T(8,128)}")
+    values = sample(layout)
+    out = layout.pack(values)
+    assert np.array_equal(out, expected(layout, values))
+    out[:] = 7
+    assert len(late) == 1
+    late[0]()
+    assert (out == 7).all()
