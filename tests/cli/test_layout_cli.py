@@ -66,6 +66,26 @@ def test_an_unbounded_dim_leaves_the_sizes_open(run):
     assert "size_bytes" not in value
 
 
+def test_a_tuple_is_a_table_of_its_arrays(run):
+    out = run(
+        "layout", "explain", "(f32[3,5]{1,0:T(2,2)}, (s32[2], (f32[]), token[]), bf16[8,128]{1,0:T(8,128)(2,1)})"
+    )[1]
+    assert [" ".join(line.split()) for line in out.splitlines()] == [
+        "element layout size in memory padding ratio",
+        "0 f32[3,5]{1,0:T(2,2)} 96 bytes 1.60×",
+        "1,0 s32[2]{0} 8 bytes 1.00×",
+        "1,1,0 f32[] 4 bytes 1.00×",
+        "1,2 token[] 0 bytes 1.00×",
+        "2 bf16[8,128]{1,0:T(8,128)(2,1)} 2,048 bytes (2.00 KiB) 1.00×",
+        "pointers 56 bytes",
+        f"together {96 + 8 + 4 + 2048 + 56:,} bytes (2.16 KiB) 1.02×",
+    ]
+    out = run("layout", "explain", "(f32[?], s32[2])")[1]
+    assert out.splitlines()[1].split() == ["0", "f32[?]{0}", "not", "known"]
+    assert out.splitlines()[-1].split() == ["together", "not", "known"]
+    assert run("layout", "explain", "()")[1].splitlines()[-1].split() == ["together", "0", "bytes"]
+
+
 def test_arrays_of_a_tuple(run):
     text = "(f32[3,5]{1,0:T(2,2)}, (s32[2], f32[0,3], token[]))"
     out = run("layout", "draw", text)[1]

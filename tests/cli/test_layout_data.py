@@ -17,6 +17,7 @@ ARRAYS = [
     (np.zeros((0, 3), np.float64), "f64[0,3]"),
     (np.array(3 + 4j, np.complex64), "c64[]"),
     (np.arange(8).reshape(2, 4) % 2 == 0, "pred[2,4]{1,0:T(2,2)}"),
+    (np.arange(15, dtype=np.float32).reshape(3, 5), "f32[3,5]{0,1:T(2,2)L(32)}"),
 ]
 
 
@@ -33,6 +34,38 @@ def test_there_and_back(run, tmp_path, array, text):
     code, out, err = run("layout", "unpack", raw, text, "-o", back, "--json")
     assert (code, json.loads(out)["size_bytes"]) == (0, len(packed))
     assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "in.npy").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("array", "text", "wide"),
+    [
+        (np.arange(15, dtype=np.float32).reshape(3, 5), "f32[3,5]{1,0:T(2,2)E(64)}", "u8"),
+        (np.arange(15).reshape(3, 5) % 2 == 0, "pred[3,5]{1,0:T(2,2)E(32)}", "u4"),
+        ((np.arange(15) % 8).reshape(3, 5).astype(ml_dtypes.int4), "s4[3,5]{1,0:T(2,2)E(16)}", "u2"),
+    ],
+)
+def test_elements_with_more_room_than_they_need(run, tmp_path, array, text, wide):
+    """E(n) above the type's width: the file is the memory, place p at byte p * n / 8, zeros behind the element."""
+    source, raw, back = (str(tmp_path / name) for name in ("in.npy", "out.bin", "back.npy"))
+    np.save(source, array)
+    layout = parse(text)
+    assert run("layout", "pack", source, text, "-o", raw)[0] == 0
+    memory = (tmp_path / "out.bin").read_bytes()
+    assert len(memory) == layout.size_bytes
+    places = np.frombuffer(memory, wide)
+    for index in np.ndindex(3, 5):
+        assert places[layout.offset(*index)] == array[index].reshape(1).view(f"u{array.itemsize}")[0]
+    assert np.count_nonzero(places) == np.count_nonzero(array.view(f"u{array.itemsize}"))
+    assert run("layout", "unpack", raw, text, "-o", back)[0] == 0
+    assert (tmp_path / "back.npy").read_bytes() == (tmp_path / "in.npy").read_bytes()
+
+
+def test_places_of_no_whole_bytes_are_no_file(run, tmp_path):
+    np.save(tmp_path / "in.npy", np.zeros(4, np.int8))
+    words = (str(tmp_path / "in.npy"), "s8[4]{0:E(12)}", "-o", str(tmp_path / "x.bin"))
+    code, out, err = run("layout", "pack", *words)
+    assert (code, out) == (3, "")
+    assert "elements of 12 bits, no whole bytes; E(16)" in err
 
 
 def test_numpy_is_told_of_types_it_lacks(run, tmp_path):

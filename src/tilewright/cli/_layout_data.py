@@ -11,7 +11,7 @@ import typer
 
 from tilewright.cli._io import emit_json, read_bytes, remark, write_file
 from tilewright.cli._layout_show import Json, exact_bytes, sized_array
-from tilewright.errors import UsageError
+from tilewright.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,15 +29,13 @@ _Array = Annotated[str, typer.Option("-o", "--out", metavar="OUT.npy", help="Whe
 
 def pack(source: _Npy, text: _Text, out: _Raw, as_json: Json = False) -> None:
     """Pack a numpy array into a layout: the raw bytes as they lie in memory, padding zero."""
-    import numpy as np
-
     layout = _layout(text, out, as_json)
     array = _as_layout_type(_read_array(source), layout, source)
     try:
         buffer = layout.pack(array)
     except UsageError as error:
         raise UsageError(error.what, where=source, how=error.how) from None
-    write_file(out, buffer.view(np.uint8).tobytes())
+    write_file(out, _memory_image(layout, buffer))
     _say(layout, source, out, as_json)
 
 
@@ -50,8 +48,7 @@ def unpack(source: _Bin, text: _Text, out: _Array, as_json: Json = False) -> Non
     if len(raw) != layout.size_bytes:
         how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
         raise UsageError(f"{len(raw)} bytes, but {layout} takes {layout.size_bytes}", where=source, how=how)
-    narrow = layout.element_bits < 8
-    array = layout.unpack(np.frombuffer(raw, np.uint8 if narrow else layout.numpy_dtype))
+    array = layout.unpack(_packed_buffer(layout, raw))
     made = io.BytesIO()
     np.save(made, array, allow_pickle=False)
     write_file(out, made.getvalue())
@@ -64,6 +61,40 @@ def _layout(text: str, out: str, as_json: bool) -> TensorLayout:
     if as_json and out == "-":
         raise UsageError("-o - and --json both want stdout", how="write the data to a file")
     return sized_array(text)
+
+
+def _place_bytes(layout: TensorLayout) -> int:
+    """Bytes from one element to the next where E(n) asks for more than its type has; 0 where there is nothing to do."""
+    bits = layout.element_bits
+    if bits < 8 or bits == 8 * layout.numpy_dtype.itemsize:
+        return 0
+    if bits % 8:
+        raise UnsupportedError(f"{layout}: elements of {bits} bits, no whole bytes", how=f"E({bits // 8 * 8 + 8})")
+    return bits // 8
+
+
+def _memory_image(layout: TensorLayout, buffer: np.ndarray[Any, Any]) -> bytes:
+    """A packed buffer as the bytes in memory: zeros follow an element that E(n) gives more room than it needs."""
+    import numpy as np
+
+    raw, wide = buffer.view(np.uint8), _place_bytes(layout)
+    if not wide:
+        return raw.tobytes()
+    image = np.zeros((len(buffer), wide), np.uint8)
+    image[:, : buffer.itemsize] = raw.reshape(len(buffer), buffer.itemsize)
+    return image.tobytes()
+
+
+def _packed_buffer(layout: TensorLayout, raw: bytes) -> np.ndarray[Any, Any]:
+    """The inverse of :func:`_memory_image`."""
+    import numpy as np
+
+    wide = _place_bytes(layout)
+    if not wide:
+        return np.frombuffer(raw, np.uint8 if layout.element_bits < 8 else layout.numpy_dtype)
+    places = np.frombuffer(raw, np.uint8).reshape(layout.num_slots, wide)
+    values = np.ascontiguousarray(places[:, : layout.numpy_dtype.itemsize])
+    return values.reshape(-1).view(layout.numpy_dtype)
 
 
 def _say(layout: TensorLayout, source: str, out: str, as_json: bool) -> None:

@@ -1,40 +1,103 @@
-"""`tilewright layout predict`: the layout a TPU's compiler will choose for a shape."""
+"""`tilewright layout predict`: the layouts a TPU's compiler will choose for shapes."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli._io import emit_json
+from tilewright.cli._io import emit_json, read_text
+from tilewright.cli._layout_paste import names_layout
 from tilewright.cli._layout_show import Json, exact_bytes, sized_array
+from tilewright.errors import ParseError, UsageError
+
+if TYPE_CHECKING:
+    from tilewright.layout import TensorLayout
 
 __all__ = ["predict"]
 
-_Shape = Annotated[
-    str, typer.Argument(metavar="SHAPE", help="Element type and dims, as bf16[32,224,224,3]; - is stdin.")
+_Shapes = Annotated[
+    list[str],
+    typer.Argument(metavar="SHAPE...", help="Element types and dims, as bf16[32,224,224,3]; - is stdin, one a line."),
 ]
 _Target = Annotated[str, typer.Option("--target", metavar="NAME", help="The chip; see `tilewright targets`.")]
+_Boundary = Annotated[
+    bool, typer.Option("--boundary", help="An argument or a result of the program: 8 and 4 bits get larger tiles.")
+]
+_NAMES = {"default": "default order", "predicted": "predicted", "given": "as given"}
+
+Sides = Mapping[str, "TensorLayout"]
 
 
-def predict(shape: _Shape, target: _Target = "tpu-v5e", as_json: Json = False) -> None:
-    """Predict the layout a TPU's compiler chooses for a shape, beside the default order of the dims."""
-    from tilewright.layout import predict as predict_layout
-    from tilewright.layout import preset
+def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = False, as_json: Json = False) -> None:
+    """Predict the layout a TPU's compiler chooses for a shape, beside the default order of the dims.
+
+    Of several shapes one line each.
+    """
     from tilewright.layout.explain._summary import summary
-    from tilewright.render import Column, print_table, ratio_text
     from tilewright.targets import target as find_target
 
-    layout = sized_array(shape)
-    predicted = predict_layout(find_target(target).name, layout.shape, layout.dtype)
-    found = {"default": preset("tpu", layout.shape, layout.dtype), "predicted": predicted}
-    if "{" in shape:
-        found["given"] = layout
+    chip = find_target(target).name
+    found = [_sides(text, where, chip, boundary) for where, text in _texts(shape)]
     if as_json:
-        sides = {name: summary(each) for name, each in found.items()}
-        emit_json({"target": target, "dtype": layout.dtype, "shape": list(layout.shape), **sides})
-        return
+        values = [
+            {"dtype": each["predicted"].dtype, "shape": list(each["predicted"].shape)}
+            | {name: summary(side) for name, side in each.items()}
+            for each in found
+        ]
+        emit_json({"target": target, **(values[0] if len(values) == 1 else {"shapes": values})})
+    elif len(found) == 1:
+        _print_one(target, found[0])
+    else:
+        _print_many(target, found)
+
+
+def _texts(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Every shape's text and where it stands ("" for an argument)."""
+    for text in shapes:
+        if text != "-":
+            yield "", text
+            continue
+        lines = [(number, line) for number, line in enumerate(read_text("-").splitlines(), 1) if line.strip()]
+        if not lines:
+            raise UsageError("no shape is given", where="stdin")
+        yield from ((f"stdin, line {number}", line) for number, line in lines)
+
+
+def _sides(text: str, where: str, chip: str, boundary: bool) -> Sides:
+    """The layouts of one shape: by default, as predicted and, where it has one, as given."""
+    from tilewright.layout import predict as predict_layout
+    from tilewright.layout import preset
+
+    try:
+        layout = sized_array(text)
+    except ParseError as error:
+        if not where:
+            raise
+        raise ParseError(error.what, text=text, column=error.column, where=where, how=error.how) from None
+    predicted = predict_layout(chip, layout.shape, layout.dtype, boundary=boundary)
+    found = {"default": preset("tpu", layout.shape, layout.dtype), "predicted": predicted}
+    return found | {"given": layout} if names_layout(text) else found
+
+
+def _print_one(target: str, sides: Sides) -> None:
+    from tilewright.render import Column, print_table, ratio_text
+
     columns = [Column(target), Column("layout"), Column("size in memory"), Column("padding ratio")]
-    names = {"default": "default order", "predicted": "predicted", "given": "as given"}
-    sizes = {name: (exact_bytes(each.size_bytes), ratio_text(each.padding_ratio)) for name, each in found.items()}
-    print_table(columns, [(names[name], str(each), *sizes[name]) for name, each in found.items()])
+    sizes = {name: (exact_bytes(each.size_bytes), ratio_text(each.padding_ratio)) for name, each in sides.items()}
+    print_table(columns, [(_NAMES[name], str(each), *sizes[name]) for name, each in sides.items()])
+
+
+def _print_many(target: str, found: Sequence[Sides]) -> None:
+    """A line for every shape: the predicted layout, and the padding ratios of all there are."""
+    from tilewright.render import Column, print_table, ratio_text
+
+    shown = [name for name in ("predicted", "default", "given") if any(name in each for each in found)]
+    columns = [Column(target), Column("size in memory"), Column("padding ratio")]
+    columns += [Column(f"in {_NAMES[name]}" if name == "default" else _NAMES[name]) for name in shown[1:]]
+    rows = []
+    for sides in found:
+        ratios = (ratio_text(sides[name].padding_ratio) if name in sides else "" for name in shown)
+        rows.append((str(sides["predicted"]), exact_bytes(sides["predicted"].size_bytes), *ratios))
+    print_table(columns, rows)

@@ -19,6 +19,12 @@ _Name = Annotated[
     ),
 ]
 _Shape = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and dims, as f16[100,64]; - is stdin.")]
+_WithinFace = Annotated[
+    bool, typer.Option("--transpose-within-face", help="Of tenstorrent: the elements of every face transposed.")
+]
+_OfFaces = Annotated[
+    bool, typer.Option("--transpose-of-faces", help="Of tenstorrent: the four faces of every tile transposed.")
+]
 
 
 @viewed
@@ -26,9 +32,13 @@ def preset(
     name: _Name,
     shape: _Shape,
     offset: Offset = None,
+    transpose_within_face: _WithinFace = False,
+    transpose_of_faces: _OfFaces = False,
 ) -> Made:
     """Lay a shape out by a layout's usual name: its text and facts, an element, an offset, a picture."""
     from tilewright.layout import preset as make
 
     array = sized_array(shape)
-    return make(name, array.shape, array.dtype), None if offset is None else (offset,)
+    flags = {"transpose_within_face": transpose_within_face, "transpose_of_faces": transpose_of_faces}
+    asked = {option: True for option, given in flags.items() if given}
+    return make(name, array.shape, array.dtype, **asked), None if offset is None else (offset,)

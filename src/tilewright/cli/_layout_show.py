@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tilewright.cli._io import emit_json, emit_text, read_text
+from tilewright.cli._layout_paste import pasted_layout
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +32,10 @@ __all__ = [
     "whole_numbers",
 ]
 
-Text = Annotated[str, typer.Argument(metavar="TEXT", help="XLA's shape text, as f32[3,5]{1,0:T(2,2)}; - is stdin.")]
+Text = Annotated[
+    str,
+    typer.Argument(metavar="TEXT", help="XLA's shape text, as f32[3,5]{1,0:T(2,2)}, or a line of HLO; - is stdin."),
+]
 Index = Annotated[str | None, typer.Option("--index", metavar="I,J,..", help="Derive this element's address.")]
 Offset = Annotated[int | None, typer.Option("--offset", metavar="O", help="Say what lies at this offset.")]
 Leaf = Annotated[
@@ -46,10 +51,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def read_layout(text: str) -> TensorLayout | TupleLayout:
-    """The layout of a text; ``-`` reads stdin."""
-    from tilewright.layout import parse
-
-    return parse(read_text("-").strip() if text == "-" else text)
+    """The layout of a text, as it may be pasted out of a dump; ``-`` reads stdin."""
+    return pasted_layout(read_text("-").strip() if text == "-" else text)
 
 
 def one_array(text: str, leaf: str | None = None) -> TensorLayout:
@@ -89,9 +92,10 @@ def leaves(layout: TensorLayout | TupleLayout, path: tuple[int, ...] = ()) -> It
 
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Numbers between commas."""
+    """Numbers between commas, in parentheses or not, as explanations print them."""
+    inside = re.sub(r"^\s*[(\[](.*)[)\]]\s*$", r"\1", text).removesuffix(",")
     try:
-        return tuple(int(part) for part in text.split(",")) if text.strip() else ()
+        return tuple(int(part) for part in inside.split(",")) if inside.strip() else ()
     except ValueError:
         raise UsageError(f"{text!r} is not a list of whole numbers such as 2,3", where=option) from None
 
@@ -144,20 +148,46 @@ def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> Non
 
 
 def print_facts(facts: dict[str, Any], as_json: bool = False) -> None:
-    """A layout's facts (``tilewright.layout.explain._summary``) as a table or JSON; a tuple's elements one by one."""
-    from tilewright.render import Column, bytes_text, print_table
+    """A layout's facts (``tilewright.layout.explain._summary``) as a table or JSON; a tuple's elements a line each."""
+    from tilewright.render import Column, print_table
 
     if as_json:
         emit_json(facts)
-        return
-    if "elements" in facts:
-        pointers = f"a table of {len(facts['elements'])} pointers, {bytes_text(facts['size_bytes'])}, and its elements:"
-        print_table([Column("tuple"), Column(facts["layout"])], [("", pointers)])
-        for element in facts["elements"]:
-            print()
-            print_facts(element)
-        return
-    print_table([Column("layout"), Column(facts["layout"])], facts_rows(facts))
+    elif "elements" in facts:
+        columns = [Column("element"), Column("layout"), Column("size in memory"), Column("padding ratio")]
+        print_table(columns, _tuple_rows(facts))
+    else:
+        print_table([Column("layout"), Column(facts["layout"])], facts_rows(facts))
+
+
+def _tuple_rows(facts: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """A line for every array of a tuple, called as ``--leaf`` calls it; its pointers; what all take together."""
+    from tilewright.render import ratio_text
+
+    tables, arrays = 0, list[tuple[str, dict[str, Any]]]()
+    waiting = [("", facts)]
+    while waiting:
+        name, each = waiting.pop(0)
+        if "elements" not in each:
+            arrays.append((name, each))
+            continue
+        tables += each["size_bytes"]
+        inside = [(f"{name},{k}".lstrip(","), element) for k, element in enumerate(each["elements"])]
+        waiting = inside + waiting
+    rows = [(name, each["layout"], *_sizes(each)) for name, each in arrays]
+    rows.append(("pointers", "", exact_bytes(tables), ""))
+    if any("slots" not in each for _, each in arrays):
+        return [*rows, ("together", "", "not known", "")]
+    size, data = (sum(each[key] for _, each in arrays) for key in ("size_bytes", "data_bytes"))
+    return [*rows, ("together", "", exact_bytes(size + tables), ratio_text(size / data) if data else "")]
+
+
+def _sizes(facts: dict[str, Any]) -> tuple[str, str]:
+    from tilewright.render import ratio_text
+
+    if "slots" not in facts:
+        return "not known", ""
+    return exact_bytes(facts["size_bytes"]), ratio_text(facts["padding_ratio"])
 
 
 def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:

@@ -16,8 +16,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tilewright.errors import ParseError
-from tilewright.layout._types import TYPE_BITS, type_bits
+from tilewright.errors import ParseError, UsageError
+from tilewright.layout._types import TYPE_BITS, dtype_name, type_bits
 from tilewright.layout.text._cursor import LARGEST, Cursor, after_blanks
 from tilewright.layout.text._shape_text import COMBINE, UNBOUNDED, ArrayText, ShapeText, TupleText, format_shape
 
@@ -52,8 +52,16 @@ def _element_type(cursor: Cursor) -> str:
     start = cursor.at
     name = cursor.name("an element type").lower()
     if name not in TYPE_BITS:
-        raise cursor.fail(f"no element type called {name!r}", start)
+        raise cursor.fail(f"no element type called {name!r}", start, how=_other_name(name))
     return name
+
+
+def _other_name(name: str) -> str:
+    """What XLA calls a type that numpy, MLIR or a jaxpr call ``name``; "" where nobody does."""
+    try:
+        return f"XLA calls it {dtype_name(name)}"
+    except UsageError:
+        return ""
 
 
 def _dims(cursor: Cursor) -> tuple[tuple[int, ...], tuple[bool, ...]]:
