@@ -22,9 +22,10 @@ _LINE = 64
 _MOST = 32
 
 
-def _key(target: Array, source: Array, to: int) -> tuple[Any, ...]:
-    aligned = to % _LINE == 0
-    return aligned, target.shape, target.strides, target.dtype, source.shape, source.strides, source.dtype
+def _key(target: Array, source: Array, to: int, packing: bool) -> tuple[Any, ...]:
+    """Shapes tell packing from unpacking, unless both sides are 1-D and nothing is padding."""
+    aligned, way = to % _LINE == 0, packing and target.shape == source.shape
+    return aligned, way, target.shape, target.strides, target.dtype, source.shape, source.strides, source.dtype
 
 
 def _reach(array: Array) -> tuple[int, int]:
@@ -63,18 +64,20 @@ class Kept:
     def __reduce__(self) -> tuple[Any, ...]:
         return Kept, ()  # plans hold addresses of this process
 
-    def keep(self, target: Array, source: Array, plan: MovePlan, value: int = 0) -> None:
+    def keep(self, target: Array, source: Array, plan: MovePlan, value: int = 0, packing: bool = False) -> None:
         """Make this move again when arrays like these come, on a cache line or off it."""
         if len(self._moves) >= _MOST:
             self._moves.clear()
-        self._moves[_key(target, source, address_of(target))] = _Move(plan, value, _reach(target), _reach(source))
+        self._moves[_key(target, source, address_of(target), packing)] = _Move(
+            plan, value, _reach(target), _reach(source)
+        )
 
-    def again(self, target: Any, source: Any) -> bool:
+    def again(self, target: Any, source: Any, packing: bool = False) -> bool:
         """Make a kept move; False, and nothing moved, where none fits or anything about the arrays is unusual."""
         if type(target) is not np.ndarray or type(source) is not np.ndarray:
             return False
         to, read_only = target.__array_interface__["data"]
-        found = self._moves.get(_key(target, source, to))
+        found = self._moves.get(_key(target, source, to, packing))
         if found is None:
             return False
         out_of = source.__array_interface__["data"][0]

@@ -117,7 +117,7 @@ def pack_slots(layout: IndexMap, values: Array, slots: Array, fill: Any) -> None
     run_filled(found, slots, values, fill)
     plan, whole = found
     if layout.element_bits >= 8 and not whole and (value := padding_of(0, values.dtype)) is not None:
-        layout._kept.keep(slots, values, plan, value)
+        layout._kept.keep(slots, values, plan, value, packing=True)
 
 
 def unpack(layout: IndexMap, buffer: Any, out: Any = None) -> Array:
