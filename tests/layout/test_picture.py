@@ -170,3 +170,24 @@ def test_the_terminal_marks_padding_without_colours():
     text = terminal_drawing(parse("f32[3,5]{1,0:T(2,2)}")).plain
     assert text.count("·") == 9 + 1  # the padding cells, and the legend
     assert "|  12  13 |  16  17 |  20 ·21 |" in text
+
+
+@pytest.mark.parametrize("text", ["f32[5,3,4,6]{3,2,1,0:T(2,4)}", "f32[2,2,2,3,4]{4,3,2,1,0:T(2,2)}", "f32[12,2,9]"])
+def test_small_arrays_are_shown_whole(text):
+    layout = parse(text)
+    scene = make_scene(layout)
+    assert scene.cut == ""
+    shown = {tip for panel in all_panels(scene) for row in panel.tips for tip in row if "padding" not in tip}
+    assert len(shown - {""}) == layout.num_elements
+
+
+def test_the_legend_names_what_is_outlined():
+    """Lines two cells apart are not drawn where the cells are small, and then the legend does not promise them."""
+    large = parse("bf16[500,500]{1,0:T(8,128)(2,1)}").to_svg()
+    assert ">T(8,128)<" in large
+    assert ">T(2,1)<" not in large
+    assert "edge l1" not in large.partition("</style>")[2]
+    faces = parse("bf16[64,64]{1,0:T(32,32)(16,16)}").to_svg()
+    assert ">T(32,32)<" in faces
+    assert ">T(16,16)<" in faces
+    assert ">T(2,1)<" in parse("f32[4,8]{1,0:T(2,4)(2,1)}").to_svg()

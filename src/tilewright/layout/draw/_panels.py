@@ -9,7 +9,7 @@ from itertools import groupby, product
 from tilewright.layout.draw._panel import Level, Panel, Scene
 from tilewright.render import Drawing, text_width
 
-__all__ = ["Cell", "block_texts", "cell_size", "draw_scene", "scene_size"]
+__all__ = ["Cell", "block_texts", "cell_size", "draw_scene", "outlined_levels", "scene_size"]
 
 _GAP, _HEAD, _SIDE = 26.0, 18.0, 36.0
 _CELL_HEIGHT, _LEAST, _MOST = 25.0, 8.0, 16.0  # cells with labels; the smallest and largest without
@@ -169,13 +169,26 @@ def _outlines(
 ) -> None:
     rows, columns = size
     style = f"edge l{min(number, 3)}"
+    for r in _lines(level.row_period, rows, cell):
+        drawing.line(x, y + r * cell.tall, x + columns * cell.wide, y + r * cell.tall, style)
+    for c in _lines(level.column_period, columns, cell):
+        drawing.line(x + c * cell.wide, y, x + c * cell.wide, y + rows * cell.tall, style)
+
+
+def _lines(period: int | None, count: int, cell: Cell) -> range:
+    """Before which of ``count`` rows or columns a level's lines stand; none where they would be too close to see."""
     least = 1 if cell.labelled else 4
-    if level.row_period and level.row_period >= least:
-        for r in range(level.row_period, rows, level.row_period):
-            drawing.line(x, y + r * cell.tall, x + columns * cell.wide, y + r * cell.tall, style)
-    if level.column_period and level.column_period >= least:
-        for c in range(level.column_period, columns, level.column_period):
-            drawing.line(x + c * cell.wide, y, x + c * cell.wide, y + rows * cell.tall, style)
+    return range(period, count, period) if period and period >= least else range(0)
+
+
+def outlined_levels(scene: Scene, cell: Cell) -> list[tuple[int, Level]]:
+    """(number, level) of those whose outlines are drawn; the first one's are the edges of the panels too."""
+    sizes = {panel.padding.shape for row in scene.panels for panel in row}
+    return [
+        (k, level)
+        for k, level in enumerate(scene.levels)
+        if not k or any(_lines(level.row_period, r, cell) or _lines(level.column_period, c, cell) for r, c in sizes)
+    ]
 
 
 # -- what is written where labels do not fit ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tilewright.errors import TilewrightError
 from tilewright.layout._index_map import IndexMap
 from tilewright.layout.draw._colours import COLOURS, colour_name
 from tilewright.layout.draw._panel import Scene
-from tilewright.layout.draw._panels import Cell, block_texts, cell_size, draw_scene, scene_size
+from tilewright.layout.draw._panels import Cell, block_texts, cell_size, draw_scene, outlined_levels, scene_size
 from tilewright.layout.draw._scene import make_scene
 from tilewright.render import Drawing, count_text, text_width
 
@@ -69,7 +69,7 @@ def legend_parts(scene: Scene, cell: Cell) -> list[tuple[str, str]]:
     """(what to draw, what it means)."""
     panels = [panel for row in scene.panels for panel in row]
     parts = _colour_parts(scene)
-    parts += [(f"edge l{min(k, 3)}", level.name) for k, level in enumerate(scene.levels)]
+    parts += [(f"edge l{min(k, 3)}", level.name) for k, level in outlined_levels(scene, cell)]
     if any(panel.padding.any() for panel in panels):
         parts.append(("padding", "padding"))
     elif any(panel.shares is not None and (panel.shares < 1).any() for panel in panels):

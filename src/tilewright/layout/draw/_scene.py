@@ -40,6 +40,7 @@ from tilewright.render import bytes_text, count_text, ratio_text
 __all__ = ["MAX_CELLS", "MOST_SLOTS", "layout_facts", "make_scene"]
 
 _WRAP = 32
+_FEW_PANELS, _FEW_CELLS = 24, 1024
 MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
 
 
@@ -117,9 +118,15 @@ def _frame(layout: IndexMap, most_columns: int) -> _Frame:
     return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0)
 
 
+def _panels_shown(extents: tuple[int, ...]) -> tuple[int, int]:
+    """The most panels below and beside each other: all of a small array, three rows of four of a larger one."""
+    small = extents[0] * extents[1] <= _FEW_PANELS and math.prod(extents) <= _FEW_CELLS
+    return (extents[0], extents[1]) if small else (3, 4)
+
+
 def _array_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Scene:
     frame = _frame(layout, most.columns)
-    shown = shown_extents(frame.extents, (3, 4), most)
+    shown = shown_extents(frame.extents, _panels_shown(frame.extents), most)
     way = choose_colour(layout, colour)
     panels = [_array_panel(layout, frame, block, shown[2:], way) for block in product(range(shown[0]), range(shown[1]))]
     rows = f"rows of {frame.wrap}" if frame.wrap else frame.row.name
