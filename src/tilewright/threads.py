@@ -30,29 +30,47 @@ def pool(name: str, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=f"tilewright-{name}")
 
 
-@cache
-def _waiting(threads: int) -> SimpleQueue[Callable[[], object]]:
-    """What that many threads of their own will call."""
-    calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+class _Helpers:
+    """Threads that wait for calls: as many as were ever wanted at once, however often the number changes."""
 
-    def work() -> None:
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """A forked child has none of them, and their calls are none of its business."""
+        self.calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self.threads: list[threading.Thread] = []
+
+    def _work(self) -> None:
         while True:
-            calls.get()()
+            self.calls.get()()
 
-    for k in range(threads):
-        threading.Thread(target=work, name=f"tilewright-{k}", daemon=True).start()
-    return calls
+    def grow(self, threads: int) -> int:
+        """Have so many; fewer, where the system or an interpreter about to end gives no more."""
+        while len(self.threads) < threads:
+            helper = threading.Thread(target=self._work, name=f"tilewright-{len(self.threads)}", daemon=True)
+            self.threads.append(helper)  # before it runs, so that nobody else starts it too
+            try:
+                helper.start()
+            except RuntimeError:
+                self.threads.remove(helper)
+                break
+        return min(threads, len(self.threads))
+
+
+_helpers = _Helpers()
 
 
 def call_soon(call: Callable[[], object], threads: int) -> None:
-    """Have ``call``, which raises nothing and gives nothing back, called once by each of ``threads`` other threads.
+    """Have ``call``, which raises nothing and gives nothing back, called ``threads`` times, by other threads.
 
-    A pool's future costs tens of microseconds more, and on a machine whose other core sleeps every one of them counts.
+    Whoever calls must get on without them: they may be busy, or fewer. A pool's future costs tens of microseconds
+    more, and on a machine whose other core sleeps every one of them counts.
     """
-    for _ in range(threads):
-        _waiting(threads).put(call)
+    for _ in range(_helpers.grow(threads)):
+        _helpers.calls.put(call)
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has the pools but not their threads
     os.register_at_fork(after_in_child=pool.cache_clear)
-    os.register_at_fork(after_in_child=_waiting.cache_clear)
+    os.register_at_fork(after_in_child=_helpers.forget)

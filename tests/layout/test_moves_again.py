@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
+import inspect
+import mmap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from queue import SimpleQueue
+
 import numpy as np
 import pytest
 
 from tests.layout.test_moves import expected, sample
+from tilewright import threads
 from tilewright.layout import parse
+from tilewright.layout.move import _move
+from tilewright.layout.move._move import pack_plan
 
 
 @pytest.mark.parametrize("text", ["bf16[1024]{0:T(1024)(128)(2,1)}", "s32[16]{0:T(16)(4)(2,1)}", "f32[64]{0:T(64)}"])
@@ -21,3 +34,97 @@ def test_packing_is_not_taken_for_unpacking(text):
         assert np.array_equal(layout.unpack(packed, out=back), values), k
         assert np.array_equal(back_first.unpack(packed, out=back), values), k
         assert np.array_equal(back_first.pack(values, out=out), packed), k
+
+
+TEXT = "f32[1500,1500]{1,0:T(8,128)}"
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """The calls meant for other threads, none of which has come yet."""
+    calls = []
+    monkeypatch.setattr(_move, "call_soon", lambda call, threads: calls.append(call))
+    monkeypatch.setattr(_move, "_SMALL", 0)
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
+    return calls
+
+
+def test_who_comes_late_keeps_no_array(late):
+    """Or else an mmap could not be closed behind the move, nor an array be resized."""
+    layout = parse(TEXT)
+    memory = mmap.mmap(-1, 4 * layout.num_slots)
+    out = np.frombuffer(memory, np.float32)
+    layout.pack(np.ones(layout.shape, np.float32), out=out)
+    del out
+    memory.close()
+    layout._kept._moves.clear()
+    pack_plan.cache_clear()
+    gc.collect()
+    assert len(late) == 1
+    late[0]()  # what it still reads is there: its plan, and how many parts were taken
+
+
+def test_an_interrupted_move_is_finished(late, monkeypatch):
+    """Another thread took a part and stands still; the caller is interrupted twice while it waits."""
+    pauses = []
+
+    def stands_still(call, threads):
+        target, source, header, value, taken, *_ = inspect.getclosurevars(call).nonlocals["given"]
+        ctypes.c_int64.from_address(taken).value += 1
+        counts.append(ctypes.c_int64.from_address(taken + 64))
+
+    def interrupted(seconds):
+        pauses.append(seconds)
+        if len(pauses) < 3:
+            raise KeyboardInterrupt
+        counts[0].value += 1  # now it is done
+
+    counts = []
+    monkeypatch.setattr(_move, "call_soon", stands_still)
+    monkeypatch.setattr(_move.time, "sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parse(TEXT).pack(np.ones((1500, 1500), np.float32))
+    assert len(pauses) == 3
+
+
+def test_threads_that_ask_at_once_find_one_table():
+    """Its address is given away, so nobody may put another in its place."""
+    layout = parse("f32[19,130]{1,0:T(8,128)}")
+    both = threading.Barrier(2)
+
+    class Slow(tuple):
+        def __iter__(self):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.5)
+            return super().__iter__()
+
+    plan = replace(pack_plan(layout, (520, 4), 4, True)[0])
+    object.__setattr__(plan, "works", Slow(plan.works))
+    with ThreadPoolExecutor(2) as pool:
+        headers = [each.result() for each in [pool.submit(lambda: plan.header) for _ in range(2)]]
+    assert headers == 2 * [plan.tables[0].ctypes.data] == 2 * [plan.header]
+
+
+def test_helpers_are_as_many_as_were_wanted_at_once():
+    def helpers():
+        return [each for each in threading.enumerate() if each.name.startswith("tilewright-") and each.daemon]
+
+    before, called = len(helpers()), SimpleQueue()
+    for wanted in range(1, 7):
+        threads.call_soon(lambda: called.put(threading.get_ident()), wanted)
+        assert threading.get_ident() not in {called.get(timeout=60) for _ in range(wanted)}
+    assert len(helpers()) == max(before, 6)
+
+
+def test_a_move_does_without_threads_that_cannot_be_had(monkeypatch):
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "_helpers", threads._Helpers())
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    monkeypatch.setattr(_move, "_SMALL", 0)
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "3")
+    layout = parse("s8[1500,1500]{1,0:T(8,128)}")
+    values = sample(layout)
+    assert np.array_equal(layout.unpack(layout.pack(values)), values)
+    assert threads._helpers.calls.empty()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -182,13 +182,27 @@ def run_at(plan: MovePlan, target: int, source: int, value: int, arrays: tuple[A
     """The same from address to address; ``arrays`` are kept alive until nobody moves any more."""
     taken, move = np.zeros(2 * _LINE // 8, np.int64), plan.kernel
     given = target, source, plan.header, value, address_of(taken), _UNITS[plan.size]
+    kept = [plan, taken, arrays]  # another thread may come late, and still reads what is taken
+
+    def work() -> bool:
+        return bool(kept and move(*given))
+
     try:
         if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
-            kept = plan, arrays, taken  # another thread may come late, and still reads what is taken
-            call_soon(lambda: kept and move(*given), others)
-    finally:  # nobody may be left behind who still writes: the arrays belong to the caller
-        while not move(*given):
+            call_soon(work, others)
+    finally:
+        _finish(work)
+    kept.pop()  # whoever comes now writes nothing, and may not keep the arrays: their memory may be closed or resized
+
+
+def _finish(work: Callable[[], bool]) -> None:
+    """Work until nobody does: whoever is left behind would write into arrays that belong to the caller again."""
+    try:
+        while not work():
             time.sleep(1e-4)
+    except (KeyboardInterrupt, SystemExit):  # a signal's
+        _finish(work)
+        raise
 
 
 def padding_of(fill: Any, dtype: np.dtype[Any]) -> int | None:

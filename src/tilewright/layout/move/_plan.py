@@ -126,9 +126,14 @@ class MovePlan:
         """Into how many parts threads divide the move."""
         return max(1, self.total // _PART)
 
-    @cached_property
+    @property
     def tables(self) -> tuple[Array, ...]:
-        """What the kernel reads: a row of numbers per work; inner places, rows, runs and places end to end.
+        """What the kernel reads, made once, whoever asks at the same time: their addresses are given away."""
+        found: tuple[Array, ...] | None = self.__dict__.get("_tables")
+        return found or self.__dict__.setdefault("_tables", self._made())  # type: ignore[no-any-return]
+
+    def _made(self) -> tuple[Array, ...]:
+        """A row of numbers per work; inner places, rows, runs and places end to end.
 
         Then int64[works, parts + 1], where each part's places begin; the pads; and, first, the header.
         """
