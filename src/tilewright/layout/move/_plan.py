@@ -130,7 +130,7 @@ class MovePlan:
     def tables(self) -> tuple[Array, ...]:
         """What the kernel reads, made once, whoever asks at the same time: their addresses are given away."""
         found: tuple[Array, ...] | None = self.__dict__.get("_tables")
-        return found or self.__dict__.setdefault("_tables", self._made())  # type: ignore[no-any-return]
+        return found or self.__dict__.setdefault("_tables", self._made())
 
     def _made(self) -> tuple[Array, ...]:
         """A row of numbers per work; inner places, rows, runs and places end to end.
