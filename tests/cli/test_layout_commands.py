@@ -36,6 +36,12 @@ def test_compare_json(run):
     assert (value["bitcast"], value["permutation"], value["moved_elements"]) == (True, [1, 0], 0)
 
 
+def test_elements_of_another_width_are_told_in_bytes(run):
+    out = run("layout", "compare", "bf16[4,8]", "f32[4,8]{1,0:T(2,4)}")[1]
+    assert "no: elements of 16 bits differ from elements of 32 bits" in out
+    assert "element (0,4): byte 8 to byte 32" in out
+
+
 def test_compare_fails_where_asked_to(run):
     code, out, err = run("layout", "compare", A, B, "--fail-if-moved")
     assert code == 1
@@ -163,6 +169,8 @@ def test_the_lane_family(run):
     assert as_json(run, *words, "--index", "4,99")["address"] == {"npu": 5, "offset": 99}
     words = ("lanes", "s8[67,70,3,3]", "--chip", "bm1684x", "--mode", "weights")
     assert as_json(run, *words, "--index", "66,69,2,2")["address"] == {"npu": 2, "offset": 2245}
+    small = ("lanes", "s8[5,9,1,1]", "--lanes", "4", "--eu-bytes", "16", "--mode", "weights", "--ic-parallel", "4")
+    assert as_json(run, *small)["tensor"] == [1, 5, 3, 4]
     text = run("layout", *words, "--index", "66,69,2,2")[1]
     assert "ic: 69 = 1*64 + 5    block 1 of 2 (ceil 70/64), place 5 of 64" in text
     assert "oc: 66 = 1*64 + 2    row 1 of 2 (ceil 67/64), NPU 2 of 64" in text
@@ -176,6 +184,7 @@ def test_the_lane_family(run):
         (("s8[5,100,2]", "--mode", "matrix2"), "a matrix has two sizes"),
         (("s8[5,100,3,3]", "--mode", "weights", "--start", "1"), "weights begin at NPU 0"),
         (("s8[5,100]", "--mode", "weights"), "four sizes"),
+        (("s8[5,100,3,3]", "--ic-parallel", "4"), "--ic-parallel goes with"),
     ],
 )
 def test_what_the_lane_family_refuses(run, words, message):

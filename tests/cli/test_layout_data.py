@@ -132,10 +132,21 @@ def test_what_cannot_be_unpacked(run, tmp_path, count, message):
 
 
 def test_missing_files_and_one_stdout(run, tmp_path):
-    for name in ("pack", "unpack"):
-        assert "cannot read it" in run("layout", name, str(tmp_path / "none"), "f32[3]", "-o", str(tmp_path / "x"))[2]
+    for name, out in (("pack", str(tmp_path / "x.bin")), ("unpack", str(tmp_path / "x.npy"))):
+        assert "cannot read it" in run("layout", name, str(tmp_path / "none"), "f32[3]", "-o", out)[2]
         assert "both want stdout" in run("layout", name, "in", "f32[3]", "-o", "-", "--json")[2]
-        assert "cannot read it" in run("layout", name, str(tmp_path), "f32[3]", "-o", str(tmp_path / "x"))[2]
+        assert "cannot read it" in run("layout", name, str(tmp_path), "f32[3]", "-o", out)[2]
+
+
+def test_the_two_kinds_of_file_are_not_mixed_up(run, tmp_path):
+    (tmp_path / "in.npy").write_bytes(GOOD)
+    source = str(tmp_path / "in.npy")
+    assert "no .npy file" in run("layout", "pack", source, "f32[3,5]", "-o", str(tmp_path / "x.npy"))[2]
+    assert "arrays are written as .npy" in run("layout", "unpack", source, "f32[3,5]", "-o", str(tmp_path / "x.bin"))[2]
+    code, out, err = run("layout", "unpack", source, "f32[3,5]", "-o", str(tmp_path / "x.npy"))
+    assert (code, out) == (2, "")
+    assert "it is an .npy file, which `pack` reads" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.npy"]
 
 
 def test_broken_headers_are_one_error(run, tmp_path):

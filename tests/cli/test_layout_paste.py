@@ -138,6 +138,25 @@ def test_shapes_from_stdin_one_a_line(run, monkeypatch):
     assert "stdin: no shape is given" in piped(" \n")[2]
 
 
+def test_every_array_of_a_tuple_is_predicted(run):
+    fusion = "%fusion = (f32[300,1]{1,0:T(8,128)}, (s8[9,9]{1,0}, token[])) fusion(%a)"
+    code, out, err = run("layout", "predict", fusion)
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        "f32[300,1]{0,1:T(1,128)}",
+        "s8[9,9]{1,0:T(8,128)(4,1)}",
+    ]
+    assert "takes no memory" in run("layout", "predict", "token[]")[2]
+
+
+def test_a_file_is_no_shape(run, tmp_path):
+    (tmp_path / "dump.hlo").write_text("HloModule m")
+    code, out, err = run("layout", "explain", str(tmp_path / "dump.hlo"))
+    assert (code, out) == (2, "")
+    assert "this is a file, not a shape; give a shape's text" in err
+    assert len(err.splitlines()) == 1
+
+
 def test_the_boundary_of_a_program(run):
     inside, outside = (
         json.loads(run("layout", "predict", "s8[256,512]", "--json", *words)[1])["predicted"]["layout"]

@@ -41,8 +41,8 @@ def test_tensors_are_placed(plan):
     code, out, err = plan(CONV)
     assert (code, err) == (0, "")
     lines = {line.split()[0]: line.split() for line in out.splitlines() if line}
-    assert lines["x"][-6:] == ["0", "1,600", "0", "0", "0", "2,048"]
-    assert lines["y"][-6:-3] == ["16,384", "16,704", "1"]
+    assert lines["x"][-7:] == ["1,600", "0", "1,600", "0", "0", "0", "2,048"]
+    assert lines["y"][-7:-3] == ["320", "16,384", "16,704", "1"]
     assert "y and z share bank 1" in out
 
 
@@ -50,6 +50,7 @@ def test_json(plan):
     value = json.loads(plan(CONV, "--json")[1])
     assert (value["schema_version"], value["chip"], value["npu_num"]) == (1, "bm1684x", 64)
     assert [t["base"] for t in value["tensors"]] == [0, 16384, 17408]
+    assert [t["bytes_per_npu"] for t in value["tensors"]] == [1600, 320, 4]
     assert value["conflicts"] == [{"instruction": 1, "operands": ["y", "z"], "banks": [1]}]
 
 
@@ -92,7 +93,10 @@ TENSOR = '[[tensor]]\nname = "x"\nshape = "f16[1,64,28,28]"\n'
         ('chip = "bm1684x"\n' + TENSOR + "base = 7", "use 64"),
         ('chip = "bm1684x"\n' + TENSOR + TENSOR, "two tensors are called 'x'"),
         ('chip = "bm1684x"\n[[tensor]]\nname = "x"', "a name and a shape"),
-        ('chip = "bm1684x"\n[[tensor]]\nname = "x"\nshape = "f16[64,64,128,128]"', "overflow the local memory by"),
+        (
+            'chip = "bm1684x"\n[[tensor]]\nname = "x"\nshape = "f16[64,64,128,128]"',
+            "overflow the local memory of 262144 bytes by",
+        ),
         ('chip = "bm1684x"\ninstructions = [["x", "q"]]\n' + TENSOR, "'q'"),
         ('chip = "bm1684x"\ninstructions = ["x"]\n' + TENSOR, "lists of names"),
     ],

@@ -71,7 +71,9 @@ def test_a_place_is_explained_by_its_element_or_a_broken_bound(layout, data):
         assert eval(broken[1]) == int(broken[2])
         assert not 0 <= int(broken[2]) <= int(broken[3])
     else:
-        assert re.search(r"gap between the strides|of size 1 would have the index [1-9]", text), text
+        assert re.search(
+            r"gap between the strides|the last place the array reaches|of size 1 would have the index [1-9]", text
+        ), text
 
 
 def test_other_axes_are_named():
@@ -106,3 +108,14 @@ def test_summary_of_a_tuple():
     assert facts["elements"][0]["padding_slots"] == 9
     assert facts["elements"][1]["elements"][1]["memory_space"] == 1
     assert facts["elements"][1]["elements"][1]["tiles"] == [[2, 128], [2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("layout", "place", "reason"),
+    [
+        (mod_sharded(100, 12, 4), (0, 30, 0), "row 30 lies behind 24, the last place the array reaches"),
+        (parse("f32[3,5]{1,0:T(2,2)L(32)}"), (30,), "offset 30 lies behind 23, the last place the array reaches"),
+    ],
+)
+def test_padding_behind_everything(layout, place, reason):
+    assert explain_place(layout, *place).endswith(reason)

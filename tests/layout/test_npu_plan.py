@@ -166,6 +166,7 @@ def test_the_rest_of_the_family_and_json():
         "layout": str(weights.layout),
         "base": 0,
         "end": 144,
+        "bytes_per_npu": 144,
         "banks": [0, 1],
         "start_hole": 0,
         "tail_hole": 144,

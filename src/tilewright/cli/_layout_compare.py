@@ -12,7 +12,7 @@ from tilewright.cli._layout_show import Json, Out, exact_bytes, one_array, whole
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.layout import Relayout
+    from tilewright.layout import IndexMap, Relayout
     from tilewright.layout.draw._compare import Comparison, Moved
 
 __all__ = ["compare"]
@@ -111,12 +111,17 @@ def _figure_rows(move: Relayout) -> list[tuple[str, str]]:
     return [*rows, ("tiles, else lines", f"{shown[2]} read, {shown[3]} written")]
 
 
+def _place(layout: IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:
+    if in_bytes and len(place) == 1:
+        return f"byte {place[0] * layout.element_bits // 8}"
+    return ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
+
+
 def _sentence(found: Comparison, each: Moved) -> str:
+    """Where an element goes: offsets count elements, so bytes are told where these differ in width."""
     old, new = ("(" + ",".join(map(str, index)) + ")" for index in (each.from_index, each.to_index))
-    before, after = (
-        ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
-        for layout, place in ((found.a, each.from_place), (found.b, each.to_place))
-    )
+    wider = found.a.element_bits != found.b.element_bits
+    before, after = _place(found.a, each.from_place, wider), _place(found.b, each.to_place, wider)
     return (
         f"element {old} at {before} becomes {new} at {after}" if old != new else f"element {old}: {before} to {after}"
     )

@@ -29,6 +29,8 @@ _Array = Annotated[str, typer.Option("-o", "--out", metavar="OUT.npy", help="Whe
 
 def pack(source: _Npy, text: _Text, out: _Raw, as_json: Json = False) -> None:
     """Pack a numpy array into a layout: the raw bytes as they lie in memory, padding zero."""
+    if out.endswith(".npy"):
+        raise UsageError("packed bytes are no .npy file", where="-o", how="name it .bin, say")
     layout = _layout(text, out, as_json)
     array = _as_layout_type(_read_array(source), layout, source)
     try:
@@ -43,10 +45,14 @@ def unpack(source: _Bin, text: _Text, out: _Array, as_json: Json = False) -> Non
     """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
     import numpy as np
 
+    if out != "-" and not out.endswith(".npy"):
+        raise UsageError(f"no writer for {out!r}", where="-o", how="arrays are written as .npy")
     layout = _layout(text, out, as_json)
     raw = read_bytes(source)
     if len(raw) != layout.size_bytes:
         how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
+        if raw.startswith(b"\x93NUMPY"):
+            how = "it is an .npy file, which `pack` reads; unpack reads the bare bytes"
         raise UsageError(f"{len(raw)} bytes, but {layout} takes {layout.size_bytes}", where=source, how=how)
     array = layout.unpack(_packed_buffer(layout, raw))
     made = io.BytesIO()

@@ -41,21 +41,34 @@ def lanes(
     columns: Annotated[
         int | None, typer.Option("--columns-per-npu", metavar="W", help="Of a matrix: neighbouring columns on one NPU.")
     ] = None,
+    ic_parallel: Annotated[
+        int | None, typer.Option("--ic-parallel", metavar="IC", help="Of weights: input channels of a byte together.")
+    ] = None,
     npu: Annotated[int | None, typer.Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
 ) -> Made:
     """Place a tensor (N, C, H, W) in the local memories of an NPU with lanes: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
-    layout = lane_layout(sized_array(shape), memory, start, mode, columns)
+    layout = lane_layout(sized_array(shape), memory, start, mode, columns, ic_parallel)
     if (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
     return layout, None if npu is None or offset is None else (npu, offset)
 
 
-def lane_layout(array: TensorLayout, memory: dict[str, Any], start: int, mode: str, columns: int | None) -> IndexMap:
+def lane_layout(
+    array: TensorLayout,
+    memory: dict[str, Any],
+    start: int,
+    mode: str,
+    columns: int | None,
+    ic_parallel: int | None = None,
+) -> IndexMap:
+    """The layout of an array by the name of its mode, as the command line and plan files have it."""
     from tilewright.layout import lane_matrix, lane_matrix2, lane_weights
     from tilewright.layout import lanes as make
 
+    if ic_parallel is not None and mode != "weights":
+        raise UsageError("--ic-parallel goes with --mode weights")
     if mode in ("matrix", "matrix2") and array.rank != 2:
         raise UsageError(f"a matrix has two sizes, {array} has {array.rank}")
     if (mode == "matrix") != (columns is not None):
@@ -67,7 +80,7 @@ def lane_layout(array: TensorLayout, memory: dict[str, Any], start: int, mode: s
     if mode == "weights":
         if start:
             raise UsageError("weights begin at NPU 0", where="--start")
-        return lane_weights(array.shape, array.dtype, **memory)
+        return lane_weights(array.shape, array.dtype, **memory, ic_parallel=ic_parallel)
     strides = whole_numbers(mode, "--mode") if mode[:1].isdigit() or "," in mode else mode
     return make(array.shape, array.dtype, **memory, start=start, mode=strides)
 

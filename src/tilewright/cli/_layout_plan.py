@@ -103,13 +103,15 @@ def _instructions(value: dict[str, Any], file: str) -> list[list[str]]:
 def _print(found: LocalPlan, chip: str) -> None:
     from tilewright.render import Column, print_table
 
-    columns = [Column(chip), Column("layout"), Column("base", "count"), Column("end", "count"), Column("banks")]
+    columns = [Column(chip), Column("layout"), Column("bytes per NPU", "count")]
+    columns += [Column("base", "count"), Column("end", "count"), Column("banks")]
     columns += [Column(name, "count") for name in ("start hole", "tail hole", "inside hole")]
     print_table(
         columns,
         [
-            (t.name, str(t.layout), t.base, t.end, _span(t.banks), t.start_hole, t.tail_hole, t.inside_hole)
+            (t.name, str(t.layout), t.layout.bytes_per_npu, t.base, t.end, _span(t.banks), *holes)
             for t in found.tensors
+            for holes in [(t.start_hole, t.tail_hole, t.inside_hole)]
         ],
     )
     print()

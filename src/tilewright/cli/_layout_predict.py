@@ -9,7 +9,7 @@ import typer
 
 from tilewright.cli._io import emit_json, read_text
 from tilewright.cli._layout_paste import names_layout
-from tilewright.cli._layout_show import Json, exact_bytes, sized_array
+from tilewright.cli._layout_show import Json, exact_bytes, leaves, read_layout
 from tilewright.errors import ParseError, UsageError
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ Sides = Mapping[str, "TensorLayout"]
 def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = False, as_json: Json = False) -> None:
     """Predict the layout a TPU's compiler chooses for a shape, beside the default order of the dims.
 
-    Of several shapes one line each.
+    Of several shapes, or a tuple's arrays, one line each.
     """
     from tilewright.layout.explain._summary import summary
     from tilewright.targets import target as find_target
 
     chip = find_target(target).name
-    found = [_sides(text, where, chip, boundary) for where, text in _texts(shape)]
+    found = [sides for where, text in _texts(shape) for sides in _all_sides(text, where, chip, boundary)]
     if as_json:
         values = [
             {"dtype": each["predicted"].dtype, "shape": list(each["predicted"].shape)}
@@ -65,20 +65,28 @@ def _texts(shapes: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield from ((f"stdin, line {number}", line) for number, line in lines)
 
 
-def _sides(text: str, where: str, chip: str, boundary: bool) -> Sides:
-    """The layouts of one shape: by default, as predicted and, where it has one, as given."""
-    from tilewright.layout import predict as predict_layout
-    from tilewright.layout import preset
-
+def _all_sides(text: str, where: str, chip: str, boundary: bool) -> Iterator[Sides]:
+    """The layouts of a shape, or of every array of a tuple."""
     try:
-        layout = sized_array(text)
+        layout = read_layout(text)
     except ParseError as error:
         if not where:
             raise
         raise ParseError(error.what, text=text, column=error.column, where=where, how=error.how) from None
+    for name, array in leaves(layout):
+        if array.element_bits or not name:  # a tuple's tokens lie nowhere
+            yield _sides(array, names_layout(text), chip, boundary)
+
+
+def _sides(layout: TensorLayout, given: bool, chip: str, boundary: bool) -> Sides:
+    """The layouts of one array: by default, as predicted and, where it has one, as given."""
+    from tilewright.layout import predict as predict_layout
+    from tilewright.layout import preset
+
+    layout._require_static()
     predicted = predict_layout(chip, layout.shape, layout.dtype, boundary=boundary)
     found = {"default": preset("tpu", layout.shape, layout.dtype), "predicted": predicted}
-    return found | {"given": layout} if names_layout(text) else found
+    return found | {"given": layout} if given else found
 
 
 def _print_one(target: str, sides: Sides) -> None:

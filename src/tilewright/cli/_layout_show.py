@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from tilewright.cli._io import emit_json, emit_text, read_text
 from tilewright.cli._layout_paste import pasted_layout
-from tilewright.errors import UsageError
+from tilewright.errors import ParseError, UsageError
 
 if TYPE_CHECKING:
     from tilewright.layout import IndexMap, TensorLayout, TupleLayout
@@ -52,7 +53,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def read_layout(text: str) -> TensorLayout | TupleLayout:
     """The layout of a text, as it may be pasted out of a dump; ``-`` reads stdin."""
-    return pasted_layout(read_text("-").strip() if text == "-" else text)
+    try:
+        return pasted_layout(read_text("-").strip() if text == "-" else text)
+    except ParseError:
+        if os.path.isfile(text):
+            how = "give a shape's text, or - to read it from stdin; `tilewright report` reads whole programs"
+            raise UsageError("this is a file, not a shape", where=text, how=how) from None
+        raise
 
 
 def one_array(text: str, leaf: str | None = None) -> TensorLayout:

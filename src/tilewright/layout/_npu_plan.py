@@ -186,6 +186,7 @@ class LocalPlan:
                 "layout": str(t.layout),
                 "base": t.base,
                 "end": t.end,
+                "bytes_per_npu": t.layout.bytes_per_npu,
                 "banks": list(t.banks),
                 "start_hole": t.start_hole,
                 "tail_hole": t.tail_hole,
@@ -290,8 +291,9 @@ def _fit(placed: PlacedTensor) -> PlacedTensor:
     short = placed.end - placed.memory.local_bytes
     if short > 0:
         size = placed.layout.bytes_per_npu
-        what = f"{size} bytes per NPU at base {placed.base} overflow the local memory by {short} bytes"
-        how = f"of {placed.memory.local_bytes} bytes per NPU; split the tensor or free another one"
+        local = placed.memory.local_bytes
+        what = f"{size} bytes per NPU at base {placed.base} overflow the local memory of {local} bytes by {short} bytes"
+        how = "split the tensor or free another one"
         raise LocalMemoryError(what, tensor=placed.name, bytes_short=short, where=placed.name, how=how)
     return placed
 

@@ -249,9 +249,12 @@ def _why_padding(layout: IndexMap, place: Sequence[int]) -> str:
     sizes = program_sizes(layout)
     values: list[Any] = [0] * len(sizes[-1])
     for axis, value in zip(layout.axis_terms, place, strict=True):
-        digits = next(solutions(value, [(sizes[-1][c], stride) for c, stride in axis.terms]), None)
+        terms = [(sizes[-1][c], stride) for c, stride in axis.terms]
+        digits = next(solutions(value, terms), None)
         if digits is None:
-            return f"{axis.name} {value} lies in a gap between the strides"
+            last = sum((size - 1) * stride for size, stride in terms)
+            where = f"behind {last}, the last place the array reaches" if value > last else "in a gap between the strides"
+            return f"{axis.name} {value} lies {where}"
         for (c, _), digit in zip(axis.terms, digits, strict=True):
             values[c] = digit
     states = _states(layout, layout.origin or (0,) * layout.rank)
