@@ -28,6 +28,16 @@ def tiled_layouts(draw, max_rank=4, combine=True):
 
 
 @st.composite
+def starred_layouts(draw):
+    """A `*` at any place of any level, tiles with up to three dims more than the array."""
+    shape = draw(st.lists(st.integers(1, 6), min_size=0, max_size=4))
+    part = st.sampled_from([-1, 1, 2, 3, 4, 5])
+    tile = st.tuples(st.lists(part, max_size=len(shape) + 2), st.integers(1, 5)).map(lambda t: (*t[0], t[1]))
+    tiles = draw(st.lists(tile, min_size=1, max_size=3))
+    return tiled(shape, "s32", draw(st.permutations(range(len(shape)))), tiles)
+
+
+@st.composite
 def lane_layouts(draw):
     shape = draw(st.tuples(*(st.integers(1, 5) for _ in range(4))))
     count = draw(st.integers(1, 5))

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.layout.oracle import all_indices, lane_address, paged_address, shard_address, tiled_offset
-from tests.layout.strategies import any_layouts, lane_layouts, paged_layouts, shard_layouts, tiled_layouts
+from tests.layout.strategies import (
+    any_layouts,
+    lane_layouts,
+    paged_layouts,
+    shard_layouts,
+    starred_layouts,
+    tiled_layouts,
+)
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.layout import IndexRangeError, lanes, mod_sharded, paged, parse
 
@@ -24,6 +31,22 @@ def test_tiles_follow_the_document(layout):
         offset, slots = tiled_offset(index, layout.shape, layout.minor_to_major, layout.tiles)
         assert layout.offset(*index) == offset
         assert layout.num_slots == slots
+
+
+@given(starred_layouts())
+def test_stars_and_wide_tiles_follow_the_document(layout):
+    values = np.arange(1, layout.num_elements + 1, dtype=np.int32).reshape(layout.shape)
+    memory = np.zeros(layout.num_slots, np.int32)
+    for index in all_indices(layout.shape):
+        offset, slots = tiled_offset(index, layout.shape, layout.minor_to_major, layout.tiles)
+        assert (layout.offset(*index), layout.num_slots) == (offset, slots)
+        assert layout.index(offset) == index
+        memory[offset] = values[index]
+    assert parse(str(layout)) == layout
+    assert np.array_equal(layout.pack(values), memory)
+    assert np.array_equal(layout.unpack(memory), values)
+    holes = np.flatnonzero(memory == 0)[:200]
+    assert (layout.indices(holes) == -1).all()
 
 
 @given(lane_layouts())
