@@ -253,7 +253,9 @@ def _why_padding(layout: IndexMap, place: Sequence[int]) -> str:
         digits = next(solutions(value, terms), None)
         if digits is None:
             last = sum((size - 1) * stride for size, stride in terms)
-            where = f"behind {last}, the last place the array reaches" if value > last else "in a gap between the strides"
+            where = (
+                f"behind {last}, the last place the array reaches" if value > last else "in a gap between the strides"
+            )
             return f"{axis.name} {value} lies {where}"
         for (c, _), digit in zip(axis.terms, digits, strict=True):
             values[c] = digit
