@@ -269,18 +269,21 @@ def bitcasts(rounds: int):
 
     yield "| is_bitcast at rank 6 | microseconds |\n|---|--:|"
     a, b = (parse(f"bf16[{dims},48,300]{{5,4,3,2,1,0:T(8,128)(2,1)}}") for dims in ("2,3,4,5", "6,20,1,1"))
+    moved = parse("bf16[2,3,4,5,48,300]{5,4,2,3,1,0:T(8,128)(2,1)}")
     assert is_bitcast(a, b)
+    assert not is_bitcast(a, moved)
     times, order = 200, tuple(range(6))
 
-    def fresh() -> None:
-        for layout in (a, b):
+    def fresh(other) -> None:
+        for layout in (a, other):
             layout.__dict__.pop("digits", None)
-        _bitcast.why_not.__wrapped__(a, b, order)
+        _bitcast._keeps_places.__wrapped__(a, other, order)
 
     cases = {
         "asked before": lambda: is_bitcast(a, b),
-        "decided anew": lambda: _bitcast.why_not.__wrapped__(a, b, order),
-        "decided anew, digit forms too": fresh,
+        "decided anew": lambda: _bitcast._keeps_places.__wrapped__(a, b, order),
+        "decided anew, digit forms too": lambda: fresh(b),
+        "the same of one that is none": lambda: fresh(moved),
     }
     for name, case in cases.items():
         least = best([lambda case=case: [case() for _ in range(times)]], rounds)[0]

@@ -50,7 +50,10 @@ def reshapes(draw):
 @given(reshapes())
 def test_against_enumeration(case):
     a, b, permutation = case
-    assert is_bitcast(a, b, permutation) == by_enumeration(a, b, permutation)
+    free = by_enumeration(a, b, permutation)
+    assert is_bitcast(a, b, permutation) == free
+    assert relayout(a, b, permutation).bitcast == free
+    assert (relayout(a, b, permutation).reason == "") == free
 
 
 @given(tiled_layouts())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from tilewright.layout._digits import Digit, Line
 __all__ = ["Chain", "chain", "first_difference"]
 
 _CHUNK = 1 << 20
+_BY_DIV = attrgetter("div")
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,16 @@ def _entries(digits: list[Digit], size: int) -> list[tuple[int, int]] | None:
     """(div, weight) of one dim's digits; None unless they partition the dim's index without shifts."""
     found: list[tuple[int, int]] = []
     next_div = 1
-    for k, digit in enumerate(sorted(digits, key=lambda d: d.div)):
-        if digit.shift or digit.div < next_div:
+    digits.sort(key=_BY_DIV)
+    for k, (_, weight, div, mod, _, shift) in enumerate(digits):
+        if shift or div < next_div:
             return None
-        if digit.div > next_div:  # the axis ignores these digits
+        if div > next_div:  # the axis ignores these digits
             found.append((next_div, 0))
-        found.append((digit.div, digit.weight))
-        if digit.mod == 0 or digit.div * digit.mod >= size:
+        found.append((div, weight))
+        if mod == 0 or div * mod >= size:
             return found if k == len(digits) - 1 else None
-        next_div = digit.div * digit.mod
+        next_div = div * mod
     return [*found, (next_div, 0)] if next_div < size else found
 
 
@@ -60,10 +63,13 @@ def chain(line: Line, shape: tuple[int, ...], order: tuple[int, ...]) -> Chain |
     places: list[int] = []
     strides: list[int] = []
     below = 1
+    of_dim: list[list[Digit]] = [[] for _ in shape]
+    for digit in line.digits:
+        of_dim[digit.dim].append(digit)
     for dim in reversed(order):
         size = shape[dim]
         if size > 1:
-            entries = _entries([d for d in line.digits if d.dim == dim], size)
+            entries = _entries(of_dim[dim], size)
             if entries is None:
                 return None
             for div, weight in entries:

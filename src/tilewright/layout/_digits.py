@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Digit", "Line", "add_constant", "dim_line", "merge_lines", "rotate_line", "scale_line", "split_line"]
+__all__ = [
+    "Digit",
+    "Line",
+    "add_constant",
+    "dim_line",
+    "merge_lines",
+    "rotate_line",
+    "scale_digits",
+    "scale_line",
+    "split_line",
+]
 
 
 class Digit(NamedTuple):
@@ -34,7 +44,7 @@ class Line(NamedTuple):
     @property
     def reach(self) -> int:
         """The largest value the digits add to ``base``."""
-        return sum(d.weight * (d.count - 1) for d in self.digits)
+        return sum([d.weight * (d.count - 1) for d in self.digits])
 
 
 def dim_line(dim: int, size: int) -> Line:
@@ -42,11 +52,14 @@ def dim_line(dim: int, size: int) -> Line:
     return Line(0, (Digit(dim, 1, 1, 0, size),) if size > 1 else ())
 
 
+def scale_digits(digits: tuple[Digit, ...], by: int) -> tuple[Digit, ...]:
+    """Every weight times ``by``."""
+    return digits if by == 1 else tuple([Digit(d[0], d[1] * by, d[2], d[3], d[4], d[5]) for d in digits])
+
+
 def scale_line(line: Line, by: int) -> Line:
     """Every value times ``by``."""
-    if by == 1:
-        return line
-    return Line(line.base * by, tuple(Digit(d[0], d[1] * by, *d[2:]) for d in line.digits))
+    return line if by == 1 else Line(line.base * by, scale_digits(line.digits, by))
 
 
 def add_constant(line: Line, by: int) -> Line:
@@ -77,10 +90,9 @@ def _cut(digit: Digit, tile: int) -> tuple[Digit, Digit] | None:
     inner = tile // digit.weight
     if digit.mod and digit.mod % inner:
         return None
-    low = digit._replace(mod=inner, count=min(inner, digit.count))
-    mod = digit.mod // inner if digit.mod else 0
-    high = digit._replace(weight=1, div=digit.div * inner, mod=mod, count=-(-digit.count // inner))
-    return low, high
+    dim, weight, div, mod, count, shift = digit
+    low = Digit(dim, weight, div, inner, min(inner, count), shift)
+    return low, Digit(dim, 1, div * inner, mod // inner if mod else 0, -(-count // inner), shift)
 
 
 def split_line(line: Line, tile: int) -> tuple[Line, Line] | None:
@@ -92,11 +104,12 @@ def _split(line: Line, tile: int) -> tuple[Line, Line] | None:
     low: list[Digit] = []
     high: list[Digit] = []
     for digit in line.digits:
-        if digit.weight % tile == 0:
-            high.append(Digit(digit[0], digit[1] // tile, *digit[2:]))
-        elif digit.weight * (digit.count - 1) < tile:
+        dim, weight, div, mod, count, shift = digit
+        if weight % tile == 0:
+            high.append(Digit(dim, weight // tile, div, mod, count, shift))
+        elif weight * (count - 1) < tile:
             low.append(digit)
-        elif digit.weight > tile:
+        elif weight > tile:
             return None
         else:
             parts = _cut(digit, tile)
@@ -107,8 +120,7 @@ def _split(line: Line, tile: int) -> tuple[Line, Line] | None:
     inner = Line(line.base % tile, tuple(low))
     if inner.base + inner.reach >= tile:
         return None
-    outer = Line(line.base // tile, tuple(d for d in high if d.count > 1))
-    return outer, inner
+    return Line(line.base // tile, tuple([d for d in high if d.count > 1])), inner
 
 
 def rotate_line(line: Line, by: int, size: int) -> Line | None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout._checks import array_of, fill_value, require_room
-from tilewright.layout._digits import Digit, Line, dim_line, scale_line
+from tilewright.layout._digits import Digit, Line, dim_line, scale_digits
 from tilewright.layout._linear import decode_many, is_injective, solutions
 from tilewright.layout._steps import Step
 from tilewright.layout._types import numpy_dtype, type_bits
@@ -34,6 +34,7 @@ __all__ = ["Axis", "IndexMap", "IndexRangeError"]
 
 _TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most
 _LARGEST = 2**63 - 1
+_BY_WEIGHT = operator.attrgetter("weight", "dim", "div")
 
 
 class IndexRangeError(UsageError, IndexError):
@@ -334,10 +335,10 @@ class IndexMap:
                 line = lines[c]
                 if line is None:
                     return None
-                scaled = scale_line(line, stride)
-                base += scaled.base
-                digits += scaled.digits
-            found[axis.name] = Line(base, tuple(sorted(digits, key=lambda d: (d.weight, d.dim, d.div))))
+                base += line.base * stride
+                digits += scale_digits(line.digits, stride)
+            digits.sort(key=_BY_WEIGHT)
+            found[axis.name] = Line(base, tuple(digits))
         return found
 
     # -- data, words and pictures (made elsewhere; imported when used) ---------------------------------------------
