@@ -36,6 +36,14 @@ def test_compare_json(run):
     assert (value["bitcast"], value["permutation"], value["moved_elements"]) == (True, [1, 0], 0)
 
 
+def test_large_arrays_are_compared_at_once(run):
+    a, b = (f"f32[1024,1024,1024]{{{order}:T(8,128)}}" for order in ("2,1,0", "0,1,2"))
+    out = run("layout", "compare", a, b)[1]
+    assert "some of 1,073,741,824, too many to look at each" in out
+    assert "67,108,864 read, 67,108,864 written" in out
+    assert as_json(run, "compare", a, b)["moved_elements"] is None
+
+
 def test_elements_of_another_width_are_told_in_bytes(run):
     out = run("layout", "compare", "bf16[4,8]", "f32[4,8]{1,0:T(2,4)}")[1]
     assert "no: elements of 16 bits differ from elements of 32 bits" in out

@@ -84,8 +84,9 @@ def _print(found: Comparison) -> None:
         rows.append(("transposed by", f"({','.join(map(str, move.permutation))})"))
     rows.append(("bitcast", "yes: every element keeps its byte" if move.bitcast else f"no: {move.reason}"))
     if not move.bitcast:
-        moved = "some" if found.moved_elements is None else count_text(found.moved_elements)
-        rows.append(("elements that move", f"{moved} of {count_text(found.b.num_elements)}"))
+        moved, every = found.moved_elements, count_text(found.b.num_elements)
+        said = f"some of {every}, too many to look at each" if moved is None else f"{count_text(moved)} of {every}"
+        rows.append(("elements that move", said))
     rows += [("bytes read", exact_bytes(move.bytes_read)), ("bytes written", exact_bytes(move.bytes_written))]
     if not move.bitcast:
         rows += _figure_rows(move)
