@@ -18,12 +18,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["Job", "cache_folder", "cache_text", "compiled", "do_jobs", "inner", "njit"]
+__all__ = ["Job", "cache_folder", "cache_text", "cfunc", "compiled", "do_jobs", "inner", "njit"]
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Job = tuple[str, Callable[[], object]]
 _PACKAGE = Path(__file__).parent
-_KERNELS = re.compile(r"\b(?:njit|inner|intrinsic)\b")
+_KERNELS = re.compile(r"\b(?:njit|cfunc|inner|intrinsic)\b")
 _IMPORT = re.compile(r"^from tilewright\.([\w.]+) import", re.MULTILINE)
 
 
@@ -79,6 +79,30 @@ def njit(**options: Any) -> Callable[[Kernel], Kernel]:
     return declare
 
 
+_callbacks: dict[str, Any] = {}
+
+
+def cfunc(signature: str) -> Callable[[Callable[..., Any]], Any]:
+    """``numba.cfunc`` in :func:`cache_folder`, for what kernels call by its ``.address``."""
+    import numba
+
+    settings: Any = numba.config
+    folder = cache_text()
+
+    def declare(function: Callable[..., Any]) -> Any:
+        before, settings.CACHE_DIR = settings.CACHE_DIR, folder
+        try:
+            options: Any = {"boundscheck": False, "error_model": "numpy"}
+            kernel = numba.cfunc(signature, cache=bool(folder), **options)(function)
+        finally:
+            settings.CACHE_DIR = before
+        closure = [str(cell.cell_contents.dtype) for cell in function.__closure__ or ()]
+        _callbacks[".".join([function.__module__, function.__name__, *closure])] = kernel
+        return kernel
+
+    return declare
+
+
 def inner(**options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit`` for what only kernels call: no way in from Python, and nothing kept but inside of its callers."""
     import numba
@@ -92,7 +116,7 @@ def compiled() -> dict[str, int]:
     """How often each cached kernel was compiled in this process, rather than found in the cache."""
     import numba.extending
 
-    found = {}
+    found = {name: int(not kernel.cache_hits) for name, kernel in _callbacks.items()}
     for name in [name for name in sys.modules if name.startswith("tilewright.")]:
         for value in vars(sys.modules[name]).values():
             kernel: Any = value

@@ -22,5 +22,5 @@ def test_kernels_are_listed(run):
 def test_the_table(run):
     _, out, err = run("warm")
     assert out.startswith("for     kernels")
-    assert "moves of 8-bit elements" in out
+    assert "interleaving of 8-bit elements" in out
     assert "kept in" in err

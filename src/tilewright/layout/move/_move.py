@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.layout.move._blocks import NO_GAPS
+from tilewright.layout.move._blocks import NO_GAPS, SCRATCH
 from tilewright.layout.move._nest import Box, array_terms, boxes, layout_terms, line_up
 from tilewright.layout.move._plan import MovePlan, clipped, left_over, plan_moves
 from tilewright.threads import call_soon, thread_count
@@ -165,8 +165,6 @@ def relayout_boxes(a: IndexMap, b: IndexMap, order: Sequence[int], slot: int) ->
 
 # -- running -----------------------------------------------------------------------------------------------------------
 
-_UNITS = {size: np.dtype(f"u{size}").type(0) for size in (1, 2, 4, 8)}
-
 
 def address_of(array: Array) -> int:
     """Where the array's first element is; ``array.ctypes`` costs ten times as much."""
@@ -181,11 +179,13 @@ def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> No
 def run_at(plan: MovePlan, target: int, source: int, value: int, arrays: tuple[Array, ...]) -> None:
     """The same from address to address; ``arrays`` are kept alive until nobody moves any more."""
     taken, move = np.zeros(2 * _LINE // 8, np.int64), plan.kernel
-    given = target, source, plan.header, value, address_of(taken), _UNITS[plan.size]
+    given = target, source, plan.header, value, address_of(taken)
     kept = [plan, taken, arrays]  # another thread may come late, and still reads what is taken
 
     def work() -> bool:
-        return bool(kept and move(*given))
+        scratch = np.empty(SCRATCH + 2 * _LINE, np.uint8)
+        begin = address_of(scratch) + _LINE
+        return bool(kept and move(*given, begin + -begin % _LINE))
 
     try:
         if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
@@ -206,9 +206,9 @@ def _finish(work: Callable[[], bool]) -> None:
 
 
 def padding_of(fill: Any, dtype: np.dtype[Any]) -> int | None:
-    """``fill`` as the number the kernels write; None for a complex one whose halves differ."""
-    halves = np.full(1, fill, dtype).view(np.dtype(f"i{min(dtype.itemsize, 8)}"))
-    return int(halves[0]) if (halves == halves[0]).all() else None
+    """8 bytes of elements ``fill``, as the kernel takes them; None for a complex one whose halves differ."""
+    words = np.full(max(1, 8 // dtype.itemsize), fill, dtype).view(np.int64)
+    return int(words[0]) if (words == words[0]).all() else None
 
 
 def run_filled(found: tuple[MovePlan, bool], target: Array, source: Array, fill: Any) -> None:

@@ -39,6 +39,7 @@ from tilewright.layout.move._blocks import (
 from tilewright.layout.move._nest import Box, Loop, merged
 
 __all__ = [
+    "CALL",
     "CORE",
     "INNER",
     "KIND",
@@ -104,7 +105,7 @@ class Work:
 
 
 # Where the kernel finds a work's numbers in its row, and the tables in the plan's header.
-KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, NUMBERS = 0, 1, 2, 5, 11, 13, 15, 17, 18, 19
+KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, CALL, NUMBERS = 0, 1, 2, 5, 11, 13, 15, 17, 18, 19, 20
 HEADER = ("works", "count of works", "inner", "rows", "runs", "places", "starts", "parts", "pads", "count of pads")
 _PART = 1 << 19  # bytes after which the edges catch up with the bulk, while their lines are near, and threads meet
 
@@ -137,10 +138,12 @@ class MovePlan:
 
         Then int64[works, parts + 1], where each part's places begin; the pads; and, first, the header.
         """
+        from tilewright.layout.move._kernels_elements import address_of_primitive
+
         numbers, inner, outs, runs = [], 0, 0, 0
         for w in self.works:
-            counts = len(w.inner), len(w.rows), len(w.runs)
-            numbers.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded])
+            counts, call = (len(w.inner), len(w.rows), len(w.runs)), address_of_primitive(w.numbers[0], self.size)
+            numbers.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded, call])
             inner, outs, runs = inner + counts[0], outs + counts[1], runs + counts[2]
         each = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))
         whole = (np.ascontiguousarray(np.concatenate(part), np.int64) for part in each)

@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba import extending, types
 
 __all__ = [
+    "call_address",
     "copy_element",
     "copy_vector",
     "element_size",
@@ -258,3 +259,15 @@ def wait_a_moment(typing: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def call_address(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
+    """Call the function at ``address``, which takes six int64s and gives nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [_I64] * 6)
+        builder.call(builder.inttoptr(args[0], ir.PointerType(kind)), args[1:])
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 7), generate

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.layout.move._plan import TRANSPOSE, UNZIP, ZIP
+
 __all__ = ["warm"]
 
 
@@ -19,10 +21,17 @@ def _rows(unit: np.dtype[Any]) -> None:
     gather_rows(np.zeros(1, unit), table, table, rows)
 
 
-def _moves(unit: np.dtype[Any]) -> None:
+def _moves() -> None:
     from tilewright.layout._tiled import tiled
 
-    tiled((3, 5), unit, tiles=((2, 2),)).pack(np.zeros((3, 5), unit))
+    tiled((3, 5), "u8").pack(np.zeros((3, 5), np.uint8))
+
+
+def _elements(size: int) -> None:
+    from tilewright.layout.move._kernels_elements import address_of_primitive
+
+    for kind in (ZIP, UNZIP, TRANSPOSE):
+        address_of_primitive(kind, size)
 
 
 def _offsets() -> None:
@@ -37,9 +46,10 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     ``report`` is told each kernel's name and the seconds it took.
     """
     units = [np.dtype(f"u{size}") for size in (1, 2, 4, 8)]
-    jobs: list[tuple[str, Callable[[], None]]] = [("offsets", _offsets)]
+    jobs: list[tuple[str, Callable[[], None]]] = [("offsets", _offsets), ("moves", _moves)]
     for unit in units:
-        jobs.append((f"moves of {8 * unit.itemsize}-bit elements", lambda unit=unit: _moves(unit)))  # type: ignore[misc]
+        bits, size = 8 * unit.itemsize, unit.itemsize
+        jobs.append((f"interleaving of {bits}-bit elements", lambda size=size: _elements(size)))  # type: ignore[misc]
         jobs.append((f"rows of {8 * unit.itemsize}-bit elements", lambda unit=unit: _rows(unit)))  # type: ignore[misc]
     for name, job in jobs:
         start = time.perf_counter()

@@ -1,0 +1,150 @@
+"""Primitives that look at single elements, for elements of each width: interleaving, its inverse, transposition.
+
+The kernel that moves boxes calls them by their address (one is compiled when a plan first wants it): ``t`` and ``s``
+are the entry's places, ``work`` is the address of its work's numbers, ``table`` of its inner places; ``following`` is
+the next entry's place and ``starts`` the table of its runs, which are fetched meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.kernels import cfunc
+from tilewright.layout.move._plan import CORE, INNER, LENGTH, REPEAT, RUNS, STREAM, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move._vectors import (
+    copy_element,
+    element_size,
+    load_word,
+    prefetch_line,
+    unzip_vectors,
+    zip_vectors,
+)
+
+__all__ = ["address_of_primitive"]
+
+_LINE = 64
+_BLOCK = 16  # elements a side of the blocks in which a plain transposition goes
+_SIGNATURE = "void(int64, int64, int64, int64, int64, int64)"
+Primitive = Callable[[int, int, int, int, int, int], None]
+
+
+def _zips(unit: Any) -> Primitive:
+    def zips(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Interleave rows of at least 64 bytes; the last vectors overlap their neighbours.
+
+        Streamed ones fetch a line of the next entry for every line they read.
+        """
+        entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        count = load_word(work, CORE) * element_size(unit)
+        rows, pitch = load_word(work, CORE + 3), load_word(work, CORE + 4)
+        runs, length = load_word(work, RUNS + 1), load_word(work, LENGTH)
+        last = count - _LINE
+        i = j = 0
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for _ in range(n):
+                if rows == 2 and stream:
+                    for q in range(0, count, _LINE):
+                        zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
+                        for _ in range(2):
+                            if i < runs:
+                                prefetch_line(following + load_word(starts, i) + j, 2)
+                                j += _LINE
+                                if j >= length:
+                                    i, j = i + 1, 0
+                elif rows == 2:
+                    for q in range(0, count, _LINE):
+                        at = q if q < last else last
+                        zip_vectors(a + 2 * at, b + at, pitch, unit, 2, False)
+                elif rows == 4 and stream:
+                    for q in range(0, count, _LINE):
+                        zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
+                        for _ in range(4):
+                            if i < runs:
+                                prefetch_line(following + load_word(starts, i) + j, 2)
+                                j += _LINE
+                                if j >= length:
+                                    i, j = i + 1, 0
+                elif rows == 4:
+                    for q in range(0, count, _LINE):
+                        at = q if q < last else last
+                        zip_vectors(a + 4 * at, b + at, pitch, unit, 4, False)
+                else:
+                    for q in range(0, count, _LINE):
+                        at = q if q < last else last
+                        zip_vectors(a + 8 * at, b + at, pitch, unit, 8, False)
+                a, b = a + nt, b + ns
+
+    return zips
+
+
+def _unzips(unit: Any) -> Primitive:
+    def unzips(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Take interleaved rows of at least 64 bytes apart."""
+        entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        count = load_word(work, CORE) * element_size(unit)
+        rows, pitch = load_word(work, CORE + 3), load_word(work, CORE + 5)
+        last = count - _LINE
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for _ in range(n):
+                if rows == 2 and stream:
+                    for q in range(0, count, _LINE):
+                        unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
+                elif rows == 2:
+                    for q in range(0, count, _LINE):
+                        at = q if q < last else last
+                        unzip_vectors(a + at, pitch, b + 2 * at, unit, 2, False)
+                elif rows == 4 and stream:
+                    for q in range(0, count, _LINE):
+                        unzip_vectors(a + q, pitch, b + 4 * q, unit, 4, True)
+                elif rows == 4:
+                    for q in range(0, count, _LINE):
+                        at = q if q < last else last
+                        unzip_vectors(a + at, pitch, b + 4 * at, unit, 4, False)
+                else:
+                    for q in range(0, count, _LINE):
+                        at = q if q < last else last
+                        unzip_vectors(a + at, pitch, b + 8 * at, unit, 8, False)
+                a, b = a + nt, b + ns
+
+    return unzips
+
+
+def _transposes(unit: Any) -> Primitive:
+    def transposes(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Any two loops, in blocks whose lines stay in the nearest cache."""
+        entries, n = load_word(work, INNER + 1), load_word(work, REPEAT)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        count, ls, lt = load_word(work, CORE), load_word(work, CORE + 1), load_word(work, CORE + 2)
+        rows, ps, pt = load_word(work, CORE + 3), load_word(work, CORE + 4), load_word(work, CORE + 5)
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for _ in range(n):
+                for p0 in range(0, rows, _BLOCK):
+                    p1 = p0 + _BLOCK if p0 + _BLOCK < rows else rows
+                    for l0 in range(0, count, _BLOCK):
+                        l1 = l0 + _BLOCK if l0 + _BLOCK < count else count
+                        for p in range(p0, p1):
+                            for q in range(l0, l1):
+                                copy_element(a + p * pt + q * lt, b + p * ps + q * ls, unit)
+                a, b = a + nt, b + ns
+
+    return transposes
+
+
+@cache
+def _compiled(kind: int, size: int) -> Any:
+    make = {ZIP: _zips, UNZIP: _unzips, TRANSPOSE: _transposes}[kind]
+    return cfunc(_SIGNATURE)(make(np.dtype(f"u{size}").type(0)))
+
+
+def address_of_primitive(kind: int, size: int) -> int:
+    """Where the compiled primitive for elements of ``size`` bytes begins; 0 for kinds that look at no element."""
+    return int(_compiled(kind, size).address) if kind in (ZIP, UNZIP, TRANSPOSE) else 0
