@@ -18,8 +18,8 @@ import pytest
 from tests.layout.test_moves import expected, sample
 from tilewright import threads
 from tilewright.layout import parse
-from tilewright.layout.move import _move
-from tilewright.layout.move._move import pack_plan
+from tilewright.layout.move import _move, _plan
+from tilewright.layout.move._move import pack_plan, unpack_plan
 
 
 @pytest.mark.parametrize("text", ["bf16[1024]{0:T(1024)(128)(2,1)}", "s32[16]{0:T(16)(4)(2,1)}", "f32[64]{0:T(64)}"])
@@ -128,3 +128,18 @@ def test_a_move_does_without_threads_that_cannot_be_had(monkeypatch):
     values = sample(layout)
     assert np.array_equal(layout.unpack(layout.pack(values)), values)
     assert threads._helpers.calls.empty()
+
+
+@pytest.mark.parametrize("text", ["f32[51,129]{1,0:T(1,128)(2,64)}", "bf16[1,35,1046]{2,0,1:T(1,256)(2,64)}"])
+def test_a_part_may_begin_with_a_narrow_end(monkeypatch, text):
+    """The few bytes of a row's last piece share a line with the part before, and with the next row."""
+    layout = parse(text)
+    values = sample(layout)
+    packed = expected(layout, values, 99)
+    for part in (1 << 10, 3000):
+        monkeypatch.setattr(_plan, "_PART", part)
+        unpack_plan.cache_clear()
+        out = np.zeros_like(values)
+        assert np.array_equal(layout.unpack(packed, out=out), values), part
+        layout._kept._moves.clear()
+    unpack_plan.cache_clear()
