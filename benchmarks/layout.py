@@ -13,6 +13,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -290,6 +291,33 @@ def bitcasts(rounds: int):
         yield f"| {name} | {least / times * 1e6:.1f} |"
 
 
+FIRST = """
+import sys, time
+import numba, numpy as np
+from tilewright.layout import parse
+layout = parse(sys.argv[1])
+array = np.zeros(layout.shape, layout.numpy_dtype)
+start = time.perf_counter()
+layout.pack(array)
+print(time.perf_counter() - start)
+"""
+
+
+def first_calls(rounds: int):
+    yield "| a process's first call of pack, numba loaded | nothing compiled, s | compiled before, s |\n|---|--:|--:|"
+    texts = (
+        "f32[9,300]{1,0:T(8,128)}",
+        "bf16[9,300]{1,0:T(8,128)(2,1)}",
+        "s8[9,300]{1,0:T(8,128)(4,1)}",
+        "f32[9,300]{0,1}",
+    )
+    for text in texts:
+        with tempfile.TemporaryDirectory() as folder:
+            there = {**os.environ, "XDG_CACHE_HOME": folder, "NUMBA_CACHE_DIR": ""}
+            anew, kept = (float(subprocess.check_output([sys.executable, "-c", FIRST, text], env=there)) for _ in "12")
+        yield f"| `{text}` | {anew:.1f} | {kept:.1f} |"
+
+
 def imports(rounds: int):
     yield "| import | milliseconds |\n|---|--:|"
     timed = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
@@ -374,7 +402,7 @@ def main() -> None:
     for row in rows:
         say(row)
     few = min(asked.rounds, 30)
-    for lines in (bars(rows), offsets(few), bitcasts(few), imports(few)):
+    for lines in (bars(rows), offsets(few), bitcasts(few), first_calls(few), imports(few)):
         say("")
         for line in lines:
             say(line)

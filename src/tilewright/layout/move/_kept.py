@@ -49,7 +49,7 @@ class Kept:
 
     >>> from tilewright.layout import parse
     >>> layout = parse("s32[2,3]{1,0:T(2,2)}")
-    >>> array, out = np.arange(6, dtype=np.int32).reshape(2, 3), layout.pack(np.zeros((2, 3), np.int32))
+    >>> array, out = np.arange(6, dtype=np.int32).reshape(2, 3), np.zeros(layout.num_slots, np.int32)
     >>> layout._kept.again(out, array), layout.pack(array, out=out).tolist(), layout._kept.again(out, array + 1)
     (False, [0, 1, 3, 4, 2, 0, 5, 0], True)
     >>> out.tolist()
