@@ -26,14 +26,12 @@ from tilewright.layout.move._plan import (
     ROWS,
     RUN,
     RUNS,
-    SHORTS,
     STREAM,
 )
 from tilewright.layout.move._vectors import (
     call_address,
     copy_vector,
     fence,
-    join_runs,
     load_word,
     prefetch_line,
     store_element,
@@ -109,41 +107,6 @@ def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
 
 
 @njit(**_inner)
-def _shorts(t: int, s: int, repeat: Any, count: int, stream: int, next_: Any) -> None:
-    """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other.
-
-    Those fetch a line of the next entry for every line they write.
-    """
-    table, entries, n, ns, nt = repeat
-    following, starts, runs, length = next_
-    i = j = 0
-    for e in range(entries):
-        a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
-        if count == 32 and stream:
-            for k in range(0, n, 2):
-                join_runs(a + k * 32, b + k * ns, ns, 32)
-                if i < runs:
-                    prefetch_line(following + load_word(starts, i) + j, 2)
-                    j += _LINE
-                    if j >= length:
-                        i, j = i + 1, 0
-        elif count == 32:
-            for k in range(n):
-                copy_vector(a + k * nt, b + k * ns, 32, False)
-        elif stream:
-            for k in range(0, n, 4):
-                join_runs(a + k * 16, b + k * ns, ns, 16)
-                if i < runs:
-                    prefetch_line(following + load_word(starts, i) + j, 2)
-                    j += _LINE
-                    if j >= length:
-                        i, j = i + 1, 0
-        else:
-            for k in range(n):
-                copy_vector(a + k * nt, b + k * ns, 16, False)
-
-
-@njit(**_inner)
 def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final: int, next_: Any) -> None:
     """Stream ``width`` bytes of a block's rows to the target; meanwhile fetch the lines of the next block.
 
@@ -178,18 +141,6 @@ def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final:
             copy_bytes(t + end, s + end, width - end)
         else:
             copy_vector(s - _LINE, s + width - _LINE, 64, False)
-
-
-@njit(**_inner)
-def _ask(target: int, block: Any, width: int, fresh: int, final: int) -> None:
-    """Partial lines are read before they are written: ask for them early."""
-    outs, rows = block
-    for i in range(rows):
-        t = target + load_word(outs, 2 * i)
-        if fresh:
-            prefetch_line(t, 0)
-        if final:
-            prefetch_line(t + width, 0)
 
 
 @njit(**_inner)
@@ -241,13 +192,9 @@ def move(target: int, source: int, header: int, value: int, taken: int, scratch:
                 next_ = source + load_word(after, 0), lines, run_count, length
                 ends = k == last or load_word(place, 1) + width != load_word(after, 1)
                 final = ends or (fresh and width < 2 * _LINE)
-                if staged:
-                    _ask(t, block, width, fresh, final)
                 into = scratch if staged else t
                 if kind == LINES:
                     _lines(into, s, repeat, count, stream)
-                elif kind == SHORTS:
-                    _shorts(into, s, repeat, count, stream, next_)
                 elif kind == RUN:
                     _runs(into, s, repeat, count, stream)
                 else:

@@ -1,4 +1,4 @@
-"""Primitives that look at single elements, for elements of each width: interleaving, its inverse, transposition.
+"""Primitives that few plans want: short runs and, for each width, interleaving, its inverse and transposition.
 
 The kernel that moves boxes calls them by their address (one is compiled when a plan first wants it): ``t`` and ``s``
 are the entry's places, ``work`` is the address of its work's numbers, ``table`` of its inner places; ``following`` is
@@ -14,10 +14,25 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import cfunc
-from tilewright.layout.move._plan import CORE, INNER, LENGTH, REPEAT, RUNS, STREAM, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move._plan import (
+    CORE,
+    INNER,
+    LENGTH,
+    LINES,
+    REPEAT,
+    RUN,
+    RUNS,
+    SHORTS,
+    STREAM,
+    TRANSPOSE,
+    UNZIP,
+    ZIP,
+)
 from tilewright.layout.move._vectors import (
     copy_element,
+    copy_vector,
     element_size,
+    join_runs,
     load_word,
     prefetch_line,
     unzip_vectors,
@@ -83,6 +98,44 @@ def _zips(unit: Any) -> Primitive:
     return zips
 
 
+def _shorts(unit: Any) -> Primitive:
+    def shorts(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other.
+
+        Those fetch a line of the next entry for every line they write.
+        """
+        entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
+        ns, nt, count = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2), load_word(work, CORE)
+        runs, length = load_word(work, RUNS + 1), load_word(work, LENGTH)
+        i = j = 0
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            if count == 32 and stream:
+                for k in range(0, n, 2):
+                    join_runs(a + k * 32, b + k * ns, ns, 32)
+                    if i < runs:
+                        prefetch_line(following + load_word(starts, i) + j, 2)
+                        j += _LINE
+                        if j >= length:
+                            i, j = i + 1, 0
+            elif count == 32:
+                for k in range(n):
+                    copy_vector(a + k * nt, b + k * ns, 32, False)
+            elif stream:
+                for k in range(0, n, 4):
+                    join_runs(a + k * 16, b + k * ns, ns, 16)
+                    if i < runs:
+                        prefetch_line(following + load_word(starts, i) + j, 2)
+                        j += _LINE
+                        if j >= length:
+                            i, j = i + 1, 0
+            else:
+                for k in range(n):
+                    copy_vector(a + k * nt, b + k * ns, 16, False)
+
+    return shorts
+
+
 def _unzips(unit: Any) -> Primitive:
     def unzips(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
         """Take interleaved rows of at least 64 bytes apart."""
@@ -141,10 +194,12 @@ def _transposes(unit: Any) -> Primitive:
 
 @cache
 def _compiled(kind: int, size: int) -> Any:
-    make = {ZIP: _zips, UNZIP: _unzips, TRANSPOSE: _transposes}[kind]
+    make = {ZIP: _zips, UNZIP: _unzips, TRANSPOSE: _transposes, SHORTS: _shorts}[kind]
     return cfunc(_SIGNATURE)(make(np.dtype(f"u{size}").type(0)))
 
 
 def address_of_primitive(kind: int, size: int) -> int:
-    """Where the compiled primitive for elements of ``size`` bytes begins; 0 for kinds that look at no element."""
-    return int(_compiled(kind, size).address) if kind in (ZIP, UNZIP, TRANSPOSE) else 0
+    """Where the compiled primitive for elements of ``size`` bytes begins; 0 for what the kernel does itself."""
+    if kind in (RUN, LINES):
+        return 0
+    return int(_compiled(kind, 1 if kind == SHORTS else size).address)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.layout.move._plan import TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move._plan import SHORTS, TRANSPOSE, UNZIP, ZIP
 
 __all__ = ["warm"]
 
@@ -30,7 +30,7 @@ def _moves() -> None:
 def _elements(size: int) -> None:
     from tilewright.layout.move._kernels_elements import address_of_primitive
 
-    for kind in (ZIP, UNZIP, TRANSPOSE):
+    for kind in (ZIP, UNZIP, TRANSPOSE, SHORTS):
         address_of_primitive(kind, size)
 
 
