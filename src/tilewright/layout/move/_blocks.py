@@ -24,6 +24,9 @@ SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
 NO_GAPS = np.zeros((0, 2), np.int64)
 # Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
 _PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 13)
+_JOINED_BLOCK = (256, 512, 1 << 13)  # packing runs that make lines together, out of no more rows than a cache holds
+_FAR_BLOCK, _CROWDED_BLOCK = (8192, 512, 1 << 14), (8192, 256, 1 << 14)  # unpacking what lies in many runs
+_WAY, _PLACES = 1 << 17, 8  # bytes after which lines share a place in the second cache, and how many of them fit there
 _SHELL_BLOCK = (4096, 512, 1 << 13)  # packing a ragged edge together with its padding
 _MOST_SHELLS = 1 << 20
 
@@ -107,11 +110,33 @@ def _grow(
     return None
 
 
-def block_of(box: Box, core: Sequence[Loop], size: int, packing: bool, shells: Shells) -> list[Loop] | Cut:
-    """The loops of one block, the core's among them, or what to cut first."""
+def _limits(box: Box, packing: bool, shells: Shells, joined: bool) -> tuple[int, int, int]:
+    """Bytes that a block may take on the tiled side, on the other, and in all.
+
+    What lies in one run is fetched ahead into the nearest cache, which then holds two blocks and the scratch memory.
+    Runs far apart wait in the second one, so they may be longer. Those a power of two apart, as the columns of a
+    FRACTAL_NZ matrix are, share few places there: joined ones, read in turn, would push each other out if all of them
+    did not fit.
+    """
+    if shells:
+        return _SHELL_BLOCK
+    if packing:
+        return _JOINED_BLOCK if joined else _PACK_BLOCK
+    tiled, plain, _ = _UNPACK_BLOCK
+    for loop in sorted(box.loops, key=lambda x: abs(x.target)):
+        if abs(loop.target) < plain and abs(loop.source) > tiled:
+            crowd = plain // abs(loop.target) * math.gcd(loop.source, _WAY) / _WAY
+            return _CROWDED_BLOCK if joined and crowd > _PLACES else _FAR_BLOCK
+    return _UNPACK_BLOCK
+
+
+def block_of(
+    box: Box, core: Sequence[Loop], size: int, packing: bool, shells: Shells, joined: bool = False
+) -> list[Loop] | Cut:
+    """The loops of one block, the core's among them, or what to cut first; ``joined``: runs make lines together."""
     block = list(core)
     longest = max(core, key=lambda loop: loop.count)
-    tiled, plain, in_all = _SHELL_BLOCK if shells else _PACK_BLOCK if packing else _UNPACK_BLOCK
+    tiled, plain, in_all = _limits(box, packing, shells, joined)
     for side, most in (("target", tiled if packing else plain), ("source", plain if packing else tiled)):
         cut = _grow(box, side, block, len(core), size, (most, in_all), shells)
         if cut is not None:

@@ -245,11 +245,11 @@ class _Builder:
                 return [w for part in _split(box, core[0], most) for w in self.works(part)]
             return [self._direct(box, LINES if kind == RUN and direct else kind, core, stream=True)]
         shells = shells_of(box, self.size, self.gaps) if shells is None else shells
-        block = block_of(box, core, self.size, self.by_target, shells)
+        joined = self._joined(box, kind, core)
+        block = block_of(box, core, self.size, self.by_target, shells, joined is not None)
         if isinstance(block, Cut):
             return [w for part in _split(box, block.loop, block.count) for w in self.works(part)]
-        joined = self._joined(box, kind, core, block)
-        if joined is not None:
+        if joined in block and joined is not None:
             return [self._direct(box, kind, core, stream=True, block=[joined, *(x for x in block if x is not joined)])]
         row, width = row_loops(block, self.size, shells)
         if width < _ROW:
@@ -258,12 +258,12 @@ class _Builder:
             return self.works(box, {})  # so much padding that it does not fit into the scratch buffer
         return [self._staged(box, kind, core, block, row, width)]
 
-    def _joined(self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop]) -> Loop | None:
+    def _joined(self, box: Box, kind: int, core: Sequence[Loop]) -> Loop | None:
         """The loop along which runs of 16 or 32 bytes make whole lines, everywhere in the box."""
         run = core[0].count * self.size
         if not self.aligned or kind != RUN or run not in (16, 32):
             return None
-        along = next((loop for loop in block if loop.target == run), None)
+        along = next((loop for loop in box.loops if loop.target == run), None)
         if along is None or along.count * run % LINE or along.count * run < _ROW:
             return None
         steps = [loop.target for loop in box.loops if loop not in core and loop is not along]
