@@ -45,6 +45,7 @@ _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_mode
 _inner: Any = {**_options, "no_cpython_wrapper": True}  # called by kernels alone: half the compile time
 _LINE = 64
 _AHEAD, _FAR_AHEAD = 256, 4096  # bytes ahead of short and of long runs, from where lines are fetched
+_LAST_PARTS = 4  # so many are taken when they are begun, not before, lest one thread waits for the others at the end
 _PATIENCE = 20_000  # looks at what others have done, about a millisecond
 _WORD, _BYTE = np.uint64(0), np.uint8(0)
 
@@ -168,6 +169,7 @@ def move(target: int, source: int, header: int, value: int, taken: int, scratch:
     done = taken + _LINE
     part = take_number(taken, 1)
     while part < parts:
+        coming = take_number(taken, 1) if part + _LAST_PARTS < parts else parts  # so that it can be fetched meanwhile
         for w in range(load_word(header, 1)):
             work = load_word(header, 0) + w * 8 * NUMBERS
             kind, stream = load_word(work, KIND), load_word(work, STREAM)
@@ -183,11 +185,12 @@ def move(target: int, source: int, header: int, value: int, taken: int, scratch:
             staged = block[1] > 0
             start = starts + 8 * w * (parts + 1)
             first, last = load_word(start, part), load_word(start, part + 1) - 1
+            beyond = load_word(start, coming) if coming < parts else last
             if load_word(work, PADDED) and first <= last:
                 _fill(scratch, load_word(work, PADDED), value)
             fresh = True
             for k in range(first, last + 1):
-                place, after = places + 24 * k, places + 24 * (k + 1 if k < last else k)
+                place, after = places + 24 * k, places + 24 * (k + 1 if k < last else beyond)
                 s, t, width = source + load_word(place, 0), target + load_word(place, 1), load_word(place, 2)
                 next_ = source + load_word(after, 0), lines, run_count, length
                 ends = k == last or load_word(place, 1) + width != load_word(after, 1)
@@ -207,7 +210,7 @@ def move(target: int, source: int, header: int, value: int, taken: int, scratch:
             _fill(target + load_word(pads, 2 * k), load_word(pads, 2 * k + 1), value)
         fence()
         take_number(done, 1)
-        part = take_number(taken, 1)
+        part = coming if coming < parts else take_number(taken, 1)
     for _ in range(_PATIENCE):
         if take_number(done, 0) >= parts:
             break
