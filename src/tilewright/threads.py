@@ -61,14 +61,16 @@ class _Helpers:
 _helpers = _Helpers()
 
 
-def call_soon(call: Callable[[], object], threads: int) -> None:
-    """Have ``call``, which raises nothing and gives nothing back, called ``threads`` times, by other threads.
+def call_soon(call: Callable[[], object], threads: int) -> int:
+    """Have ``call``, which raises nothing and gives nothing back, called by other threads, at most ``threads`` times.
 
     Whoever calls must get on without them: they may be busy, or fewer. A pool's future costs tens of microseconds
-    more, and on a machine whose other core sleeps every one of them counts.
+    more, and on a machine whose other core sleeps every one of them counts. How often it will be called is returned.
     """
-    for _ in range(_helpers.grow(threads)):
+    times = _helpers.grow(threads)
+    for _ in range(times):
         _helpers.calls.put(call)
+    return times
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has the pools but not their threads

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.layout.oracle import tiled_offset
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse, tiled, warm
-from tilewright.layout.move import _move, _plan
+from tilewright.layout.move import _calls, _plan
 from tilewright.layout.move._move import pack_plan, unpack_plan
 from tilewright.layout.move._plan import LINES, RUN, SHORTS, TRANSPOSE, UNZIP, ZIP
 
@@ -97,7 +97,7 @@ def test_every_kind_of_array(layout, shift, fill):
 @pytest.mark.parametrize("dtype", ["s8", "f32"])
 def test_threads_share_large_moves(monkeypatch, dtype, tiles, threads):
     monkeypatch.setenv("TILEWRIGHT_THREADS", threads)
-    monkeypatch.setattr(_move, "_SMALL", 1 << 18)
+    monkeypatch.setattr(_calls, "_SMALL", 1 << 18)
     layout = tiled((517, 1291), dtype, tiles=tiles)
     values = sample(layout)
     assert np.array_equal(layout.pack(values), expected(layout, values))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import inspect
 import mmap
@@ -18,7 +17,7 @@ import pytest
 from tests.layout.test_moves import expected, sample
 from tilewright import threads
 from tilewright.layout import parse
-from tilewright.layout.move import _move, _plan
+from tilewright.layout.move import _calls, _plan
 from tilewright.layout.move._move import pack_plan, unpack_plan
 
 
@@ -43,8 +42,8 @@ TEXT = "f32[1500,1500]{1,0:T(8,128)}"
 def late(monkeypatch):
     """The calls meant for other threads, none of which has come yet."""
     calls = []
-    monkeypatch.setattr(_move, "call_soon", lambda call, threads: calls.append(call))
-    monkeypatch.setattr(_move, "_SMALL", 0)
+    monkeypatch.setattr(_calls, "call_soon", lambda call, threads: calls.append(call) or 1)
+    monkeypatch.setattr(_calls, "_SMALL", 0)
     monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
     return calls
 
@@ -57,7 +56,7 @@ def test_who_comes_late_keeps_no_array(late):
     layout.pack(np.ones(layout.shape, np.float32), out=out)
     del out
     memory.close()
-    layout._kept._moves.clear()
+    layout._kept.forget()
     pack_plan.cache_clear()
     gc.collect()
     assert len(late) == 1
@@ -69,19 +68,20 @@ def test_an_interrupted_move_is_finished(late, monkeypatch):
     pauses = []
 
     def stands_still(call, threads):
-        taken = inspect.getclosurevars(call).nonlocals["given"][4]
-        ctypes.c_int64.from_address(taken).value += 1
-        counts.append(ctypes.c_int64.from_address(taken + 64))
+        words = inspect.getclosurevars(call).nonlocals["call"].words
+        words[0] += 1
+        counts.append(words[_calls.DONE :])
+        return 1
 
     def interrupted(seconds):
         pauses.append(seconds)
         if len(pauses) < 3:
             raise KeyboardInterrupt
-        counts[0].value += 1  # now it is done
+        counts[0][0] += 1  # now it is done
 
     counts = []
-    monkeypatch.setattr(_move, "call_soon", stands_still)
-    monkeypatch.setattr(_move.time, "sleep", interrupted)
+    monkeypatch.setattr(_calls, "call_soon", stands_still)
+    monkeypatch.setattr(_calls.time, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         parse(TEXT).pack(np.ones((1500, 1500), np.float32))
     assert len(pauses) == 3
@@ -122,7 +122,7 @@ def test_a_move_does_without_threads_that_cannot_be_had(monkeypatch):
 
     monkeypatch.setattr(threads, "_helpers", threads._Helpers())
     monkeypatch.setattr(threading.Thread, "start", refused)
-    monkeypatch.setattr(_move, "_SMALL", 0)
+    monkeypatch.setattr(_calls, "_SMALL", 0)
     monkeypatch.setenv("TILEWRIGHT_THREADS", "3")
     layout = parse("s8[1500,1500]{1,0:T(8,128)}")
     values = sample(layout)
@@ -141,5 +141,5 @@ def test_a_part_may_begin_with_a_narrow_end(monkeypatch, text):
         unpack_plan.cache_clear()
         out = np.zeros_like(values)
         assert np.array_equal(layout.unpack(packed, out=out), values), part
-        layout._kept._moves.clear()
+        layout._kept.forget()
     unpack_plan.cache_clear()

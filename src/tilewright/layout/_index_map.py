@@ -349,7 +349,7 @@ class IndexMap:
 
     def pack(self, array: Any, out: Any = None, fill: Any = 0) -> np.ndarray[Any, Any]:
         """The array as it lies in memory: 1-D, one slot per place (see :func:`tilewright.layout.move._pack.pack`)."""
-        if out is not None and type(fill) is int and fill == 0 and self._kept.again(out, array, packing=True):
+        if out is not None and type(fill) is int and fill == 0 and self._kept.again(out, array, 1):
             return out  # type: ignore[no-any-return]
         from tilewright.layout.move._pack import pack
 

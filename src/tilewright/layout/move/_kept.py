@@ -2,30 +2,33 @@
 
 A program moves arrays of few shapes many times. What a move needs besides its addresses (checks of shapes and types, a
 plan, the number that padding is) is the same every time, and with cold caches finding it all again costs as much as
-moving several megabytes. So a layout keeps its moves under the shapes, strides and types they were made for.
+moving several megabytes. So a layout keeps its moves under the shapes, strides and types they were made for, as records
+that a kernel looks through (``_kernels_find.py``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from tilewright.layout.move._move import address_of, run_at
+from tilewright.layout.move._blocks import LINE
+from tilewright.layout.move._calls import DONE, GIVEN, address_of, give_call, run_call, take_call
 from tilewright.layout.move._plan import MovePlan
 
-__all__ = ["Kept"]
+__all__ = ["ALIGNED", "HEADER", "MOST_DIMS", "READS", "RECORD", "SIDE", "SIDES", "VALUE", "WAY", "WRITES", "Kept"]
 
 Array = np.ndarray[Any, Any]
-_LINE = 64
+Find = Callable[[int, int, int, int, int, int], int]
 _MOST = 32
-
-
-def _key(target: Array, source: Array, to: int, packing: bool) -> tuple[Any, ...]:
-    """Shapes tell packing from unpacking, unless both sides are 1-D and nothing is padding."""
-    aligned, way = to % _LINE == 0, packing and target.shape == source.shape
-    return aligned, way, target.shape, target.strides, target.dtype, source.shape, source.strides, source.dtype
+MOST_DIMS = 8
+SIDE = 2 + 2 * MOST_DIMS  # numbers of one array: its type's address, its rank, sizes and steps
+# Where a record's numbers stand: what is told, what is written and read (first byte, byte behind), and, from WAY on,
+# under what it is kept: packing, alignment, target and source.
+HEADER, VALUE, WRITES, READS, WAY, ALIGNED, SIDES = 0, 1, 2, 4, 6, 7, 8
+RECORD = SIDES + 2 * SIDE
 
 
 def _reach(array: Array) -> tuple[int, int]:
@@ -34,14 +37,33 @@ def _reach(array: Array) -> tuple[int, int]:
     return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends) + array.itemsize
 
 
-@dataclass(frozen=True, eq=False)
-class _Move:
-    """A plan and its padding's number; what bytes it writes and reads, from either array's first element."""
+def _side(array: Array) -> tuple[int, ...]:
+    """Type, rank, sizes and steps of an array, as a record has them."""
+    more = (0,) * (MOST_DIMS - array.ndim)
+    return id(array.dtype), array.ndim, *array.shape, *more, *array.strides, *more
 
-    plan: MovePlan
-    value: int
-    writes: tuple[int, int]
-    reads: tuple[int, int]
+
+def _record(target: Array, source: Array, packing: bool, header: int, value: int) -> tuple[int, ...]:
+    """What a move is kept under. Shapes do not tell packing from unpacking where both sides are 1-D, so it is said."""
+    alike = int(packing), int(address_of(target) % LINE == 0), *_side(target), *_side(source)
+    return header, value, *_reach(target), *_reach(source), *alike
+
+
+def _usual(array: Array) -> bool:
+    """Whether arrays like this one have its very type object, and no more dims than a record has room for."""
+    return array.ndim <= MOST_DIMS and np.dtype(array.dtype.type) is array.dtype
+
+
+@cache
+def _finder() -> Find | None:
+    """The kernel that looks through records; None where numpy's arrays are not in memory as it takes them to be."""
+    from tilewright.layout.move._kernels_find import find_move
+
+    target, source, call = np.zeros((3, 2), np.int16)[::2], np.zeros(5), take_call()
+    records = np.array(_record(target, source, True, 5, 7), np.int64)
+    found = find_move(address_of(records), 1, id(target), id(source), 1, call.address)
+    told = call.words[[0, DONE, *range(GIVEN, GIVEN + 4)]].tolist()
+    return find_move if (found, told) == (0, [0, 0, address_of(target), address_of(source), 5, 7]) else None
 
 
 class Kept:
@@ -50,39 +72,50 @@ class Kept:
     >>> from tilewright.layout import parse
     >>> layout = parse("s32[2,3]{1,0:T(2,2)}")
     >>> array, out = np.arange(6, dtype=np.int32).reshape(2, 3), np.zeros(layout.num_slots, np.int32)
-    >>> layout._kept.again(out, array), layout.pack(array, out=out).tolist(), layout._kept.again(out, array + 1)
+    >>> layout._kept.again(out, array, 1), layout.pack(array, out=out).tolist(), layout._kept.again(out, array + 1, 1)
     (False, [0, 1, 3, 4, 2, 0, 5, 0], True)
     >>> out.tolist()
     [1, 2, 4, 5, 3, 0, 6, 0]
     """
 
-    __slots__ = ("_moves",)
+    __slots__ = ("_found",)
 
     def __init__(self) -> None:
-        self._moves: dict[tuple[Any, ...], _Move] = {}
+        self.forget()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Kept, ()  # plans hold addresses of this process
 
+    def __len__(self) -> int:
+        return len(self._found[2])
+
+    def forget(self) -> None:
+        """Keep none of them."""
+        self._found: tuple[int, int, tuple[MovePlan, ...], Array] = 0, 0, (), np.zeros((0, RECORD), np.int64)
+
     def keep(self, target: Array, source: Array, plan: MovePlan, value: int = 0, packing: bool = False) -> None:
         """Make this move again when arrays like these come, on a cache line or off it."""
-        if len(self._moves) >= _MOST:
-            self._moves.clear()
-        self._moves[_key(target, source, address_of(target), packing)] = _Move(
-            plan, value, _reach(target), _reach(source)
-        )
+        if not (_usual(target) and _usual(source)):
+            return
+        record = np.array([_record(target, source, packing, plan.header, value)], np.int64)
+        _, _, plans, records = self._found
+        others = np.flatnonzero((records[:, WAY:] != record[:, WAY:]).any(axis=1))
+        others = others if len(others) < _MOST else others[:0]
+        records = np.concatenate([records[others], record])
+        self._found = address_of(records), len(records), (*(plans[k] for k in others), plan), records
 
-    def again(self, target: Any, source: Any, packing: bool = False) -> bool:
+    def again(self, target: Any, source: Any, packing: int = 0) -> bool:
         """Make a kept move; False, and nothing moved, where none fits or anything about the arrays is unusual."""
-        if type(target) is not np.ndarray or type(source) is not np.ndarray:
+        address, count, plans, _ = self._found
+        if not count or type(target) is not np.ndarray or type(source) is not np.ndarray:
             return False
-        to, read_only = target.__array_interface__["data"]
-        found = self._moves.get(_key(target, source, to, packing))
-        if found is None:
+        find = _finder()
+        if find is None:
             return False
-        out_of = source.__array_interface__["data"][0]
-        apart = to + found.writes[1] <= out_of + found.reads[0] or out_of + found.reads[1] <= to + found.writes[0]
-        if read_only or not apart:
+        call = take_call()
+        found = find(address, count, id(target), id(source), packing, call.address)
+        if found < 0:
+            give_call(call)
             return False
-        run_at(found.plan, to, out_of, found.value, (target, source))
+        run_call(call, plans[found], (target, source))
         return True

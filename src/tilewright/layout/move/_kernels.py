@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import njit
+from tilewright.layout.move._calls import DONE, GIVEN
 from tilewright.layout.move._plan import (
     CALL,
     CORE,
@@ -154,19 +155,21 @@ def _fill(target: int, count: int, value: int) -> None:
 
 
 @njit(**_options)
-def move(target: int, source: int, header: int, value: int, taken: int, scratch: int) -> bool:
+def move(call: int, scratch: int) -> bool:
     """The parts of a move that nobody else has taken; whether all of them, everybody's, are done.
 
-    ``header`` is the address of a plan's tables (:class:`tilewright.layout.move._plan.MovePlan`). A part p is, of every
+    ``call`` is the address of counts, a line apart, of the parts taken and of those done, and of what is given: target,
+    source, a plan's header (:class:`tilewright.layout.move._plan.MovePlan`) and 8 bytes of padding. A part p is, of every
     work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive at all its inner places, straight
     into the target; or, where the work has rows, into ``scratch`` (SCRATCH bytes on a line, and a line of room before
-    them), from where the rows are streamed to the target. Padding gets ``value`` (8 bytes of elements) while the lines
-    it shares with data are still near. ``taken`` is the address of two counts, a line apart: of the parts taken, and of
-    those done. Whoever finds none left waits a little for the others.
+    them), from where the rows are streamed to the target. Padding is filled while the lines it shares with data are
+    still near. Whoever finds no part left waits a little for the others.
     """
+    taken, done = call, call + 8 * DONE
+    target, source = load_word(call, GIVEN), load_word(call, GIVEN + 1)
+    header, value = load_word(call, GIVEN + 2), load_word(call, GIVEN + 3)
     inner, outs, runs = load_word(header, 2), load_word(header, 3), load_word(header, 4)
     places, starts, parts = load_word(header, 5), load_word(header, 6), load_word(header, 7)
-    done = taken + _LINE
     part = take_number(taken, 1)
     while part < parts:
         coming = take_number(taken, 1) if part + _LAST_PARTS < parts else parts  # so that it can be fetched meanwhile

@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.layout.move._blocks import NO_GAPS, SCRATCH
+from tilewright.layout.move._blocks import NO_GAPS
+from tilewright.layout.move._calls import run_plan
 from tilewright.layout.move._nest import Box, array_terms, boxes, layout_terms, line_up
 from tilewright.layout.move._plan import MovePlan, clipped, left_over, plan_moves
-from tilewright.threads import call_soon, thread_count
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap
 
 __all__ = [
     "Fill",
-    "address_of",
     "aligned_empty",
     "fill_of",
     "pack_plan",
     "padding_of",
     "relayout_boxes",
     "relayout_plan",
-    "run_at",
     "run_filled",
-    "run_plan",
     "unpack_plan",
 ]
 
 Array = np.ndarray[Any, Any]
 _LINE = 64
-_SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 _KEPT = 64
 
 
@@ -163,46 +158,7 @@ def relayout_boxes(a: IndexMap, b: IndexMap, order: Sequence[int], slot: int) ->
     return boxes(line_up(shape, terms, b.shape, theirs[1]), (ours[0], theirs[0]))
 
 
-# -- running -----------------------------------------------------------------------------------------------------------
-
-
-def address_of(array: Array) -> int:
-    """Where the array's first element is; ``array.ctypes`` costs ten times as much."""
-    return int(array.__array_interface__["data"][0])
-
-
-def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> None:
-    """Move the data and write ``value`` into the plan's padding; both arrays are addressed by their first element."""
-    run_at(plan, address_of(target), address_of(source), value, (target, source))
-
-
-def run_at(plan: MovePlan, target: int, source: int, value: int, arrays: tuple[Array, ...]) -> None:
-    """The same from address to address; ``arrays`` are kept alive until nobody moves any more."""
-    taken, move = np.zeros(2 * _LINE // 8, np.int64), plan.kernel
-    given = target, source, plan.header, value, address_of(taken)
-    kept = [plan, taken, arrays]  # another thread may come late, and still reads what is taken
-
-    def work() -> bool:
-        scratch = np.empty(SCRATCH + 2 * _LINE, np.uint8)
-        begin = address_of(scratch) + _LINE
-        return bool(kept and move(*given, begin + -begin % _LINE))
-
-    try:
-        if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
-            call_soon(work, others)
-    finally:
-        _finish(work)
-    kept.pop()  # whoever comes now writes nothing, and may not keep the arrays: their memory may be closed or resized
-
-
-def _finish(work: Callable[[], bool]) -> None:
-    """Work until nobody does: whoever is left behind would write into arrays that belong to the caller again."""
-    try:
-        while not work():
-            time.sleep(1e-4)
-    except (KeyboardInterrupt, SystemExit):  # a signal's
-        _finish(work)
-        raise
+# -- padding -----------------------------------------------------------------------------------------------------------
 
 
 def padding_of(fill: Any, dtype: np.dtype[Any]) -> int | None:

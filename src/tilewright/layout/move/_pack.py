@@ -14,7 +14,8 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout.move._bits import narrow, to_type, widen
-from tilewright.layout.move._move import aligned_empty, pack_plan, padding_of, run_filled, run_plan, unpack_plan
+from tilewright.layout.move._calls import run_plan
+from tilewright.layout.move._move import aligned_empty, pack_plan, padding_of, run_filled, unpack_plan
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap
