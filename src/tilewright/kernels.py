@@ -96,7 +96,8 @@ def cfunc(signature: str) -> Callable[[Callable[..., Any]], Any]:
             kernel = numba.cfunc(signature, cache=bool(folder), **options)(function)
         finally:
             settings.CACHE_DIR = before
-        closure = [str(cell.cell_contents.dtype) for cell in function.__closure__ or ()]
+        values = (cell.cell_contents for cell in function.__closure__ or ())
+        closure = [str(getattr(value, "dtype", value)) for value in values]
         _callbacks[".".join([function.__module__, function.__name__, *closure])] = kernel
         return kernel
 

@@ -1,4 +1,5 @@
-"""Primitives that few plans want: short runs and, for each width, interleaving, its inverse and transposition.
+"""Primitives that few plans want: short runs, and, for each width of elements, rows interleaved and taken apart again,
+and transposition.
 
 The kernel that moves boxes calls them by their address (one is compiled when a plan first wants it): ``t`` and ``s``
 are the entry's places, ``work`` is the address of its work's numbers, ``table`` of its inner places; ``following`` is
@@ -47,7 +48,7 @@ _SIGNATURE = "void(int64, int64, int64, int64, int64, int64)"
 Primitive = Callable[[int, int, int, int, int, int], None]
 
 
-def _zips(unit: Any) -> Primitive:
+def _zips(unit: Any, rows: int) -> Primitive:
     def zips(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
         """Interleave rows of at least 64 bytes; the last vectors overlap their neighbours.
 
@@ -55,75 +56,68 @@ def _zips(unit: Any) -> Primitive:
         """
         entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
         ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
-        count = load_word(work, CORE) * element_size(unit)
-        rows, pitch = load_word(work, CORE + 3), load_word(work, CORE + 4)
+        count, pitch = load_word(work, CORE) * element_size(unit), load_word(work, CORE + 4)
         runs, length = load_word(work, RUNS + 1), load_word(work, LENGTH)
         last = count - _LINE
         i = j = 0
         for e in range(entries):
             a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
             for _ in range(n):
-                if rows == 2 and stream:
+                if stream:
                     for q in range(0, count, _LINE):
-                        zip_vectors(a + 2 * q, b + q, pitch, unit, 2, True)
-                        for _ in range(2):
+                        zip_vectors(a + rows * q, b + q, pitch, unit, rows, True)
+                        for _ in range(rows):
                             if i < runs:
                                 prefetch_line(following + load_word(starts, i) + j, 2)
                                 j += _LINE
                                 if j >= length:
                                     i, j = i + 1, 0
-                elif rows == 2:
-                    for q in range(0, count, _LINE):
-                        at = q if q < last else last
-                        zip_vectors(a + 2 * at, b + at, pitch, unit, 2, False)
-                elif rows == 4 and stream:
-                    for q in range(0, count, _LINE):
-                        zip_vectors(a + 4 * q, b + q, pitch, unit, 4, True)
-                        for _ in range(4):
-                            if i < runs:
-                                prefetch_line(following + load_word(starts, i) + j, 2)
-                                j += _LINE
-                                if j >= length:
-                                    i, j = i + 1, 0
-                elif rows == 4:
-                    for q in range(0, count, _LINE):
-                        at = q if q < last else last
-                        zip_vectors(a + 4 * at, b + at, pitch, unit, 4, False)
                 else:
                     for q in range(0, count, _LINE):
                         at = q if q < last else last
-                        zip_vectors(a + 8 * at, b + at, pitch, unit, 8, False)
+                        zip_vectors(a + rows * at, b + at, pitch, unit, rows, False)
                 a, b = a + nt, b + ns
 
     return zips
 
 
-def _shorts(unit: Any) -> Primitive:
+def _unzips(unit: Any, rows: int) -> Primitive:
+    def unzips(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Take interleaved rows of at least 64 bytes apart."""
+        entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        count, pitch = load_word(work, CORE) * element_size(unit), load_word(work, CORE + 5)
+        last = count - _LINE
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for _ in range(n):
+                if stream:
+                    for q in range(0, count, _LINE):
+                        unzip_vectors(a + q, pitch, b + rows * q, unit, rows, True)
+                else:
+                    for q in range(0, count, _LINE):
+                        at = q if q < last else last
+                        unzip_vectors(a + at, pitch, b + rows * at, unit, rows, False)
+                a, b = a + nt, b + ns
+
+    return unzips
+
+
+def _shorts(width: int) -> Primitive:
     def shorts(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
         """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other.
 
         Those fetch a line of the next entry for every line they write.
         """
         entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
-        ns, nt, count = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2), load_word(work, CORE)
+        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
         runs, length = load_word(work, RUNS + 1), load_word(work, LENGTH)
         i = j = 0
         for e in range(entries):
             a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
-            if count == 32 and stream:
-                for k in range(0, n, 2):
-                    join_runs(a + k * 32, b + k * ns, ns, 32)
-                    if i < runs:
-                        prefetch_line(following + load_word(starts, i) + j, 2)
-                        j += _LINE
-                        if j >= length:
-                            i, j = i + 1, 0
-            elif count == 32:
-                for k in range(n):
-                    copy_vector(a + k * nt, b + k * ns, 32, False)
-            elif stream:
-                for k in range(0, n, 4):
-                    join_runs(a + k * 16, b + k * ns, ns, 16)
+            if stream:
+                for k in range(0, n, _LINE // width):
+                    join_runs(a + k * width, b + k * ns, ns, width)
                     if i < runs:
                         prefetch_line(following + load_word(starts, i) + j, 2)
                         j += _LINE
@@ -131,43 +125,9 @@ def _shorts(unit: Any) -> Primitive:
                             i, j = i + 1, 0
             else:
                 for k in range(n):
-                    copy_vector(a + k * nt, b + k * ns, 16, False)
+                    copy_vector(a + k * nt, b + k * ns, width, False)
 
     return shorts
-
-
-def _unzips(unit: Any) -> Primitive:
-    def unzips(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
-        """Take interleaved rows of at least 64 bytes apart."""
-        entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
-        ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
-        count = load_word(work, CORE) * element_size(unit)
-        rows, pitch = load_word(work, CORE + 3), load_word(work, CORE + 5)
-        last = count - _LINE
-        for e in range(entries):
-            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
-            for _ in range(n):
-                if rows == 2 and stream:
-                    for q in range(0, count, _LINE):
-                        unzip_vectors(a + q, pitch, b + 2 * q, unit, 2, True)
-                elif rows == 2:
-                    for q in range(0, count, _LINE):
-                        at = q if q < last else last
-                        unzip_vectors(a + at, pitch, b + 2 * at, unit, 2, False)
-                elif rows == 4 and stream:
-                    for q in range(0, count, _LINE):
-                        unzip_vectors(a + q, pitch, b + 4 * q, unit, 4, True)
-                elif rows == 4:
-                    for q in range(0, count, _LINE):
-                        at = q if q < last else last
-                        unzip_vectors(a + at, pitch, b + 4 * at, unit, 4, False)
-                else:
-                    for q in range(0, count, _LINE):
-                        at = q if q < last else last
-                        unzip_vectors(a + at, pitch, b + 8 * at, unit, 8, False)
-                a, b = a + nt, b + ns
-
-    return unzips
 
 
 def _transposes(unit: Any) -> Primitive:
@@ -193,13 +153,20 @@ def _transposes(unit: Any) -> Primitive:
 
 
 @cache
-def _compiled(kind: int, size: int) -> Any:
-    make = {ZIP: _zips, UNZIP: _unzips, TRANSPOSE: _transposes, SHORTS: _shorts}[kind]
-    return cfunc(_SIGNATURE)(make(np.dtype(f"u{size}").type(0)))
+def _compiled(kind: int, size: int, rows: int) -> Any:
+    if kind == SHORTS:
+        return cfunc(_SIGNATURE)(_shorts(size))
+    unit = np.dtype(f"u{size}").type(0)
+    if kind == TRANSPOSE:
+        return cfunc(_SIGNATURE)(_transposes(unit))
+    return cfunc(_SIGNATURE)((_zips if kind == ZIP else _unzips)(unit, rows))
 
 
-def address_of_primitive(kind: int, size: int) -> int:
-    """Where the compiled primitive for elements of ``size`` bytes begins; 0 for what the kernel does itself."""
+def address_of_primitive(kind: int, size: int, rows: int = 0) -> int:
+    """Where the compiled primitive begins; 0 for what the kernel does itself.
+
+    ``size`` is the bytes of an element, or of a run among SHORTS; ``rows`` are those that are interleaved.
+    """
     if kind in (RUN, LINES):
         return 0
-    return int(_compiled(kind, 1 if kind == SHORTS else size).address)
+    return int(_compiled(kind, size, rows if kind in (ZIP, UNZIP) else 0).address)

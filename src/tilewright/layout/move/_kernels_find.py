@@ -44,7 +44,7 @@ def _is_like(array: int, side: int) -> bool:
 
 @njit(cache=True, boundscheck=False)
 def find_move(records: int, count: int, target: int, source: int, way: int, call: int) -> int:
-    """Which of ``count`` records at address ``records`` is of two arrays (their objects' addresses) like these; -1: none.
+    """Which of the ``count`` records there is of two arrays (their objects' addresses) like these; -1: none.
 
     The ``call`` (:class:`tilewright.layout.move._calls.Call`) is then told their addresses, and that nothing is done
     yet. Arrays that share memory, and a target that is read-only, are like none. The interpreter's lock stays taken,

@@ -97,6 +97,11 @@ class Work:
     padded: int = 0
 
     @property
+    def kind(self) -> int:
+        """Which primitive it is."""
+        return self.numbers[KIND]
+
+    @property
     def written(self) -> Array:
         """int64[n]: first target bytes of the rows that are written whole, padding too."""
         if not self.padded:
@@ -142,7 +147,8 @@ class MovePlan:
 
         numbers, inner, outs, runs = [], 0, 0, 0
         for w in self.works:
-            counts, call = (len(w.inner), len(w.rows), len(w.runs)), address_of_primitive(w.numbers[0], self.size)
+            counts, size = (len(w.inner), len(w.rows), len(w.runs)), self.size
+            call = address_of_primitive(w.kind, w.numbers[CORE] if w.kind == SHORTS else size, w.numbers[CORE + 3])
             numbers.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded, call])
             inner, outs, runs = inner + counts[0], outs + counts[1], runs + counts[2]
         each = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))

@@ -24,14 +24,26 @@ def _rows(unit: np.dtype[Any]) -> None:
 def _moves() -> None:
     from tilewright.layout._tiled import tiled
 
-    tiled((3, 5), "u8").pack(np.zeros((3, 5), np.uint8))
+    layout, array = tiled((3, 5), "u8"), np.zeros((3, 5), np.uint8)
+    out = layout.pack(array)
+    layout.pack(array, out=out)  # the second time it is found among the kept
+    layout.pack(array, out=out)
 
 
 def _elements(size: int) -> None:
     from tilewright.layout.move._kernels_elements import address_of_primitive
 
-    for kind in (ZIP, UNZIP, TRANSPOSE, SHORTS):
-        address_of_primitive(kind, size)
+    address_of_primitive(TRANSPOSE, size)
+    for rows in (2, 4, 8):
+        address_of_primitive(ZIP, size, rows)
+        address_of_primitive(UNZIP, size, rows)
+
+
+def _shorts() -> None:
+    from tilewright.layout.move._kernels_elements import address_of_primitive
+
+    for run in (16, 32):
+        address_of_primitive(SHORTS, run)
 
 
 def _offsets() -> None:
@@ -46,7 +58,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     ``report`` is told each kernel's name and the seconds it took.
     """
     units = [np.dtype(f"u{size}") for size in (1, 2, 4, 8)]
-    jobs: list[tuple[str, Callable[[], None]]] = [("offsets", _offsets), ("moves", _moves)]
+    jobs: list[tuple[str, Callable[[], None]]] = [("offsets", _offsets), ("moves", _moves), ("short runs", _shorts)]
     for unit in units:
         bits, size = 8 * unit.itemsize, unit.itemsize
         jobs.append((f"interleaving of {bits}-bit elements", lambda size=size: _elements(size)))  # type: ignore[misc]
