@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.layout.oracle import tiled_offset
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse, tiled, warm
-from tilewright.layout.move import _calls, _plan
+from tilewright.layout.move import _calls, _work
 from tilewright.layout.move._move import pack_plan, unpack_plan
-from tilewright.layout.move._plan import LINES, RUN, SHORTS, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move._work import JOIN, LINES, RUN, TRANSPOSE, UNZIP, ZIP
 
 TILES = [(), ((8, 128),), ((8, 128), (2, 1)), ((8, 128), (4, 1)), ((8, 128), (8, 1)), ((32, 32), (16, 16))]
 TILES += [((512, 16),), ((16, 32),), ((1024,), (128,), (2, 1)), ((7, 33),), ((3, 5, 9), (2, 1))]
@@ -124,7 +124,7 @@ def test_ragged_rows_end_where_they_end(rows, columns, dtype, tiles, apart, part
     wide = np.full((rows, columns + apart), 55, values.dtype)
     unpack_plan.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_plan, "_PART", part)
+        patch.setattr(_work, "_PART", part)
         layout.unpack(packed, out=wide[:, :columns])
     unpack_plan.cache_clear()
     assert np.array_equal(wide[:, :columns], values)
@@ -168,8 +168,8 @@ def test_nothing_beyond_the_buffer_is_read():
         ("f32[64,256]{1,0:T(8,128)}", {(LINES, 1)}, {(LINES, 1)}),
         ("u16[64,256]{1,0:T(8,128)(2,1)}", {(ZIP, 1)}, {(UNZIP, 1)}),
         ("s8[64,256]{1,0:T(8,128)(4,1)}", {(ZIP, 1)}, {(UNZIP, 1)}),
-        ("s8[64,256]{1,0:T(32,32)(16,16)}", {(SHORTS, 1)}, {(SHORTS, 0)}),
-        ("u16[512,256]{1,0:T(512,16)}", {(SHORTS, 1)}, {(SHORTS, 1)}),
+        ("s8[64,256]{1,0:T(32,32)(16,16)}", {(JOIN, 1)}, {(JOIN, 1)}),
+        ("u16[512,256]{1,0:T(512,16)}", {(JOIN, 1)}, {(JOIN, 1)}),
         ("f32[64,256]{0,1}", {(TRANSPOSE, 0)}, {(TRANSPOSE, 0)}),
         ("f32[64,2048]{1,0}", {(LINES, 1)}, {(LINES, 1)}),
         ("f32[3,2049]{1,0}", {(RUN, 1)}, {(RUN, 1)}),
@@ -303,7 +303,7 @@ def test_many_offsets_equal_few():
 def test_warm_tells_what_it_compiled():
     told = []
     warm(lambda name, seconds: told.append((name, seconds)))
-    assert len(told) == 10
+    assert len(told) == 11
     assert all(seconds >= 0 for _, seconds in told)
 
 

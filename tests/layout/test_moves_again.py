@@ -17,7 +17,7 @@ import pytest
 from tests.layout.test_moves import expected, sample
 from tilewright import threads
 from tilewright.layout import parse
-from tilewright.layout.move import _calls, _plan
+from tilewright.layout.move import _calls, _work
 from tilewright.layout.move._move import pack_plan, unpack_plan
 
 
@@ -137,7 +137,7 @@ def test_a_part_may_begin_with_a_narrow_end(monkeypatch, text):
     values = sample(layout)
     packed = expected(layout, values, 99)
     for part in (1 << 10, 3000):
-        monkeypatch.setattr(_plan, "_PART", part)
+        monkeypatch.setattr(_work, "_PART", part)
         unpack_plan.cache_clear()
         out = np.zeros_like(values)
         assert np.array_equal(layout.unpack(packed, out=out), values), part

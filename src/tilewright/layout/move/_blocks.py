@@ -24,8 +24,7 @@ SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
 NO_GAPS = np.zeros((0, 2), np.int64)
 # Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
 _PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 13)
-_JOINED_BLOCK = (256, 512, 1 << 13)  # packing runs that make lines together, out of no more rows than a cache holds
-_FAR_BLOCK, _CROWDED_BLOCK = (8192, 512, 1 << 14), (8192, 256, 1 << 14)  # unpacking what lies in many runs
+_FAR_BLOCK = (8192, 512, 1 << 14)  # unpacking what lies in many runs
 _WAY, _PLACES = 1 << 17, 8  # bytes after which lines share a place in the second cache, and how many of them fit there
 _SHELL_BLOCK = (4096, 512, 1 << 13)  # packing a ragged edge together with its padding
 _MOST_SHELLS = 1 << 20
@@ -110,30 +109,34 @@ def _grow(
     return None
 
 
-def _limits(box: Box, packing: bool, shells: Shells, joined: bool) -> tuple[int, int, int]:
+def _limits(box: Box, packing: bool, shells: Shells, joined: int) -> tuple[int, int, int]:
     """Bytes that a block may take on the tiled side, on the other, and in all.
 
     What lies in one run is fetched ahead into the nearest cache, which then holds two blocks and the scratch memory.
-    Runs far apart wait in the second one, so they may be longer. Those a power of two apart, as the columns of a
-    FRACTAL_NZ matrix are, share few places there: joined ones, read in turn, would push each other out if all of them
-    did not fit.
+    Runs far apart wait in the second one, so they may be longer. Runs that are ``joined``, of so many bytes, are read
+    in turn, a piece of each; rows or columns a power of two apart share a place in the caches, and push each other out
+    unless all of them find room there.
     """
     if shells:
         return _SHELL_BLOCK
     if packing:
-        return _JOINED_BLOCK if joined else _PACK_BLOCK
+        return (joined * _PLACES or _PACK_BLOCK[0], *_PACK_BLOCK[1:])
     tiled, plain, _ = _UNPACK_BLOCK
     for loop in sorted(box.loops, key=lambda x: abs(x.target)):
         if abs(loop.target) < plain and abs(loop.source) > tiled:
             crowd = plain // abs(loop.target) * math.gcd(loop.source, _WAY) / _WAY
-            return _CROWDED_BLOCK if joined and crowd > _PLACES else _FAR_BLOCK
+            crowded = joined and crowd > _PLACES
+            return (_FAR_BLOCK[0], joined * _PLACES, _FAR_BLOCK[2]) if crowded else _FAR_BLOCK
     return _UNPACK_BLOCK
 
 
 def block_of(
-    box: Box, core: Sequence[Loop], size: int, packing: bool, shells: Shells, joined: bool = False
+    box: Box, core: Sequence[Loop], size: int, packing: bool, shells: Shells, joined: int = 0
 ) -> list[Loop] | Cut:
-    """The loops of one block, the core's among them, or what to cut first; ``joined``: runs make lines together."""
+    """The loops of one block, the core's among them, or what to cut first.
+
+    ``joined`` is the bytes of a run, if runs make lines together, else 0.
+    """
     block = list(core)
     longest = max(core, key=lambda loop: loop.count)
     tiled, plain, in_all = _limits(box, packing, shells, joined)

@@ -15,7 +15,7 @@ from tilewright.layout.move._blocks import LINE, SCRATCH
 from tilewright.threads import call_soon, thread_count
 
 if TYPE_CHECKING:
-    from tilewright.layout.move._plan import MovePlan
+    from tilewright.layout.move._work import MovePlan
 
 __all__ = ["DONE", "GIVEN", "Call", "address_of", "run_call", "run_plan", "take_call"]
 

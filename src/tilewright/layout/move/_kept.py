@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.layout.move._blocks import LINE
 from tilewright.layout.move._calls import DONE, GIVEN, address_of, give_call, run_call, take_call
-from tilewright.layout.move._plan import MovePlan
+from tilewright.layout.move._work import MovePlan
 
 __all__ = ["ALIGNED", "HEADER", "MOST_DIMS", "READS", "RECORD", "SIDE", "SIDES", "VALUE", "WAY", "WRITES", "Kept"]
 

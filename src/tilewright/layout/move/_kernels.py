@@ -1,7 +1,7 @@
 """numba kernels that move boxes; imported only when data is moved.
 
 A box is a primitive at many places: the outer loops stand in tables of places, the inner ones in one row of numbers
-(see :class:`tilewright.layout.move._plan.Work`). Everything is addressed in bytes, so the kernel is one for all types;
+(see :class:`tilewright.layout.move._work.Work`). Everything is addressed in bytes, so the kernel is one for all types;
 primitives that look at single elements (``_kernels_elements.py``) are called by their address. Functions take numbers,
 not arrays: numba counts references to an array on every call, atomically.
 """
@@ -14,7 +14,17 @@ import numpy as np
 
 from tilewright.kernels import njit
 from tilewright.layout.move._calls import DONE, GIVEN
-from tilewright.layout.move._plan import (
+from tilewright.layout.move._vectors import (
+    call_address,
+    copy_vector,
+    fence,
+    load_word,
+    prefetch_line,
+    store_element,
+    take_number,
+    wait_a_moment,
+)
+from tilewright.layout.move._work import (
     CALL,
     CORE,
     INNER,
@@ -28,16 +38,6 @@ from tilewright.layout.move._plan import (
     RUN,
     RUNS,
     STREAM,
-)
-from tilewright.layout.move._vectors import (
-    call_address,
-    copy_vector,
-    fence,
-    load_word,
-    prefetch_line,
-    store_element,
-    take_number,
-    wait_a_moment,
 )
 
 __all__ = ["move"]
@@ -159,7 +159,7 @@ def move(call: int, scratch: int) -> bool:
     """The parts of a move that nobody else has taken; whether all of them, everybody's, are done.
 
     ``call`` is the address of counts, a line apart, of the parts taken and of those done, and of what is given: target,
-    source, a plan's header (:class:`tilewright.layout.move._plan.MovePlan`) and 8 bytes of padding. A part p is, of
+    source, a plan's header (:class:`tilewright.layout.move._work.MovePlan`) and 8 bytes of padding. A part p is, of
     every work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive at all its inner places,
     straight into the target; or, where the work has rows, into ``scratch`` (SCRATCH bytes on a line, and a line of room
     before them), from where the rows are streamed to the target. Padding is filled while the lines it shares with data

@@ -15,9 +15,20 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import cfunc
-from tilewright.layout.move._plan import (
+from tilewright.layout.move._vectors import (
+    copy_element,
+    copy_vector,
+    element_size,
+    join_runs,
+    load_word,
+    prefetch_line,
+    unzip_vectors,
+    zip_vectors,
+)
+from tilewright.layout.move._work import (
     CORE,
     INNER,
+    JOIN,
     LENGTH,
     LINES,
     REPEAT,
@@ -28,16 +39,6 @@ from tilewright.layout.move._plan import (
     TRANSPOSE,
     UNZIP,
     ZIP,
-)
-from tilewright.layout.move._vectors import (
-    copy_element,
-    copy_vector,
-    element_size,
-    join_runs,
-    load_word,
-    prefetch_line,
-    unzip_vectors,
-    zip_vectors,
 )
 
 __all__ = ["address_of_primitive"]
@@ -105,29 +106,35 @@ def _unzips(unit: Any, rows: int) -> Primitive:
 
 def _shorts(width: int) -> Primitive:
     def shorts(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
-        """Runs of 16 or 32 bytes; streamed ones make whole lines together, one behind the other.
-
-        Those fetch a line of the next entry for every line they write.
-        """
-        entries, n, stream = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, STREAM)
+        """Runs of 16 or 32 bytes."""
+        entries, n = load_word(work, INNER + 1), load_word(work, REPEAT)
         ns, nt = load_word(work, REPEAT + 1), load_word(work, REPEAT + 2)
+        for e in range(entries):
+            a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
+            for k in range(n):
+                copy_vector(a + k * nt, b + k * ns, width, False)
+
+    return shorts
+
+
+def _joins(width: int) -> Primitive:
+    def joins(t: int, s: int, work: int, table: int, following: int, starts: int) -> None:
+        """Lines made of runs of 16 or 32 bytes, streamed; for each one a line of the next entry is fetched."""
+        entries, n, step = load_word(work, INNER + 1), load_word(work, REPEAT), load_word(work, REPEAT + 1)
+        pitch, wide = load_word(work, CORE + 4), load_word(work, CORE + 5)
         runs, length = load_word(work, RUNS + 1), load_word(work, LENGTH)
         i = j = 0
         for e in range(entries):
             a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
-            if stream:
-                for k in range(0, n, _LINE // width):
-                    join_runs(a + k * width, b + k * ns, ns, width)
-                    if i < runs:
-                        prefetch_line(following + load_word(starts, i) + j, 2)
-                        j += _LINE
-                        if j >= length:
-                            i, j = i + 1, 0
-            else:
-                for k in range(n):
-                    copy_vector(a + k * nt, b + k * ns, width, False)
+            for k in range(n):
+                join_runs(a + k * _LINE, b + k * step, pitch, wide, width)
+                if i < runs:
+                    prefetch_line(following + load_word(starts, i) + j, 2)
+                    j += _LINE
+                    if j >= length:
+                        i, j = i + 1, 0
 
-    return shorts
+    return joins
 
 
 def _transposes(unit: Any) -> Primitive:
@@ -154,8 +161,8 @@ def _transposes(unit: Any) -> Primitive:
 
 @cache
 def _compiled(kind: int, size: int, rows: int) -> Any:
-    if kind == SHORTS:
-        return cfunc(_SIGNATURE)(_shorts(size))
+    if kind in (SHORTS, JOIN):
+        return cfunc(_SIGNATURE)((_shorts if kind == SHORTS else _joins)(size))
     unit = np.dtype(f"u{size}").type(0)
     if kind == TRANSPOSE:
         return cfunc(_SIGNATURE)(_transposes(unit))
@@ -165,7 +172,7 @@ def _compiled(kind: int, size: int, rows: int) -> Any:
 def address_of_primitive(kind: int, size: int, rows: int = 0) -> int:
     """Where the compiled primitive begins; 0 for what the kernel does itself.
 
-    ``size`` is the bytes of an element, or of a run among SHORTS; ``rows`` are those that are interleaved.
+    ``size`` is the bytes of an element, or of a short run; ``rows`` are those that are interleaved.
     """
     if kind in (RUN, LINES):
         return 0

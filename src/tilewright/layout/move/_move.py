@@ -12,7 +12,8 @@ import numpy as np
 from tilewright.layout.move._blocks import NO_GAPS
 from tilewright.layout.move._calls import run_plan
 from tilewright.layout.move._nest import Box, array_terms, boxes, layout_terms, line_up
-from tilewright.layout.move._plan import MovePlan, clipped, left_over, plan_moves
+from tilewright.layout.move._plan import clipped, left_over, plan_moves
+from tilewright.layout.move._work import MovePlan
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap

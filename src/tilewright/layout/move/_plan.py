@@ -1,9 +1,4 @@
-"""From boxes to what the kernels do: primitives, inner and outer tables of places, and how bytes are stored.
-
-    RUN         contiguous on both sides: bytes copied in vectors (LINES, SHORTS: the same for whole lines, 16 or 32)
-    ZIP         p rows interleaved: the target takes one element of each row in turn, (8,128)(p,1) and its like
-    UNZIP       the other way round
-    TRANSPOSE   any other pair of loops, in small blocks
+"""From boxes to what the kernels do: primitives (``_work.py``), places within entries and of them, kinds of stores.
 
 **Order.** Whole runs follow the source, so that it is read in order. Zips and unzips follow the *tiled* side (the
 target when packing, the source when unpacking), blocks the other one, which then reads and writes page after page.
@@ -18,8 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,141 +30,17 @@ from tilewright.layout.move._blocks import (
     runs_of,
     shells_of,
 )
+from tilewright.layout.move._lines import SHORT_RUNS, Lines, lines_of
 from tilewright.layout.move._nest import Box, Loop, merged
+from tilewright.layout.move._work import JOIN, LINES, RUN, SHORTS, TRANSPOSE, UNZIP, ZIP, MovePlan, Work
 
-__all__ = [
-    "CALL",
-    "CORE",
-    "INNER",
-    "KIND",
-    "LENGTH",
-    "LINES",
-    "NUMBERS",
-    "PADDED",
-    "REPEAT",
-    "ROWS",
-    "RUN",
-    "RUNS",
-    "SHORTS",
-    "STREAM",
-    "TRANSPOSE",
-    "UNZIP",
-    "ZIP",
-    "MovePlan",
-    "Work",
-    "clipped",
-    "left_over",
-    "plan_moves",
-]
+__all__ = ["clipped", "left_over", "plan_moves"]
 
 Array = np.ndarray[Any, Any]
-RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS = range(6)
 _LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies
 _ROW = 256  # bytes from which a block's row is worth its way through the scratch buffer
 _ENTRY_BYTES = 1 << 17  # what one entry of the outer table moves at most, so that threads can share
 _MOST_PLACES = 1 << 24
-
-
-@dataclass(frozen=True, eq=False)
-class Work:
-    """One primitive at many places.
-
-    ============  =======================================================================================
-    ``numbers``   kind, stream, count and (source, target) steps of the repeat, of the core's two loops
-    ``inner``     int64[k, 2]: source and target (or scratch) places within an entry
-    ``rows``      int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
-    ``width``     bytes of such a row
-    ``runs``      int64[r]: where the source's runs begin within an entry; fetched while the entry before is moved
-    ``length``    bytes of such a run
-    ``padded``    bytes of scratch that hold padding where no data goes, 0 if the rows have none
-    ``places``    int64[n, 3]: source and target places of the entries, bytes of theirs rows (0 if direct)
-    ============  =======================================================================================
-    """
-
-    numbers: tuple[int, ...]
-    inner: Array
-    rows: Array
-    width: int
-    runs: Array
-    length: int
-    places: Array
-    padded: int = 0
-
-    @property
-    def kind(self) -> int:
-        """Which primitive it is."""
-        return self.numbers[KIND]
-
-    @property
-    def written(self) -> Array:
-        """int64[n]: first target bytes of the rows that are written whole, padding too."""
-        if not self.padded:
-            return np.zeros(0, np.int64)
-        return (self.places[:, 1, None] + self.rows[None, :, 0]).reshape(-1)
-
-
-# Where the kernel finds a work's numbers in its row, and the tables in the plan's header.
-KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, CALL, NUMBERS = 0, 1, 2, 5, 11, 13, 15, 17, 18, 19, 20
-HEADER = ("works", "count of works", "inner", "rows", "runs", "places", "starts", "parts", "pads", "count of pads")
-_PART = 1 << 19  # bytes after which the edges catch up with the bulk, while their lines are near, and threads meet
-
-
-@dataclass(frozen=True, eq=False)
-class MovePlan:
-    """What to do for one pair of address maps, elements being ``size`` bytes wide; ``total`` bytes of data.
-
-    ``pads`` int64[n, 2] is padding (first byte, bytes) to be filled that no work writes.
-    """
-
-    works: tuple[Work, ...]
-    size: int
-    total: int
-    pads: Array = field(default_factory=lambda: NO_GAPS)
-
-    @property
-    def parts(self) -> int:
-        """Into how many parts threads divide the move."""
-        return max(1, self.total // _PART)
-
-    @property
-    def tables(self) -> tuple[Array, ...]:
-        """What the kernel reads, made once, whoever asks at the same time: their addresses are given away."""
-        found: tuple[Array, ...] | None = self.__dict__.get("_tables")
-        return found or self.__dict__.setdefault("_tables", self._made())
-
-    def _made(self) -> tuple[Array, ...]:
-        """A row of numbers per work; inner places, rows, runs and places end to end.
-
-        Then int64[works, parts + 1], where each part's places begin; the pads; and, first, the header.
-        """
-        from tilewright.layout.move._kernels_elements import address_of_primitive
-
-        numbers, inner, outs, runs = [], 0, 0, 0
-        for w in self.works:
-            counts, size = (len(w.inner), len(w.rows), len(w.runs)), self.size
-            call = address_of_primitive(w.kind, w.numbers[CORE] if w.kind == SHORTS else size, w.numbers[CORE + 3])
-            numbers.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded, call])
-            inner, outs, runs = inner + counts[0], outs + counts[1], runs + counts[2]
-        each = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))
-        whole = (np.ascontiguousarray(np.concatenate(part), np.int64) for part in each)
-        places = np.array([len(w.places) for w in self.works])
-        starts = (np.cumsum(places) - places)[:, None] + np.arange(self.parts + 1) * places[:, None] // self.parts
-        works, *rest = np.array(numbers, np.int64), *whole, np.ascontiguousarray(starts, np.int64)
-        pads = np.ascontiguousarray(self.pads, np.int64)
-        where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
-        return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
-
-    @cached_property
-    def kernel(self) -> Any:
-        """What makes the move (numba comes with it)."""
-        from tilewright.layout.move._kernels import move
-
-        return move
-
-    @cached_property
-    def header(self) -> int:
-        """The address of the table that tells where the others are and how long (``HEADER``)."""
-        return int(self.tables[0].ctypes.data)
 
 
 # -- the primitive -----------------------------------------------------------------------------------------------------
@@ -219,7 +89,7 @@ def _refined(kind: int, core: Sequence[Loop], size: int, stream: bool) -> tuple[
     if kind == RUN and not stream and row % LINE == 0:
         return LINES, False
     if kind == RUN:
-        return (SHORTS, stream) if row in (16, 32) else (RUN, stream)
+        return (SHORTS if row in SHORT_RUNS and not stream else RUN), stream
     return (TRANSPOSE, False) if row < LINE else (kind, stream)
 
 
@@ -251,12 +121,12 @@ class _Builder:
                 return [w for part in _split(box, core[0], most) for w in self.works(part)]
             return [self._direct(box, LINES if kind == RUN and direct else kind, core, stream=True)]
         shells = shells_of(box, self.size, self.gaps) if shells is None else shells
-        joined = self._joined(box, kind, core)
-        block = block_of(box, core, self.size, self.by_target, shells, joined is not None)
+        lines = self._lines(box, kind, core)
+        block = block_of(box, core, self.size, self.by_target, shells, run if lines else 0)
         if isinstance(block, Cut):
             return [w for part in _split(box, block.loop, block.count) for w in self.works(part)]
-        if joined in block and joined is not None:
-            return [self._direct(box, kind, core, stream=True, block=[joined, *(x for x in block if x is not joined)])]
+        if lines and all(loop in block for loop in lines.loops):
+            return [self._direct(box, kind, core, stream=True, block=block, lines=lines)]
         row, width = row_loops(block, self.size, shells)
         if width < _ROW:
             return [self._direct(box, kind, core, stream=False, block=block)]
@@ -264,16 +134,15 @@ class _Builder:
             return self.works(box, {})  # so much padding that it does not fit into the scratch buffer
         return [self._staged(box, kind, core, block, row, width)]
 
-    def _joined(self, box: Box, kind: int, core: Sequence[Loop]) -> Loop | None:
-        """The loop along which runs of 16 or 32 bytes make whole lines, everywhere in the box."""
-        run = core[0].count * self.size
-        if not self.aligned or kind != RUN or run not in (16, 32):
+    def _lines(self, box: Box, kind: int, core: Sequence[Loop]) -> Lines | None:
+        """The lines that short runs make together everywhere in the box, if the target is made of whole lines."""
+        if not self.aligned or kind != RUN:
             return None
-        along = next((loop for loop in box.loops if loop.target == run), None)
-        if along is None or along.count * run % LINE or along.count * run < _ROW:
+        lines = lines_of(box.loops, core[0].count * self.size)
+        if lines is None:
             return None
-        steps = [loop.target for loop in box.loops if loop not in core and loop is not along]
-        return None if any(t % LINE for t in steps) or (box.targets % LINE).any() else along
+        steps = [loop.target for loop in box.loops if loop not in core and loop not in lines.loops]
+        return None if any(t % LINE for t in steps) or (box.targets % LINE).any() else lines
 
     def _near(self, loop: Loop) -> tuple[int, int]:
         sides = abs(loop.target), abs(loop.source)
@@ -286,9 +155,16 @@ class _Builder:
         own = np.stack([box.sources, box.targets], axis=-1)
         return (own[:, None, :] + steps[None, :, :]).reshape(-1, 2)
 
-    def _direct(self, box: Box, kind: int, core: Sequence[Loop], stream: bool, block: Sequence[Loop] = ()) -> Work:
+    def _direct(
+        self,
+        box: Box,
+        kind: int,
+        core: Sequence[Loop],
+        stream: bool,
+        block: Sequence[Loop] = (),
+        lines: Lines | None = None,
+    ) -> Work:
         inner, moved = [loop for loop in block if loop not in core], self.size
-        joined = inner[:1] if kind == RUN and stream else []
         for loop in [*core, *inner]:
             moved *= loop.count
         along = self if kind not in (RUN, LINES) else replace(self, by_target=False)
@@ -296,11 +172,11 @@ class _Builder:
         while rest and moved * rest[0].count <= _ENTRY_BYTES:
             moved *= rest[0].count
             inner.append(rest.pop(0))
-        inner = [*joined, *sorted((loop for loop in inner if loop not in joined), key=along._near)]
+        inner.sort(key=along._near)
         targets = [loop.target for loop in (*core, *inner)]
         none = np.zeros((0, 2), np.int64)
-        runs = runs_of([*core, *inner], self.size) if stream and (kind == ZIP or joined) else (none[:, 0], 0)
-        return self._work(kind, stream, core, inner, targets, along._outer(box, rest, True), none, 0, runs)
+        runs = runs_of([*core, *inner], self.size) if stream and (kind == ZIP or lines) else (none[:, 0], 0)
+        return self._work(kind, stream, core, inner, targets, along._outer(box, rest, True), none, 0, runs, lines)
 
     def _staged(
         self, box: Box, kind: int, core: Sequence[Loop], block: Sequence[Loop], row: Sequence[Loop], width: int
@@ -331,15 +207,21 @@ class _Builder:
         rows: Array,
         width: int,
         runs: tuple[Array, int],
+        lines: Lines | None = None,
     ) -> Work:
-        kind, stream = _refined(kind, core, self.size, stream)
+        kind, stream = (JOIN, stream) if lines else _refined(kind, core, self.size, stream)
         steps = [(loop.count, loop.source, target) for loop, target in zip((*core, *inner), targets, strict=True)]
         one = (1, 0, 0)
-        two, others = [*steps[: len(core)], one][:2], steps[len(core) :]
-        if kind in (RUN, LINES, SHORTS):
+        two, others = [*steps[: len(core)], one][:2], list(zip(inner, targets[len(core) :], strict=True))
+        if kind in (RUN, LINES, SHORTS, JOIN):
             two[0] = (two[0][0] * self.size, 1, 1)
-        repeat = others[0] if others else one
-        places = places_of(inner[1:], targets[len(core) + 1 :])
+        repeat = steps[len(core)] if others else one
+        if lines:
+            repeat, two[1] = (lines.count, lines.step, LINE), (0, lines.pitch, lines.wide)
+            others = [(loop, target) for loop, target in others if loop not in lines.loops]
+        else:
+            others = others[1:]
+        places = places_of([loop for loop, _ in others], [target for _, target in others])
         outer = np.concatenate([outer, np.full((len(outer), 1), width)], axis=1)
         return Work((kind, int(stream), *repeat, *two[0], *two[1]), places, rows, width, *runs, outer)
 

@@ -109,23 +109,23 @@ def copy_vector(typing: Any, target: Any, source: Any, width: Any, streaming: An
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def join_runs(typing: Any, target: Any, source: Any, pitch: Any, width: Any) -> Any:
-    """A line streamed to ``target`` out of runs of ``width`` bytes (a literal), ``pitch`` bytes apart."""
+def join_runs(typing: Any, target: Any, source: Any, pitch: Any, wide: Any, width: Any) -> Any:
+    """A line streamed to ``target``: pairs of runs of ``width`` bytes (a literal), ``pitch`` apart, ``wide`` apart."""
     size = width.literal_value
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        target_, row, pitch_ = args[:3]
+        target_, row, pitch_, wide_ = args[:4]
         parts = []
-        for _ in range(LINE // size):
-            parts.append(_load(builder, row, 0, _vector(size, 1)))
-            row = builder.add(row, pitch_)
+        for _ in range(LINE // (2 * size)):
+            parts += [_load(builder, at, 0, _vector(size, 1)) for at in (row, builder.add(row, pitch_))]
+            row = builder.add(row, wide_)
         while len(parts) > 1:
             both = list(range(2 * parts[0].type.count))
             parts = [_shuffle(builder, a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         _store(builder, parts[0], target_, True)
         return context.get_dummy_value()
 
-    return types.none(_ADDRESS, _ADDRESS, _ADDRESS, width), generate
+    return types.none(*[_ADDRESS] * 4, width), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

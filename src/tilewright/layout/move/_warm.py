@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.layout.move._plan import SHORTS, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move._work import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
 
 __all__ = ["warm"]
 
@@ -44,6 +44,7 @@ def _shorts() -> None:
 
     for run in (16, 32):
         address_of_primitive(SHORTS, run)
+        address_of_primitive(JOIN, run)
 
 
 def _offsets() -> None:
