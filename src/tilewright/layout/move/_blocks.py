@@ -24,6 +24,7 @@ SCRATCH = 1 << 16  # bytes; a block takes half, the rest is for pitches
 NO_GAPS = np.zeros((0, 2), np.int64)
 # Bytes a block takes contiguously on the tiled side and on the other, and in all, packing and unpacking.
 _PACK_BLOCK, _UNPACK_BLOCK = (512, 512, 1 << 13), (4096, 512, 1 << 13)
+_NARROW_BLOCK = (4096, 256, 1 << 13)  # unpacking runs shorter than a line
 _FAR_BLOCK = (8192, 512, 1 << 14)  # unpacking what lies in many runs
 _WAY, _PLACES = 1 << 17, 8  # bytes after which lines share a place in the second cache, and how many of them fit there
 _SHELL_BLOCK = (4096, 512, 1 << 13)  # packing a ragged edge together with its padding
@@ -109,37 +110,34 @@ def _grow(
     return None
 
 
-def _limits(box: Box, packing: bool, shells: Shells, joined: int) -> tuple[int, int, int]:
+def _limits(box: Box, run: int, packing: bool, shells: Shells, joined: bool) -> tuple[int, int, int]:
     """Bytes that a block may take on the tiled side, on the other, and in all.
 
     What lies in one run is fetched ahead into the nearest cache, which then holds two blocks and the scratch memory.
-    Runs far apart wait in the second one, so they may be longer. Runs that are ``joined``, of so many bytes, are read
+    Runs far apart wait in the second one, so they may be longer. Runs that are ``joined``, of ``run`` bytes, are read
     in turn, a piece of each; rows or columns a power of two apart share a place in the caches, and push each other out
     unless all of them find room there.
     """
     if shells:
         return _SHELL_BLOCK
     if packing:
-        return (joined * _PLACES or _PACK_BLOCK[0], *_PACK_BLOCK[1:])
+        return (run * _PLACES if joined else _PACK_BLOCK[0], *_PACK_BLOCK[1:])
     tiled, plain, _ = _UNPACK_BLOCK
     for loop in sorted(box.loops, key=lambda x: abs(x.target)):
         if abs(loop.target) < plain and abs(loop.source) > tiled:
             crowd = plain // abs(loop.target) * math.gcd(loop.source, _WAY) / _WAY
             crowded = joined and crowd > _PLACES
-            return (_FAR_BLOCK[0], joined * _PLACES, _FAR_BLOCK[2]) if crowded else _FAR_BLOCK
-    return _UNPACK_BLOCK
+            return (_FAR_BLOCK[0], run * _PLACES, _FAR_BLOCK[2]) if crowded else _FAR_BLOCK
+    return _NARROW_BLOCK if run < LINE else _UNPACK_BLOCK
 
 
 def block_of(
-    box: Box, core: Sequence[Loop], size: int, packing: bool, shells: Shells, joined: int = 0
+    box: Box, core: Sequence[Loop], size: int, packing: bool, shells: Shells, joined: bool = False
 ) -> list[Loop] | Cut:
-    """The loops of one block, the core's among them, or what to cut first.
-
-    ``joined`` is the bytes of a run, if runs make lines together, else 0.
-    """
+    """The loops of one block, the core's among them, or what to cut first; ``joined``: runs make lines together."""
     block = list(core)
     longest = max(core, key=lambda loop: loop.count)
-    tiled, plain, in_all = _limits(box, packing, shells, joined)
+    tiled, plain, in_all = _limits(box, core[0].count * size, packing, shells, joined)
     for side, most in (("target", tiled if packing else plain), ("source", plain if packing else tiled)):
         cut = _grow(box, side, block, len(core), size, (most, in_all), shells)
         if cut is not None:

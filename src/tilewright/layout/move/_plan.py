@@ -122,7 +122,7 @@ class _Builder:
             return [self._direct(box, LINES if kind == RUN and direct else kind, core, stream=True)]
         shells = shells_of(box, self.size, self.gaps) if shells is None else shells
         lines = self._lines(box, kind, core)
-        block = block_of(box, core, self.size, self.by_target, shells, run if lines else 0)
+        block = block_of(box, core, self.size, self.by_target, shells, lines is not None)
         if isinstance(block, Cut):
             return [w for part in _split(box, block.loop, block.count) for w in self.works(part)]
         if lines and all(loop in block for loop in lines.loops):
