@@ -122,13 +122,13 @@ def _limits(box: Box, run: int, packing: bool, shells: Shells, joined: bool) -> 
         return _SHELL_BLOCK
     if packing:
         return (run * _PLACES if joined else _PACK_BLOCK[0], *_PACK_BLOCK[1:])
-    tiled, plain, _ = _UNPACK_BLOCK
+    near = _NARROW_BLOCK if run < LINE else _UNPACK_BLOCK
     for loop in sorted(box.loops, key=lambda x: abs(x.target)):
-        if abs(loop.target) < plain and abs(loop.source) > tiled:
+        if abs(loop.target) < near[1] and abs(loop.source) > near[0]:
+            tiled, plain, in_all = _FAR_BLOCK
             crowd = plain // abs(loop.target) * math.gcd(loop.source, _WAY) / _WAY
-            crowded = joined and crowd > _PLACES
-            return (_FAR_BLOCK[0], run * _PLACES, _FAR_BLOCK[2]) if crowded else _FAR_BLOCK
-    return _NARROW_BLOCK if run < LINE else _UNPACK_BLOCK
+            return (tiled, run * _PLACES if joined and crowd > _PLACES else plain, in_all)
+    return near
 
 
 def block_of(
