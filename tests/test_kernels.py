@@ -60,7 +60,7 @@ def python(*arguments, **environment):
 
 
 def test_nothing_is_compiled_after_warm(tmp_path):
-    """Processes that fill one folder at once may lose some of each other's kernels; then a folder of its own decides."""
+    """Processes that fill one folder at once may lose each other's kernels; then a folder of its own decides."""
     warm = "import sys; sys.argv = ['tilewright', 'warm']; from tilewright.cli import main; main()"
     python("-c", warm)
     if python("-c", FIRST_CALLS) != "[]":

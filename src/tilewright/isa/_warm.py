@@ -18,9 +18,9 @@ __all__ = ["warm"]
 _PAGES_THERE_AND_BACK = "segment ur1, $S\ndmaout ur1\ndmain ur1\nhalt"
 
 
-def _multiply(dtype: str, **options: Any) -> None:
-    ones = np.ones((4, 4), dtype)
-    matmul(ones, ones, config=MatrixUnitConfig(threads=16, **options))
+def _multiply(dtype: str, depth: int = 4, **options: Any) -> None:
+    a, b = np.ones((4, depth), dtype), np.ones((depth, 4), dtype)
+    matmul(a, b, config=MatrixUnitConfig(threads=16, **options))
 
 
 def _masked() -> None:
@@ -51,6 +51,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     """
     jobs: tuple[Job, ...] = (
         ("mm of integers", lambda: _multiply("int8", loads_through_l1=True)),
+        ("mm of integers, its rounds together", lambda: _multiply("int8", 40)),
         ("mm of integers, saturating", lambda: _multiply("int8", overflow="saturate")),
         ("mm of floats", lambda: _multiply("float32")),
         ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
