@@ -373,7 +373,7 @@ What was found on the way, in the order of what it brought:
   unpacking ragged FRACTAL_NZ takes two thirds of the time, packing ragged interleaved rows three quarters.
 * **No more runs at a time than a cache has places.** Columns 128 KiB apart, as FRACTAL_NZ has them of 4096 rows, share
   one place of the second cache, rows of 4 KiB one of the first. Sixteen at a time took 0.6 of a copy in one process and
-  3.5 in the next, by where their pages lay; eight at a time take 0.6 in all, and packing faces of s8 0.8 instead of 1.2.
+  3.5 in the next, by where their pages lay; eight take 0.6 in all. Packing faces of s8 took 1.2 and takes 0.8.
 * **No seams.** A ragged row is unpacked as if it ended with its last tile: the padding behind it is read and goes no
   further than the scratch block, so a row is written in whole lines from end to end. s8 rows went from 1.3 to 0.8.
 * **Nothing but addresses.** After a move of several megabytes the caches hold none of the interpreter: checks, plan and
