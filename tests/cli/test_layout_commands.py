@@ -245,3 +245,34 @@ def test_what_takes_no_memory_has_no_picture(run):
     assert run("layout", "draw", "opaque[]", "--ruler")[0] == 3
     assert "takes no memory" in run("layout", "draw", "token[]", "--unit", "line")[2]
     assert "takes no memory" in run("layout", "predict", "token[]")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "index", "offset"),
+    [
+        (("cute", "((2,2),8):((1,16),2)", "--dtype", "bf16"), (3, 5), 27),
+        (("cute", "(_4,_8):(_1,_4)"), (3, 5), 23),
+        (("onednn", "nChw16c", "f32[2,40,3,5]"), (1, 17, 2, 4), 1185),
+        (("onednn", "aBcd16b", "s8[2,40,3,5]"), (1, 17, 2, 4), 1185),
+    ],
+)
+def test_other_tools_layouts_are_read(run, arguments, index, offset):
+    there = as_json(run, *arguments, "--index", ",".join(map(str, index)))
+    assert there["offset"] == offset
+    back = as_json(run, *arguments, "--offset", str(offset))
+    assert tuple(back["index"]) == index
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("cute", "(2,(2,2):(1,2"), "expected ')' or ','"),
+        (("cute", "4:1", "--dtype", "q7"), "no element type called 'q7'"),
+        (("onednn", "nChw16q", "f32[2,40,3,5]"), "the letters name no known set of dims"),
+        (("onednn", "nChw16c", "f32[2,40]"), "is of 4 dims"),
+    ],
+)
+def test_what_is_no_layout_of_another_tool_is_refused(run, arguments, what):
+    code, _, remarks = run("layout", *arguments)
+    assert code == 2
+    assert what in remarks
