@@ -247,11 +247,18 @@ def test_what_takes_no_memory_has_no_picture(run):
     assert "takes no memory" in run("layout", "predict", "token[]")[2]
 
 
+LINALG = (
+    "%1 = linalg.pack %0 inner_dims_pos = [0, 1] inner_tiles = [8, 128] into %e "
+    ": tensor<16x256xf32> -> tensor<2x2x8x128xf32>"
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "index", "offset"),
     [
         (("cute", "((2,2),8):((1,16),2)", "--dtype", "bf16"), (3, 5), 27),
         (("cute", "(_4,_8):(_1,_4)"), (3, 5), 23),
+        (("linalg", LINALG), (9, 130), 3202),
         (("onednn", "nChw16c", "f32[2,40,3,5]"), (1, 17, 2, 4), 1185),
         (("onednn", "aBcd16b", "s8[2,40,3,5]"), (1, 17, 2, 4), 1185),
     ],
@@ -268,6 +275,7 @@ def test_other_tools_layouts_are_read(run, arguments, index, offset):
     [
         (("cute", "(2,(2,2):(1,2"), "expected ')' or ','"),
         (("cute", "4:1", "--dtype", "q7"), "no element type called 'q7'"),
+        (("linalg", LINALG.replace("2x2x8", "2x3x8")), "the packed tensor has the sizes 2x2x8x128"),
         (("onednn", "nChw16q", "f32[2,40,3,5]"), "the letters name no known set of dims"),
         (("onednn", "nChw16c", "f32[2,40]"), "is of 4 dims"),
     ],

@@ -12,7 +12,7 @@ from tilewright.cli._layout_memories import lanes, paged, sharded
 from tilewright.cli._layout_plan import plan
 from tilewright.cli._layout_predict import predict
 from tilewright.cli._layout_preset import preset
-from tilewright.cli._layout_read import cute, onednn
+from tilewright.cli._layout_read import cute, linalg, onednn
 from tilewright.cli._layout_show import Index, Json, Leaf, Offset, Text, answer, one_array, print_facts, read_layout
 
 __all__ = ["add_to"]
@@ -35,6 +35,21 @@ def add_to(app: typer.Typer) -> None:
     """Register the group."""
     group = typer.Typer(help="Where every element lives: in words, drawn, compared, packed.", no_args_is_help=True)
     group.command("explain")(_explain)
-    for command in (draw, compare, convert, cute, onednn, pack, unpack, predict, preset, lanes, paged, sharded, plan):
+    for command in (
+        draw,
+        compare,
+        convert,
+        cute,
+        linalg,
+        onednn,
+        pack,
+        unpack,
+        predict,
+        preset,
+        lanes,
+        paged,
+        sharded,
+        plan,
+    ):
         group.command(command.__name__)(command)
     app.add_typer(group, name="layout")

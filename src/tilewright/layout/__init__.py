@@ -20,6 +20,7 @@ from tilewright.layout._tiled import TensorLayout, TupleLayout, parse, parse_pre
 from tilewright.layout._types import dtype_name
 from tilewright.layout.convert._cute import from_cute, to_cute
 from tilewright.layout.convert._linalg_pack import LinalgPack, from_linalg_pack, to_linalg_pack
+from tilewright.layout.convert._linalg_text import parse_linalg_pack
 from tilewright.layout.convert._onednn import from_onednn_tag, to_onednn_tag
 from tilewright.layout.convert._strided import ConvertedLayout, from_strides, to_numpy_view
 from tilewright.layout.draw._views import compare_svg, plan_svg, ruler_svg
@@ -60,6 +61,7 @@ __all__ = [
     "mod_sharded",
     "paged",
     "parse",
+    "parse_linalg_pack",
     "parse_prefix",
     "plan_local_memory",
     "plan_svg",

@@ -22,12 +22,13 @@ from tilewright.layout._types import dtype_name
 from tilewright.layout.convert._strided import ConvertedLayout, converted, natural_sizes
 from tilewright.layout.text._notation import COMBINE
 
-__all__ = ["LinalgPack", "from_linalg_pack", "to_linalg_pack"]
+__all__ = ["LinalgPack", "check_pack", "from_linalg_pack", "mlir_type", "to_linalg_pack"]
 
 _MLIR_TYPES = {"pred": "i1", "bf16": "bf16", "f16": "f16", "f32": "f32", "f64": "f64", "f4e2m1fn": "f4E2M1FN"}
 
 
-def _mlir_type(dtype: str) -> str:
+def mlir_type(dtype: str) -> str:
+    """MLIR's name of an element type: i8 of s8, ui8 of u8, i1 of pred."""
     if dtype in _MLIR_TYPES:
         return _MLIR_TYPES[dtype]
     if dtype[0] in "su":
@@ -61,7 +62,7 @@ class LinalgPack:
         return (*(outer[d] for d in self.outer_dims_perm), *self.inner_tiles)
 
     def __str__(self) -> str:
-        element = _mlir_type(self.dtype)
+        element = mlir_type(self.dtype)
         source, packed = (
             f"tensor<{''.join(f'{n}x' for n in shape)}{element}>" for shape in (self.source_shape, self.packed_shape)
         )
@@ -105,7 +106,8 @@ def to_linalg_pack(layout: IndexMap) -> tuple[LinalgPack, ...]:
     return tuple(found)
 
 
-def _check(pack: LinalgPack, rank: int) -> None:
+def check_pack(pack: LinalgPack, rank: int) -> None:
+    """Raises :class:`UsageError` where an operation's attributes do not go with a tensor of ``rank`` dims."""
     if sorted(pack.outer_dims_perm) != list(range(rank)):
         raise UsageError(f"outer_dims_perm {list(pack.outer_dims_perm)} is no permutation of {rank} dims")
     if len(pack.inner_dims_pos) != len(pack.inner_tiles) or any(t < 1 for t in pack.inner_tiles):
@@ -145,7 +147,7 @@ def from_linalg_pack(
     for pack in (first, *more):
         if pack.source_shape != sizes:
             raise UsageError(f"linalg.pack of {pack.source_shape} behind a tensor of {sizes}")
-        _check(pack, len(sizes))
+        check_pack(pack, len(sizes))
         steps += _pack_steps(pack)
         sizes = pack.packed_shape
     axis = row_major_axis("offset", range(len(sizes)), sizes)
