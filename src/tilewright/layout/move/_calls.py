@@ -17,10 +17,11 @@ from tilewright.threads import call_soon, thread_count
 if TYPE_CHECKING:
     from tilewright.layout.move._work import MovePlan
 
-__all__ = ["DONE", "GIVEN", "Call", "address_of", "run_call", "run_plan", "take_call"]
+__all__ = ["DONE", "GIVEN", "THREADS", "Call", "address_of", "run_call", "run_plan", "take_call"]
 
 Array = np.ndarray[Any, Any]
-DONE, GIVEN = 8, 16  # words behind the count of parts taken: parts done; target, source, header, padding's value
+# Words behind the count of parts taken: parts done; target, source, header, padding's value; threads.
+DONE, GIVEN, THREADS = 8, 16, 20
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 
 
@@ -47,7 +48,10 @@ _idle: list[Call] = []
 
 def take_call() -> Call:
     """A call that nobody uses; who is done with it gives it back, and who is interrupted leaves it to the collector."""
-    return _idle.pop() if _idle else Call()
+    try:
+        return _idle.pop()  # not asked beforehand: another thread may take the last one in between
+    except IndexError:
+        return Call()
 
 
 def give_call(call: Call) -> None:
@@ -59,7 +63,7 @@ def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> No
     """Move the data and write ``value`` into the plan's padding; both arrays are addressed by their first element."""
     call = take_call()
     call.words[0] = call.words[DONE] = 0
-    call.words[GIVEN : GIVEN + 4] = address_of(target), address_of(source), plan.header, value
+    call.words[GIVEN : THREADS + 1] = address_of(target), address_of(source), plan.header, value, 1
     run_call(call, plan, (target, source))
 
 
@@ -81,6 +85,7 @@ def _share(call: Call, plan: MovePlan, others: int, arrays: tuple[Array, ...]) -
     """
     kept, move = [plan, arrays], plan.kernel
     leaving = [True, *[False] * others]
+    call.words[THREADS] = 1 + others
 
     def help_() -> None:
         mine = take_call()
@@ -96,8 +101,10 @@ def _share(call: Call, plan: MovePlan, others: int, arrays: tuple[Array, ...]) -
     try:
         for _ in range(others - call_soon(help_, others)):
             leave()
-    finally:
         _finish(call, plan)
+    except BaseException:  # raised by a signal's handler, perhaps before the first line of what is called here
+        _finish(call, plan)
+        raise
     kept.pop()
     leave()
 
@@ -107,6 +114,6 @@ def _finish(call: Call, plan: MovePlan) -> None:
     try:
         while not plan.kernel(call.address, call.scratch):
             time.sleep(1e-4)
-    except (KeyboardInterrupt, SystemExit):  # a signal's
+    except BaseException:  # whatever a signal's handler raises, TimeoutError as well as KeyboardInterrupt
         _finish(call, plan)
         raise

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import njit
-from tilewright.layout.move._calls import DONE, GIVEN
+from tilewright.layout.move._calls import DONE, GIVEN, THREADS
 from tilewright.layout.move._vectors import (
     call_address,
     copy_vector,
@@ -46,7 +46,6 @@ _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_mode
 _inner: Any = {**_options, "no_cpython_wrapper": True}  # called by kernels alone: half the compile time
 _LINE = 64
 _AHEAD, _FAR_AHEAD = 256, 4096  # bytes ahead of short and of long runs, from where lines are fetched
-_LAST_PARTS = 4  # so many are taken when they are begun, not before, lest one thread waits for the others at the end
 _PATIENCE = 20_000  # looks at what others have done, about a millisecond
 _WORD, _BYTE = np.uint64(0), np.uint8(0)
 
@@ -170,9 +169,10 @@ def move(call: int, scratch: int) -> bool:
     header, value = load_word(call, GIVEN + 2), load_word(call, GIVEN + 3)
     inner, outs, runs = load_word(header, 2), load_word(header, 3), load_word(header, 4)
     places, starts, parts = load_word(header, 5), load_word(header, 6), load_word(header, 7)
+    early = parts - 2 * load_word(call, THREADS)  # the last parts are taken when they are begun, lest anyone waits
     part = take_number(taken, 1)
     while part < parts:
-        coming = take_number(taken, 1) if part + _LAST_PARTS < parts else parts  # so that it can be fetched meanwhile
+        coming = take_number(taken, 1) if part < early else parts  # so that what it begins with is fetched meanwhile
         for w in range(load_word(header, 1)):
             work = load_word(header, 0) + w * 8 * NUMBERS
             kind, stream = load_word(work, KIND), load_word(work, STREAM)

@@ -63,8 +63,8 @@ def find_move(records: int, count: int, target: int, source: int, way: int, call
         below = to + load_word(record, WRITES + 1) <= out_of + load_word(record, READS)
         if not below and to + load_word(record, WRITES) < out_of + load_word(record, READS + 1):
             continue
-        told = to, out_of, load_word(record, HEADER), load_word(record, VALUE)
-        for at in range(4):
+        told = to, out_of, load_word(record, HEADER), load_word(record, VALUE), 1
+        for at in range(len(told)):
             store_element(call + 8 * (GIVEN + at), told[at], told[at])
         store_element(call, 0, told[0])
         store_element(call + 8 * DONE, 0, told[0])
