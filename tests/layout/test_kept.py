@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -130,3 +131,51 @@ def test_who_comes_late_moves_nothing(monkeypatch):
     assert len(late) == 1
     late[0]()
     assert (out == 7).all()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_whatever_a_signal_raises_the_others_are_waited_for(monkeypatch, error):
+    monkeypatch.setattr(_calls, "call_soon", lambda call, threads: threads)
+    monkeypatch.setattr(_calls, "_SMALL", 0)
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
+    answers = iter([False, error(), False, error(), True])  # whether all is done, where no signal comes
+
+    def kernel(call, scratch):
+        answer = next(answers, True)
+        if isinstance(answer, bool):
+            return answer
+        raise answer
+
+    with pytest.raises(error):
+        _calls.run_call(_calls.Call(), SimpleNamespace(kernel=kernel, total=1, parts=2), ())
+    assert list(answers) == []
+
+
+def test_a_signal_before_the_first_line_of_the_wait(monkeypatch):
+    finish, told = _calls._finish, []
+
+    def finishes(call, plan):
+        told.append(call)
+        if len(told) == 1:
+            raise KeyboardInterrupt
+        finish(call, plan)
+
+    monkeypatch.setattr(_calls, "_finish", finishes)
+    monkeypatch.setattr(_calls, "call_soon", lambda call, threads: threads)
+    monkeypatch.setattr(_calls, "_SMALL", 0)
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
+    layout = parse("f32[1024,1024]{1,0:T(8,128)}")
+    values, out = sample(layout), np.zeros(layout.num_slots, np.float32)
+    with pytest.raises(KeyboardInterrupt):
+        layout.pack(values, out=out)
+    assert np.array_equal(out, expected(layout, values))
+    assert told[0] not in _calls._idle  # whoever comes late still reads it
+
+
+def test_the_last_idle_call_taken_by_another_thread(monkeypatch):
+    class Taken(list):
+        def __len__(self):
+            return 1  # as it looked a moment ago
+
+    monkeypatch.setattr(_calls, "_idle", Taken())
+    assert isinstance(_calls.take_call(), _calls.Call)

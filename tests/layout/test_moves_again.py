@@ -143,3 +143,14 @@ def test_a_part_may_begin_with_a_narrow_end(monkeypatch, text):
         assert np.array_equal(layout.unpack(packed, out=out), values), part
         layout._kept.forget()
     unpack_plan.cache_clear()
+
+
+@pytest.mark.parametrize("text", ["s8[64,512]{1,0:T(16,8)}", "f32[3,7,958]{2,1,0:T(300,7)}", "f64[126]{0:T(300,7)}"])
+def test_unpacking_into_an_array_whose_rows_are_all_the_same_memory(text):
+    layout = parse(text)
+    row = sample(layout)[:1]
+    packed = layout.pack(np.broadcast_to(row, layout.shape))
+    memory = np.zeros_like(row)
+    out = np.lib.stride_tricks.as_strided(memory, layout.shape, (0, *memory.strides[1:]))
+    layout.unpack(packed, out=out)
+    assert np.array_equal(memory, row)

@@ -124,7 +124,7 @@ def _limits(box: Box, run: int, packing: bool, shells: Shells, joined: bool) -> 
         return (run * _PLACES if joined else _PACK_BLOCK[0], *_PACK_BLOCK[1:])
     near = _NARROW_BLOCK if run < LINE else _UNPACK_BLOCK
     for loop in sorted(box.loops, key=lambda x: abs(x.target)):
-        if abs(loop.target) < near[1] and abs(loop.source) > near[0]:
+        if 0 < abs(loop.target) < near[1] and abs(loop.source) > near[0]:  # 0: an array whose rows are all the same one
             tiled, plain, in_all = _FAR_BLOCK
             crowd = plain // abs(loop.target) * math.gcd(loop.source, _WAY) / _WAY
             return (tiled, run * _PLACES if joined and crowd > _PLACES else plain, in_all)
