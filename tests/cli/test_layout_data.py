@@ -102,7 +102,7 @@ GOOD = saved(np.arange(15, dtype=np.float32).reshape(3, 5))
         (saved(np.array([{}], object), allow_pickle=True), "f32[1]", 2, "allow_pickle=False"),
         (GOOD, "f32[5,3]", 2, "reshape it to (5, 3)"),
         (GOOD, "s32[3,5]", 2, "convert it to int32"),
-        (GOOD, "bf16[3,5]", 2, "convert it to bfloat16"),
+        (GOOD, "bf16[3,5]", 2, "convert it to bfloat16, a type of ml_dtypes"),
         (saved(np.zeros(3, "V3")), "bf16[3]", 2, "an array of |V3"),
         (saved(np.zeros(3, [("a", "u1"), ("b", "u1")])), "bf16[3]", 2, "for the layout bf16[3]"),
         (GOOD, "f32[3,?]", 3, "unbounded"),

@@ -37,8 +37,9 @@ def _check_array(layout: IndexMap, array: Any) -> Array:
             f"an array of shape {values.shape} for the layout {layout}", how=f"reshape it to {layout.shape}"
         )
     if values.dtype != layout.numpy_dtype:
+        whose = ", a type of ml_dtypes" if layout.numpy_dtype.isbuiltin == 2 else ""
         raise UsageError(
-            f"an array of {values.dtype} for the layout {layout}", how=f"convert it to {layout.numpy_dtype}"
+            f"an array of {values.dtype} for the layout {layout}", how=f"convert it to {layout.numpy_dtype}{whose}"
         )
     return values
 
