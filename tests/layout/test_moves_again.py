@@ -105,6 +105,30 @@ def test_threads_that_ask_at_once_find_one_table():
     assert headers == 2 * [plan.tables[0].ctypes.data] == 2 * [plan.header]
 
 
+def test_a_plan_in_the_making_holds_up_no_other():
+    """It may take the seconds of a compilation; and a child forked meanwhile would wait for ever."""
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow(tuple):
+        def __iter__(self):
+            begun.set()
+            go.wait(20)
+            return super().__iter__()
+
+    plan = pack_plan(parse("f32[19,130]{1,0:T(8,128)}"), (520, 4), 4, True)[0]
+    slow, other = replace(plan), replace(plan)
+    object.__setattr__(slow, "works", Slow(plan.works))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(lambda: slow.header)
+        try:
+            assert begun.wait(20)
+            assert pool.submit(lambda: other.header).result(timeout=10) == other.tables[0].ctypes.data
+            assert not first.done()
+        finally:
+            go.set()
+    assert first.result() == slow.header
+
+
 def test_helpers_are_as_many_as_were_wanted_at_once():
     def helpers():
         return [each for each in threading.enumerate() if each.name.startswith("tilewright-") and each.daemon]

@@ -10,12 +10,12 @@ TRANSPOSE   any other pair of loops, in small blocks
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from tilewright.layout.move._blocks import NO_GAPS
+from tilewright.layout.move._once import once
 
 __all__ = [
     "CALL",
@@ -105,16 +105,12 @@ class MovePlan:
         """Into how many parts threads divide the move."""
         return max(1, self.total // _PART)
 
-    @property
+    @once
     def tables(self) -> tuple[Array, ...]:
-        """What the kernel reads, made once, whoever asks at the same time: their addresses are given away."""
-        found: tuple[Array, ...] | None = self.__dict__.get("_tables")
-        return found or self.__dict__.setdefault("_tables", self._made())
+        """What the kernel reads, the same whoever asks at the same time: their addresses are given away.
 
-    def _made(self) -> tuple[Array, ...]:
-        """A row of numbers per work; inner places, rows, runs and places end to end.
-
-        Then int64[works, parts + 1], where each part's places begin; the pads; and, first, the header.
+        First the header; then a row of numbers per work; inner places, rows, runs and places end to end;
+        int64[works, parts + 1], where each part's places begin; and the pads.
         """
         from tilewright.layout.move._kernels_elements import address_of_primitive
 
@@ -134,14 +130,14 @@ class MovePlan:
         where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
         return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
 
-    @cached_property
+    @once
     def kernel(self) -> Any:
         """What makes the move (numba comes with it)."""
         from tilewright.layout.move._kernels import move
 
         return move
 
-    @cached_property
+    @once
     def header(self) -> int:
         """The address of the table that tells where the others are and how long (``HEADER``)."""
         return int(self.tables[0].ctypes.data)
