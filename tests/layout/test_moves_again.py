@@ -7,6 +7,7 @@ import gc
 import inspect
 import mmap
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
@@ -46,6 +47,38 @@ def late(monkeypatch):
     monkeypatch.setattr(_calls, "_SMALL", 0)
     monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
     return calls
+
+
+def test_who_comes_late_after_an_interrupt_keeps_no_array_either(late, monkeypatch):
+    def interrupted(call, plan):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_calls, "_finish", interrupted)
+    layout = parse(TEXT)
+    out = np.zeros(layout.num_slots, np.float32)
+    there = weakref.ref(out)
+    with pytest.raises(KeyboardInterrupt):
+        layout.pack(np.ones(layout.shape, np.float32), out=out)
+    assert len(late) == 1
+    assert (out[:100] == 1).all()
+    del out
+    gc.collect()
+    assert there() is None
+
+
+def test_calls_that_come_back_late_are_not_all_kept(late, monkeypatch):
+    monkeypatch.setattr(_calls, "_idle", [])
+    monkeypatch.setattr(_work, "_PART", 1 << 10)
+    layout = parse("f32[19,130]{1,0:T(8,128)}")
+    values, out = sample(layout), np.zeros(layout.num_slots, np.float32)
+    for _ in range(2 * _calls._MOST_IDLE):
+        layout.pack(values, out=out)
+    assert len(late) == 2 * _calls._MOST_IDLE
+    assert not _calls._idle
+    for call in late:
+        call()
+    assert len(_calls._idle) == _calls._MOST_IDLE
 
 
 def test_who_comes_late_keeps_no_array(late):

@@ -23,6 +23,7 @@ Array = np.ndarray[Any, Any]
 # Words behind the count of parts taken: parts done; target, source, header, padding's value; threads.
 DONE, GIVEN, THREADS = 8, 16, 20
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
+_MOST_IDLE = 16  # calls kept where threads come late: on a crowded machine many of them are underway
 
 
 def address_of(array: Array) -> int:
@@ -95,7 +96,7 @@ def _share(call: Call, plan: MovePlan, others: int, arrays: tuple[Array, ...]) -
         leave()
 
     def leave() -> None:
-        if leaving.pop():
+        if leaving.pop() and len(_idle) < _MOST_IDLE:
             give_call(call)
 
     try:
@@ -105,7 +106,8 @@ def _share(call: Call, plan: MovePlan, others: int, arrays: tuple[Array, ...]) -
     except BaseException:  # raised by a signal's handler, perhaps before the first line of what is called here
         _finish(call, plan)
         raise
-    kept.pop()
+    finally:
+        kept.pop()
     leave()
 
 
