@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.layout.strategies import any_layouts
 from tests.layout.test_bitcast import reshapes
 from tilewright.errors import UsageError
-from tilewright.layout import lanes, paged, parse, relayout, tiled
+from tilewright.layout import lane_matrix, lanes, paged, parse, relayout, tiled
 
 
 def flat_places(layout):
@@ -128,3 +128,12 @@ def test_arguments():
     overlapping = lanes((2, 2, 2, 2), "s32", lanes=2, eu_bytes=16, mode=(1, 1, 1, 1))
     with pytest.raises(UsageError, match="several elements"):
         relayout(parse("s32[2,2,2,2]"), overlapping).apply(np.zeros(16, np.int32))
+
+
+@pytest.mark.parametrize("start", [0, 1, 5, 6])
+def test_a_round_of_lanes_that_ends_within_a_tile(start):
+    """From the last of 7 lanes on, the second half of the first tile lies in lane 0; later tiles are not cut so."""
+    a = lane_matrix(11, 420, "f32", lanes=7, eu_bytes=16, start=start, columns_per_npu=64)
+    b = tiled((11, 420), "f32", tiles=((2, 128),))
+    values = numbered(a)
+    assert np.array_equal(b.unpack(relayout(a, b).apply(a.pack(values))), values)

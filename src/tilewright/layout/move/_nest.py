@@ -164,8 +164,8 @@ def _levels(size: int, terms: tuple[Term, ...]) -> list[int] | None:
     if any(big % small for small, big in pairwise(levels)):
         return None
     for t in terms:
-        for period in (t.div, t.div * t.mod):
-            if any(t.shift * t.below % c for c in levels if c < t.below * period):
+        for every in (t.below * t.div, t.below * t.div * t.mod):  # if wider than the dim, no multiple of a level
+            if every and any(-t.shift * t.below % every % c for c in levels if c < every):
                 return None
     return levels
 
