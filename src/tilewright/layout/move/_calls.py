@@ -65,33 +65,30 @@ def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> No
     call = take_call()
     call.words[0] = call.words[DONE] = 0
     call.words[GIVEN : THREADS + 1] = address_of(target), address_of(source), plan.header, value, 1
-    run_call(call, plan, (target, source))
+    run_call(call, plan)
 
 
-def run_call(call: Call, plan: MovePlan, arrays: tuple[Array, ...]) -> None:
-    """Run a call that tells of ``plan`` and ``arrays``; the call is given back."""
-    move = plan.kernel
+def run_call(call: Call, plan: MovePlan) -> None:
+    """Run a call that tells of ``plan``, and give it back; whoever asks holds the arrays until then."""
     if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
-        _share(call, plan, others, arrays)
+        _share(call, plan, others)
     else:
-        move(call.address, call.scratch)
+        plan.kernel(call.address, call.scratch)
         give_call(call)
 
 
-def _share(call: Call, plan: MovePlan, others: int, arrays: tuple[Array, ...]) -> None:
+def _share(call: Call, plan: MovePlan, others: int) -> None:
     """Run it with as many other threads, should they come in time.
 
-    One that comes late still reads the call and the plan, so the last of all gives the call back; but the arrays are
-    the caller's again, who may close or resize their memory.
+    One that comes late still reads the call and the plan, so the last of all gives the call back. It holds no array:
+    those are the caller's again, who may close or resize their memory.
     """
-    kept, move = [plan, arrays], plan.kernel
     leaving = [True, *[False] * others]
     call.words[THREADS] = 1 + others
 
     def help_() -> None:
         mine = take_call()
-        if kept:
-            move(call.address, mine.scratch)
+        plan.kernel(call.address, mine.scratch)
         give_call(mine)
         leave()
 
@@ -106,8 +103,6 @@ def _share(call: Call, plan: MovePlan, others: int, arrays: tuple[Array, ...]) -
     except BaseException:  # raised by a signal's handler, perhaps before the first line of what is called here
         _finish(call, plan)
         raise
-    finally:
-        kept.pop()
     leave()
 
 

@@ -106,7 +106,7 @@ class Kept:
 
     def again(self, target: Any, source: Any, packing: int = 0) -> bool:
         """Make a kept move; False, and nothing moved, where none fits or anything about the arrays is unusual."""
-        address, count, plans, _ = self._found
+        address, count, plans, _records = self._found  # held here, should another thread put others in their place
         if not count or type(target) is not np.ndarray or type(source) is not np.ndarray:
             return False
         find = _finder()
@@ -117,5 +117,5 @@ class Kept:
         if found < 0:
             give_call(call)
             return False
-        run_call(call, plans[found], (target, source))
+        run_call(call, plans[found])
         return True
