@@ -304,7 +304,8 @@ print(time.perf_counter() - start)
 
 
 def first_calls(rounds: int):
-    yield "| a process's first call of pack, numba loaded; least of five | nothing compiled, s | compiled before, s |\n|---|--:|--:|"
+    yield "| a process's first call of pack, numba loaded; least of five | nothing compiled, s | compiled before, s |"
+    yield "|---|--:|--:|"
     texts = (
         "f32[9,300]{1,0:T(8,128)}",
         "bf16[9,300]{1,0:T(8,128)(2,1)}",
