@@ -40,6 +40,7 @@ def test_a_column_of_what_is_wrong():
         ("[8, 128]", "[8, %c4]", "inner_tiles is not a list of whole numbers", "8, %c4"),
         ("2x2x8x128xf32", "2x3x8x128xf32", "the packed tensor has the sizes 2x2x8x128", "2x3x8"),
         ("9x129xf32", "9x129xq7", "no element type called 'q7'", "9x129xq7"),
+        ("9x129xf32", "9x129xcomplex<i8>", "no element type called 'complex<i8>'", "9x129xc"),
         (": tensor<9x129xf32>", "", "expected the types", " %source"),
         ("inner_dims_pos = [0, 1] ", "", "expected inner_dims_pos", " %source"),
         ("linalg.pack", "linalg.unpack", "expected linalg.pack", "%packed"),
@@ -53,6 +54,10 @@ def test_a_column_of_what_is_wrong():
 def test_what_the_text_does_not_tell_is_refused():
     with pytest.raises(UnsupportedError, match="dims without a size"):
         parse_linalg_pack(GOOD.replace("9x129", "?x129"))
+    for kind, more in (("memref", ", strided<[200, 1]>"), ("tensor", ", #encoding")):
+        text = GOOD.replace("tensor<9x129xf32>", f"{kind}<9x129xf32{more}>")
+        with pytest.raises(UnsupportedError, match="says itself how it lies in memory"):
+            parse_linalg_pack(text)
     for old, new, message in (
         ("outer_dims_perm = [0, 1]", "outer_dims_perm = [0, 0]", "no permutation"),
         ("inner_dims_pos = [0, 1]", "inner_dims_pos = [0, 2]", "names a dim twice or one that is not there"),

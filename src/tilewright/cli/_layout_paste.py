@@ -31,9 +31,10 @@ def pasted_layout(text: str) -> TensorLayout | TupleLayout:
     'bf16[3,5]{1,0}'
     """
     from tilewright.layout import parse, parse_prefix
+    from tilewright.layout._mlir_types import xla_dtype
 
     if tensor := _MLIR.fullmatch(text):
-        return parse(_from_mlir(*tensor.groups()))
+        return parse(f"{xla_dtype(tensor[2])}[{tensor[1][:-1].replace('x', ',')}]")
     if named := _NAMED.match(text):
         return parse_prefix(text, named.end())[0]
     value, end = parse_prefix(text)
@@ -43,13 +44,3 @@ def pasted_layout(text: str) -> TensorLayout | TupleLayout:
 def names_layout(text: str) -> bool:
     """Whether the text gives a layout, not only sizes."""
     return bool(_LAYOUT.search(text))
-
-
-def _from_mlir(sizes: str, kind: str) -> str:
-    """XLA's shape text of ``tensor<sizes kind>``: i8 is s8, i1 is pred, ui8 is u8."""
-    name = kind.lower().removeprefix("complex<f").removesuffix(">")
-    if kind.startswith("complex"):
-        name = f"c{2 * int(name)}"
-    elif found := re.fullmatch(r"(u?)i([0-9]+)", name):
-        name = "pred" if found[0] == "i1" else f"{found[1] or 's'}{found[2]}"
-    return f"{name}[{sizes[:-1].replace('x', ',')}]"

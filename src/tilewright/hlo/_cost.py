@@ -17,7 +17,7 @@ from tilewright.errors import UnsupportedError
 from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset
 from tilewright.targets import Target
 
-__all__ = ["MOVEMENT_OPS", "Movement", "array_layout", "movement", "place", "plain_opcode", "xla_dtype"]
+__all__ = ["MOVEMENT_OPS", "Movement", "array_layout", "movement", "place", "plain_opcode"]
 
 #: Operations whose work is to move data, by their HLO names.
 MOVEMENT_OPS = frozenset({"bitcast", "broadcast", "concatenate", "copy", "pad", "reshape", "slice", "transpose"})
@@ -147,21 +147,3 @@ def _in_register_tiles(shape: tuple[int, ...], dtype: str, target: Target) -> Te
         return default
     text = str(default)
     return array_layout(re.sub(r":T\(\d+,\d+\)", f":T({vector.sublanes},{vector.lanes})", text, count=1))
-
-
-_MLIR = re.compile(r"(u|s|)i(\d+)$")
-
-
-def xla_dtype(element_type: str) -> str:
-    """XLA's name of an MLIR element type.
-
-    >>> [xla_dtype(name) for name in ("f32", "i1", "i32", "ui8", "f8E4M3FN", "complex<f32>")]
-    ['f32', 'pred', 's32', 'u8', 'f8e4m3fn', 'c64']
-    """
-    if element_type.startswith("complex<"):
-        return "c64" if "f32" in element_type else "c128"
-    if element_type == "i1":
-        return "pred"
-    if match := _MLIR.match(element_type):
-        return f"{'u' if match[1] == 'u' else 's'}{match[2]}"
-    return element_type.lower()

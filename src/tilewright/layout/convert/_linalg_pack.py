@@ -16,26 +16,14 @@ from typing import Any
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout._checks import require_layout, wholes
 from tilewright.layout._index_map import IndexMap
+from tilewright.layout._mlir_types import mlir_type
 from tilewright.layout._steps import Permute, Split, Step
 from tilewright.layout._tiled import TensorLayout, row_major_axis
 from tilewright.layout._types import dtype_name
 from tilewright.layout.convert._strided import ConvertedLayout, converted, natural_sizes
 from tilewright.layout.text._notation import COMBINE
 
-__all__ = ["LinalgPack", "check_pack", "from_linalg_pack", "mlir_type", "to_linalg_pack"]
-
-_MLIR_TYPES = {"pred": "i1", "bf16": "bf16", "f16": "f16", "f32": "f32", "f64": "f64", "f4e2m1fn": "f4E2M1FN"}
-
-
-def mlir_type(dtype: str) -> str:
-    """MLIR's name of an element type: i8 of s8, ui8 of u8, i1 of pred."""
-    if dtype in _MLIR_TYPES:
-        return _MLIR_TYPES[dtype]
-    if dtype[0] in "su":
-        return f"{'u' if dtype[0] == 'u' else ''}i{dtype[1:]}"
-    if dtype[0] == "c":
-        return f"complex<f{int(dtype[1:]) // 2}>"
-    return dtype[0] + dtype[1:].upper()
+__all__ = ["LinalgPack", "check_pack", "from_linalg_pack", "to_linalg_pack"]
 
 
 @dataclass(frozen=True)

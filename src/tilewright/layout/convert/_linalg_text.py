@@ -12,14 +12,16 @@ import re
 
 from tilewright.errors import ParseError, UnsupportedError
 from tilewright.layout._checks import text_of
+from tilewright.layout._mlir_types import xla_dtype
 from tilewright.layout._types import TYPE_BITS
-from tilewright.layout.convert._linalg_pack import LinalgPack, check_pack, mlir_type
+from tilewright.layout.convert._linalg_pack import LinalgPack, check_pack
 
 __all__ = ["parse_linalg_pack"]
 
 _HEAD = re.compile(r"\b(?:linalg|tensor)\.pack\b")
-_NUMBERS = r"\s*=\s*\[([^\]]*)\]"
-_TYPES = re.compile(r":\s*(?:tensor|memref)<([^<>]*(?:<[^<>]*>)?)>\s*->\s*(?:tensor|memref)<([^<>]*(?:<[^<>]*>)?)>")
+_NUMBERS = r"\s*=\s*\[([^\[\]]*)\]"
+_TENSOR = r"(?:tensor|memref)<([^<>]*(?:<[^<>]*>)?)>"
+_TYPES = re.compile(rf":\s*{_TENSOR}\s*->\s*{_TENSOR}")
 _SHAPE = re.compile(r"((?:[0-9?]+x)*)(.+)", re.DOTALL)
 
 
@@ -37,9 +39,11 @@ def _numbers(text: str, name: str, start: int, end: int) -> tuple[int, ...] | No
 def _tensor(text: str, inside: str, at: int) -> tuple[tuple[int, ...], str]:
     """Sizes and element type within ``tensor<...>``, which begins at ``at``."""
     found = _SHAPE.fullmatch(inside.strip())
-    sizes, kind = (found[1], found[2].split(",")[0].strip()) if found else ("", "")
-    dtype = next((name for name in TYPE_BITS if mlir_type(name) == kind), None)
-    if dtype is None:
+    sizes, kind = (found[1], found[2].strip()) if found else ("", "")
+    if "," in kind:
+        raise UnsupportedError(f"<{inside}> says itself how it lies in memory", how="linalg.pack packs plain tensors")
+    dtype = xla_dtype(kind)
+    if dtype not in TYPE_BITS:
         raise ParseError(f"no element type called {kind!r}", text=text, column=at)
     if "?" in sizes:
         raise UnsupportedError(f"tensor<{inside}> has dims without a size", how="give the sizes the program runs with")

@@ -116,7 +116,7 @@ def _limits(box: Box, run: int, packing: bool, shells: Shells, joined: bool) -> 
     What lies in one run is fetched ahead into the nearest cache, which then holds two blocks and the scratch memory.
     Runs far apart wait in the second one, so they may be longer. Runs that are ``joined``, of ``run`` bytes, are read
     in turn, a piece of each; rows or columns a power of two apart share a place in the caches, and push each other out
-    unless all of them find room there.
+    unless all of them find room there: of sixteen columns of a row, 128 KiB apart, all sixteen share one place.
     """
     if shells:
         return _SHELL_BLOCK

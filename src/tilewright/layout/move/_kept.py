@@ -63,6 +63,7 @@ def _finder() -> Find | None:
     records = np.array(_record(target, source, True, 5, 7), np.int64)
     found = find_move(address_of(records), 1, id(target), id(source), 1, call.address)
     told = call.words[[0, DONE, *range(GIVEN, GIVEN + 4)]].tolist()
+    give_call(call)
     return find_move if (found, told) == (0, [0, 0, address_of(target), address_of(source), 5, 7]) else None
 
 

@@ -158,11 +158,11 @@ def move(call: int, scratch: int) -> bool:
     """The parts of a move that nobody else has taken; whether all of them, everybody's, are done.
 
     ``call`` is the address of counts, a line apart, of the parts taken and of those done, and of what is given: target,
-    source, a plan's header (:class:`tilewright.layout.move._work.MovePlan`) and 8 bytes of padding. A part p is, of
-    every work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive at all its inner places,
-    straight into the target; or, where the work has rows, into ``scratch`` (SCRATCH bytes on a line, and a line of room
-    before them), from where the rows are streamed to the target. Padding is filled while the lines it shares with data
-    are still near. Whoever finds no part left waits a little for the others.
+    source, a plan's header (:class:`tilewright.layout.move._work.MovePlan`), 8 bytes of padding and how many threads
+    there are. A part p is, of every work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive
+    at all its inner places, straight into the target; or, where the work has rows, into ``scratch`` (SCRATCH bytes on a
+    line, and a line of room before them), from where the rows are streamed to the target. Padding is filled while the
+    lines it shares with data are still near. Whoever finds no part left waits a little for the others.
     """
     taken, done = call, call + 8 * DONE
     target, source = load_word(call, GIVEN), load_word(call, GIVEN + 1)

@@ -7,7 +7,7 @@ Python costs a hundred microseconds when the caches are cold.
 
 from __future__ import annotations
 
-from tilewright.kernels import njit
+from tilewright.kernels import inner, njit
 from tilewright.layout.move._calls import DONE, GIVEN
 from tilewright.layout.move._kept import (
     ALIGNED,
@@ -30,7 +30,7 @@ _DATA, _RANK, _SIZES, _STEPS, _TYPE, _FLAGS = (_HEAD + 8 * k for k in (0, 1, 2, 
 _WRITEABLE, _LINE = 0x400, 64
 
 
-@njit(no_cpython_wrapper=True)
+@inner(boundscheck=False)
 def _is_like(array: int, side: int) -> bool:
     rank = load_word(array + _RANK, 0) & 0xFFFFFFFF
     if rank != load_word(side, 1) or load_word(array + _TYPE, 0) != load_word(side, 0):
@@ -63,6 +63,7 @@ def find_move(records: int, count: int, target: int, source: int, way: int, call
         below = to + load_word(record, WRITES + 1) <= out_of + load_word(record, READS)
         if not below and to + load_word(record, WRITES) < out_of + load_word(record, READS + 1):
             continue
+        # in the order of the words from GIVEN on
         told = to, out_of, load_word(record, HEADER), load_word(record, VALUE), 1
         for at in range(len(told)):
             store_element(call + 8 * (GIVEN + at), told[at], told[at])
