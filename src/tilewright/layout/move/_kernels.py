@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.kernels import njit
 from tilewright.layout.move._calls import DONE, GIVEN, THREADS
+from tilewright.layout.move._kernels_fetch import fetch_line
 from tilewright.layout.move._vectors import (
     call_address,
     copy_vector,
@@ -133,11 +134,8 @@ def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final:
                 if j < length:
                     prefetch_line(following + j, 1)
                     j += _LINE
-            elif i < runs:
-                prefetch_line(following + load_word(starts, i) + j, 2)
-                j += _LINE
-                if j >= length:
-                    i, j = i + 1, 0
+            else:
+                i, j = fetch_line(following, starts, runs, length, i, j)
         if final:
             copy_bytes(t + end, s + end, width - end)
         else:

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import cfunc
+from tilewright.layout.move._kernels_fetch import fetch_line
 from tilewright.layout.move._vectors import (
     copy_element,
     copy_vector,
     element_size,
     join_runs,
     load_word,
-    prefetch_line,
     unzip_vectors,
     zip_vectors,
 )
@@ -68,11 +68,7 @@ def _zips(unit: Any, rows: int) -> Primitive:
                     for q in range(0, count, _LINE):
                         zip_vectors(a + rows * q, b + q, pitch, unit, rows, True)
                         for _ in range(rows):
-                            if i < runs:
-                                prefetch_line(following + load_word(starts, i) + j, 2)
-                                j += _LINE
-                                if j >= length:
-                                    i, j = i + 1, 0
+                            i, j = fetch_line(following, starts, runs, length, i, j)
                 else:
                     for q in range(0, count, _LINE):
                         at = q if q < last else last
@@ -128,11 +124,7 @@ def _joins(width: int) -> Primitive:
             a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
             for k in range(n):
                 join_runs(a + k * _LINE, b + k * step, pitch, wide, width)
-                if i < runs:
-                    prefetch_line(following + load_word(starts, i) + j, 2)
-                    j += _LINE
-                    if j >= length:
-                        i, j = i + 1, 0
+                i, j = fetch_line(following, starts, runs, length, i, j)
 
     return joins
 
