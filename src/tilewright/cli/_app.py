@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from tilewright import __version__
 from tilewright.cli import diff, embed, isa, layout, optimize, report, run, targets, verify, warm
 from tilewright.errors import ParseError, TilewrightError
+from tilewright.version import __version__
 
 __all__ = ["app", "main"]
 

@@ -128,9 +128,9 @@ def _reader(log: Log) -> Iterator[LogBatch]:
         from tilewright.embed._log_arrays import read_arrays
 
         return read_arrays(log)
-    from tilewright.embed import _log_arrow
+    from tilewright.embed._log_arrow import read_parquet, read_text
 
-    return _log_arrow.read_parquet(log) if kind == "parquet" else _log_arrow.read_text(log)
+    return read_parquet(log) if kind == "parquet" else read_text(log)
 
 
 def _criteo(log: Log) -> Iterator[LogBatch]:

@@ -15,7 +15,7 @@ from tilewright.isa._operands import Handler, count_of, number, scalar_cost, sou
 from tilewright.isa._program import Instruction, Register
 from tilewright.isa._state import Pe
 
-__all__ = ["HANDLERS"]
+__all__ = ["INTEGER_HANDLERS"]
 
 
 def _arithmetic(operation: Callable[..., Any], uniform: Callable[..., Any] | None = None) -> Handler:
@@ -141,7 +141,7 @@ def _clr(pe: Pe, instruction: Instruction) -> None:
     pe.clock.step("alu", "clr", spans(pe, instruction, instruction.operands[1:]), written, max(1, most))
 
 
-HANDLERS: dict[str, Handler] = {
+INTEGER_HANDLERS: dict[str, Handler] = {
     "mov": _mov,
     "clr": _clr,
     "tid": _tid,

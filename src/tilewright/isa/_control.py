@@ -7,7 +7,7 @@ from tilewright.isa._predicates import compare
 from tilewright.isa._program import Immediate, Instruction, Label
 from tilewright.isa._state import Pe, wrap
 
-__all__ = ["HANDLERS"]
+__all__ = ["CONTROL_HANDLERS"]
 
 
 def _step(pe: Pe, instruction: Instruction) -> None:
@@ -99,7 +99,7 @@ def _halt(pe: Pe, instruction: Instruction) -> None:
     _step(pe, instruction)
 
 
-HANDLERS: dict[str, Handler] = {
+CONTROL_HANDLERS: dict[str, Handler] = {
     "jump": _jump,
     "br": _br,
     "loop": _loop,

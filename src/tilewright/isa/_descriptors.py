@@ -9,7 +9,7 @@ from tilewright.isa._program import Immediate, Instruction, Register, SegmentNam
 from tilewright.isa._segments import Segment
 from tilewright.isa._state import Pe
 
-__all__ = ["HANDLERS", "SEGMENT_TABLE"]
+__all__ = ["DESCRIPTOR_HANDLERS", "SEGMENT_TABLE"]
 
 SEGMENT_TABLE = 1024
 """Descriptors a processing element has room for."""
@@ -92,7 +92,7 @@ def _segget(pe: Pe, instruction: Instruction) -> None:
     pe.record(instruction, [(bad, -1, -1)] if bad else [])
 
 
-HANDLERS: dict[str, Handler] = {
+DESCRIPTOR_HANDLERS: dict[str, Handler] = {
     "segment": _segment,
     "segdef": _segdef,
     "segbase": _window,

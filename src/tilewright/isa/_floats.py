@@ -14,7 +14,7 @@ from tilewright.isa._operands import Handler, scalar_cost, source, write
 from tilewright.isa._program import Instruction, Operand
 from tilewright.isa._state import Pe
 
-__all__ = ["HANDLERS", "NAN", "as_float", "fused_multiply_add"]
+__all__ = ["FLOAT_HANDLERS", "NAN", "as_float", "fused_multiply_add"]
 
 Array = np.ndarray[Any, Any]
 NAN = 0x7FC00000
@@ -119,7 +119,7 @@ def _cvt(pe: Pe, instruction: Instruction) -> None:
     scalar_cost(pe, instruction)
 
 
-HANDLERS: dict[str, Handler] = {
+FLOAT_HANDLERS: dict[str, Handler] = {
     "fadd": _arithmetic(np.add),
     "fsub": _arithmetic(np.subtract),
     "fmul": _arithmetic(np.multiply),

@@ -16,7 +16,7 @@ from tilewright.isa._state import Pe
 from tilewright.isa._storage import ABSENT
 
 __all__ = [
-    "HANDLERS",
+    "MEMORY_HANDLERS",
     "Walk",
     "at_hand",
     "coordinates",
@@ -254,4 +254,4 @@ def _move(pe: Pe, instruction: Instruction) -> None:
     pe.record(instruction, reach.faults())
 
 
-HANDLERS: dict[str, Handler] = {"ld": _move, "st": _move}
+MEMORY_HANDLERS: dict[str, Handler] = {"ld": _move, "st": _move}

@@ -9,7 +9,7 @@ from tilewright.isa._segments import Segment
 from tilewright.isa._state import Pe
 from tilewright.isa._storage import ABSENT, LOADING
 
-__all__ = ["HANDLERS"]
+__all__ = ["PAGE_HANDLERS"]
 
 Records = list[tuple[str, int, int]]
 
@@ -105,7 +105,7 @@ def _dmastat(pe: Pe, instruction: Instruction) -> None:
     pe.record(instruction, bad)
 
 
-HANDLERS: dict[str, Handler] = {
+PAGE_HANDLERS: dict[str, Handler] = {
     "ptmap": _ptmap,
     "ptdel": _ptdel,
     "dmain": _dmain,

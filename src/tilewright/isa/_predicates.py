@@ -13,7 +13,7 @@ from tilewright.isa._operands import Handler, number, scalar_cost, source, write
 from tilewright.isa._program import Instruction
 from tilewright.isa._state import Pe
 
-__all__ = ["HANDLERS", "compare"]
+__all__ = ["PREDICATE_HANDLERS", "compare"]
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq,
@@ -75,7 +75,7 @@ def _vote(operation: Callable[[Any], Any]) -> Handler:
     return execute
 
 
-HANDLERS: dict[str, Handler] = {
+PREDICATE_HANDLERS: dict[str, Handler] = {
     "cmp": _cmp,
     "fcmp": _fcmp,
     "pand": _logic(np.logical_and),

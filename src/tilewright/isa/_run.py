@@ -9,28 +9,35 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa import _alu, _control, _descriptors, _floats, _memory, _pages, _predicates, _tensor
+from tilewright.isa._alu import INTEGER_HANDLERS
+from tilewright.isa._control import CONTROL_HANDLERS
 from tilewright.isa._counts import Counts, Traffic
+from tilewright.isa._descriptors import DESCRIPTOR_HANDLERS
 from tilewright.isa._errors import ErrorRecord, MatrixUnitError
+from tilewright.isa._floats import FLOAT_HANDLERS
 from tilewright.isa._loops import FastLoop, loop_at, loop_heads, run_fast
+from tilewright.isa._memory import MEMORY_HANDLERS
 from tilewright.isa._operands import Handler
+from tilewright.isa._pages import PAGE_HANDLERS
+from tilewright.isa._predicates import PREDICATE_HANDLERS
 from tilewright.isa._program import Program
 from tilewright.isa._segments import Segment
 from tilewright.isa._show import same_state, show_run
 from tilewright.isa._state import Pe, wrap
+from tilewright.isa._tensor import TENSOR_HANDLERS
 from tilewright.trace import Event
 
 __all__ = ["HANDLERS", "Job", "RunResult", "Runner", "result_of"]
 
 HANDLERS: dict[str, Handler] = {
-    **_alu.HANDLERS,
-    **_floats.HANDLERS,
-    **_predicates.HANDLERS,
-    **_control.HANDLERS,
-    **_descriptors.HANDLERS,
-    **_memory.HANDLERS,
-    **_pages.HANDLERS,
-    **_tensor.HANDLERS,
+    **INTEGER_HANDLERS,
+    **FLOAT_HANDLERS,
+    **PREDICATE_HANDLERS,
+    **CONTROL_HANDLERS,
+    **DESCRIPTOR_HANDLERS,
+    **MEMORY_HANDLERS,
+    **PAGE_HANDLERS,
+    **TENSOR_HANDLERS,
 }
 
 

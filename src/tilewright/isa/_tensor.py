@@ -13,7 +13,7 @@ from tilewright.isa._program import Instruction
 from tilewright.isa._roles import Roles, assign_roles
 from tilewright.isa._state import Pe
 
-__all__ = ["HANDLERS"]
+__all__ = ["TENSOR_HANDLERS"]
 
 Array = np.ndarray[Any, Any]
 
@@ -261,4 +261,4 @@ def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, page_
         clock.show_mm(name, start, (before, int(out[0])), spent, seen)
 
 
-HANDLERS: dict[str, Handler] = {"mm": _mm}
+TENSOR_HANDLERS: dict[str, Handler] = {"mm": _mm}

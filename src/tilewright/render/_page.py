@@ -118,7 +118,7 @@ class Page:
         return [element("section", element("h2", h), b, id=n) for n, (h, b) in self._sections.items()]
 
     def _footer(self) -> Html:
-        from tilewright import __version__
+        from tilewright.version import __version__
 
         return element("footer", escape(f"Written by tilewright {__version__}. This file needs no network."))
 

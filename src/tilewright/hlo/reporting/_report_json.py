@@ -20,7 +20,7 @@ _TENSOR = tuple(field.name for field in fields(PaddedTensor))
 
 def to_json(report: MovementReport) -> dict[str, Any]:
     """Plain values: the version, the input, totals, peaks, rows and tensors in the program's order."""
-    from tilewright import __version__
+    from tilewright.version import __version__
 
     return {
         "schema_version": SCHEMA_VERSION,

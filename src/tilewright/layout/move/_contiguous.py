@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.layout.move._move import relayout_boxes
 from tilewright.layout.move._nest import Box, Loop
-from tilewright.layout.move._runs import longest_run as longest_of_all_runs
+from tilewright.layout.move._runs import longest_of_all_runs
 
 if TYPE_CHECKING:
     from tilewright.layout._index_map import IndexMap

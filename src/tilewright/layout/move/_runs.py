@@ -14,7 +14,7 @@ from tilewright.layout._index_map import IndexMap
 from tilewright.layout.move._move import relayout_boxes
 from tilewright.layout.move._nest import Box, Dim, Loop, boxes, layout_terms
 
-__all__ = ["lines_touched", "longest_run"]
+__all__ = ["lines_touched", "longest_of_all_runs"]
 
 Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
@@ -65,7 +65,7 @@ def _flat(layout: IndexMap, order: Sequence[int]) -> Array:
     return flat
 
 
-def longest_run(a: IndexMap, b: IndexMap, order: Sequence[int]) -> int:
+def longest_of_all_runs(a: IndexMap, b: IndexMap, order: Sequence[int]) -> int:
     """Elements of the longest piece that is contiguous in both layouts, b being reshape(transpose(a, order))."""
     if not a.num_elements:
         return 0
