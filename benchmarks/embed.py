@@ -208,7 +208,8 @@ def floor_program(case, used):
 
 def stages(case, repeat):
     """Shares of our time in kernel 1 and kernel 2: the fastest of some runs with both timed."""
-    from tilewright.embed import _buffers, _tally
+    from tilewright.embed.host import buffers as _buffers
+    from tilewright.embed.host import tally as _tally
 
     spent = {}
 

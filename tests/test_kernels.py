@@ -86,13 +86,13 @@ def test_a_folder_that_is_given_wins(tmp_path):
 
 def test_without_a_folder_kernels_run_all_the_same(tmp_path):
     (tmp_path / "file").write_text("")
-    code = "import numpy as np; from tilewright.embed._hash import hash_ids, bucket_of;"
+    code = "import numpy as np; from tilewright.embed.host.hash_kernels import hash_ids, bucket_of;"
     code += "print(len(hash_ids(np.arange(3)))); print(bucket_of.stats.cache_path)"
     assert python("-c", code, NUMBA_CACHE_DIR=str(tmp_path / "file" / "x")) == "3\nNone"
 
 
 def test_other_kernels_of_the_process_keep_their_folder(tmp_path):
-    code = "import numba, tilewright.embed._hash; print(repr(numba.config.CACHE_DIR))"
+    code = "import numba, tilewright.embed.host.hash_kernels; print(repr(numba.config.CACHE_DIR))"
     assert python("-c", code, XDG_CACHE_HOME=str(tmp_path), NUMBA_CACHE_DIR="") == "''"
 
 
@@ -105,7 +105,11 @@ def test_every_state_of_the_kernels_has_a_folder(tmp_path):
         return python("-c", code, PYTHONPATH=str(tmp_path))
 
     before = folder()
-    for inside in ("layout/move/_vectors.py", "embed/_hash.py", "embed/_minibatch.py"):  # the last holds a constant
+    for inside in (
+        "layout/move/_vectors.py",
+        "embed/host/hash_kernels.py",
+        "embed/host/batch.py",
+    ):  # the last holds a constant
         path = package / inside
         path.write_text(path.read_text() + "# changed\n")
         after = folder()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tilewright.embed._diagnose import RULES
+from tilewright.embed.diagnosis.diagnose import RULES
 
 
 def text_of(root):

@@ -18,7 +18,7 @@ from tilewright.embed import (
     diagnose,
     memory,
 )
-from tilewright.embed._diagnose import RULES
+from tilewright.embed.diagnosis.diagnose import RULES
 
 GIB = 2**30
 V5P = Counters("tpu-v5p", chips=4)

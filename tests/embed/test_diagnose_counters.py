@@ -30,9 +30,8 @@ from tilewright.embed import (
     read_counters,
     stack,
 )
-from tilewright.embed._diagnose_batches import partition_counts
-from tilewright.embed._diagnose_faces import diagnosis_html, diagnosis_text
-from tilewright.embed._diagnose_file import TEMPLATE, parse_counters
+from tilewright.embed.diagnosis.faces import diagnosis_html, diagnosis_text
+from tilewright.embed.diagnosis.sources import TEMPLATE, parse_counters, partition_counts
 from tilewright.errors import TilewrightError, UsageError
 
 FEATURES = [Feature("user", Table("user", 1000, 16)), Feature("item", Table("item", 77, 16))]

@@ -7,8 +7,8 @@ import subprocess
 
 from tests.embed.test_plan import TOPOLOGY
 from tilewright.embed import Limits, SparseCoreConfig, read_limits
-from tilewright.embed._flags import init_args, paste_text
-from tilewright.embed._limits_file import limits_json
+from tilewright.embed.model.knobs import init_args, paste_text
+from tilewright.embed.model.limits import limits_json
 
 SANITIZER = "cores_to_sanitize: [TC, SC_SCS, SC_TILE], sanitizer_mode: LOCAL_ONLY"
 

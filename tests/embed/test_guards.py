@@ -18,7 +18,7 @@ from tilewright.embed import (
     preprocess,
     stack,
 )
-from tilewright.embed._buffers import Buffers
+from tilewright.embed.host.buffers import Buffers
 from tilewright.errors import CheckFailed, LimitError
 
 LOOSE = {"max_ids_per_chip_per_sample": 10**6}

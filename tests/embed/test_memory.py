@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.embed import Limits, memory
-from tilewright.embed._formulas import (
+from tilewright.embed.model.formulas import (
     backward_stack_bytes,
     forward_stack_bytes,
     gather_operand_floats,

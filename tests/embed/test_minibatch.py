@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.embed import batches, oracle
 from tilewright.embed import Agreement, Feature, Limits, Table, Topology, preprocess, stack
-from tilewright.embed._hash import hash_ids
-from tilewright.embed._minibatch import minibatch_starts
-from tilewright.embed._split import split_bits
+from tilewright.embed.host.batch import minibatch_starts
+from tilewright.embed.host.hash_kernels import hash_ids
+from tilewright.embed.host.write_kernels import split_bits
 from tilewright.errors import LimitError
 
 QUICK = settings(max_examples=40, deadline=None)

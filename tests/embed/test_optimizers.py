@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.embed import SGD, Adagrad
-from tilewright.embed._optimizers import learning_rate_at
+from tilewright.embed.model.tables import learning_rate_at
 from tilewright.errors import UsageError
 
 numbers = st.floats(-100, 100, width=32)

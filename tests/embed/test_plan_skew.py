@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from tests.embed.slow_batch import partitions
 from tilewright.embed import SGD, Feature, Limits, Table, Topology, plan, stack
-from tilewright.embed._observe import Observed
-from tilewright.embed._plan_fields import savings
-from tilewright.embed._skew import skew_of
-from tilewright.embed._skew_inputs import permuted, ragged, shuffled
+from tilewright.embed.host.observe import Observed
+from tilewright.embed.planning.faces import savings
+from tilewright.embed.planning.skew import permuted, ragged, shuffled, skew_of
 
 TOPOLOGY = Topology(2, 2)
 TABLES = [Table(n, v, 8, optimizer=SGD(0.1)) for n, v in (("a", 100), ("b", 41), ("c", 7))]

@@ -22,7 +22,6 @@ from tilewright.embed import (
     Limits,
     Table,
     Topology,
-    _step,
     device_batch,
     from_tables,
     lookup,
@@ -31,6 +30,7 @@ from tilewright.embed import (
     tables,
     update,
 )
+from tilewright.embed.device import step as _step
 from tilewright.errors import UsageError
 
 OPTIMIZERS = {"sgd": SGD(0.5), "adagrad": Adagrad(0.3, initial_accumulator=0.2)}

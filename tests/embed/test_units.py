@@ -7,7 +7,8 @@ import pytest
 
 from tests.embed import batches
 from tests.embed.test_preprocess import check_against_oracle
-from tilewright.embed import Feature, Limits, Table, Topology, _units, preprocess, stack
+from tilewright.embed import Feature, Limits, Table, Topology, preprocess, stack
+from tilewright.embed.host import schedule as _units
 
 MANY = stack([Feature(f"f{k}", Table(f"t{k}", 40 * k + 9, 8)) for k in range(6)], Topology(3, 4))
 

@@ -63,7 +63,7 @@ def _check(
         knobs = made.sparsecore if config is not None else None
         found = check_batches(inputs, placed, bounds, knobs, bad_ids, lambda n: advance(n, total), made.narrow)
     from tilewright.embed import diagnose
-    from tilewright.embed._diagnose_check import check_counters
+    from tilewright.embed.diagnosis.sources import check_counters
 
     _emit(found, diagnose(check_counters(found, placed, made.target)), as_json, file)
 
@@ -125,7 +125,7 @@ def _print(found: Check) -> None:
 
 
 def _print_findings(judged: Diagnosis) -> None:
-    from tilewright.embed._diagnose_faces import diagnosis_lines
+    from tilewright.embed.diagnosis.faces import diagnosis_lines
 
     if judged.findings:
         sys.stdout.flush()

@@ -59,8 +59,8 @@ def _diagnose(
     Exit code 1 when a finding is severe.
     """
     from tilewright.embed import diagnose, read_counters
-    from tilewright.embed._diagnose_faces import diagnosis_text
-    from tilewright.embed._diagnose_file import TEMPLATE
+    from tilewright.embed.diagnosis.faces import diagnosis_text
+    from tilewright.embed.diagnosis.sources import TEMPLATE
 
     if template:
         emit_text(TEMPLATE)
@@ -104,7 +104,7 @@ def _with_flags(found: Counters, init_args: str | None) -> Counters:
 
 
 def _of_log(made: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
-    from tilewright.embed._diagnose_log import log_counters
+    from tilewright.embed.diagnosis.sources import log_counters
 
     bounds: dict[str, Limits] | None = None
     if limits is not None:

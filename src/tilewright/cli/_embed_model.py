@@ -129,7 +129,7 @@ def settled(
 ) -> EmbedConfig:
     """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; where none says
     (``free``), that of a log shorter than one, as a plan takes it."""
-    from tilewright.embed._limits_file import check_packing, learnt_batch
+    from tilewright.embed.model.limits import check_packing, learnt_batch
 
     if limits is not None:
         check_packing(limits, any(config.narrow.rows_per_line))
@@ -178,7 +178,7 @@ def _say_if_cold() -> None:
 
 
 def _hint(log: Log) -> None:
-    from tilewright.embed._log_hint import hashed_numbers
+    from tilewright.embed.logs.log import hashed_numbers
 
     if hashed := hashed_numbers(log):
         many = "hold" if len(hashed) > 1 else "holds"

@@ -105,8 +105,8 @@ def _plan(
             progress=lambda n: advance(n, total),
         )
     if flags:
-        from tilewright.embed._flags import paste_text
-        from tilewright.embed._plan_json import limits_file
+        from tilewright.embed.model.knobs import paste_text
+        from tilewright.embed.planning.types import limits_file
 
         emit_text(paste_text(knobs, others, limits_file(planned)))
         return
@@ -136,7 +136,7 @@ def _emit(made: Plan, found: Diagnosis, as_json: bool, out: str | None, source: 
 
 def _print(made: Plan, found: Diagnosis) -> None:
     from tilewright.embed import print_plan
-    from tilewright.embed._diagnose_faces import diagnosis_lines
+    from tilewright.embed.diagnosis.faces import diagnosis_lines
 
     print_plan(made)
     sys.stdout.flush()
@@ -150,7 +150,7 @@ def _json(made: Plan, found: Diagnosis) -> dict[str, Any]:
 
 def _page(made: Plan, found: Diagnosis, source: str) -> str:
     from tilewright.embed import plan_html
-    from tilewright.embed._diagnose_faces import diagnosis_html
+    from tilewright.embed.diagnosis.faces import diagnosis_html
     from tilewright.render import Page
 
     topology = made.stacking.topology

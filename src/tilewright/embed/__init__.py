@@ -5,44 +5,34 @@ The host side needs no jax; the device side (``init``, ``lookup``, ``update`` an
 
 from typing import TYPE_CHECKING, Any
 
-from tilewright.embed._check import Check, Excess, check_batches
-from tilewright.embed._clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs
-from tilewright.embed._config import EmbedConfig, read_config
-from tilewright.embed._criteo import read_criteo
-from tilewright.embed._diagnose import diagnose
-from tilewright.embed._diagnose_batches import batch_counters
-from tilewright.embed._diagnose_counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
-from tilewright.embed._diagnose_file import read_counters
-from tilewright.embed._diagnose_plan import plan_counters
-from tilewright.embed._diagnose_types import Diagnosis, Finding
-from tilewright.embed._explain import Explanation, explain_error
-from tilewright.embed._guard_batch import check_host_batch
-from tilewright.embed._host_batch import HostBatch, StackStats
-from tilewright.embed._inputs import COO
-from tilewright.embed._knobs import SparseCoreConfig
-from tilewright.embed._limits_file import read_limits
-from tilewright.embed._log import Column, Log, LogBatch, read_log
-from tilewright.embed._memory import SparseMemory, memory
-from tilewright.embed._minibatch import Agreement
-from tilewright.embed._narrow import NarrowTables, pack_narrow
-from tilewright.embed._optimizers import SGD, Adagrad
-from tilewright.embed._plan import plan
-from tilewright.embed._plan_faces import print_plan
-from tilewright.embed._plan_page import plan_html
-from tilewright.embed._plan_types import CurvePoint, Heap, Plan, StackPlan, TablePlan
-from tilewright.embed._preprocess import preprocess
-from tilewright.embed._quantization import Quantization
-from tilewright.embed._sample_parts import preprocess_samples, sample_order
-from tilewright.embed._specs import as_feature, as_table, spec_batch_sizes, spec_limits
-from tilewright.embed._stacking import Placement, Stack, Stacking, stack
-from tilewright.embed._synthetic import synthetic_criteo
-from tilewright.embed._tables import Feature, Limits, Table
-from tilewright.embed._topology import Topology
+from tilewright.embed.diagnosis.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
+from tilewright.embed.diagnosis.diagnose import diagnose
+from tilewright.embed.diagnosis.explain import Explanation, explain_error
+from tilewright.embed.diagnosis.finding import Diagnosis, Finding
+from tilewright.embed.diagnosis.sources import batch_counters, plan_counters, read_counters
+from tilewright.embed.host.batch import Agreement, HostBatch, StackStats, check_host_batch
+from tilewright.embed.host.check import Check, Excess, check_batches
+from tilewright.embed.host.inputs import COO
+from tilewright.embed.host.narrow import NarrowTables, pack_narrow
+from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
+from tilewright.embed.logs.clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs, synthetic_criteo
+from tilewright.embed.logs.config import EmbedConfig, read_config
+from tilewright.embed.logs.criteo import read_criteo
+from tilewright.embed.logs.log import Column, Log, LogBatch, read_log
+from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.limits import read_limits
+from tilewright.embed.model.specs import as_feature, as_table, spec_batch_sizes, spec_limits
+from tilewright.embed.model.stacking import Placement, Stack, Stacking, stack
+from tilewright.embed.model.tables import SGD, Adagrad, Feature, Limits, Quantization, Table, Topology
+from tilewright.embed.planning.faces import plan_html, print_plan
+from tilewright.embed.planning.memory import SparseMemory, memory
+from tilewright.embed.planning.plan import plan
+from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan
 
 if TYPE_CHECKING:
-    from tilewright.embed._device_batch import DeviceBatch, device_batch
-    from tilewright.embed._state import EmbeddingState, from_tables, init, tables
-    from tilewright.embed._step import lookup, update
+    from tilewright.embed.device.batch import DeviceBatch, device_batch
+    from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
+    from tilewright.embed.device.step import lookup, update
 
 __all__ = [
     "CATEGORICAL",

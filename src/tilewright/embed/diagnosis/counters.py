@@ -1,0 +1,251 @@
+"""What was counted and measured of a run or a plan: the plain values a diagnosis is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+from tilewright.embed.model.formulas import padded_table_bytes, round8
+from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.tables import Limits
+from tilewright.targets import target
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Measured times, of one step where nothing else is said; None: not measured.
+
+    ==============  ================================================================================================
+    ``step``        a training step, by the wall clock
+    ``host``        reading, preprocessing and handing over one batch
+    ``wait``        the chip idle for want of input
+    ``sparsecore``  the SparseCores busy (XProf: the longest of the SparseCore lanes)
+    ``tensorcore``  the TensorCore busy
+    ``compile``     spent compiling in all ``steps`` together
+    ==============  ================================================================================================
+    """
+
+    step: float | None = None
+    host: float | None = None
+    wait: float | None = None
+    sparsecore: float | None = None
+    tensorcore: float | None = None
+    compile: float | None = None
+
+
+@dataclass(frozen=True)
+class HbmCounters:
+    """HBM of one chip in bytes. Heap: ``tables``, optimizer ``slots``, ``dense`` weights and constants, ``inputs``
+    fetched ahead, the ``exchange`` of activations; then the stacks of lookup and update, and the chip's ``capacity``.
+    ``moved`` is the traffic of one step, ``moved_modelled`` where it is a plan's lower bound."""
+
+    tables: int | None = None
+    slots: int = 0
+    dense: int = 0
+    inputs: int = 0
+    exchange: int = 0
+    forward_stack: int | None = None
+    backward_stack: int | None = None
+    capacity: int | None = None
+    moved: int | None = None
+    moved_modelled: bool = False
+
+    @property
+    def heap(self) -> int:
+        """Everything but the stack."""
+        return (self.tables or 0) + self.slots + self.dense + self.inputs + self.exchange
+
+    @property
+    def stack(self) -> int:
+        """The larger of the two stacks."""
+        return max(self.forward_stack or 0, self.backward_stack or 0)
+
+
+@dataclass(frozen=True)
+class TableCounters:
+    """One table of ``vocab`` rows of ``width`` floats; ``dtype`` as the chip holds it."""
+
+    vocab: int
+    width: int
+    dtype: str = "float32"
+
+    def padded_bytes(self, sparsecores: int) -> int:
+        """In HBM, all chips together."""
+        return padded_table_bytes(self.vocab, self.width, sparsecores)
+
+    @property
+    def padded_width(self) -> int:
+        """Floats per row in HBM."""
+        return round8(self.width)
+
+
+@dataclass(frozen=True)
+class StackCounters:
+    """One stack of tables; None or 0: not known.
+
+    ==============================  ================================================================================
+    ``tables``, ``width``           how many, and floats per row (padded); ``label``: a short name to print
+    ``optimizer``, ``combiner``     stacks that differ in these cannot be joined
+    ``samples_per_sparsecore``      rows of its activations on one SparseCore
+    ``max_ids_per_partition``       the limits compiled with; ``max_unique_ids_per_partition``
+    ``observed_ids``                the fullest partition (source x shard x batch) seen; ``observed_unique_ids``
+    ``typical_ids``                 what 99 of 100 partitions stay within; ``typical_unique_ids``
+    ``mean_ids``                    the average partition
+    ``imbalance``                   the fullest shard over the average one; or ``shard_ids``, what each received
+    ``ids``, ``dropped_ids``        entries in all, and those that were dropped
+    ``dropped_share``               their quotient where only that is known
+    ``hot``                         table, id and share of the hottest id of the fullest shard
+    ``remedies``                    change -> [ids, distinct ids, imbalance] it would give
+    ==============================  ================================================================================
+    """
+
+    tables: int = 1
+    width: int = 0
+    label: str = ""
+    optimizer: str = ""
+    combiner: str = ""
+    samples_per_sparsecore: int | None = None
+    max_ids_per_partition: int | None = None
+    max_unique_ids_per_partition: int | None = None
+    observed_ids: int | None = None
+    observed_unique_ids: int | None = None
+    typical_ids: int | None = None
+    typical_unique_ids: int | None = None
+    mean_ids: float | None = None
+    imbalance: float | None = None
+    shard_ids: tuple[int, ...] = ()
+    ids: int | None = None
+    dropped_ids: int | None = None
+    dropped_share: float | None = None
+    hot: tuple[Any, ...] = ()
+    remedies: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
+
+    @property
+    def limits(self) -> Limits | None:
+        """The limits compiled with; of more distinct ids than ids only as many as there are ids, which never binds."""
+        if not self.max_ids_per_partition:
+            return None
+        unique = self.max_unique_ids_per_partition or self.max_ids_per_partition
+        return Limits(self.max_ids_per_partition, min(unique, self.max_ids_per_partition))
+
+    @property
+    def unevenness(self) -> float | None:
+        """The fullest shard over the average one."""
+        if self.shard_ids and sum(self.shard_ids):
+            return max(self.shard_ids) * len(self.shard_ids) / sum(self.shard_ids)
+        return self.imbalance
+
+    @property
+    def drop_rate(self) -> float | None:
+        """The share of the entries that was dropped."""
+        if self.dropped_ids is not None and self.ids:
+            return self.dropped_ids / self.ids
+        return self.dropped_share
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Everything a diagnosis looks at; what is None, 0 or empty is not known, and rules that need it say so.
+
+    ========================  ======================================================================================
+    ``target``, ``chips``     the chip and how many; ``sparsecores``: in all (0: the chip's)
+    ``steps``                 steps (batches) counted
+    ``minibatches``           mini-batches of all steps together
+    ``steps_over``            share of the steps in which some partition exceeded a limit
+    ``compilations``          programs compiled in these steps
+    ``minibatch_layout``      whether buffers were laid out for mini-batches
+    ``buffer_bytes``          of one batch on one chip
+    ``seconds``, ``hbm``      :class:`Seconds`, :class:`HbmCounters`
+    ``stacks``, ``tables``    name -> :class:`StackCounters`, :class:`TableCounters`
+    ``sparsecore``            the guide's knobs in use
+    ========================  ======================================================================================
+    """
+
+    target: str = ""
+    chips: int = 1
+    sparsecores: int = 0
+    steps: int | None = None
+    minibatches: int | None = None
+    steps_over: float | None = None
+    compilations: int | None = None
+    minibatch_layout: bool = False
+    buffer_bytes: int | None = None
+    seconds: Seconds = Seconds()
+    hbm: HbmCounters = HbmCounters()
+    stacks: Mapping[str, StackCounters] = field(default_factory=dict, hash=False)
+    tables: Mapping[str, TableCounters] = field(default_factory=dict, hash=False)
+    sparsecore: SparseCoreConfig | None = None
+
+    def has(self, path: str) -> bool:
+        """Whether a counter is known: ``seconds.step``, or ``stack.observed_ids`` (of at least one stack)."""
+        first, _, rest = path.partition(".")
+        if first == "stack":
+            return any(_known(rest, getattr(each, rest)) for each in self.stacks.values())
+        value = getattr(self, first)
+        return _known(rest or first, getattr(value, rest) if rest and value is not None else value)
+
+    @property
+    def shards(self) -> int:
+        """S, SparseCores in all; 0 where neither they nor a target are known."""
+        if self.sparsecores or not self.target:
+            return self.sparsecores
+        sparse = target(self.target).sparse
+        return sparse.per_chip * self.chips if sparse else 0
+
+    @property
+    def knobs(self) -> SparseCoreConfig:
+        """The knobs, the guide's defaults where none are given."""
+        return self.sparsecore or SparseCoreConfig()
+
+    def merged(self, other: Counters) -> Counters:
+        """These counters with everything ``other`` knows on top: stack by stack, time by time.
+
+        >>> plan, run = Counters("tpu-v5p", seconds=Seconds(host=0.1)), Counters(seconds=Seconds(step=0.2))
+        >>> plan.merged(run).seconds
+        Seconds(step=0.2, host=0.1, wait=None, sparsecore=None, tensorcore=None, compile=None)
+        """
+        both: Counters = _merged(self, other)
+        return both
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that :func:`read_counters` reads back; what is not known is left out."""
+        knobs = {} if self.sparsecore is None else {"sparsecore": _plain(self.sparsecore)}
+        return {"schema_version": 1, "kind": "embedding_counters", **_plain(self), **knobs}
+
+
+_NEVER_0 = ("width", "sparsecores", "capacity", "steps", "max_ids_per_partition")
+
+
+def _known(name: str, value: Any) -> bool:
+    """Not one of the ways to say nothing: None, empty, or 0 where there cannot be none."""
+    return value is not None and value not in ("", (), {}) and not (name in _NEVER_0 and value == 0)
+
+
+def _merged(one: Any, two: Any) -> Any:
+    """``two`` over ``one``, field by field, where it differs from a field's default."""
+    if one is None or type(one) is not type(two):
+        return two
+    changed: dict[str, Any] = {}
+    for each in fields(one):
+        mine, theirs = getattr(one, each.name), getattr(two, each.name)
+        if isinstance(theirs, Mapping):
+            both = {name: _merged(mine.get(name), value) for name, value in theirs.items()} if mine else dict(theirs)
+            changed[each.name] = {**(mine or {}), **both}
+        elif is_dataclass(theirs) and theirs is not None:
+            changed[each.name] = _merged(mine, theirs)
+        elif theirs != each.default:
+            changed[each.name] = theirs
+    return replace(one, **changed)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        plain = {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+        kept = {each.name: each.default for each in fields(value)}
+        return {name: v for name, v in plain.items() if v not in (None, {}, []) and v != kept[name]}
+    if isinstance(value, Mapping):
+        return {str(name): _plain(v) for name, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return value

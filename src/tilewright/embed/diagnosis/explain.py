@@ -1,0 +1,350 @@
+"""A TPU compiler's error about SparseCore memory -> the limits it was asked for, and the changes that would compile."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tilewright.embed.diagnosis.advice import advice_for, tight
+from tilewright.embed.model.formulas import round8
+from tilewright.embed.model.tables import Limits, count
+from tilewright.embed.planning.memory import RULE_VERSION, TileRule
+from tilewright.errors import UsageError
+from tilewright.render import bytes_text
+from tilewright.targets import target as find_target
+from tilewright.targets import target_names
+
+# Errors of memory other than a tile's scratchpad rules: HBM that is full, a gather operand of an older compiler.
+
+_SIZE = r"([\d.,]+)\s*([KMGT]i?B?|B|bytes)?"
+HBM = re.compile(
+    rf"(?:Ran out of memory in memory space hbm|[Ee]xceeded hbm capacity)[^\0]{{0,60}}?Used {_SIZE} of {_SIZE} hbm"
+)
+GATHER = re.compile(r"Gather operand too large[^\n]*")
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def _bytes(number: str, unit: str | None) -> int:
+    return round(float(number.replace(",", "")) * _UNITS["" if unit in (None, "bytes") else unit[0]])
+
+
+def hbm_figures(match: re.Match[str]) -> tuple[dict[str, int], str, tuple[str, ...]]:
+    """Figures, meaning and advice of "Ran out of memory in memory space hbm. Used 110.5G of 95.74G hbm"."""
+    used, capacity = _bytes(match[1], match[2]), _bytes(match[3], match[4])
+    over, times = used - capacity, max(2, math.ceil(used / max(1, capacity)))
+    figures = {"used": used, "HBM of the chip": capacity, "too much": over}
+    meaning = (
+        f"heap (tables, optimizer slots, inputs fetched ahead, dense weights) and stack of one chip need "
+        f"{bytes_text(over)} more than its HBM"
+    )
+    advice = (
+        "see which it is: `tilewright embed plan LOG --config MODEL` splits HBM into tables, slots, inputs and "
+        "stack (the compiler's own estimate of the stack is a 32-bit number and wraps above 4 GiB)",
+        "stack too large: set xla_sc_num_serialized_tables_to_optimize_hbm to 1 or more, or lower the limits: the "
+        f"stack follows max_unique_ids_per_partition; {bytes_text(over)} must go",
+        f"tables too large: take {times} times the chips, each then holds 1/{times} of the rows",
+        "inputs too large: lower maximum_parallel_iterations, or preprocess without the mini-batch layout, which is 64 "
+        "times as long",
+    )
+    return figures, meaning, advice
+
+
+def gather_figures(match: re.Match[str]) -> tuple[dict[str, int], str, tuple[str, ...]]:
+    """Figures, meaning and advice of "Gather operand too large ..."; its two numbers, where it has them."""
+    sizes = sorted(int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{3,}", match.group()))
+    figures = {"operand of one tile": sizes[-1], "TileSpmem per tile": sizes[-2]} if len(sizes) > 1 else {}
+    if figures:
+        share, times = sizes[-2] / sizes[-1], math.ceil(sizes[-1] / sizes[-2])
+        fewer = f"cut the batch to {share:.0%} or take {times} times the chips: both divide the samples per SparseCore"
+    else:
+        fewer = "halve the batch or double the chips: both halve the samples per SparseCore"
+    meaning = "samples per SparseCore * width / 16 floats, gathered by one tile, do not fit in its TileSpmem"
+    advice = (
+        f"use a newer compiler: {RULE_VERSION} stages gather operands in HBM and does not raise this error",
+        fewer,
+        "put fewer features into one stack: its samples are those of all its features",
+    )
+    return figures, meaning, advice
+
+
+# What jax-tpu-embedding's host code prints when a batch exceeds its limits: it ends the process, or warns and drops.
+
+OVERFLOW = re.compile(
+    r"(?:(?P<drops>Allowing ID dropping for table: (?P<warned>\S+) )observed|Observed) max (?P<unique>unique )?ids per "
+    r"partition: (?P<observed>\d+)(?: for table: (?P<table>\S+))? is greater than the set max (?:unique )?ids per "
+    r"partition: (?P<limit>\d+)"
+)
+
+
+def overflow_figures(match: re.Match[str], text: str) -> tuple[dict[str, int], str, tuple[str, ...]]:
+    """Figures, meaning and advice for the table of ``match``: the most that any line of ``text`` says of it."""
+    table, unique = match["table"] or match["warned"], bool(match["unique"])
+    alike = [m for m in OVERFLOW.finditer(text) if (m["table"] or m["warned"]) == table and bool(m["unique"]) == unique]
+    limit, most = int(match["limit"]), max(int(m["observed"]) for m in alike)
+    knob = "max_unique_ids_per_partition" if unique else "max_ids_per_partition"
+    figures = {f"{knob} of {table} (ids)": limit, "most observed (ids)": most, "lines that say so": len(alike)}
+    kind = "distinct ids" if unique else "ids"
+    then = "it drops what is above, the highest local ids first" if match["drops"] else "it ends the process"
+    meaning = f"one SparseCore has {most:,} {kind} of {table} for one shard, and the limit is {limit:,}: {then}"
+    advice = [f"set {knob} of {table} to at least {round8(most):,} (the most in this text, rounded up to 8)"]
+    if unique:
+        advice.append(
+            "raise max_unique_ids_per_partition, not max_ids_per_partition as the text says (which must not be below)"
+        )
+    advice += [
+        "find limits that hold a whole log before the run: `tilewright embed plan LOG --config MODEL -o limits.json`; "
+        "later batches may ask for more than this one",
+        "see whether they compile: `embed plan` says so, or memory(target, sparsecores, width, limits)",
+        "or let the host cut mini-batches (enable_minibatching), which keeps every id",
+    ]
+    return figures, meaning, tuple(advice)
+
+
+_NUMBER = r"([\d,]+)"
+_WITHIN = r"[^\0]{0,400}?"
+_ROW = re.compile(rf"Can't fit a single row{_WITHIN}TileSpmem bytes:\s*{_NUMBER}{_WITHIN}Row bytes:\s*{_NUMBER}")
+_REPLICAS = re.compile(
+    rf"No viable logical replica count{_WITHIN}fixed_size_allocation_bytes\s*=\s*{_NUMBER}{_WITHIN}"
+    rf"row_dependent_size_allocation_bytes\s*=\s*{_NUMBER}{_WITHIN}total_spmem_size_bytes\s*=\s*{_NUMBER}"
+)
+_FIXED = re.compile(rf"Fixed size allocations \(\D*{_NUMBER}[^)]*\) do not fit in TileSpmem \(\D*{_NUMBER}[^)]*\)")
+_HEADS = ("Can't fit a single row", "No viable logical replica count", "Fixed size allocations", "memory space hbm")
+_WIDEST = 2048
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One compiler error, read.
+
+    ==================  =========================================================================================
+    ``error``           the compiler's words, on one line
+    ``program``         ``forward`` (the lookup), ``backward`` (the update), ``host``, or "" where the text is silent
+    ``target``          the chip whose TileSpmem the text names, "" if none has so many bytes
+    ``meaning``         what was too large, in a sentence
+    ``figures``         name -> number read or deduced (bytes, unless the name says otherwise)
+    ``width``           floats per row: given, deduced, or 0 where neither
+    ``limits``          limits the program was compiled with, rounded up to 8; None if they cannot be told
+    ``largest_limits``  the largest of the same proportion that compile; None if unknown
+    ``advice``          changes that would compile, the smallest first
+    ``basis``           ``measured``, or ``modelled`` where no measurement covers the case
+    ==================  =========================================================================================
+    """
+
+    error: str
+    program: str
+    target: str
+    meaning: str
+    figures: dict[str, int]
+    width: int
+    limits: Limits | None
+    largest_limits: Limits | None
+    advice: tuple[str, ...]
+    basis: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        plain = {k: v for k, v in vars(self).items() if k not in ("limits", "largest_limits")}
+        for name in ("limits", "largest_limits"):
+            found: Limits | None = getattr(self, name)
+            plain[name] = None if found is None else vars(found).copy()
+        return {**plain, "advice": list(self.advice), "rules": RULE_VERSION}
+
+
+def explain_error(
+    text: str, *, width: int | None = None, max_ids: int | None = None, sparsecores: int = 16
+) -> tuple[Explanation, ...]:
+    """Every SparseCore memory error in ``text`` (an error message, or a whole log), each once; and what
+    jax-tpu-embedding prints of batches above their limits, once for each table and limit with the most observed.
+
+    ``width``: floats per row of the stack, and ``max_ids``: its max_ids_per_partition, where the text does not tell
+    them (a lookup's error names neither alone). ``sparsecores``: how many there are in all; below 16 the compiler has
+    a second lookup program.
+
+    Raises :class:`UsageError` where ``text`` holds no such error, or only the head of one.
+
+    >>> text = ("E3001: CompileTimeSparseCoreInvalidReplicaCount: No viable logical replica count; "
+    ...     "fixed_size_allocation_bytes = 553984, row_dependent_size_allocation_bytes = 184320, "
+    ...     "total_spmem_size_bytes = 524128")
+    >>> found = explain_error(text)[0]
+    >>> found.target, found.limits.max_ids_per_partition, found.largest_limits.max_ids_per_partition
+    ('tpu-v5p', 15360, 14448)
+    """
+    width = None if width is None else count(width, "width", "explain_error")
+    max_ids = None if max_ids is None else count(max_ids, "max_ids", "explain_error")
+    asked = _Asked(width, max_ids, count(sparsecores, "sparsecores", "explain_error"))
+    readers = (
+        (_ROW, _row),
+        (_REPLICAS, _replicas),
+        (_FIXED, _fixed),
+        (GATHER, _gather),
+        (HBM, _hbm),
+        (OVERFLOW, _overflow),
+    )
+    hits = [(match, read) for pattern, read in readers for match in pattern.finditer(text)]
+    ordered = sorted(hits, key=lambda hit: hit[0].start())
+    first: dict[tuple[str, ...], tuple[re.Match[str], _Read]] = {}
+    for match, read in ordered:
+        first.setdefault(_same(match), (match, read))
+    if first:
+        return tuple(read(match, asked) for match, read in first.values())
+    if head := next((head for head in _HEADS if head in text), None):
+        raise UsageError(f"only the head of an error: {head!r}", where="explain-error", how="paste it with its figures")
+    known = (
+        "Can't fit a single row, E3001 No viable logical replica count, Fixed size allocations, Gather operand, "
+        "Ran out of memory in memory space hbm, Observed max ids per partition"
+    )
+    raise UsageError("no SparseCore memory error in the text", where="explain-error", how=f"known are: {known}")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    width: int | None
+    max_ids: int | None
+    sparsecores: int
+
+
+_Read: TypeAlias = Callable[[re.Match[str], _Asked], Explanation]
+
+
+def _same(match: re.Match[str]) -> tuple[str, ...]:
+    """What makes two hits one error: the words, or of a batch that overflows, table and kind of limit."""
+    if match.re is OVERFLOW:
+        return match["table"] or match["warned"], match["unique"] or "", "drops" if match["drops"] else ""
+    return (match.group(),)
+
+
+def _numbers(match: re.Match[str]) -> list[int]:
+    return [int(group.replace(",", "")) for group in match.groups()]
+
+
+def _words(match: re.Match[str]) -> str:
+    return " ".join(match.group().split())
+
+
+def _chip(total: int) -> tuple[str, int]:
+    """The chip of so many TileSpmem bytes and its constant; "" and the usual constant where there is none."""
+    for name in target_names():
+        sparse = find_target(name).sparse
+        if sparse and sparse.tile_spmem_bytes == total:
+            return name, sparse.fixed_tile_bytes
+    return "", 1024
+
+
+def _row(match: re.Match[str], asked: _Asked) -> Explanation:
+    """The lookup's error: row bytes = 4 * (width + 1) * max_unique_ids rounded up to 8."""
+    total, row = _numbers(match)
+    chip, fixed = _chip(total)
+    figures = {"TileSpmem per tile": total, "row": row}
+    choices = [(w, row // (4 * (w + 1))) for w in _widths(asked.width) if row % (32 * (w + 1)) == 0]
+    if asked.width is not None and not choices:
+        what = f"a row of {row} bytes is not 4 * ({asked.width} + 1) * a multiple of 8"
+        raise UsageError(what, where="explain-error", how="give the width of the stack the error is about")
+    meaning = f"the lookup's rows need {row:,} bytes: 4 * (width + 1) * max_unique_ids_per_partition"
+    choices = [(w, u) for w, u in choices if not TileRule(total, fixed, "forward", 16, w).fits(u, asked.max_ids or u)]
+    if len(choices) != 1:
+        some = ", ".join(f"{w} ({u:,} distinct ids)" for w, u in choices[:6])
+        hint = f"; those that fit the figures: {some}" if some else ""
+        advice = (f"give the stack's width, from which the limits follow{hint}",)
+        return Explanation(_words(match), "forward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
+    width, unique = choices[0]
+    rule = TileRule(total, fixed, "forward", asked.sparsecores, width)
+    ids = max(unique, asked.max_ids or unique)
+    return _judged(match, rule, chip, meaning, figures, Limits(ids, unique), width, ids_known=asked.max_ids is not None)
+
+
+def _widths(given: int | None) -> list[int]:
+    return [given] if given is not None else list(range(8, _WIDEST + 1, 8))
+
+
+def _replicas(match: re.Match[str], asked: _Asked) -> Explanation:
+    """The update's error: fixed = 36 * U8 + constant (or per row, where 8 does not divide the width); 12 * m8."""
+    fixed, per_row, total = _numbers(match)
+    figures = {"fixed": fixed, "row dependent": per_row, "TileSpmem per tile": total}
+    return _update(match, asked, figures, per_row // 12)
+
+
+def _fixed(match: re.Match[str], asked: _Asked) -> Explanation:
+    """The older wording of the same: the part that no replication makes smaller does not fit."""
+    fixed, total = _numbers(match)
+    return _update(match, asked, {"fixed": fixed, "TileSpmem per tile": total}, asked.max_ids or 0)
+
+
+def _update(match: re.Match[str], asked: _Asked, figures: dict[str, int], ids: int) -> Explanation:
+    total, fixed = figures["TileSpmem per tile"], figures["fixed"]
+    chip, constant = _chip(total)
+    width, unique = _fixed_part(fixed, constant, asked.width, ids)
+    meaning = (
+        f"the update's fixed buffers take {fixed:,} bytes of a tile (36 for every distinct id, and {constant:,})"
+        if width % 8 == 0
+        else f"the update's fixed buffers take {fixed:,} bytes of a tile: at a width that 8 does not divide (padded to "
+        f"{round8(width)}) it does not split vectors, and a distinct id takes {4 * (round8(width) + 1):,} instead of 36"
+    )
+    if not unique:
+        advice = ("give the stack's width: no width alone explains the figures", "lower max_unique_ids_per_partition")
+        return Explanation(_words(match), "backward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
+    rule = TileRule(total, constant, "sgd", asked.sparsecores, width)
+    ids_known = "row dependent" in figures or asked.max_ids is not None
+    limits = Limits(max(ids, unique), unique)
+    return _judged(match, rule, chip, meaning, figures, limits, asked.width or 0, ids_known=ids_known)
+
+
+def _fixed_part(fixed: int, constant: int, width: int | None, ids: int) -> tuple[int, int]:
+    """(width, distinct ids rounded up to 8) that explain the fixed bytes, (0, 0) where nothing does."""
+
+    def plausible(each: int, rest: int) -> bool:
+        return rest > 0 and rest % (8 * each) == 0 and (not ids or rest // each <= round8(ids))
+
+    if (width is None or width % 8 == 0) and plausible(36, fixed - constant):
+        return width or 8, (fixed - constant) // 36
+    for padded in [round8(width)] if width is not None else range(8, _WIDEST + 1, 8):
+        rest = fixed - 124 * padded - (constant - 1024)
+        if plausible(4 * (padded + 1), rest) and (width is None or width % 8):
+            return width or padded - 1, rest // (4 * (padded + 1))
+    return 0, 0
+
+
+def _judged(
+    match: re.Match[str],
+    rule: TileRule,
+    chip: str,
+    meaning: str,
+    figures: dict[str, int],
+    limits: Limits,
+    width: int,
+    *,
+    ids_known: bool,
+) -> Explanation:
+    best = rule.largest(limits)
+    deduced = {"max_unique_ids_per_partition, rounded up to 8 (ids)": limits.max_unique_ids_per_partition}
+    if ids_known:
+        deduced["max_ids_per_partition, rounded up to 8 (ids)"] = limits.max_ids_per_partition
+    else:
+        meaning += "; max_ids_per_partition is not in the text and taken as equal"
+    program = "forward" if rule.op == "forward" else "backward"
+    advice = advice_for(rule, limits, best, ids_known=ids_known)
+    figures = {**figures, **deduced, **tight(rule, limits)}
+    return Explanation(_words(match), program, chip, meaning, figures, width, limits, best, advice, _basis(chip, rule))
+
+
+def _gather(match: re.Match[str], asked: _Asked) -> Explanation:
+    figures, meaning, advice = gather_figures(match)
+    chip, _ = _chip(figures.get("TileSpmem per tile", 0))
+    basis = f"the guide; not in {RULE_VERSION}"
+    return Explanation(_words(match), "", chip, meaning, figures, asked.width or 0, None, None, advice, basis)
+
+
+def _hbm(match: re.Match[str], asked: _Asked) -> Explanation:
+    figures, meaning, advice = hbm_figures(match)
+    return Explanation(_words(match), "", "", meaning, figures, asked.width or 0, None, None, advice, "the guide")
+
+
+def _overflow(match: re.Match[str], asked: _Asked) -> Explanation:
+    figures, meaning, advice = overflow_figures(match, match.string)
+    return Explanation(_words(match), "host", "", meaning, figures, 0, None, None, advice, "jax-tpu-embedding 0.2.0")
+
+
+def _basis(chip: str, rule: TileRule | None = None) -> str:
+    return "measured" if chip and (rule is None or rule.width % 8 == 0) else "modelled"

@@ -1,0 +1,298 @@
+"""What does not fit: a tile's scratchpad, the HBM stack, the HBM heap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tilewright.embed.diagnosis.advice import advice_for
+from tilewright.embed.diagnosis.counters import Counters, HbmCounters, StackCounters, TableCounters
+from tilewright.embed.diagnosis.finding import Finding, Rule
+from tilewright.embed.model.formulas import gather_operand_floats, padded_table_bytes, round8
+from tilewright.embed.model.tables import Limits
+from tilewright.embed.planning.memory import OPERATIONS, memory
+from tilewright.embed.planning.plan import live_stacks
+from tilewright.render import bytes_text, percent_text
+from tilewright.targets import target
+
+_NEARLY = 0.9
+"""HBM this full leaves no room for a larger batch, fragments or a longer prefetch."""
+
+
+def _programs(counters: Counters, stack: StackCounters) -> list[str]:
+    update = stack.optimizer.lower()
+    return ["forward", update] if update in OPERATIONS else ["forward"]
+
+
+def _spmem(counters: Counters) -> Iterator[Finding]:
+    if not counters.shards:
+        return
+    for name, stack in counters.stacks.items():
+        limits = stack.limits
+        if limits is None or not stack.width:
+            continue
+        for op in _programs(counters, stack):
+            found = memory(counters.target, counters.shards, stack.width, limits, op)
+            if found.compiles:
+                continue
+            best = found.largest_limits
+            rounded = Limits(round8(limits.max_ids_per_partition), round8(limits.max_unique_ids_per_partition))
+            yield Finding(
+                "spmem-overflow",
+                "severe",
+                f"the {'lookup' if op == 'forward' else 'update'} does not compile: buffers sized by the limits exceed "
+                f"a tile's scratchpad ({found.basis})",
+                advice_for(found._rule, rounded, best, ids_known=True),
+                subject=name,
+                evidence={
+                    "max_ids_per_partition": limits.max_ids_per_partition,
+                    "max_unique_ids_per_partition": limits.max_unique_ids_per_partition,
+                    "bytes needed per tile": found.tile_bytes,
+                    "bytes of a tile": found.tile_limit,
+                },
+                effect=f"compiles with {best.max_ids_per_partition} ids and {best.max_unique_ids_per_partition} "
+                "distinct ids"
+                if best
+                else "",
+            )
+            break
+
+
+def _gather(counters: Counters) -> Iterator[Finding]:
+    sparse = target(counters.target).sparse
+    if sparse is None or not sparse.tile_spmem_bytes:
+        return
+    for name, stack in counters.stacks.items():
+        floats = gather_operand_floats(stack.samples_per_sparsecore or 0, stack.width, sparse.tiles)
+        if 4 * floats <= sparse.tile_spmem_bytes:
+            continue
+        share = sparse.tile_spmem_bytes / (4 * floats)
+        yield Finding(
+            "gather-operand",
+            "note",
+            "one tile's share of the activations exceeds its scratchpad: a compiler that does not stage gather "
+            'operands in HBM refuses with "Gather operand too large"',
+            (
+                "use libtpu 0.0.50.1 or newer, which stages them in HBM",
+                f"or cut the batch to {share:.0%}, take {math.ceil(1 / share)} times the chips, stack fewer features",
+            ),
+            subject=name,
+            evidence={
+                "samples per SparseCore": stack.samples_per_sparsecore or 0,
+                "bytes needed per tile": 4 * floats,
+                "bytes of a tile": sparse.tile_spmem_bytes,
+            },
+        )
+
+
+def _hbm_stack(counters: Counters) -> Iterator[Finding]:
+    hbm, capacity = counters.hbm, counters.hbm.capacity or 0
+    if hbm.heap > capacity or hbm.heap + hbm.stack <= capacity:
+        return
+    free = capacity - hbm.heap
+    names = sorted(counters.stacks, key=lambda name: -(counters.stacks[name].max_ids_per_partition or 0))
+    advice = []
+    turns = counters.knobs.num_serialized_tables_to_optimize_hbm
+    serial = _serialized(hbm.stack, free, len(counters.stacks), turns)
+    if serial > turns:
+        advice.append(
+            f"set xla_sc_num_serialized_tables_to_optimize_hbm from {turns} to {serial}: fewer stacks are live at a "
+            "time, and a step takes longer"
+        )
+    if names:
+        advice.append(f"lower the limits, of {names[0]} first, to {free / hbm.stack:.0%} or less: the stack follows")
+    advice.append(f"take {_chips(counters, hbm)} chips: tables and partitions both get smaller")
+    yield Finding(
+        "hbm-stack-overflow",
+        "severe",
+        "tables and inputs leave less HBM than the programs' stack takes: it fails when it is compiled or run",
+        tuple(advice),
+        evidence={"bytes of stack": hbm.stack, "bytes free beside the heap": free, "bytes of HBM": capacity},
+        effect=f"{bytes_text(hbm.stack - free)} to save",
+    )
+
+
+def _serialized(stack: int, free: int, stacks: int, turns: int) -> int:
+    """How many of the stacks to process one after the other so that the rest and one of these fit (equal shares), where
+    ``turns`` of them are already; 0 where there is one."""
+    if stacks < 2:
+        return 0
+    live = max(1, math.floor(free / stack * live_stacks(stacks, turns)))
+    return max(1, stacks - live + 1)
+
+
+def _chips(counters: Counters, hbm: HbmCounters) -> int:
+    """The fewest times as many chips (powers of two) on which heap and stack fit; tables divide, the stack at least."""
+    times = 2
+    while times < 4096:
+        split = ((hbm.tables or 0) + hbm.slots + hbm.inputs + hbm.exchange + hbm.stack) / times + hbm.dense
+        if split <= (hbm.capacity or 0):
+            break
+        times *= 2
+    return counters.chips * times
+
+
+def _hbm_heap(counters: Counters) -> Iterator[Finding]:
+    hbm, capacity = counters.hbm, counters.hbm.capacity or 0
+    full = (hbm.heap + hbm.stack) / capacity
+    over = hbm.heap > capacity
+    if not over and not _NEARLY <= full <= 1:
+        return
+    parts = {
+        "tables": hbm.tables or 0,
+        "optimizer slots": hbm.slots,
+        "dense weights": hbm.dense,
+        "inputs fetched ahead": hbm.inputs,
+        "exchange": hbm.exchange,
+    }
+    largest = max(parts, key=lambda name: parts[name])
+    advice = []
+    ahead = counters.knobs.maximum_parallel_iterations
+    if ahead > 1 and hbm.inputs > 0.01 * capacity:
+        saved = hbm.inputs / ahead
+        advice.append(f"set maximum_parallel_iterations from {ahead} to {ahead - 1}: {bytes_text(saved)} less")
+    if largest == "optimizer slots" or (hbm.slots and hbm.slots >= 0.4 * hbm.heap):
+        advice.append(f"take SGD for the largest tables: {bytes_text(hbm.slots)} of optimizer slots less")
+    advice.append(f"take {_chips(counters, hbm)} chips: each holds its share of the rows")
+    advice.append("hash the largest vocabularies into fewer rows, or make their rows narrower")
+    free = capacity - hbm.heap - hbm.stack
+    yield Finding(
+        "hbm-heap-exhaustion",
+        "severe" if over else "warning",
+        f"tables, inputs and stack take {percent_text(full)} of HBM, {largest} most of it"
+        + ("" if over else ": little is left for a larger batch or for fragments"),
+        tuple(advice),
+        evidence={**{f"bytes of {name}": size for name, size in parts.items() if size}, "bytes of HBM": capacity},
+        effect=f"{bytes_text(-free)} too much" if free < 0 else f"{bytes_text(free)} left",
+    )
+
+
+RULES = (
+    Rule(
+        "spmem-overflow",
+        "guide section 10, SPMEM overflow; rules measured against libtpu 0.0.50.1",
+        ("target", "stack.max_ids_per_partition", "stack.width"),
+        "a stack's lookup or update does not compile at its limits",
+        _spmem,
+    ),
+    Rule(
+        "gather-operand",
+        "guide section 10, SPMEM overflow; section 14, gather operands in HBM",
+        ("target", "stack.samples_per_sparsecore", "stack.width"),
+        "samples * width / 16 floats exceed a tile's scratchpad",
+        _gather,
+    ),
+    Rule(
+        "hbm-stack-overflow",
+        "guide section 10, HBM stack overflow; section 9",
+        ("hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
+        "the heap fits and the programs' stack beside it does not",
+        _hbm_stack,
+    ),
+    Rule(
+        "hbm-heap-exhaustion",
+        "guide section 10, HBM heap exhaustion; section 11, memory analysis",
+        ("hbm.tables", "hbm.capacity"),
+        "the heap exceeds HBM (severe), or nine tenths of HBM are taken",
+        _hbm_heap,
+    ),
+)
+
+
+# Bytes that are padding: rows up to 8 floats, vocabularies up to 8 rows on every shard.
+
+_SHARE = 0.1
+"""Padding worth a finding: this share of all tables' bytes; of HBM a hundredth is a warning."""
+_WARNING = 0.01
+
+
+def _by_width(counters: Counters) -> Iterator[Finding]:
+    shards = max(1, counters.shards)
+    lost = {name: _width_loss(table, shards) for name, table in counters.tables.items()}
+    total = sum(table.padded_bytes(shards) for table in counters.tables.values())
+    worst = sorted((name for name in lost if lost[name]), key=lambda name: -lost[name])
+    if not worst or sum(lost.values()) < _SHARE * total:
+        return
+    table = counters.tables[worst[0]]
+    wider, packs = table.padded_width, 8 // table.width if table.width < 8 else 1
+    advice = []
+    if packs > 1:
+        advice.append(
+            f"let {packs} rows of {table.width} floats share each 32-byte line instead of one (narrow_packing)"
+        )
+    if table.width % 8:
+        many = "" if len(worst) == 1 else f" (and {len(worst) - 1} more tables)"
+        advice.append(f"make {worst[0]} {wider} wide{many}: the model learns {wider / table.width:.2f} times as much")
+    yield _padding(counters, "padding-of-width", sum(lost.values()), total, worst, tuple(advice), packs)
+
+
+def _width_loss(table: TableCounters, shards: int) -> int:
+    padded = table.padded_bytes(shards)
+    return padded - padded * table.width // table.padded_width
+
+
+def _by_vocabulary(counters: Counters) -> Iterator[Finding]:
+    shards = max(1, counters.shards)
+    tables = counters.tables
+    lost = {n: t.padded_bytes(shards) - 4 * t.vocab * t.padded_width for n, t in tables.items()}
+    total = sum(table.padded_bytes(shards) for table in tables.values())
+    worst = sorted((name for name in lost if lost[name]), key=lambda name: -lost[name])
+    if not worst or sum(lost.values()) < _SHARE * total:
+        return
+    joined = _joined(counters, worst, shards)
+    advice = [f"join the small vocabularies into one table of offset ids: {bytes_text(joined)} of padding are left"]
+    if len(worst) == 1:
+        advice = ["hold so small a table in the dense model: a product with one-hot rows costs less than a lookup"]
+    yield _padding(counters, "padding-of-vocabulary", sum(lost.values()), total, worst, tuple(advice), 1)
+
+
+def _joined(counters: Counters, names: list[str], shards: int) -> int:
+    """Padding left if the tables of each width were one."""
+    rows: dict[int, int] = {}
+    for name in names:
+        table = counters.tables[name]
+        rows[table.padded_width] = rows.get(table.padded_width, 0) + table.vocab
+    return sum(padded_table_bytes(vocab, width, shards) - 4 * vocab * width for width, vocab in rows.items())
+
+
+def _padding(
+    counters: Counters, name: str, lost: int, total: int, worst: list[str], advice: tuple[str, ...], packs: int
+) -> Finding:
+    per_chip, capacity = lost / counters.chips, counters.hbm.capacity or 0
+    table = counters.tables[worst[0]]
+    what = "rows are padded to 8 floats" if name == "padding-of-width" else "vocabularies are padded to 8 rows a shard"
+    others = "" if len(worst) == 1 else f" and {len(worst) - 1} others"
+    effect = f"up to {bytes_text(lost)} of HBM, all chips together"
+    return Finding(
+        name,
+        "warning" if capacity and per_chip >= _WARNING * capacity else "note",
+        f"{what}, which is {percent_text(lost / total)} of the tables' bytes: {worst[0]} "
+        f"({table.vocab:,} x {table.width}){others}",
+        advice,
+        subject=worst[0] if len(worst) == 1 else "",
+        evidence={
+            "bytes of padding": lost,
+            "share of the tables": round(lost / total, 4),
+            "tables concerned": len(worst),
+            **({"rows a line": packs} if packs > 1 else {}),
+        },
+        effect=effect,
+    )
+
+
+PADDING_RULES = (
+    Rule(
+        "padding-of-width",
+        "guide section 10, padding overhead",
+        ("tables",),
+        "a tenth of the tables' bytes pads rows to 8 floats (a hundredth of HBM: a warning)",
+        _by_width,
+    ),
+    Rule(
+        "padding-of-vocabulary",
+        "guide section 10, padding overhead",
+        ("tables", "sparsecores|target"),
+        "a tenth of the tables' bytes pads vocabularies (a hundredth of HBM: a warning)",
+        _by_vocabulary,
+    ),
+)

@@ -1,0 +1,208 @@
+"""What preprocessing hands to the SparseCores: padded buffers per stack, and what was counted on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs
+from tilewright.embed.model.stacking import Stacking
+from tilewright.errors import CheckFailed, UsageError
+
+
+class StackStats(NamedTuple):
+    """What one batch asked of one stack, counted over merged entries, before any drop and over all mini-batches.
+
+    ==================================  ==========================================================================
+    ``max_ids_per_partition``           int64[S]: per shard, the most entries any source has for it
+    ``max_unique_ids_per_partition``    int64[S]: per shard, the most distinct ids any source has for it
+    ``required_buffer_size``            int64[sources]: slots a source needs, the sum over shards of round8(entries)
+    ``dropped_ids``                     int64[S]: per shard, entries dropped, summed over sources
+    ==================================  ==========================================================================
+    """
+
+    max_ids_per_partition: Longs
+    max_unique_ids_per_partition: Longs
+    required_buffer_size: Longs
+    dropped_ids: Longs
+
+
+@dataclass(frozen=True, eq=False)
+class HostBatch:
+    """One batch, laid out for the SparseCores of this process.
+
+    With n = SparseCores per device, S = all SparseCores and m = max(S, 8), every stack has::
+
+        row_pointers   int32 [devices, n * m]     END of each partition; a partition starts where the one before it
+                                                  ended, rounded up to 8
+        embedding_ids  int32 [devices, slots]     local row on the shard;   pads: 2**31 - 1
+        sample_ids     int32 [devices, slots]     sample inside the slice;  pads: 2**31 - 1
+        gains          float32 [devices, slots]   combiner weight;          pads: NaN
+
+    In the plain layout each source owns ``slots / n`` slots and its pointers count from the start of them. In the
+    mini-batch layout (``minibatch_layout``) both are 64 times as long, the segments of m pointers (source-major,
+    mini-batch-minor) lie one behind the other, and pointers count from the start of the device's buffer.
+
+    ``sources`` is the range of SparseCores fed by this process, ``batch_sizes`` the whole batch of every feature,
+    ``split_bits`` the agreed nodes of the bucket tree at which a mini-batch begins.
+    """
+
+    stacking: Stacking
+    batch_sizes: Mapping[str, int]
+    sources: range
+    num_minibatches: int
+    minibatch_layout: bool
+    split_bits: int
+    row_pointers: Mapping[str, Ints]
+    embedding_ids: Mapping[str, Ints]
+    sample_ids: Mapping[str, Ints]
+    gains: Mapping[str, Floats]
+    stats: Mapping[str, StackStats]
+
+    def __repr__(self) -> str:
+        """What it is of, without the arrays."""
+        shape = f"{len(self.stats)} stacks, {len(self.sources)} sources, {self.num_minibatches} mini-batches"
+        return f"<HostBatch of {len(self.batch_sizes)} features: {shape}>"
+
+    def partition(self, stack: str, source: int, shard: int, minibatch: int | None = None) -> Entries:
+        """Entries that ``source`` has for ``shard`` without padding; None: all mini-batches, one behind the other.
+
+        Sources are numbered over all SparseCores. Raises :class:`UsageError` for anything this batch does not hold.
+        """
+        if minibatch is None:
+            parts = [self.partition(stack, source, shard, m) for m in range(self.num_minibatches)]
+            ids, samples, gains = zip(*parts)
+            return np.concatenate(ids), np.concatenate(samples), np.concatenate(gains)
+        self._check(stack, source, shard, minibatch)
+        device, begin, end = self._bounds(stack, source - self.sources.start, shard, minibatch)
+        where = (device, slice(begin, end))
+        return self.embedding_ids[stack][where], self.sample_ids[stack][where], self.gains[stack][where]
+
+    def _bounds(self, stack: str, local: int, shard: int, minibatch: int) -> tuple[int, int, int]:
+        """Device, first and last slot (within the device's buffer) of a partition."""
+        per_device = self.stacking.topology.sparsecores_per_device
+        pointers_per_segment = max(self.stacking.topology.sparsecores, 8)
+        device, in_device = divmod(local, per_device)
+        segment = in_device * self.num_minibatches + minibatch
+        pointers = self.row_pointers[stack][device]
+        at = segment * pointers_per_segment + shard
+        base = 0 if self.minibatch_layout else in_device * (self.embedding_ids[stack].shape[1] // per_device)
+        first_of_all = at == 0 or (shard == 0 and not self.minibatch_layout)
+        begin = 0 if first_of_all else -(-int(pointers[at - 1]) // 8) * 8
+        return device, base + begin, base + int(pointers[at])
+
+    def _check(self, stack: str, source: int, shard: int, minibatch: int) -> None:
+        if stack not in self.row_pointers:
+            raise UsageError(f"no stack called {stack!r}", where="partition", how=f"one of {list(self.row_pointers)}")
+        for name, value, allowed in (
+            ("source", source, self.sources),
+            ("shard", shard, range(self.stacking.topology.sparsecores)),
+            ("minibatch", minibatch, range(self.num_minibatches)),
+        ):
+            if value not in allowed:
+                how = f"{allowed.start} to {allowed.stop - 1}"
+                raise UsageError(f"{name} {value!r} is not in this batch", where="partition", how=how)
+
+
+# Mini-batches over the vocabulary: where they begin, and what all processes of a step must agree on.
+
+BUCKETS = 64
+
+
+def minibatch_starts(bits: int, buckets: int = BUCKETS) -> list[int]:
+    """First bucket of every mini-batch.
+
+    >>> minibatch_starts(0b1010001, buckets=8)
+    [0, 1, 2, 4]
+    """
+    starts = [0]
+    node, size = 0, 2
+    while size <= buckets:
+        for left in range(0, buckets, size):
+            if bits >> node & 1:
+                starts.append(left + size // 2)
+            node += 1
+        size *= 2
+    return sorted(starts)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What all processes that feed one step must agree on: split bits ORed, buffer sizes the largest.
+
+    ``max_ids`` holds, per stack in order, the entries a partition of the buffers must have room for.
+
+    >>> Agreement.join([Agreement(1, (8, 16)), Agreement(4, (32, 8))])
+    Agreement(split_bits=5, max_ids=(32, 16))
+    """
+
+    split_bits: int
+    max_ids: tuple[int, ...]
+
+    @staticmethod
+    def join(parts: Iterable[Agreement]) -> Agreement:
+        """The agreement of several processes, given what each of them proposes."""
+        parts = list(parts)
+        bits = 0
+        for part in parts:
+            bits |= part.split_bits
+        return Agreement(bits, tuple(max(sizes) for sizes in zip(*(p.max_ids for p in parts))))
+
+
+Agree: TypeAlias = Callable[[Agreement], Agreement]
+"""Called once per batch by every process with its own proposal; returns the joined one."""
+
+
+# Checks of a finished batch: every entry's row, sample and gain are what they can be.
+
+
+def check_host_batch(host: HostBatch, *, id_bounds: bool = True, nan: bool = True) -> None:
+    """Hold every entry of a batch to its table and slice, as the chips' own checks would.
+
+    ``id_bounds``: local rows below the stack's rows on a shard, samples inside the slice, row pointers inside the
+    buffer and never falling. ``nan``: gains are finite. Raises :class:`CheckFailed` that names stack, source, shard and
+    mini-batch.
+
+    >>> from tilewright.embed import Feature, Table, Topology, preprocess, stack
+    >>> stacking = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
+    >>> check_host_batch(preprocess({"f": [[1], [2]]}, stacking))
+    """
+    if id_bounds:
+        _check_pointers(host)
+    for name, stack in host.stacking.stacks.items():
+        samples = stack.samples_per_sparsecore(host.batch_sizes)
+        for place, (rows, ids, gains) in _partitions(host, name):
+            if id_bounds:
+                _inside(rows, stack.rows_per_shard, "local row", place)
+                _inside(ids, samples, "sample", place)
+            if nan and not np.isfinite(gains).all():
+                wrong = gains[~np.isfinite(gains)][0]
+                raise CheckFailed(f"a gain of {wrong}", where=f"NaN check, stage gains: {place}")
+
+
+def _partitions(host: HostBatch, name: str) -> Iterator[tuple[str, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+    for source in host.sources:
+        for minibatch in range(host.num_minibatches):
+            for shard in range(host.stacking.topology.sparsecores):
+                place = f"stack {name!r}, source {source}, shard {shard}, mini-batch {minibatch}"
+                yield place, host.partition(name, source, shard, minibatch)
+
+
+def _inside(values: np.ndarray, bound: int, what: str, place: str) -> None:
+    wrong = values[(values < 0) | (values >= bound)]
+    if wrong.size:
+        raise CheckFailed(f"{what} {int(wrong[0])} is not in 0 .. {bound - 1}", where=f"id bounds: {place}")
+
+
+def _check_pointers(host: HostBatch) -> None:
+    """Pointers never fall inside a source's slice and stay inside it."""
+    per_device = host.stacking.topology.sparsecores_per_device
+    for name, pointers in host.row_pointers.items():
+        slots = host.embedding_ids[name].shape[1]
+        parts = 1 if host.minibatch_layout else per_device
+        slices = pointers.reshape(pointers.shape[0] * parts, -1).astype(np.int64)
+        if (slices < 0).any() or (slices > slots // parts).any() or (np.diff(slices, axis=1) < 0).any():
+            raise CheckFailed("row pointers fall or leave the buffer", where=f"id bounds: stack {name!r}")

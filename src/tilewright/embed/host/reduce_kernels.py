@@ -1,0 +1,506 @@
+"""Kernel 1: a unit of tables -> merged entries per source, sorted by (shard, local row, sample), and their counts.
+
+Slices are sorted in groups: a slice of few ids alone would spend its time on the counters of the sort, and a group of
+many would leave the cache.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TypeAlias
+
+import numpy as np
+
+from tilewright.embed.host.arrays import Entries, Floats, Ids, Index, Ints, Keys, Longs
+from tilewright.kernels import njit
+
+# Ids -> 64-bit keys: ``(partition * rows_per_shard + row) << 32 | payload``, where partition = slice * S + shard.
+
+FINE, BAD_ID, BAD_DIVISOR = 0, 1, 2
+"""What packing found; the caller looks for the place, which is rarely needed."""
+
+Form: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""Vocab, S, rows per shard, rotation, the two numbers of the division by S, combiner, bad-id mode."""
+
+_ONE = np.float32(1.0)
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+@njit(cache=True, nogil=True)
+def _position(value: np.uint64, form: Form) -> np.uint64:
+    """Shard * rows_per_shard + row; ``value // S`` is a multiplication (exact for 0 <= value < 2**31).
+
+    All factors have 32 bits, which the masks tell the compiler: then a vector does eight at once.
+    """
+    shards, rows, rotation = np.uint64(form[1]) & _LOW, np.uint64(form[2]) & _LOW, np.uint64(form[3])
+    row = ((value & _LOW) * (np.uint64(form[4]) & _LOW)) >> np.uint64(form[5])
+    shard = value - (row & _LOW) * shards + rotation
+    shard = shard - shards if shard >= shards else shard
+    return (shard & _LOW) * rows + row
+
+
+@njit(cache=True, nogil=True)
+def _mended(value: Index, vocab: Index, bad_ids: Index) -> Index:
+    """The id itself, clipped, or -1 where it must go."""
+    if 0 <= value < vocab:
+        return value
+    if bad_ids == 1:
+        return 0 if value < 0 else vocab - 1
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _divisor(weights: Floats, begin: Index, end: Index, squares: bool) -> np.float32:
+    """The float32 running sum of weights, or of squares added in float64; sqrt for the latter."""
+    total = np.float32(0.0)
+    for k in range(begin, end):
+        if squares:
+            total = np.float32(np.float64(total) + np.float64(weights[k]) * np.float64(weights[k]))
+        else:
+            total = np.float32(total + weights[k])
+    return np.float32(np.sqrt(total)) if squares else total
+
+
+@njit(cache=True, nogil=True)
+def _ones_gain(combiner: Index, n: Index) -> np.float32:
+    """1, 1 / n or 1 / sqrt(n) in float32."""
+    if combiner == 1:
+        return np.float32(_ONE / np.float32(n))
+    if combiner == 2:
+        return np.float32(_ONE / np.float32(np.sqrt(np.float32(n))))
+    return _ONE
+
+
+@njit(cache=True, nogil=True)
+def pack_dense(
+    values: Ids,
+    begin: Index,
+    samples: Index,
+    hot: Index,
+    first: Index,
+    offset: Index,
+    form: Form,
+    keys: Keys,
+    n: Index,
+    of_sample: Floats,
+) -> bool:
+    """Keys of ``samples`` samples of ``hot`` ids, payloads from ``first``, places from ``offset``; False: a bad id.
+
+    The sample of the k-th id is ``k // hot`` by a multiplication, exact while samples * hot**2 < 2**32.
+    """
+    vocab = form[0]
+    sign = np.int64(0)
+    reciprocal, tag = np.uint64((1 << 32) // hot + 1), np.uint64(first)
+    for k in range(samples * hot):
+        value = np.int64(values[begin + k])
+        sign |= value | (vocab - 1 - value)
+        sample = ((np.uint64(k) & _LOW) * reciprocal) >> _32
+        keys[n + k] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | (tag + sample)
+    of_sample[first : first + samples] = _ones_gain(form[6], hot)
+    return bool(sign >= 0)
+
+
+@njit(cache=True, nogil=True)
+def pack_places(values: Ids, begin: Index, end: Index, offset: Index, form: Form, keys: Keys, n: Index) -> bool:
+    """Keys from ``n`` on, still without payloads, of the values ``begin .. end``; False: a bad id."""
+    vocab = form[0]
+    sign = np.int64(0)
+    for k in range(end - begin):
+        value = np.int64(values[begin + k])
+        sign |= value | (vocab - 1 - value)
+        keys[n + k] = (np.uint64(offset) + _position(np.uint64(value), form)) << _32
+    return bool(sign >= 0)
+
+
+@njit(cache=True, nogil=True)
+def label_sample(keys: Keys, begin: Index, end: Index, payload: Index, combiner: Index, of_sample: Floats) -> None:
+    """Give the keys ``begin .. end``, which are one sample's, their payload, and the sample its gain."""
+    for k in range(begin, end):
+        keys[k] |= np.uint64(payload)
+    if end > begin:
+        of_sample[payload] = _ones_gain(combiner, end - begin)
+
+
+@njit(cache=True, nogil=True)
+def pack_ones(
+    values: Ids,
+    begin: Index,
+    end: Index,
+    payload: Index,
+    offset: Index,
+    form: Form,
+    keys: Keys,
+    n: Index,
+    of_sample: Floats,
+) -> Index:
+    """Keys of one sample without weights. Returns their end; -1: a bad id."""
+    start = n
+    for k in range(begin, end):
+        value = _mended(np.int64(values[k]), form[0], form[7])
+        if value < 0:
+            if form[7] == 0:
+                return -1
+            continue
+        keys[n] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | np.uint64(payload)
+        n += 1
+    if n > start:
+        of_sample[payload] = _ones_gain(form[6], n - start)
+    return n
+
+
+@njit(cache=True, nogil=True)
+def pack_weighted(
+    values: Ids,
+    weights: Floats,
+    begin: Index,
+    end: Index,
+    sample: Index,
+    offset: Index,
+    form: Form,
+    keys: Keys,
+    n: Index,
+    sample_of: Ints,
+    gain_of: Floats,
+) -> Index:
+    """Keys of one sample with weights. Returns their end; -1: a bad id, -2: a divisor that is zero or not finite."""
+    start = n
+    for k in range(begin, end):
+        value = _mended(np.int64(values[k]), form[0], form[7])
+        if value < 0:
+            if form[7] == 0:
+                return -1
+            continue
+        keys[n] = ((np.uint64(offset) + _position(np.uint64(value), form)) << _32) | np.uint64(n)
+        sample_of[n] = sample
+        gain_of[n] = weights[k]
+        n += 1
+    if form[6] != 0 and n > start:
+        divisor = _divisor(gain_of, start, n, form[6] == 2)
+        if divisor == 0 or not np.isfinite(divisor):
+            return -2
+        for j in range(start, n):
+            gain_of[j] = np.float32(gain_of[j] / divisor)
+    return n
+
+
+# Sorting of packed 64-bit keys by their upper half, stable: insertion for a few, counting per digit for many.
+
+DIGIT_BITS = 11
+DIGIT_SLOTS = 4 << DIGIT_BITS
+"""Counters that :func:`sort_keys` needs."""
+
+_FEW = 40
+_ROW_BITS = np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _insertion(keys: Keys, n: Index) -> None:
+    for i in range(1, n):
+        key = keys[i]
+        j = i
+        while j > 0 and keys[j - 1] > key:
+            keys[j] = keys[j - 1]
+            j -= 1
+        keys[j] = key
+
+
+@njit(cache=True, nogil=True)
+def _count(keys: Keys, n: Index, passes: Index, width: Index, counters: Ints) -> None:
+    """How often every value of every digit occurs, digit after digit in ``counters``; straight code for up to three."""
+    size = np.uint64(1) << np.uint64(width)
+    mask, step, first = size - np.uint64(1), np.uint64(width), _ROW_BITS
+    second = first + step
+    if passes == 1:
+        for i in range(n):
+            counters[(keys[i] >> first) & mask] += 1
+    elif passes == 2:
+        for i in range(n):
+            key = keys[i]
+            counters[(key >> first) & mask] += 1
+            counters[size + ((key >> second) & mask)] += 1
+    elif passes == 3:
+        for i in range(n):
+            key = keys[i]
+            counters[(key >> first) & mask] += 1
+            counters[size + ((key >> second) & mask)] += 1
+            counters[size + size + ((key >> (second + step)) & mask)] += 1
+    else:
+        for i in range(n):
+            rest, base = keys[i] >> first, np.uint64(0)
+            for _ in range(passes):
+                counters[base + (rest & mask)] += 1
+                rest >>= step
+                base += size
+
+
+@njit(cache=True, nogil=True)
+def sort_keys(keys: Keys, spare: Keys, n: Index, bits: Index, counters: Ints) -> bool:
+    """Sort ``keys[:n]`` by bits 32 .. 32 + bits; the lower halves ascend already. True: the result is in ``spare``.
+
+    All digits are counted in one pass over the keys. Few keys take narrow digits, so that the counters stay few.
+    """
+    if n <= _FEW:
+        _insertion(keys, n)
+        return False
+    widest = 8 if n < 1000 else DIGIT_BITS
+    passes = (bits + widest - 1) // widest
+    if passes == 0:
+        return False
+    width = (bits + passes - 1) // passes
+    size = 1 << width
+    mask = np.uint64(size - 1)
+    counters[: passes * size] = 0
+    _count(keys, n, passes, width, counters)
+    swapped = False
+    for p in range(passes):
+        count = counters[p * size : (p + 1) * size]
+        at = np.int32(0)
+        for d in range(size):
+            at, count[d] = at + count[d], at
+        shift = _ROW_BITS + np.uint64(p * width)
+        source, target = (spare, keys) if swapped else (keys, spare)
+        for i in range(n):
+            key = source[i]
+            digit = (key >> shift) & mask
+            place = count[digit]
+            target[np.uint64(place)] = key
+            count[digit] = place + 1
+        swapped = not swapped
+    return swapped
+
+
+Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
+"""Keys and as many again, sample and gain of every entry, gain of every sample, counters."""
+
+_EXACT = 1 << 32
+
+
+class Scratch(threading.local):
+    """The buffers a thread works in, one set per thread, grown when a job needs more."""
+
+    def __init__(self) -> None:
+        self._entries = self._samples = -1
+        self._arrays: Room | None = None
+
+    def __call__(self, entries: int, samples: int) -> Room:
+        """Room for so many entries of one unit and group, and samples of a group: kernel 1's last argument."""
+        if self._arrays is None or entries > self._entries or samples > self._samples:
+            self._entries, self._samples = max(entries, self._entries), max(samples, self._samples)
+            self._arrays = (
+                np.empty(self._entries, np.uint64),
+                np.empty(self._entries, np.uint64),
+                np.empty(self._entries, np.int32),
+                np.empty(self._entries, np.float32),
+                np.empty(self._samples, np.float32),
+                np.empty(DIGIT_SLOTS, np.int32),
+            )
+        return self._arrays
+
+
+scratch = Scratch()
+"""The calling thread's buffers."""
+
+
+@njit(cache=True, nogil=True)
+def _bound(offsets: Longs, feature: Longs, sample: Index) -> Index:
+    """Where a sample's values begin, counted from the feature's first."""
+    at: Index = offsets[feature[1] + sample] if feature[1] >= 0 else sample * feature[2]
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _pack_feature(
+    values: Ids,
+    offsets: Longs,
+    weights: Floats,
+    feature: Longs,
+    slice_: Index,
+    number: Index,
+    samples_of_slice: Index,
+    offset: Index,
+    form: Form,
+    n: Index,
+    room: Room,
+) -> Index:
+    """Keys of one feature's slice, which is the ``number``-th of its group; their end, or -1, -2 as in packing."""
+    keys, _, sample_of, gain_of, of_sample, _ = room
+    value_base, samples, sample_base = feature[0], feature[3], feature[4]
+    first = slice_ * samples
+    payload = number * samples_of_slice + sample_base
+    fast = False
+    if weights.size == 0:
+        start = value_base + _bound(offsets, feature, first)
+        end = value_base + _bound(offsets, feature, first + samples)
+        hot = feature[2]
+        if feature[1] < 0 and hot > 0 and samples * hot * hot < _EXACT:
+            if pack_dense(values, start, samples, hot, payload, offset, form, keys, n, of_sample):
+                n += samples * hot
+                return n
+        else:
+            fast = pack_places(values, start, end, offset, form, keys, n)
+        if not fast and form[7] == 0:
+            return -1
+    for i in range(samples):
+        begin, end = _bound(offsets, feature, first + i), _bound(offsets, feature, first + i + 1)
+        if fast:
+            label_sample(keys, n, n + end - begin, payload + i, form[6], of_sample)
+            n += end - begin
+            continue
+        begin, end = begin + value_base, end + value_base
+        if weights.size > 0:
+            n = pack_weighted(values, weights, begin, end, sample_base + i, offset, form, keys, n, sample_of, gain_of)
+        else:
+            n = pack_ones(values, begin, end, payload + i, offset, form, keys, n, of_sample)
+        if n < 0:
+            return n
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _merge_ones(
+    keys: Keys,
+    n: Index,
+    unit: tuple[int, ...],
+    samples_of_slice: Index,
+    of_sample: Floats,
+    at: Index,
+    entries: Entries,
+    count: Ints,
+    unique: Ints,
+) -> Index:
+    """Write the sorted keys from ``at`` on, equal ones added up; count entries and rows per partition. Their end."""
+    rows, samples, gains = entries
+    shards, per_shard, row_offset = unit[0], unit[1], unit[6]
+    last, last_place = _LOW << _32 | _LOW, np.int64(-1)
+    end_of_part, shift, skipped = np.int64(0), np.int64(0), np.int64(0)
+    part, begun, distinct = np.int64(0), at, np.int64(0)
+    at -= 1
+    for i in range(n):
+        key = keys[i]
+        place = np.int64(key >> _32)
+        payload = np.int64(key & _LOW)
+        if place >= end_of_part:
+            count[part] = at + 1 - begun
+            unique[part] = distinct
+            begun, distinct = at + 1, np.int64(0)
+            part = part + 1 if place < end_of_part + per_shard and end_of_part > 0 else place // per_shard
+            end_of_part = (part + 1) * per_shard
+            shift = row_offset - part * per_shard
+            skipped = part // shards * samples_of_slice
+        gain = of_sample[key & _LOW]
+        distinct += place != last_place
+        if key == last:
+            gains[np.uint64(at)] += gain
+        else:
+            at += 1
+            slot = np.uint64(at)
+            rows[slot] = np.int32(place + shift)
+            samples[slot] = np.int32(payload - skipped)
+            gains[slot] = gain
+        last, last_place = key, place
+    count[part] = at + 1 - begun
+    unique[part] = distinct
+    return at + 1
+
+
+@njit(cache=True, nogil=True)
+def _merge_weighted(
+    keys: Keys,
+    n: Index,
+    unit: tuple[int, ...],
+    sample_of: Ints,
+    gain_of: Floats,
+    at: Index,
+    entries: Entries,
+    count: Ints,
+    unique: Ints,
+) -> Index:
+    """The same where payloads are numbers of entries."""
+    rows, samples, gains = entries
+    per_shard, row_offset = unit[1], unit[6]
+    last_place, last_sample = np.int64(-1), np.int32(-1)
+    for i in range(n):
+        place = np.int64(keys[i] >> _32)
+        entry = np.int64(keys[i] & _LOW)
+        sample = sample_of[entry]
+        if place == last_place and sample == last_sample:
+            gains[at - 1] += gain_of[entry]
+            continue
+        part = place // per_shard
+        count[part] += 1
+        unique[part] += place != last_place
+        rows[at] = np.int32(place - part * per_shard + row_offset)
+        samples[at] = sample
+        gains[at] = gain_of[entry]
+        at += 1
+        last_place, last_sample = place, sample
+    return at
+
+
+@njit(cache=True, nogil=True)
+def reduce_unit(
+    values: Ids,
+    offsets: Longs,
+    weights: Floats,
+    features: Longs,
+    unit: tuple[int, ...],
+    slices: tuple[int, int, int],
+    group: int,
+    samples_of_slice: int,
+    bases: Longs,
+    entries: Entries,
+    counts: Ints,
+    room: Room,
+) -> Index:
+    """Reduce one unit for the slices ``slices[0] <= l < slices[1]``, which are ``slices[2]`` slices into the batch.
+
+    ``features`` int64[n, 8]: of each feature first value, first offset (-1: dense), ids per sample (dense), samples per
+    slice, first sample id; of its table vocab, rotation, first row in the unit. ``unit``: S, rows per shard, the two
+    numbers of the division by S, combiner, bad-id mode (error, clip, drop), first row in the stack, bits of a position.
+    ``group``: slices sorted together; ``samples_of_slice``: of all the stack's features. ``bases[l]``: where slice l
+    may write in ``entries``, then where it did; ``counts`` int32[2, slices, S]: entries and distinct ids. Returns what
+    packing found.
+    """
+    keys, spare, sample_of, gain_of, of_sample, counters = room
+    shards, rows = unit[0], unit[1]
+    for first in range(slices[0], slices[1], group):
+        last = min(first + group, slices[1])
+        n: Index = np.int64(0)  # a literal 0 would be a type of its own, and everything compiled twice
+        for l in range(first, last):
+            for shard in range(shards):
+                counts[0, l, shard] = counts[1, l, shard] = 0
+            number = l - first
+            for f in range(features.shape[0]):
+                vocab, rotation = features[f, 5], features[f, 6]
+                n = _pack_feature(
+                    values,
+                    offsets,
+                    weights,
+                    features[f],
+                    slices[2] + l,
+                    number,
+                    samples_of_slice,
+                    number * shards * rows + features[f, 7],
+                    (vocab, shards, rows, rotation, unit[2], unit[3], unit[4], unit[5]),
+                    n,
+                    room,
+                )
+                if n < 0:
+                    return BAD_ID if n == -1 else BAD_DIVISOR
+        bits, parts = unit[7], last - first
+        while parts > 1:
+            parts = (parts + 1) // 2
+            bits += 1
+        merged = spare if sort_keys(keys, spare, n, bits, counters) else keys
+        count, unique = counts[0, first:last].reshape(-1), counts[1, first:last].reshape(-1)
+        at = bases[first]
+        if weights.size > 0:
+            _merge_weighted(merged, n, unit, sample_of, gain_of, at, entries, count, unique)
+        else:
+            _merge_ones(merged, n, unit, samples_of_slice, of_sample, at, entries, count, unique)
+        for l in range(first, last):
+            bases[l] = at
+            for shard in range(shards):
+                at += counts[0, l, shard]
+    return FINE

@@ -1,0 +1,543 @@
+"""Logs of any kind as batches of features: Parquet, CSV and TSV with a header, Criteo's own format, numpy archives."""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.embed.host.inputs import Ragged, normalise
+from tilewright.embed.logs.clicks import CATEGORICAL
+from tilewright.embed.model.tables import Feature, count
+from tilewright.errors import UsageError
+
+IDS = ("auto", "direct", "hash")
+
+
+@dataclass(frozen=True)
+class Column:
+    """Where a feature stands in a log.
+
+    ===========  ==================================================================================================
+    ``name``     the column of its ids, "" = the feature's own name
+    ``weights``  the column of its weights, "" = none
+    ``ids``      ``direct``: integers that are rows of the table; ``hash``: any value, hashed into 1 .. vocab - 1
+                 (0 where it is missing); ``auto``: integers directly, texts hashed (CSV and TSV: all is text)
+    ===========  ==================================================================================================
+    """
+
+    name: str = ""
+    weights: str = ""
+    ids: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown way."""
+        if self.ids not in IDS:
+            raise UsageError(f"ids = {self.ids!r}", where=f"column {self.name!r}", how=f"one of {', '.join(IDS)}")
+
+
+@dataclass(frozen=True, eq=False)
+class LogBatch:
+    """``rows`` samples of every feature, as ``preprocess`` takes them."""
+
+    rows: int
+    features: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """A log that is read batch by batch: iterate over it as often as you like. ``rows``: how many, None if unknown."""
+
+    path: str
+    features: tuple[Feature, ...]
+    batch: int
+    columns: tuple[Column, ...]
+    rows: int | None = None
+
+    @property
+    def kind(self) -> str:
+        """``parquet``, ``npz``, ``criteo`` or ``text``."""
+        return _kind(self)
+
+    def __iter__(self) -> Iterator[LogBatch]:
+        """Batches of ``batch`` rows; the last may be shorter."""
+        return _reader(self)
+
+
+def read_log(
+    path: str | Path,
+    features: Sequence[Feature],
+    batch: int,
+    columns: Mapping[str, Column] | None = None,
+) -> Log:
+    """The batches of a log, one at a time in memory.
+
+    ``path``
+        ``.parquet`` (or a folder of them): integers, lists of integers, texts, lists of texts; a missing value is an
+        empty sample. ``.npz``: arrays ``f`` [rows, ids], or ``f.values`` and ``f.offsets``. Anything else is text: with
+        a header, one column per feature, several ids of a cell parted by ``|``; without one, Criteo's format, whose
+        features are called C1 .. C26. "-" is Criteo's format on stdin.
+    ``batch``
+        rows of a batch (of all SparseCores).
+    ``columns``
+        feature -> :class:`Column` where it is not simply the column of the feature's name.
+
+    Raises :class:`UsageError` that names the file, the column and the batch: here for a missing file or column and
+    a file that is not what its name says; while reading for a value of a wrong type or a file that breaks off.
+    """
+    where = str(path)
+    batch = count(batch, "batch", where)
+    named = dict(columns or {})
+    if unknown := sorted(set(named) - {f.name for f in features}):
+        raise UsageError(f"a column for {unknown[0]!r}, which is no feature", where=where)
+    chosen = tuple(_filled(named.get(f.name, Column()), f) for f in features)
+    log = Log(where, tuple(features), batch, chosen)
+    if where != "-" and not Path(where).exists():
+        raise UsageError("cannot read it: No such file or directory", where=where)
+    if _kind(log) == "parquet":
+        return Log(where, log.features, batch, chosen, parquet_rows(log))
+    return log
+
+
+def _filled(column: Column, feature: Feature) -> Column:
+    return column if column.name else Column(feature.name, column.weights, column.ids)
+
+
+def _kind(log: Log) -> str:
+    path = Path(log.path)
+    if path.suffix == ".parquet" or path.is_dir():
+        return "parquet"
+    if path.suffix == ".npz":
+        return "npz"
+    if tuple(f.name for f in log.features) == CATEGORICAL and all(
+        c == Column(f.name) or c == Column(f.name, ids="hash") for f, c in zip(log.features, log.columns)
+    ):
+        return "criteo"
+    return "text"
+
+
+def _reader(log: Log) -> Iterator[LogBatch]:
+    kind = _kind(log)
+    if kind == "criteo":
+        return _criteo(log)
+    if kind == "npz":
+        return read_arrays(log)
+
+    return read_parquet(log) if kind == "parquet" else read_text(log)
+
+
+def _criteo(log: Log) -> Iterator[LogBatch]:
+    from tilewright.embed.logs.criteo import read_criteo
+
+    vocabs = [feature.table.vocab for feature in log.features]
+    for clicks in read_criteo(log.path, vocabs, log.batch, ids_only=True):
+        yield LogBatch(len(clicks), dict(clicks.features()))
+
+
+# One column of a log as a feature's input: integers, lists and texts of Arrow arrays.
+
+SEPARATOR = "|"
+
+
+def feature_input(table: Any, feature: Feature, column: Column, place: str) -> Any:
+    """[rows, 1], (values, offsets) or (values, offsets, weights) of one feature, as ``preprocess`` takes it."""
+    where = f"{place}, column {column.name!r}"
+    ids = _whole(table[column.name])
+    values, lengths = _parts(ids, column.ids, where)
+    numbers = _ids(values, feature.table.vocab, column.ids, where)
+    if not column.weights:
+        return numbers.reshape(-1, 1) if lengths is None else (numbers, _offsets(lengths))
+    lengths = np.ones(len(numbers), np.int64) if lengths is None else lengths
+    return numbers, _offsets(lengths), _weights(_whole(table[column.weights]), lengths, place, column.weights)
+
+
+def check_one_way(table: Any, features: Sequence[Feature], columns: Sequence[Column], where: str) -> None:
+    """Refuse to guess two ways for one table: rows by number for one feature, hashed texts for another."""
+    ways: dict[str, tuple[Feature, Column, str]] = {}
+    for feature, column in zip(features, columns):
+        way = _way(table.schema.field(column.name).type, column)
+        other, its, first = ways.setdefault(feature.table.name, (feature, column, way))
+        if way and first and way != first and "auto" in (its.ids, column.ids):
+            direct, hashed = (other, feature) if first == "direct" else (feature, other)
+            raise UsageError(
+                f"ids of {direct.name!r} are rows of table {feature.table.name!r}, texts of {hashed.name!r} would be "
+                "hashed into it: the same id would be two rows",
+                where=where,
+                how='give both features ids = "direct", or both ids = "hash"',
+            )
+
+
+def _way(kind: Any, column: Column) -> str:
+    """``direct``, ``hash``, or "" where a column is empty."""
+    from pyarrow import types
+
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    if column.ids != "auto" or types.is_null(kind):
+        return "" if column.ids == "auto" else column.ids
+    return "direct" if types.is_integer(kind) else "hash"
+
+
+def _whole(chunked: Any) -> Any:
+    array = chunked.combine_chunks()
+    if hasattr(array, "num_chunks"):  # older versions keep it chunked
+        array = array.chunk(0)
+    return array.dictionary_decode() if str(array.type).startswith("dictionary") else array
+
+
+def _parts(array: Any, ids: str, where: str) -> tuple[Any, NDArray[np.int64] | None]:
+    """The ids of all samples one behind the other, and how many each has (None: one each)."""
+    from pyarrow import compute, types
+
+    kind = array.type
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        lengths = compute.list_value_length(array).fill_null(0)
+        return array.flatten(), np.asarray(lengths, np.int64)
+    if _is_text(kind) and ids == "direct":  # an empty cell is a sample without ids
+        array = compute.if_else(compute.equal(array, ""), None, array)
+    if _is_text(kind) and compute.any(compute.match_substring(array, SEPARATOR)).as_py():
+        return _parts(compute.split_pattern(array, SEPARATOR), ids, where)
+    hashed_text = ids != "direct" and (_is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind))
+    if array.null_count and not hashed_text:  # a missing text is hashed like an empty one
+        there = np.asarray(array.is_valid(), bool)
+        return array.drop_null(), there.astype(np.int64)
+    return array, None
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
+    """Flat ids."""
+    from pyarrow import types
+
+    kind = array.type
+    if types.is_integer(kind) and not array.null_count:
+        values = array.to_numpy(zero_copy_only=False)
+        return values if ids != "hash" else _hashed_numbers(values, vocab)
+    if types.is_integer(kind):
+        raise UsageError("a list with a missing id in it", where=where, how="leave it out of the list")
+    if types.is_null(kind):
+        return np.zeros(0, np.int64)
+    if _is_text(kind) and ids == "direct":
+        return _numbers_of(array, where)
+    if _is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        return _hashed_texts(array, vocab)
+    how = "ids are integers or texts, or lists of them"
+    raise UsageError(f"values of type {kind}", where=where, how=how)
+
+
+def _numbers_of(array: Any, where: str) -> NDArray[np.int64]:
+    import pyarrow
+
+    trimmed = pyarrow.compute.utf8_trim_whitespace(array)
+    try:
+        return np.asarray(trimmed.cast(pyarrow.int64()), np.int64)
+    except pyarrow.ArrowInvalid as error:
+        text = str(error).split("'")[1] if "'" in str(error) else str(error)
+        how = 'hash such values: ids = "hash"'
+        raise UsageError(f"{text[:40]!r} is not a whole number", where=where, how=how) from None
+
+
+def _hashed_numbers(values: NDArray[Any], vocab: int) -> NDArray[np.int32]:
+    from tilewright.embed.logs.criteo_kernels import hash_numbers
+
+    out = np.empty(len(values), np.int32)
+    hash_numbers(values.astype(np.int64), vocab, out)
+    return out
+
+
+def _hashed_texts(array: Any, vocab: int) -> NDArray[np.int32]:
+    """Over Arrow's own buffers; a missing text is the empty one, which is id 0."""
+    import pyarrow
+
+    from tilewright.embed.logs.criteo_kernels import hash_texts
+
+    filled = array.cast(pyarrow.large_binary()).fill_null(b"")
+    _, offsets, data = filled.buffers()
+    at = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
+    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    out = np.empty(len(filled), np.int32)
+    hash_texts(raw, at, vocab, out)
+    return out
+
+
+def _weights(array: Any, lengths: NDArray[np.int64], place: str, name: str) -> NDArray[np.float32]:
+    from pyarrow import types
+
+    where = f"{place}, column {name!r}"
+    flat, given = _parts(array, "direct", where)
+    given = np.ones(len(flat), np.int64) if given is None else given
+    if _is_text(flat.type):
+        flat = _floats_of(flat, where)
+    elif not (types.is_floating(flat.type) or types.is_integer(flat.type)):
+        raise UsageError(f"weights of type {flat.type}", where=where, how="weights are numbers")
+    wrong = np.flatnonzero(given != lengths) if len(given) == len(lengths) else np.zeros(1, np.int64)
+    if wrong.size:
+        k = int(wrong[0])
+        raise UsageError(f"{given[k]} weights for {lengths[k]} ids in row {k + 1} of the batch", where=where)
+    return np.asarray(flat.to_numpy(zero_copy_only=False), np.float32)
+
+
+def _floats_of(array: Any, where: str) -> Any:
+    import pyarrow
+
+    try:
+        return array.cast(pyarrow.float32())
+    except pyarrow.ArrowInvalid as error:
+        raise UsageError(f"weights that are not numbers: {error}", where=where) from None
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+# Batches from Parquet, and from text with a header, through pyarrow.
+
+_BLOCK = 4 << 20
+_ROWS = 65536
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        how = "pip install 'tilewright[embed]', or read it yourself and call embed.plan"
+        raise UsageError("this kind of log needs pyarrow, which is not installed", how=how) from None
+    return pyarrow
+
+
+@contextmanager
+def _refusing(what: str, where: str) -> Iterator[None]:
+    """pyarrow's complaints as ours, on one line."""
+    try:
+        yield
+    except (_pyarrow().ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{what}: {' '.join(str(error).split())[:300]}", where=where) from None
+
+
+def _files(log: Log) -> list[str]:
+    path = Path(log.path)
+    files = sorted(str(p) for p in path.glob("*.parquet")) if path.is_dir() else [log.path]
+    if not files:
+        raise UsageError("no .parquet file in the folder", where=log.path)
+    return files
+
+
+def _opened(log: Log, file: str) -> Any:
+    """The file, its columns checked."""
+    from pyarrow import parquet
+
+    with _refusing("not a Parquet file", file):
+        opened = parquet.ParquetFile(file)
+    _check_columns(log, opened.schema_arrow.names, file)
+    return opened
+
+
+def _check_columns(log: Log, names: list[str], where: str) -> None:
+    missing = [name for name in _wanted(log) if name not in names]
+    if missing:
+        some = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise UsageError(f"no column {', '.join(missing[:4])}{more}", where=where, how=f"it has {some}")
+
+
+def _wanted(log: Log) -> list[str]:
+    names = [name for column in log.columns for name in (column.name, column.weights) if name]
+    return list(dict.fromkeys(names))
+
+
+def parquet_rows(log: Log) -> int:
+    """Rows by the files' own account; refuses files that are not Parquet or lack a column."""
+    _pyarrow()
+    total = 0
+    for file in _files(log):
+        with _opened(log, file) as opened:
+            total += opened.metadata.num_rows
+    return total
+
+
+def read_parquet(log: Log) -> Iterator[LogBatch]:
+    """Row groups are decoded a batch at a time."""
+    return _whole_batches(log, _parquet_parts(log))
+
+
+def _parquet_parts(log: Log) -> Iterator[Any]:
+    for file in _files(log):
+        with _opened(log, file) as opened:
+            parts = opened.iter_batches(min(log.batch, _ROWS), columns=_wanted(log))
+            while True:
+                with _refusing("it breaks off", file):
+                    part = next(parts, None)
+                if part is None:
+                    break
+                yield part
+
+
+def read_text(log: Log) -> Iterator[LogBatch]:
+    """CSV or TSV with a header; cells stay texts here."""
+    pyarrow = _pyarrow()
+    from pyarrow import csv
+
+    if log.path == "-":
+        raise UsageError("stdin is read as Criteo's format only", where="-", how="give a file's name")
+    with _refusing("cannot read it", log.path), open(log.path, "rb") as file:
+        head = file.readline(_BLOCK)
+    if not head.strip():
+        raise UsageError("the file is empty", where=log.path)
+    separator = "\t" if b"\t" in head else ","
+    names = [cell.strip(' \r\n"') for cell in head.decode("utf-8", "replace").split(separator)]
+    _check_columns(log, names, log.path)
+    types = {name: pyarrow.string() for name in _wanted(log)}
+    options: dict[str, Any] = {
+        "read_options": csv.ReadOptions(block_size=_BLOCK),
+        "parse_options": csv.ParseOptions(delimiter=separator),
+        "convert_options": csv.ConvertOptions(include_columns=list(types), column_types=types),
+    }
+    return _whole_batches(log, _text_parts(log, lambda: csv.open_csv(log.path, **options)))
+
+
+def _text_parts(log: Log, opened: Callable[[], Any]) -> Iterator[Any]:
+    with _refusing("cannot be read as a table", log.path):
+        parts = opened()
+    while True:
+        with _refusing("cannot be read as a table", log.path):
+            part = next(parts, None)
+        if part is None:
+            return
+        yield part
+
+
+def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
+    """Parts of any length joined and cut to the batch; at most one batch and one part are held."""
+
+    pyarrow = _pyarrow()
+    held: list[Any] = []
+    rows = done = 0
+
+    def made(table: Any) -> LogBatch:
+        place = f"{log.path}: rows {done + 1:,} to {done + table.num_rows:,}"
+        if not done:
+            check_one_way(table, log.features, log.columns, log.path)
+        inputs = {f.name: feature_input(table, f, c, place) for f, c in zip(log.features, log.columns)}
+        return LogBatch(table.num_rows, inputs)
+
+    for part in parts:
+        held.append(part)
+        rows += part.num_rows
+        if rows < log.batch:
+            continue
+        table = pyarrow.Table.from_batches(held)
+        at = 0
+        for at in range(log.batch, rows + 1, log.batch):
+            yield made(table.slice(at - log.batch, log.batch))
+            done += log.batch
+        held, rows = table.slice(at).to_batches(), rows - at
+    if rows:
+        yield made(pyarrow.Table.from_batches(held))
+    elif not done:
+        raise UsageError("no rows in the file", where=log.path)
+
+
+# Batches from a numpy archive.
+
+
+def read_arrays(log: Log) -> Iterator[LogBatch]:
+    """Arrays ``name`` [rows, ids] or [rows], or ``name.values`` with ``name.offsets``; weights under their own name."""
+    whole = _load(log)
+    sizes = {name: ragged.batch_size for name, ragged in whole.items()}
+    rows = max(sizes.values())
+    if short := next((name for name, size in sizes.items() if size != rows), None):
+        raise UsageError(f"{sizes[short]} samples of {short!r}, {rows} of others", where=log.path)
+    for start in range(0, rows, log.batch):
+        stop = min(rows, start + log.batch)
+        yield LogBatch(stop - start, {name: _slice(ragged, start, stop) for name, ragged in whole.items()})
+
+
+def _load(log: Log) -> dict[str, Ragged]:
+    try:
+        with open(log.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise UsageError("one array, not an archive", where=log.path, how="write it with numpy.savez")
+            return {f.name: _feature(archive, log, f.name, c) for f, c in zip(log.features, log.columns)}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"not a numpy archive: {error}", where=log.path) from None
+
+
+def _feature(archive: Mapping[str, Any], log: Log, feature: str, column: Column) -> Ragged:
+    values, offsets = f"{column.name}.values", f"{column.name}.offsets"
+    weights = _array(archive, log, column.weights) if column.weights else None
+    try:
+        if column.name in archive:
+            dense = _array(archive, log, column.name)
+            if weights is None:
+                return normalise(dense, feature)
+            rows, hot = (*dense.shape, 1)[:2]
+            return normalise((dense.reshape(-1), np.arange(rows + 1) * hot, weights.reshape(-1)), feature)
+        given = _array(archive, log, values), _array(archive, log, offsets)
+        return normalise(given if weights is None else (*given, weights), feature)
+    except UsageError as error:
+        raise UsageError(error.what, where=_place(log, error), how=error.how) from None
+
+
+def _place(log: Log, error: UsageError) -> str:
+    return error.where if error.where.startswith(log.path) else f"{log.path}: {error.where}"
+
+
+def _array(archive: Mapping[str, Any], log: Log, name: str) -> Any:
+    if name not in archive:
+        some = ", ".join(list(archive)[:8])
+        raise UsageError(f"no array {name!r}", where=log.path, how=f"it holds {some}")
+    return archive[name]
+
+
+def _slice(ragged: Ragged, start: int, stop: int) -> Any:
+    """Samples start to stop, as ``preprocess`` takes them."""
+    if ragged.offsets is None:
+        return ragged.values[start * ragged.hot : stop * ragged.hot].reshape(stop - start, ragged.hot)
+    begin, end = int(ragged.offsets[start]), int(ragged.offsets[stop])
+    given = ragged.values[begin:end], ragged.offsets[start : stop + 1] - begin
+    return given if ragged.weights is None else (*given, ragged.weights[begin:end])
+
+
+# What a reader of a text log may not expect: whole numbers that are hashed, because all of a CSV is text.
+
+_LINES = 100
+
+
+def hashed_numbers(log: Log) -> tuple[str, ...]:
+    """Features of a CSV or TSV whose first cells are whole numbers of their table, and which are hashed by default.
+
+    () for every other kind of log, and where the configuration says ``ids``.
+    """
+    if log.kind != "text":
+        return ()
+    try:
+        with open(log.path, encoding="utf-8", errors="replace", newline="") as file:
+            head = file.readline()
+            names = next(csv.reader([head], delimiter="\t" if "\t" in head else ","), [])
+            rows = list(islice(csv.reader(file, delimiter="\t" if "\t" in head else ","), _LINES))
+    except (OSError, csv.Error):
+        return ()  # reading the log will say what is wrong
+    found = []
+    for feature, column in zip(log.features, log.columns):
+        if column.ids == "auto" and column.name in names:
+            at = names.index(column.name)
+            cells = [cell for row in rows if at < len(row) for cell in row[at].split(SEPARATOR) if cell.strip()]
+            if cells and all(c.strip().isdecimal() and int(c) < feature.table.vocab for c in cells):
+                found.append(feature.name)
+    return tuple(found)

@@ -1,0 +1,192 @@
+"""Every knob of Google's SparseCore guide, under its own name, and the flags of LIBTPU_INIT_ARGS they travel as."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tilewright.embed.model.tables import count
+from tilewright.errors import UsageError
+
+ASSERT_LEVELS = ("none", "bounds")
+
+
+def _flag(name: str, default: Any) -> Any:
+    return field(default=default, metadata={"flag": name})
+
+
+@dataclass(frozen=True)
+class SparseCoreConfig:
+    """The guide's knobs with the guide's defaults. Those with a flag (see :meth:`flags`) reach the compiler as such.
+
+    ==============================================  ==================================================================
+    ``disable_table_stacking``                      leave every table alone
+    ``max_ids_per_chip_per_sample``                 bound on one sample's ids on one chip, summed over all tables
+    ``max_ids_per_table``                           table -> bound on its ids of a batch, summed over all partitions
+    ``max_unique_ids_per_table``                    the same for the partitions' distinct ids
+    ``allow_id_dropping``                           drop (and count) ids above a limit instead of failing
+    ``initialize_tables_on_host``                   make tables on the host and copy them
+    ``enable_fast_table_initialization``            make tables on the device
+    ``maximum_parallel_iterations``                 batches fetched ahead into HBM
+    ``disable_full_embedding_pipelining``           do not overlap SparseCores and TensorCore
+    ``num_serialized_tables_to_optimize_hbm``       tables processed one after the other to save HBM stack
+    ``max_ids_file``, ``estimate_max_ids``          the compiler's limits file; let the compiler estimate limits
+    ``enable_id_bound_check``, ``detect_nan``       checks of ids and of numbers
+    ``assert_level``                                ``bounds``: check every memory access
+    ``buffer_contents_sanitizer_config``            which cores' buffers are checked, "" = none
+    ``verify_launch_id_across_cores``               the other half of the buffer check
+    ==============================================  ==================================================================
+
+    >>> SparseCoreConfig(detect_nan=True).flags()
+    ('--xla_sc_detect_nan=true',)
+    """
+
+    disable_table_stacking: bool = False
+    max_ids_per_chip_per_sample: int = 64
+    max_ids_per_table: Mapping[str, int] | None = field(default=None, hash=False)
+    max_unique_ids_per_table: Mapping[str, int] | None = field(default=None, hash=False)
+    allow_id_dropping: bool = False
+    initialize_tables_on_host: bool = True
+    enable_fast_table_initialization: bool = False
+    maximum_parallel_iterations: int = 2
+    disable_full_embedding_pipelining: bool = _flag("tf_xla_disable_full_embedding_pipelining", False)
+    num_serialized_tables_to_optimize_hbm: int = _flag("xla_sc_num_serialized_tables_to_optimize_hbm", 0)
+    max_ids_file: str = _flag("xla_sparse_core_max_ids_file", "")
+    estimate_max_ids: bool = _flag("xla_sparse_core_estimate_max_ids", False)
+    enable_id_bound_check: bool = _flag("xla_sparse_core_enable_id_bound_check", False)
+    detect_nan: bool = _flag("xla_sc_detect_nan", False)
+    assert_level: str = _flag("xla_sc_assert_level", "none")
+    buffer_contents_sanitizer_config: str = _flag("xla_tpu_buffer_contents_sanitizer_config", "")
+    verify_launch_id_across_cores: bool = _flag("xla_tpu_verify_launch_id_across_cores", False)
+
+    def __post_init__(self) -> None:
+        """Refuse values of another type, and knobs that contradict each other."""
+        for each in fields(self):
+            object.__setattr__(self, each.name, _checked(each.name, each.default, getattr(self, each.name)))
+        if self.assert_level not in ASSERT_LEVELS:
+            how = f"one of {', '.join(ASSERT_LEVELS)}"
+            raise UsageError(f"assert_level = {self.assert_level!r}", where="sparsecore", how=how)
+        whole = self.max_ids_per_table or {}
+        for name, most in (self.max_unique_ids_per_table or {}).items():
+            if most > whole.get(name, most):
+                what = f"max_unique_ids_per_table {most} is above max_ids_per_table {whole[name]}"
+                raise UsageError(what, where=f"table {name!r}", how="no table has more distinct ids than ids")
+
+    def flags(self) -> tuple[str, ...]:
+        """What differs from the defaults, as words of LIBTPU_INIT_ARGS."""
+        changed = [(f.metadata["flag"], getattr(self, f.name)) for f in fields(self) if _differs(self, f)]
+        return tuple(f"--{flag}={_text(value)}" for flag, value in changed)
+
+    def with_flags(self, text: str) -> tuple[SparseCoreConfig, tuple[str, ...]]:
+        """This configuration with the flags of an existing LIBTPU_INIT_ARGS on top, and the words that are no knob.
+
+        Raises :class:`UsageError` for quotes left open or a value of a wrong type.
+
+        >>> config, rest = SparseCoreConfig().with_flags("--xla_sc_detect_nan=true --xla_tpu_foo=1")
+        >>> config.detect_nan, rest
+        (True, ('--xla_tpu_foo=1',))
+        """
+        known = {f.metadata["flag"]: f for f in fields(self) if "flag" in f.metadata}
+        found: dict[str, Any] = {}
+        rest = []
+        for name, value, word in parse_flags(text):
+            if name in known:
+                found[known[name].name] = _value(value, known[name].default, word)
+            else:
+                rest.append(word)
+        return replace(self, **found), tuple(rest)
+
+
+def _differs(config: SparseCoreConfig, each: Any) -> bool:
+    return "flag" in each.metadata and getattr(config, each.name) != each.default
+
+
+def parse_flags(text: str) -> list[tuple[str, str | None, str]]:
+    """(name, value or None, the word itself) of every flag; ``--a b`` is taken as ``--a=b`` where b is no flag."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"flags that cannot be split: {error}", where="LIBTPU_INIT_ARGS") from None
+    found: list[tuple[str, str | None, str]] = []
+    for word in words:
+        if word.startswith("-"):
+            name, equals, value = word.lstrip("-").partition("=")
+            found.append((name, value if equals else None, word))
+        elif found and found[-1][1] is None:
+            name, _, whole = found[-1]
+            found[-1] = (name, word, f"{whole}={word}")
+        else:
+            how = "flags are words of the form --name=value"
+            raise UsageError(f"{word!r} is not a flag", where="LIBTPU_INIT_ARGS", how=how)
+    return found
+
+
+def _value(text: str | None, default: Any, word: str) -> Any:
+    """A flag's value in the type of its knob."""
+    if isinstance(default, bool):
+        if text is None or text.lower() in ("true", "1", "yes", "t"):
+            return True
+        if text.lower() in ("false", "0", "no", "f"):
+            return False
+        raise UsageError(f"{word}: {text!r} is not true or false", where="LIBTPU_INIT_ARGS")
+    if isinstance(default, int):
+        if text is None or not text.isdecimal():
+            raise UsageError(f"{word}: not a whole number", where="LIBTPU_INIT_ARGS")
+        return int(text)
+    return text or ""
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value)
+    return f"'{text}'" if any(c.isspace() for c in text) else text
+
+
+def _checked(name: str, default: Any, value: Any) -> Any:
+    """A knob's value in its own type."""
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise UsageError(f"{name} = {value!r} is not true or false", where="sparsecore")
+        return value
+    if isinstance(default, int):
+        return count(value, name, "sparsecore", least=1 if name == "max_ids_per_chip_per_sample" else 0)
+    if isinstance(default, str):
+        if not isinstance(value, str):
+            raise UsageError(f"{name} = {value!r} is not a text", where="sparsecore")
+        return value
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} = {value!r} is not a table of names and numbers", where="sparsecore")
+    return {str(k): count(v, f"{name}[{k!r}]", "sparsecore") for k, v in value.items()}
+
+
+# What to paste where a plan is used: LIBTPU_INIT_ARGS and the limits, under the guide's names.
+
+
+def init_args(knobs: SparseCoreConfig, rest: Sequence[str] = (), limits_file: str = "") -> str:
+    """The value of LIBTPU_INIT_ARGS: flags that are no knob as they were, then those that differ from the defaults.
+
+    >>> init_args(SparseCoreConfig(detect_nan=True), ["--xla_tpu_other=1"], "limits.json")
+    '--xla_tpu_other=1 --xla_sc_detect_nan=true --xla_sparse_core_max_ids_file=limits.json'
+    """
+    named = replace(knobs, max_ids_file=limits_file or knobs.max_ids_file)
+    return " ".join([*map(_quoted, rest), *sorted(named.flags())])
+
+
+def _quoted(word: str) -> str:
+    name, equals, value = word.partition("=")
+    return f"{name}={shlex.quote(value)}" if equals else word
+
+
+def paste_text(
+    knobs: SparseCoreConfig, rest: Sequence[str], limits: Mapping[str, Any], limits_file: str = "limits.json"
+) -> str:
+    """Both, ready for a shell: an export, and a here-document that writes ``limits``, a limits file's content."""
+    body = json.dumps(limits, indent=2)
+    export = f"export LIBTPU_INIT_ARGS={shlex.quote(init_args(knobs, rest, limits_file))}"
+    return f"{export}\ncat > {shlex.quote(limits_file)} <<'END'\n{body}\nEND"

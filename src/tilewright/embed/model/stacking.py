@@ -1,0 +1,385 @@
+"""Which tables share a stack, and where each of them begins in it: the static plan every other part reads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from tilewright.embed.model.specs import as_feature
+from tilewright.embed.model.tables import Feature, Quantization, Table, Topology, count
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout import ShardedLayout, mod_sharded
+
+# Automatic table stacking: which tables may share a stack, first fit under the activation and vocabulary caps.
+
+ACTIVATION_BYTES = 2 << 20
+"""Default cap of padded_width * samples per SparseCore * 4 of one stack, in bytes."""
+
+MAX_STACK_VOCAB = 2**31 - 1
+"""Stacked column ids are int32; the largest of them marks padding."""
+
+
+@dataclass
+class _Open:
+    """A stack that still takes tables."""
+
+    tables: list[Table] = field(default_factory=list)
+    vocab: int = 0
+    samples: int = 0
+
+
+def padded_vocab(table: Table, shards: int) -> int:
+    """The vocabulary rounded up to 8 rows on every shard, as the table's layout has it."""
+    return mod_sharded(table.vocab, table.width, shards).rows_per_shard * shards
+
+
+def kind_of(table: Table) -> tuple[Any, ...]:
+    """What tables of one stack have in common: padded width, optimizer, combiner, quantisation."""
+    return table.padded_width, table.optimizer, table.combiner, table.quantization
+
+
+def group_tables(
+    features: tuple[Feature, ...],
+    shards: int,
+    table_stacking: bool,
+    batch_sizes: Mapping[str, int] | None,
+    activation_bytes: int,
+) -> list[list[Table]]:
+    """The tables of every stack, stacks and tables in order of first use."""
+    samples = {f.table.name: 0 for f in features}
+    for feature in features:
+        samples[feature.table.name] += batch_sizes[feature.name] // shards if batch_sizes else 0
+    stacks: list[_Open] = []
+    for table in {f.table.name: f.table for f in features}.values():
+        vocab = padded_vocab(table, shards)
+        if vocab > MAX_STACK_VOCAB:
+            what = f"a padded vocabulary of {vocab} rows does not fit a 32-bit column id"
+            raise UnsupportedError(what, where=f"table {table.name!r}", how="hash the ids into fewer rows")
+        need = samples[table.name]
+        home = next(
+            (o for o in stacks if table_stacking and _fits(o, table, vocab, need, activation_bytes)),
+            None,
+        )
+        if home is None:
+            stacks.append(home := _Open())
+        home.tables.append(table)
+        home.vocab += vocab
+        home.samples += need
+    return [o.tables for o in stacks]
+
+
+def _fits(stack: _Open, table: Table, vocab: int, samples: int, activation_bytes: int) -> bool:
+    return (
+        kind_of(stack.tables[0]) == kind_of(table)
+        and stack.vocab + vocab <= MAX_STACK_VOCAB
+        and table.padded_width * (stack.samples + samples) * 4 <= activation_bytes
+    )
+
+
+# Manual table stacking: the stacks as the user names them, held to what one stack can be.
+
+
+def manual_stacks(features: tuple[Feature, ...], shards: int, stacks: Iterable[Iterable[str]]) -> list[list[Table]]:
+    """The tables of every named stack, in the order given.
+
+    Raises :class:`UsageError` for a name that is no table, a table named twice, an empty stack, and tables that differ
+    in padded width, optimizer, combiner or quantisation.
+    """
+    tables = {f.table.name: f.table for f in features}
+    seen: set[str] = set()
+    found = []
+    for names in stacks:
+        if isinstance(names, str):
+            raise UsageError(f"stacks holds the text {names!r}", where="stack", how='such as [["user", "item"]]')
+        found.append([_take(name, tables, seen) for name in names])
+        _one_kind(found[-1], shards)
+    return found
+
+
+def others(features: tuple[Feature, ...], taken: list[list[Table]]) -> tuple[Feature, ...]:
+    """Features whose tables stand in no named stack."""
+    names = {t.name for group in taken for t in group}
+    return tuple(f for f in features if f.table.name not in names)
+
+
+def _take(name: str, tables: Mapping[str, Table], seen: set[str]) -> Table:
+    if name not in tables:
+        raise UsageError(f"stacks names {name!r}, which is no table", where="stack", how=f"one of {', '.join(tables)}")
+    if name in seen:
+        raise UsageError(f"stacks names table {name!r} twice", where="stack")
+    seen.add(name)
+    return tables[name]
+
+
+def _one_kind(group: list[Table], shards: int) -> None:
+    if not group:
+        raise UsageError("stacks holds an empty stack", where="stack")
+    first = group[0]
+    for table in group[1:]:
+        for name, a, b in zip(
+            ("padded width", "optimizer", "combiner", "quantisation"), kind_of(first), kind_of(table)
+        ):
+            if a != b:
+                what = f"tables {first.name!r} and {table.name!r} cannot share a stack: {name} {a} and {b}"
+                raise UsageError(what, where="stack", how="make them alike, or stack them apart")
+    rows = sum(padded_vocab(t, shards) for t in group)
+    if rows > MAX_STACK_VOCAB:
+        what = f"a stack of {rows} rows does not fit 32-bit column ids"
+        raise UnsupportedError(what, where=f"stack of {first.name!r}", how="stack fewer tables together")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one table stands in its stack.
+
+    Row r lives on shard ``(r % S + rotation) % S`` at local row ``r // S + row_offset``; :meth:`layout` is that map.
+
+    =================  ====================================================================================
+    ``stack``          name of the stack
+    ``rotation``       shards by which the table is turned
+    ``row_offset``     first local row of the table on every shard
+    ``padded_vocab``   vocabulary rounded up to 8 * S rows
+    ``padded_width``   width rounded up to 8 floats
+    =================  ====================================================================================
+    """
+
+    table: Table
+    stack: str
+    rotation: int
+    row_offset: int
+    padded_vocab: int
+    shards: int
+
+    @property
+    def padded_width(self) -> int:
+        """Floats per row in memory."""
+        return self.table.padded_width
+
+    @property
+    def rows_per_shard(self) -> int:
+        """Local rows the table takes on every shard."""
+        return self.padded_vocab // self.shards
+
+    @property
+    def col_offset(self) -> int:
+        """What the stacked column id of the table's rows begins at: row_offset * S."""
+        return self.row_offset * self.shards
+
+    def layout(self) -> ShardedLayout:
+        """The table as an index map: (row, column) -> (shard, local row, column)."""
+        return mod_sharded(self.table.vocab, self.table.width, self.shards, self.rotation, self.row_offset)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Tables that are one big table to the SparseCores; one set of buffers feeds them all.
+
+    On the chips it is an array ``[S, rows_per_shard, padded_width]``. ``tables`` stand in order of first use,
+    ``features`` in the order they were given.
+    """
+
+    name: str
+    tables: tuple[Table, ...]
+    features: tuple[Feature, ...]
+    vocab: int
+    shards: int
+
+    @property
+    def padded_width(self) -> int:
+        """Floats per row in memory."""
+        return self.tables[0].padded_width
+
+    @property
+    def rows_per_shard(self) -> int:
+        """Local rows on every shard, all tables together."""
+        return self.vocab // self.shards
+
+    @property
+    def optimizer(self) -> Any:
+        """The optimizer all tables share."""
+        return self.tables[0].optimizer
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """What lookups see the rows through."""
+        return self.tables[0].quantization
+
+    @property
+    def combiner(self) -> str:
+        """The combiner all tables share."""
+        return self.tables[0].combiner
+
+    def sample_offsets(self, batch_sizes: Mapping[str, int]) -> dict[str, int]:
+        """First sample id of every feature inside one SparseCore's slice, given each feature's whole batch.
+
+        Features lie one behind the other, B_f / S samples each.
+        """
+        offsets: dict[str, int] = {}
+        at = 0
+        for feature in self.features:
+            offsets[feature.name] = at
+            at += batch_sizes[feature.name] // self.shards
+        return offsets
+
+    def samples_per_sparsecore(self, batch_sizes: Mapping[str, int]) -> int:
+        """Rows of the stack's activations on one SparseCore: the sum of B_f / S over its features."""
+        return sum(batch_sizes[feature.name] // self.shards for feature in self.features)
+
+
+@dataclass(frozen=True)
+class Stacking:
+    """The plan: features, topology, the placement of every table and the stacks in order of first use.
+
+    Hashable, so that it can be a static argument of a jitted function.
+    """
+
+    features: tuple[Feature, ...]
+    topology: Topology
+    placements: tuple[Placement, ...]
+    groups: tuple[Stack, ...]
+
+    @cached_property
+    def tables(self) -> Mapping[str, Placement]:
+        """Table name -> its placement."""
+        return MappingProxyType({p.table.name: p for p in self.placements})
+
+    @cached_property
+    def stacks(self) -> Mapping[str, Stack]:
+        """Stack name -> stack, in order of first use."""
+        return MappingProxyType({s.name: s for s in self.groups})
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.features, self.topology, self.placements))
+
+    def __hash__(self) -> int:
+        """Computed once: a jitted call hashes its static arguments every time."""
+        return self._hash
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Only the fields travel: the views are made again, hashes of text differ between processes."""
+        return {k: self.__dict__[k] for k in ("features", "topology", "placements", "groups")}
+
+
+def stack_name(names: Iterable[str]) -> str:
+    """The names joined by ``_``; longer than 50 characters: the first 50, ``...`` and 12 digits of the SHA-256.
+
+    >>> stack_name(["user", "item"])
+    'user_item'
+    """
+    name = "_".join(names)
+    if len(name) <= 50:
+        return name
+    return f"{name[:50]}...{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def stack(
+    features: Iterable[Any],
+    topology: Topology,
+    table_stacking: bool = True,
+    batch_size: int | Mapping[str, int] | None = None,
+    *,
+    rotation: int | None = None,
+    activation_bytes: int = ACTIVATION_BYTES,
+    stacks: Iterable[Iterable[str]] = (),
+) -> Stacking:
+    """Group the features' tables into stacks and give every table its place.
+
+    Tables of equal padded width, optimizer and combiner share a stack, in the order in which the features first use
+    them. With ``batch_size`` (one number, or one per feature) a stack also holds no more tables than keep
+    ``padded_width * samples_per_SparseCore * 4 <= activation_bytes``; a table goes into the first stack it fits.
+    Table k of a stack is turned by ``k * rotation % S`` shards (default: the SparseCores of a device), so that the
+    hot low rows of many tables do not all meet on shard 0.
+
+    ``stacks`` names tables to stack by hand, such as ``[["user", "item"]]``, in that order and whatever activations
+    they need; the tables it leaves out are stacked as above. ``features`` may be FeatureSpecs of jax-tpu-embedding.
+
+    Raises :class:`UsageError` for repeated names, two different tables of one name, or a batch that S does not divide.
+
+    >>> t = Table("user", 100, 8), Table("item", 40, 8)
+    >>> s = stack([Feature("u", t[0]), Feature("i", t[1])], Topology(chips=2, sparsecores_per_chip=4))
+    >>> s.tables["item"].stack, s.tables["item"].rotation, s.tables["item"].row_offset
+    ('user_item', 4, 16)
+    """
+    features = tuple(as_feature(f) for f in features)
+    _check_names(features)
+    step = topology.sparsecores_per_device if rotation is None else count(rotation, "rotation", "stack", least=0)
+    sizes = batch_sizes_of(features, topology, batch_size)
+    placements: dict[str, Placement] = {}
+    made_stacks: dict[str, Stack] = {}
+    for tables in _groups(features, topology.sparsecores, table_stacking, sizes, activation_bytes, stacks):
+        made = _place(tables, features, topology.sparsecores, step)
+        if made[0].name in made_stacks:
+            raise UsageError(f"two stacks would be called {made[0].name!r}", where="stack", how="rename a table")
+        made_stacks[made[0].name] = made[0]
+        placements.update({p.table.name: p for p in made[1]})
+    ordered = tuple(placements[name] for name in dict.fromkeys(f.table.name for f in features))
+    return Stacking(features, topology, ordered, tuple(made_stacks.values()))
+
+
+def _groups(
+    features: tuple[Feature, ...],
+    shards: int,
+    together: bool,
+    sizes: Mapping[str, int] | None,
+    activation_bytes: int,
+    named: Iterable[Iterable[str]],
+) -> list[list[Table]]:
+    """The tables of every stack, those named by hand among the others in order of first use."""
+    by_hand = manual_stacks(features, shards, named)
+    found = by_hand + group_tables(others(features, by_hand), shards, together, sizes, activation_bytes)
+    use = {name: k for k, name in enumerate(dict.fromkeys(f.table.name for f in features))}
+    return sorted(found, key=lambda group: min(use[t.name] for t in group))
+
+
+def batch_sizes_of(
+    features: tuple[Feature, ...], topology: Topology, batch_size: int | Mapping[str, int] | None
+) -> dict[str, int] | None:
+    """Every feature's whole batch, checked: at least one sample per SparseCore, divisible by their number."""
+    if batch_size is None:
+        return None
+    sizes = {}
+    for feature in features:
+        given = batch_size.get(feature.name) if isinstance(batch_size, Mapping) else batch_size
+        where = f"feature {feature.name!r}"
+        sizes[feature.name] = size = count(given, "batch size", where)
+        check_batch_divides(size, topology.sparsecores, where)
+    return sizes
+
+
+def check_batch_divides(size: int, shards: int, where: str) -> None:
+    """Samples are split over the source SparseCores in equal slices."""
+    if size % shards:
+        near = max(shards, round(size / shards) * shards)
+        how = f"take a multiple of {shards}, such as {near}"
+        raise UsageError(f"a batch of {size} does not divide over {shards} SparseCores", where=where, how=how)
+
+
+def _place(tables: list[Table], features: tuple[Feature, ...], shards: int, step: int) -> tuple[Stack, list[Placement]]:
+    name = stack_name(t.name for t in tables)
+    placements = []
+    at = 0
+    for k, table in enumerate(tables):
+        padded = padded_vocab(table, shards)
+        placements.append(Placement(table, name, k * step % shards, at // shards, padded, shards))
+        at += padded
+    chosen = {t.name for t in tables}
+    users = tuple(f for f in features if f.table.name in chosen)
+    return Stack(name, tuple(tables), users, at, shards), placements
+
+
+def _check_names(features: tuple[Feature, ...]) -> None:
+    if not features:
+        raise UsageError("no features", where="stack", how="give at least one Feature")
+    tables: dict[str, Table] = {}
+    seen: set[str] = set()
+    for feature in features:
+        if feature.name in seen:
+            raise UsageError(f"two features are called {feature.name!r}", where="stack", how="rename one")
+        seen.add(feature.name)
+        if tables.setdefault(feature.table.name, feature.table) != feature.table:
+            raise UsageError(f"two different tables are called {feature.table.name!r}", where="stack", how="rename one")

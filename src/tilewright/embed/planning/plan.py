@@ -1,0 +1,384 @@
+"""Plan embedding tables from logged batches, before any chip is rented."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.narrow import NarrowTables, pack_narrow
+from tilewright.embed.host.observe import Observed, count_batch, splits
+from tilewright.embed.host.overflow import limit_table
+from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.model.formulas import (
+    packed_table_bytes,
+    padded_table_bytes,
+    pointers_per_device,
+    round8,
+    slots_per_device,
+)
+from tilewright.embed.model.stacking import Placement, Stack, Stacking, stack
+from tilewright.embed.model.tables import Feature, Limits, Topology, count
+from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, memory
+from tilewright.embed.planning.types import AS_IT_IS, CurvePoint, Heap, Plan, StackPlan, TablePlan
+from tilewright.errors import UsageError
+from tilewright.targets import Target, target
+
+if TYPE_CHECKING:
+    from tilewright.embed.host.observe import Observed
+
+
+# HBM of one chip: what stays there, and the stack of all tables together, measured where it was measured.
+
+_TOGETHER = {"forward": ((1, 1.0), (2, 1.94), (4, 3.42), (8, 5.54), (16, 10.4)), "backward": ((1, 1.0), (8, 7.5))}
+"""Stack bytes of n equal tables in one program, in tables (measured on v5p; backward: SGD)."""
+_PROGRAM = {"forward": "lookups", "backward": "updates"}
+
+
+def heap_of(
+    stacking: Stacking,
+    stacks: tuple[StackPlan, ...],
+    prefetched: int,
+    chip: str | Target | None,
+    pipelining: bool = True,
+    serialized: int = 0,
+) -> Heap:
+    """Bytes on one chip; all chips hold the same.
+
+    With pipelining the SparseCores run lookup i and update i - 2 while the TensorCore runs step i - 1: two sets of
+    activations and of gradients are on their way instead of one, and the inputs of two more batches wait for their
+    gradients.
+    """
+    topology = stacking.topology
+    table_bytes = {each.name: each.vocab * each.padded_width * 4 for each in stacking.groups}
+    slot_bytes = sum(table_bytes[each.name] * len(each.optimizer.slots) for each in stacking.groups)
+    batch = sum(each.buffer_bytes for each in stacks) * topology.devices // topology.chips
+    exchange = 2 * topology.sparsecores_per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
+    per_chip, hbm = topology.sparsecores_per_chip, target(chip).memory("hbm") if chip is not None else None
+    name = target(chip).name if chip is not None else ""
+    forward, how_forward = _together("forward", [s.forward for s in stacks if s.forward], name, serialized)
+    backward, how_backward = _together("backward", [s.backward for s in stacks if s.backward], name, serialized)
+    how = [how for how in (how_forward, how_backward) if how]
+    return Heap(
+        tables=sum(table_bytes.values()) // topology.chips,
+        slots=slot_bytes // topology.chips,
+        inputs=prefetched * batch,
+        exchange=exchange,
+        pipelined=exchange + 2 * batch if pipelining else 0,
+        forward_stack=forward * per_chip,
+        backward_stack=backward * per_chip,
+        capacity=hbm.bytes if hbm else 0,
+        stack_basis="modelled" if how else "measured",
+        stack_note="; ".join(how) or f"rules measured ahead of time against {RULE_VERSION}",
+    )
+
+
+def _together(kind: str, programs: list[SparseMemory], chip: str, serialized: int) -> tuple[int, str]:
+    """Stack bytes per SparseCore of all stacks in one program, at least the largest one's; where that is modelled, how
+    ("": measured). Of ``serialized`` stacks one is live at a time; which ones they are is not known, so that the
+    largest are taken to be live."""
+    if not programs:
+        return 0, ""
+    live = sorted(programs, key=lambda m: -m.stack_bytes)[: live_stacks(len(programs), serialized)]
+    points, n = _TOGETHER[kind], len(live)
+    sizes, ratios = [size for size, _ in points], [ratio for _, ratio in points]
+    ratio = float(np.interp(n, sizes, ratios)) if n <= sizes[-1] else n * ratios[-1] / sizes[-1]
+    total = max(live[0].stack_bytes, round(sum(m.stack_bytes for m in live) * ratio / n))
+    notes = [_how(kind, live, chip, ratio)]
+    if n < len(programs):
+        notes.append(f"{n} of {len(programs)} stacks are live at a time, as {serialized} are processed in turn")
+    return total, "; ".join(filter(None, notes))
+
+
+def live_stacks(stacks: int, serialized: int) -> int:
+    """How many of a program's stacks are live at a time where ``serialized`` of them are processed in turn.
+
+    >>> live_stacks(8, 0), live_stacks(8, 3), live_stacks(8, 99)
+    (8, 6, 1)
+    """
+    return max(1, stacks - max(0, serialized - 1))
+
+
+def _how(kind: str, programs: list[SparseMemory], chip: str, ratio: float) -> str:
+    notes = [m.note for m in programs if m.basis != "measured"][:1]
+    n, sizes = len(programs), [size for size, _ in _TOGETHER[kind]]
+    same = len({m.stack_bytes for m in programs}) == 1 and chip == "tpu-v5p"
+    if n > 1 and not (n in sizes and same and (kind == "forward" or programs[0].op == "sgd")):
+        known = ", ".join(map(str, sizes[1:])) + " equal ones on tpu-v5p" + ("" if kind == "forward" else " with SGD")
+        notes.append(
+            f"{_PROGRAM[kind]} of {n} stacks are taken as {ratio:.2f} average ones, after those measured of {known}"
+        )
+    return "; ".join(notes)
+
+
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
+"""Fractions of the observed maxima at which the curve is taken."""
+
+
+def plan(
+    batches: Iterable[Mapping[str, Any]],
+    features: Iterable[Feature],
+    topology: Topology,
+    quantile: float = 1.0,
+    *,
+    headroom: float = 0.0,
+    target: str | Target | None = None,
+    stacking: Stacking | None = None,
+    table_stacking: bool = True,
+    narrow_packing: bool = False,
+    prefetched_batches: int = 2,
+    pipelining: bool = True,
+    serialized_tables: int = 0,
+    bad_ids: str = "error",
+    progress: Callable[[int], None] | None = None,
+) -> Plan:
+    """Limits, buffers, memory, padding and imbalance for ``features`` on ``topology``, learnt from ``batches``.
+
+    ``batches`` is any iterable of what ``preprocess`` takes; it is read once, one batch at a time (and up to eight
+    sampled batches are kept, to be run again under the limits found). Every batch must divide by the SparseCores.
+
+    ``quantile``: the share of partitions (source x shard x batch, per stack) that the limits must hold; 1.0 takes the
+    maxima. ``headroom`` raises them by a share of themselves, rounded up to 8: 0.1 for days that ask a tenth more than
+    the log does. ``target`` adds the compiler's verdicts and the chip's HBM. ``stacking`` is the one to plan for, by
+    default ``stack(features, topology, table_stacking, batch_size=the first batch's)``. ``narrow_packing`` plans
+    for :func:`pack_narrow` of the features (``stacking``, where given, is of those), from batches of the features as
+    they are. ``prefetched_batches`` is the guide's maximum_parallel_iterations, ``serialized_tables`` its
+    num_serialized_tables_to_optimize_hbm, and ``pipelining`` is off where it sets disable_full_embedding_pipelining.
+    ``progress(n)`` is called after each batch.
+
+    Raises :class:`UsageError` for no batches, a quantile outside (0, 1], a headroom below 0, or anything
+    ``preprocess`` refuses.
+
+    >>> from tilewright.embed import Table
+    >>> table = Table("user", vocab=1000, width=16)
+    >>> logs = [{"user": np.arange(64).reshape(64, 1) % 10} for _ in range(3)]
+    >>> made = plan(logs, [Feature("user", table)], Topology(chips=1, sparsecores_per_chip=4), target="tpu-v5p")
+    >>> made.limits["user"], made.batches, made.fits
+    (Limits(max_ids_per_partition=5, max_unique_ids_per_partition=3), 3, True)
+    """
+    from tilewright.embed.host.observe import Observed
+    from tilewright.embed.planning.savings import feeding_of, savings_of
+    from tilewright.embed.planning.skew import skew_of
+
+    if not 0 < quantile <= 1:
+        raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
+    if not 0 <= headroom <= 100:
+        raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
+    prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
+    serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
+    narrow = pack_narrow(features) if narrow_packing else None
+    if narrow is not None:
+        features, batches = narrow.features, _narrowed(batches, narrow, bad_ids)
+    stacking, batches = _stacking(batches, tuple(features), topology, stacking, table_stacking)
+    observed = Observed(stacking, bad_ids)
+    for batch in batches:
+        with _naming_batch(observed.batches + 1):
+            observed.add(batch)
+        if progress is not None:
+            progress(observed.batches)
+    limits = {name: _raised(each, headroom) for name, each in observed.limits(quantile).items()}
+    candidates = [_lowered(observed.limits(1.0), fraction) for fraction in CURVE]
+    chosen, *lower = replay(observed, [limits, *candidates])
+    stacks = tuple(
+        _stack_plan(each, observed, limits[each.name], chosen.dropped[each.name], target) for each in stacking.groups
+    )
+    skew = skew_of(observed)
+    today = {r.stack: r.limits for r in skew.remedies if r.change == AS_IT_IS}
+    return Plan(
+        stacking=stacking,
+        target=_name(target),
+        quantile=quantile,
+        batches=observed.batches,
+        samples=observed.batches * _samples(observed.sizes, narrow),
+        replayed=len(observed.sample),
+        batches_over=observed.batches_over(limits),
+        prefetched_batches=prefetched_batches,
+        stacks=stacks,
+        tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
+        curve=tuple(_point(*each, observed) for each in zip(CURVE, candidates, lower)),
+        heap=heap_of(stacking, stacks, prefetched_batches, target, pipelining, serialized_tables),
+        skew=skew,
+        savings=savings_of(observed, skew.alone, today),
+        feeding=feeding_of(observed, limits, target),
+    )
+
+
+def _narrowed(batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str) -> Iterator[Mapping[str, Any]]:
+    """Batches of packed tables."""
+    for n, batch in enumerate(batches, 1):
+        with _naming_batch(n):
+            packed = narrow.batch(batch, bad_ids)
+        yield packed
+
+
+def _samples(sizes: Mapping[str, int], narrow: NarrowTables | None) -> int:
+    """Samples of a batch, those of packed tables counted as the model counts them."""
+    parts = narrow.samples_per_sample() if narrow is not None else {}
+    return max(size // parts.get(name, 1) for name, size in sizes.items())
+
+
+@contextmanager
+def _naming_batch(number: int) -> Iterator[None]:
+    """What is wrong with a batch says which one it was, from 1."""
+    try:
+        yield
+    except UsageError as error:
+        where = f"batch {number}" + (f", {error.where}" if error.where not in ("", "batch") else "")
+        raise UsageError(error.what, where=where, how=error.how) from None
+
+
+def _raised(limits: Limits, headroom: float) -> Limits:
+    """Both limits higher by a share of themselves, in whole buffers of 8."""
+    if not headroom:
+        return limits
+    ids, unique = limits.max_ids_per_partition, limits.max_unique_ids_per_partition
+    return Limits(round8(math.ceil(ids * (1 + headroom))), round8(math.ceil(unique * (1 + headroom))))
+
+
+def _name(chip: str | Target | None) -> str:
+    return "" if chip is None else target(chip).name
+
+
+def _stacking(
+    batches: Iterable[Mapping[str, Any]],
+    features: tuple[Feature, ...],
+    topology: Topology,
+    stacking: Stacking | None,
+    table_stacking: bool,
+) -> tuple[Stacking, Iterable[Mapping[str, Any]]]:
+    """The stacking to plan for; by default made for the first batch's sizes, which are read ahead."""
+    rest = iter(batches)
+    first = next(rest, None)
+    if first is None:
+        raise UsageError("no batches", where="plan", how="give at least one batch")
+    if stacking is not None:
+        if stacking.features != features or stacking.topology != topology:
+            raise UsageError("the stacking is of other features or another topology", where="plan")
+        return stacking, chain((first,), rest)
+    from tilewright.embed.host.observe import batch_sizes
+
+    with _naming_batch(1):
+        sizes = batch_sizes(first, stack(features, topology))
+    return stack(features, topology, table_stacking, sizes), chain((first,), rest)
+
+
+def _stack_plan(
+    each: Stack, observed: Observed, limits: Limits, dropped: float, chip: str | Target | None
+) -> StackPlan:
+    topology = observed.stacking.topology
+    per_shard = observed.per_shard[list(observed.stacking.stacks).index(each.name)]
+    sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
+
+    def verdict(op: str) -> SparseMemory | None:
+        return memory(chip, sparsecores, each.padded_width, limits, op) if chip is not None else None
+
+    optimizer = type(each.optimizer).__name__
+    return StackPlan(
+        name=each.name,
+        tables=tuple(table.name for table in each.tables),
+        features=len(each.features),
+        padded_width=each.padded_width,
+        rows_per_shard=each.rows_per_shard,
+        optimizer=optimizer,
+        observed=observed.limits(1.0)[each.name],
+        limits=limits,
+        mean_ids=observed.mean_ids(each.name),
+        imbalance=float(per_shard.max() / per_shard.mean()) if per_shard.any() else 1.0,
+        drop_rate=dropped,
+        partitions_over=observed.partitions_over(each.name, limits),
+        slots=slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
+        pointers=pointers_per_device(sparsecores, per_device),
+        samples_per_sparsecore=each.samples_per_sparsecore(observed.sizes),
+        forward=verdict("forward"),
+        backward=verdict(optimizer.lower()),
+        quantiles=tuple((q, observed.limits(q)[each.name]) for q in QUANTILES),
+        per_shard=tuple(per_shard.tolist()),
+    )
+
+
+def _table_plan(placement: Placement, narrow: NarrowTables | None) -> TablePlan:
+    """A table as the model has it, where the stacking put it (or its lines)."""
+    given = {f.table.name: f.table for f in narrow.given} if narrow is not None else {}
+    table = given.get(placement.table.name, placement.table)
+    parts = narrow.rows_per_line.get(table.name, 1) if narrow is not None else 1
+    shards = placement.shards
+    return TablePlan(
+        name=table.name,
+        stack=placement.stack,
+        vocab=table.vocab,
+        width=table.width,
+        padded_vocab=placement.padded_vocab * parts,
+        padded_width=placement.padded_width // parts,
+        data_bytes=table.vocab * table.width * 4,
+        padded_bytes=padded_table_bytes(placement.table.vocab, placement.table.width, shards),
+        packed_bytes=packed_table_bytes(table.vocab, table.width, shards),
+        unpacked_bytes=padded_table_bytes(table.vocab, table.width, shards),
+        rows_per_line=parts,
+    )
+
+
+def _lowered(whole: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
+    def part(count: int) -> int:
+        return max(1, int(count * fraction))
+
+    return {n: Limits(part(w.max_ids_per_partition), part(w.max_unique_ids_per_partition)) for n, w in whole.items()}
+
+
+def _point(fraction: float, limits: Mapping[str, Limits], found: Replayed, observed: Observed) -> CurvePoint:
+    from tilewright.embed.planning.savings import buffer_bytes
+
+    weights = dict(zip(observed.stacking.stacks, observed.per_shard.sum(axis=1).tolist()))
+    lost = sum(found.dropped[name] * weight for name, weight in weights.items())
+    return CurvePoint(
+        fraction=fraction,
+        limits=limits,
+        buffer_bytes=buffer_bytes(observed.stacking, limits),
+        batches_over=observed.batches_over(limits),
+        minibatches_mean=float(np.mean(found.minibatches)),
+        minibatches_max=max(found.minibatches),
+        drop_rate=lost / max(1, sum(weights.values())),
+    )
+
+
+# Sampled batches run again under candidate limits: their drops and mini-batches, counted, not estimated.
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Under one choice of limits: ``dropped``, per stack the share of entries dropped where ids are dropped above them;
+    ``minibatches``, into how many each batch is cut (a bucket that alone is too full stays whole)."""
+
+    dropped: dict[str, float]
+    minibatches: list[int]
+
+
+def replay(observed: Observed, candidates: Sequence[Mapping[str, Limits]]) -> list[Replayed]:
+    """Every batch is counted once for all candidates; only what overflows is cut and dropped."""
+    names = list(observed.stacking.stacks)
+    tables = [limit_table(limits, observed.stacking) for limits in candidates]
+    entries = np.zeros(len(names), np.int64)
+    dropped = np.zeros((len(candidates), len(names)), np.int64)
+    cuts: list[list[int]] = [[] for _ in candidates]
+    for batch in observed.sample:
+        made, counts, _ = count_batch(batch, observed.stacking, observed.bad_ids)
+        entries += counts[:, 0].sum(axis=(1, 2))
+        over = [bool((counts.max(axis=(2, 3)) > table).any()) for table in tables]
+        for k, table in enumerate(tables):
+            cuts[k].append(splits(observed.stacking, made, table) if over[k] else 1)
+        for k in np.flatnonzero(over).tolist():
+            dropped[k] += _dropped(observed, batch, candidates[k])
+    shares = dropped / np.maximum(entries, 1)
+    return [Replayed(dict(zip(names, row.tolist())), cut) for row, cut in zip(shares, cuts)]
+
+
+def _dropped(observed: Observed, batch: Mapping[str, Any], limits: Mapping[str, Limits]) -> Longs:
+    """Entries of every stack."""
+    host = preprocess(batch, observed.stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
+    return np.array([host.stats[name].dropped_ids.sum() for name in observed.stacking.stacks], np.int64)

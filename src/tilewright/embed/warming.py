@@ -1,0 +1,69 @@
+"""Compile every kernel of the host side, so that a first use does not wait."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.embed.host.hash_kernels import hash_ids
+from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.logs.clicks import CATEGORICAL
+from tilewright.embed.logs.criteo import read_criteo
+from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.stacking import Stacking, stack
+from tilewright.embed.model.tables import Feature, Limits, Table, Topology
+from tilewright.kernels import Job, do_jobs
+
+_CLICK = "\t".join(["1", *["3"] * 13, *["a"] * 26]) + "\n"
+
+
+def _stacking() -> Stacking:
+    features = (Feature("a", Table("one", 64, 8)), Feature("b", Table("two", 64, 8, combiner="mean")))
+    return stack(features, Topology(1, 2))
+
+
+def _batch(dtype: Any) -> dict[str, Any]:
+    ids = np.arange(32, dtype=dtype)
+    return {"a": (ids, np.arange(0, 33, 4)), "b": (ids, np.arange(0, 33, 4), np.ones(32, np.float32))}
+
+
+def _plain(dtype: Any) -> None:
+    preprocess(_batch(dtype), _stacking())
+    if dtype is np.int64:
+        preprocess(_batch(dtype), _stacking(), sparsecore=SparseCoreConfig(assert_level="bounds"))
+
+
+def _limited(overflow: str, most: int) -> None:
+    stacking = _stacking()
+    limits = {group.name: Limits(most, most) for group in stacking.groups}
+    preprocess(_batch(np.int32), stacking, limits, overflow=overflow)
+
+
+def _clicks() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "clicks.tsv"
+        path.write_text(_CLICK)
+        list(read_criteo(path, [4] * len(CATEGORICAL), 1))
+
+
+def warm(report: Callable[[str, float], None] | None = None) -> None:
+    """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
+
+    >>> names = []
+    >>> warm(lambda name, seconds: names.append(name))
+    >>> names[0]
+    'batches of 32-bit ids'
+    """
+    jobs: tuple[Job, ...] = (
+        ("batches of 32-bit ids", lambda: _plain(np.int32)),
+        ("batches of 64-bit ids", lambda: _plain(np.int64)),
+        ("mini-batches", lambda: _limited("minibatch", 4)),
+        ("dropped ids", lambda: _limited("drop", 2)),
+        ("hashes of ids", lambda: hash_ids(np.arange(4))),
+        ("Criteo's logs", _clicks),
+    )
+    do_jobs(jobs, report)
