@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.cli import main
 from tilewright.isa import MatrixUnitConfig, assemble, expected_counts, reference
-from tilewright.isa._matmul import matmul as real_matmul
+from tilewright.isa.multiply.matmul import matmul as real_matmul
 
 SIZES = ("--m", "20", "--n", "24", "--k", "30")
 

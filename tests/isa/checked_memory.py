@@ -33,8 +33,8 @@ def check(at: int, size: int) -> int:
 
 
 def cells() -> types.ModuleType:
-    """:mod:`tilewright.isa._cells`, checked."""
-    module = types.ModuleType("tilewright.isa._cells")
+    """:mod:`tilewright.isa.kernels.cells`, checked."""
+    module = types.ModuleType("tilewright.isa.kernels.cells")
     for name, kind in SIZES.items():
         size = ctypes.sizeof(kind)
 
@@ -81,7 +81,7 @@ def install() -> None:
     """Before anything of :mod:`tilewright.isa` is there."""
     from tilewright import kernels
 
-    sys.modules["tilewright.isa._cells"] = cells()
+    sys.modules["tilewright.isa.kernels.cells"] = cells()
     real = kernels.njit, kernels.inner
 
     def ours(function: Any) -> bool:
@@ -89,7 +89,10 @@ def install() -> None:
 
     kernels.njit = lambda **o: lambda f: kernel(f) if ours(f) else real[0](**o)(f)  # type: ignore[assignment]
     kernels.inner = lambda **o: lambda f: f if ours(f) else real[1](**o)(f)  # type: ignore[assignment]
-    from tilewright.isa import _addresses, _loop_frames, _loop_kernels, _memory
+    from tilewright.isa.execute import loops as _loop_frames
+    from tilewright.isa.execute import memory as _memory
+    from tilewright.isa.kernels import blocks as _addresses
+    from tilewright.isa.kernels import loop_kernels as _loop_kernels
 
     address, start, alu = _addresses.address, _addresses.Block.__init__, _loop_kernels._alu
 
@@ -115,7 +118,7 @@ def main(first: int, count: int) -> int:
     from wild import wild
 
     from tilewright.isa import MatrixUnit, MatrixUnitError
-    from tilewright.isa import _run as running
+    from tilewright.isa.execute import run as running
 
     ran, fast = [0], running.run_fast
 

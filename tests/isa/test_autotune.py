@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tilewright.cli import main
 from tilewright.errors import UsageError
-from tilewright.isa import MatrixUnitConfig, _autotune, autotune, matmul
-from tilewright.isa._segments import ELEMENT_TYPES
-from tilewright.isa._tune_bound import busy
-from tilewright.isa._tune_space import Problem, choices
+from tilewright.isa import MatrixUnitConfig, autotune, matmul
+from tilewright.isa.chip.segments import ELEMENT_TYPES
+from tilewright.isa.study import tune as _autotune
+from tilewright.isa.study.tune import Problem, busy, choices
 from tilewright.layout import paged
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=1024, l2_bytes=4096)

@@ -18,7 +18,7 @@ from tilewright.isa import (
     expected_conv2d_counts,
     matmul,
 )
-from tilewright.isa._conv_spread import conv_parts
+from tilewright.isa.multiply.conv import conv_parts
 
 pads = st.tuples(st.integers(0, 2), st.integers(0, 2))
 

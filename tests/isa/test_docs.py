@@ -8,8 +8,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tilewright.isa import MatrixUnitConfig, reference
-from tilewright.isa._config import READINGS
-from tilewright.isa._readings import AMBIGUITIES
+from tilewright.isa.language.config import AMBIGUITIES, READINGS
 
 
 def script(name, folder="docs"):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa import Debugger, MatrixUnit, MatrixUnitConfig, Memory, assemble, explain, matmul, profile
-from tilewright.isa._config import READINGS
-from tilewright.isa._explain_mm import plural, relevant_readings
-from tilewright.isa._set import INSTRUCTIONS
+from tilewright.isa.language.config import READINGS
+from tilewright.isa.language.set import INSTRUCTIONS
+from tilewright.isa.study.explain import plural, relevant_readings
 
 TYPES = {"s8": "8", "u8": "8", "s16": "16", "u32": "32", "f16": "f16", "f32": "f32"}
 REGISTERS = 48

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, matmul
-from tilewright.isa import _run as running
-from tilewright.isa._show import same_state
+from tilewright.isa.chip.state import same_state
+from tilewright.isa.execute import run as running
 
 THREADS, REGISTERS = 12, 40
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

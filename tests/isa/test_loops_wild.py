@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.isa.test_loops import both, same
 from tests.isa.wild import wild
 from tilewright.isa import MatrixUnit, MatrixUnitError
-from tilewright.isa._show import same_state
+from tilewright.isa.chip.state import same_state
 
 
 def test_wild_loops_leave_the_machine_as_single_instructions_do():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, RunResult
-from tilewright.isa._config import READINGS
-from tilewright.isa._storage import make_storage
+from tilewright.isa.chip.storage import make_storage
+from tilewright.isa.language.config import READINGS
 from tilewright.layout import paged
 from tilewright.targets import target
 from tilewright.trace import Slice

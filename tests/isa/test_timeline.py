@@ -80,7 +80,7 @@ def test_transfers_are_drawn_once():
 
 
 def test_a_long_run_says_where_its_timeline_ends(monkeypatch):
-    monkeypatch.setattr("tilewright.isa._clock.MOST_EVENTS", 10)
+    monkeypatch.setattr("tilewright.isa.chip.clock.MOST_EVENTS", 10)
     run = MatrixUnit().run(
         "mov r0, 0\nagain:\nadd r0, r0, 1\nadd r1, r0, 1\n" + "add r2, r1, 1\n" * 20 + "halt", {}, trace=True
     )

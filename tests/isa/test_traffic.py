@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, claims, matmul
-from tilewright.isa._cache_kernels import BYPASSED, HIT, MISS, PINNED
-from tilewright.isa._caches import Cache
-from tilewright.isa._claims import column_walk_misses
-from tilewright.isa._traffic_kernels import drop_lines, lru_list, lru_touch, touch_lines
+from tilewright.isa.chip.caches import Cache
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, MISS, PINNED
+from tilewright.isa.kernels.traffic_kernels import drop_lines, lru_list, lru_touch, touch_lines
+from tilewright.isa.study.claims import column_walk_misses
 
 
 class SlowCache:

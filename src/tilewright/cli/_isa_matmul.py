@@ -78,7 +78,7 @@ def _matmul(
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
     from tilewright.isa import expected_counts, matmul
-    from tilewright.isa._matmul import element_type, type_and_signs
+    from tilewright.isa.multiply.matmul import element_type, type_and_signs
 
     suffix = _suffix(out)
     if as_json and out == "-":

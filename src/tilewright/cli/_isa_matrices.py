@@ -92,7 +92,7 @@ def operands(
 
 def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """A matrix as it was saved; numpy saves bf16 as two bytes of no type."""
-    from tilewright.isa._matmul import element_type
+    from tilewright.isa.multiply.matmul import element_type
     from tilewright.layout import paged
 
     kind = paged((1,), dtype).numpy_dtype

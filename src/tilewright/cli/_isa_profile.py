@@ -206,7 +206,7 @@ def _totals(found: Profile) -> tuple[object, ...]:
 def _draw(heat: Heat, kind: str) -> None:
     from rich.console import Console
 
-    from tilewright.isa._heat_picture import terminal_heat
+    from tilewright.isa.study.heat_picture import terminal_heat
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     emit_text("")
@@ -245,7 +245,7 @@ def _chart(found: Profile) -> Html:
 
 
 def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
-    from tilewright.isa._heat_picture import draw_heat
+    from tilewright.isa.study.heat_picture import draw_heat
     from tilewright.render import Card, Column, Page, cards, paragraph, table
 
     r, config = found.totals, found.result.state.config

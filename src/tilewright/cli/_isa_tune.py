@@ -134,7 +134,7 @@ def _shown(tuning: Tuning, top: int) -> list[Tuned]:
 
 
 def _print(tuning: Tuning, top: int, settings: Sequence[str]) -> None:
-    from tilewright.isa._tune_why import certainty
+    from tilewright.isa.study.tune import certainty
     from tilewright.render import Column, print_table
 
     rows = [_row(tuning, each) for each in _shown(tuning, top)]
@@ -165,7 +165,7 @@ def _account(each: Tuned) -> tuple[int, ...]:
 
 
 def _page(tuning: Tuning) -> str:
-    from tilewright.isa._tune_why import certainty
+    from tilewright.isa.study.tune import certainty
     from tilewright.render import Bar, Card, Column, Page, bar_chart, cards, paragraph, table
 
     p, best = tuning.problem, tuning.best

@@ -13,7 +13,7 @@ __all__ = ["add_to"]
 def _warm(as_json: Json = False) -> None:
     """Compile all kernels, or load them from the cache, so that a first use does not wait."""
     from tilewright.embed.warming import warm as warm_embed
-    from tilewright.isa._warm import warm as warm_isa
+    from tilewright.isa.warming import warm as warm_isa
     from tilewright.kernels import cache_text, compiled
     from tilewright.layout import warm as warm_layout
     from tilewright.render import Column, print_table

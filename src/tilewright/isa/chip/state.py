@@ -1,0 +1,457 @@
+"""The machine's whole state, as plain dataclasses: the chip, and one processing element."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.isa.chip.caches import Cache
+from tilewright.isa.chip.clock import Clock
+from tilewright.isa.chip.fresh import fresh_zeros
+from tilewright.isa.chip.segments import Segment, whole_segment
+from tilewright.isa.chip.storage import ABSENT, LOADED, LOADING, Storage, make_storage
+from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
+from tilewright.isa.language.program import Instruction
+
+# The DMA controller and the page table's side of it: pages between device memory and L2, shared by all PEs.
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One page on its way: ``direction`` is in (device memory to L2) or out; cycles are the model's.
+
+    >>> print(Transfer("B", 2, "in", 4096, 0, 528))
+    B page 2 in: 4096 bytes, cycles 0 to 528
+    """
+
+    storage: str
+    page: int
+    direction: str
+    bytes: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        """One line."""
+        return (
+            f"{self.storage} page {self.page} {self.direction}: {self.bytes} bytes, cycles {self.start} to {self.end}"
+        )
+
+
+@dataclass
+class Dma:
+    """The controller: transfers one behind the other, in the order they were asked for."""
+
+    config: MatrixUnitConfig
+    free: int = 0
+    transfers: list[Transfer] = field(default_factory=list)
+
+    def move(self, storage: Storage, page: int, direction: str, now: int) -> int:
+        """Start a transfer when the controller is free; the cycle at which it is done."""
+        start, size = max(now, self.free), storage.page_bytes
+        self.free = start + self.config.dma_latency + -(-size // self.config.dram_bytes_per_cycle)
+        self.transfers.append(Transfer(storage.name, page, direction, size, start, self.free))
+        return self.free
+
+    def bytes(self, direction: str) -> int:
+        """Bytes moved so far, in or out: whole pages."""
+        return sum(t.bytes for t in self.transfers if t.direction == direction)
+
+
+def move_in(chip: Chip, storage: Storage, page: int, now: int) -> bool:
+    """Bring a page to L2 and make its entry; False where L2 has no room. Values are there at once."""
+    table, size = storage.table, storage.page_bytes
+    if table.in_l2[page]:
+        return True
+    begin = chip.room(size)
+    if begin is None:
+        return False
+    home = storage.home_of(page)
+    chip.store[begin : begin + size] = chip.store[home : home + size]
+    chip.l2_pages[begin] = size
+    chip.forget(begin, size)
+    table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(storage, page, "in", now))
+    return True
+
+
+def move_out(chip: Chip, storage: Storage, page: int, now: int) -> int:
+    """Delete a page's entry, after writing it back if it was stored to; the cycle at which that is done."""
+    table, size, done = storage.table, storage.page_bytes, now
+    if table.state[page] == ABSENT:
+        return done
+    if table.in_l2[page] and table.dirty[page]:
+        home, begin = storage.home_of(page), int(table.phys[page])
+        chip.store[home : home + size] = chip.store[begin : begin + size]
+        done = chip.dma.move(storage, page, "out", max(now, int(table.ready[page])))
+    unmap_page(chip, storage, page)
+    return done
+
+
+def map_page(chip: Chip, storage: Storage, page: int) -> None:
+    """Make an entry for a page without one: loaded, where it stands in device memory."""
+    if storage.table.state[page] == ABSENT:
+        storage.table.create(page, storage.home_of(page), LOADED, in_l2=False)
+
+
+def unmap_page(chip: Chip, storage: Storage, page: int) -> None:
+    """Delete a page's entry; what stands in L2 is given up."""
+    table = storage.table
+    if table.in_l2[page]:
+        del chip.l2_pages[int(table.phys[page])]
+    table.delete(page)
+
+
+# State that prints on a screen and compares field by field.
+
+_NOT_COMPARED = frozenset({"chip", "events", "lanes"})
+"""Fields that say nothing of their own: the way back to the chip, and the timeline."""
+
+
+def same_state(one: Any, other: Any) -> bool:
+    """Whether two values of the machine's state are equal, arrays and nested dataclasses included.
+
+    >>> same_state({"a": np.arange(3)}, {"a": np.arange(3)})
+    True
+    """
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        if one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        # Two NaNs are as good as one another where their bits agree.
+        return bool((one == other).all()) or (one.dtype.kind not in "iub" and one.tobytes() == other.tobytes())
+    if is_dataclass(one) and not isinstance(one, type):
+        names = [f.name for f in fields(one) if f.compare and f.name not in _NOT_COMPARED]
+        return all(same_state(getattr(one, name), getattr(other, name)) for name in names)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same_state(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same_state, one, other))
+    return bool(one == other)
+
+
+def show_pe(pe: Pe) -> str:
+    """A processing element on a screen: where it is, what its registers hold, what it counted."""
+    state = "halted" if pe.halted else f"at barrier {pe.barrier[0]}" if pe.barrier is not None else "running"
+    lines = [f"PE {pe.number}: {state}, pc {pe.pc}, {pe.executed} instructions, {pe.clock.cycles} cycles"]
+    rows = "as many as fit" if pe.rows is None else pe.rows
+    lines.append(f"  mm: {pe.columns} columns, rows: {rows}")
+    lines += _rows("uniform", [(f"ur{n}", value) for n, value in enumerate(pe.uniform) if value])
+    used = np.flatnonzero(pe.registers.any(axis=0)).tolist()
+    lines += _rows("registers", [(f"r{n}", _threads(pe.registers[:, n])) for n in used[:16]])
+    if len(used) > 16:
+        lines.append(f"    ... and {len(used) - 16} more registers that are not 0")
+    some = np.flatnonzero(pe.predicates.any(axis=0)).tolist()
+    lines += _rows("predicates", [(f"p{n}", _bits(pe.predicates[:, n])) for n in some])
+    waiting = [n for n in range(pe.config.registers) if pe.clock.tokens[n] > pe.clock.issue]
+    if waiting:
+        lines.append(f"  tokens pending: {_ranges('r', waiting)}")
+    lines += _rows("segments", [(f"{s.handle}", _segment(s)) for s in pe.segments.values()])
+    lines += [f"  error {record}" for record in pe.errors[:5]]
+    return "\n".join(lines)
+
+
+def show_chip(chip: Chip) -> str:
+    """The chip on a screen: memories, page tables, transfers, processing elements."""
+    used = sum(chip.l2_pages.values())
+    device = len(chip.store) - chip.l2_end
+    lines = [f"device memory: {device} bytes; L2 pages: {used} of {chip.l2_end} bytes"]
+    for storage in chip.storages.values():
+        states = storage.table.entries()
+        lines.append(
+            f"{storage.name}: {storage.dtype}{list(storage.map.shape)}, {len(states)} pages of {storage.page_bytes}"
+        )
+        lines += [f"  {entry}" for entry in states[:8]]
+        if len(states) > 8:
+            lines.append(f"  ... and {len(states) - 8} more")
+    lines += [f"dma: {transfer}" for transfer in chip.dma.transfers[-8:]]
+    return "\n".join([*lines, *(str(pe) for pe in chip.pes)])
+
+
+def show_run(result: Any) -> str:
+    """What a run or a kernel left, on a screen: its size, time and where it went, counts, errors; values are apart."""
+    value = getattr(result, "value", None)
+    lines = [] if value is None else [f"value: {value.dtype}{list(value.shape)}"]
+    executed = f"{result.executed} instructions, " if hasattr(result, "executed") else ""
+    math = f", {result.math_cycles} of them math" if hasattr(result, "math_cycles") else ""
+    lines.append(f"{executed}{result.cycles} cycles{math}")
+    accounts = {name: getattr(result, name, {}) for name in ("stalls", "queue")}
+    accounts["counts"] = result.counts.to_dict()
+    for title, numbers in accounts.items():
+        shown = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
+        lines += [f"{title}: {shown}"] if shown else []
+    lines += [f"error {record}" for record in result.errors[:5]]
+    if len(result.errors) > 5:
+        lines.append(f"... and {len(result.errors) - 5} more errors")
+    return "\n".join(lines)
+
+
+def _rows(title: str, rows: list[tuple[str, Any]]) -> list[str]:
+    return [f"  {title}:", *(f"    {name:6} {value}" for name, value in rows)] if rows else []
+
+
+def _threads(values: np.ndarray[Any, Any]) -> str:
+    shown = " ".join(str(v) for v in values[:8].tolist())
+    return shown + (" ..." if len(values) > 8 else "")
+
+
+def _bits(values: np.ndarray[Any, Any]) -> str:
+    shown = "".join("1" if v else "0" for v in values[:64].tolist())
+    return shown + ("..." if len(values) > 64 else "")
+
+
+def _segment(segment: Any) -> str:
+    window = " x ".join(f"{b}..{b + s - 1}" for b, s in zip(segment.base.tolist(), segment.sizes.tolist(), strict=True))
+    return f"{segment.name or '(made by the program)'} of {segment.storage.name}: {window} (d1 first)"
+
+
+def _ranges(kind: str, numbers: list[int]) -> str:
+    found: list[list[int]] = []
+    for n in numbers:
+        if found and n == found[-1][1] + 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    return ", ".join(f"{kind}{a}" if a == b else f"{kind}{a}..{kind}{b}" for a, b in found)
+
+
+Array = np.ndarray[Any, Any]
+POISON = 0x7FC0DEAD
+"""What registers hold at first with ``uninitialized='poison'``: a NaN, and a number no one computes."""
+
+_APART = 16
+
+
+def _zeros(array: Array) -> bool:
+    """Whether it is one zero, broadcast: what new memory holds anyway."""
+    return not any(array.strides) and not any(array.flat[:1].tobytes())
+
+
+def wrap(value: int) -> int:
+    """A Python integer as a signed 32-bit one."""
+    return (int(value) + 2**31) % 2**32 - 2**31
+
+
+@dataclass(eq=False)
+class Chip:
+    """What the processing elements share.
+
+    ==================  ================================================================================
+    ``store``           bytes: L2's pages (up to ``l2_end``), then device memory
+    ``storages``        what stands in device memory, by name; each has its page table
+    ``l2_pages``        bytes taken in L2, by first byte
+    ``l2``              the second-level cache of lines in device memory
+    ``dma``             the controller, and every transfer so far
+    ==================  ================================================================================
+    """
+
+    config: MatrixUnitConfig
+    store: Array
+    l2: Cache
+    dma: Dma
+    storages: dict[str, Storage] = field(default_factory=dict)
+    l2_pages: dict[int, int] = field(default_factory=dict)
+    pes: list[Pe] = field(default_factory=list)
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __str__ = show_chip
+
+    @property
+    def l2_end(self) -> int:
+        """The first byte of device memory in ``store``."""
+        return self.config.l2_bytes // self.config.line_bytes * self.config.line_bytes
+
+    def view(self, dtype: Any) -> Array:
+        """The store as elements of another type."""
+        return self.store.view(dtype)
+
+    @property
+    def words(self) -> tuple[Array, Array]:
+        """The store as int32 words and as bytes."""
+        return self.store.view(np.int32), self.store
+
+    def add(self, name: str, array: Array, **how: Any) -> Storage:
+        """Reserve device memory for a tensor's pages and fill it; no page has an entry yet."""
+        return self.add_all([(name, array, how)])[0]
+
+    def add_all(self, tensors: list[tuple[str, Array, dict[str, Any]]]) -> list[Storage]:
+        """:meth:`add` for several at once (name, array, options of :func:`make_storage`)."""
+        added, end = [], len(self.store)
+        for name, array, how in tensors:
+            added.append(make_storage(name, array, end, self.config.line_bytes, **how))
+            end += added[-1].total_bytes
+        try:
+            store = fresh_zeros(end, np.uint8, filled=True)
+            for storage, (_, array, _) in zip(added, tensors, strict=True):
+                if not _zeros(array):
+                    into = store[storage.home : storage.home + storage.total_bytes]
+                    storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
+        except (MemoryError, ValueError):  # ValueError: more than an address can count
+            what = f"no room for {end - self.l2_end} bytes of device memory"
+            raise UsageError(what, how="give smaller tensors or pages") from None
+        for begin, size in self.l2_pages.items():  # what no page stands in is not touched: zeros cost nothing
+            store[begin : begin + size] = self.store[begin : begin + size]
+        store[self.l2_end : len(self.store)] = self.store[self.l2_end :]
+        self.store = store
+        for storage in added:
+            self._enter(storage)
+        return added
+
+    def _enter(self, storage: Storage) -> None:
+        """A storage becomes one of the chip's, and a segment of every processing element."""
+        self.storages[storage.name] = storage
+        lines = len(self.store) // self.config.line_bytes
+        for cache in (self.l2, *(pe.l1 for pe in self.pes)):
+            cache.grow(lines)
+        for pe in self.pes:
+            pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
+
+    def room(self, size: int) -> int | None:
+        """The first byte of a free stretch of L2 (first fit), or None."""
+        at = 0
+        for begin, taken in sorted(self.l2_pages.items()):
+            if begin - at >= size:
+                return at
+            at = begin + taken
+        return at if self.l2_end - at >= size else None
+
+    def forget(self, begin: int, size: int) -> None:
+        """Lines of the caches that held what was at these bytes are no longer that."""
+        from tilewright.isa.kernels.traffic_kernels import drop_lines
+
+        line = self.config.line_bytes
+        for pe in self.pes:
+            drop_lines(begin // line, (begin + size) // line, pe.l1.arrays())
+
+
+@dataclass(eq=False)
+class Pe:
+    """One processing element.
+
+    ==================  ================================================================================
+    ``registers``       int32[threads, registers]: per-thread, raw 32-bit words
+    ``file``            the same with a few words behind every thread's, so that threads do not meet in our own caches
+    ``predicates``      bool[threads, predicates]
+    ``uniform``         uniform registers, signed 32-bit Python integers
+    ``columns``         columns of an mm; ``rows``: active rows, None for as many as fit (``setmm``)
+    ``segments``        descriptors by handle; ``names``: handles by the host's names
+    ``written``         bool[threads, registers] with ``uninitialized='poison'``: registers something was put in
+    ``l1``              the first-level cache; ``clock``: tokens and time
+    ``next_pc``         where the running instruction sends the program
+    ``barrier``         the barrier it waits at (its number, and the pc), or None
+    ``heat``            of a profile: accesses to every line of every storage, by name; else None
+    ``known``           what instructions executed before read, write and take
+    ==================  ================================================================================
+    """
+
+    number: int
+    chip: Chip
+    config: MatrixUnitConfig
+    file: Array
+    predicates: Array
+    uniform: list[int]
+    columns: int
+    l1: Cache
+    clock: Clock
+    segments: dict[int, Segment] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+    rows: int | None = None
+    written: Array | None = None
+    pc: int = 0
+    next_pc: int = 0
+    halted: bool = True
+    barrier: tuple[int, int] | None = None
+    executed: int = 0
+    counts: Counts = field(default_factory=Counts)
+    traffic: Traffic = field(default_factory=Traffic)
+    errors: list[ErrorRecord] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)
+    heat: dict[str, Array] | None = field(default=None, compare=False)
+    known: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __str__ = show_pe
+
+    @classmethod
+    def of(cls, number: int, chip: Chip, tracing: bool) -> Pe:
+        """A processing element at rest: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
+        c = chip.config
+        poison = c.uninitialized == "poison"
+        file = fresh_zeros(c.threads * (c.registers + _APART), np.int32, filled=True).reshape(c.threads, -1)
+        if poison:
+            file[:] = POISON
+        lines = len(chip.store) // c.line_bytes
+        pe = cls(
+            number=number,
+            chip=chip,
+            config=c,
+            file=file,
+            predicates=np.zeros((c.threads, c.predicates), bool),
+            uniform=[0] * c.uniform_registers,
+            columns=c.default_columns,
+            l1=Cache.of(lines, c.l1_bytes // c.line_bytes, c.l1_ways),
+            clock=Clock(c, tracing, f"PE {number}"),
+            written=np.zeros((c.threads, c.registers), bool) if poison else None,
+        )
+        for storage in chip.storages.values():
+            pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
+        return pe
+
+    @property
+    def registers(self) -> Array:
+        """int32[threads, registers]."""
+        return self.file[:, : self.config.registers]
+
+    @property
+    def words(self) -> tuple[Array, Array, int, Array]:
+        """All registers as int32[threads, words] and as bytes, the bytes of a thread's, and the words flat."""
+        return self.file, self.file.view(np.uint8).reshape(-1), self.file.strides[0], self.file.reshape(-1)
+
+    def add_segment(self, segment: Segment) -> int:
+        """Give a descriptor the next free handle."""
+        segment.handle = max(self.segments, default=0) + 1
+        self.segments[segment.handle] = segment
+        return segment.handle
+
+    def segment(self, register: int) -> Segment | None:
+        """The segment whose handle a uniform register holds."""
+        return self.segments.get(self.uniform[register])
+
+    def mark_written(self, first: int, count: int, on: Any) -> None:
+        """Something was put in these registers (of the threads ``on``)."""
+        if self.written is not None:
+            self.written[on, first : first + count] = True
+
+    def record(self, instruction: Instruction, found: list[tuple[str, int, int]]) -> None:
+        """Add (kind, column, register) records; ``on_error`` decides what else happens, after the work in range."""
+        if not found:
+            return
+        text = str(instruction)
+        records = [ErrorRecord(self.pc, text, kind, column, register, self.number) for kind, column, register in found]
+        self.errors += records
+        first, more = records[0], f" (and {len(records) - 1} more)" if len(records) > 1 else ""
+        if self.config.on_error == "raise":
+            raise MatrixUnitError(f"{first}{more}", records=tuple(records), how="on_error='record' keeps going")
+        if self.config.on_error == "warn":
+            warnings.warn(f"{first}{more}", RuntimeWarning, stacklevel=2)
+
+
+def new_chip(config: MatrixUnitConfig, tracing: bool = False) -> Chip:
+    """A chip at rest, with its processing elements and nothing in device memory."""
+    c = config
+    lines = c.l2_bytes // c.line_bytes
+    try:
+        store = fresh_zeros(lines * c.line_bytes, np.uint8)
+    except (MemoryError, ValueError):
+        raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None
+    chip = Chip(c, store, Cache.of(lines, lines, c.l2_ways), Dma(c))
+    chip.pes = [Pe.of(number, chip, tracing) for number in range(c.pes)]
+    return chip

@@ -1,0 +1,226 @@
+"""Running: one instruction of a processing element, all of them in turn, and what a run leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.isa.chip.segments import Segment
+from tilewright.isa.chip.state import Pe, same_state, show_run, wrap
+from tilewright.isa.execute.control import CONTROL_HANDLERS
+from tilewright.isa.execute.loops import FastLoop, loop_at, loop_heads, run_fast
+from tilewright.isa.execute.memory import MEMORY_HANDLERS
+from tilewright.isa.execute.operands import Handler
+from tilewright.isa.execute.pages import DESCRIPTOR_HANDLERS, PAGE_HANDLERS
+from tilewright.isa.execute.scalar import FLOAT_HANDLERS, INTEGER_HANDLERS, PREDICATE_HANDLERS
+from tilewright.isa.execute.tensor import TENSOR_HANDLERS
+from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
+from tilewright.isa.language.program import Program
+from tilewright.trace import Event
+
+HANDLERS: dict[str, Handler] = {
+    **INTEGER_HANDLERS,
+    **FLOAT_HANDLERS,
+    **PREDICATE_HANDLERS,
+    **CONTROL_HANDLERS,
+    **DESCRIPTOR_HANDLERS,
+    **MEMORY_HANDLERS,
+    **PAGE_HANDLERS,
+    **TENSOR_HANDLERS,
+}
+
+
+@dataclass(eq=False, repr=False)
+class RunResult:
+    """What a run left behind, on one processing element.
+
+    ==================  ====================================================================================
+    ``registers``       int32[threads, registers], raw words (``.view(np.float32)`` for float products)
+    ``errors``          the sticky records, in order; empty when all went well
+    ``counts``          work and traffic of the ``mm`` instructions; ``traffic``: what moved besides
+    ``cycles``          the model's time
+    ``math_cycles``     of them, issuing math; with ``stalls`` (why not, in the others) they are all cycles
+    ``queue``           what the issue queue did in each of the cycles
+    ``trace``           slices of the timeline, when the run was asked for them
+    ``executed``        instructions executed, of every kind
+    ``state``           the processing element itself; ``state.chip`` is what it shares
+    ==================  ====================================================================================
+    """
+
+    registers: np.ndarray[Any, Any]
+    errors: tuple[ErrorRecord, ...]
+    counts: Counts
+    traffic: Traffic
+    cycles: int
+    math_cycles: int
+    stalls: dict[str, int]
+    queue: dict[str, int]
+    trace: tuple[Event, ...]
+    executed: int
+    state: Pe
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = show_run
+
+    def tensor(self, name: str) -> np.ndarray[Any, Any]:
+        """The values of a segment after the run, as the page table finds them (a page moved out: device memory)."""
+        storages = self.state.chip.storages
+        if name not in storages:
+            raise UsageError(f"no segment called {name!r}", how=f"there are {', '.join(storages) or 'none'}")
+        return storages[name].values(self.state.chip.store)
+
+
+def result_of(pe: Pe) -> RunResult:
+    """What a processing element has to show now."""
+    queue, math = pe.clock.accounts()
+    return RunResult(
+        registers=pe.registers,
+        errors=tuple(pe.errors),
+        counts=pe.counts,
+        traffic=pe.traffic,
+        cycles=pe.clock.cycles,
+        math_cycles=pe.clock.math_busy,
+        stalls=math,
+        queue=queue,
+        trace=tuple(pe.clock.events),
+        executed=pe.executed,
+        state=pe,
+    )
+
+
+@dataclass(eq=False)
+class Job:
+    """One start of a program: the descriptors it finds by name, and what its uniform registers hold at first."""
+
+    program: Program
+    segments: tuple[Segment, ...] = ()
+    uniform: Mapping[int, int] = field(default_factory=dict)
+
+
+class Runner:
+    """Processing elements with jobs, advanced one instruction each in turn, so that nothing depends on their clocks.
+
+    Barriers let everyone go on together. A barrier that can never be complete, because a processing element has ended
+    or waits at another one, is a record on those that wait, and they go on.
+    """
+
+    def __init__(self, work: list[tuple[Pe, list[Job]]]) -> None:
+        self.jobs = {pe.number: list(jobs) for pe, jobs in work}
+        self.pes = [pe for pe, _ in work]
+        self.steps: dict[int, list[tuple[Handler, Any]]] = {}
+        self.loops: dict[tuple[int, int, int], FastLoop | None] = {}
+        self.heads: dict[int, dict[int, int]] = {}
+        self.programs: dict[int, Program] = {}
+        for pe in self.pes:
+            self._next_job(pe)
+
+    def _next_job(self, pe: Pe) -> None:
+        waiting = self.jobs[pe.number]
+        if not waiting:
+            pe.halted = True
+            return
+        job = waiting.pop(0)
+        for segment in job.segments:
+            pe.names[segment.name] = pe.add_segment(segment)
+        for register, value in job.uniform.items():
+            pe.uniform[register] = wrap(value)
+        self.programs[pe.number] = job.program
+        self.loops = {key: loop for key, loop in self.loops.items() if key[0] != pe.number}
+        self.steps[pe.number] = [(HANDLERS[each.name], each) for each in job.program.instructions]
+        self.heads[pe.number] = loop_heads(job.program)
+        pe.labels, pe.pc, pe.halted, pe.barrier = dict(job.program.labels), 0, False, None
+        if not job.program.instructions:
+            self._next_job(pe)
+
+    def step(self, pe: Pe) -> None:
+        """Execute one instruction; at the end of a program its next job begins."""
+        steps = self.steps[pe.number]
+        if pe.executed >= pe.config.max_instructions:
+            how = "look for a loop without end, or raise max_instructions"
+            raise MatrixUnitError(f"the program ran {pe.executed} instructions and did not end", how=how)
+        handler, instruction = steps[pe.pc]
+        pe.next_pc = pe.pc + 1
+        handler(pe, instruction)
+        pe.executed += 1
+        pe.pc = pe.next_pc
+        if len(pe.errors) > pe.config.max_errors:
+            what, how = f"{len(pe.errors)} error records: {pe.errors[0]}", "mend the first, or raise max_errors"
+            raise MatrixUnitError(what, records=(pe.errors[-1],), how=how)
+        if (pe.halted or pe.pc >= len(steps)) and pe.barrier is None:
+            self._next_job(pe)
+
+    def run(self, watch: Callable[[Counts], None] | None = None) -> None:
+        """Run everyone to the end; ``watch`` is called with all counts together, now and then and at the end."""
+        if not (watch is None or callable(watch)):
+            raise UsageError(f"watch = {watch!r}", how="a function of the counts, or None")
+        turns = 0
+        while self.turn():
+            turns += 1
+            if watch is not None and turns % 16 == 0:
+                watch(Counts.together(pe.counts for pe in self.pes))
+        if watch is not None:
+            watch(Counts.together(pe.counts for pe in self.pes))
+
+    def turn(self) -> bool:
+        """One instruction of every processing element that can go on; False when all have ended."""
+        active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
+        if len(active) == 1:  # nobody to take turns with
+            (pe,) = active
+            for _ in range(256):
+                if not self._advance(pe):
+                    break
+            return True
+        if not active:
+            waiting = [pe for pe in self.pes if pe.barrier is not None]
+            if not waiting:
+                return False
+            self._release(waiting)
+            return True
+        for pe in active:
+            self.step(pe)
+        return True
+
+    def _advance(self, pe: Pe) -> bool:
+        """One instruction, and the loop it leads to; False when it cannot go on."""
+        before, steps = pe.pc, self.steps[pe.number]
+        self.step(pe)
+        if pe.halted or pe.barrier is not None:
+            return False
+        back = pe.pc <= before and self.steps[pe.number] is steps  # and not at the beginning of the next program
+        last = before if back else self.heads[pe.number].get(pe.pc)
+        if last is not None:
+            self._loop(pe, last)
+        return not pe.halted
+
+    def _loop(self, pe: Pe, last: int) -> None:
+        """At a loop's head, come to from before or from its end: let one call run it, where no one could tell."""
+        key = (pe.number, pe.pc, last)
+        if key not in self.loops:
+            self.loops[key] = None if pe.clock.tracing else loop_at(pe, self.programs[pe.number], pe.pc, last)
+        loop = self.loops[key]
+        if loop is not None and loop.strikes < 3:
+            run_fast(pe, loop, min(pe.config.max_instructions, pe.executed + 100_000))
+            if pe.pc >= len(self.steps[pe.number]):
+                self._next_job(pe)
+
+    def _release(self, waiting: list[Pe]) -> None:
+        """Everyone who will ever come is here."""
+        bad = len(waiting) < len(self.pes) or len({pe.barrier[0] for pe in waiting if pe.barrier}) > 1
+        together = max(pe.clock.issue for pe in waiting)
+        for pe in waiting:
+            assert pe.barrier is not None
+            _, at = pe.barrier
+            pe.barrier = None
+            pe.clock.until(together, "barrier")
+            if bad:
+                back, pe.pc = pe.pc, at
+                pe.record(self.programs[pe.number].instructions[at], [("divergent_barrier", -1, -1)])
+                pe.pc = back
+            if pe.pc >= len(self.steps[pe.number]):
+                self._next_job(pe)

@@ -1,0 +1,356 @@
+"""Moves and integer arithmetic.
+
+Every instruction, here and in the files beside this one, has the same four phases: operands, operation, result, cost.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.operands import Handler, count_of, number, scalar_cost, source, spans, threads_on, write
+from tilewright.isa.language.program import Instruction, Operand, Register
+
+
+def _arithmetic(operation: Callable[..., Any], uniform: Callable[..., Any] | None = None) -> Handler:
+    """``uniform``: the same on Python integers, where ``operation`` takes arrays only."""
+    on_uniform = uniform or operation
+
+    def execute(pe: Pe, instruction: Instruction) -> None:
+        # operands
+        values = (source(pe, o) for o in instruction.operands[1:])
+        # operation: words of 32 bits, so that no sum or product leaves 64
+        value = (on_uniform if _is_uniform(instruction) else operation)(*values)
+        # result
+        write(pe, instruction, value)
+        # cost
+        scalar_cost(pe, instruction)
+
+    return execute
+
+
+def _is_uniform(instruction: Instruction) -> bool:
+    destination = instruction.operands[0]
+    return isinstance(destination, Register) and destination.kind == "ur"
+
+
+def _divided(x: int, y: int, remainder: bool) -> int:
+    """The quotient towards zero, or what is left; 0 where y is."""
+    if y == 0:
+        return 0
+    quotient = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+    return x - y * quotient if remainder else quotient
+
+
+def _division(remainder: bool) -> Handler:
+    def execute(pe: Pe, instruction: Instruction) -> None:
+        # operands
+        values = [source(pe, o) for o in instruction.operands[1:]]
+        if _is_uniform(instruction):
+            write(pe, instruction, _divided(values[0], values[1], remainder))
+            scalar_cost(pe, instruction)
+            pe.record(instruction, [("divide_by_zero", -1, -1)] if values[1] == 0 else [])
+            return
+        x, y = np.broadcast_arrays(*values)
+        # operation
+        zero = y == 0
+        safe = np.where(zero, 1, y)
+        quotient = np.abs(x) // np.abs(safe) * np.sign(x) * np.sign(safe)
+        value = np.where(zero, 0, x - safe * quotient if remainder else quotient)
+        # result
+        write(pe, instruction, value)
+        if zero.ndim == 0:
+            bad = [-1] if zero else []
+        else:
+            bad = np.flatnonzero(zero & threads_on(pe, instruction)).tolist()
+        # cost
+        scalar_cost(pe, instruction)
+        pe.record(instruction, [("divide_by_zero", thread, -1) for thread in bad])
+
+    return execute
+
+
+def _mov(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    value = source(pe, instruction.operands[1])
+    # operation, result
+    write(pe, instruction, value)
+    # cost
+    scalar_cost(pe, instruction)
+
+
+def _tid(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    value = np.arange(pe.config.threads, dtype=np.int64)
+    # operation, result
+    write(pe, instruction, value)
+    # cost
+    scalar_cost(pe, instruction)
+
+
+def _sel(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    choice = pe.predicates[:, number(instruction.operands[1])]
+    x, y = (source(pe, o) for o in instruction.operands[2:])
+    # operation, result
+    write(pe, instruction, np.where(choice, x, y))
+    # cost
+    scalar_cost(pe, instruction)
+
+
+def _read(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    thread = int(source(pe, instruction.operands[2]))
+    there = 0 <= thread < pe.config.threads
+    # operation, result
+    write(pe, instruction, pe.registers[thread, number(instruction.operands[1])] if there else 0)
+    # cost
+    scalar_cost(pe, instruction)
+    pe.record(instruction, [] if there else [("thread_out_of_range", thread, -1)])
+
+
+def _clr(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    first, on = number(instruction.operands[0]), threads_on(pe, instruction)
+    count = count_of(pe, instruction, 1)
+    most = max(0, int(np.max(count)))
+    # operation
+    if first + most > pe.config.registers:
+        pe.clock.step("alu", "clr")
+        pe.record(instruction, [("operand_out_of_range", -1, pe.config.registers)])
+        return
+    # result
+    if np.ndim(count) == 0 and on.all():
+        pe.registers[:, first : first + most] = 0
+        pe.mark_written(first, most, on)
+        pe.traffic.register_writes += most * len(on)
+    else:
+        cleared = on[:, None] & (np.arange(most) < np.reshape(count, (-1, 1)))
+        pe.registers[:, first : first + most][cleared] = 0
+        if pe.written is not None:
+            pe.written[:, first : first + most] |= cleared
+        pe.traffic.register_writes += int(np.count_nonzero(cleared))
+    # cost
+    written = [pe.clock.span("r", first, most)] if most else []
+    pe.clock.step("alu", "clr", spans(pe, instruction, instruction.operands[1:]), written, max(1, most))
+
+
+INTEGER_HANDLERS: dict[str, Handler] = {
+    "mov": _mov,
+    "clr": _clr,
+    "tid": _tid,
+    "sel": _sel,
+    "read": _read,
+    "add": _arithmetic(operator.add),
+    "sub": _arithmetic(operator.sub),
+    "mul": _arithmetic(operator.mul),
+    "mad": _arithmetic(lambda x, y, z: x * y + z),
+    "div": _division(remainder=False),
+    "rem": _division(remainder=True),
+    "min": _arithmetic(np.minimum, min),
+    "max": _arithmetic(np.maximum, max),
+    "and": _arithmetic(operator.and_),
+    "or": _arithmetic(operator.or_),
+    "xor": _arithmetic(operator.xor),
+    "not": _arithmetic(operator.invert),
+    "shl": _arithmetic(lambda x, y: x << (y & 31)),
+    "shr": _arithmetic(lambda x, y: x >> (y & 31)),
+    "shru": _arithmetic(lambda x, y: (x & 0xFFFFFFFF) >> (y & 31)),
+}
+
+
+# float32 arithmetic and conversions, one rounding each, the same bits on every machine.
+
+Array = np.ndarray[Any, Any]
+NAN = 0x7FC00000
+"""The NaN that comes out of every float instruction."""
+_ENDS = {"s32": (-(2**31), 2**31 - 1), "u32": (0, 2**32 - 1)}
+
+
+def as_float(pe: Pe, operand: Operand) -> Array:
+    """The 32 bits of an operand as float32: [threads], or one."""
+    return np.asarray(source(pe, operand)).astype(np.uint32).view(np.float32)
+
+
+def _bits(value: Any) -> Array:
+    """A float32 as the word that holds it."""
+    single = np.asarray(value, np.float32)
+    return np.where(np.isnan(single), NAN, single.view(np.uint32)).astype(np.int64)
+
+
+def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
+    """float32 x * y + z with one rounding.
+
+    The product is exact in float64; its sum is rounded to odd there, so that rounding to float32 is the only one.
+
+    >>> x, z = np.float32(1 + 2**-12), np.float32(-1)
+    >>> float(fused_multiply_add(x, x, z)) == 2**-11 + 2**-24
+    True
+    """
+    p, c = np.float64(x) * np.float64(y), np.float64(z)
+    total = np.asarray(p + c)
+    back = total - p
+    lost = np.asarray((p - (total - back)) + (c - back))
+    odd = total.view(np.int64) & 1 == 1
+    inexact = (lost != 0) & np.isfinite(lost) & np.isfinite(total) & ~odd
+    towards = np.where((lost > 0) == (total > 0), 1, -1)
+    return (total.view(np.int64) + np.where(inexact, towards, 0)).view(np.float64).astype(np.float32)
+
+
+def _lesser(x: Array, y: Array) -> Array:
+    return np.where((x <= y) | np.isnan(y), x, y)
+
+
+def _greater(x: Array, y: Array) -> Array:
+    return np.where((x >= y) | np.isnan(y), x, y)
+
+
+def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
+    def execute(pe: Pe, instruction: Instruction) -> None:
+        # operands
+        values = (as_float(pe, o) for o in instruction.operands[1:])
+        # operation
+        with np.errstate(all="ignore"):
+            value = operation(*values)
+        # result
+        write(pe, instruction, _bits(value))
+        # cost
+        scalar_cost(pe, instruction)
+
+    return execute
+
+
+def _decode(words: Array, dtype: str) -> Array:
+    """Words as the numbers they stand for: float64, which holds all of them."""
+    low = words.astype(np.uint32)
+    if dtype == "s32":
+        return low.view(np.int32).astype(np.float64)
+    if dtype == "u32":
+        return low.astype(np.float64)
+    if dtype == "f16":
+        return low.astype(np.uint16).view(np.float16).astype(np.float64)
+    return (low << 16 if dtype == "bf16" else low).view(np.float32).astype(np.float64)
+
+
+def _encode(value: Array, dtype: str) -> Array:
+    """Numbers as words of a type."""
+    if dtype in _ENDS:
+        low, high = _ENDS[dtype]
+        return np.where(np.isnan(value), 0, np.clip(np.trunc(value), low, high)).astype(np.int64)
+    if dtype == "f16":
+        half = value.astype(np.float16)
+        return np.where(np.isnan(half), 0x7E00, half.view(np.uint16)).astype(np.int64)
+    if dtype == "f32":
+        return _bits(value.astype(np.float32))
+    # Every value here is a float32, an f16 or an integer below 2^32: for the last, round to odd first.
+    single = value.astype(np.float32)
+    words = single.view(np.uint32).astype(np.int64)
+    inexact = np.isfinite(single) & (single.astype(np.float64) != value)
+    towards = np.where(np.abs(value) > np.abs(single.astype(np.float64)), 1, -1)
+    words += np.where(inexact & (words & 1 == 0), towards, 0)
+    rounded = (words + 0x7FFF + (words >> 16 & 1)) >> 16
+    return np.where(np.isnan(value), 0x7FC0, rounded)
+
+
+def _cvt(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    words = np.asarray(source(pe, instruction.operands[1]))
+    # operation
+    with np.errstate(all="ignore"):
+        value = _encode(_decode(words, instruction.suffix("from") or ""), instruction.suffix("to") or "")
+    # result
+    write(pe, instruction, value)
+    # cost
+    scalar_cost(pe, instruction)
+
+
+FLOAT_HANDLERS: dict[str, Handler] = {
+    "fadd": _float_arithmetic(np.add),
+    "fsub": _float_arithmetic(np.subtract),
+    "fmul": _float_arithmetic(np.multiply),
+    "fma": _float_arithmetic(fused_multiply_add),
+    "fdiv": _float_arithmetic(np.divide),
+    "fsqrt": _float_arithmetic(np.sqrt),
+    "fmin": _float_arithmetic(_lesser),
+    "fmax": _float_arithmetic(_greater),
+    "cvt": _cvt,
+}
+
+
+# Comparisons into predicates, logic on them, and votes: one uniform register from what all threads say.
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def compare(condition: str | None, x: Any, y: Any) -> Any:
+    """X cond Y, of signed integers or, where the condition ends in u, of the same words unsigned."""
+    name = condition or ""
+    if name.endswith("u"):
+        return _COMPARE[name[:-1]](x & 0xFFFFFFFF, y & 0xFFFFFFFF)
+    return _COMPARE[name](x, y)
+
+
+def _cmp(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    x, y = (source(pe, o) for o in instruction.operands[1:])
+    # operation, result
+    write(pe, instruction, compare(instruction.suffix("cond"), x, y))
+    # cost
+    scalar_cost(pe, instruction)
+
+
+def _fcmp(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    x, y = (as_float(pe, o) for o in instruction.operands[1:])
+    # operation, result
+    write(pe, instruction, compare(instruction.suffix("cond"), x, y))
+    # cost
+    scalar_cost(pe, instruction)
+
+
+def _logic(operation: Callable[..., Any]) -> Handler:
+    def execute(pe: Pe, instruction: Instruction) -> None:
+        # operands
+        values = [pe.predicates[:, number(o)] for o in instruction.operands[1:]]
+        # operation, result
+        write(pe, instruction, operation(*values))
+        # cost
+        scalar_cost(pe, instruction)
+
+    return execute
+
+
+def _vote(operation: Callable[[Any], Any]) -> Handler:
+    def execute(pe: Pe, instruction: Instruction) -> None:
+        # operands
+        votes = pe.predicates[:, number(instruction.operands[1])]
+        # operation, result
+        write(pe, instruction, int(operation(votes)))
+        # cost
+        scalar_cost(pe, instruction)
+
+    return execute
+
+
+PREDICATE_HANDLERS: dict[str, Handler] = {
+    "cmp": _cmp,
+    "fcmp": _fcmp,
+    "pand": _logic(np.logical_and),
+    "por": _logic(np.logical_or),
+    "pxor": _logic(np.logical_xor),
+    "pnot": _logic(np.logical_not),
+    "pany": _vote(np.any),
+    "pall": _vote(np.all),
+    "pcount": _vote(np.count_nonzero),
+}

@@ -1,0 +1,401 @@
+"""The tensor multiply ``mm``: columns of B on the bus, products in the registers, counts and cycles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.chip.segments import Segment
+from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.memory import Walk, coordinates, offset_registers, pages_ready, walk_elements
+from tilewright.isa.execute.operands import Handler, number, spans, threads_on
+from tilewright.isa.execute.scalar import NAN
+from tilewright.isa.language.program import Address, Instruction
+
+# Who does what in an ``mm``: loaders and columns, row groups, product registers, element types.
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Who does what in one ``mm``.
+
+    ``type_a``, ``type_b``: element types; ``a``, ``first``: registers of A and of the first product.
+    ``groups``: (active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum),
+    counted from the first compute thread. ``chunk``: elements of A per thread; ``depth``: of k per instruction.
+    ``on``: columns that take part; ``refused``: columns whose product register is out of range. ``part``, ``index``: qa
+    and i of every column; ``sequence``: the columns that take part, in the order of their steps ``step_of``.
+    """
+
+    segment: Segment
+    address: Address
+    a: int
+    first: int
+    type_a: str
+    type_b: str
+    groups: tuple[int, int, int, int, int, int, int]
+    on: Array
+    refused: Array
+    part: Array
+    index: Array
+    sequence: Array
+    step_of: Array
+    chunk: int
+    depth: int
+
+    @property
+    def columns(self) -> int:
+        """n, the columns of the instruction."""
+        return len(self.on)
+
+    @property
+    def local(self) -> int:
+        """c, the columns of a part."""
+        return -(-self.columns // self.groups[1])
+
+    @property
+    def padded(self) -> int:
+        """The columns rounded up to ka equal parts."""
+        return self.groups[1] * self.local
+
+    @property
+    def steps(self) -> int:
+        """Math issues: steps with a column that takes part."""
+        at = self.step_of
+        return int(np.count_nonzero(at[1:] != at[:-1])) + 1 if len(at) else 0
+
+
+def _types(segment: Segment, instruction: Instruction) -> tuple[str, str] | None:
+    """Element types of A and B, or None where TYPE does not fit the segment."""
+    own, written = segment.dtype, instruction.type
+    signs = instruction.suffix("a"), instruction.suffix("b")
+    if written is not None and not written.isdigit():
+        return (written, written) if own == written else None
+    if own[0] not in "su":  # a float segment: TYPE is absent, and no sign is
+        return (own, own) if written is None and signs == (None, None) else None
+    width = own[1:]
+    if written is not None and written != width:
+        return None
+    return f"{signs[0] or own[0]}{width}", f"{signs[1] or own[0]}{width}"
+
+
+@lru_cache(maxsize=256)
+def columns_of(ka_split: str, n: int, ka: int) -> tuple[Array, Array, Array]:
+    """qa and i of every column, and the columns in the order of their steps (part by part in a step)."""
+    j, c = np.arange(n), -(-n // ka)
+    part, index = (j % ka, j // ka) if ka_split == "interleaved" else (j // c, j % c)
+    return part, index, np.lexsort((part, index))
+
+
+def source_registers(pe: Pe, segment: Segment, address: Address, a: int) -> list[int]:
+    """An instruction's own: those of A, and the coordinates."""
+    return [
+        *range(a, a + pe.config.a_registers),
+        *range(address.offset, address.offset + offset_registers(pe, segment)),
+    ]
+
+
+def product_window(pe: Pe, first: int, sources: list[int]) -> tuple[int, int]:
+    """The registers products may lie in: (low, high), high not among them."""
+    if pe.config.acc_window is not None:
+        return pe.config.acc_window
+    return first, min([pe.config.registers, *(s for s in sources if s >= first)])
+
+
+def assign_roles(pe: Pe, instruction: Instruction) -> Roles | str:
+    """Resolve operands, or say which kind of error keeps the whole instruction from running."""
+    c = pe.config
+    address = instruction.operands[1]
+    assert isinstance(address, Address)
+    first, a = number(instruction.operands[0]), number(instruction.operands[2])
+    ka, kb = (int(instruction.suffix(key) or 1) for key in ("ka", "kb"))
+    segment = pe.segment(address.segment)
+    if segment is None:
+        return "unknown_segment"
+    if ka * kb > c.compute_threads:
+        return "group_too_large"
+    sources = source_registers(pe, segment, address, a)
+    if max(sources) >= c.registers:
+        return "operand_out_of_range"
+    types = _types(segment, instruction)
+    if types is None or int(instruction.suffix("t") or 0) >= len(segment.sizes):
+        return "type_mismatch"
+    low, high = product_window(pe, first, sources)
+    part, index, order = columns_of(c.ka_split, pe.columns, ka)
+    on = np.ones(pe.columns, bool) if c.pred_scope == "compute" else threads_on(pe, instruction)[: pe.columns]
+    if c.column_numbering == "compact" and not on.all():
+        index, order = _compacted(part, on, ka)
+    fits = (first + index >= low) & (first + index < high)
+    taken = on & fits
+    sequence = order if taken.all() else order[taken[order]]
+    groups = _groups(pe, ka, kb)
+    step_of = index[sequence] // c.columns_per_step
+    chunk, depth = c.chunk(segment.element_bytes, kb), c.depth(segment.element_bytes, kb)
+    columns = (taken, on & ~fits, part, index, sequence, step_of)
+    return Roles(segment, address, a, first, *types, groups, *columns, chunk, depth)
+
+
+def _compacted(part: Array, on: Array, ka: int) -> tuple[Array, Array]:
+    """i of every column when those that are off leave no gap, and the columns in the order of their steps."""
+    index = np.zeros(len(part), np.int64)
+    for qa in range(ka):
+        own = part == qa
+        index[own] = np.cumsum(on[own]) - on[own]
+    return index, np.lexsort((part, index))
+
+
+def _groups(pe: Pe, ka: int, kb: int) -> tuple[int, int, int, int, int, int, int]:
+    """(active rows, ka, kb, thread strides of a row, of qa and of qb, qb of the thread that keeps the sum)."""
+    c, fit = pe.config, pe.config.compute_threads // (ka * kb)
+    strides = (1, kb * fit, fit) if c.group_order == "strided" else (ka * kb, kb, 1)
+    return fit if pe.rows is None else min(fit, pe.rows), ka, kb, *strides, kb - 1 if c.kb_acc == "last" else 0
+
+
+def _mm(pe: Pe, instruction: Instruction) -> None:
+    # operands
+    pe.counts.instructions += 1
+    roles = assign_roles(pe, instruction)
+    if isinstance(roles, str):
+        pe.clock.step("control", "mm")
+        pe.record(instruction, [(roles, -1, -1)])
+        return
+    out_of_range = np.flatnonzero(roles.refused).tolist()
+    bad = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in out_of_range]
+    # operation: memory issue, every loader walks its column
+    bus = _load(pe, instruction, roles)
+    page_ready = pages_ready(roles.segment, bus)
+    bad += bus.faults()
+    bus.ids[bus.found[:, 2] > 0] = -1  # a column that met an absent page does not go on the bus at all
+    bus.found[bus.found[:, 2] > 0] = 0
+    # operation: math issue
+    writes = np.ones(pe.config.threads, bool)
+    if pe.config.pred_scope != "loader":
+        writes = threads_on(pe, instruction)
+    writes = writes[pe.config.first_compute :]
+    bad += _first_reads(pe, roles, bus, writes)
+    _multiply(pe, roles, bus, writes)
+    # cost
+    _count(pe, roles, bus, writes)
+    _cost(pe, instruction, roles, bus, page_ready)
+    pe.record(instruction, bad)
+
+
+def _load(pe: Pe, instruction: Instruction, roles: Roles) -> Walk:
+    """[n, kb * Le]: the elements of B every column reads; none for columns that are off."""
+    length = roles.groups[2] * roles.chunk
+    counts = np.where(roles.on, roles.depth, 0)
+    at = coordinates(pe, roles.segment, roles.address, roles.columns)
+    return walk_elements(roles.segment, at, counts, length, int(instruction.suffix("t") or 0))
+
+
+def _keepers(roles: Roles) -> Array:
+    """[active rows, ka]: the compute threads that keep sums."""
+    rows, ka, _, row_stride, a_stride, b_stride, keeper = roles.groups
+    return np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride
+
+
+def _first_reads(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> list[tuple[str, int, int]]:
+    """Columns whose product registers nothing was ever put in, where the machine looks for them; now something is."""
+    if pe.written is None:
+        return []
+    keep, bad = _keepers(roles) + pe.config.first_compute, []
+    for j in np.flatnonzero(bus.present > 0).tolist():
+        threads, register = keep[:, roles.part[j]], roles.first + int(roles.index[j])
+        threads = threads[writes[threads - pe.config.first_compute]]
+        if not pe.written[threads, register].all():
+            bad.append(("uninitialized_register", j, register))
+        pe.written[threads, register] = True
+    return bad
+
+
+def _values(words: Array, dtype: str) -> Array:
+    """Raw elements as what the multiplier takes: int32 (modulo 2^32) or float32."""
+    if dtype[0] in "su":
+        signed = words.view(f"{'i' if dtype[0] == 's' else 'u'}{words.itemsize}")
+        return signed.view(np.int32) if words.itemsize == 4 else signed.astype(np.int32)
+    if dtype == "bf16":
+        return (words.astype(np.uint32) << 16).view(np.float32)
+    return words.view(np.float16 if dtype == "f16" else np.float32).astype(np.float32, copy=False)
+
+
+def _parts(pe: Pe, roles: Roles, columns_last: Array) -> Array:
+    """[u, n] -> [ka, u, c]: part by part, padded with zeros where the last part has fewer columns."""
+    ka = roles.groups[1]
+    u, n = columns_last.shape
+    if pe.config.column_numbering == "compact":
+        narrow = np.zeros((ka, roles.local, u), columns_last.dtype)
+        narrow[roles.part[roles.on], roles.index[roles.on]] = columns_last.T[roles.on]
+        return np.ascontiguousarray(narrow.transpose(0, 2, 1))
+    wide = np.zeros((u, roles.padded), columns_last.dtype)
+    wide[:, :n] = columns_last
+    if pe.config.ka_split == "interleaved":
+        return np.ascontiguousarray(wide.reshape(u, roles.local, ka).transpose(2, 0, 1))
+    return np.ascontiguousarray(wide.reshape(u, ka, roles.local).transpose(1, 0, 2))
+
+
+def _multiply(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
+    """Bring both factors into the multiplier's form, and pick the kernel."""
+    word = np.dtype(f"u{roles.segment.element_bytes}")
+    some: Array = bus.present > 0
+    if not (some.any() and pe.config.values):
+        return
+    raw = pe.chip.view(word)[bus.places]
+    b = _parts(pe, roles, np.where(bus.there, _values(raw, roles.type_b), 0).T)
+    registers = pe.file[pe.config.first_compute :, roles.a : roles.a + pe.config.a_registers]
+    # A copy: with one thread products may lie in the same memory (acc_window), and A is read once.
+    a = _values(registers.copy().view(word)[:, : roles.chunk], roles.type_a)
+    low, high = _range(_parts(pe, roles, some[None]))
+    if b.dtype == np.int32:
+        _add_integers(pe, roles, a, b, low, high, writes)
+    else:
+        _add_floats(pe, roles, bus, a, b, low, high, writes)
+
+
+def _add_integers(pe: Pe, roles: Roles, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
+    from tilewright.isa.kernels.value_kernels import accumulate_int, accumulate_saturating, accumulate_wide
+
+    kernel = accumulate_saturating if pe.config.overflow == "saturate" else accumulate_int
+    if kernel is accumulate_saturating and roles.segment.element_bytes == 4:
+        kernel, a, b = accumulate_wide, _wide(a, roles.type_a), _wide(b, roles.type_b)
+    kernel(pe.file[pe.config.first_compute :], roles.first, a, b, low, high, roles.groups, on)
+
+
+def _wide(words: Array, dtype: str) -> Array:
+    """32-bit elements as the numbers they are."""
+    return words.astype(np.int64) if dtype[0] == "s" else words.view(np.uint32).astype(np.int64)
+
+
+def _add_floats(pe: Pe, roles: Roles, bus: Walk, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
+    from tilewright.isa.kernels import value_kernels as kernels
+
+    file, order = pe.file[pe.config.first_compute :], pe.config.float_order
+    sums = file.view(np.float32)
+    some, present = bus.present > 0, int(bus.present.max())
+    # Whole ranges of columns, each with the same first elements: the kernel that vectorises over columns.
+    whole = int((high - low).sum()) == int(some.sum()) and bool((bus.found[some, :2] == present).all())
+    if order == "chunk" and whole:
+        kernels.accumulate_float(sums, roles.first, a, b, low, high, roles.groups, on, present)
+    elif order == "chunk":
+        mask = _parts(pe, roles, bus.there.T)
+        kernels.accumulate_masked(sums, roles.first, a, b, low, high, roles.groups, on, mask)
+    else:
+        mask = _parts(pe, roles, bus.there.T)
+        kernels.accumulate_exact(sums, roles.first, a, b, low, high, roles.groups, on, mask, order == "fma")
+    if np.isnan(sums[:, roles.first : roles.first + roles.local]).any():
+        _one_nan(file, roles, some, on)
+
+
+def _one_nan(file: Array, roles: Roles, some: Array, on: Array) -> None:
+    """Every NaN that was added to becomes the one of 0x7fc00000: which one came out is our own machine's affair."""
+    columns = np.flatnonzero(some)
+    threads, registers = _keepers(roles)[:, roles.part[columns]], roles.first + roles.index[columns]
+    words = file[threads, registers]
+    file[threads, registers] = np.where(np.isnan(words.view(np.float32)) & on[threads], NAN, words)
+
+
+def _range(some: Array) -> tuple[Array, Array]:
+    """Per part, first and end of the columns with anything to do."""
+    active = some[:, 0, :]
+    any_ = active.any(axis=1)
+    low = np.where(any_, active.argmax(axis=1), 0)
+    high = np.where(any_, active.shape[1] - active[:, ::-1].argmax(axis=1), 0)
+    return low, high
+
+
+def _count(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
+    counts, (rows, ka, kb, *_) = pe.counts, roles.groups
+    present = bus.present
+    loaded = present > 0
+    kept: Any = rows
+    if pe.config.pred_scope != "loader":  # not every row keeps what it computes
+        kept = writes[_keepers(roles)].sum(axis=0)[roles.part]
+    a_registers = pe.config.a_registers_read(roles.segment.element_bytes, kb) * ka * kb * rows * (roles.steps > 0)
+    products = int((loaded * kept).sum())
+    counts.macs += int((present * kept).sum())
+    counts.column_loads += int(loaded.sum())
+    counts.broadcast_elements += int(present.sum())
+    counts.steps += roles.steps
+    counts.a_register_reads += a_registers
+    counts.accumulator_reads += products
+    counts.accumulator_writes += products
+    counts.kb_transfers += products * (kb - 1)
+    pe.traffic.register_reads += a_registers + products
+    pe.traffic.register_writes += products
+
+
+def _cost(pe: Pe, instruction: Instruction, roles: Roles, bus: Walk, page_ready: int) -> None:
+    """Lines of B through the caches, then the two-phase issue on the clock."""
+    traffic = _touch(pe, roles, bus, transposed=instruction.suffix("t") == "1")
+    touches, misses, deep = (int(n) for n in traffic.sum(axis=0))
+    pe.counts.l1_touches += touches
+    pe.counts.l1_misses += misses
+    pe.traffic.l1_hits += touches - misses
+    pe.counts.l2_misses += deep
+    pe.counts.dram_bytes += deep * pe.config.line_bytes
+    _issue(pe, instruction, roles, traffic, page_ready)
+
+
+def _touch(pe: Pe, roles: Roles, bus: Walk, transposed: bool) -> Array:
+    """int64[columns that take part, 3]: lines touched, L1 misses, L2 misses."""
+    from tilewright.isa.kernels.traffic_kernels import touch_columns
+
+    c, segment = pe.config, roles.segment
+    if transposed:
+        segment.await_all()
+    traffic = np.empty((len(roles.sequence), 3), np.int64)
+    pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
+    retention = (segment.selected, segment.awaited)
+    retain, caches = (transposed, c.retention == "bypass"), (pe.l1.arrays(), pe.chip.l2.arrays())
+    totals = np.zeros(4, np.int64)
+    given = (bus.ids, bus.places, roles.sequence, pages, retain, retention, *caches, traffic, totals)
+    if pe.heat is None:
+        touch_columns(*given)
+    else:
+        from tilewright.isa.kernels.heat_kernels import touch_columns_seen
+
+        touch_columns_seen(*given, pe.heat[segment.storage.name])
+    retained, released, pinned, bypassed = totals.tolist()
+    pe.traffic.retained_lines += retained
+    pe.traffic.released_lines += released
+    pe.traffic.pin_evictions += pinned
+    pe.traffic.bypasses += bypassed
+    return traffic
+
+
+def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, page_ready: int) -> None:
+    """Memory issue, then math issue step by step."""
+    from tilewright.isa.kernels.traffic_kernels import issue_columns
+
+    c, clock = pe.config, pe.clock
+    a = clock.span("r", roles.a, c.a_registers)
+    products = clock.span("r", roles.first, min(roles.local, c.registers - roles.first))
+    offsets = clock.span("r", roles.address.offset, offset_registers(pe, roles.segment))
+    reads = [clock.span("ur", roles.address.segment), offsets, *spans(pe, instruction, ())]
+    no_mm, before = clock.math["no mm"], clock.free[1]
+    start, tokens = clock.begin_mm(reads, a, products, page_ready)
+    free, out = np.array(clock.free, np.int64), np.empty(3, np.int64)
+    step = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
+    line = c.line_bytes * clock.share
+    line_cycles = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
+    # One math issue for all: every column belongs to the same wait.
+    waits = np.ascontiguousarray(roles.step_of if c.math_issue == "step" else np.zeros_like(roles.step_of))
+    cycles = step if c.math_issue == "step" else step * roles.steps
+    numbers = np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *line_cycles, cycles], np.int64)
+    issue_columns(traffic, waits, start, tokens, free, numbers, out)
+    clock.free = free.tolist()
+    clock.math["columns of B"] += int(out[1])
+    clock.math["A"] += int(out[2])
+    name = str(instruction) if clock.tracing else "mm"
+    clock.end_mm(name, start, tokens, int(out[0]), a, products, roles.steps * step)
+    if clock.tracing and out[0] >= 0:
+        lines, l1, l2 = (int(n) for n in traffic.sum(axis=0))
+        seen = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
+        spent = clock.math["no mm"] - no_mm, int(out[1]), int(out[2])
+        clock.show_mm(name, start, (before, int(out[0])), spent, seen)
+
+
+TENSOR_HANDLERS: dict[str, Handler] = {"mm": _mm}

@@ -1,0 +1,292 @@
+"""Every number of the machine, and every reading of an ambiguous paragraph, as a named field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import UsageError
+from tilewright.targets import SimtCore, target
+
+
+def _constants() -> SimtCore:
+    chip = target("simt").simt
+    assert chip is not None
+    return chip
+
+
+_SIMT = _constants()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One ambiguity: the question, and the choices this machine performs.
+
+    The first choice is the default. ``least`` not None: any whole number from there is a choice too.
+    """
+
+    question: str
+    choices: tuple[Any, ...]
+    least: int | None = None
+
+
+READINGS: dict[str, Reading] = {
+    "disjoint_sets": Reading("are loaders and compute threads different threads?", (False, True)),
+    "group_order": Reading("which threads form a group of ka * kb?", ("consecutive", "strided")),
+    "ka_split": Reading("which columns does a thread of a ka group hold?", ("blocked", "interleaved")),
+    "kb_acc": Reading("which thread of a kb group adds and keeps the sum?", ("first", "last")),
+    "kb_mode": Reading("what does kb divide: the group's work or each thread's chunk?", ("chunk", "split")),
+    "pred_scope": Reading("what does a false predicate stop?", ("loader", "compute", "both")),
+    "column_numbering": Reading("do skipped columns leave a gap in the product registers?", ("gap", "compact")),
+    "on_error": Reading("what happens after an error, when the in-range work is done?", ("record", "raise", "warn")),
+    "offset_mode": Reading("a multi-dimensional offset: one register per dim, or one?", ("registers", "linear")),
+    "overflow": Reading("integer accumulation beyond 32 bits", ("wrap", "saturate")),
+    "float_order": Reading("the order of float additions", ("chunk", "fma", "exact")),
+    "retention": Reading("t1: a cache set is full of retained lines", ("bypass", "evict")),
+    "slice_order": Reading("the order of folded slices of B (contract)", ("y-major", "z-major")),
+    "uninitialized": Reading("what do registers hold at first?", ("zero", "poison")),
+    "math_issue": Reading("does math begin when a step's columns are there, or all of them?", ("step", "instruction")),
+    "columns_per_step": Reading("columns of one part in one step", (1,), least=1),
+    "kb_add_cycles": Reading("cycles of a kb transfer", (0,), least=0),
+}
+
+
+@dataclass(frozen=True)
+class MatrixUnitConfig:
+    """The machine: sizes, latencies (cycles) and readings; :data:`READINGS` says what each reading decides.
+
+    ``pes``: processing elements, each with its own L1. ``loaders``: columns of one instruction until ``setmm`` says
+    otherwise (None: as many as threads); with ``disjoint_sets`` the first so many threads load and the others compute
+    (None: half of them).
+    ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
+    own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
+    ``max_instructions`` and ``max_errors``: what a processing element may execute and record before a run is stopped.
+    ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters). ``values=False`` leaves
+    the products out: registers keep what they held, counts and cycles are the same (:func:`autotune` runs so).
+    Raises :class:`UsageError` for a value out of range, also for a reading it does not know.
+
+    >>> MatrixUnitConfig(threads=64).chunk(element_bytes=2)
+    4
+    """
+
+    pes: int = 1
+    threads: int = _SIMT.threads
+    registers: int = _SIMT.registers
+    predicates: int = _SIMT.predicates
+    uniform_registers: int = _SIMT.uniform_registers
+    loaders: int | None = None
+    a_bytes: int = _SIMT.a_bytes
+    acc_window: tuple[int, int] | None = None
+    line_bytes: int = _SIMT.line_bytes
+    l1_bytes: int = _SIMT.l1_bytes
+    l2_bytes: int = _SIMT.l2_bytes
+    l1_ways: int = _SIMT.l1_ways
+    l2_ways: int = _SIMT.l2_ways
+    loads_through_l1: bool = False
+    l1_latency: int = _SIMT.l1_latency
+    l2_latency: int = _SIMT.l2_latency
+    dram_latency: int = _SIMT.dram_latency
+    dma_latency: int = _SIMT.dma_latency
+    alu_latency: int = _SIMT.alu_latency
+    l1_ports: int = _SIMT.l1_ports
+    l2_bytes_per_cycle: int = _SIMT.l2_bytes_per_cycle
+    dram_bytes_per_cycle: int = _SIMT.dram_bytes_per_cycle
+    bcast_depth: int = _SIMT.bcast_depth
+    macs_per_thread_cycle: int | None = None
+    max_instructions: int = 10_000_000
+    max_errors: int = 1_000_000
+    values: bool = True
+    disjoint_sets: bool = False
+    group_order: str = "consecutive"
+    ka_split: str = "blocked"
+    kb_acc: str = "first"
+    kb_mode: str = "chunk"
+    pred_scope: str = "loader"
+    column_numbering: str = "gap"
+    on_error: str = "record"
+    offset_mode: str = "registers"
+    overflow: str = "wrap"
+    float_order: str = "chunk"
+    retention: str = "bypass"
+    slice_order: str = "y-major"
+    uninitialized: str = "zero"
+    math_issue: str = "step"
+    columns_per_step: int = 1
+    kb_add_cycles: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what the machine cannot be, and readings it does not know."""
+        for name in ("pes", "threads", "registers", "predicates", "uniform_registers", "max_errors", "l1_ports"):
+            self._at_least(name, 1)
+        for name in (
+            "max_instructions",
+            "l1_bytes",
+            "l2_bytes",
+            "l2_bytes_per_cycle",
+            "dram_bytes_per_cycle",
+            "bcast_depth",
+        ):
+            self._at_least(name, 1)
+        for name in ("l1_ways", "l2_ways", "l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency"):
+            self._at_least(name, 0)
+        for name in ("a_bytes", "line_bytes"):
+            self._at_least(name, 4)
+        for name in ("macs_per_thread_cycle", "loaders"):
+            if getattr(self, name) is not None:
+                self._at_least(name, 1)
+        if not isinstance(self.loads_through_l1, bool):
+            raise UsageError(f"loads_through_l1 = {self.loads_through_l1!r} is neither True nor False", where="config")
+        if self.disjoint_sets and not 1 <= self.default_columns < self.threads:
+            raise UsageError(f"loaders = {self.default_columns} of {self.threads} threads leaves none to compute")
+        if self.loaders is not None and not 1 <= self.loaders <= self.threads:
+            raise UsageError(f"loaders = {self.loaders} is not within 1..{self.threads} (threads)", where="config")
+        if self.a_bytes % 8 or not 8 <= self.a_bytes <= 64:
+            raise UsageError(f"a_bytes = {self.a_bytes} is not 8, 16, ... 64", where="config")
+        if not 4 <= self.line_bytes <= 4096 or self.line_bytes & (self.line_bytes - 1):
+            raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two from 4 to 4096", where="config")
+        if self.pes * self.threads * (self.registers + self.predicates) > 1 << 28:
+            pes = f"{self.pes} processing elements of " if self.pes > 1 else ""
+            what = f"{pes}{self.threads} threads of {self.registers} registers and {self.predicates} predicates"
+            raise UsageError(f"{what} are too many to simulate", where="config")
+        for level in ("l1", "l2"):
+            self._check_cache(level)
+        if self.acc_window is not None:
+            self._check_window(self.acc_window)
+        for name, reading in READINGS.items():
+            _check_reading(name, getattr(self, name), reading)
+
+    def _at_least(self, name: str, low: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise UsageError(f"{name} = {value!r} is not an integer of at least {low}", where="config")
+
+    def _check_window(self, window: Any) -> None:
+        pair = isinstance(window, tuple) and len(window) == 2 and all(type(end) is int for end in window)
+        if not pair or not 0 <= window[0] <= window[1] <= self.registers:
+            what = f"acc_window {window!r} is not (low, high) within 0..{self.registers}"
+            raise UsageError(what, where="config")
+
+    def _check_cache(self, level: str) -> None:
+        lines, ways = getattr(self, f"{level}_bytes") // self.line_bytes, getattr(self, f"{level}_ways")
+        if lines < 1 or (ways and lines % ways):
+            how = "give whole sets of whole lines"
+            raise UsageError(f"{level}: {lines} lines do not make sets of {ways or lines}", where="config", how=how)
+
+    @property
+    def a_registers(self) -> int:
+        """Registers of A per thread and instruction: rA, rA+1 by default."""
+        return self.a_bytes // 4
+
+    @property
+    def default_columns(self) -> int:
+        """Columns of an ``mm`` before any ``setmm``."""
+        if self.loaders is not None:
+            return self.loaders
+        return max(1, self.threads // 2) if self.disjoint_sets else self.threads
+
+    @property
+    def loader_threads(self) -> int:
+        """Threads that may load a column: the most columns an ``mm`` can have."""
+        return self.default_columns if self.disjoint_sets else self.threads
+
+    @property
+    def first_compute(self) -> int:
+        """The first thread of the compute set."""
+        return self.loader_threads if self.disjoint_sets else 0
+
+    @property
+    def compute_threads(self) -> int:
+        """Threads of the compute set."""
+        return self.threads - self.first_compute
+
+    def chunk(self, element_bytes: int, kb: int = 1) -> int:
+        """Elements of A per thread and instruction: Le (8, 4 or 2 by default); Le / kb with ``kb_mode='split'``."""
+        whole = self.a_bytes // element_bytes
+        return -(-whole // kb) if self.kb_mode == "split" else whole
+
+    def depth(self, element_bytes: int, kb: int = 1) -> int:
+        """Elements of k one instruction covers: kb * Le, or Le with ``kb_mode='split'``."""
+        return self.a_bytes // element_bytes * (1 if self.kb_mode == "split" else kb)
+
+    def a_registers_read(self, element_bytes: int, kb: int = 1) -> int:
+        """Registers of A that every thread reads for one instruction."""
+        return -(-self.chunk(element_bytes, kb) * element_bytes // 4)
+
+    def step_cycles(self, element_bytes: int, kb: int = 1) -> int:
+        """Cycles of one math issue, transfers between the threads of a kb group included."""
+        chunk = self.chunk(element_bytes, kb)
+        rate = self.macs_per_thread_cycle or self.chunk(element_bytes)
+        return -(-chunk // rate) + self.kb_add_cycles * (kb - 1)
+
+
+def checked_config(config: Any) -> MatrixUnitConfig:
+    """The configuration a function was given, or the default for None."""
+    if config is None:
+        return MatrixUnitConfig()
+    if not isinstance(config, MatrixUnitConfig):
+        raise UsageError(f"config is {type(config).__name__}", how="give a MatrixUnitConfig, or nothing")
+    return config
+
+
+def _check_reading(name: str, value: Any, reading: Reading) -> None:
+    # Compared with the type: 1 == True must not pass for a choice.
+    if any(type(value) is type(each) and value == each for each in reading.choices):
+        return
+    if reading.least is not None and type(value) is int and value >= reading.least:
+        return
+    how = f"this machine performs {', '.join(repr(each) for each in reading.choices)}"
+    raise UsageError(f"{name} = {value!r} is not a known reading ({reading.question})", where="config", how=how)
+
+
+# Every question the source leaves open, with the paragraphs it comes from, and how this machine answers it.
+
+
+@dataclass(frozen=True)
+class Ambiguity:
+    """``paragraphs`` of the source, the question, the answer, and the fields that give another (none: a slip of it)."""
+
+    paragraphs: str
+    question: str
+    answer: str
+    fields: tuple[str, ...] = ()
+
+
+AMBIGUITIES = (
+    Ambiguity(
+        "5, 94, 102", "are loaders and compute threads different threads?", "roles; may overlap", ("disjoint_sets",)
+    ),
+    Ambiguity("94", "the first set broadcasts, and the first set computes?", "a slip: the second computes"),
+    Ambiguity("10, 113, 115", "is a group's further thread of the first set or the second?", "the second, computing"),
+    Ambiguity("12, 120, 136", "which group of registers takes the fourth dot product?", "that of the keeping thread"),
+    Ambiguity("115", "columns 1 to 127 and 128 to 256?", "a slip: halves of 128; ceil(n / ka) in general"),
+    Ambiguity("115, 121", "which columns does a thread of a ka group hold?", "blocks of neighbours", ("ka_split",)),
+    Ambiguity("118, 119", "which thread of a kb group adds and keeps?", "the first", ("kb_acc",)),
+    Ambiguity(
+        "106, 118-121", "does kb divide each thread's chunk?", "no: the group covers kb whole chunks", ("kb_mode",)
+    ),
+    Ambiguity("10, 112", "which threads form a group?", "neighbours, qb the fastest", ("group_order",)),
+    Ambiguity("95, 97, 105", "what does a false predicate stop?", "its loader, and so its column", ("pred_scope",)),
+    Ambiguity(
+        "100", "where do product registers end?", "at the first own source register, or the file", ("acc_window",)
+    ),
+    Ambiguity("100, 22", "does an error end the program?", "no: in-range work, then a record", ("on_error",)),
+    Ambiguity("60, 95", "one register for an offset of several dims?", "one per dim", ("offset_mode",)),
+    Ambiguity("95, 59", "is rf290 a register of each thread?", "yes: loaders have their own addresses; urN is shared"),
+    Ambiguity("106", "how many registers of A for other types?", "two, 8 bytes, for every type", ("a_bytes",)),
+    Ambiguity(
+        "-",
+        "overflow, and the order of float additions?",
+        "modulo 2^32; float32, chunk by chunk",
+        ("overflow", "float_order"),
+    ),
+    Ambiguity("77, 64", "in which order do pages and lines lie?", "d1 fastest; pages at the ends are whole"),
+    Ambiguity("125", "what if all of a cache set is retained?", "the miss passes by", ("retention",)),
+    Ambiguity("128", "in which order are folded slices stacked?", "the first folded dim slowest", ("slice_order",)),
+    Ambiguity("98, 99", "how many math issues has an mm?", "one per step", ("math_issue",)),
+    Ambiguity("37, 56, 124", "does one loader fetch the rows of t1?", "each its own column's; L1 shares the lines"),
+    Ambiguity("118", "what does a kb transfer cost?", "counted, no cycles", ("kb_add_cycles",)),
+    Ambiguity("109, 102", "several columns of a thread at once?", "one per part and step", ("columns_per_step",)),
+    Ambiguity("97, 105", "do skipped columns close up in the registers?", "no: a gap", ("column_numbering",)),
+    Ambiguity("87", "what do registers hold before a program clears them?", "zeros", ("uninitialized",)),
+)
+"""In the order of the specification; the last is ours."""

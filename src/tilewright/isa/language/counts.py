@@ -1,0 +1,101 @@
+"""What a matrix multiplication costs, as plain numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+
+
+@dataclass
+class Counts:
+    """Work and traffic of the ``mm`` instructions of one run.
+
+    =========================  ===========================================================================
+    ``instructions``           ``mm`` instructions issued
+    ``macs``                   multiplications of one element of A by one of B
+    ``column_loads``           columns fetched by loaders
+    ``broadcast_elements``     elements of B on the broadcast bus
+    ``steps``                  math issues: one for every local column index with a column on
+    ``a_register_reads``       registers of A read (once per instruction and thread)
+    ``a_bytes_loaded``         bytes which ``ld`` fetched into registers
+    ``accumulator_reads``      product registers read
+    ``accumulator_writes``     product registers written
+    ``kb_transfers``           partial dots sent to the accumulating thread, 4 bytes each
+    ``l1_touches``             cache lines touched by the columns of B (distinct per column and instruction)
+    ``l1_misses``              of these, not in L1
+    ``l2_misses``              of these, not in L2 either
+    ``dram_bytes``             bytes brought from device memory for them
+    =========================  ===========================================================================
+
+    >>> Counts(macs=3).to_dict()["macs"]
+    3
+    """
+
+    instructions: int = 0
+    macs: int = 0
+    column_loads: int = 0
+    broadcast_elements: int = 0
+    steps: int = 0
+    a_register_reads: int = 0
+    a_bytes_loaded: int = 0
+    accumulator_reads: int = 0
+    accumulator_writes: int = 0
+    kb_transfers: int = 0
+    l1_touches: int = 0
+    l1_misses: int = 0
+    l2_misses: int = 0
+    dram_bytes: int = 0
+
+    @classmethod
+    def together(cls, several: Iterable[Counts]) -> Counts:
+        """The sums of several.
+
+        >>> Counts.together([Counts(macs=3), Counts(macs=4)]).macs
+        7
+        """
+        every = list(several)
+        return cls(**{f.name: sum(getattr(each, f.name) for each in every) for f in fields(cls)})
+
+    def to_dict(self) -> dict[str, int]:
+        """The counters by name, in the order of the table above."""
+        return asdict(self)
+
+
+@dataclass
+class Traffic:
+    """What moved besides: L1 seen from the side of retention, per-thread accesses, registers.
+
+    =========================  ===========================================================================
+    ``l1_hits``                line touches of B's columns that L1 served
+    ``retained_lines``         lines that a ``t1`` walk has brought under retention
+    ``released_lines``         of these, every element of which has been selected since
+    ``pin_evictions``          retained lines that were evicted all the same (``retention='evict'``)
+    ``bypasses``               misses served without a place in L1 (``retention='bypass'``)
+    ``load_lines``             lines that ``ld`` asked for; ``load_bytes`` of elements
+    ``store_lines``            likewise ``st``; ``store_bytes``
+    ``register_reads``         per-thread registers read, over all threads and instructions
+    ``register_writes``        likewise written
+    =========================  ===========================================================================
+    """
+
+    l1_hits: int = 0
+    retained_lines: int = 0
+    released_lines: int = 0
+    pin_evictions: int = 0
+    bypasses: int = 0
+    load_lines: int = 0
+    load_bytes: int = 0
+    store_lines: int = 0
+    store_bytes: int = 0
+    register_reads: int = 0
+    register_writes: int = 0
+
+    @classmethod
+    def together(cls, several: Iterable[Traffic]) -> Traffic:
+        """The sums of several."""
+        every = list(several)
+        return cls(**{f.name: sum(getattr(each, f.name) for each in every) for f in fields(cls)})
+
+    def to_dict(self) -> dict[str, int]:
+        """The counters by name, in the order of the table above."""
+        return asdict(self)

@@ -1,0 +1,64 @@
+"""Errors of a running program: records, and the exception that carries them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tilewright.errors import TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.isa.execute.run import RunResult
+
+KINDS = {
+    "register_out_of_range": "a column's product register is out of range; the column is skipped, all others complete",
+    "operand_out_of_range": "an operand needs registers beyond the end of the register file; nothing is done",
+    "group_too_large": "ka * kb exceeds the number of threads; nothing is done",
+    "unknown_segment": "the uniform register or the name holds no segment; nothing is done",
+    "type_mismatch": "TYPE, or the dim walked along, does not fit the segment; nothing is done",
+    "page_fault": "a page is absent; the column (or thread) is skipped, all others complete",
+    "l2_full": "no room in L2 for the pages of a dmain; nothing is moved",
+    "divide_by_zero": "a division by zero; the result is 0",
+    "divergent_barrier": "a barrier that not all threads, or not all processing elements, come to; those there go on",
+    "uninitialized_register": "mm adds to a product register nothing was put in (uninitialized='poison'); it adds",
+    "segment_out_of_range": "a descriptor would reach beyond its storage, or has no such dim; nothing is changed",
+    "segment_table_full": "segdef with no descriptor left; nothing is done",
+    "thread_out_of_range": "read of a thread that is not there; the result is 0",
+    "count_out_of_range": "setmm with fewer than 1 column or row, or more columns than threads; nothing is changed",
+}
+
+
+@dataclass(frozen=True)
+class ErrorRecord:
+    """One sticky record: ``column`` is the column of the instruction (or the thread), ``register`` a number; -1: none.
+
+    ``pe``: the processing element.
+
+    >>> print(ErrorRecord(3, "mm8 r0, ...", "register_out_of_range", 256, 256))
+    pc 3: register_out_of_range (column 256, r256) in: mm8 r0, ...
+    """
+
+    pc: int
+    instruction: str
+    kind: str
+    column: int = -1
+    register: int = -1
+    pe: int = 0
+
+    def __str__(self) -> str:
+        """One line for a terminal."""
+        parts = [f"column {self.column}"] * (self.column >= 0) + [f"r{self.register}"] * (self.register >= 0)
+        place = f" ({', '.join(parts)})" if parts else ""
+        where = f"PE {self.pe}, " if self.pe else ""
+        return f"{where}pc {self.pc}: {self.kind}{place} in: {self.instruction}"
+
+
+class MatrixUnitError(TilewrightError):
+    """A program went wrong: ``records`` holds what, ``result`` the machine as it stood (None: it was not kept)."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, records: tuple[ErrorRecord, ...] = (), how: str = "") -> None:
+        self.records = records
+        self.result: RunResult | None = None
+        super().__init__(what, how=how)

@@ -1,0 +1,356 @@
+"""The instruction set: every instruction with its suffixes, operands, unit, cost and width, in one table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+# What the row of an instruction says: suffixes, operands, unit, cost and width. The rows stand in ``_set``.
+
+TYPES = ("8", "16", "32", "f16", "bf16", "f32")
+CONDITIONS = ("eq", "ne", "ltu", "leu", "gtu", "geu", "lt", "le", "gt", "ge")
+UNITS = {
+    "alu": "arithmetic",
+    "math": "math",
+    "lsu": "load-store",
+    "control": "control",
+    "dma": "dma",
+}
+"""Units, and the lane of the timeline each is drawn in."""
+
+
+@dataclass(frozen=True)
+class Suffix:
+    """One ``.suffix``: ``pattern`` has one group, the value; ``form`` prints it. ``default`` None: it must be written.
+
+    ``always``: printed even when it is the default.
+    """
+
+    key: str
+    pattern: str
+    form: str
+    default: str | None
+    doc: str
+    always: bool = False
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern, compiled once."""
+        return re.compile(self.pattern)
+
+    def __hash__(self) -> int:
+        """By name: the compiled pattern is no part of it."""
+        return hash((self.key, self.pattern))
+
+
+@dataclass(frozen=True)
+class OperandSpec:
+    """One operand: kinds out of r, ur, p, imm, float, address, segment, label; ``access`` is read or write."""
+
+    name: str
+    kinds: tuple[str, ...]
+    access: str = "read"
+    optional: bool = False
+
+    def __str__(self) -> str:
+        """As the reference page shows it: ``rD|urD``."""
+        text = "|".join(_SHOWN.get(kind, kind + self.name) for kind in self.kinds)
+        return f"[{text}]" if self.optional else text
+
+
+_SHOWN = {"address": "urS:rfO:imm", "segment": "$name", "label": "label", "imm": "imm", "float": "float"}
+
+
+@dataclass(frozen=True)
+class InstructionSpec:
+    """One instruction.
+
+    ``unit`` is where it executes. ``occupies``: cycles it keeps the unit (words where that depends on the operands).
+    ``latency``: the configuration's field that says how many cycles later its result is there ("": it has none).
+    ``width``: bits of what it works on, per thread. ``reduces``: it takes what threads have to one uniform register.
+    """
+
+    name: str
+    operands: tuple[OperandSpec, ...]
+    unit: str
+    doc: str
+    example: str
+    suffixes: tuple[Suffix, ...] = ()
+    guard: bool = False
+    occupies: str = "1"
+    latency: str = ""
+    width: str = ""
+    reduces: bool = False
+
+    @property
+    def syntax(self) -> str:
+        """The general form, suffixes and optional operands in brackets."""
+        suffixes = "".join(
+            f".{s.form.format('X')}" if s.default is None else f"[.{s.form.format('X')}]" for s in self.suffixes
+        )
+        operands = ", ".join(str(o) for o in self.operands)
+        return f"{'[@[!]pN,] ' * self.guard}{self.name}{suffixes} {operands}".rstrip()
+
+
+_DEST = OperandSpec("D", ("r", "ur"), "write")
+_X, _Y, _Z = (OperandSpec(name, ("r", "ur", "imm")) for name in "XYZ")
+_FX, _FY, _FZ = (OperandSpec(name, ("r", "ur", "float")) for name in "XYZ")
+_PD, _PX, _PY = OperandSpec("D", ("p",), "write"), OperandSpec("X", ("p",)), OperandSpec("Y", ("p",))
+_URD = OperandSpec("D", ("ur",), "write")
+_ADDRESS = OperandSpec("", ("address",))
+_COUNT = OperandSpec("N", ("imm", "ur", "r"), optional=True)
+_SEGMENT = OperandSpec("S", ("ur",))
+_PAGE = OperandSpec("P", ("imm", "ur"), optional=True)
+_LABEL = OperandSpec("", ("label",))
+_DIM, _WHOLE = OperandSpec("", ("imm",)), OperandSpec("X", ("imm", "ur"))
+_ELEMENTS = Suffix("n", "n([0-9]{1,4})", "n{}", "0", "at most so many elements a thread (n0: as the registers hold)")
+_WALK = (
+    Suffix("t", "t([01])", "t{}", "0", "walk d1 (t0) or d2 (t1)"),
+    Suffix("s", "s([0-9]{1,6})", "s{}", "1", "distance of consecutive elements along the walk"),
+    _ELEMENTS,
+)
+_SIGNED = "the comparison of 32-bit integers: signed, or unsigned where it ends in u"
+_CONDITION = Suffix("cond", f"({'|'.join(CONDITIONS)})", "{}", None, _SIGNED)
+_FLOAT_CONDITION = Suffix("cond", "(eq|ne|lt|le|gt|ge)", "{}", None, "the comparison; with a NaN only ne is true")
+_VALUE_TYPES = "(s32|u32|f32|f16|bf16)"
+_CONVERSION = (
+    Suffix("to", f"to_{_VALUE_TYPES}", "to_{}", None, "the type of D"),
+    Suffix("from", f"from_{_VALUE_TYPES}", "from_{}", None, "the type of X"),
+)
+_MM_SUFFIXES = (
+    Suffix("ka", "ka([0-9]{1,6})", "ka{}", "1", "threads that share a row, each with a part of its columns", True),
+    Suffix("kb", "kb([0-9]{1,6})", "kb{}", "1", "threads that share every dot product, each with a part of k", True),
+    Suffix("t", "t([01])", "t{}", "0", "elements of a column walk d1 (t0) or d2 with line retention (t1)", True),
+    Suffix("a", "([su])a", "{}a", "s", "integers of A are signed (sa) or unsigned (ua)", True),
+    Suffix("b", "([su])b", "{}b", "s", "integers of B are signed (sb) or unsigned (ub)", True),
+)
+
+
+def _alu(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, **more: object) -> InstructionSpec:
+    settings = {"guard": True, "latency": "alu_latency", "width": "32", **more}
+    return InstructionSpec(name, operands, "alu", doc, f"{name}{example}", **settings)  # type: ignore[arg-type]
+
+
+def _two(name: str, doc: str) -> InstructionSpec:
+    return _alu(name, (_DEST, _X, _Y), f"D = {doc}", " r10, r11, 4")
+
+
+def _float(name: str, doc: str, operands: int = 2) -> InstructionSpec:
+    values = ("r11", "1.5", "r12")[:operands]
+    return _alu(name, (_DEST, _FX, _FY, _FZ)[: operands + 1], f"D = {doc}", f" r10, {', '.join(values)}")
+
+
+def _logic(name: str, doc: str, sources: int = 2) -> InstructionSpec:
+    operands = (_PD, _PX, _PY)[: sources + 1]
+    return _alu(name, operands, doc, f" p0, {', '.join(('p1', 'p2')[:sources])}", width="1")
+
+
+def _control(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str = "") -> InstructionSpec:
+    return InstructionSpec(name, operands, "control", doc, f"{name}{example}", width="32" if operands else "")
+
+
+def _dma(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, moves: bool = False) -> InstructionSpec:
+    occupies = "dma_latency + ceil(bytes / dram_bytes_per_cycle) a page" if moves else "1"
+    return InstructionSpec(name, operands, "dma", doc, f"{name}{example}", width="a page", occupies=occupies)
+
+
+_VOTE: dict[str, object] = {"guard": False, "width": "1", "reduces": True}
+_TENSOR = (
+    InstructionSpec(
+        "mm",
+        (OperandSpec("C", ("r",), "write"), _ADDRESS, OperandSpec("A", ("r",))),
+        "math",
+        "Tensor multiply: loader j fetches column j of B at its own address and broadcasts it; every active row adds "
+        "the dot product of its A registers with the column to product register rC + i(j). TYPE (8, 16, 32, f16, bf16, "
+        "f32; absent: the segment's) follows the name. Columns whose predicate is false or whose product register is "
+        "out of range take no part. A NaN among the sums is 0x7fc00000",
+        "@p1, mm8.ka1.kb1.t1.sa.sb r0, ur4:rf290:0x00, r256",
+        _MM_SUFFIXES,
+        guard=True,
+        occupies="a step for every local column: ceil(elements of A / macs_per_thread_cycle)",
+        latency="l1_latency",
+        width="64 of A, 8 to 32 an element, 32 a product",
+    ),
+    _control(
+        "setmm",
+        (OperandSpec("N", ("imm", "ur")), OperandSpec("M", ("imm", "ur"), optional=True)),
+        "The following mm have N columns and, if M is given, M active rows (else as many as fit)",
+        " 64, 16",
+    ),
+)
+_MEMORY = (
+    InstructionSpec(
+        "ld",
+        (OperandSpec("D", ("r",), "write"), _ADDRESS, _COUNT),
+        "lsu",
+        "Each thread loads consecutive elements, packed, low bytes first, into N registers (1) from rD. Elements "
+        "outside the segment are not loaded: their bytes keep their value",
+        "@p2, ld r256, ur3:rf294:0x00, 2",
+        _WALK,
+        guard=True,
+        occupies="ceil(lines / l1_ports)",
+        latency="l2_latency",
+        width="8 to 32 an element, 32 a register",
+    ),
+    InstructionSpec(
+        "st",
+        (OperandSpec("S", ("r",)), _ADDRESS, _COUNT),
+        "lsu",
+        "Each thread stores the packed elements of N registers (1) from rS. Elements outside the segment are not "
+        "stored; where threads store to one element the highest thread wins",
+        "@p3, st r0, ur5:rf298:0x00, r285",
+        _WALK,
+        guard=True,
+        occupies="ceil(lines / l1_ports)",
+        width="8 to 32 an element, 32 a register",
+    ),
+)
+_MOVES = (
+    _alu("mov", (_DEST, OperandSpec("X", ("r", "ur", "imm", "float"))), "D = X", " r10, 0x10"),
+    _alu(
+        "clr", (OperandSpec("D", ("r",), "write"), _COUNT), "N registers (1) from rD become 0", " r0, 256", occupies="N"
+    ),
+    _alu("tid", (OperandSpec("D", ("r",), "write"),), "D = the thread's number", " r280", guard=False),
+    _alu("sel", (_DEST, _PX, _X, _Y), "D = X where the predicate is true, else Y", " r10, p1, r11, 4"),
+    _alu(
+        "read",
+        (_URD, OperandSpec("X", ("r",)), _WHOLE),
+        "D = rX of thread X",
+        " ur7, r11, 3",
+        guard=False,
+        reduces=True,
+    ),
+)
+_INTEGERS = (
+    _two("add", "X + Y modulo 2^32"),
+    _two("sub", "X - Y modulo 2^32"),
+    _two("mul", "X * Y modulo 2^32"),
+    _alu("mad", (_DEST, _X, _Y, _Z), "D = X * Y + Z modulo 2^32", " r10, r11, 4, r12"),
+    _two("div", "X / Y, signed, towards zero; by zero: 0 and an error record"),
+    _two("rem", "X - Y * (X / Y), the sign of X; by zero: 0 and an error record"),
+    _two("min", "the lesser of X and Y, signed"),
+    _two("max", "the greater of X and Y, signed"),
+    _two("and", "X and Y, bit by bit"),
+    _two("or", "X or Y, bit by bit"),
+    _two("xor", "X exclusive or Y, bit by bit"),
+    _alu("not", (_DEST, _X), "D = not X, bit by bit", " r10, r11"),
+    _two("shl", "X shifted left by the low five bits of Y"),
+    _two("shr", "X shifted right by the low five bits of Y, keeping the sign"),
+    _two("shru", "X shifted right by the low five bits of Y, filled with zeros"),
+)
+_FLOATS = (
+    _float("fadd", "X + Y in float32, rounded once; every NaN is the one of 0x7fc00000"),
+    _float("fsub", "X - Y in float32"),
+    _float("fmul", "X * Y in float32"),
+    _float("fma", "X * Y + Z in float32, rounded once", 3),
+    _float("fdiv", "X / Y in float32"),
+    _float("fsqrt", "the square root of X in float32", 1),
+    _float("fmin", "the lesser of X and Y; of equal values X, of a NaN and a number the number"),
+    _float("fmax", "the greater of X and Y; of equal values X, of a NaN and a number the number"),
+    _alu(
+        "cvt",
+        (_DEST, OperandSpec("X", ("r", "ur", "imm"))),
+        "D = X converted: to the nearest, ties to even; to integers towards zero, ending at the ends of the type, NaN "
+        "to 0. f16 and bf16 are the low half of a register",
+        ".to_f32.from_s32 r10, r11",
+        suffixes=_CONVERSION,
+    ),
+)
+_PREDICATES = (
+    _alu(
+        "cmp", (_PD, _X, _Y), "pD = X cond Y in every thread", ".lt p2, r281, ur10", suffixes=(_CONDITION,), width="32"
+    ),
+    _alu("fcmp", (_PD, _FX, _FY), "pD = X cond Y as float32", ".lt p2, r281, 0.5", suffixes=(_FLOAT_CONDITION,)),
+    _logic("pand", "pD = pX and pY"),
+    _logic("por", "pD = pX or pY"),
+    _logic("pxor", "pD = pX exclusive or pY"),
+    _logic("pnot", "pD = not pX", sources=1),
+    _alu("pany", (_URD, _PX), "D = 1 if any thread's predicate is true, else 0", " ur7, p1", **_VOTE),
+    _alu("pall", (_URD, _PX), "D = 1 if every thread's predicate is true, else 0", " ur7, p1", **_VOTE),
+    _alu("pcount", (_URD, _PX), "D = the threads whose predicate is true", " ur7, p1", **_VOTE),
+)
+_BRANCHES = (
+    _control("jump", (_LABEL,), "Continue at the label", " again"),
+    InstructionSpec(
+        "br",
+        (OperandSpec("X", ("ur", "imm")), OperandSpec("Y", ("ur", "imm")), _LABEL),
+        "control",
+        "Continue at the label if X cond Y; uniform registers only, so that all threads go the same way",
+        "br.lt ur2, 64, again",
+        (_CONDITION,),
+        width="32",
+    ),
+    _control("loop", (_URD, _LABEL), "D = D - 1; continue at the label unless D is 0", " ur9, again"),
+    InstructionSpec(
+        "bar",
+        (OperandSpec("", ("imm",), optional=True),),
+        "control",
+        "Barrier of all processing elements that run: wait until each is at the barrier of this number (0). A guard "
+        "that is not the same in all threads is a divergent barrier: a record, and the PE waits all the same",
+        "bar 1",
+        guard=True,
+        occupies="until all are there",
+    ),
+    _control("peid", (_URD,), "D = the number of this processing element", " ur7"),
+    _control("npe", (_URD,), "D = the processing elements of the machine", " ur7"),
+    _control("nop", (), "Nothing, for a cycle"),
+    _control("halt", (), "End of the program; so is running past its last instruction"),
+)
+_SEGMENTS = (
+    _control(
+        "segment",
+        (_URD, OperandSpec("", ("segment",))),
+        "D = handle of the segment the host calls name (0 and an error record if there is none)",
+        " ur4, $B",
+    ),
+    _control("segdef", (_URD, _SEGMENT), "D = handle of a new descriptor, at first equal to that of urS", " ur8, ur4"),
+    _control("segbase", (_SEGMENT, _DIM, _WHOLE), "The segment begins at X along dim d1, d2, ... (1, 2)", " ur8, 1, 4"),
+    _control("segsize", (_SEGMENT, _DIM, _WHOLE), "The segment has X elements along dim d1, d2, ...", " ur8, 1, 4"),
+    InstructionSpec(
+        "segget",
+        (_URD, _SEGMENT, _DIM),
+        "control",
+        "D = where the segment begins, or how many elements it has, along dim d1, d2, ...",
+        "segget.size ur7, ur4, 2",
+        (Suffix("what", "(base|size)", "{}", None, "which of the two"),),
+        width="32",
+    ),
+)
+_PAGES = (
+    _dma("ptmap", (_SEGMENT, _PAGE), "Make the entry of page P (all) without one: loaded, in device memory", " ur4"),
+    _dma("ptdel", (_SEGMENT, _PAGE), "Delete the entry of page P (all); nothing is written back", " ur4, 0"),
+    _dma(
+        "dmain",
+        (_SEGMENT, _PAGE),
+        "Bring page P (all pages) of the segment from device memory to L2; the page-table entry is loading until done",
+        " ur4",
+        moves=True,
+    ),
+    _dma(
+        "dmaout",
+        (_SEGMENT, _PAGE),
+        "Write page P (all pages) back to device memory if it was stored to, and delete its page-table entry",
+        " ur5",
+        moves=True,
+    ),
+    _dma("dmawait", (_SEGMENT,), "Wait until no page of the segment is loading", " ur4"),
+    _dma(
+        "dmastat",
+        (_URD, _SEGMENT, _PAGE),
+        "D = the state of page P (the least of all pages): 0 absent, 1 loading, 2 loaded; a 1 is followed by a 2",
+        " ur7, ur4",
+    ),
+)
+GROUPS: dict[str, tuple[InstructionSpec, ...]] = {
+    "The tensor multiply": _TENSOR,
+    "Loads and stores": _MEMORY,
+    "Moves": _MOVES,
+    "Integers": _INTEGERS,
+    "Floats": _FLOATS,
+    "Predicates": _PREDICATES,
+    "Branches and barriers": _BRANCHES,
+    "Segment descriptors": _SEGMENTS,
+    "Page tables and DMA": _PAGES,
+}
+INSTRUCTIONS: dict[str, InstructionSpec] = {spec.name: spec for group in GROUPS.values() for spec in group}

@@ -1,0 +1,136 @@
+"""contract: two tensors of any rank, folded to matrices and multiplied by the instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.isa.chip.state import same_state, show_run
+from tilewright.isa.language.checks import array_of
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.language.counts import Counts
+from tilewright.isa.language.errors import ErrorRecord
+from tilewright.isa.multiply.matmul import MatmulResult, element_type, matmul, type_and_signs
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(eq=False, repr=False)
+class ContractResult:
+    """``value``, and what the matrix products it took counted together; ``runs``: each of them, with its program."""
+
+    value: Array
+    counts: Counts
+    cycles: int
+    errors: tuple[ErrorRecord, ...]
+    runs: tuple[MatmulResult, ...]
+
+    __eq__ = same_state
+    __hash__ = None  # type: ignore[assignment]
+    __repr__ = __str__ = show_run
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """Labels by what they are: in both and in the result, in both alone, of A alone, of B alone."""
+
+    a: str
+    b: str
+    out: str
+    batch: str
+    depth: str
+    rows: str
+    columns: str
+
+
+def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = None, **how: Any) -> ContractResult:
+    """``einsum(subscripts, a, b)`` by the ``mm`` instruction; ``how``: options of :func:`matmul`.
+
+    Dims that are not summed are folded: the first such dim of each tensor stays whole and is the fastest, slices along
+    the others are stacked (``slice_order``: the first of them slowest, or the last). Dims summed over are the depth;
+    dims in both tensors and the result make a product each. The value does not depend on how it is folded; traffic
+    does. Raises :class:`UsageError` for subscripts that do not fit, :class:`UnsupportedError` for a dim summed in one
+    tensor alone and for a label twice in one tensor. Source: [126-128].
+
+    >>> a, b = np.ones((2, 3, 4), np.int8), np.ones((4, 5, 2), np.int8)
+    >>> contract("mxk,kny->mxny", a, b).value.shape
+    (2, 3, 5, 2)
+    """
+    config = checked_config(config)
+    a, b = array_of("A", a), array_of("B", b)
+    roles = _parse(subscripts)
+    _, signs = type_and_signs(element_type(a, "A"), element_type(b, "B"))
+    sizes = _sizes(roles, a, b)
+    rows, columns = (_folded(labels, config.slice_order) for labels in (roles.rows, roles.columns))
+    left = a.transpose([roles.a.index(label) for label in roles.batch + rows + roles.depth])
+    right = b.transpose([roles.b.index(label) for label in roles.batch + roles.depth + columns])
+    m, k, n = (prod(sizes[label] for label in labels) for labels in (rows, roles.depth, columns))
+    runs = []
+    for index in product(*(range(sizes[label]) for label in roles.batch)):
+        runs.append(matmul(left[index].reshape(m, k), right[index].reshape(k, n), config=config, **how))
+    found = roles.batch + rows + columns
+    shape = [sizes[label] for label in found]
+    value = np.stack([run.value for run in runs]) if runs else np.zeros(shape, np.int32 if signs else np.float32)
+    return ContractResult(
+        value=value.reshape(shape).transpose([found.index(label) for label in roles.out]).copy(),
+        counts=added(runs),
+        cycles=sum(run.cycles for run in runs),
+        errors=tuple(error for run in runs for error in run.errors),
+        runs=tuple(runs),
+    )
+
+
+def added(runs: Sequence[MatmulResult]) -> Counts:
+    """The counts of several runs together."""
+    return Counts(**{f.name: sum(getattr(run.counts, f.name) for run in runs) for f in fields(Counts)})
+
+
+def _folded(labels: str, order: str) -> str:
+    """Slowest first: the slices, then the dim that stays whole."""
+    slices = labels[1:] if order == "y-major" else labels[:0:-1]
+    return slices + labels[:1]
+
+
+def _parse(subscripts: str) -> _Roles:
+    if not isinstance(subscripts, str):
+        raise UsageError(f"subscripts {subscripts!r}", how="two tensors, as in 'mk,kn->mn'")
+    plain = "".join(subscripts.split())
+    inputs, arrow, out = plain.partition("->")
+    a, comma, b = inputs.partition(",")
+    if not comma or "," in b or not (a + b + out).isalpha():
+        raise UsageError(f"subscripts {subscripts!r}", how="two tensors, as in 'mk,kn->mn'")
+    if not arrow:
+        out = "".join(sorted(label for label in set(a + b) if (a + b).count(label) == 1))
+    for labels in (a, b):
+        if len(set(labels)) < len(labels):
+            raise UnsupportedError(
+                f"subscripts {subscripts!r}: a label twice in {labels!r}", how="take the diagonal first"
+            )
+    if len(set(out)) < len(out) or not set(out) <= set(a + b):
+        raise UsageError(f"subscripts {subscripts!r}: the result {out!r} has a label twice, or one from nowhere")
+    alone = [label for label in a + b if (a + b).count(label) == 1 and label not in out]
+    if alone:
+        raise UnsupportedError(f"subscripts {subscripts!r}: {alone[0]!r} is summed in one tensor", how="sum it first")
+    both = [label for label in a if label in b]
+    return _Roles(
+        *(a, b, out, "".join(x for x in both if x in out), "".join(x for x in both if x not in out)),
+        rows="".join(x for x in a if x not in b),
+        columns="".join(x for x in b if x not in a),
+    )
+
+
+def _sizes(roles: _Roles, a: Array, b: Array) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name, labels, array in (("A", roles.a, a), ("B", roles.b, b)):
+        if len(labels) != array.ndim:
+            raise UsageError(f"{name} has shape {list(array.shape)}", how=f"{labels!r} says {len(labels)} dims")
+        for label, size in zip(labels, array.shape, strict=True):
+            if sizes.setdefault(label, size) != size:
+                raise UsageError(f"dim {label!r} is {sizes[label]} in A and {size} in B")
+    return sizes

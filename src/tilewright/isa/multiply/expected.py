@@ -1,0 +1,339 @@
+"""Closed forms for the counts of a whole matrix multiplication.
+
+Written from the formulas alone: nothing here runs a program or shares code with the machine's own counting, so that
+the two can be held against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.isa.language.checks import whole, wholes
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.language.counts import Counts
+from tilewright.isa.multiply.emit_conv import SPLITS, ConvShape, conv_shape
+
+PRODUCT_REGISTERS = 256
+"""Registers which the kernels keep for products: C at r0, A at r256."""
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _spanned(first: int, count: int, unit: int) -> int:
+    """Units that ``count`` places from ``first`` on lie in."""
+    return (first + count - 1) // unit - first // unit + 1
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Sizes in elements; ``deep`` and ``wide``: a line of B along k and along its columns."""
+
+    m: int
+    n: int
+    k: int
+    element_bytes: int
+    ka: int
+    kb: int
+    order: str
+    columns: int
+    deep: int
+    wide: int
+    config: MatrixUnitConfig
+
+    @property
+    def fit(self) -> int:
+        """Rows of one block."""
+        return _threads(self.config)[1] // (self.ka * self.kb)
+
+    @property
+    def depth_bytes(self) -> int:
+        """Bytes of k that one instruction covers."""
+        return self.config.a_bytes * (1 if self.config.kb_mode == "split" else self.kb)
+
+
+def expected_counts(
+    m: int,
+    n: int,
+    k: int,
+    config: MatrixUnitConfig | None = None,
+    element_bytes: int = 1,
+    ka: int = 1,
+    kb: int = 1,
+    transpose_b: bool = False,
+    order: str = "k_outer",
+    columns: int | None = None,
+    line: Sequence[int] | None = None,
+    split: str | None = None,
+    segments: int | None = None,
+) -> Counts:
+    """Counts of C[m, n] += A[m, k] B[k, n] with elements of ``element_bytes``, without running anything.
+
+    ``columns`` per instruction (default min(loaders, ka * 256)); ``transpose_b``: B stored row-major and walked by
+    ``t1``; ``line``: of B as it is stored; ``split`` and ``segments`` as for :func:`matmul`, all elements together
+    where ``config.pes`` is above 1. Pages change nothing. Cache misses are those of caches that never evict: lower
+    bounds of a run. Raises :class:`UsageError` when a group of ka * kb threads does not fit, or for columns beyond the
+    threads. Source: the counts section of the specification (the worked example of 256 threads: 8192 steps, 65536
+    elements on the bus).
+
+    >>> c = expected_counts(256, 256, 256)
+    >>> c.instructions, c.steps, c.broadcast_elements
+    (32, 8192, 65536)
+    >>> four = MatrixUnitConfig(pes=4)  # each of them needs all of B
+    >>> expected_counts(256, 256, 256, four, split="rows").broadcast_elements
+    262144
+    """
+    config = checked_config(config)
+    m, n, k = whole("m", m), whole("n", n), whole("k", k)
+    ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
+    segments = None if segments is None else whole("segments", segments, 1)
+    if element_bytes not in (1, 2, 4):
+        raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
+    loaders, computing = _threads(config)
+    widest = loaders if config.disjoint_sets else config.threads
+    if ka * kb > computing:
+        raise UsageError(f"ka * kb = {ka * kb} is more than {computing} threads", how="lower ka or kb")
+    per_mm = min(loaders, ka * PRODUCT_REGISTERS) if columns is None else whole("columns", columns, 1)
+    if per_mm > widest:
+        raise UsageError(f"columns = {per_mm} is not within 1..{widest} (threads)")
+    if order not in ("k_outer", "column_outer"):
+        raise UsageError(f"order {order!r}", how="k_outer or column_outer")
+    if split not in (None, "rows", "columns"):
+        raise UsageError(f"split {split!r}", how="rows or columns")
+    deep, wide = _line(line, config.line_bytes // element_bytes, transpose_b)
+    if 0 in (m, n, k):
+        return Counts()
+    whole_one = _Product(m, n, k, element_bytes, ka, kb, order, per_mm, deep, wide, config)
+    found = Counts.together(_counts(part, first) for part, first in _parts(whole_one, split, segments))
+    lines = 0 if segments else _ceil(k, deep) * _ceil(n, wide)  # DMA brings segments in, and L2 is shared
+    return replace(found, l2_misses=lines, dram_bytes=lines * config.line_bytes)
+
+
+def _line(line: Sequence[int] | None, elements: int, transpose_b: bool) -> tuple[int, int]:
+    """Elements of a line along k and along the columns."""
+    along = (1, elements) if line is None else wholes("line", line, 1)
+    if len(along) != 2 or along[0] * along[1] != elements:
+        raise UsageError(f"line = {tuple(along)}", how=f"two numbers, {elements} elements (the machine's line_bytes)")
+    return (along[0], along[1]) if transpose_b else (along[1], along[0])
+
+
+def _parts(p: _Product, split: str | None, segments: int | None) -> Iterator[tuple[_Product, int]]:
+    """What is multiplied by a program of its own, or as a segment of its own; the first column in what B is stored."""
+    pes = p.config.pes
+    if split is None:
+        split = "columns" if segments or _ceil(p.m, p.fit) < pes else "rows"
+    if segments and split == "rows" and pes > 1:
+        raise UnsupportedError("segments of B shared by several elements", how="split='columns'")
+    if split == "rows" and not segments:
+        for low, high in _pieces(0, p.m, pes):
+            yield replace(p, m=high - low), 0
+        return
+    for first, end in _pieces(0, p.n, pes):
+        for low, high in _pieces(first, end, segments or 1):
+            yield replace(p, n=high - low), 0 if segments else low
+
+
+def _pieces(first: int, end: int, count: int) -> list[tuple[int, int]]:
+    """As even as can be, none of them empty."""
+    cuts = [first + (end - first) * i // count for i in range(count + 1)]
+    return [(low, high) for low, high in pairwise(cuts) if high > low]
+
+
+def _counts(p: _Product, first: int) -> Counts:
+    """Of one product; B's columns are those from ``first`` on of what is stored."""
+    rounds = _ceil(p.k * p.element_bytes, p.depth_bytes)
+    row_blocks = _ceil(p.m, p.fit)
+    if p.order == "k_outer":
+        tail = p.n % p.columns
+        column_blocks = _ceil(p.n, p.columns)
+        at_once = p.config.columns_per_step
+        whole_steps, last = (_ceil(_ceil(width, p.ka), at_once) for width in (p.columns, tail))
+        steps_per_round = p.n // p.columns * whole_steps + last
+    else:
+        column_blocks = steps_per_round = p.n
+    split = p.config.kb_mode == "split"
+    chunk = _ceil(p.config.a_bytes // p.element_bytes, p.kb if split else 1)
+    a_registers = _ceil(chunk * p.element_bytes, 4)
+    return Counts(
+        instructions=row_blocks * column_blocks * rounds,
+        macs=p.m * p.n * p.k,
+        column_loads=row_blocks * p.n * rounds,
+        broadcast_elements=row_blocks * p.k * p.n,
+        steps=row_blocks * rounds * steps_per_round,
+        a_register_reads=column_blocks * rounds * a_registers * p.ka * p.kb * p.m,
+        a_bytes_loaded=column_blocks * p.ka * p.m * p.k * p.element_bytes,
+        accumulator_reads=p.m * p.n * rounds,
+        accumulator_writes=p.m * p.n * rounds,
+        kb_transfers=p.m * p.n * rounds * (p.kb - 1),
+        l1_touches=row_blocks * p.n * _walked_lines(p),
+        l1_misses=_ceil(p.k, p.deep) * _spanned(first, p.n, p.wide),
+    )
+
+
+def _threads(config: MatrixUnitConfig) -> tuple[int, int]:
+    """Loaders, and threads that compute."""
+    if not config.disjoint_sets:
+        return config.loaders or config.threads, config.threads
+    loaders = config.loaders or max(1, config.threads // 2)
+    return loaders, config.threads - loaders
+
+
+def _walked_lines(p: _Product) -> int:
+    """Lines which one column touches over all its rounds."""
+    depth = p.depth_bytes // p.element_bytes
+    return sum(_spanned(k, min(depth, p.k - k), p.deep) for k in range(0, p.k, depth))
+
+
+# Closed forms for the counts of a convolution, written from the formulas alone as those of a product are.
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one element does: pixels of the result, and (group, how many of its output channels)."""
+
+    pixels: tuple[int, int]
+    channels: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """How it is done; ``fit``: pixels of one block, ``columns``: output channels of one instruction."""
+
+    config: MatrixUnitConfig
+    element_bytes: int
+    ka: int
+    kb: int
+    fit: int
+    columns: int
+
+    @property
+    def depth(self) -> int:
+        """Channels one instruction covers."""
+        return self.kb * self.config.a_bytes // self.element_bytes
+
+
+def expected_conv2d_counts(
+    x: Sequence[int],
+    w: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] | Sequence[Sequence[int]] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str = "NHWC",
+    config: MatrixUnitConfig | None = None,
+    element_bytes: int = 1,
+    ka: int = 1,
+    kb: int = 1,
+    columns: int | None = None,
+    split: str | None = None,
+) -> Counts:
+    """Counts of :func:`conv2d` for images of shape ``x`` and weights of shape ``w``, without running anything.
+
+    All processing elements together where ``config.pes`` is above 1. ``a_bytes_loaded`` is what lies inside the images
+    (padding is not loaded), the channels of the next group included that a whole load takes along. Cache misses are
+    those of caches that never evict: lower bounds of a run. Raises :class:`UsageError` as :func:`conv2d` does.
+
+    >>> counts = expected_conv2d_counts((1, 56, 56, 64), (3, 3, 64, 64), padding=1)
+    >>> counts.instructions, counts.macs
+    (936, 115605504)
+    """
+    config = checked_config(config)
+    shape = conv_shape(x, w, stride, padding, dilation, groups, layout)
+    ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
+    if element_bytes not in (1, 2, 4):
+        raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
+    if split not in (None, *SPLITS):
+        raise UsageError(f"split {split!r}", how="images, rows or channels")
+    if config.kb_mode == "split":
+        raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
+    computing = config.compute_threads
+    if ka * kb > computing:
+        raise UsageError(f"ka * kb = {ka * kb} is more than {computing} threads", how="lower ka or kb")
+    per_mm = min(config.default_columns, ka * PRODUCT_REGISTERS) if columns is None else whole("columns", columns, 1)
+    if per_mm > config.loader_threads:
+        raise UsageError(f"columns = {per_mm} is not within 1..{config.loader_threads} (threads)")
+    if shape.empty:
+        return Counts()
+    how = _Machine(config, element_bytes, ka, kb, computing // (ka * kb), per_mm)
+    found = Counts.together(_conv_counts(shape, how, part) for part in _conv_parts(shape, how, split))
+    lines = shape.outs * _lines(shape, how)
+    return replace(found, l2_misses=lines, dram_bytes=lines * config.line_bytes)
+
+
+def _conv_parts(shape: ConvShape, how: _Machine, split: str | None) -> Iterator[_Part]:
+    pes, rows = how.config.pes, shape.images * shape.out[0]
+    if split is None:
+        split = "rows" if min(rows, _ceil(shape.pixels, how.fit)) >= pes else "channels"
+    count = {"images": shape.images, "rows": rows, "channels": shape.outs}[split]
+    width = shape.outs // shape.groups
+    for pe in range(pes):
+        first, end = count * pe // pes, count * (pe + 1) // pes
+        if first == end:
+            continue
+        pixels, channels = (0, shape.pixels), (first, end)
+        if split != "channels":
+            each = shape.pixels // count
+            pixels, channels = (first * each, end * each), (0, shape.outs)
+        of_groups = [(g, min(channels[1], (g + 1) * width) - max(channels[0], g * width)) for g in range(shape.groups)]
+        yield _Part(pixels, tuple((group, each) for group, each in of_groups if each > 0))
+
+
+def _conv_counts(shape: ConvShape, how: _Machine, part: _Part) -> Counts:
+    found = [_of_group(shape, how, part, group, outs) for group, outs in part.channels]
+    return Counts.together(found)
+
+
+def _of_group(shape: ConvShape, how: _Machine, part: _Part, group: int, n: int) -> Counts:
+    """One group: a product of pixels by channels for every tap of the kernel."""
+    m, k, e = part.pixels[1] - part.pixels[0], shape.depth, how.element_bytes
+    taps = shape.kernel[0] * shape.kernel[1]
+    rounds = taps * _ceil(k, how.depth)
+    row_blocks, column_blocks = _ceil(m, how.fit), _ceil(n, how.columns)
+    at_once, tail = how.config.columns_per_step, n % how.columns
+    whole_steps, last = (_ceil(_ceil(width, how.ka), at_once) for width in (how.columns, tail))
+    channels = shape.depth * shape.groups
+    loaded = sum(min(how.depth, channels - group * k - at) for at in range(0, k, how.depth))
+    per_line = how.config.line_bytes // e
+    touched = sum((min(k, at + how.depth) - 1) // per_line - at // per_line + 1 for at in range(0, k, how.depth))
+    return Counts(
+        instructions=row_blocks * column_blocks * rounds,
+        macs=m * n * k * taps,
+        column_loads=row_blocks * n * rounds,
+        broadcast_elements=row_blocks * n * k * taps,
+        steps=row_blocks * rounds * (n // how.columns * whole_steps + last),
+        a_register_reads=column_blocks * rounds * _ceil(how.config.a_bytes, 4) * how.ka * how.kb * m,
+        a_bytes_loaded=column_blocks * how.ka * _inside(shape, part.pixels) * loaded * e,
+        accumulator_reads=m * n * rounds,
+        accumulator_writes=m * n * rounds,
+        kb_transfers=m * n * rounds * (how.kb - 1),
+        l1_touches=row_blocks * n * taps * touched,
+        l1_misses=n * _lines(shape, how),
+    )
+
+
+def _lines(shape: ConvShape, how: _Machine) -> int:
+    """Lines of the weights of one output channel: every tap begins one."""
+    return shape.kernel[0] * shape.kernel[1] * _ceil(shape.depth * how.element_bytes, how.config.line_bytes)
+
+
+def _inside(shape: ConvShape, pixels: tuple[int, int]) -> int:
+    """Taps of all these pixels that lie inside the image."""
+    there = []
+    for d in range(2):
+        at = np.arange(shape.out[d])[:, None] * shape.stride[d] - shape.before[d]
+        at = at + np.arange(shape.kernel[d]) * shape.dilation[d]
+        there.append(((at >= 0) & (at < shape.size[d])).sum(axis=1))
+    image = np.outer(*there).reshape(-1)
+    return _up_to(pixels[1], image) - _up_to(pixels[0], image)
+
+
+def _up_to(pixel: int, image: np.ndarray[Any, Any]) -> int:
+    """The sum of all pixels before this one; every image is the same."""
+    return pixel // image.size * int(image.sum()) + int(image[: pixel % image.size].sum())

@@ -1,0 +1,570 @@
+"""A program one instruction at a time: the machine's own interpreter, with breakpoints and a look at everything.
+
+Loops are not fused here, so every instruction can be seen; values, counts and cycles are those of a plain run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import TilewrightError, UsageError
+from tilewright.isa.chip.segments import ELEMENT_TYPES, Memory
+from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.machine import Machine, start_state
+from tilewright.isa.execute.run import Job, Runner, RunResult, result_of
+from tilewright.isa.language.assemble import program_of
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.language.program import Program
+from tilewright.isa.study.explain import Explanation, explain
+from tilewright.layout import paged
+
+# What ``print`` shows of a processing element: registers, tensors, tokens, pages, caches, accounts.
+
+_MOST_THREADS = 16
+_REGISTER = re.compile(r"(r|ur|p)([0-9]+)(?:\[([0-9]+)(?:(:)([0-9]*))?\])?(?:\s+as\s+([a-z]+[0-9]*))?", re.IGNORECASE)
+_TENSOR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*(?:\[(.*)\])?")
+_INDEX = re.compile(r"-?[0-9]{1,18}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has to say: ``text``; what it shows as a ``value`` (numbers, lists, dicts; else None); ``ok``:
+    whether it was understood.
+    """
+
+    text: str
+    value: Any = None
+    ok: bool = True
+
+
+def small_number(text: str) -> int | None:
+    """A number of at most nine digits, or None: nothing here is larger, and longer texts are no numbers."""
+    return int(text.lstrip("0") or "0") if re.fullmatch(r"0*[0-9]{1,9}", text) else None
+
+
+def look(pe: Pe, text: str) -> Answer:
+    """What ``text`` names of a processing element. Raises :class:`UsageError` where there is no such thing."""
+    text = " ".join(text.split())
+    if text in _WHOLE:
+        return _WHOLE[text](pe)
+    register = _REGISTER.fullmatch(text)
+    if register is not None:
+        return _register(pe, text, register)
+    tensor = _TENSOR.fullmatch(text)
+    if tensor is not None and tensor[1] in pe.chip.storages:
+        return _tensor(pe, text, tensor[1], tensor[2])
+    known = ", ".join([*filter(None, _WHOLE), *pe.chip.storages])
+    raise UsageError(f"cannot print {shortened(text)}", how=f"a register as r0, ur4 or p1, or one of {known}")
+
+
+def shortened(text: str) -> str:
+    """Somebody's words in quotes, not too many of them."""
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+
+
+def _register(pe: Pe, text: str, found: re.Match[str]) -> Answer:
+    kind, digits, first, colon, end, form = found.groups()
+    kind, form, c = kind.lower(), form and form.lower(), pe.config
+    limit = {"r": c.registers, "ur": c.uniform_registers, "p": c.predicates}[kind]
+    number = small_number(digits)
+    if number is None or number >= limit:
+        raise UsageError(f"there is no {shortened(kind + digits)}", how=f"{kind}0 to {kind}{limit - 1}")
+    if kind == "ur" and first is not None:
+        raise UsageError(f"{kind}{number} is shared by all threads", how=f"print {kind}{number}")
+    if kind == "p" and form is not None:
+        raise UsageError(f"{kind}{number} is true or false", how=f"print {kind}{number}")
+    if form not in (None, "hex", *ELEMENT_TYPES):
+        raise UsageError(f"no type {shortened(str(form))}", how=f"hex, or one of {', '.join(ELEMENT_TYPES)}")
+    if kind == "ur":
+        values = np.array(pe.uniform[number : number + 1], np.int64).astype(np.int32)
+    else:
+        values = np.ascontiguousarray((pe.registers if kind == "r" else pe.predicates)[:, number])
+    threads = len(values)
+    if first is not None:
+        values = values[_threads(first, colon, end, threads)]
+    shown = values[:_MOST_THREADS] if first is None else values
+    rest = f" ... ({kind}{number}[0:{threads}] shows all)" if len(shown) < len(values) else ""
+    value = _plain(_formed(values, form))
+    one = kind == "ur" or (first is not None and colon is None)
+    return Answer(f"{text} = {' '.join(_words(shown, form))}{rest}", value[0] if one else value)
+
+
+def _threads(first: str, colon: str | None, end: str | None, threads: int) -> slice:
+    """The threads of ``[3]``, ``[0:8]`` or ``[8:]``."""
+    low = small_number(first)
+    high = small_number(end) if end else threads if colon else None if low is None else low + 1
+    if low is None or high is None or not low < min(high, threads):
+        asked = shortened(f"{first}{colon or ''}{end or ''}")
+        raise UsageError(f"no threads {asked}", how=f"0 to {threads - 1}, as [3], [0:8] or [8:]")
+    return slice(low, high)
+
+
+def _formed(values: np.ndarray[Any, Any], form: str | None) -> np.ndarray[Any, Any]:
+    """Words of threads as another type; of several elements to a word a row for each thread, low bytes first."""
+    if form is None or form == "s32":
+        return values
+    found = values.view(np.uint32 if form == "hex" else paged((1,), form).numpy_dtype)
+    return found if len(found) == len(values) else found.reshape(len(values), -1)
+
+
+def _words(values: np.ndarray[Any, Any], form: str | None) -> list[str]:
+    if values.dtype == bool:
+        return ["1" if v else "0" for v in values]
+    pattern = "{:#010x}" if form == "hex" else "{:g}" if form and form in ("f32", "f16", "bf16") else "{}"
+    rows = _formed(values, form).reshape(len(values), -1).tolist()
+    return [",".join(pattern.format(v) for v in row) for row in rows]
+
+
+def _plain(values: np.ndarray[Any, Any]) -> Any:
+    """Numbers for JSON: None for what it has none for."""
+    if values.dtype.kind in "biu":
+        return values.tolist()
+    wide = np.asarray(values.astype(np.float64))
+    plain = wide.astype(object)
+    plain[~np.isfinite(wide)] = None
+    return plain.tolist()
+
+
+def _tensor(pe: Pe, text: str, name: str, place: str | None) -> Answer:
+    values = pe.chip.storages[name].values(pe.chip.store)
+    how = f"{name} is {list(values.shape)}; print {name}[0, 2:4] is a part of it"
+    index = tuple(_index(part.strip(), how) for part in place.split(",")) if place is not None else ()
+    try:
+        part = np.asarray(values[index])
+    except (IndexError, ValueError) as error:
+        raise UsageError(f"{shortened(text)}: {error}", how=how) from None
+    return Answer(f"{text} =\n{part}" if part.ndim else f"{text} = {part}", _plain(part))
+
+
+def _index(part: str, how: str) -> int | slice:
+    """``3``, ``-1``, ``2:4``, ``::2``."""
+    ends = [each.strip() for each in part.split(":")]
+    wrong = len(ends) > 3 or part == "" or not all(each == "" or _INDEX.fullmatch(each) for each in ends)
+    if wrong:
+        raise UsageError(f"{shortened(part)} is neither a number nor first:end:step", how=how)
+    numbers = [int(each) if each else None for each in ends]
+    return slice(*numbers) if len(ends) > 1 else int(ends[0])
+
+
+def _tokens(pe: Pe) -> Answer:
+    clock, kinds = (
+        pe.clock,
+        (("r", pe.config.registers), ("ur", pe.config.uniform_registers), ("p", pe.config.predicates)),
+    )
+    waits = {
+        f"{kind}{n}": int(clock.tokens[clock.span(kind, n)][0]) - clock.issue
+        for kind, limit in kinds
+        for n in range(limit)
+    }
+    waits = {name: cycles for name, cycles in waits.items() if cycles > 0}
+    rows = [f"{name} in {cycles} cycle{'s' * (cycles != 1)}" for name, cycles in [*waits.items()][:32]]
+    rows += [f"... and {len(waits) - 32} more"] if len(waits) > 32 else []
+    text = "\n".join([f"next issue at cycle {clock.issue}", *(rows or ["every register is there"])])
+    return Answer(text, {"issue": clock.issue, "waits": waits})
+
+
+def _pages(pe: Pe) -> Answer:
+    lines, tables = [], {}
+    for name, storage in pe.chip.storages.items():
+        entries = storage.table.entries()
+        lines.append(f"{name}: {len(entries)} page{'s' * (len(entries) != 1)} of {storage.page_bytes} bytes")
+        lines += [f"  {entry}" for entry in entries[:64]]
+        lines += [f"  ... and {len(entries) - 64} more"] if len(entries) > 64 else []
+        tables[name] = [vars(entry) for entry in entries]
+    return Answer("\n".join(lines) or "no tensors", tables)
+
+
+def _caches(pe: Pe) -> Answer:
+    held = {name: len(cache.lines()) for name, cache in (("L1", pe.l1), ("L2", pe.chip.l2))}
+    c = pe.counts
+    numbers = {"touches": c.l1_touches, "L1 misses": c.l1_misses, "L2 misses": c.l2_misses}
+    lines = [f"{name}: {count} lines held" for name, count in held.items()]
+    return Answer(
+        "\n".join([*lines, ", ".join(f"{n} {name}" for name, n in numbers.items())]), {"held": held, **numbers}
+    )
+
+
+def _account(of: Callable[[Pe], Mapping[str, int]]) -> Callable[[Pe], Answer]:
+    def account(pe: Pe) -> Answer:
+        numbers = of(pe)
+        rows = [f"{name:20} {value:,}" for name, value in numbers.items() if value]
+        return Answer("\n".join(rows) or "nothing yet", dict(numbers))
+
+    return account
+
+
+def _rows(of: Callable[[Pe], list[Any]], none: str) -> Callable[[Pe], Answer]:
+    def rows(pe: Pe) -> Answer:
+        lines = [str(each) for each in of(pe)]
+        more = [f"... and {len(lines) - 64} more"] if len(lines) > 64 else []
+        return Answer("\n".join([*lines[:64], *more]) or none, lines)
+
+    return rows
+
+
+_WHOLE: dict[str, Callable[[Pe], Answer]] = {
+    "": lambda pe: Answer(str(pe)),
+    "state": lambda pe: Answer(str(pe.chip)),
+    "tokens": _tokens,
+    "segments": _rows(lambda pe: [_segment(handle, each) for handle, each in pe.segments.items()], "no segments yet"),
+    "pages": _pages,
+    "caches": _caches,
+    "counts": _account(lambda pe: pe.counts.to_dict()),
+    "traffic": _account(lambda pe: pe.traffic.to_dict()),
+    "queue": _account(lambda pe: result_of(pe).queue),
+    "stalls": _account(lambda pe: result_of(pe).stalls),
+    "errors": _rows(lambda pe: list(pe.errors), "no errors"),
+}
+
+
+def _segment(handle: int, segment: Any) -> str:
+    sizes, base = segment.sizes[::-1].tolist(), segment.base[::-1].tolist()
+    name = f"${segment.name}" if segment.name else "made by the program"
+    where = f" from {base}" if any(base) or sizes != list(segment.storage.map.shape) else ""
+    return f"handle {handle}: {name}, {segment.dtype}{sizes} of {segment.storage.name}{where}"
+
+
+HELP = """\
+step [N]          execute N instructions (1) of every processing element; s
+run               go on to a breakpoint, a change that is watched, or the end; continue, c
+until PLACE       go on to a place: a label, an address as 12, or a line of the text as :7; u
+break PLACE       stop there from now on; breaks lists them, delete PLACE (or all) takes them away; b
+watch WHAT        stop when what print WHAT shows has changed; unwatch WHAT (or all) ends it
+list [N]          the N (9) instructions around the next one; l
+print WHAT        r0 (of all threads), r0[3], r0[0:8], r0 as f32 (hex, or any element type: s8 is four to a register),
+                  ur4, p1, A (a tensor), A[0, 2:4],
+                  tokens, segments, pages, caches, counts, traffic, queue, stalls, errors, state; p
+explain [PLACE]   what the next instruction (or that one) would do now, in words; e
+pe [N]            look at processing element N; without N all of them
+where, help, quit; an empty line is step"""
+
+
+class _Single(Runner):
+    """A runner that fuses no loops: a turn is one instruction of everyone who can go on, as in any run."""
+
+    def _loop(self, pe: Pe, last: int) -> None:
+        pass
+
+    def turn(self) -> bool:
+        active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
+        for pe in active:
+            self.step(pe)
+        waiting = [pe for pe in self.pes if pe.barrier is not None]
+        if not active and waiting:
+            self._release(waiting)
+        return bool(active or waiting)
+
+
+class Debugger:
+    """A program, or a :class:`Machine` with programs started on it, stopped before the first instruction.
+
+    :meth:`command` takes what one would type, and returns what one would read; nothing it is given ends the process.
+    :meth:`answer` returns numbers too. ``pe`` is the processing element that is looked at, ``program`` what it runs.
+    A program alone runs on the first processing element, as :meth:`MatrixUnit.run` has it.
+
+    >>> debugger = Debugger("tid r0\\nmul r1, r0, r0\\nhalt", config=MatrixUnitConfig(threads=4))
+    >>> print(debugger.command("step 2"))
+    0002  halt
+    >>> print(debugger.command("print r1"))
+    r1 = 0 1 4 9
+    """
+
+    def __init__(
+        self,
+        program: Program | str | Machine,
+        memory: Memory | Mapping[str, Any] | None = None,
+        config: MatrixUnitConfig | None = None,
+    ) -> None:
+        self._ended: Callable[[], None] = lambda: None
+        if isinstance(program, Machine):
+            work, machine = _work_of(program, memory, config), program
+            self._ended = lambda: machine.ended(work)
+        else:
+            config = checked_config(config)
+            program = program_of(program, config)
+            pe = start_state(config, memory if isinstance(memory, Memory) else Memory(memory))
+            work = [(pe, [Job(program)])]
+        self.runner = _Single(work)
+        self.config = work[0][0].config
+        self.pe = work[0][0]
+        self.breaks: set[tuple[int, int]] = set()
+        self.watched: dict[tuple[int, str], Answer] = {}
+        self.stopped = ""
+        self._interrupted = False
+        self._of: dict[int, Program] = {}
+        self._commands: dict[str, Callable[[str], str | Answer]] = {
+            **dict.fromkeys(("step", "s"), self._step),
+            **dict.fromkeys(("run", "continue", "c"), self._run),
+            **dict.fromkeys(("until", "u"), self._until),
+            **dict.fromkeys(("break", "b"), self._break),
+            "delete": self._delete,
+            "breaks": self._breaks,
+            "watch": self._watch,
+            "unwatch": self._unwatch,
+            **dict.fromkeys(("list", "l"), self._list),
+            **dict.fromkeys(("print", "p"), lambda what: look(self.pe, what)),
+            **dict.fromkeys(("explain", "e"), self._explain),
+            "pe": self._look_at,
+            **dict.fromkeys(("where", "w"), lambda _: self.where()),
+            "help": lambda _: HELP,
+        }
+
+    @property
+    def program(self) -> Program:
+        """What the processing element that is looked at runs now."""
+        return self.runner.programs[self.pe.number]
+
+    @property
+    def done(self) -> bool:
+        """Whether everyone's program has ended, or an error has ended the run."""
+        return bool(self.stopped) or all(pe.halted for pe in self.runner.pes)
+
+    @property
+    def words(self) -> list[str]:
+        """Commands, labels and tensors, for a line editor that completes words."""
+        return sorted({*self._commands, "quit", *dict(self.program.labels), *self.pe.chip.storages})
+
+    def result(self) -> RunResult:
+        """What the run of the processing element that is looked at has to show up to here."""
+        return result_of(self.pe)
+
+    def command(self, line: str) -> str:
+        """Do one command; an empty one is ``step``. A mistake is a line that says so."""
+        return self.answer(line).text
+
+    def answer(self, line: str) -> Answer:
+        """The same, with the numbers it shows as ``value``, and ``ok``: whether the command was understood."""
+        name, *rest = line.split(None, 1) or ["step"]
+        action = self._commands.get(name)
+        if action is None:
+            return Answer(f"no command {shortened(name)}; help lists them", ok=False)
+        try:
+            said = action(rest[0].strip() if rest else "")
+        except TilewrightError as error:
+            return Answer(str(error), ok=False)
+        return said if isinstance(said, Answer) else Answer(said)
+
+    def where(self) -> str:
+        """The next instruction, or how the program ended; of several processing elements a line each."""
+        if self.stopped and len(self.runner.pes) == 1:
+            return f"{self.stopped}\nat {_line(self.program, self.pe.pc)}"
+        if self.stopped or len(self.runner.pes) == 1:
+            return self.stopped or self._next(self.pe)
+        rows = [f"{'>' if pe is self.pe else ' '} PE {pe.number}  {self._next(pe)}" for pe in self.runner.pes]
+        return "\n".join(rows)
+
+    def interrupt(self) -> None:
+        """From a signal or another thread: let what is going on stop after the instruction that is going on."""
+        self._interrupted = True
+
+    def explain_first(
+        self, wanted: Iterable[int], watch: Callable[[int], None] | None = None
+    ) -> dict[int, Explanation]:
+        """Run on until each of these instructions was come to, and explain it there; ``watch`` is told how many were.
+
+        Those that are never come to are not in the result. Breakpoints do not matter.
+
+        >>> debugger = Debugger("tid r0\\njump end\\nnop\\nend:\\nhalt")
+        >>> list(debugger.explain_first(range(4)))
+        [0, 1, 3]
+        """
+        left, found = set(wanted), dict[int, Explanation]()
+        while left and not self.done:
+            if self.pe.pc in left and self.pe.barrier is None:
+                found[self.pe.pc] = explain(self.program.instructions[self.pe.pc], at=self.pe)
+                left.discard(self.pe.pc)
+                if watch is not None:
+                    watch(len(found))
+            self._turn()
+        return found
+
+    def _turn(self) -> None:
+        try:
+            self.runner.turn()
+        except TilewrightError as error:
+            self.stopped = f"stopped: {error}"
+
+    def _next(self, pe: Pe) -> str:
+        if pe.barrier is not None:
+            return f"at barrier {pe.barrier[0]}"
+        if pe.halted:
+            return f"ended after {pe.executed:,} instructions, {pe.clock.cycles:,} cycles by the model"
+        return _line(self.runner.programs[pe.number], pe.pc)
+
+    def _key(self, pe: Pe, pc: int) -> tuple[int, int]:
+        """A place in the program a processing element runs, wherever else that runs too."""
+        program = self.runner.programs[pe.number]
+        self._of[id(program)] = program  # kept, so that its id stays its own
+        return id(program), pc
+
+    def _advance(self, most: int, place: tuple[int, int] | None = None) -> str:
+        places = self.breaks | {place} if place else self.breaks
+        self._interrupted = False
+        for _ in range(0 if self.done else most):
+            stored = self._may_store() if self.watched else False
+            self._turn()
+            if self._interrupted:
+                return f"interrupted\n{self.where()}"
+            if changed := self._changes(stored):
+                return f"{changed}\n{self.where()}"
+            if self.done or any(self._key(pe, pe.pc) in places for pe in self.runner.pes if not pe.halted and places):
+                break
+        if self.done:
+            self._ended()
+        return self.where()
+
+    def _may_store(self) -> bool:
+        """Whether anyone's next instruction may change a tensor: else large ones need not be looked at again."""
+        going = [pe for pe in self.runner.pes if not pe.halted and pe.barrier is None]
+        return any(self.runner.steps[pe.number][pe.pc][1].spec.unit in ("lsu", "dma") for pe in going)
+
+    def _changes(self, stored: bool) -> str:
+        """What is watched and not as it was; from now on it is as it is."""
+        lines = []
+        for (number, what), old in self.watched.items():
+            if not stored and what.partition("[")[0].strip() in self.pe.chip.storages:
+                continue
+            new = look(self._element(number), what)
+            if (new.value, new.text) != (old.value, old.text):
+                self.watched[number, what] = new
+                lines.append(f"changed: {self._whose(number)}{_short(old)}\n     now: {_short(new)}")
+        return "\n".join(lines)
+
+    def _whose(self, number: int) -> str:
+        return f"PE {number}, " if len(self.runner.pes) > 1 else ""
+
+    def _element(self, number: int) -> Pe:
+        found = next((pe for pe in self.runner.pes if pe.number == number), None)
+        if found is None:
+            known = ", ".join(str(pe.number) for pe in self.runner.pes)
+            raise UsageError(f"no processing element {number} runs a program", how=f"these do: {known}")
+        return found
+
+    def _step(self, text: str) -> str:
+        return self._advance(_number(text or "1", "step"))
+
+    def _run(self, text: str) -> str:
+        return self._advance(_nothing_after(text, "run") or self._most())
+
+    def _most(self) -> int:
+        """More turns than any run has: everyone's instructions, and a barrier after each."""
+        return 2 * len(self.runner.pes) * (self.config.max_instructions + 2)
+
+    def _until(self, text: str) -> str:
+        return self._advance(self._most(), self._key(self.pe, self._place(text)))
+
+    def _break(self, text: str) -> str:
+        self.breaks.add(self._key(self.pe, self._place(text)))
+        return self._breaks("")
+
+    def _delete(self, text: str) -> str:
+        if text == "all":
+            self.breaks.clear()
+        else:
+            key = self._key(self.pe, self._place(text))
+            if key not in self.breaks:
+                raise UsageError(f"no breakpoint at {shortened(text)}", how="breaks lists them")
+            self.breaks.discard(key)
+        return self._breaks("")
+
+    def _breaks(self, text: str) -> str:
+        rows = sorted((pc, list(self._of).index(key), key) for key, pc in self.breaks)
+        return "\n".join(_line(self._of[key], pc) for pc, _, key in rows) or "no breakpoints"
+
+    def _watch(self, text: str) -> str:
+        if text:
+            what = " ".join(text.split())
+            self.watched[self.pe.number, what] = look(self.pe, what)
+        return (
+            "\n".join(f"{self._whose(n)}{_short(now)}" for (n, _), now in self.watched.items()) or "nothing is watched"
+        )
+
+    def _unwatch(self, text: str) -> str:
+        key = self.pe.number, " ".join(text.split())
+        if text in ("", "all"):
+            self.watched.clear()
+        elif self.watched.pop(key, None) is None:
+            raise UsageError(f"{shortened(text)} is not watched", how="watch lists what is")
+        return self._watch("")
+
+    def _place(self, text: str) -> int:
+        """The address of a label, a number, or ``:line`` (the first instruction on it or after)."""
+        labels = dict(self.program.labels)
+        number = small_number(text.removeprefix(":"))
+        if text in labels and labels[text] < len(self.program):
+            return labels[text]
+        if number is not None and text.startswith(":"):
+            for pc, each in enumerate(self.program.instructions):
+                if each.line >= number:
+                    return pc
+        elif number is not None and number < len(self.program):
+            return number
+        known = ", ".join(labels) or "none"
+        last = f"0 to {len(self.program) - 1}, " if len(self.program) else ""
+        raise UsageError(f"no place {shortened(text)}", how=f"a label ({known}), {last}or :line")
+
+    def _list(self, text: str) -> str:
+        around, size = _number(text or "9", "list"), len(self.program)
+        at = min(self.pe.pc, size - 1)
+        first = max(0, min(at - around // 2, size - around))
+        mark = {pc: "*" for key, pc in self.breaks if self._of[key] is self.program}
+        if not self.done and not self.pe.halted:
+            mark[at] = ">"
+        labels = {pc: f"{name}:" for name, pc in self.program.labels}
+        lines = []
+        for pc in range(first, min(size, first + around)):
+            lines += [f"        {labels[pc]}"] if pc in labels else []
+            lines.append(f"{mark.get(pc, ' ')} {_line(self.program, pc)}")
+        return "\n".join(lines) or "a program without instructions"
+
+    def _explain(self, text: str) -> str | Answer:
+        if not text and (self.done or self.pe.halted):
+            raise UsageError("the program has ended", how="explain PLACE has any of its instructions")
+        pc = self._place(text) if text else min(self.pe.pc, len(self.program) - 1)
+        said = explain(self.program.instructions[pc], at=self.pe)
+        return Answer(str(said), said.to_dict())
+
+    def _look_at(self, text: str) -> str:
+        if text:
+            number = small_number(text)
+            if number is None:
+                raise UsageError(f"pe {shortened(text)}: not a number")
+            self.pe = self._element(number)
+        return self.where()
+
+
+def _work_of(machine: Machine, memory: Any, config: Any) -> list[tuple[Pe, list[Job]]]:
+    if memory is not None or config is not None:
+        raise UsageError("a Machine has its own memory and config", how="Debugger(machine)")
+    work = machine.release()
+    if not work:
+        raise UsageError("no program was started on this machine", how="machine.start(program) first")
+    return work
+
+
+def _line(program: Program, pc: int) -> str:
+    return f"{pc:04d}  {program.instructions[pc]}" if pc < len(program) else f"{pc:04d}  the end"
+
+
+def _short(shown: Answer) -> str:
+    """What is watched, on one line."""
+    text = " ".join(shown.text.split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _number(text: str, what: str) -> int:
+    number = small_number(text)
+    if not number:
+        raise UsageError(f"{what} {shortened(text)}: not a number from 1 to 999999999")
+    return number
+
+
+def _nothing_after(text: str, what: str) -> int:
+    if text:
+        raise UsageError(f"{what} takes nothing after it", how="until PLACE goes on to a place")
+    return 0

@@ -1,0 +1,371 @@
+"""What an instruction does, in words and with this machine's numbers, which the machine itself counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.isa.chip.segments import Segment
+from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.memory import offset_registers
+from tilewright.isa.execute.operands import number, threads_on
+from tilewright.isa.execute.tensor import Roles, product_window, source_registers
+from tilewright.isa.language.assemble import program_of
+from tilewright.isa.language.checks import whole
+from tilewright.isa.language.config import AMBIGUITIES, MatrixUnitConfig, checked_config
+from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.errors import KINDS, ErrorRecord
+from tilewright.isa.language.program import Address, Instruction, Label, Program
+from tilewright.isa.study.rehearse import Rehearsal, rehearse, stage
+
+# An ``mm`` in words: roles, registers, columns, lines and time, from what the machine did with it on a copy.
+
+_SIGNS = {"s": "signed", "u": "unsigned"}
+
+
+def plural(count: Any, unit: str = "cycle") -> str:
+    """``1 cycle``, ``1,024 cycles``; text that is no number stays as it is."""
+    if isinstance(count, str) and not count.isdecimal():
+        return count
+    return f"{int(count):,} {unit}{'' if int(count) == 1 else 's'}"
+
+
+def guard_words(instruction: Instruction, config: MatrixUnitConfig, pe: Pe | None) -> list[str]:
+    """What the guard says, and in how many threads it is true now."""
+    if instruction.guard is None:
+        return []
+    scope = {
+        "loader": "column j by thread j's",
+        "compute": "a thread's products by its own",
+        "both": "column j by thread j's, and a thread's products by its own",
+    }
+    line = f"only where predicate p{instruction.guard.predicate} is {'false' if instruction.guard.negated else 'true'}"
+    if instruction.name == "mm":
+        line += f": {scope[config.pred_scope]} (pred_scope={config.pred_scope})"
+    if pe is not None:
+        line += f"; that is {int(threads_on(pe, instruction).sum())} of {plural(config.threads, 'thread')} now"
+    return [line]
+
+
+def waits_words(done: Rehearsal) -> list[str]:
+    """When it issues, what the queue waits for, and when its results are there."""
+    issued, end = done.times
+    waits = ", ".join(f"{reason} {n:,}" for reason, n in sorted(done.waits.items(), key=lambda row: -row[1]))
+    return [f"time: issues at cycle {issued:,}, done at {end:,}; the issue queue waits: {waits or 'for nothing'}"]
+
+
+def mm_words(done: Rehearsal, instruction: Instruction, here: bool, assumed: bool = False) -> list[str]:
+    """Every line; ``here``: the machine stands before it, else at a staged place (``assumed``: B too)."""
+    pe, roles = done.pe, done.roles
+    lines = guard_words(instruction, pe.config, pe if here else None)
+    if roles is None:
+        return [*lines, *_refusal(done, instruction), *(waits_words(done) if here else [])]
+    lines += [_types(roles, instruction, assumed), *_factors(pe, roles, instruction, assumed)]
+    lines += [*_columns(done, roles), *_math(done, roles), _lines(done, roles, here)]
+    lines.append(f"sums: {_sums(roles, pe.config)}")
+    lines += waits_words(done) if here else [_assumption(done, roles, instruction, assumed)]
+    fields = relevant_readings(instruction, pe.config, roles.segment, bool(done.errors))
+    return [*lines, "readings: " + ", ".join(f"{n}={_shown(getattr(pe.config, n))}" for n in fields)]
+
+
+def _refusal(done: Rehearsal, instruction: Instruction) -> list[str]:
+    """The record, and the numbers that led to it."""
+    (record,) = done.errors
+    return [
+        f"refused, nothing is done: {record.kind} ({KINDS[record.kind].removesuffix('; nothing is done')})",
+        f"   {_reason(done.pe, record, instruction)}",
+    ]
+
+
+def _reason(pe: Pe, record: ErrorRecord, instruction: Instruction) -> str:
+    c, address, a = pe.config, instruction.operands[1], number(instruction.operands[2])
+    assert isinstance(address, Address)
+    segment = pe.segment(address.segment)
+    ka, kb = instruction.suffix("ka"), instruction.suffix("kb")
+    if segment is None:
+        return f"ur{address.segment} holds {pe.uniform[address.segment]}, which is no segment's handle"
+    if record.kind == "group_too_large":
+        return f"ka {ka} x kb {kb} threads to a row, {plural(c.compute_threads, 'thread')} to compute"
+    if record.kind == "operand_out_of_range":
+        own = _runs(source_registers(pe, segment, address, a), "r")
+        return f"A and the coordinates take {own}; the last register is r{c.registers - 1}"
+    signs = "".join(f", {instruction.suffix(x)}{x}" for x in "ab" if instruction.suffix(x))
+    walk = instruction.suffix("t") or "0"
+    dims = plural(len(segment.sizes), "dim")
+    return f"TYPE {instruction.type or 'absent'}{signs}, t{walk}, on a segment of {segment.dtype} with {dims}"
+
+
+def _types(roles: Roles, instruction: Instruction, assumed: bool) -> str:
+    integer, bits = roles.type_a[0] in "su", 8 * roles.segment.element_bytes
+    what = f"C += A * B on {'integers' if integer else 'floats'} of {bits} bits"
+    if roles.type_a == "bf16":
+        what += " (bfloat16)"
+    if integer:
+        what += f" ({_SIGNS[roles.type_a[0]]} A, {_SIGNS[roles.type_b[0]]} B)"
+    if instruction.type is None:
+        what += f": TYPE is absent, so the elements are the segment's, {'assumed ' * assumed}{roles.segment.dtype}"
+    return what
+
+
+def _factors(pe: Pe, roles: Roles, instruction: Instruction, assumed: bool) -> list[str]:
+    c, address, (active, ka, kb, *_) = pe.config, roles.address, roles.groups
+    group, n = ka * kb, offset_registers(pe, roles.segment)
+    t1, fits = instruction.suffix("t") == "1", c.compute_threads // group
+    walk = "d2, lines kept in L1 until all used (t1)" if t1 else "d1 (t0)"
+    own = _runs(list(range(address.offset, address.offset + n)), "r")
+    where = f"{own} ({'d1 first' if n > 1 else 'd1' if len(roles.segment.sizes) == 1 else 'all dims in one number'})"
+    threads = f"{group} threads serve a row (ka {ka} share its columns, kb {kb} its k)"
+    rows = f"{plural(fits, 'row')} of {plural(c.compute_threads, 'thread')}"
+    return [
+        f"A: {plural(roles.chunk, 'element')} a thread, in {_runs(list(range(roles.a, roles.a + c.a_registers)), 'r')} "
+        f"({c.a_bytes} bytes), read once for all columns; {roles.depth} of k for a row",
+        f"B: thread j loads {plural(roles.depth, 'element')} of column j from the segment in ur{address.segment}, "
+        f"{'assumed ' * assumed}{roles.segment.dtype}{roles.segment.sizes[::-1].tolist()},",
+        f"   at its own coordinates {where}, {address.immediate:+d} on d1, along {walk}",
+        f"rows: {threads if group > 1 else 'a thread serves a row'}: {rows}"
+        + (f", of which {active} are active (setmm)" if active < fits else ""),
+    ]
+
+
+def _columns(done: Rehearsal, roles: Roles) -> list[str]:
+    pe, ka = done.pe, roles.groups[1]
+    taken, out = np.flatnonzero(roles.on), np.flatnonzero(roles.refused)
+    used = _runs(sorted(set((roles.first + roles.index[taken]).tolist())), "r")
+    whose = f", {roles.local} in each of a row's {ka} threads" if ka > 1 else ""
+    off = roles.columns - len(taken) - len(out)
+    lines = [f"columns: {roles.columns}{whose}"]
+    if off:
+        lines[0] += f"; {off} off by the predicate"
+    lines[0] += f"; products of {len(taken)} of them in {used}" if len(taken) else "; none takes part"
+    if len(out):
+        what = f"{plural(len(out), 'column')} out of range, skipped and recorded: {_runs(out.tolist())}"
+        lines += [f"   {what}", f"   ({_window_words(pe, roles)})"]
+    for kind, found in groupby(
+        (e for e in done.errors if e.kind != "register_out_of_range"), lambda record: record.kind
+    ):
+        lines.append(f"   {kind} ({KINDS[kind]}): columns {_runs([record.column for record in found])}")
+    return lines
+
+
+def _window_words(pe: Pe, roles: Roles) -> str:
+    """Where products may lie, and what ends it."""
+    own = source_registers(pe, roles.segment, roles.address, roles.a)
+    low, high = product_window(pe, roles.first, own)
+    if pe.config.acc_window is not None:
+        return f"acc_window has products in registers {low} to {high - 1}" if high > low else "acc_window is empty"
+    if high == low:
+        return f"r{low} is one of the instruction's own source registers, so no product has a place"
+    end = "the end of the file" if high == pe.config.registers else f"its own source r{high}"
+    return f"products may lie in {_runs(list(range(low, high)), 'r')}, up to {end}"
+
+
+def _math(done: Rehearsal, roles: Roles) -> list[str]:
+    counts, c, kb = done.counts, done.pe.config, roles.groups[2]
+    cycles = c.step_cycles(roles.segment.element_bytes, kb)
+    bus = plural(counts.broadcast_elements, "element")
+    loaded = f"{plural(counts.column_loads, 'column')} loaded, {bus} of B cross the bus"
+    lines = [
+        f"math: {plural(counts.steps, 'step')} of {plural(cycles)}, {plural(counts.macs, 'multiplication')}; {loaded}",
+        f"   registers of A read: {counts.a_register_reads:,}; sums read and written: {counts.accumulator_writes:,}",
+    ]
+    if kb > 1:
+        lines[1] += f"; sums sent to the thread that keeps them: {counts.kb_transfers:,}"
+    return lines
+
+
+def _lines(done: Rehearsal, roles: Roles, here: bool) -> str:
+    name, counts = roles.segment.storage.name, done.counts
+    distinct, first, last = done.span(name)
+    if not counts.l1_touches:
+        return "lines of B: none is touched"
+    of = "the store" if here else "the segment's pages"
+    text = f"lines of B: {plural(distinct, 'line')} of {done.pe.config.line_bytes} bytes within bytes {first:,} "
+    text += f"to {last:,} of {of}, touched {plural(counts.l1_touches, 'time')}"
+    missed = f"; {counts.l1_misses:,} miss L1, {counts.l2_misses:,} L2, {counts.dram_bytes:,} bytes from DRAM"
+    return text + (missed if here else "")
+
+
+def _assumption(done: Rehearsal, roles: Roles, instruction: Instruction, assumed: bool) -> str:
+    one = len(roles.segment.sizes) == 1
+    where = f"k = {roles.depth} * j" if one and instruction.suffix("t") != "1" else "column j, k = 0"
+    whose = "a B just large enough" if assumed else "this B"
+    on = ", all predicates on" if instruction.guard is not None else ""
+    setmm = "" if roles.columns != done.pe.config.default_columns or done.pe.rows else ", before any setmm"
+    return f"counted for {whose} with loader j at {where}{on}{setmm}"
+
+
+def _sums(roles: Roles, c: MatrixUnitConfig) -> str:
+    integer = roles.type_a[0] in "su"
+    return f"32 bits, overflow {c.overflow!r}" if integer else f"float32, order {c.float_order!r}"
+
+
+def relevant_readings(
+    instruction: Instruction, c: MatrixUnitConfig, segment: Segment, errors: bool = False
+) -> list[str]:
+    """The fields of readings that may decide something about this ``mm`` on this segment."""
+    ka, kb = int(instruction.suffix("ka") or 1), int(instruction.suffix("kb") or 1)
+    integer = segment.dtype[0] in "su"
+    when = {
+        "disjoint_sets": True,
+        "ka_split": ka > 1,
+        "kb_acc": kb > 1,
+        "kb_mode": kb > 1,
+        "kb_add_cycles": kb > 1,
+        "group_order": ka * kb > 1,
+        "pred_scope": instruction.guard is not None,
+        "column_numbering": instruction.guard is not None,
+        "acc_window": True,
+        "on_error": errors,
+        "offset_mode": len(segment.sizes) > 1,
+        "a_bytes": True,
+        "overflow": integer,
+        "float_order": not integer,
+        "retention": instruction.suffix("t") == "1",
+        "math_issue": True,
+        "columns_per_step": True,
+        "uninitialized": True,
+    }
+    names = [name for each in AMBIGUITIES for name in each.fields]
+    return [name for name in dict.fromkeys(names) if when.get(name)]
+
+
+def _shown(value: Any) -> str:
+    return f"{value[0]}:{value[1]}" if isinstance(value, tuple) else str(value)
+
+
+def _runs(numbers: list[int], prefix: str = "") -> str:
+    """``r0 to r3, r8``; of many pieces the first few."""
+    pieces: list[list[int]] = []
+    for n in numbers:
+        if pieces and n == pieces[-1][1] + 1:
+            pieces[-1][1] = n
+        else:
+            pieces.append([n, n])
+    shown = [f"{prefix}{a}" if a == b else f"{prefix}{a} to {prefix}{b}" for a, b in pieces[:8]]
+    return ", ".join(shown) + (f" and {len(pieces) - 8} more runs" if len(pieces) > 8 else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Some lines about one instruction, and what it counted on a copy of the machine.
+
+    ``says``: lines of explanation; ``errors``: the records it would make; ``counts``, ``traffic``: what it would count
+    (None where nothing was tried: only an ``mm`` is without a state of the machine). ``lines``: for every tensor it
+    accesses how many ``lines``, the ``first_byte`` and ``last_byte`` of them (of the store; without a state of B's own
+    pages), and accesses by kind as :class:`Heat` has them. ``time``, with a state: the cycles of its ``issue`` and of
+    its last result (``done``), and how long the issue queue waits, by reason.
+
+    >>> from tilewright.isa import assemble
+    >>> (mm,) = assemble("mm8 r0, ur4:rf290:0x00, r256").instructions
+    >>> explain(mm).counts.macs == 256 * 256 * 8
+    True
+    """
+
+    text: str
+    says: tuple[str, ...]
+    errors: tuple[ErrorRecord, ...] = ()
+    counts: Counts | None = None
+    traffic: Traffic | None = None
+    lines: dict[str, dict[str, int]] = field(default_factory=dict)
+    time: dict[str, int] | None = None
+
+    def __str__(self) -> str:
+        """The instruction, and the lines about it."""
+        return "\n".join((self.text, *self.says))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        records = [{"pc": e.pc, "kind": e.kind, "column": e.column, "register": e.register} for e in self.errors]
+        numbers: dict[str, Any] = {"counts": self.counts.to_dict() if self.counts else None}
+        numbers["traffic"] = self.traffic.to_dict() if self.traffic else None
+        numbers |= {"lines": self.lines, "time": self.time}
+        return {"text": self.text, "says": list(self.says), "errors": records, **numbers}
+
+
+def explain(
+    instruction: Instruction,
+    config: MatrixUnitConfig | None = None,
+    segment: Any = None,
+    columns: int | None = None,
+    rows: int | None = None,
+    at: Pe | None = None,
+) -> Explanation:
+    """What one assembled instruction does; the numbers are counted by the machine on a copy that is thrown away.
+
+    ``at``: a processing element as it stands, ``Debugger.pe`` or ``RunResult.state``: then the numbers are those of
+    executing it next there, time and misses too. Without it an ``mm`` is tried with all columns on, loader j at column
+    j of B, k = 0: B is like the array ``segment``, as it is stored (None: as large as the instruction needs, 2 dims),
+    with ``columns`` and ``rows`` as ``setmm`` would say. Raises :class:`UsageError` for columns the machine has not.
+
+    >>> from tilewright.isa import assemble
+    >>> (tid,) = assemble("tid r3").instructions
+    >>> print(explain(tid))
+    tid r3
+    D = the thread's number
+    unit alu; keeps it 1 cycle, its result is there after alu_latency = 1 cycle
+    """
+    config = checked_config(config if at is None else at.config)
+    _check(instruction, config)
+    if at is not None:
+        done = rehearse(at, instruction)
+        says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
+        return _told(instruction, says, done, here=True)
+    if instruction.name != "mm":
+        return Explanation(str(instruction), _narrow(_other(instruction, config)))
+    for name, given, most in (("columns", columns, config.loader_threads), ("rows", rows, config.compute_threads)):
+        if given is not None and whole(name, given, 1) > most:
+            raise UsageError(f"{name} = {given} of {most} threads")
+    pe, assumed = stage(instruction, config, segment, columns, rows)
+    done = rehearse(pe, instruction, staged=True)
+    return _told(instruction, mm_words(done, instruction, here=False, assumed=assumed), done, here=False)
+
+
+def _check(instruction: Instruction, config: MatrixUnitConfig) -> None:
+    """Refuse what could not be run: registers this machine has not, operands someone made by hand."""
+    if not isinstance(instruction, Instruction):
+        raise UsageError(
+            f"explain takes an instruction, not {type(instruction).__name__}",
+            how="take it from assemble(text).instructions",
+        )
+    labels = {o.name: 0 for o in instruction.operands if isinstance(o, Label)}
+    program_of(Program((instruction,), tuple(labels.items())), config)
+
+
+def _narrow(lines: list[str]) -> tuple[str, ...]:
+    """No line longer than a page; what is left over is indented."""
+    return tuple(piece for line in lines for piece in wrap(line, 116, subsequent_indent="   ", drop_whitespace=True))
+
+
+def _told(instruction: Instruction, says: list[str], done: Rehearsal, here: bool) -> Explanation:
+    time = {"issue": done.times[0], "done": done.times[1], **done.waits} if here else None
+    numbers = (done.errors, done.counts, done.traffic, done.accesses(), time)
+    return Explanation(str(instruction), _narrow(says), *numbers)
+
+
+def _other(instruction: Instruction, config: MatrixUnitConfig, done: Rehearsal | None = None) -> list[str]:
+    """An instruction that is no mm: the table's words, and what it counts where the machine stands."""
+    spec = instruction.spec
+    lines = guard_words(instruction, config, done.pe if done else None)
+    cost = f"unit {spec.unit}; keeps it {plural(spec.occupies)}"
+    if spec.latency:
+        cost += f", its result is there after {spec.latency} = {plural(getattr(config, spec.latency))}"
+    return [*lines, spec.doc, cost, *(_here(done) if done else [])]
+
+
+def _here(done: Rehearsal) -> list[str]:
+    traffic, lines = done.traffic, []
+    for kind, count, size in (
+        ("loads", traffic.load_lines, traffic.load_bytes),
+        ("stores", traffic.store_lines, traffic.store_bytes),
+    ):
+        if count:
+            (name,) = (name for name, seen in done.lines.items() if seen.any())
+            distinct, first, last = done.span(name)
+            what = f"now: {kind} {size:,} bytes of {name}, {count:,} requests for {plural(distinct, 'line')}"
+            lines.append(f"{what}, bytes {first:,} to {last:,} of the store")
+    return [*lines, *waits_words(done), *(f"error: {record}" for record in done.errors)]

@@ -1,0 +1,360 @@
+"""Which line of a program costs what: a run counted instruction by instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
+from tilewright.isa.chip.heat import Heat, new_heat
+from tilewright.isa.chip.segments import Memory
+from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.machine import Machine, start_state
+from tilewright.isa.execute.run import Job, Runner, RunResult, result_of
+from tilewright.isa.language.assemble import program_of
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.errors import MatrixUnitError
+from tilewright.isa.language.program import Program
+
+# What a profile found: instructions with what they cost, their sums, and the lines of memory that were accessed.
+
+_Account = dict[str, int]
+
+
+@dataclass(frozen=True)
+class ProfileTotals:
+    """The sums of some lines; of several processing elements all cycles of all of them."""
+
+    executed: int
+    cycles: int
+    queue: _Account
+    math_cycles: int
+    stalls: _Account
+    counts: Counts
+    traffic: Traffic
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in ("executed", "cycles", "queue", "math_cycles")}
+        return {**plain, "stalls": self.stalls, "counts": self.counts.to_dict(), "traffic": self.traffic.to_dict()}
+
+
+@dataclass(frozen=True)
+class ProfileLine:
+    """One instruction of a program, over the whole run.
+
+    ================  ====================================================================================
+    ``pc``            its address; ``labels`` that stand before it; ``text``: canonical
+    ``executed``      times it was executed
+    ``cycles``        cycles it held the issue queue, waiting for its turn included: the sum of ``queue``
+    ``queue``         of them, by what the queue did; ``drain`` is with the line whose result came last, ``host`` with
+                      the first one
+    ``math_cycles``   cycles it held the math unit
+    ``stalls``        cycles the math unit waited for it; those ``after`` the last product are with the same line as
+                      ``drain``
+    ``counts``        its part of the run's ``counts``; ``traffic``: of the run's ``traffic``
+    ``pes``           the processing elements that ran it: all numbers are theirs together
+    ================  ====================================================================================
+    """
+
+    pc: int
+    labels: tuple[str, ...]
+    text: str
+    executed: int
+    cycles: int
+    queue: _Account
+    math_cycles: int
+    stalls: _Account
+    counts: Counts
+    traffic: Traffic
+    pes: tuple[int, ...] = (0,)
+
+    @property
+    def waits(self) -> _Account:
+        """Why it held the queue, but for being issued; the longest first."""
+        found = {reason: n for reason, n in self.queue.items() if n and reason != "issued"}
+        return dict(sorted(found.items(), key=lambda row: -row[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        plain = {name: getattr(self, name) for name in ("pc", "text", "executed", "cycles", "queue", "math_cycles")}
+        plain |= {"labels": list(self.labels), "stalls": self.stalls, "pes": list(self.pes)}
+        return {**plain, "counts": self.counts.to_dict(), "traffic": self.traffic.to_dict()}
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """A run by lines of the program: every column of ``lines`` adds up to ``totals``.
+
+    ==============  ======================================================================================
+    ``program``     what was run; ``result``: what the plain run leaves, the same values, counts and cycles
+    ``lines``       its instructions. Of several processing elements: of every program that differs, one after
+                    the other, each counted for all the elements that ran it (their ``pes``)
+    ``totals``      the sums of ``lines``
+    ``pes``         of several processing elements: a profile of each; ``result`` is then the last one's
+    ``seen``        accesses to the lines of every tensor, of all elements together
+    ==============  ======================================================================================
+    """
+
+    program: Program
+    result: RunResult
+    lines: tuple[ProfileLine, ...]
+    seen: Mapping[str, np.ndarray[Any, Any]]
+    pes: tuple[Profile, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """The processing element that ``result`` is of."""
+        return self.result.state.number
+
+    @property
+    def totals(self) -> ProfileTotals:
+        """All lines together: of one processing element what its run counted."""
+        return _totals(self.lines)
+
+    @property
+    def hottest(self) -> tuple[ProfileLine, ...]:
+        """Lines by the cycles they held the queue, most first."""
+        return tuple(sorted(self.lines, key=lambda line: -line.cycles))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The tensors of which any line was touched, loaded or stored."""
+        return tuple(name for name, lines in self.seen.items() if lines.any())
+
+    def heat(self, name: str) -> Heat:
+        """How often each line of a tensor was touched and missed, by all processing elements."""
+        if name not in self.seen:
+            raise UsageError(f"no tensor called {name!r}", how=f"there are {', '.join(self.seen) or 'none'}")
+        return Heat(name, self.result.state.chip.storages[name], self.seen[name])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: the lines, and the run's totals; of several processing elements those of each too."""
+        heat = {name: self.heat(name).totals for name in self.tensors}
+        rows = [line.to_dict() for line in self.lines]
+        found: dict[str, Any] = {"lines": rows, "totals": self.totals.to_dict(), "tensors": heat}
+        return found | ({"pes": [{"pe": each.number, **each.to_dict()} for each in self.pes]} if self.pes else {})
+
+    def to_csv(self) -> str:
+        """A row per line of the program (and per processing element), a column per number."""
+        import csv
+        import io
+
+        text = io.StringIO()
+        parts = self.pes or (self,)
+        rows = [({"pe": part.number} if self.pes else {}) | _flat(line) for part in parts for line in part.lines]
+        writer = csv.DictWriter(text, list(rows[0]) if rows else ["pc"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def __str__(self) -> str:
+        """The lines that were executed, with times, cycles and what they waited for."""
+        width = max((len(line.text) for line in self.lines), default=0)
+        rows = [
+            f"{line.pc:4}  {line.text:{width}}  {line.executed:9,}x  {line.cycles:11,} cycles"
+            + (f"  {next(iter(line.waits))}" if line.waits else "")
+            for line in self.lines
+            if line.executed
+        ]
+        sums = self.totals
+        of = f" of {len(self.pes)} processing elements" if self.pes else ""
+        return "\n".join([*rows, f"{sums.executed:,} instructions, {sums.cycles:,} cycles{of}"])
+
+
+def together(parts: Sequence[Profile]) -> Profile:
+    """The profiles of several processing elements as one; ``parts`` in order, at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    found: dict[str, list[Profile]] = {}
+    for part in parts:
+        found.setdefault("\n".join(line.text for line in part.lines), []).append(part)
+    lines = []
+    for same in found.values():
+        for rows in zip(*(part.lines for part in same), strict=True):
+            sums = _totals(rows)
+            lines.append(replace(rows[0], **sums.__dict__, pes=tuple(part.number for part in same)))
+    seen = {name: np.sum([part.seen[name] for part in parts], axis=0) for name in parts[0].seen}
+    last = max(parts, key=lambda part: part.result.cycles)
+    return Profile(parts[0].program, last.result, tuple(lines), seen, tuple(parts))
+
+
+def _totals(lines: Sequence[ProfileLine]) -> ProfileTotals:
+    return ProfileTotals(
+        executed=sum(line.executed for line in lines),
+        cycles=sum(line.cycles for line in lines),
+        queue=_accounts(QUEUE, [line.queue for line in lines]),
+        math_cycles=sum(line.math_cycles for line in lines),
+        stalls=_accounts(MATH_STALLS, [line.stalls for line in lines]),
+        counts=Counts.together(line.counts for line in lines),
+        traffic=Traffic.together(line.traffic for line in lines),
+    )
+
+
+def _accounts(names: Iterable[str], several: Sequence[_Account]) -> _Account:
+    return {name: sum(each[name] for each in several) for name in names}
+
+
+def _flat(line: ProfileLine) -> dict[str, Any]:
+    row: dict[str, Any] = {"pc": line.pc, "text": line.text, "executed": line.executed, "cycles": line.cycles}
+    row |= {f"queue.{name}": n for name, n in line.queue.items()} | {"math_cycles": line.math_cycles}
+    row |= {f"math.{name}": n for name, n in line.stalls.items()}
+    return row | line.counts.to_dict() | line.traffic.to_dict()
+
+
+Array = np.ndarray[Any, Any]
+Work = list[tuple[Pe, list[Job]]]
+_COUNTS = tuple(f.name for f in fields(Counts))
+_TRAFFIC = tuple(f.name for f in fields(Traffic))
+_ENDS = np.cumsum([len(_COUNTS), len(_TRAFFIC), len(QUEUE), len(MATH_STALLS), 1, 1])
+_DRAIN = int(_ENDS[1]) + list(QUEUE).index("drain")
+_AFTER = int(_ENDS[2]) + list(MATH_STALLS).index("after")
+
+
+class _ElementAccount:
+    """One processing element: a row of sums for every instruction of every program it is given."""
+
+    def __init__(self, pe: Pe, jobs: list[Job], before: Array) -> None:
+        self.pe = pe
+        self.programs = {str(job.program): job.program for job in jobs}
+        tables = {text: np.zeros((len(each), int(_ENDS[-1])), np.int64) for text, each in self.programs.items()}
+        self.tables = {id(job.program): tables[str(job.program)] for job in jobs}
+        self.last_row: Array | None = None
+        self._last = before
+
+    def add(self, program: Program, pc: int, since: int) -> None:
+        """What happened since the last time is the doing of this instruction."""
+        now, row = _tally(self.pe), self.tables[id(program)][pc]
+        row += now - self._last
+        self._last = now
+        if self.last_row is None or self.pe.clock.cycles > since:
+            self.last_row = row
+
+    def finish(self) -> None:
+        """What no instruction did goes to the one whose result came last."""
+        queue, math = self.pe.clock.accounts()
+        if self.last_row is not None:
+            self.last_row[_DRAIN] += queue["drain"]
+            self.last_row[_AFTER] += math["after"]
+
+    def profile(self) -> Profile:
+        """All of it."""
+        assert self.pe.heat is not None
+        seen, self.pe.heat = self.pe.heat, None
+        lines = [
+            _line(program, pc, row, self.pe.number)
+            for program in self.programs.values()
+            for pc, row in enumerate(self.tables[id(program)])
+        ]
+        return Profile(next(iter(self.programs.values())), result_of(self.pe), tuple(lines), seen)
+
+
+class _Profiler(Runner):
+    """The interpreter with a tally after every instruction; no loop is fused."""
+
+    def __init__(self, work: Work, accounts: dict[int, _ElementAccount]) -> None:
+        self.accounts = accounts
+        super().__init__(work)
+
+    def step(self, pe: Pe) -> None:
+        program, pc, end = self.programs[pe.number], pe.pc, pe.clock.cycles
+        super().step(pe)
+        self.accounts[pe.number].add(program, pc, end)
+
+    def _loop(self, pe: Pe, last: int) -> None:
+        """Every turn is looked at."""
+
+    def _release(self, waiting: list[Pe]) -> None:
+        """What is waited for at a barrier is the barrier's."""
+        places = [(pe, self.programs[pe.number], pe.barrier[1], pe.clock.cycles) for pe in waiting if pe.barrier]
+        super()._release(waiting)
+        for pe, program, at, end in places:
+            self.accounts[pe.number].add(program, at, end)
+
+
+def _tally(pe: Pe) -> Array:
+    """Everything that adds up, in the order of the table's columns."""
+    c = pe.clock
+    counted = (*pe.counts.__dict__.values(), *pe.traffic.__dict__.values())
+    return np.array((*counted, *c.queue.values(), *c.math.values(), c.math_busy, pe.executed), np.int64)
+
+
+def _line(program: Program, pc: int, row: Array, pe: int) -> ProfileLine:
+    counts, traffic, queue, math, busy, executed = (part.tolist() for part in np.split(row, _ENDS[:-1]))
+    return ProfileLine(
+        pc=pc,
+        labels=tuple(name for name, at in program.labels if at == pc),
+        text=str(program.instructions[pc]),
+        executed=executed[0],
+        cycles=sum(queue),
+        queue=dict(zip(QUEUE, queue, strict=True)),
+        math_cycles=busy[0],
+        stalls=dict(zip(MATH_STALLS, math, strict=True)),
+        counts=Counts(*counts),
+        traffic=Traffic(*traffic),
+        pes=(pe,),
+    )
+
+
+def profile(
+    program: Program | str | Machine,
+    memory: Memory | Mapping[str, Any] | None = None,
+    config: MatrixUnitConfig | None = None,
+    watch: Callable[[Counts], None] | None = None,
+) -> Profile:
+    """Run a program as :meth:`MatrixUnit.run` does, counting every instruction of it apart, and every line of memory.
+
+    Given a :class:`Machine` with programs started on it, run that: several processing elements, each counted for
+    itself (``.pes``) and all together. Values, counts and cycles are those of the plain run. No loop is fused, so it
+    takes longer. ``watch`` is called with the counts now and then. Raises what the plain run raises (with ``result``,
+    as far as it came).
+
+    >>> found = profile("mov ur1, 0\\nagain: add ur1, ur1, 1\\nbr.lt ur1, 3, again\\nhalt")
+    >>> [(line.text, line.executed, line.cycles) for line in found.lines]
+    [('mov ur1, 0', 1, 1), ('add ur1, ur1, 1', 3, 3), ('br.lt ur1, 3, again', 3, 3), ('halt', 1, 1)]
+    >>> machine = Machine(MatrixUnitConfig(pes=2, threads=4))
+    >>> machine.start("peid ur1\\nbr.eq ur1, 0, end\\ntid r0\\nend: halt")
+    >>> [[line.executed for line in each.lines] for each in profile(machine).pes]
+    [[1, 1, 0, 1], [1, 1, 1, 1]]
+    """
+    if isinstance(program, Machine):
+        return _of_machine(program, memory, config, watch)
+    config = checked_config(config)
+    program = program_of(program, config)
+    pe = start_state(config, memory if isinstance(memory, Memory) else Memory(memory))
+    return _counted([(pe, [Job(program)])], {pe.number: _tally(pe)}, watch)
+
+
+def _of_machine(machine: Machine, memory: Any, config: Any, watch: Callable[[Counts], None] | None) -> Profile:
+    if memory is not None or config is not None:
+        raise UsageError("a Machine has its own memory and config", how="profile(machine)")
+    before = {pe.number: _tally(pe) for pe in machine.chip.pes}
+    work = machine.release()
+    if not work:
+        raise UsageError("no program was started on this machine", how="machine.start(program) first")
+    found = _counted(work, before, watch)
+    machine.ended(work)
+    return found
+
+
+def _counted(work: Work, before: dict[int, Array], watch: Callable[[Counts], None] | None) -> Profile:
+    """``before``: every element's tally before anything, its wait for the host included."""
+    accounts = {pe.number: _ElementAccount(pe, jobs, before[pe.number]) for pe, jobs in work}
+    for pe, _ in work:
+        pe.heat = new_heat(pe.chip.storages)
+    try:
+        _Profiler(work, accounts).run(watch)
+    except MatrixUnitError as error:
+        first = error.records[0].pe if error.records else work[0][0].number
+        error.result = result_of(next(pe for pe, _ in work if pe.number == first))
+        for pe, _ in work:
+            pe.heat = None
+        raise
+    for account in accounts.values():
+        account.finish()
+    return together([account.profile() for account in accounts.values()])

@@ -1,0 +1,594 @@
+"""autotune: the fastest way to make a matrix product on a machine, by the machine's own clock, and why it is.
+
+The product is not computed. Closed forms give cycles that no run can stay below; choices are taken in that order and
+run with the values left out (``values=False``: the same program, the same clock, the same caches), until what is left
+cannot be faster than the best so far. So the choice is the best of all considered, not of those tried.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.isa.chip.segments import ELEMENT_TYPES
+from tilewright.isa.chip.work import Part, by_dim
+from tilewright.isa.language.checks import whole
+from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.counts import Counts
+from tilewright.isa.language.errors import MatrixUnitError
+from tilewright.isa.multiply.emit import ACCUMULATORS
+from tilewright.isa.multiply.expected import expected_counts
+from tilewright.isa.multiply.matmul import MatmulResult, matmul
+from tilewright.layout import paged
+
+# What can be chosen for a matrix product: the choices :func:`tilewright.isa.autotune` goes through.
+
+
+@dataclass(frozen=True)
+class Problem:
+    """C[m, n] = A[m, k] B[k, n] with elements of ``element_bytes``, on a machine."""
+
+    m: int
+    n: int
+    k: int
+    element_bytes: int
+    config: MatrixUnitConfig
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options of :func:`matmul`; None is what ``matmul`` does by itself.
+
+    >>> print(Choice(), "|", Choice(ka=4, line=(8, 8)))
+    ka1 kb1 k_outer t0 | ka4 kb1 k_outer t0 line 8x8
+    """
+
+    ka: int = 1
+    kb: int = 1
+    order: str = "k_outer"
+    transpose_b: bool = False
+    columns: int | None = None
+    line: tuple[int, ...] | None = None
+    page: tuple[int, ...] | None = None
+    split: str | None = None
+    segments: int | None = None
+
+    def __str__(self) -> str:
+        """On one line; what is None is not written."""
+        parts = [f"ka{self.ka} kb{self.kb} {self.order} t{int(self.transpose_b)}"]
+        parts += [f"{self.columns} columns"] if self.columns else []
+        for name in ("line", "page"):
+            shape = getattr(self, name)
+            parts += [f"{name} {'x'.join(map(str, shape))}"] if shape else []
+        parts += [f"split by {self.split}"] if self.split else []
+        parts += [f"{self.segments} segments"] if self.segments else []
+        return " ".join(parts)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As keywords of :func:`matmul`."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def settings(self) -> int:
+        """How many options are not what ``matmul`` does by itself: of equals, the plainest is taken."""
+        return sum(getattr(self, f.name) != f.default for f in fields(self))
+
+
+def default_columns(config: MatrixUnitConfig, ka: int) -> int:
+    """Columns per instruction unless they are chosen."""
+    return min(config.default_columns, ka * ACCUMULATORS)
+
+
+def choices(problem: Problem, fixed: Mapping[str, Any]) -> list[Choice]:
+    """Everything considered, the default first; ``fixed`` options have one value only."""
+    found = dict.fromkeys([Choice(**fixed)])
+    for ka, kb in _groups(problem, fixed):
+        for order, transpose_b in product(_orders(problem, fixed), _free(fixed, "transpose_b", (False, True))):
+            how = {"ka": ka, "kb": kb, "order": order, "transpose_b": transpose_b}
+            columns = _free(fixed, "columns", _columns(problem, ka))
+            lines = _free(fixed, "line", _lines(problem, kb, transpose_b))
+            for line, width in product(lines, columns):
+                for split, segments in product(_pes(problem, fixed), _segments(problem, fixed)):
+                    if segments and (split == "rows" or not {line, width} <= {lines[0], columns[0]}):
+                        continue  # segments that all share, and too many of what matters little
+                    rest = {"columns": width, "line": line, "split": split, "segments": segments}
+                    for page in _free(fixed, "page", _pages(problem, transpose_b, line, segments)):
+                        found[Choice(**how, **rest, page=page)] = None
+    return list(found)
+
+
+def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
+    return (fixed[name],) if name in fixed else tuple(values)
+
+
+def _sizes(problem: Problem, most: int) -> Iterator[int]:
+    """Powers of two, and as many threads as there are for every row."""
+    c = problem.config
+    share = -(-problem.m // c.pes)
+    spare = c.compute_threads // min(share, c.compute_threads)
+    yield from sorted({value for value in (*(1 << n for n in range(most.bit_length())), spare) if value <= most})
+
+
+def _groups(problem: Problem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """(ka, kb): no more threads of a group than have anything to do."""
+    c, e = problem.config, problem.element_bytes
+    threads = c.compute_threads
+    rounds = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
+    for ka in _free(fixed, "ka", _sizes(problem, min(threads, 2 * problem.n - 1))):
+        for kb in _free(fixed, "kb", _sizes(problem, min(threads // ka, 2 * rounds - 1))):
+            if ka * kb <= threads and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
+                yield ka, kb
+
+
+def _orders(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str, ...]:
+    c = problem.config
+    both = c.pred_scope == "loader" and c.column_numbering == "gap"
+    return _free(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
+
+
+def _columns(problem: Problem, ka: int) -> list[int | None]:
+    """By default, as many as registers and loaders allow, and blocks of N that are even."""
+    c, usual = problem.config, default_columns(problem.config, ka)
+    registers = ACCUMULATORS if c.acc_window is None else max(1, min(ACCUMULATORS, c.acc_window[1]))
+    most = min(c.loader_threads, ka * registers)
+    found: list[int | None] = [None]
+    for each in (most, -(-problem.n // -(-problem.n // most)), -(-most // 2)):
+        if each not in (*found, usual) and not each >= problem.n <= usual:
+            found.append(each)
+    return found
+
+
+def _lines(problem: Problem, kb: int, transpose_b: bool) -> list[tuple[int, ...] | None]:
+    """Lines along d1 (the default), as deep as an instruction, and all along k (t1 would be t0 then)."""
+    c, e = problem.config, problem.element_bytes
+    elements = c.line_bytes // e
+    if elements < 1:
+        return [None]
+    deep = min(elements, 1 << (c.depth(e, kb) - 1).bit_length())
+    usual = 1 if transpose_b else elements
+    depths = [deep] if transpose_b and deep < elements else [] if transpose_b else [deep, elements]
+    shapes = [(along, elements // along) for along in dict.fromkeys(depths) if along != usual]
+    return [None, *((along, across) if transpose_b else (across, along) for along, across in shapes)]
+
+
+def _pes(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str | None, ...]:
+    return _free(fixed, "split", ("rows", "columns") if problem.config.pes > 1 else (None,))
+
+
+def _segments(problem: Problem, fixed: Mapping[str, Any]) -> tuple[int | None, ...]:
+    """B by segments where it is larger than L2: as few as let two of every element be there, and twice as many."""
+    c = problem.config
+    size = problem.n * problem.k * problem.element_bytes
+    if size <= c.l2_bytes:
+        return _free(fixed, "segments", (None,))
+    few = -(-2 * size // c.l2_bytes)  # two of each element's: its share of B is a pes-th
+    most = max(1, problem.n // c.pes)
+    return _free(fixed, "segments", (None, *(s for s in (few, 2 * few) if s <= most)))
+
+
+def _pages(
+    problem: Problem, transpose_b: bool, line: tuple[int, ...] | None, segments: int | None
+) -> list[tuple[int, ...] | None]:
+    """One page; where caches have sets, rows one line further apart; segments in pages of a few columns each."""
+    c, e = problem.config, problem.element_bytes
+    elements = c.line_bytes // e
+    high, wide = line or (1, elements)
+    found: list[tuple[int, ...] | None] = [None]
+    rows, run = (problem.k, problem.n) if transpose_b else (problem.n, problem.k)
+    if segments:
+        width = -(-problem.n // (c.pes * segments))
+        part = -(-width // 4)
+        shape = (rows, part) if transpose_b else (part, run)
+        return [None, (_up(shape[0], high), _up(shape[1], wide))] if width >= 8 else found
+    if c.l1_ways or c.l2_ways:
+        lines_of_a_row = _up(run, wide) // wide
+        if lines_of_a_row % 2 == 0:
+            found.append((_up(rows, high), (lines_of_a_row + 1) * wide))
+    return found
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+# Cycles no run can stay below: closed forms for every unit that does one thing after another.
+
+Array = np.ndarray[Any, Any]
+
+
+def busy(problem: Problem, choice: Choice) -> dict[str, int]:
+    """Cycles each unit is busy at least, in the processing element with most to do: unit to cycles.
+
+    Units: ``math unit``, ``load-store unit``, ``L2 bus``, ``memory bus``, ``DMA``.
+    """
+    parts = by_dim((problem.m, problem.n), 1 if choice.split == "columns" else 0, problem.config.pes)
+    most: Counter[str] = Counter()
+    for (part,) in parts.values():
+        for unit, cycles in _part(problem, choice, part, len(parts)).items():
+            most[unit] = max(most[unit], cycles)
+    return dict(most)
+
+
+def _ceil(a: Any, b: int) -> Any:
+    return -(-a // b)
+
+
+def _part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
+    """One element's."""
+    c, e, ka = problem.config, problem.element_bytes, choice.ka
+    rows, widths = _row_blocks(problem, choice, part.size[0]), _widths(problem, choice, part)
+    blocks = sum(rows.values())
+    outer = choice.order == "column_outer"
+    column_lines, a_lines = _walks(problem, choice)
+    steps = loads = stores = 0
+    for (first, width), times in widths.items():
+        rounds = len(column_lines) * (width if outer else 1)
+        local = 1 if outer else _ceil(_ceil(width, ka), c.columns_per_step)
+        steps += times * blocks * rounds * local
+        loads += times * blocks * width * int(np.maximum(1, _ceil(column_lines, c.l1_ports)).sum())
+        for height, many in rows.items():
+            asked = np.maximum(1, _ceil(height * ka * a_lines, c.l1_ports))
+            loads += times * many * int(asked.sum()) * (width if outer else 1)
+            stored = height * _stored_lines(problem, choice, part.base[1] + first, width)
+            stores += times * many * max(1, _ceil(stored, c.l1_ports))
+    found = {"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores}
+    return found | _buses(problem, choice, part, share)
+
+
+def _row_blocks(problem: Problem, choice: Choice, rows: int) -> Counter[int]:
+    """Height of a block of rows: how many there are."""
+    fit = problem.config.compute_threads // (choice.ka * choice.kb)
+    return Counter({fit: rows // fit}) + Counter({rows % fit: int(rows % fit > 0)})
+
+
+def _widths(problem: Problem, choice: Choice, part: Part) -> Counter[tuple[int, int]]:
+    """(first column modulo a line of C, columns) of a block of columns: how many there are."""
+    per_mm = choice.columns or default_columns(problem.config, choice.ka)
+    per_line = max(1, problem.config.line_bytes // 4)
+    found: Counter[tuple[int, int]] = Counter()
+    for (piece,) in by_dim((part.size[1],), 0, choice.segments or 1).values():
+        begin, size = piece.base[0], piece.size[0]
+        for at in range(0, size, per_mm):
+            found[(begin + at) % per_line, min(per_mm, size - at)] += 1
+    return found
+
+
+def _walks(problem: Problem, choice: Choice) -> tuple[Array, Array]:
+    """In every K round: lines of B a column touches, and lines of A a row's threads of one qa ask for."""
+    c, e, k = problem.config, problem.element_bytes, problem.k
+    depth, own = c.depth(e, choice.kb), c.chunk(e, choice.kb)
+    begin = np.arange(0, k, depth)
+    usual = 1 if choice.transpose_b else c.line_bytes // e
+    along = usual if choice.line is None else choice.line[0 if choice.transpose_b else 1]
+    column_lines = (np.minimum(begin + depth, k) - 1) // along - begin // along + 1
+    starts = begin[:, None] + np.arange(choice.kb) * own
+    ends = np.minimum(starts + own, k)
+    lines = ((ends * e - 1) // c.line_bytes) - (starts * e // c.line_bytes) + 1
+    return column_lines, np.where(ends > starts, lines, 0).sum(axis=1)
+
+
+def _stored_lines(problem: Problem, choice: Choice, first: int, width: int) -> int:
+    """Lines of C a row's threads store to at least."""
+    per_line, ka = max(1, problem.config.line_bytes // 4), choice.ka
+    local = _ceil(width, ka)
+    if problem.config.ka_split == "interleaved" and ka > 1:
+        return min(width, ka)
+    begins = first + np.arange(ka) * local
+    ends = np.minimum(begins + local, first + width)
+    return int(np.where(ends > begins, (ends - 1) // per_line - begins // per_line + 1, 0).sum())
+
+
+def _buses(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
+    """Every line of an element's B crosses the L2 bus once, and the memory bus or the DMA controller."""
+    c, e, n = problem.config, problem.element_bytes, part.size[1]
+    elements = max(1, c.line_bytes // e)
+    high, wide = choice.line or (1, elements)
+    rows, run = (problem.k, n) if choice.transpose_b else (n, problem.k)
+    lines, line = _ceil(rows, high) * _ceil(run, wide), c.line_bytes * share
+    found = {"L2 bus": lines * _ceil(line, c.l2_bytes_per_cycle)}
+    if choice.segments:
+        found["DMA"] = c.dma_latency + _ceil(problem.k * problem.n * e, c.dram_bytes_per_cycle)
+    elif share == 1:
+        found["memory bus"] = lines * _ceil(line, c.dram_bytes_per_cycle)
+    return found
+
+
+_MOST_ELEMENTS = 1 << 27
+_MOST_LOADS = 1 << 20
+"""Columns loaded by a run that is timed as a whole; of larger ones three row blocks are, if there are more."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """One choice, timed or not.
+
+    ``cycles``: None where it was left out, because ``bound`` (cycles no run can stay below) was enough, or where
+    ``refused`` says why it cannot run. ``limit``: the unit behind the bound. ``math_cycles``, ``stalls``, ``queue`` and
+    ``counts`` are those of the run; ``utilisation``: multiplications made of those all threads could make in its
+    cycles. ``scaled``: timed on three row blocks, the others taken to cost what the third does.
+    """
+
+    choice: Choice
+    bound: int
+    limit: str
+    cycles: int | None = None
+    math_cycles: int = 0
+    utilisation: float = 0.0
+    stalls: dict[str, int] | None = None
+    queue: dict[str, int] | None = None
+    counts: Counts | None = None
+    buffering: str = ""
+    scaled: bool = False
+    refused: str = ""
+
+    @property
+    def stall(self) -> str:
+        """What the math unit waited for most; "" where it never did."""
+        stalls = self.stalls or {}
+        return max(stalls, key=lambda name: stalls[name]) if any(stalls.values()) else ""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """``best`` and ``default``, every choice in ``ranking`` (timed ones first, the fastest first), and ``why``.
+
+    ``proved``: no choice that was left out can be faster (by more than ``within``); ``best_left`` is the least bound
+    among them.
+    ``options`` are the keywords for :func:`matmul`.
+    """
+
+    problem: Problem
+    dtype: str
+    best: Tuned
+    default: Tuned
+    ranking: tuple[Tuned, ...]
+    proved: bool
+    within: float
+    best_left: int | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keywords of :func:`matmul` for the best choice."""
+        return self.best.choice.options
+
+    @property
+    def timed(self) -> tuple[Tuned, ...]:
+        """The choices whose cycles are known, the fastest first."""
+        return tuple(each for each in self.ranking if each.cycles is not None)
+
+    @property
+    def speedup(self) -> float:
+        """How many times fewer cycles than by default."""
+        return (self.default.cycles or 0) / (self.best.cycles or 1)
+
+    @property
+    def why(self) -> str:
+        """Why the best is better than the default, in the math unit's account of all cycles."""
+
+        return why(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+
+        return to_dict(self)
+
+
+def autotune(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "s8",
+    config: MatrixUnitConfig | None = None,
+    most: int = 96,
+    within: float = 0.0,
+    watch: Callable[[int, int], None] | None = None,
+    **fixed: Any,
+) -> Tuning:
+    """The options of :func:`matmul` that take the fewest modelled cycles for C[m, n] = A[m, k] B[k, n].
+
+    Chosen: ``ka`` and ``kb`` (powers of two, and as many threads as there are for a row), ``order``, ``transpose_b``,
+    ``columns``, ``line`` and ``page`` of B, ``split`` over several processing elements, ``segments`` where B is larger
+    than L2; an option that is given keeps its value. ``dtype``: s8, u8, ... f32. ``most``: choices timed at most;
+    ``within``: a share of the cycles not worth looking for (0.02: nothing considered is faster by more than 2 percent);
+    ``watch(done, most)`` is told. Cycles are those the machine would count, exactly, unless ``scaled``. Raises
+    :class:`UsageError` for empty products and options it does not know.
+
+    >>> tuning = autotune(16, 64, 64, config=MatrixUnitConfig(threads=64), line=None, columns=None)
+    >>> print(tuning.best.choice, tuning.best.cycles, tuning.default.cycles, tuning.proved)
+    ka1 kb4 k_outer t0 888 1514 True
+    """
+    config = config or MatrixUnitConfig()
+    if dtype not in ELEMENT_TYPES:
+        raise UsageError(f"no element type called {dtype!r} for matrices", how=f"one of {', '.join(ELEMENT_TYPES)}")
+    kind = paged((1,), dtype).numpy_dtype
+    m, n, k = whole("m", m, 1), whole("n", n, 1), whole("k", k, 1)
+    problem = Problem(m, n, k, kind.itemsize, config)
+    if max(m * n, m * k, n * k) > _MOST_ELEMENTS:
+        raise UsageError(f"a matrix of more than {_MOST_ELEMENTS} elements", how="tune a part of it")
+    fixed = _fixed(problem, fixed)
+    if not 0 <= within < 1:
+        raise UsageError(f"within = {within!r}", how="a share from 0 to less than 1")
+    return _search(problem, dtype, choices(problem, fixed), whole("most", most, 1), float(within), watch)
+
+
+def _fixed(problem: Problem, given: dict[str, Any]) -> dict[str, Any]:
+    """Options that keep their value, or one clear error."""
+    known = sorted(f.name for f in fields(Choice))
+    for name in given:
+        if name not in known:
+            raise UsageError(f"no option called {name!r}", how=f"one of {', '.join(known)}")
+    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    shared: dict[str, Any] = {
+        name: fixed[name] for name in ("ka", "kb", "transpose_b", "order", "columns") if name in fixed
+    }
+    expected_counts(problem.m, problem.n, problem.k, problem.config, problem.element_bytes, **shared)  # refuses
+    return fixed
+
+
+def _search(
+    problem: Problem,
+    dtype: str,
+    space: list[Choice],
+    most: int,
+    within: float,
+    watch: Callable[[int, int], None] | None,
+) -> Tuning:
+    """Best first by the bounds, the default before all."""
+    bounded = [_bounded(problem, choice) for choice in space]
+    waiting = sorted(bounded[1:], key=lambda each: (each.bound, each.choice.settings, str(each.choice)))
+    default = _timed(problem, dtype, bounded[0])
+    done, best, left = [default], default, []
+    for each in waiting:
+        if best.cycles is not None and (each.bound >= best.cycles * (1 - within) or len(done) >= most):
+            left.append(each)
+            continue
+        done.append(_timed(problem, dtype, each))
+        if watch is not None:
+            watch(len(done), most)
+        best = min(best, done[-1], key=_rank)
+    if best.cycles is None:
+        raise UsageError(f"nothing considered can run; the default: {default.refused}", how="fix fewer options")
+    ranking = (*sorted(done, key=_rank), *left)
+    least = min((each.bound for each in left), default=None)
+    proved = least is None or least >= best.cycles * (1 - within)
+    return Tuning(problem, dtype, best, default, ranking, proved, within, least)
+
+
+def _rank(each: Tuned) -> tuple[Any, ...]:
+    dram = each.counts.dram_bytes if each.counts else 0
+    return each.cycles is None, each.cycles or 0, dram, each.choice.settings, str(each.choice)
+
+
+def _bounded(problem: Problem, choice: Choice) -> Tuned:
+    units = busy(problem, choice)
+    limit = max(units, key=lambda unit: units[unit])
+    return Tuned(choice, units[limit], limit)
+
+
+def _timed(problem: Problem, dtype: str, each: Tuned) -> Tuned:
+    """Run it without its values; where it is long, three of its row blocks."""
+    try:
+        runs, weights = _runs(problem, dtype, each.choice)
+    except (UsageError, MatrixUnitError) as error:
+        return replace(each, refused=str(error))
+    if runs[0].errors:
+        return replace(each, refused=str(runs[0].errors[0]))
+    c, p = problem.config, problem
+    cycles = _sum([run.cycles for run in runs], weights)
+    rate = (c.macs_per_thread_cycle or c.chunk(p.element_bytes)) * c.threads * c.pes
+    counted = [run.counts.to_dict() for run in runs]
+    return replace(
+        each,
+        cycles=cycles,
+        math_cycles=_sum([run.math_cycles for run in runs], weights),
+        utilisation=p.m * p.n * p.k / (cycles * rate),
+        stalls=_sums([run.stalls for run in runs], weights),
+        queue=_sums([run.queue for run in runs], weights),
+        counts=Counts(**_sums(counted, weights)),
+        buffering=runs[0].buffering,
+        scaled=len(runs) > 1,
+    )
+
+
+def _sum(values: list[int], weights: tuple[int, ...]) -> int:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True))
+
+
+def _sums(accounts: list[dict[str, int]], weights: tuple[int, ...]) -> dict[str, int]:
+    return {name: _sum([account[name] for account in accounts], weights) for name in accounts[0]}
+
+
+def _runs(problem: Problem, dtype: str, choice: Choice) -> tuple[list[MatmulResult], tuple[int, ...]]:
+    """Results and what each counts: the whole run once, or three row blocks and, as often as more follow, the third."""
+    config = problem.config
+    fit = config.compute_threads // (choice.ka * choice.kb)
+    share = 1 if choice.split == "columns" else config.pes
+    blocks = problem.m // (fit * share)
+    rounds = -(-problem.k // config.depth(problem.element_bytes, choice.kb))
+    loads = -(-problem.m // fit) * problem.n * rounds * (1 if choice.order == "k_outer" else 64)
+    if loads <= _MOST_LOADS or blocks <= 4:
+        return [_run(problem, dtype, choice, problem.m)], (1,)
+    m = problem.m - (blocks - 3) * fit * share
+    return [_run(problem, dtype, choice, each) for each in (m, m - fit * share)], (blocks - 2, 3 - blocks)
+
+
+def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> MatmulResult:
+    kind = paged((1,), dtype).numpy_dtype
+    a, b = np.zeros((m, problem.k), kind), np.zeros((problem.k, problem.n), kind)
+    plain: dict[str, Any] = {"on_error": "record", "overflow": "wrap", "float_order": "chunk", "uninitialized": "zero"}
+    config = replace(problem.config, values=False, **plain)
+    return matmul(a, b, config, **choice.options)
+
+
+# What a tuning says: the reason in a sentence, how sure it is, and the whole as JSON.
+
+_WAITS = {
+    "columns of B": "waiting for columns of B",
+    "A": "waiting for A",
+    "no mm": "no mm issued",
+    "after": "after the last mm",
+}
+
+
+def why(tuning: Tuning) -> str:
+    """The winner against the default: cycles, then the account of the math unit, the largest change first."""
+    best, default = tuning.best, tuning.default
+    limit = f"its {best.limit} is busy for {best.bound:,} of them"
+    if default.cycles is None:
+        return f"{best.choice} takes {best.cycles:,} cycles; {limit}. The default cannot run: {default.refused}."
+    if best is default:
+        return f"The default, {best.choice}, is the fastest: {best.cycles:,} cycles; {limit}."
+    return f"{best.choice} takes {best.cycles:,} cycles, {tuning.speedup:.3g} times fewer than the default's " + (
+        f"{default.cycles:,}: {_changes(default, best)}; {limit}."
+    )
+
+
+def _account(each: Tuned) -> dict[str, int]:
+    """Every cycle of a run, by what the math unit did."""
+    return {"multiplying": each.math_cycles} | {_WAITS.get(name, name): n for name, n in (each.stalls or {}).items()}
+
+
+def _changes(default: Tuned, best: Tuned) -> str:
+    before, after = _account(default), _account(best)
+    changed = sorted(before, key=lambda name: -abs(before[name] - after[name]))
+    return ", ".join(f"{name} {before[name]:,} -> {after[name]:,}" for name in changed if before[name] != after[name])
+
+
+def certainty(tuning: Tuning) -> str:
+    """How the choice was made, and how sure it is."""
+    timed, all_ = len(tuning.timed), len(tuning.ranking)
+    text = f"{all_:,} choices, {timed} of them timed"
+    if tuning.proved:
+        more = f" by more than {100 * tuning.within:.3g} percent" if tuning.within else ""
+        text += f"; no other can be faster{more} (closed forms: some unit alone is busy for longer)" * (timed < all_)
+    else:
+        text += f"; one that was left out may take {tuning.best_left:,} cycles: raise most"
+    if tuning.best.scaled:
+        text += "; timed on three row blocks, the others taken to cost what the third does"
+    return text
+
+
+def to_dict(tuning: Tuning) -> dict[str, Any]:
+    """As JSON has it: sizes, the choice, the reason, every choice with its numbers."""
+    p = tuning.problem
+    sizes = {"m": p.m, "n": p.n, "k": p.k, "dtype": tuning.dtype}
+    chosen = {"best": _row(tuning.best), "default": _row(tuning.default), "speedup": tuning.speedup}
+    sure = {"proved": tuning.proved, "best_left": tuning.best_left, "why": tuning.why, "how": certainty(tuning)}
+    return {**sizes, **chosen, **sure, "ranking": [_row(each) for each in tuning.ranking]}
+
+
+def _row(each: Tuned) -> dict[str, Any]:
+    found: dict[str, Any] = {"choice": str(each.choice), "options": each.choice.options, "bound": each.bound}
+    found |= {"limit": each.limit, "cycles": each.cycles}
+    if each.counts is None:
+        return found | ({"refused": each.refused} if each.refused else {})
+    found |= {"math_cycles": each.math_cycles, "utilisation": each.utilisation, "stall": each.stall}
+    found |= {"stalls": each.stalls, "queue": each.queue, "counts": each.counts.to_dict()}
+    return found | {"buffering": each.buffering, "scaled": each.scaled}

@@ -1,0 +1,60 @@
+"""Compile every kernel of the matrix unit, so that a first use does not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.execute.machine import MatrixUnit
+from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.multiply.matmul import matmul
+from tilewright.isa.study.profile import profile
+from tilewright.kernels import Job, do_jobs
+
+_PAGES_THERE_AND_BACK = "segment ur1, $S\ndmaout ur1\ndmain ur1\nhalt"
+
+
+def _multiply(dtype: str, depth: int = 4, **options: Any) -> None:
+    a, b = np.ones((4, depth), dtype), np.ones((depth, 4), dtype)
+    matmul(a, b, config=MatrixUnitConfig(threads=16, **options))
+
+
+def _masked() -> None:
+    """Columns of unequal length, which no matmul has: the kernel alone, without a row to work on."""
+    from tilewright.isa.kernels.value_kernels import accumulate_masked
+
+    a, b, mask = np.zeros((1, 1), np.float32), np.zeros((1, 1, 1), np.float32), np.zeros((1, 1, 1), bool)
+    ends = np.zeros(1, np.int64)
+    accumulate_masked(a, 0, a, b, ends, ends, (0, 1, 1, 1, 1, 1, 0), np.ones(1, bool), mask)
+
+
+def _pages() -> None:
+    MatrixUnit(MatrixUnitConfig(threads=4)).run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})
+
+
+def _profiled() -> None:
+    program = "segment ur1, $S\nld r0, ur1:rf0:0x00\nmm8.ka1.kb1.t0.sa.sb r0, ur1:rf8:0x00, r256\nhalt"
+    profile(program, {"S": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=4))
+
+
+def warm(report: Callable[[str, float], None] | None = None) -> None:
+    """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
+
+    >>> names = []
+    >>> warm(lambda name, seconds: names.append(name))
+    >>> names[0]
+    'mm of integers'
+    """
+    jobs: tuple[Job, ...] = (
+        ("mm of integers", lambda: _multiply("int8", loads_through_l1=True)),
+        ("mm of integers, its rounds together", lambda: _multiply("int8", 40)),
+        ("mm of integers, saturating", lambda: _multiply("int8", overflow="saturate")),
+        ("mm of floats", lambda: _multiply("float32")),
+        ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
+        ("mm of floats, ragged columns", _masked),
+        ("pages moved out and in", _pages),
+        ("a profile", _profiled),
+    )
+    do_jobs(jobs, report)
