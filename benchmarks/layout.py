@@ -277,7 +277,7 @@ def offsets(rounds: int):
 
 
 def bitcasts(rounds: int):
-    from tilewright.layout import _bitcast
+    from tilewright.layout.index import bitcast as _bitcast
 
     yield "| is_bitcast at rank 6 | microseconds |\n|---|--:|"
     a, b = (parse(f"bf16[{dims},48,300]{{5,4,3,2,1,0:T(8,128)(2,1)}}") for dims in ("2,3,4,5", "6,20,1,1"))

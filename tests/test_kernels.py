@@ -106,7 +106,7 @@ def test_every_state_of_the_kernels_has_a_folder(tmp_path):
 
     before = folder()
     for inside in (
-        "layout/move/_vectors.py",
+        "layout/move/vectors.py",
         "embed/host/hash_kernels.py",
         "embed/host/batch.py",
     ):  # the last holds a constant

@@ -14,7 +14,7 @@ from tilewright.hlo._cost import permutation_of, plain_opcode
 from tilewright.hlo.graphs._shape_rules import check_shapes
 from tilewright.hlo.reporting._reason import relayout_reason
 from tilewright.layout import parse
-from tilewright.layout._mlir_types import xla_dtype
+from tilewright.layout.index.types import xla_dtype
 from tilewright.targets import target
 
 

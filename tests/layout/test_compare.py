@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.layout.strategies import any_layouts, tiled_layouts
 from tilewright.errors import UsageError
 from tilewright.layout import compare_svg, is_bitcast, lanes, parse, tiled
-from tilewright.layout.draw._compare import compare, compare_scenes
+from tilewright.layout.draw.comparison import compare, compare_scenes
 
 SVG = "{http://www.w3.org/2000/svg}"
 

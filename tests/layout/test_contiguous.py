@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import any_layouts, tile_levels, tiled_layouts
 from tilewright.layout import parse, tiled
-from tilewright.layout._bitcast import places_along
-from tilewright.layout.move._contiguous import longest_run
+from tilewright.layout.index.bitcast import places_along
+from tilewright.layout.move.runs import longest_run
 
 
 def walked(a, b, order):

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.layout.test_moves import expected, sample
 from tilewright.errors import UsageError
 from tilewright.layout import parse, tiled
-from tilewright.layout.move import _calls, _kept
+from tilewright.layout.move import calls as _calls
+from tilewright.layout.move import kept as _kept
 
 TEXT = "f32[19,130]{1,0:T(8,128)}"
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from tests.layout.oracle import tiled_offset
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse, tiled, warm
-from tilewright.layout.move import _calls, _work
-from tilewright.layout.move._move import pack_plan, unpack_plan
-from tilewright.layout.move._work import JOIN, LINES, RUN, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move import calls as _calls
+from tilewright.layout.move import calls as _work
+from tilewright.layout.move.calls import JOIN, LINES, RUN, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move.moves import pack_plan, unpack_plan
 
 TILES = [(), ((8, 128),), ((8, 128), (2, 1)), ((8, 128), (4, 1)), ((8, 128), (8, 1)), ((32, 32), (16, 16))]
 TILES += [((512, 16),), ((16, 32),), ((1024,), (128,), (2, 1)), ((7, 33),), ((3, 5, 9), (2, 1))]

@@ -18,8 +18,9 @@ import pytest
 from tests.layout.test_moves import expected, sample
 from tilewright import threads
 from tilewright.layout import parse
-from tilewright.layout.move import _calls, _work
-from tilewright.layout.move._move import pack_plan, unpack_plan
+from tilewright.layout.move import calls as _calls
+from tilewright.layout.move import calls as _work
+from tilewright.layout.move.moves import pack_plan, unpack_plan
 
 
 @pytest.mark.parametrize("text", ["bf16[1024]{0:T(1024)(128)(2,1)}", "s32[16]{0:T(16)(4)(2,1)}", "f32[64]{0:T(64)}"])

@@ -10,7 +10,7 @@ from tests.layout.oracle import all_indices
 from tests.layout.strategies import any_layouts
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, parse
-from tilewright.layout._types import TYPE_BITS
+from tilewright.layout.index.types import TYPE_BITS
 
 
 def sample(layout, seed=0):

@@ -8,10 +8,10 @@ from hypothesis import given
 
 from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
 from tilewright.layout import lanes, mod_sharded, paged, parse
-from tilewright.layout.draw._panel import MAX_CELLS, Bounds
-from tilewright.layout.draw._scene import make_scene
-from tilewright.layout.draw._terminal import terminal_drawing
-from tilewright.layout.explain._lineage import lineage
+from tilewright.layout.draw.panels import MAX_CELLS, Bounds
+from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.terminal import terminal_drawing
+from tilewright.layout.explain.lineage import lineage
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tests.layout.strategies import any_layouts
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout import from_cute, from_strides, lanes, mod_sharded, paged, parse, ruler_svg
-from tilewright.layout.draw._ruler import ruler_scene
-from tilewright.layout.draw._scene import make_scene
-from tilewright.layout.draw._terminal import terminal_ruler
+from tilewright.layout.draw.ruler import ruler_scene
+from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.terminal import terminal_ruler
 
 
 def cells(scene):

@@ -13,7 +13,7 @@ from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from tilewright.layout import IndexMap, Relayout
-    from tilewright.layout.draw._compare import Comparison, Moved
+    from tilewright.layout.draw.comparison import Comparison, Moved
 
 __all__ = ["compare"]
 
@@ -38,7 +38,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two layouts of the same elements: a bitcast or not, why, what moves; side by side as an SVG with -o."""
-    from tilewright.layout.draw._compare import compare as compare_layouts
+    from tilewright.layout.draw.comparison import compare as compare_layouts
 
     check_picture(out, as_json)
     if a == b == "-":
@@ -46,7 +46,7 @@ def compare(
     order = None if permutation is None else whole_numbers(permutation, "--permutation")
     found = compare_layouts(one_array(a), one_array(b), order)
     if out is not None:
-        from tilewright.layout.draw._compare_picture import draw_comparison
+        from tilewright.layout.draw.comparison import draw_comparison
 
         write_picture(out, str(draw_comparison(found, colour).svg()))
     if as_json:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text as RichText
 
     from tilewright.layout import IndexMap
-    from tilewright.layout.draw._panel import Panel, Scene
+    from tilewright.layout.draw.panels import Panel, Scene
 
 __all__ = ["Colour", "Draw", "Ruler", "Unit", "check_picture", "draw", "draw_layout", "write_picture"]
 
@@ -73,19 +73,19 @@ def write_picture(out: str, svg: str) -> None:
 
 def draw_layout(layout: IndexMap, out: str | None, colour: str, unit: str | None, as_json: bool) -> None:
     """The array, or with a ``unit`` the ruler: to a file, as JSON, in the terminal."""
-    from tilewright.layout.draw._ruler import ruler_scene
-    from tilewright.layout.draw._scene import make_scene
+    from tilewright.layout.draw.ruler import ruler_scene
+    from tilewright.layout.draw.scene import make_scene
 
     if out is not None or as_json:
         scene = make_scene(layout, colour=colour) if unit is None else ruler_scene(layout, unit=unit, colour=colour)
         if out is not None:
-            from tilewright.layout.draw._picture import draw_picture
+            from tilewright.layout.draw.picture import draw_picture
 
             write_picture(out, str(draw_picture(scene).svg()))
         if as_json:
             emit_json(_scene_value(scene))
         return
-    from tilewright.layout.draw._terminal import terminal_drawing, terminal_ruler
+    from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
 
     console_width = _width()
     if unit is None:

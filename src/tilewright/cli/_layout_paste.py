@@ -31,7 +31,7 @@ def pasted_layout(text: str) -> TensorLayout | TupleLayout:
     'bf16[3,5]{1,0}'
     """
     from tilewright.layout import parse, parse_prefix
-    from tilewright.layout._mlir_types import xla_dtype
+    from tilewright.layout.index.types import xla_dtype
 
     if tensor := _MLIR.fullmatch(text):
         return parse(f"{xla_dtype(tensor[2])}[{tensor[1][:-1].replace('x', ',')}]")

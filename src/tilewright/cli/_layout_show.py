@@ -119,13 +119,13 @@ def answer(layout: IndexMap, index: str | None, place: Sequence[int] | None, as_
     elif place is not None:
         _explain_place(layout, place, as_json)
     else:
-        from tilewright.layout.explain._summary import summary
+        from tilewright.layout.explain.summary import summary
 
         print_facts(summary(layout), as_json)
 
 
 def _explain_index(layout: IndexMap, index: Sequence[int], as_json: bool) -> None:
-    from tilewright.layout.explain._explain import derive
+    from tilewright.layout.explain.derivation import derive
 
     found = derive(layout, index)
     if not as_json:
@@ -141,7 +141,7 @@ def _explain_index(layout: IndexMap, index: Sequence[int], as_json: bool) -> Non
 
 
 def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> None:
-    from tilewright.layout.explain._explain import explain_place
+    from tilewright.layout.explain.derivation import explain_place
 
     if as_json:
         index = layout.index(*place)
@@ -155,7 +155,7 @@ def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> Non
 
 
 def print_facts(facts: dict[str, Any], as_json: bool = False) -> None:
-    """A layout's facts (``tilewright.layout.explain._summary``) as a table or JSON; a tuple's elements a line each."""
+    """A layout's facts (``tilewright.layout.explain.summary``) as a table or JSON; a tuple's elements a line each."""
     from tilewright.render import Column, print_table
 
     if as_json:

@@ -21,7 +21,7 @@ __all__ = ["add_to"]
 def _explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf = None, as_json: Json = False) -> None:
     """Say what a layout's text means: its sizes, how one element gets its offset, or what lies at an offset."""
     from tilewright.layout import TupleLayout
-    from tilewright.layout.explain._summary import summary
+    from tilewright.layout.explain.summary import summary
 
     whole = leaf is None and index is None and offset is None
     layout = read_layout(text) if whole else one_array(text, leaf)

@@ -1,11 +1,16 @@
 """Where does element (i, j, ...) live? Index maps for tiled, lane, paged and sharded memories."""
 
-from tilewright.layout._bitcast import is_bitcast
-from tilewright.layout._digits import Digit, Line
-from tilewright.layout._index_map import Axis, IndexMap, IndexRangeError
-from tilewright.layout._lane_family import global_memory, lane_matrix, lane_matrix2, lane_weights
-from tilewright.layout._lanes import LaneLayout, lanes
-from tilewright.layout._npu_plan import (
+from tilewright.layout.convert.cute import from_cute, to_cute
+from tilewright.layout.convert.linalg import LinalgPack, from_linalg_pack, parse_linalg_pack, to_linalg_pack
+from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
+from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
+from tilewright.layout.draw.views import compare_svg, plan_svg, ruler_svg
+from tilewright.layout.index.bitcast import is_bitcast
+from tilewright.layout.index.digits import Digit, Line
+from tilewright.layout.index.index_map import Axis, IndexMap, IndexRangeError
+from tilewright.layout.index.types import dtype_name
+from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
+from tilewright.layout.kinds.npu_plan import (
     BankConflict,
     LocalMemoryError,
     LocalPlan,
@@ -13,19 +18,12 @@ from tilewright.layout._npu_plan import (
     PlacedTensor,
     plan_local_memory,
 )
-from tilewright.layout._paged import PagedLayout, paged
-from tilewright.layout._presets import predict, preset
-from tilewright.layout._sharded import ShardedLayout, mod_sharded
-from tilewright.layout._tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
-from tilewright.layout._types import dtype_name
-from tilewright.layout.convert._cute import from_cute, to_cute
-from tilewright.layout.convert._linalg_pack import LinalgPack, from_linalg_pack, to_linalg_pack
-from tilewright.layout.convert._linalg_text import parse_linalg_pack
-from tilewright.layout.convert._onednn import from_onednn_tag, to_onednn_tag
-from tilewright.layout.convert._strided import ConvertedLayout, from_strides, to_numpy_view
-from tilewright.layout.draw._views import compare_svg, plan_svg, ruler_svg
-from tilewright.layout.move._relayout import Relayout, relayout
-from tilewright.layout.move._warm import warm
+from tilewright.layout.kinds.paged import PagedLayout, paged
+from tilewright.layout.kinds.presets import predict, preset
+from tilewright.layout.kinds.sharded import ShardedLayout, mod_sharded
+from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
+from tilewright.layout.move.relayout import Relayout, relayout
+from tilewright.layout.warming import warm
 
 __all__ = [
     "Axis",

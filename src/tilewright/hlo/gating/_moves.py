@@ -11,7 +11,7 @@ from tilewright.hlo._cost import movement, place
 from tilewright.hlo.graphs._dims import only_unit_dims_differ
 from tilewright.hlo.graphs._graph import Block, Operation, Value, walk
 from tilewright.layout import TensorLayout
-from tilewright.layout._mlir_types import xla_dtype
+from tilewright.layout.index.types import xla_dtype
 from tilewright.targets import Target
 
 __all__ = ["Cost", "bytes_moved", "cost", "moved", "short_run_charge", "type_text"]

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.hlo._ir import ir
 from tilewright.hlo.graphs._graph import Block, Operation, Value
-from tilewright.layout._mlir_types import xla_dtype
+from tilewright.layout.index.types import xla_dtype
 
 __all__ = ["evaluate", "own_dtype", "wide_dtype"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tilewright.layout._mlir_types import xla_dtype
+from tilewright.layout.index.types import xla_dtype
 
 __all__ = ["xla_shape", "xla_tuple"]
 

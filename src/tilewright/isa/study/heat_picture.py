@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.isa.chip.heat import KINDS, Heat, line_numbers
-from tilewright.layout.draw._panel import Level, Panel, Scene, Texts
-from tilewright.layout.draw._panels import cell_size, draw_scene, scene_size
-from tilewright.layout.draw._picture import MARGIN, draw_legend, legend_width
+from tilewright.layout.draw.panels import Level, Panel, Scene, Texts, cell_size, draw_scene, scene_size
+from tilewright.layout.draw.picture import MARGIN, draw_legend, legend_width
 from tilewright.render import Drawing, count_text, text_width
 
 if TYPE_CHECKING:

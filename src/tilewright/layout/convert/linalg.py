@@ -1,0 +1,218 @@
+"""Tilings as MLIR's linalg.pack, both ways (source: the documentation of MLIR's linalg dialect).
+
+    linalg.pack %source padding_value(%zero : f32) outer_dims_perm = [0, 1] inner_dims_pos = [0, 1]
+        inner_tiles = [8, 128] into %packed : tensor<9x129xf32> -> tensor<2x2x8x128xf32>
+
+Every tile level is one operation: it cuts the dims ``inner_dims_pos`` into ``inner_tiles``, permutes the outer dims and
+puts the tiles behind them. The packed tensor is row-major.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import ParseError, UnsupportedError, UsageError
+from tilewright.layout.convert.strided import ConvertedLayout, converted, natural_sizes
+from tilewright.layout.index.checks import require_layout, text_of, wholes
+from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.steps import Permute, Split, Step
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, mlir_type, xla_dtype
+from tilewright.layout.kinds.tiled import TensorLayout, row_major_axis
+from tilewright.layout.text.notation import COMBINE
+
+
+@dataclass(frozen=True)
+class LinalgPack:
+    """One linalg.pack with its attributes; ``str()`` is the operation as MLIR writes it."""
+
+    dtype: str
+    source_shape: tuple[int, ...]
+    inner_dims_pos: tuple[int, ...]
+    inner_tiles: tuple[int, ...]
+    outer_dims_perm: tuple[int, ...]
+
+    @property
+    def needs_padding(self) -> bool:
+        """Whether a tile does not divide its dim, so that the operation wants a ``padding_value``."""
+        return any(self.source_shape[d] % t for d, t in zip(self.inner_dims_pos, self.inner_tiles, strict=True))
+
+    @property
+    def packed_shape(self) -> tuple[int, ...]:
+        """The permuted outer dims and the tiles."""
+        outer = list(self.source_shape)
+        for d, t in zip(self.inner_dims_pos, self.inner_tiles, strict=True):
+            outer[d] = -(-outer[d] // t)
+        return (*(outer[d] for d in self.outer_dims_perm), *self.inner_tiles)
+
+    def __str__(self) -> str:
+        element = mlir_type(self.dtype)
+        source, packed = (
+            f"tensor<{''.join(f'{n}x' for n in shape)}{element}>" for shape in (self.source_shape, self.packed_shape)
+        )
+        padding = f" padding_value(%pad : {element})" if self.needs_padding else ""
+        perm, positions, tiles = (
+            f"[{', '.join(map(str, v))}]" for v in (self.outer_dims_perm, self.inner_dims_pos, self.inner_tiles)
+        )
+        attributes = f"outer_dims_perm = {perm} inner_dims_pos = {positions} inner_tiles = {tiles}"
+        return f"linalg.pack %source{padding} {attributes} into %packed : {source} -> {packed}"
+
+
+def to_linalg_pack(layout: IndexMap) -> tuple[LinalgPack, ...]:
+    """The tile levels of an XLA layout as linalg.pack operations, the first level first.
+
+    A layout without tiles that reorders dims is one operation that cuts nothing. Raises :class:`UnsupportedError` for a
+    tile that merges dims (`*`) or has more dims than there are, for L(n), and for layouts that are no XLA layouts.
+
+    >>> from tilewright.layout import parse
+    >>> for operation in to_linalg_pack(parse("bf16[9,128]{1,0:T(8,128)(2,1)}")):
+    ...     print(operation.inner_dims_pos, operation.inner_tiles, operation.needs_padding, operation.packed_shape)
+    (0, 1) (8, 128) True (2, 1, 8, 128)
+    (2, 3) (2, 1) False (2, 1, 4, 128, 2, 1)
+    """
+    require_layout(layout)
+    if not isinstance(layout, TensorLayout):
+        raise UnsupportedError(f"{layout} is no tiling of dims in order; linalg.pack writes tiles")
+    layout._require_static()
+    if layout.text.tail_alignment != 1:
+        raise UnsupportedError(f"{layout} pads its end to L({layout.text.tail_alignment}); linalg.pack pads tiles only")
+    order = tuple(reversed(layout.minor_to_major))
+    shape, found = layout.shape, list[LinalgPack]()
+    for tile in layout.tiles or ((),):
+        if COMBINE in tile:
+            raise UnsupportedError(f"{layout} merges dims by `*`; collapse them before linalg.pack")
+        if len(tile) > len(shape):
+            raise UnsupportedError(f"{layout} has a tile of {len(tile)} dims over {len(shape)}; expand the array first")
+        cut = order[len(order) - len(tile) :]
+        found.append(LinalgPack(layout.dtype, shape, cut, tile, order))
+        shape = found[-1].packed_shape
+        order = tuple(range(len(shape)))
+    return tuple(found)
+
+
+def check_pack(pack: LinalgPack, rank: int) -> None:
+    """Raises :class:`UsageError` where an operation's attributes do not go with a tensor of ``rank`` dims."""
+    if sorted(pack.outer_dims_perm) != list(range(rank)):
+        raise UsageError(f"outer_dims_perm {list(pack.outer_dims_perm)} is no permutation of {rank} dims")
+    if len(pack.inner_dims_pos) != len(pack.inner_tiles) or any(t < 1 for t in pack.inner_tiles):
+        raise UsageError(f"inner_tiles {list(pack.inner_tiles)} do not go with {list(pack.inner_dims_pos)}")
+    if len(set(pack.inner_dims_pos)) != len(pack.inner_dims_pos) or not set(pack.inner_dims_pos) <= set(range(rank)):
+        raise UsageError(f"inner_dims_pos {list(pack.inner_dims_pos)} names a dim twice or one that is not there")
+
+
+def _pack_steps(pack: LinalgPack) -> list[Step]:
+    """Cut the dims, last first so that the others keep their places, then bring the parts in order."""
+    rank = len(pack.source_shape)
+    tiles = dict(zip(pack.inner_dims_pos, pack.inner_tiles, strict=True))
+    steps: list[Step] = [Split(d, tiles[d]) for d in sorted(tiles, reverse=True)]
+    outer = [d + sum(k < d for k in tiles) for d in range(rank)]
+    order = (*(outer[d] for d in pack.outer_dims_perm), *(outer[d] + 1 for d in pack.inner_dims_pos))
+    return [*steps, Permute(order)]
+
+
+def from_linalg_pack(
+    shape: Sequence[int],
+    dtype: Any,
+    inner_dims_pos: Sequence[int],
+    inner_tiles: Sequence[int],
+    outer_dims_perm: Sequence[int] | None = None,
+    *more: LinalgPack,
+) -> ConvertedLayout:
+    """Where linalg.pack puts the elements of an array; ``more`` operations follow on the packed tensor.
+
+    >>> layout = from_linalg_pack((128, 256), "f32", inner_dims_pos=[1, 0], inner_tiles=[16, 8])
+    >>> layout.physical_shape, layout.offset(9, 17)
+    ((16, 16, 16, 8), 2185)
+    """
+    dims, name = natural_sizes(shape), dtype_name(dtype)
+    perm = tuple(range(len(dims))) if outer_dims_perm is None else wholes(outer_dims_perm, "a dim")
+    first = LinalgPack(name, dims, wholes(inner_dims_pos, "a dim"), wholes(inner_tiles, "a tile size"), perm)
+    steps, sizes = list[Step](), dims
+    for pack in (first, *more):
+        if pack.source_shape != sizes:
+            raise UsageError(f"linalg.pack of {pack.source_shape} behind a tensor of {sizes}")
+        check_pack(pack, len(sizes))
+        steps += _pack_steps(pack)
+        sizes = pack.packed_shape
+    axis = row_major_axis("offset", range(len(sizes)), sizes)
+    source = f"linalg.pack inner_dims_pos = {list(inner_dims_pos)} inner_tiles = {list(inner_tiles)}"
+    return converted(name, dims, tuple(steps), axis, source)
+
+
+# MLIR's text of linalg.pack (tensor.pack in older dumps), read.
+
+_HEAD = re.compile(r"\b(?:linalg|tensor)\.pack\b")
+_NUMBERS = r"\s*=\s*\[([^\[\]]*)\]"
+_TENSOR = r"(?:tensor|memref)<([^<>]*(?:<[^<>]*>)?)>"
+_TYPES = re.compile(rf":\s*{_TENSOR}\s*->\s*{_TENSOR}")
+_SHAPE = re.compile(r"((?:[0-9?]+x)*)(.+)", re.DOTALL)
+
+
+def _numbers(text: str, name: str, start: int, end: int) -> tuple[int, ...] | None:
+    """The list behind ``name =`` between two places of the text; None where it is not there."""
+    found = re.compile(rf"\b{name}{_NUMBERS}").search(text, start, end)
+    if found is None:
+        return None
+    parts = found[1].split(",") if found[1].strip() else []
+    if not all(re.fullmatch(r"\s*[0-9]{1,18}\s*", part) for part in parts):
+        raise ParseError(f"{name} is not a list of whole numbers", text=text, column=found.start(1))
+    return tuple(map(int, parts))
+
+
+def _tensor(text: str, inside: str, at: int) -> tuple[tuple[int, ...], str]:
+    """Sizes and element type within ``tensor<...>``, which begins at ``at``."""
+    found = _SHAPE.fullmatch(inside.strip())
+    sizes, kind = (found[1], found[2].strip()) if found else ("", "")
+    if "," in kind:
+        raise UnsupportedError(f"<{inside}> says itself how it lies in memory", how="linalg.pack packs plain tensors")
+    dtype = xla_dtype(kind)
+    if dtype not in TYPE_BITS:
+        raise ParseError(f"no element type called {kind!r}", text=text, column=at)
+    if "?" in sizes:
+        raise UnsupportedError(f"tensor<{inside}> has dims without a size", how="give the sizes the program runs with")
+    parts = sizes.split("x")[:-1]
+    if any(len(part) > 18 for part in parts):
+        raise ParseError("a dim of more than 18 digits", text=text, column=at)
+    return tuple(map(int, parts)), dtype
+
+
+def _operation(text: str, start: int, end: int) -> LinalgPack:
+    """The operation whose name ends at ``start``, before the next one at ``end``."""
+    types = _TYPES.search(text, start, end)
+    if types is None:
+        how = "it ends with : tensor<..> -> tensor<..>"
+        raise ParseError("expected the types of linalg.pack", text=text, column=start, how=how)
+    shape, dtype = _tensor(text, types[1], types.start(1))
+    packed, _ = _tensor(text, types[2], types.start(2))
+    positions, tiles, perm = (
+        _numbers(text, name, start, types.start()) for name in ("inner_dims_pos", "inner_tiles", "outer_dims_perm")
+    )
+    if positions is None or tiles is None:
+        raise ParseError("expected inner_dims_pos = [..] and inner_tiles = [..]", text=text, column=start)
+    pack = LinalgPack(dtype, shape, positions, tiles, tuple(range(len(shape))) if perm is None else perm)
+    check_pack(pack, len(shape))
+    if pack.packed_shape != packed:
+        sizes = "x".join(map(str, pack.packed_shape))
+        raise ParseError(f"the packed tensor has the sizes {sizes}", text=text, column=types.start(2))
+    return pack
+
+
+def parse_linalg_pack(text: str) -> tuple[LinalgPack, ...]:
+    """The linalg.pack operations of a text, in order.
+
+    Raises :class:`ParseError` where there is none or one is not as MLIR has it, and :class:`UnsupportedError` for dims
+    or tiles whose sizes the text does not tell.
+
+    >>> (pack,) = parse_linalg_pack(
+    ...     "%1 = linalg.pack %0 inner_dims_pos = [1, 0] inner_tiles = [16, 8] into %e "
+    ...     ": tensor<128x256xf32> -> tensor<16x16x16x8xf32>")
+    >>> pack.source_shape, pack.inner_dims_pos, pack.inner_tiles, pack.outer_dims_perm
+    ((128, 256), (1, 0), (16, 8), (0, 1))
+    """
+    heads = list(_HEAD.finditer(text_of(text, "MLIR")))
+    if not heads:
+        raise ParseError("expected linalg.pack", text=text, column=0)
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    return tuple(_operation(text, head.end(), end) for head, end in zip(heads, ends, strict=True))

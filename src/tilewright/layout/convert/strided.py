@@ -1,0 +1,206 @@
+"""Layouts from numpy's strides, and numpy views of packed buffers; what the other converters share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout.index.checks import require_layout, wholes
+from tilewright.layout.index.digits import Digit, Line, scale_line
+from tilewright.layout.index.index_map import Axis, IndexMap
+from tilewright.layout.index.steps import Split, Step
+from tilewright.layout.index.types import dtype_name, type_bits
+from tilewright.layout.kinds.tiled import row_major_axis, tiled
+from tilewright.layout.move.pack import check_buffer
+
+_ENUMERATED = 1 << 20
+
+
+@dataclass(frozen=True, repr=False)
+class ConvertedLayout(IndexMap):
+    """A layout that was described in another notation; ``source`` is that description."""
+
+    source: str = ""
+
+    @cached_property
+    def physical_shape(self) -> tuple[int, ...]:
+        """Sizes of the parts in memory, major first, where they fill it in order; otherwise the slots as one dim."""
+        axis = self.axis_terms[0]
+        filled = row_major_axis("offset", [c for c, _ in axis.terms], self._sizes[-1])
+        dense = filled == axis and [c for c, _ in axis.terms] == list(range(len(self._sizes[-1])))
+        return self._sizes[-1] if dense else (self.num_slots,)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}] as {self.source}"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
+def natural_sizes(shape: Sequence[int]) -> tuple[int, ...]:
+    """The sizes as Python integers; a :class:`UsageError` where one is negative."""
+    dims = wholes(shape, "a size")
+    if any(n < 0 for n in dims):
+        raise UsageError(f"the shape {dims} has a negative size")
+    return dims
+
+
+def split_dims(inner: Sequence[Sequence[int]]) -> tuple[tuple[Step, ...], list[list[int]]]:
+    """Steps that cut dim d into parts of the sizes ``inner[d]`` (fastest first) and an outermost part.
+
+    Also where the parts of every dim come to lie among the coordinates, outermost first.
+    """
+    steps: list[Step] = []
+    for d in reversed(range(len(inner))):
+        steps += [Split(d, size) for size in inner[d]]
+    places, first = [], 0
+    for sizes in inner:
+        places.append(list(range(first, first + len(sizes) + 1)))
+        first += len(sizes) + 1
+    return tuple(steps), places
+
+
+def converted(dtype: str, shape: tuple[int, ...], steps: tuple[Step, ...], axis: Axis, source: str) -> ConvertedLayout:
+    """A layout with the one axis ``offset``."""
+    return ConvertedLayout(dtype, shape, steps, (axis,), (), type_bits(dtype), source)
+
+
+def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> IndexMap:
+    """The layout of an array with numpy's strides, in bytes; offset 0 is its first element.
+
+    Dense arrays in any order of dims come out as XLA layouts. Raises :class:`UnsupportedError` on negative strides and
+    on strides between elements.
+
+    >>> str(from_strides((3, 5), (4, 12), "f32"))
+    'f32[3,5]{0,1}'
+    >>> every_other = np.zeros((3, 10), np.float32)[:, ::2]
+    >>> from_strides(every_other.shape, every_other.strides, every_other.dtype).offset(1, 1)
+    12
+    """
+    dims, name = natural_sizes(shape), dtype_name(dtype)
+    size = type_bits(name) // 8
+    given = wholes(strides, "a stride")
+    if len(given) != len(dims):
+        raise UsageError(f"{len(given)} strides for {len(dims)} dims")
+    if any(s < 0 for s, n in zip(given, dims, strict=True) if n > 1):
+        raise UnsupportedError(f"negative strides {given}", how="turn the dim round first; offsets count from 0 up")
+    if any(s % size for s in given):
+        raise UnsupportedError(f"strides {given} are no multiples of the {size} bytes of {name}")
+    elements = tuple(s // size for s in given)
+    live = tuple(s if n > 1 else 0 for s, n in zip(elements, dims, strict=True))
+    row_major = tuple(range(len(dims) - 1, -1, -1))
+    for order in (row_major, tuple(sorted(row_major, key=lambda d: live[d]))):
+        if _dense_strides(dims, order) == live:
+            return tiled(dims, name, order)
+    reach = 1 + sum((n - 1) * s for n, s in zip(dims, elements, strict=True)) if all(dims) else 0
+    axis = Axis("offset", tuple(enumerate(elements)), reach)
+    return converted(name, dims, (), axis, f"strides ({','.join(map(str, elements))})")
+
+
+def _dense_strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a dense array, 0 for dims of size 1."""
+    found, stride = [0] * len(shape), 1
+    for d in order:
+        found[d] = stride if shape[d] > 1 else 0
+        stride *= shape[d]
+    return tuple(found)
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
+
+
+def _value(digit: Digit, e: Any) -> Any:
+    value = (e + digit.shift) // digit.div
+    return digit.weight * (value % digit.mod if digit.mod else value)
+
+
+def _is_chain(digits: Sequence[Digit], size: int) -> bool:
+    """Whether the digits of one dim count on where the one before stops: affine whatever the size."""
+    reach, weight = 1, digits[0].weight
+    for digit in sorted(digits, key=lambda d: d.div):
+        if digit.shift or digit.div != reach or digit.weight != weight * reach:
+            return False
+        reach = digit.div * digit.mod if digit.mod else size
+    return reach >= size
+
+
+def _affine(digits: Sequence[Digit], size: int) -> tuple[int, int] | None:
+    """(value at 0, step) where the digits of one dim are start + step * e for every e below ``size``."""
+    if not digits:
+        return 0, 0
+    start = sum(_value(d, 0) for d in digits)
+    step = sum(_value(d, 1) for d in digits) - start if size > 1 else 0
+    if size > _ENUMERATED:
+        return (start, step) if _is_chain(digits, size) else None
+    e = np.arange(size, dtype=np.int64)
+    straight = np.array_equal(sum(_value(d, e) for d in digits), start + step * e)
+    return (start, step) if straight else None
+
+
+def to_numpy_view(layout: IndexMap, buffer: Any) -> np.ndarray[Any, Any]:
+    """The logical array as a view of a packed buffer, without copying; writing to it writes to the buffer.
+
+    ``buffer`` is what :meth:`IndexMap.pack` makes. Raises :class:`UnsupportedError` with the reason where no strides
+    describe the array: a dim that a tile cuts, or values narrower than a byte. ``unpack`` copies instead.
+
+    >>> from tilewright.layout import parse
+    >>> layout = parse("s32[2,3]{0,1:T(4,2)}")
+    >>> to_numpy_view(layout, layout.pack(np.arange(6, dtype=np.int32).reshape(2, 3))).tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
+    require_layout(layout)
+    slots = check_buffer(layout, buffer, "buffer")
+    how = "unpack() copies"
+    if layout.element_bits < 8:
+        raise UnsupportedError(f"{layout} packs {layout.element_bits}-bit values, which numpy cannot point at", how=how)
+    if not layout.num_elements:
+        return slots[:0].reshape(layout.shape)
+    if layout.digits is None:
+        start, steps = _steps_by_enumeration(layout, how)
+        return _strided(slots[start:], layout.shape, [s * slots.strides[0] for s in steps])
+    flat = _flat_line(layout, layout.digits)
+    start, strides = flat.base, []
+    for d, size in enumerate(layout.shape):
+        straight = _affine([digit for digit in flat.digits if digit.dim == d], size)
+        if straight is None:
+            raise UnsupportedError(f"{layout}: dim {d} is cut, so no one stride leads along it", how=how)
+        start += straight[0]
+        strides.append(straight[1] * slots.strides[0])
+    return _strided(slots[start:], layout.shape, strides)
+
+
+def _strided(slots: np.ndarray[Any, Any], shape: tuple[int, ...], strides: list[int]) -> np.ndarray[Any, Any]:
+    """``as_strided`` over plain bytes: it asks numpy for a type by its code, and some of ml_dtypes have none."""
+    plain = slots.view(np.dtype((np.void, slots.itemsize)))
+    view: np.ndarray[Any, Any] = np.lib.stride_tricks.as_strided(plain, shape, strides).view(slots.dtype)
+    return view
+
+
+def _steps_by_enumeration(layout: IndexMap, how: str) -> tuple[int, list[int]]:
+    """(first slot, step of every dim) of a map without digits (a `*` whose tile does not divide): looked at."""
+    if layout.num_elements > _ENUMERATED:
+        raise UnsupportedError(f"{layout} has no digit form and is too large to look at every element", how=how)
+    inside = np.stack(np.unravel_index(np.arange(layout.num_elements), layout.shape), -1)
+    places = layout.addresses(inside + np.array(layout.origin or (0,) * layout.rank))
+    flat = np.ravel_multi_index(tuple(places.T), tuple(axis.extent for axis in layout.axis_terms))
+    after = np.cumprod([1, *reversed(layout.shape)])[:-1][::-1]  # how far apart neighbours along a dim are, in order
+    steps = [int(flat[n] - flat[0]) if size > 1 else 0 for n, size in zip(after, layout.shape, strict=True)]
+    if not np.array_equal(flat, flat[0] + inside @ np.array(steps, np.int64)):
+        raise UnsupportedError(f"{layout} is no sum over its dims (a `*` that its tile does not divide)", how=how)
+    return int(flat[0]), steps
+
+
+def _flat_line(layout: IndexMap, lines: Mapping[str, Line]) -> Line:
+    """The flat slot, the axes taken row-major, as one line."""
+    base, weight, digits = 0, 1, list[Digit]()
+    for axis in reversed(layout.axis_terms):
+        scaled = scale_line(lines[axis.name], weight)
+        base += scaled.base
+        digits += scaled.digits
+        weight *= axis.extent
+    return Line(base, tuple(digits))

@@ -1,0 +1,260 @@
+"""Two layouts of the same elements: which elements move, and a picture of both with those marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tilewright.layout.draw.colours import choose_colour, colour_numbers, colour_ways, flat_offsets
+from tilewright.layout.draw.panels import Array, Bounds, Cell, Panel, Scene, Texts, cell_size, draw_scene, scene_size
+from tilewright.layout.draw.picture import MARGIN, draw_legend, legend_parts, legend_width
+from tilewright.layout.draw.scene import make_scene, strip_panel
+from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.move.relayout import Relayout, relayout
+from tilewright.render import Drawing, bytes_text, count_text, text_width
+
+_COUNTED = 1 << 22  # elements up to which every one is looked at
+_CHUNK = 1 << 18
+
+
+@dataclass(frozen=True)
+class Moved:
+    """One element that moves: its index and place in both layouts (places in the order of ``.axes``)."""
+
+    from_index: tuple[int, ...]
+    from_place: tuple[int, ...]
+    to_index: tuple[int, ...]
+    to_place: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What becomes of every element where b = reshape(transpose(a, permutation))."""
+
+    a: IndexMap
+    b: IndexMap
+    move: Relayout
+
+    # -- one element ---------------------------------------------------------------------------------------------
+
+    def onward(self, indices: Array) -> Array:
+        """Indices of b for indices of a (int64[..., rank])."""
+        inside = indices - _origin(self.a)
+        order = self.move.permutation
+        e = _ravel([inside[..., d] for d in order], [self.a.shape[d] for d in order], indices.shape[:-1])
+        return _unravel(e, self.b.shape) + _origin(self.b)
+
+    def back(self, indices: Array) -> Array:
+        """Indices of a for indices of b."""
+        inside = indices - _origin(self.b)
+        e = _ravel([inside[..., d] for d in range(self.b.rank)], self.b.shape, indices.shape[:-1])
+        picked = _unravel(e, tuple(self.a.shape[d] for d in self.move.permutation))
+        found = np.zeros((*indices.shape[:-1], self.a.rank), np.int64)
+        for place, dim in enumerate(self.move.permutation):
+            found[..., dim] = picked[..., place]
+        return found + _origin(self.a)
+
+    def moves(self, places_a: Array, places_b: Array) -> Array:
+        """Whether elements at these places change theirs: another byte, another NPU (page, shard) or memory."""
+        spaces = [getattr(layout, "memory_space", 0) for layout in (self.a, self.b)]
+        if self.a.axes != self.b.axes or spaces[0] != spaces[1]:
+            return np.ones(places_a.shape[:-1], bool)
+        bits = [
+            flat_offsets(layout, places) * layout.element_bits
+            for layout, places in ((self.a, places_a), (self.b, places_b))
+        ]
+        apart: Array = bits[0] != bits[1]
+        return apart if len(self.a.axes) == 1 else apart | (places_a[..., 0] != places_b[..., 0])
+
+    # -- all elements --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _looked_at(self) -> tuple[int, tuple[Moved, ...]]:
+        count, first = 0, list[Moved]()
+        total = min(self.b.num_elements, _COUNTED)
+        chunk = _CHUNK if total == self.b.num_elements else _CHUNK >> 6
+        for start in range(0, total, chunk):
+            index_b = _unravel(np.arange(start, min(start + chunk, total)), self.b.shape) + _origin(self.b)
+            index_a = self.back(index_b)
+            place_a, place_b = self.a.addresses(index_a), self.b.addresses(index_b)
+            moved = np.nonzero(self.moves(place_a, place_b))[0]
+            count += len(moved)
+            for k in moved[: 4 - len(first)]:
+                found = (index_a, place_a, index_b, place_b)
+                first.append(Moved(*(tuple(int(v) for v in values[k]) for values in found)))
+            if len(first) == 4 and self.b.num_elements > _COUNTED:
+                break  # they are not counted anyway
+        return count, tuple(first)
+
+    @property
+    def moved_elements(self) -> int | None:
+        """How many elements move; None where there are more than four million elements and some move."""
+        if self.move.bitcast:
+            return 0
+        return self._looked_at[0] if self.b.num_elements <= _COUNTED else None
+
+    @property
+    def first_moves(self) -> tuple[Moved, ...]:
+        """The first few elements (of the first four million) that move, in the order of b."""
+        return () if self.move.bitcast else self._looked_at[1]
+
+    @property
+    def verdict(self) -> str:
+        """The whole comparison in a line."""
+        if self.move.bitcast:
+            return "a bitcast: every element keeps its byte"
+        return f"not a bitcast: {self.move.reason}"
+
+    @property
+    def costs(self) -> str:
+        """What moving takes, in a line."""
+        if self.move.bitcast:
+            return "nothing moves"
+        moved, every = self.moved_elements, count_text(self.b.num_elements)
+        text = f"{count_text(moved)} of {every} elements move" if moved is not None else f"{every} elements"
+        return f"{text}; {bytes_text(self.move.bytes_read)} read, {bytes_text(self.move.bytes_written)} written"
+
+
+def compare(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) -> Comparison:
+    """The comparison of two layouts, ``permutation`` as in :func:`tilewright.layout.relayout`.
+
+    >>> from tilewright.layout import parse
+    >>> found = compare(parse("f32[2,4]{1,0}"), parse("f32[2,4]{1,0:T(2,2)}"))
+    >>> found.moved_elements, found.first_moves[0].from_index, found.first_moves[0].to_place
+    (4, (0, 2), (4,))
+    """
+    return Comparison(a, b, relayout(a, b, permutation))
+
+
+def _origin(layout: IndexMap) -> Array:
+    return np.array(layout.origin or (0,) * layout.rank, np.int64)
+
+
+def _ravel(values: Sequence[Any], sizes: Sequence[int], shape: tuple[int, ...]) -> Array:
+    e: Array = np.zeros(shape, np.int64)
+    for value, size in zip(values, sizes, strict=True):
+        e = e * size + value
+    return e
+
+
+def _unravel(e: Array, sizes: Sequence[int]) -> Array:
+    found = np.zeros((*e.shape, len(sizes)), np.int64)
+    rest = e
+    for d in reversed(range(len(sizes))):
+        rest, found[..., d] = rest // sizes[d], rest % sizes[d]
+    return found
+
+
+# -- pictures -----------------------------------------------------------------------------------------------------
+
+
+def compare_scenes(found: Comparison, colour: str = "auto", cells: int = 2048) -> tuple[Scene, Scene]:
+    """Scenes of both layouts in the colours of one of them, elements that move marked."""
+    key, way = colour_key(found, colour)
+    most = Bounds(rows=32, columns=64, wide=80, cells=cells)
+    return _side(found, found.a, key, way, most), _side(found, found.b, key, way, most)
+
+
+def colour_key(found: Comparison, colour: str) -> tuple[IndexMap, str]:
+    """Whose blocks give the colours: the first layout's, else the second's, else the first one's offsets."""
+    if colour != "auto":
+        return found.a, choose_colour(found.a, colour)
+    for layout in (found.a, found.b):
+        if colour_ways(layout)[0] != "none":
+            return layout, colour_ways(layout)[0]
+    return found.a, "offset"
+
+
+def _side(found: Comparison, layout: IndexMap, key: IndexMap, way: str, most: Bounds) -> Scene:
+    scene = make_scene(layout, most=most)
+    strip = strip_panel(layout, "auto") if len(layout.axes) == 1 and layout.num_slots else None
+    panels = tuple(tuple(_with_moves(found, layout, panel, key, way) for panel in row) for row in scene.panels)
+    marked = _with_moves(found, layout, strip, key, way) if strip else None
+    return replace(scene, panels=panels, strip=marked, colour_by=way, last=max(0, key.num_slots - 1))
+
+
+def _with_moves(found: Comparison, layout: IndexMap, panel: Panel, key: IndexMap, way: str) -> Panel:
+    here = panel.elements
+    index = np.where(here[..., None], panel.indices, _origin(layout))
+    other = found.b if layout is found.a else found.a
+    there = other.addresses(found.onward(index) if layout is found.a else found.back(index))
+    pair = (panel.places, there) if layout is found.a else (there, panel.places)
+    moved = found.moves(*pair) & here
+    colours = colour_numbers(key, panel.places if layout is key else there, way)
+    return replace(panel, moved=moved, colours=colours, tips=_tips(panel, other, there, moved, layout is found.a))
+
+
+def _tips(panel: Panel, other: IndexMap, there: Array, moved: Array, forth: bool) -> Texts:
+    def tip(text: str, place: list[int], out: bool, moves: bool) -> str:
+        if out or not text:
+            return text
+        where = ", ".join(f"{name} {value}" for name, value in zip(other.axes, place, strict=True))
+        return f"{text} {'to' if forth else 'from'} {where}" if moves else f"{text} stays"
+
+    cells = (panel.tips, there.tolist(), panel.padding.tolist(), moved.tolist())
+    return tuple(tuple(tip(*cell) for cell in zip(*row, strict=True)) for row in zip(*cells, strict=True))
+
+
+# Two layouts side by side as an SVG, the elements that move marked.
+
+_BESIDE, _WIDEST, _GAP = 680.0, 1400.0, 48.0
+_TITLE = 44.0  # the room of a layout's text and facts over its panels
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One side: its scene and where it stands."""
+
+    scene: Scene
+    cell: Cell
+    wide: float
+    tall: float
+
+
+def draw_comparison(found: Comparison, colour: str = "auto", cells: int = 2048) -> Drawing:
+    """Both layouts, beside each other where they fit, else one below the other."""
+    scenes = compare_scenes(found, colour, cells)
+    beside = [_block(scene, _BESIDE) for scene in scenes]
+    stacked = [_block(scene, _WIDEST) for scene in scenes]
+    side_by_side = all(a.cell.labelled == b.cell.labelled for a, b in zip(beside, stacked, strict=True))
+    blocks = beside if side_by_side else stacked
+    legend = _legend(found, blocks, colour)
+    wide = sum(b.wide for b in blocks) + _GAP if side_by_side else max(b.wide for b in blocks)
+    tall = max(b.tall for b in blocks) if side_by_side else sum(b.tall for b in blocks)
+    width = max(wide, text_width(found.verdict, 15) * 1.04, text_width(found.costs), legend_width(legend)) + 2 * MARGIN
+    drawing = Drawing(width, 62 + tall + 32, title=f"{found.a} and {found.b}", description=found.verdict, ground=True)
+    drawing.text(MARGIN, 26, found.verdict, "strong large")
+    drawing.text(MARGIN, 46, found.costs, "soft")
+    x, y = MARGIN, 66.0
+    for block in blocks:
+        _draw(drawing, block, x, y)
+        x, y = (x + block.wide + _GAP, y) if side_by_side else (x, y + block.tall)
+    draw_legend(drawing, legend, 62 + tall)
+    return drawing
+
+
+def _block(scene: Scene, widest: float) -> _Block:
+    cell = cell_size(scene, widest)
+    wide, tall = scene_size(scene, cell)
+    texts = (text_width(scene.title) * 1.06, text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
+    return _Block(scene, cell, max(wide, *texts), _TITLE + tall + (18 if scene.cut else 0))
+
+
+def _draw(drawing: Drawing, block: _Block, x: float, y: float) -> None:
+    drawing.text(x, y + 10, block.scene.title, "strong mono")
+    drawing.text(x, y + 28, block.scene.facts, "soft")
+    draw_scene(drawing, block.scene, x, y + _TITLE, block.cell)
+    if block.scene.cut:
+        drawing.text(x, y + block.tall - 10, block.scene.cut, "soft")
+
+
+def _legend(found: Comparison, blocks: list[_Block], colour: str) -> list[tuple[str, str]]:
+    """The marks of both sides, each once; colours say whose they are."""
+    parts = dict.fromkeys(part for block in blocks for part in legend_parts(block.scene, block.cell))
+    whose = "first" if colour_key(found, colour)[0] is found.a else "second"
+    named = [(mark, f"{text} of the {whose} layout" if mark == "colour" else text) for mark, text in parts]
+    return [part for part in named if part[0] != "moved"] + [part for part in named if part[0] == "moved"]

@@ -1,0 +1,264 @@
+"""What a picture of a layout shows, before it is ink: panels of cells, their labels, tiles and padding.
+
+Two views. An *array* view places every slot where its element stands in the array, padding around it, and writes the
+offset into the cell: tiled and paged maps. A *memory* view goes the other way: it places slots by address and writes
+the index into the cell: lanes and shards, and the strip under a small tiled array (:mod:`._scene_memory`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError
+from tilewright.layout.draw.colours import choose_colour, colour_numbers
+from tilewright.layout.draw.panels import (
+    Array,
+    Bounds,
+    Level,
+    Panel,
+    Scene,
+    Texts,
+    cell_tips,
+    cut_text,
+    in_rows,
+    padding_cells,
+    shown_extents,
+)
+from tilewright.layout.explain.lineage import Dim, lineage
+from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.kinds.paged import PagedLayout
+from tilewright.layout.kinds.tiled import TensorLayout
+from tilewright.render import bytes_text, count_text, ratio_text
+
+# Layouts drawn as memory: slots by address, the index in the cell.
+
+_STRIP_SLOTS, _STRIP_WIDTH = 96, 16
+
+
+def strip_panel(layout: IndexMap, colour: str) -> Panel | None:
+    """All slots of a small array in the order of memory, in the colours of the array's cells."""
+    slots = layout.num_slots
+    width = next((w for w in range(_STRIP_WIDTH, _STRIP_WIDTH // 2 - 1, -1) if slots % w == 0), 0)
+    if slots <= _STRIP_WIDTH:
+        width = slots
+    if slots > _STRIP_SLOTS or not width:
+        return None
+    places = np.arange(slots).reshape(-1, width, 1)
+    return memory_panel(layout, places, "memory, in the order of offsets", colour)
+
+
+def memory_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Scene:
+    """A map of several axes: its last axis from left to right, the one before from top to bottom."""
+    extents = [axis.extent for axis in layout.axis_terms]
+    names = [*layout.axes]
+    if len(extents) == 2:
+        extents, names = [1, *extents], ["", *names]
+    shown = shown_extents([1, *extents], (1, 4), most)[1:]
+    panels = []
+    for outer in range(shown[0]):
+        grid = np.stack(np.meshgrid(*(np.arange(n) for n in shown[1:]), indexing="ij"), axis=-1)
+        if len(layout.axes) == 3:
+            grid = np.concatenate([np.full((*grid.shape[:-1], 1), outer), grid], axis=-1)
+        panels.append(memory_panel(layout, grid, f"{names[0]} {outer}" if names[0] else "", colour))
+    cut = cut_text(names, extents, shown)
+    return Scene(
+        str(layout),
+        facts,
+        in_rows(panels, shown[2], len(panels), most),
+        (),
+        choose_colour(layout, colour),
+        "index",
+        cut,
+    )
+
+
+def memory_panel(layout: IndexMap, places: Array, heading: str, colour: str) -> Panel:
+    """Cells at the given places (int64[rows, columns, axes])."""
+    indices = layout.indices(places)
+    padding = padding_cells(layout, places, indices)
+    labels = tuple(
+        tuple("" if out else ",".join(map(str, index)) for index, out in zip(row, outs, strict=True))
+        for row, outs in zip(indices.tolist(), padding.tolist(), strict=True)
+    )
+    single = len(layout.axes) == 1
+    rows = tuple(str(row[0, -1 if single else -2]) for row in places)
+    columns = () if single else tuple(map(str, range(places.shape[1])))
+    names = ("", "") if single else layout.axes[-2:]
+    tips = cell_tips(layout, places, indices, padding)
+    colours = colour_numbers(layout, places, choose_colour(layout, colour))
+    return Panel(heading, names[0], names[1], rows, columns, labels, tips, padding, colours, places, indices)
+
+
+_WRAP = 32
+_FEW_PANELS, _FEW_CELLS = 24, 1024
+MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
+
+
+def make_scene(layout: IndexMap, *, colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008 (frozen)
+    """The picture of a layout, cut to one corner where it has more cells than ``most`` allows."""
+    if layout.num_slots > MOST_SLOTS:
+        raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
+    if not layout.num_slots:
+        return Scene(str(layout), "no elements", (), (), "none", "")
+    facts = layout_facts(layout)
+    if len(layout.axes) == 1 or isinstance(layout, PagedLayout):
+        return _array_scene(layout, facts, colour, most)
+    return memory_scene(layout, facts, colour, most)
+
+
+def layout_facts(layout: IndexMap) -> str:
+    """Size and padding in one line."""
+    padding = layout.num_slots - layout.num_elements
+    slots = f"{count_text(layout.num_slots)} slots, {f'{count_text(padding)} of them' if padding else 'no'} padding"
+    return f"{bytes_text(layout.size_bytes)} in memory, {ratio_text(layout.padding_ratio)} the data; {slots}"
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The dims of an array view; ``wrap``: a single row is folded into rows of that many positions."""
+
+    down: tuple[Dim, ...]
+    across: Dim
+    row: Dim
+    column: Dim
+    wrap: int
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        """Positions down, across, of rows and of columns."""
+        down = math.prod(dim.extent for dim in self.down)
+        if self.wrap:
+            return down, self.across.extent, -(-self.column.extent // self.wrap), self.wrap
+        return down, self.across.extent, self.row.extent, self.column.extent
+
+    def positions(self, down: int, across: int, rows: int, columns: int) -> dict[Dim, Any]:
+        """Positions along every dim of the cells of one panel."""
+        r, c = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
+        found: dict[Dim, Any] = {self.across: across, self.row: r, self.column: c}
+        if self.wrap:
+            found |= {self.row: 0, self.column: np.minimum(r * self.wrap + c, self.column.extent - 1)}
+        for dim in reversed(self.down):
+            down, found[dim] = divmod(down, dim.extent)
+        return found
+
+    def present(self, rows: int, columns: int) -> Array:
+        """Which cells of a panel are there: all, but for the end of the last row of a folded one."""
+        there = np.ones((rows, columns), bool)
+        if self.wrap:
+            there = np.arange(rows * columns).reshape(rows, columns) < self.column.extent
+        return there
+
+    def level(self, name: str, number: int) -> Level:
+        """The outlines of a tile level in this frame."""
+        row, column = self.row.period(number), self.column.period(number)
+        if self.wrap and column:
+            return Level(name, column // self.wrap if column % self.wrap == 0 else None, None)
+        return Level(name, row, column)
+
+
+_NOTHING = Dim("", None, ())
+
+
+def _frame(layout: IndexMap, most_columns: int) -> _Frame:
+    dims = list(lineage(layout))
+    *outer, row, column = [*[_NOTHING] * (2 - len(dims)), *dims]
+    live = [dim for dim in outer if dim.extent > 1]
+    across = live.pop() if live else Dim("across", None, ())
+    wrap = 1 << (min(_WRAP, most_columns).bit_length() - 1)
+    return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0)
+
+
+def _panels_shown(extents: tuple[int, ...]) -> tuple[int, int]:
+    """The most panels below and beside each other: all of a small array, three rows of four of a larger one."""
+    small = extents[0] * extents[1] <= _FEW_PANELS and math.prod(extents) <= _FEW_CELLS
+    return (extents[0], extents[1]) if small else (3, 4)
+
+
+def _array_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Scene:
+    frame = _frame(layout, most.columns)
+    shown = shown_extents(frame.extents, _panels_shown(frame.extents), most)
+    way = choose_colour(layout, colour)
+    panels = [_array_panel(layout, frame, block, shown[2:], way) for block in product(range(shown[0]), range(shown[1]))]
+    rows = f"rows of {frame.wrap}" if frame.wrap else frame.row.name
+    names = (" ".join(dim.name for dim in frame.down), frame.across.name, rows, frame.column.name)
+    tail = layout.num_slots - math.prod(frame.extents)
+    if tail and isinstance(layout, TensorLayout):
+        facts += f", {count_text(tail)} of it behind the last tile"
+    levels = tuple(frame.level(name, number) for number, name in enumerate(_level_names(layout), start=1))
+    strip = strip_panel(layout, way) if levels and len(layout.axes) == 1 else None
+    cut = cut_text(names, frame.extents, shown)
+    return Scene(
+        str(layout),
+        facts,
+        in_rows(panels, shown[3], shown[1], most),
+        levels,
+        way,
+        layout.axes[-1],
+        cut,
+        strip,
+        layout.axis_terms[-1].extent - 1,
+    )
+
+
+def _level_names(layout: IndexMap) -> list[str]:
+    if isinstance(layout, TensorLayout):
+        return [f"T({','.join('*' if t == -1 else str(t) for t in tile)})" for tile in layout.tiles]
+    if not isinstance(layout, PagedLayout):
+        return []
+    return [f"{name} ({','.join(map(str, sizes))})" for name, sizes in (("page", layout.page), ("line", layout.line))]
+
+
+def _array_panel(layout: IndexMap, frame: _Frame, block: tuple[int, int], size: tuple[int, ...], way: str) -> Panel:
+    at = frame.positions(*block, size[0], size[1])
+    places = _places(layout, at, size)
+    indices = layout.indices(places)
+    there = frame.present(size[0], size[1])
+    padding = padding_cells(layout, places, indices) & there
+    outer = [(dim, at[dim]) for dim in (*frame.down, frame.across) if dim.extent > 1]
+    heading = ", ".join(f"{dim.name} = {position}" for dim, position in outer)
+    return Panel(
+        heading,
+        frame.column.name if frame.wrap else frame.row.name,
+        "" if frame.wrap else frame.column.name,
+        _headings(frame.column if frame.wrap else frame.row, indices, padding, 0),
+        () if frame.wrap else _headings(frame.column, indices, padding, 1),
+        _where(there, tuple(tuple(str(v) for v in row) for row in places[..., -1].tolist())),
+        _where(there, cell_tips(layout, places, indices, padding)),
+        padding,
+        colour_numbers(layout, places, way),
+        places,
+        indices,
+    )
+
+
+def _places(layout: IndexMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Array:
+    """The address of every cell: positions to coordinates by mixed radix, coordinates to axes by the map's terms."""
+    coordinates: dict[int, Any] = {}
+    for dim, position in at.items():
+        rest = position
+        for leaf in reversed(dim.leaves):
+            rest, coordinates[leaf.place] = rest // leaf.size, rest % leaf.size
+    sums = [sum((coordinates.get(c, 0) * stride for c, stride in axis.terms), start=0) for axis in layout.axis_terms]
+    return np.stack([np.broadcast_to(value, size) for value in sums], axis=-1)
+
+
+def _where(there: Array, texts: Texts) -> Texts:
+    """The texts of the cells that are there."""
+    rows = zip(there.tolist(), texts, strict=True)
+    return tuple(tuple(text if here else "" for here, text in zip(*row, strict=True)) for row in rows)
+
+
+def _headings(dim: Dim, indices: Array, padding: Array, axis: int) -> tuple[str, ...]:
+    """The index of every row (axis 0) or column (axis 1) along its dim, blank where all is padding."""
+    if not dim.name:
+        return ("",) * int(padding.shape[axis])
+    found: list[str] = []
+    for k, outside in enumerate(np.moveaxis(padding, axis, 0)):
+        here: Array = np.full(len(outside), k) if dim.logical is None else np.take(indices[..., dim.logical], k, axis)
+        found.append("" if outside.all() else str(here[~outside][0]))
+    return tuple(found)

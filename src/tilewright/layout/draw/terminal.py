@@ -1,0 +1,171 @@
+"""A layout in a terminal: the same scene as the picture, in text with background colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from tilewright.layout.draw.colours import colour_name
+from tilewright.layout.draw.panels import Bounds, Panel, Scene
+from tilewright.layout.draw.ruler import ruler_scene
+from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.index.index_map import IndexMap
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_BACKGROUNDS = (24, 94, 22, 54, 88, 18, 58, 23)  # xterm colours, dark, one for each colour of the scene
+_RAMP = (58, 64, 22, 29, 23, 24, 25, 54)  # the same for colours that rise with the offset
+_FOREGROUND = 255
+_PAD = "·"
+
+
+def terminal_drawing(layout: IndexMap, width: int = 100, *, colour: str = "auto") -> Text:
+    r"""Lines of at most ``width`` columns: offsets (or indices) in cells, tiles coloured and ruled, padding marked.
+
+    A cell of padding shows ``·`` and its offset, so that the drawing reads without colours too.
+
+    >>> from tilewright.layout import parse
+    >>> print(terminal_drawing(parse("f32[3,3]{1,0:T(2,2)}")).plain)
+    f32[3,3]{1,0:T(2,2)}
+    64 B in memory, 1.78× the data; 16 slots, 7 of them padding
+    <BLANKLINE>
+    d0\d1     0   1    2
+          +---------+---------+
+        0 |   0   1 |   4  ·5 |
+        1 |   2   3 |   6  ·7 |
+          +---------+---------+
+        2 |   8   9 |  12 ·13 |
+          | ·10 ·11 | ·14 ·15 |
+          +---------+---------+
+    <BLANKLINE>
+    one colour per tile; outlined: T(2,2); · marks padding; in a cell: its offset
+    """
+    return _drawing(lambda most: make_scene(layout, colour=colour, most=most), width)
+
+
+def terminal_ruler(layout: IndexMap, width: int = 100, *, unit: str = "auto", colour: str = "auto") -> Text:
+    r"""The memory of a layout under a ruler of bytes, as :func:`tilewright.layout.ruler_svg` draws it.
+
+    >>> from tilewright.layout import parse
+    >>> print(terminal_ruler(parse("f32[3,3]{1,0:T(2,2)}"), 60).plain)
+    f32[3,3]{1,0:T(2,2)}
+    64 B in memory, 1.78× the data; 16 slots, 7 of them padding; a cell is one element, 4 B
+    <BLANKLINE>
+    byte    +0  +4  +8 +12 +16 +20 +24 +28
+         +---------------------------------+
+       0 | 0,0 0,1 1,0 1,1 0,2   · 1,2   · |
+      32 | 2,0 2,1   ·   · 2,2   ·   ·   · |
+         +---------------------------------+
+    <BLANKLINE>
+    one colour per tile; · marks padding; in a cell: its index
+    """
+    return _drawing(lambda most: ruler_scene(layout, unit=unit, colour=colour, most=most), width)
+
+
+def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
+    from rich.text import Text
+
+    columns, fits = Bounds().columns + 1, Bounds().columns
+    while fits < columns:  # fewer columns may need longer headings, and so fewer columns again
+        columns = fits
+        scene = make(Bounds(32, columns))
+        panels = [panel for row in scene.panels for panel in row]
+        fits = min((_columns_that_fit(panel, scene, width, columns) for panel in panels), default=columns)
+    text = Text(f"{scene.title}\n", style="bold")
+    text.append(f"{scene.facts}\n", style="dim")
+    for row in scene.panels:
+        for panel in row:
+            text.append("\n")
+            text.append_text(_panel(panel, scene))
+    legend = "; ".join(_legend(scene))
+    text.append(f"\n{legend}" if legend else "", style="dim")
+    text.rstrip()
+    return text
+
+
+def _columns_that_fit(panel: Panel, scene: Scene, width: int, columns: int) -> int:
+    """How many columns a line holds, whole tiles where it holds any; ``columns`` if it holds all of the panel's."""
+    period = scene.levels[0].column_period if scene.levels else None
+    across = int(panel.padding.shape[1])
+    room, cell = width - _side(panel) - 3, _cell(panel) + 1
+    whole = period and room >= period * cell + 2
+    fit = room // (period * cell + 2) * period if period and whole else (room - 2) // cell
+    return columns if fit >= across else max(1, fit)
+
+
+def _side(panel: Panel) -> int:
+    return max(4, len(_corner(panel)), *(len(name) for name in panel.rows))
+
+
+def _corner(panel: Panel) -> str:
+    return "\\".join(name for name in (panel.row_name, panel.column_name) if name)
+
+
+def _shown(panel: Panel, row: int, column: int) -> str:
+    return (_PAD if panel.padding[row, column] else "") + panel.labels[row][column]
+
+
+def _cell(panel: Panel) -> int:
+    rows, columns = panel.padding.shape
+    longest = max(len(_shown(panel, r, c)) for r in range(rows) for c in range(columns))
+    return max(3, longest, *(len(name) for name in panel.columns or ("",)))
+
+
+def _groups(count: int, period: int | None) -> Iterator[range]:
+    step = period or count
+    for start in range(0, count, step):
+        yield range(start, min(start + step, count))
+
+
+def _panel(panel: Panel, scene: Scene) -> Text:
+    from rich.text import Text
+
+    row_period = scene.levels[0].row_period if scene.levels else None
+    column_period = scene.levels[0].column_period if scene.levels else None
+    rows, columns = panel.padding.shape
+    side, cell = _side(panel), _cell(panel)
+    blocks = list(_groups(columns, column_period))
+    text = Text(f"{panel.heading}\n" if panel.heading else "")
+    if any(panel.columns) or _corner(panel):
+        heads = "  ".join(" ".join(f"{panel.columns[c] if panel.columns else '':>{cell}}" for c in b) for b in blocks)
+        text.append(f"{_corner(panel):<{side}}   {heads}".rstrip() + "\n", style="dim")
+    rule = " " * (side + 1) + "+" + "+".join("-" * (len(b) * (cell + 1) + 1) for b in blocks) + "+\n"
+    for group in _groups(rows, row_period):
+        text.append(rule, style="dim")
+        for r in group:
+            text.append(f"{panel.rows[r]:>{side}} ", style="dim")
+            text.append_text(_line(panel, r, blocks, cell, _RAMP if scene.colour_by == "offset" else _BACKGROUNDS))
+    text.append(rule, style="dim")
+    return text
+
+
+def _line(panel: Panel, row: int, blocks: list[range], cell: int, backgrounds: tuple[int, ...]) -> Text:
+    from rich.text import Text
+
+    line = Text()
+    for block in blocks:
+        line.append("|", style="dim")
+        for c in block:
+            colour = backgrounds[int(panel.colours[row, c])]
+            plain = panel.padding[row, c] or not panel.tips[row][c]
+            style = "dim" if plain else f"color({_FOREGROUND}) on color({colour})"
+            line.append(f" {_shown(panel, row, c):>{cell}}", style=style)
+        line.append(" ")
+    line.append("|\n", style="dim")
+    return line
+
+
+def _legend(scene: Scene) -> Iterator[str]:
+    if scene.colour_by == "offset":
+        yield f"colours from offset 0 to {scene.last}"
+    elif scene.colour_by not in ("none", ""):
+        yield f"one colour per {colour_name(scene.colour_by)}"
+    if scene.levels:
+        yield f"outlined: {scene.levels[0].name}"
+    if any(panel.padding.any() for row in scene.panels for panel in row):
+        yield f"{_PAD} marks padding"
+    if scene.panels:
+        yield f"in a cell: its {scene.label_is}"
+    if scene.cut:
+        yield scene.cut

@@ -1,0 +1,352 @@
+"""A derivation in words: how the steps of a map take an index to its address, number by number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.layout.explain.lineage import dim_names, program_sizes, step_levels
+from tilewright.layout.index.index_map import Axis, IndexMap
+from tilewright.layout.index.linear import solutions
+from tilewright.layout.index.steps import Merge, Pad, Permute, Rotate, Split, Step, Unit
+from tilewright.layout.kinds.tiled import TensorLayout
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """A number on its way: what it is, its value, its size, and the tile level that made it."""
+
+    label: str
+    value: int
+    size: int
+    level: int = 0
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """How one element gets its address.
+
+    ===============  =====================================================================
+    ``lines``        (heading, sentence) pairs, to be read from top to bottom
+    ``coordinates``  what the linearisation reads
+    ``expressions``  per axis, the arithmetic that ends in the address
+    ``address``      per axis, the value
+    ===============  =====================================================================
+    """
+
+    layout: str
+    index: tuple[int, ...]
+    lines: tuple[tuple[str, str], ...]
+    coordinates: tuple[Coordinate, ...]
+    expressions: dict[str, str]
+    address: dict[str, int]
+
+    def __str__(self) -> str:
+        width = max(len(heading) for heading, _ in self.lines)
+        body = (f"{heading:<{width}}  {text}".rstrip() for heading, text in self.lines)
+        return "\n".join([f"{self.layout}, element {_vector(self.index)}", "", *body])
+
+
+def explain(layout: IndexMap, *index: int) -> str:
+    """The derivation of an element's address, as text.
+
+    >>> from tilewright.layout import parse
+    >>> print(explain(parse("f32[3,5]{1,0:T(2,2)}"), 2, 3))
+    f32[3,5]{1,0:T(2,2)}, element (2,3)
+    <BLANKLINE>
+    dims      (d0,d1) = (2,3) of (3,5), major to minor
+    T(2,2)    d0: 2 = 1*2 + 0    tile 1 of 2 (ceil 3/2), place 0 of 2
+              d1: 3 = 1*2 + 1    tile 1 of 3 (ceil 5/2), place 1 of 2
+              tile (1,1), inside (0,1)
+    together  (1,1,0,1) of (2,3,2,2)
+    offset    (1*3+1)*4+1 = 17
+    memory    slot 17 of 24, byte 68 of 96
+    """
+    return str(derive(layout, index))
+
+
+def derive(layout: IndexMap, index: Sequence[int]) -> Derivation:
+    """The derivation of an element's address."""
+    address = layout.address(*index)  # checks the index
+    states = _states(layout, index)
+    lines = _begin(layout, states[0])
+    levels = step_levels(layout)
+    for k, step in enumerate(layout.steps):
+        level = levels[k] if levels else None
+        said = _say(step, states[k], states[k + 1], _part_names(layout, k))
+        lines += [(_heading(layout, level), sentence) for sentence in said]
+        if levels and level and levels[k + 1 : k + 2] != (level,):
+            lines.append(("", _both_parts(states[k + 1], level)))
+    now = states[-1]
+    lines = _in_columns(_without_repeats(lines))
+    lines.append(("together", f"{_vector(c.value for c in now)} of {_vector(c.size for c in now)}"))
+    expressions = {axis.name: _expression(axis, now) for axis in layout.axis_terms}
+    lines += [(name, _equation(text, address[name])) for name, text in expressions.items()]
+    lines.append(("memory", _in_memory(layout, address)))
+    return Derivation(str(layout), tuple(index), tuple(lines), tuple(now), expressions, address)
+
+
+def explain_place(layout: IndexMap, *place: int) -> str:
+    """What lies at a place (axis values in the order of ``.axes``): an element and its derivation, or padding and why.
+
+    >>> from tilewright.layout import parse
+    >>> print(explain_place(parse("f32[3,5]{1,0:T(2,2)}"), 9))
+    f32[3,5]{1,0:T(2,2)}, offset 9: padding
+    <BLANKLINE>
+    d1 = 2*2 + 1 = 5 would be outside 0..4
+    """
+    found = layout.index(*place)  # checks the place
+    where = ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
+    if found is None:
+        return f"{layout}, {where}: padding\n\n{_why_padding(layout, place)}"
+    return f"{layout}, {where}: element {_vector(found)}\n\n{explain(layout, *found)}"
+
+
+# -- the beginning ------------------------------------------------------------------------------------------------
+
+
+def _states(layout: IndexMap, index: Sequence[int]) -> list[list[Coordinate]]:
+    """The coordinates of an element before the first step and behind every step."""
+    first = layout.origin or (0,) * layout.rank
+    names = (f"{n}-{low}" if low else n for n, low in zip(dim_names(layout), first, strict=True))
+    values = (int(value) - low for value, low in zip(index, first, strict=True))
+    states = [[Coordinate(n, v, size) for n, v, size in zip(names, values, layout.shape, strict=True)]]
+    levels = step_levels(layout)
+    for k, (step, sizes) in enumerate(zip(layout.steps, program_sizes(layout), strict=False)):
+        states.append(_advance(step, states[-1], sizes, levels[k] if levels else None))
+    return states
+
+
+def _begin(layout: IndexMap, now: list[Coordinate]) -> list[tuple[str, str]]:
+    lines: list[tuple[str, str]] = []
+    if any(layout.origin):
+        lines.append(("start", f"the segment begins at {_vector(layout.origin)} of its tensor"))
+    if not layout.rank:
+        lines.append(("dims", "none: a single element"))
+    elif not (layout.steps and isinstance(layout.steps[0], Permute) and len(layout.steps[0].order) == layout.rank):
+        order = ", major to minor" if isinstance(layout, TensorLayout) and layout.rank > 1 else ""
+        lines.append(("dims", _assignment(now) + order))
+    return lines
+
+
+def _part_names(layout: IndexMap, at: int) -> tuple[str, str]:
+    """What the cut of step ``at`` makes of a coordinate: the names of its quotient and of its remainder."""
+    if layout.axes[0] == "npu" and any(isinstance(step, Split) for step in layout.steps[at + 1 :]):
+        return "block", "place"  # only the last cut deals channels out to NPUs
+    return {"npu": ("row", "NPU"), "shard": ("local row", "shard"), "page": ("block", "place")}.get(
+        layout.axes[0], ("tile", "place")
+    )
+
+
+def _heading(layout: IndexMap, level: int | None) -> str:
+    if level and isinstance(layout, TensorLayout):
+        return f"T({','.join('*' if t == -1 else str(t) for t in layout.tiles[level - 1])})"
+    return "dims" if level == 0 or not layout.rank else "steps"
+
+
+def _without_repeats(lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Each heading once: a blank where it continues, so that a level reads as a block."""
+    kept, last = [], ""
+    for heading, text in lines:
+        kept.append(("" if heading == last else heading, text))
+        last = heading or last
+    return kept
+
+
+def _in_columns(lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Tabs become blanks, so that what follows them stands in one column."""
+    width = max((text.index("\t") for _, text in lines if "\t" in text), default=0)
+    split = ((heading, text.partition("\t")) for heading, text in lines)
+    return [(heading, f"{left:<{width}}    {right}" if tab else left) for heading, (left, tab, right) in split]
+
+
+# -- one step -----------------------------------------------------------------------------------------------------
+
+
+def _advance(step: Step, now: list[Coordinate], sizes: tuple[int, ...], level: int | None) -> list[Coordinate]:
+    """The coordinates behind a step: values and sizes by the step itself, labels and levels beside them."""
+    values = step.forward([c.value for c in now], sizes)
+    after = step.sizes(sizes)
+    tags = _tags(step, now, level)
+    return [Coordinate(tag, int(v), n, lev) for (tag, lev), v, n in zip(tags, values, after, strict=True)]
+
+
+def _tags(step: Step, now: list[Coordinate], level: int | None) -> list[tuple[str, int]]:
+    tags = [(c.label, c.level) for c in now]
+    match step:
+        case Permute():
+            return [tags[k] for k in step.order]
+        case Unit():
+            return [*tags[: step.dim], ("(new dim)", 0), *tags[step.dim :]]
+        case Merge():
+            (major, lev), (minor, _) = tags[step.dim], tags[step.dim + 1]
+            return [*tags[: step.dim], (f"{_wrap(major)}*{now[step.dim + 1].size}+{minor}", lev), *tags[step.dim + 2 :]]
+        case Split():
+            name, lev = tags[step.dim]
+            inside = lev + 1 if level is None else level
+            pair = [(f"{_wrap(name)} div {step.tile}", lev), (f"{_wrap(name)} mod {step.tile}", inside)]
+            return [*tags[: step.dim], *pair, *tags[step.dim + 1 :]]
+        case Pad() if step.low:
+            return [*tags[: step.dim], (f"{tags[step.dim][0]}+{step.low}", tags[step.dim][1]), *tags[step.dim + 1 :]]
+        case Rotate() if step.by:
+            label = f"({_wrap(tags[step.dim][0])}+{step.by}) mod {now[step.dim].size}"
+            return [*tags[: step.dim], (label, tags[step.dim][1]), *tags[step.dim + 1 :]]
+    return tags
+
+
+def _say(step: Step, before: list[Coordinate], after: list[Coordinate], parts: tuple[str, str]) -> list[str]:
+    """What a step does to this element; nothing where it does nothing."""
+    match step:
+        case Permute():
+            return [_assignment(after) + ", major to minor"] if _first_order(before, after) else []
+        case Unit():
+            return ["the tile has more dims than the array: a new dim of size 1 is put before them"]
+        case Merge():
+            major, minor, whole = before[step.dim], before[step.dim + 1], after[step.dim]
+            sum_ = f"{major.value}*{minor.size}+{minor.value} = {whole.value}"
+            return [f"* combines {major.label} and {minor.label}: {sum_} of {major.size}*{minor.size} = {whole.size}"]
+        case Split():
+            return [_cut(before[step.dim], after[step.dim], after[step.dim + 1], parts)]
+        case Pad() if step.low:
+            c = before[step.dim]
+            return [f"{c.label}: {_places(step.low)} free before it, {c.value} + {step.low} = {after[step.dim].value}"]
+        case Rotate() if step.by:
+            c = before[step.dim]
+            turned = f"({c.value} + {step.by}) mod {c.size} = {after[step.dim].value}"
+            return [f"{c.label}: turned by {step.by}, {turned}"]
+    return []
+
+
+def _first_order(before: list[Coordinate], after: list[Coordinate]) -> bool:
+    """Whether a Permute brings dims into physical order (later ones only move tile coordinates inward)."""
+    return all(c.level == 0 and " " not in c.label for c in before) and len(before) == len(after)
+
+
+def _cut(whole: Coordinate, number: Coordinate, inside: Coordinate, parts: tuple[str, str]) -> str:
+    many = f"{number.size} (ceil {whole.size}/{inside.size})" if whole.size % inside.size else f"{number.size}"
+    equation = f"{whole.label}: {whole.value} = {number.value}*{inside.size} + {inside.value}"
+    return f"{equation}\t{parts[0]} {number.value} of {many}, {parts[1]} {inside.value} of {inside.size}"
+
+
+def _both_parts(now: list[Coordinate], level: int) -> str:
+    outer, inner = (_vector(c.value for c in now if (c.level == level) is side) for side in (False, True))
+    return f"{'tile' if level == 1 else 'outside'} {outer}, inside {inner}"
+
+
+def _places(count: int) -> str:
+    return "1 place stays" if count == 1 else f"{count} places stay"
+
+
+# -- padding ------------------------------------------------------------------------------------------------------
+
+
+def _why_padding(layout: IndexMap, place: Sequence[int]) -> str:
+    """The bound that a place breaks, found by running the steps backwards."""
+    sizes = program_sizes(layout)
+    values: list[Any] = [0] * len(sizes[-1])
+    for axis, value in zip(layout.axis_terms, place, strict=True):
+        terms = [(sizes[-1][c], stride) for c, stride in axis.terms]
+        digits = next(solutions(value, terms), None)
+        if digits is None:
+            last = sum((size - 1) * stride for size, stride in terms)
+            where = (
+                f"behind {last}, the last place the array reaches" if value > last else "in a gap between the strides"
+            )
+            return f"{axis.name} {value} lies {where}"
+        for (c, _), digit in zip(axis.terms, digits, strict=True):
+            values[c] = digit
+    states = _states(layout, layout.origin or (0,) * layout.rank)
+    for k in reversed(range(len(layout.steps))):
+        behind, step = values, layout.steps[k]
+        values, inside = step.inverse(values, sizes[k])
+        if not inside:
+            return _broken(step, states[k], behind, values)
+    return "the array has no elements"
+
+
+def _broken(step: Step, before: list[Coordinate], behind: list[Any], values: list[Any]) -> str:
+    dim = getattr(step, "dim", 0)
+    if isinstance(step, Unit):
+        return f"the dim of size 1 would have the index {behind[dim]}"
+    c = before[dim]
+    sum_ = f"{behind[dim]}*{step.tile} + {behind[dim + 1]}" if isinstance(step, Split) else f"{behind[dim]}"
+    if isinstance(step, Pad):
+        sum_ += f" - {step.low}"
+    return f"{c.label} = {sum_} = {values[dim]} would be outside 0..{c.size - 1}"
+
+
+# -- the end ------------------------------------------------------------------------------------------------------
+
+
+def _expression(axis: Axis, coordinates: Sequence[Coordinate]) -> str:
+    """The arithmetic of one axis: nested products where strides nest, level by level; else a sum of products."""
+    live = [(coordinates[c], stride) for c, stride in axis.terms if coordinates[c].size > 1]
+    live.sort(key=lambda term: -term[1])
+    if not live:
+        return "0"
+    following = [math.prod(c.size for c, _ in live[k + 1 :]) for k in range(len(live))]
+    if [stride for _, stride in live] != following:
+        return " + ".join(f"{c.value}*{stride}" if stride != 1 else f"{c.value}" for c, stride in live)
+    groups: list[list[Coordinate]] = []
+    for c, _ in live:
+        if groups and groups[-1][-1].level == c.level:
+            groups[-1].append(c)
+        else:
+            groups.append([c])
+    text = "0"
+    for group in groups:
+        inner = _nested([(str(c.value), c.size) for c in group])
+        if text == "0":
+            text = inner
+        else:
+            text = _nested([(text, 0), (_wrap(inner), math.prod(c.size for c in group))])
+    return text
+
+
+def _equation(text: str, value: int) -> str:
+    return text if text == str(value) else f"{text} = {value}"
+
+
+def _nested(digits: list[tuple[str, int]]) -> str:
+    """(value, size) pairs as nested products; leading zeros say nothing and are left out."""
+    text = "0"
+    for value, size in digits:
+        text = value if text == "0" else f"{_wrap(text)}*{size}+{value}"
+    return text
+
+
+def _wrap(text: str) -> str:
+    return f"({text})" if any(sign in text for sign in "+* ") and not _wrapped(text) else text
+
+
+def _wrapped(text: str) -> bool:
+    """Whether one pair of parentheses encloses the whole text."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return False
+    depth = 0
+    for at, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if not depth and at + 1 < len(text):
+            return False
+    return True
+
+
+def _in_memory(layout: IndexMap, address: dict[str, int]) -> str:
+    *outer, inner = layout.axis_terms
+    at = address[inner.name] * layout.element_bits
+    byte = f"byte {at // 8}" if at % 8 == 0 else f"bit {at % 8} of byte {at // 8}"
+    total = -(-inner.extent * layout.element_bits // 8)
+    if not outer:
+        return f"slot {address[inner.name]} of {inner.extent}, {byte} of {total}"
+    where = ", ".join(f"{axis.name} {address[axis.name]} of {axis.extent}" for axis in outer)
+    return f"{where}; there slot {address[inner.name]} of {inner.extent}, {byte} of {total}"
+
+
+def _vector(values: Any) -> str:
+    return f"({','.join(str(value) for value in values)})"
+
+
+def _assignment(now: Sequence[Coordinate]) -> str:
+    return f"{_vector(c.label for c in now)} = {_vector(c.value for c in now)} of {_vector(c.size for c in now)}"

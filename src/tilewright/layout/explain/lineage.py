@@ -1,0 +1,185 @@
+"""What becomes of every dim on its way through a map's steps; explanations and pictures read it.
+
+A tile cuts a dim's coordinate into a tile's number and a place inside the tile, and the next tile may cut either of
+them again. The coordinates at the end of the program that stem from one dim are its :class:`Leaf` values, from major to
+minor, so that
+
+    position along the dim, padding included = the leaves' values in the mixed radix of their sizes
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit
+from tilewright.layout.kinds.tiled import TensorLayout
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A final coordinate: its place in the list, its size, and the tile level that made it (0: outside all tiles)."""
+
+    place: int
+    size: int
+    level: int
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A dim as it is drawn: its name, the logical dim it is (None if combined or made by a tile), its leaves."""
+
+    name: str
+    logical: int | None
+    leaves: tuple[Leaf, ...]
+
+    @property
+    def extent(self) -> int:
+        """Positions along the dim, padding included."""
+        return math.prod(leaf.size for leaf in self.leaves)
+
+    def period(self, level: int) -> int | None:
+        """Positions from one tile of this level to the next, or None where the level does not cut the dim."""
+        for at, leaf in enumerate(self.leaves):
+            if leaf.level == level:
+                return math.prod(inner.size for inner in self.leaves[at:])
+        return None
+
+
+def dim_names(layout: IndexMap) -> tuple[str, ...]:
+    """The names of the logical dims."""
+    names = {"weights": ("oc", "ic", "kh", "kw")} if layout.rank == 4 else {}
+    if layout.axes[0] == "npu" and layout.rank == 4:
+        return names.get(getattr(layout, "mode", ""), ("n", "c", "h", "w"))
+    if layout.axes[0] in ("npu", "shard") and layout.rank == 2:
+        return ("row", "column")
+    return tuple(f"d{k}" for k in range(layout.rank))
+
+
+def program_sizes(layout: IndexMap) -> list[tuple[int, ...]]:
+    """Sizes of the coordinates before the first step and behind every step."""
+    sizes = [layout.shape]
+    for step in layout.steps:
+        sizes.append(step.sizes(sizes[-1]))
+    return sizes
+
+
+def step_levels(layout: IndexMap) -> tuple[int, ...] | None:
+    """The tile level each step belongs to (0: before the tiles); None where the steps are not those of tiles."""
+    if not isinstance(layout, TensorLayout):
+        return None
+    levels: list[int] = []
+    steps = list(layout.steps)
+    first_tile = len(steps) - sum(_tile_steps(tile, dims) for tile, dims in _ranks(layout))
+    levels += [0] * first_tile
+    for level, (tile, dims) in enumerate(_ranks(layout), start=1):
+        levels += [level] * _tile_steps(tile, dims)
+    return tuple(levels)
+
+
+def _ranks(layout: TensorLayout) -> list[tuple[tuple[int, ...], int]]:
+    """Every tile with the number of coordinates it finds."""
+    found, rank = [], layout.rank
+    for tile in layout.tiles:
+        found.append((tile, rank))
+        rank = max(rank, len(tile)) + sum(1 if t != -1 else -1 for t in tile)
+    return found
+
+
+def _tile_steps(tile: tuple[int, ...], rank: int) -> int:
+    """Unit per missing dim, Merge per `*`, Split per number, and a Permute where more than one was cut."""
+    cuts = sum(t != -1 for t in tile)
+    return max(0, len(tile) - rank) + len(tile) + (cuts > 1)
+
+
+class _Walk:
+    """Follows coordinates through steps: which leaf of which dim each one is."""
+
+    def __init__(self, names: list[str], logical: list[int | None]) -> None:
+        self.names, self.logical = names, logical
+        self.chains: list[list[int]] = [[k] for k in range(len(names))]  # per dim, coordinate ids from major to minor
+        self.now = list(range(len(names)))  # the ids in the order of the coordinates
+        self.level = dict.fromkeys(self.now, 0)
+
+    def take(self, step: Step, level: int | None) -> None:
+        if isinstance(step, Permute):
+            self.now = [self.now[k] for k in step.order]
+        elif isinstance(step, Unit):
+            self._unit(step)
+        elif isinstance(step, Split):
+            self._split(step, level)
+
+    def _unit(self, step: Unit) -> None:
+        made = len(self.level)
+        self.level[made] = 0
+        self.now.insert(step.dim, made)
+        self.chains.insert(0, [made])
+        self.names.insert(0, "")
+        self.logical.insert(0, None)
+
+    def _split(self, step: Split, level: int | None) -> None:
+        whole = self.now[step.dim]
+        number, inside = len(self.level), len(self.level) + 1
+        self.level[number] = self.level[whole]
+        self.level[inside] = self.level[whole] + 1 if level is None else level
+        self.now[step.dim : step.dim + 1] = [number, inside]
+        chain = next(chain for chain in self.chains if whole in chain)
+        at = chain.index(whole)
+        chain[at : at + 1] = [number, inside]
+
+
+def _start(layout: IndexMap) -> tuple[int, list[str], list[int | None]]:
+    """The step behind the last Merge, and the names and logical dims of the coordinates there, major to minor."""
+    names: list[str] = list(dim_names(layout))
+    logical: list[int | None] = list(range(layout.rank))
+    start = max((k + 1 for k, step in enumerate(layout.steps) if isinstance(step, Merge)), default=0)
+    for step in layout.steps[:start]:
+        names, logical = _name_step(step, names, logical)
+    if (
+        start == 0
+        and layout.steps
+        and isinstance(layout.steps[0], Permute)
+        and len(layout.steps[0].order) == layout.rank
+    ):
+        order = layout.steps[0].order
+        return 1, [names[k] for k in order], [logical[k] for k in order]
+    return start, names, logical
+
+
+def _name_step(step: Step, names: list[str], logical: list[int | None]) -> tuple[list[str], list[int | None]]:
+    if isinstance(step, Permute):
+        return [names[k] for k in step.order], [logical[k] for k in step.order]
+    if isinstance(step, Unit):
+        return ["", *names], [None, *logical]
+    at = getattr(step, "dim", 0)
+    if isinstance(step, Merge):
+        return [*names[:at], f"{names[at]}*{names[at + 1]}", *names[at + 2 :]], [
+            *logical[:at],
+            None,
+            *logical[at + 2 :],
+        ]
+    if isinstance(step, Split):
+        pair = [f"{names[at]} div {step.tile}", f"{names[at]} mod {step.tile}"]
+        return [*names[:at], *pair, *names[at + 1 :]], [*logical[:at], None, None, *logical[at + 1 :]]
+    return names, logical
+
+
+def lineage(layout: IndexMap) -> tuple[Dim, ...]:
+    """The dims as they are drawn, major to minor: those behind the last `*`, each with its leaves.
+
+    >>> from tilewright.layout import parse
+    >>> [(d.name, d.extent, d.period(1)) for d in lineage(parse("f32[3,5]{1,0:T(2,2)}"))]
+    [('d0', 4, 2), ('d1', 6, 2)]
+    """
+    start, names, logical = _start(layout)
+    levels = step_levels(layout)
+    walk = _Walk(names, logical)
+    for k, step in enumerate(layout.steps[start:], start=start):
+        walk.take(step, None if levels is None else levels[k])
+    place = {made: k for k, made in enumerate(walk.now)}
+    sizes = program_sizes(layout)[-1]
+    return tuple(
+        Dim(name, dim, tuple(Leaf(place[i], sizes[place[i]], walk.level[i]) for i in chain))
+        for name, dim, chain in zip(walk.names, walk.logical, walk.chains, strict=True)
+    )

@@ -1,0 +1,256 @@
+"""Is a reshape or a transpose free?
+
+Two layouts hold the same bytes in the same places iff every element keeps its address. With a permutation p, b is
+reshape(transpose(a, p)), p read as numpy.transpose reads it. Decided on the maps' digit forms, exactly; where a map has
+none, by enumeration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout.index.checks import require_layout, wholes
+from tilewright.layout.index.digits import Digit, Line
+from tilewright.layout.index.index_map import IndexMap
+
+# An axis as a chain over the linear logical index: what the bitcast decision compares.
+
+_CHUNK = 1 << 20
+_BY_DIV = attrgetter("div")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """``places`` ascend from 1; ``exact`` tells whether each divides the next."""
+
+    base: int
+    places: tuple[int, ...]
+    strides: tuple[int, ...]
+    exact: bool
+
+    def __call__(self, e: Any) -> Any:
+        """The axis value of linear index ``e`` (an int or an int64 array)."""
+        value, rest = self.base, e
+        for place, stride in zip(reversed(self.places), reversed(self.strides), strict=True):
+            value = value + rest // place * stride
+            rest = rest % place
+        return value
+
+
+def _entries(digits: list[Digit], size: int) -> list[tuple[int, int]] | None:
+    """(div, weight) of one dim's digits; None unless they partition the dim's index without shifts."""
+    found: list[tuple[int, int]] = []
+    next_div = 1
+    digits.sort(key=_BY_DIV)
+    for k, (_, weight, div, mod, _, shift) in enumerate(digits):
+        if shift or div < next_div:
+            return None
+        if div > next_div:  # the axis ignores these digits
+            found.append((next_div, 0))
+        found.append((div, weight))
+        if mod == 0 or div * mod >= size:
+            return found if k == len(digits) - 1 else None
+        next_div = div * mod
+    return [*found, (next_div, 0)] if next_div < size else found
+
+
+def chain(line: Line, shape: tuple[int, ...], order: tuple[int, ...]) -> Chain | None:
+    """The chain of an axis over the dims of ``shape`` read in ``order`` (row-major); None where none exists."""
+    places: list[int] = []
+    strides: list[int] = []
+    below = 1
+    of_dim: list[list[Digit]] = [[] for _ in shape]
+    for digit in line.digits:
+        of_dim[digit.dim].append(digit)
+    for dim in reversed(order):
+        size = shape[dim]
+        if size > 1:
+            entries = _entries(of_dim[dim], size)
+            if entries is None:
+                return None
+            for div, weight in entries:
+                place = below * div
+                if places and place % places[-1] == 0 and weight == place // places[-1] * strides[-1]:
+                    continue
+                places.append(place)
+                strides.append(weight)
+            below *= size
+    exact = all(b % a == 0 for a, b in pairwise(places))
+    return Chain(line.base, tuple(places), tuple(strides), exact)
+
+
+def first_difference(a: Chain, b: Chain, count: int) -> int | None:
+    """Some E below ``count`` where the two differ, or None where they are the same function."""
+    if a == b:
+        return None
+    marks = {*a.places, *b.places}
+    tries = {m * k + d for m in marks for k in (1, 2, 3) for d in (-1, 0, 1)}
+    tries |= {m + n + d for m in marks for n in marks for d in (-1, 0, 1)} | {0, count - 1}
+    for e in sorted(t for t in tries if 0 <= t < count):
+        if a(e) != b(e):
+            return e
+    for start in range(0, count, _CHUNK):  # rare: decide by looking at every element
+        many = np.arange(start, min(start + _CHUNK, count), dtype=np.int64)
+        differs = np.nonzero(a(many) != b(many))[0]
+        if len(differs):
+            return start + int(differs[0])
+    return None
+
+
+_MOST = 1 << 27  # elements that are looked at one by one, in about ten seconds
+
+
+def order_of(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
+    """The order in which b reads the dims of a; a :class:`UsageError` where b is no reshape of that."""
+    for layout in (a, b):
+        require_layout(layout)
+    order = tuple(range(a.rank)) if permutation is None else wholes(permutation, "a dim")
+    if sorted(order) != list(range(a.rank)):
+        raise UsageError(f"permutation {order} is not an order of the {a.rank} dims of {a}")
+    if math.prod(a.shape) != math.prod(b.shape):
+        raise UsageError(f"{a} has {math.prod(a.shape)} elements, {b} has {math.prod(b.shape)}: not a reshape")
+    return order
+
+
+def _chains(layout: IndexMap, order: tuple[int, ...]) -> list[Chain] | None:
+    if layout.digits is None:
+        return None
+    found = [chain(line, layout.shape, order) for line in layout.digits.values()]
+    return None if any(c is None for c in found) else [c for c in found if c is not None]
+
+
+def places_along(layout: IndexMap, order: tuple[int, ...], e: Any) -> np.ndarray[Any, Any]:
+    """Addresses of linear indices ``e`` over the dims read in ``order``."""
+    picked = np.unravel_index(e, tuple(layout.shape[d] for d in order)) if order else ()
+    ix = np.zeros((len(e), layout.rank), np.int64)
+    for place, dim in enumerate(order):
+        ix[:, dim] = picked[place]
+    if layout.origin:
+        ix += np.array(layout.origin, np.int64)
+    return layout.addresses(ix)
+
+
+def _difference(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> int | None:
+    """A linear index (of the transposed a) whose address differs, or None."""
+    count = a.num_elements
+    straight = tuple(range(b.rank))
+    chains_a, chains_b = _chains(a, order), _chains(b, straight)
+    if chains_a is not None and chains_b is not None:
+        for one, other in zip(chains_a, chains_b, strict=True):
+            found = first_difference(one, other, count)
+            if found is not None:
+                return found
+        return None
+    if _same_map(a, b) and order == straight:
+        return None
+    if count > _MOST:  # a difference is mostly found near the ends or anywhere; sameness would need every element
+        spread = np.linspace(0, count - 1, _CHUNK).astype(np.int64)
+        ends = np.concatenate([np.arange(_CHUNK), np.arange(count - _CHUNK, count)])
+        for e in (ends, spread):
+            differs = np.nonzero((places_along(a, order, e) != places_along(b, straight, e)).any(axis=1))[0]
+            if len(differs):
+                return int(e[differs[0]])
+        how = "a '*' whose tile does not divide has no digit form, and looking at every element would take too long"
+        raise UnsupportedError(f"cannot decide whether {a} and {b} keep all {count} places", how=how)
+    for start in range(0, count, _CHUNK):
+        e = np.arange(start, min(start + _CHUNK, count))
+        differs = np.nonzero((places_along(a, order, e) != places_along(b, straight, e)).any(axis=1))[0]
+        if len(differs):
+            return start + int(differs[0])
+    return None
+
+
+def _same_map(a: IndexMap, b: IndexMap) -> bool:
+    """Whether the two compute the same thing the same way, whatever they are called."""
+    return (a.shape, a.steps, a.axis_terms) == (b.shape, b.steps, b.axis_terms)
+
+
+def _space(layout: IndexMap) -> int:
+    return int(getattr(layout, "memory_space", 0))
+
+
+def _prefix(layout: IndexMap) -> int:
+    return int(getattr(layout, "metadata_prefix", 0))
+
+
+def _outer_reason(a: IndexMap, b: IndexMap) -> str:
+    """Why the two cannot be the same bytes, whatever the elements do; empty if nothing stands against it."""
+    if _prefix(a) != _prefix(b):
+        return f"the data begins behind {_prefix(a)} bytes of metadata, M({_prefix(a)}), and behind {_prefix(b)}"
+    if _space(a) != _space(b):
+        return f"memory space S({_space(a)}) differs from S({_space(b)})"
+    if a.element_bits != b.element_bits:
+        return f"elements of {a.element_bits} bits differ from elements of {b.element_bits} bits"
+    if a.size_bytes != b.size_bytes:
+        return f"{a.size_bytes} bytes with padding differ from {b.size_bytes}"
+    extents = [tuple((x.name, x.extent) for x in m.axis_terms) for m in (a, b)]
+    return "" if extents[0] == extents[1] else f"axes {a.axes} differ from {b.axes}"
+
+
+@lru_cache(maxsize=65536)
+def why_not(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> str:
+    """Why b is not a bitcast of a; empty if it is."""
+    if outer := _outer_reason(a, b):
+        return outer
+    found = _difference(a, b, order) if a.num_elements else None
+    if found is None:
+        return ""
+    place_a, place_b = (
+        places_along(a, order, np.array([found]))[0],
+        places_along(b, tuple(range(b.rank)), np.array([found]))[0],
+    )
+    index = tuple(int(i) for i in np.unravel_index(found, b.shape))
+    names = "/".join(a.axes)
+    old, new = ("/".join(map(str, p.tolist())) for p in (place_a, place_b))
+    return f"element {index} of the result moves from {names} {old} to {new}"
+
+
+@lru_cache(maxsize=65536)
+def _keeps_places(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> bool:
+    """Whether there is nothing for :func:`why_not` to say, without finding an element that moves."""
+    if _outer_reason(a, b):
+        return False
+    return not a.num_elements or not _differs(a, b, order)
+
+
+def _differs(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> bool:
+    chains_a, chains_b = _chains(a, order), _chains(b, tuple(range(b.rank)))
+    if chains_a is None or chains_b is None:
+        return _difference(a, b, order) is not None
+    pairs = [(one, other) for one, other in zip(chains_a, chains_b, strict=True) if one != other]
+    return any(
+        one(e := _first_odd_place(one, other)) != other(e) or first_difference(one, other, a.num_elements) is not None
+        for one, other in pairs
+    )
+
+
+def _first_odd_place(one: Chain, other: Chain) -> int:
+    """The first place that only one of them has, or has with this stride.
+
+    Two exact chains differ there if they differ at all; others mostly do, so that it is the first place to look at.
+    """
+    odd = set(zip(one.places, one.strides, strict=True)) ^ set(zip(other.places, other.strides, strict=True))
+    return min(odd)[0] if odd else 0
+
+
+def is_bitcast(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) -> bool:
+    """Whether b = reshape(transpose(a, permutation)) costs nothing: every element keeps its byte address.
+
+    Raises :class:`UsageError` where the element counts differ or the permutation is none. Exact.
+
+    >>> from tilewright.layout import parse
+    >>> is_bitcast(parse("f32[8,32,256]{2,1,0:T(8,128)}"), parse("f32[256,256]{1,0:T(8,128)}"))
+    True
+    >>> is_bitcast(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}"))
+    False
+    """
+    return _keeps_places(a, b, order_of(a, b, permutation))

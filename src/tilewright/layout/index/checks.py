@@ -1,0 +1,102 @@
+"""What callers pass, checked before numpy sees it: whole numbers, arrays, fill values, and whether memory is enough."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.layout.index.types import TYPE_BITS
+
+if TYPE_CHECKING:
+    from tilewright.layout.index.index_map import IndexMap
+
+_KINDS = {"f": "biuf", "b": "biuf", "c": "biufc"}
+
+
+def whole(value: Any, what: str) -> int:
+    """The value as a Python integer; a :class:`UsageError` for a fraction or a text.
+
+    >>> whole(np.uint8(3), "a size")
+    3
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise UsageError(f"{what} is a whole number, not {value!r}") from None
+
+
+def wholes(values: Iterable[Any], what: str) -> tuple[int, ...]:
+    """All of them as Python integers; ``what`` names one of them."""
+    try:
+        given = tuple(values)
+    except TypeError:
+        raise UsageError(f"whole numbers are expected, not {values!r}: {what} is one of them") from None
+    return tuple(whole(value, what) for value in given)
+
+
+def text_of(value: Any, what: str) -> str:
+    """The value, if it is a text."""
+    if not isinstance(value, str):
+        raise UsageError(f"{what} is a str, not {value!r}")
+    return value
+
+
+def require_layout(value: Any) -> None:
+    """A :class:`UsageError` for what is no layout of one array: a text, or a tuple of layouts."""
+    if not hasattr(value, "axis_terms"):
+        kind = "a tuple" if hasattr(value, "elements") else f"a {type(value).__name__}"
+        raise UsageError(f"{value!s} is {kind}, not the layout of one array", how="parse(...) reads a text")
+
+
+def array_of(value: Any, what: str) -> np.ndarray[Any, Any]:
+    """``numpy.asarray``, with a :class:`UsageError` where numpy makes nothing of it."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, OverflowError) as error:
+        reason = str(error).partition(". ")[0]
+        raise UsageError(f"{what} of type {type(value).__name__} is no array: {reason}") from None
+
+
+def fill_value(layout: IndexMap, fill: Any) -> Any:
+    """``fill`` as a value of the layout's type; where several elements share a byte, the bits of that value."""
+    if type(fill) is int and not fill:
+        return 0
+    dtype, given = layout.numpy_dtype, array_of(fill, "fill")
+    if given.ndim:
+        raise UsageError(f"fill is one value, not an array of shape {given.shape}", where=str(layout))
+    bits, name = TYPE_BITS[layout.dtype], layout.dtype
+    if name[0] in "su" or name == "pred":
+        low = -(1 << (bits - 1)) if name[0] == "s" else 0
+        if (given.dtype.kind not in "biu" and given.dtype != dtype) or not low <= int(given) < low + (1 << bits):
+            raise UsageError(f"fill={fill!r} is no value of {name}", how=f"{low} to {low + (1 << bits) - 1}")
+    elif given.dtype != dtype and given.dtype.kind not in _KINDS[name[0]]:
+        raise UsageError(f"fill={fill!r} is no value of {name}")
+    with np.errstate(all="ignore"):  # a number beyond the type is its infinity
+        value = given.astype(dtype)
+    return int(value.reshape(1).view(np.uint8)[0]) if layout.element_bits < 8 else value[()]
+
+
+@cache
+def _machine_bytes() -> int:
+    """Bytes of memory this machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not everywhere
+        return 1 << 46
+
+
+def require_room(count: int, what: str) -> None:
+    """A :class:`UsageError` for ``count`` bytes that this machine cannot hold."""
+    if count > _machine_bytes():
+        from tilewright.render import bytes_text
+
+        raise UsageError(
+            f"{what} takes {bytes_text(count)}, and this machine has {bytes_text(_machine_bytes())}",
+            how="take a slice of the array, or pass out=, a numpy.memmap for instance",
+        )

@@ -1,0 +1,146 @@
+"""Element types: XLA's names, their widths in bits and the numpy types that hold them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+
+TYPE_BITS: dict[str, int] = {
+    "pred": 1,
+    **{f"{kind}{bits}": bits for kind in "su" for bits in (1, 2, 4, 8, 16, 32, 64)},
+    "f4e2m1fn": 4,
+    "f6e2m3fn": 6,
+    "f6e3m2fn": 6,
+    **dict.fromkeys(("f8e3m4", "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"), 8),
+    "f8e8m0fnu": 8,
+    "f16": 16,
+    "bf16": 16,
+    "f32": 32,
+    "f64": 64,
+    "c64": 64,
+    "c128": 128,
+    "token": 0,
+    "opaque": 0,
+}
+"""Width of a value in bits. A ``pred`` and every type narrower than 8 bits takes a whole byte unless E(n) says less."""
+
+_NUMPY = {
+    "pred": "bool",
+    **{f"s{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"u{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "c64": "complex64",
+    "c128": "complex128",
+}
+_ML_DTYPES = {
+    **{f"s{bits}": f"int{bits}" for bits in (1, 2, 4)},
+    **{f"u{bits}": f"uint{bits}" for bits in (1, 2, 4)},
+    "bf16": "bfloat16",
+    **{name: f"float{name[1:].replace('e', '_e', 1)}" for name in TYPE_BITS if name.startswith(("f4", "f6", "f8"))},
+}
+_ALIASES = {
+    "bool": "pred",
+    "float": "f64",
+    "int": "s64",
+    "fp16": "f16",
+    "fp32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+
+
+@cache
+def _resolve(name: str) -> str:
+    low = name.lower()
+    if low in TYPE_BITS:
+        return low
+    if low in _ALIASES:
+        return _ALIASES[low]
+    for table in (_NUMPY, _ML_DTYPES):
+        for ours, theirs in table.items():
+            if theirs == low:
+                return ours
+    short = low.replace("uint", "u").replace("int", "s").replace("i", "s", 1)
+    if short in TYPE_BITS:
+        return short
+    raise UsageError(f"no element type called {name!r}", how=f"known types: {', '.join(TYPE_BITS)}")
+
+
+def dtype_name(dtype: Any) -> str:
+    """XLA's name of an element type given as a name, a numpy type or anything ``numpy.dtype`` takes.
+
+    >>> dtype_name("F32"), dtype_name(np.int8), dtype_name("bfloat16")
+    ('f32', 's8', 'bf16')
+    """
+    if isinstance(dtype, str):
+        return str(_resolve(dtype))
+    if dtype is None:  # numpy's default, but hardly what was meant
+        raise UsageError("None is not an element type")
+    try:
+        return str(_resolve(np.dtype(dtype).name))
+    except TypeError:
+        raise UsageError(f"{dtype!r} is not an element type") from None
+
+
+def type_bits(dtype: str) -> int:
+    """Bits one element takes in memory without E(n): whole bytes, so 8 for ``pred`` and ``s4``."""
+    return -(-TYPE_BITS[dtype] // 8) * 8
+
+
+@cache
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The numpy type that holds one element of ``dtype`` (sub-byte types in a byte, as ml_dtypes does)."""
+    if dtype in _NUMPY:
+        return np.dtype(_NUMPY[dtype])
+    if dtype in _ML_DTYPES:
+        import ml_dtypes
+
+        found: Any = getattr(ml_dtypes, _ML_DTYPES[dtype], None)
+        if found is not None:
+            of_ml_dtypes: np.dtype[Any] = np.dtype(found)
+            return of_ml_dtypes
+    raise UsageError(f"numpy has no type for {dtype}")
+
+
+# MLIR's names of element types and XLA's: i8 and s8, ui8 and u8, i1 and pred, complex<f32> and c64.
+
+_MLIR = {"pred": "i1", "bf16": "bf16", "f16": "f16", "f32": "f32", "f64": "f64", "f4e2m1fn": "f4E2M1FN"}
+_XLA = {"i1": "pred", "complex<f32>": "c64", "complex<f64>": "c128"}
+_INTEGER = re.compile(r"([us]?)i([0-9]+)", re.ASCII)
+
+
+def mlir_type(dtype: str) -> str:
+    """MLIR's name of XLA's element type.
+
+    >>> [mlir_type(name) for name in ("f32", "pred", "s32", "u8", "f8e4m3fn", "c64")]
+    ['f32', 'i1', 'i32', 'ui8', 'f8E4M3FN', 'complex<f32>']
+    """
+    if dtype in _MLIR:
+        return _MLIR[dtype]
+    if dtype[0] in "su":
+        return f"{'u' if dtype[0] == 'u' else ''}i{dtype[1:]}"
+    if dtype[0] == "c":
+        return f"complex<f{int(dtype[1:]) // 2}>"
+    return dtype[0] + dtype[1:].upper()
+
+
+def xla_dtype(element_type: str) -> str:
+    """XLA's name of MLIR's element type; a name that MLIR has not comes back in small letters.
+
+    >>> [xla_dtype(name) for name in ("f32", "i1", "i32", "ui8", "f8E4M3FN", "complex<f32>")]
+    ['f32', 'pred', 's32', 'u8', 'f8e4m3fn', 'c64']
+    """
+    if element_type in _XLA:
+        return _XLA[element_type]
+    if found := _INTEGER.fullmatch(element_type):
+        return f"{'u' if found[1] == 'u' else 's'}{found[2]}"
+    return element_type.lower()

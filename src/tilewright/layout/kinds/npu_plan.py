@@ -1,0 +1,373 @@
+"""Where tensors go in an NPU's local memories: bases, holes, banks (source: Sophgo's tensor storage).
+
+    byte 0                                                     local_bytes
+    | a: aligned, start 0 | gap | b: compact, start 2 |   free    |          the same on every NPU
+    |  bank 0    |    bank 1    |    bank 2    |  ...             |
+
+A base is one byte offset, the same on every NPU. Tensors with a base of their own go first; the others take, in the
+order given, the lowest base that is free, aligned and, where there is one, in no bank of a fellow operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.layout.kinds.lanes import LaneLayout, lane_memory, round_up
+from tilewright.targets import LaneMemory
+
+Runs = np.ndarray[Any, Any]
+
+
+class LocalMemoryError(UsageError):
+    """A tensor does not fit: ``bytes_short`` bytes are missing on every NPU for ``tensor``."""
+
+    def __init__(self, what: str, *, tensor: str, bytes_short: int, where: str = "", how: str = "") -> None:
+        self.tensor, self.bytes_short = tensor, bytes_short
+        super().__init__(what, where=where, how=how)
+
+
+@dataclass(frozen=True)
+class LocalTensor:
+    """A tensor to place: a lane layout and its base byte, or None to have one chosen."""
+
+    name: str
+    layout: LaneLayout
+    base: int | None = None
+
+
+@dataclass(frozen=True)
+class BankConflict:
+    """Operands ``first`` and ``second`` of instruction number ``instruction`` touch the same ``banks``."""
+
+    instruction: int
+    first: str
+    second: str
+    banks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlacedTensor:
+    """A tensor in its place; all sizes in bytes.
+
+    =================  ===============================================================================
+    ``base``, ``end``  first byte and the one behind the last, the same on every NPU
+    ``banks``          the banks that its elements touch
+    ``start_hole``     places before the start NPU, on the first row of channels of every batch
+    ``tail_hole``      places behind the last channel of every batch
+    ``inside_hole``    padding inside the channels: rows and channels rounded up, or free strides
+    =================  ===============================================================================
+
+    The holes are counted over all NPUs together; with the data they make up the whole region.
+    """
+
+    name: str
+    layout: LaneLayout
+    base: int
+    memory: LaneMemory
+
+    @property
+    def end(self) -> int:
+        """The byte behind the region."""
+        return self.base + self.layout.bytes_per_npu
+
+    @cached_property
+    def _runs(self) -> Runs:
+        return _runs(self.layout, self.base)
+
+    @cached_property
+    def banks(self) -> tuple[int, ...]:
+        """Banks that hold any element, ascending."""
+        size = self.memory.bank_bytes
+        touched = np.zeros(self.end // size + 2, np.int64)
+        np.add.at(touched, self._runs[:, 1] // size, 1)
+        np.add.at(touched, (self._runs[:, 2] - 1) // size + 1, -1)
+        return tuple(int(b) for b in np.flatnonzero(np.cumsum(touched)))
+
+    @cached_property
+    def data_bytes_per_npu(self) -> tuple[int, ...]:
+        """Bytes of elements on every NPU."""
+        layout = self.layout
+        if not layout.num_elements:
+            return (0,) * layout.lane_count
+        channel = layout.steps[-1].dim  # type: ignore[attr-defined]
+        indices = np.zeros((layout.shape[channel], layout.rank), np.int64)
+        indices[:, channel] = np.arange(layout.shape[channel])
+        counts = np.bincount(layout.addresses(indices)[:, 0], minlength=layout.lane_count)
+        bits = counts * (layout.num_elements // layout.shape[channel]) * layout.element_bits
+        return tuple(int(b) for b in -(-bits // 8))
+
+    @cached_property
+    def _hole_elements(self) -> tuple[int, int, int]:
+        layout = self.layout
+        batch, channels = layout.tensor[:2]
+        region = layout.axis_terms[1].extent * layout.lane_count
+        if layout.mode == "free" or not layout.num_elements:
+            return 0, 0, region - layout.num_elements
+        channel = layout.strides[1]
+        rows = -(-(layout.start + channels) // layout.lane_count)
+        # Where the N stride leaves the start out, the next batch begins in the row that the last one wrapped into.
+        empty_starts = batch if layout.strides[0] >= rows * channel else 1
+        before = empty_starts * layout.start * channel
+        return before, region - before - batch * channels * channel, batch * channels * channel - layout.num_elements
+
+    def _bytes(self, elements: int) -> int:
+        return elements * self.layout.element_bits // 8
+
+    @property
+    def start_hole(self) -> int:
+        """Bytes before the start NPU."""
+        return self._bytes(self._hole_elements[0])
+
+    @property
+    def tail_hole(self) -> int:
+        """Bytes behind the last channels."""
+        return self._bytes(self._hole_elements[1])
+
+    @property
+    def inside_hole(self) -> int:
+        """Bytes of padding inside the channels."""
+        return self._bytes(self._hole_elements[2])
+
+
+@dataclass(frozen=True)
+class LocalPlan:
+    """Tensors placed in the local memories of a chip; all sizes in bytes, per NPU where not said otherwise."""
+
+    memory: LaneMemory
+    tensors: tuple[PlacedTensor, ...]
+    conflicts: tuple[BankConflict, ...]
+
+    def __getitem__(self, name: str) -> PlacedTensor:
+        """The tensor called ``name``."""
+        for tensor in self.tensors:
+            if tensor.name == name:
+                return tensor
+        raise UsageError(f"no tensor called {name!r} in the plan")
+
+    @property
+    def bytes_used(self) -> int:
+        """The end of the last tensor."""
+        return max((t.end for t in self.tensors), default=0)
+
+    @property
+    def bytes_free(self) -> int:
+        """Bytes behind the last tensor."""
+        return self.memory.local_bytes - self.bytes_used
+
+    @property
+    def gaps(self) -> tuple[tuple[int, int], ...]:
+        """(first byte, end) of what lies unused between the tensors' regions."""
+        found, at = [], 0
+        for tensor in sorted(self.tensors, key=lambda t: t.base):
+            if tensor.base > at and tensor.end > tensor.base:
+                found.append((at, tensor.base))
+            at = max(at, tensor.end)
+        return tuple(found)
+
+    @property
+    def data_bytes_per_npu(self) -> tuple[int, ...]:
+        """Bytes of elements on every NPU."""
+        return tuple(sum(each) for each in zip(*(t.data_bytes_per_npu for t in self.tensors), strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, for JSON."""
+        tensors = [
+            {
+                "name": t.name,
+                "layout": str(t.layout),
+                "base": t.base,
+                "end": t.end,
+                "bytes_per_npu": t.layout.bytes_per_npu,
+                "banks": list(t.banks),
+                "start_hole": t.start_hole,
+                "tail_hole": t.tail_hole,
+                "inside_hole": t.inside_hole,
+            }
+            for t in self.tensors
+        ]
+        conflicts = [
+            {"instruction": c.instruction, "operands": [c.first, c.second], "banks": list(c.banks)}
+            for c in self.conflicts
+        ]
+        return {
+            "npu_num": self.memory.npu_num,
+            "local_bytes": self.memory.local_bytes,
+            "bytes_used": self.bytes_used,
+            "bytes_free": self.bytes_free,
+            "data_bytes_per_npu": list(self.data_bytes_per_npu),
+            "gaps": [list(gap) for gap in self.gaps],
+            "tensors": tensors,
+            "conflicts": conflicts,
+        }
+
+
+# -- what a tensor occupies --------------------------------------------------------------------------------------------
+
+
+def _runs(layout: LaneLayout, base: int) -> Runs:
+    """int64[runs, 3]: NPU, first byte and the byte behind, of every contiguous run of the stored tensor."""
+    batch, channels, height, width = layout.tensor
+    if not all(layout.tensor) or not all(layout.shape):
+        return np.zeros((0, 3), np.int64)
+    n_stride, c_stride, h_stride, w_stride = layout.strides
+    length = 1
+    loops: list[tuple[int, int]] = []
+    for count, stride in ((width, w_stride), (height, h_stride)):
+        if stride == length and not loops:
+            length *= count
+        elif count > 1:
+            loops.append((count, stride))
+    place = layout.start + np.arange(channels, dtype=np.int64)
+    starts = place // layout.lane_count * c_stride
+    npus = place % layout.lane_count
+    for count, stride in [(batch, n_stride), *loops]:
+        starts = (np.arange(count, dtype=np.int64)[:, None] * stride + starts).reshape(-1)
+        npus = np.tile(npus, count)
+    bits = layout.element_bits
+    first, behind = base + starts * bits // 8, base - (-(starts + length) * bits // 8)
+    return np.stack([npus, first, behind], axis=-1)
+
+
+def _collide(a: PlacedTensor, b: PlacedTensor) -> tuple[int, int] | None:
+    """(NPU, byte) that both tensors hold elements in, or None."""
+    if a.base >= b.end or b.base >= a.end:
+        return None
+    span = a.memory.local_bytes
+    keys = [_merged(t._runs, span) for t in (a, b)]
+    # For every run of a: the first run of b that ends behind its start, and the first that starts behind its end.
+    first = np.searchsorted(keys[1][:, 1], keys[0][:, 0], side="right")
+    behind = np.searchsorted(keys[1][:, 0], keys[0][:, 1], side="left")
+    hit = np.flatnonzero(behind > first)
+    if not len(hit):
+        return None
+    place = max(int(keys[0][hit[0], 0]), int(keys[1][first[hit[0]], 0]))
+    return place // span, place % span
+
+
+def _merged(runs: Runs, span: int) -> Runs:
+    """[first, behind) over all NPUs' memories end to end, sorted, meeting runs joined."""
+    flat: Runs = runs[:, 1:] + runs[:, :1] * span
+    flat = flat[np.argsort(flat[:, 0], kind="stable")]
+    if not len(flat):
+        return flat
+    behind = np.maximum.accumulate(flat[:, 1])
+    new = np.concatenate([[True], flat[1:, 0] > behind[:-1]])
+    last = np.concatenate([np.flatnonzero(new)[1:] - 1, [len(flat) - 1]])
+    return np.stack([flat[new, 0], behind[last]], axis=-1)
+
+
+# -- placing -----------------------------------------------------------------------------------------------------------
+
+
+def _alignment(layout: LaneLayout) -> int:
+    return layout.eu_bytes if layout.needs_aligned_base else max(1, layout.element_bits // 8)
+
+
+def _check(tensors: Sequence[LocalTensor], memory: LaneMemory) -> None:
+    names = [t.name for t in tensors]
+    for tensor in tensors:
+        layout = tensor.layout
+        if names.count(tensor.name) > 1:
+            raise UsageError(f"two tensors are called {tensor.name!r}")
+        if (layout.lane_count, layout.eu_bytes) != (memory.npu_num, memory.eu_bytes):
+            what = f"{layout} is not of this chip, which has {memory.npu_num} NPUs and EU_BYTES {memory.eu_bytes}"
+            raise UsageError(what, where=tensor.name, how="make the layout for the chip")
+        unit = _alignment(layout)
+        if tensor.base is not None and (tensor.base < 0 or tensor.base % unit):
+            how = f"use {round_up(max(tensor.base, 0), unit)}"
+            raise UsageError(f"base {tensor.base} is no multiple of {unit} bytes", where=tensor.name, how=how)
+
+
+def _fit(placed: PlacedTensor) -> PlacedTensor:
+    short = placed.end - placed.memory.local_bytes
+    if short > 0:
+        size = placed.layout.bytes_per_npu
+        local = placed.memory.local_bytes
+        what = f"{size} bytes per NPU at base {placed.base} overflow the local memory of {local} bytes by {short} bytes"
+        how = "split the tensor or free another one"
+        raise LocalMemoryError(what, tensor=placed.name, bytes_short=short, where=placed.name, how=how)
+    return placed
+
+
+def _fixed(tensors: Sequence[LocalTensor], memory: LaneMemory) -> dict[str, PlacedTensor]:
+    placed: dict[str, PlacedTensor] = {}
+    for tensor in tensors:
+        if tensor.base is None:
+            continue
+        new = _fit(PlacedTensor(tensor.name, tensor.layout, tensor.base, memory))
+        for other in placed.values():
+            if met := _collide(other, new):
+                what = f"NPU {met[0]} byte {met[1]} belongs to {other.name} already"
+                raise UsageError(what, where=tensor.name, how="move its base, or leave the base out")
+        placed[tensor.name] = new
+    return placed
+
+
+def _bases(tensor: LocalTensor, memory: LaneMemory, taken: Iterable[PlacedTensor]) -> list[int]:
+    """The bases worth trying, ascending: behind a tensor or at the start of a bank, where the region is free."""
+    others = [t for t in taken if t.end > t.base]
+    edges = {0, *(t.end for t in others), *(b * memory.bank_bytes for b in range(memory.banks))}
+    size = tensor.layout.bytes_per_npu
+    found = {round_up(edge, _alignment(tensor.layout)) for edge in edges}
+    return [b for b in sorted(found) if all(b >= t.end or b + size <= t.base for t in others)]
+
+
+def _choose(
+    tensor: LocalTensor, memory: LaneMemory, placed: dict[str, PlacedTensor], fellows: set[str]
+) -> PlacedTensor:
+    tries = [PlacedTensor(tensor.name, tensor.layout, base, memory) for base in _bases(tensor, memory, placed.values())]
+    fitting = [t for t in tries if t.end <= memory.local_bytes]
+    if not fitting:
+        return _fit(min(tries, key=lambda t: t.end))
+    avoid = {bank for name in fellows if name in placed for bank in placed[name].banks}
+    return next((t for t in fitting if not avoid & set(t.banks)), fitting[0])
+
+
+def _conflicts(instructions: Sequence[Sequence[str]], placed: dict[str, PlacedTensor]) -> Iterable[BankConflict]:
+    for number, operands in enumerate(instructions):
+        for first, second in combinations(dict.fromkeys(operands), 2):
+            if shared := set(placed[first].banks) & set(placed[second].banks):
+                yield BankConflict(number, first, second, tuple(sorted(shared)))
+
+
+def plan_local_memory(
+    tensors: Sequence[LocalTensor], chip: Any, instructions: Sequence[Sequence[str]] = ()
+) -> LocalPlan:
+    """Place ``tensors``, all alive at once, in the local memories of ``chip`` (a name, a target or its memory).
+
+    ``instructions`` lists the names of each instruction's operands: bases are chosen to keep them in different banks,
+    and what still shares one is reported. Tensors with bases of their own may lie in each other's holes, but not in
+    each other's elements. Raises :class:`LocalMemoryError` on overflow and :class:`UsageError` on an unaligned base, on
+    tensors that collide and on layouts of another chip.
+
+    >>> from tilewright.layout import lanes
+    >>> a = LocalTensor("a", lanes((1, 64, 28, 28), "f16", "bm1684x"))
+    >>> b = LocalTensor("b", lanes((1, 64, 28, 28), "f16", "bm1684x"))
+    >>> plan = plan_local_memory([a, b], "bm1684x", instructions=[("a", "b")])
+    >>> [(t.name, t.base, t.end, t.banks) for t in plan.tensors], plan.gaps, plan.conflicts
+    ([('a', 0, 1600, (0,)), ('b', 16384, 17984, (1,))], ((1600, 16384),), ())
+    """
+    memory = lane_memory(chip, None, None)
+    if memory.local_bytes < 1:
+        raise UsageError("this memory has no size", how="give local_bytes")
+    given: Sequence[Any] = tensors
+    if strangers := [each for each in given if not isinstance(each, LocalTensor)]:
+        raise UsageError(f"{strangers[0]!r} is no tensor of a plan", how="LocalTensor(name, layout) makes one")
+    _check(tensors, memory)
+    known = {t.name for t in tensors}
+    for number, operands in enumerate(instructions):
+        if unknown := set(operands) - known:
+            raise UsageError(f"instruction {number} has the operand {min(unknown)!r}, which is no tensor of the plan")
+    placed = _fixed(tensors, memory)
+    for tensor in tensors:
+        if tensor.base is None:
+            fellows = {name for operands in instructions if tensor.name in operands for name in operands}
+            placed[tensor.name] = _choose(tensor, memory, placed, fellows - {tensor.name})
+    return LocalPlan(memory, tuple(placed[t.name] for t in tensors), tuple(_conflicts(instructions, placed)))

@@ -1,0 +1,129 @@
+"""Segments in pages and cache lines (source: the accelerator patent [59-77]): axes ``page`` and ``offset``.
+
+A segment is exactly a tiled layout with two tile levels, ``{...:T(P_2,P_1)(l_2,l_1)}``, whose outermost part counts
+pages; edge pages are allocated whole. The page table, which gives a page its place, is a machine's state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import UsageError
+from tilewright.layout.index.checks import wholes
+from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.steps import Permute, Split, Step
+from tilewright.layout.index.types import dtype_name, type_bits
+from tilewright.layout.kinds.tiled import row_major_axis
+
+
+@dataclass(frozen=True, repr=False)
+class PagedLayout(IndexMap):
+    """A segment; ``page`` and ``line`` are sizes per logical dim, ``order`` the dims from fastest to slowest."""
+
+    page: tuple[int, ...] = ()
+    line: tuple[int, ...] = ()
+    order: tuple[int, ...] = ()
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of the segment, edge pages included."""
+        return self.axis_terms[0].extent
+
+    @property
+    def page_elements(self) -> int:
+        """Elements of one page, padding included."""
+        return self.axis_terms[1].extent
+
+    @property
+    def line_elements(self) -> int:
+        """Elements of one cache line."""
+        total = 1
+        for n in self.line:
+            total *= n
+        return total
+
+    def __str__(self) -> str:
+        dims, page, line = (",".join(map(str, v)) for v in (self.shape, self.page, self.line))
+        return f"{self.dtype}[{dims}] in pages ({page}) of lines ({line})"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+
+def _sizes(name: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
+    sizes = wholes(given, f"a size of {name}=")
+    if len(sizes) != rank or any(n < 1 for n in sizes):
+        raise UsageError(f"{name}={sizes} needs {rank} sizes from 1 up, one per dim")
+    return sizes
+
+
+def paged(
+    shape: Sequence[int],
+    dtype: Any,
+    page: Sequence[int] | None = None,
+    line: Sequence[int] | None = None,
+    order: Sequence[int] | None = None,
+    start: Sequence[int] | None = None,
+) -> PagedLayout:
+    """A segment of ``shape`` (sizes per dim, in elements) in pages and cache lines.
+
+    ``order`` lists the dims from the fastest to the slowest (default: the last dim is the fastest, d1). ``line``
+    defaults to 64 bytes along the fastest dim, ``page`` to the whole segment rounded up to lines; ``line`` must divide
+    ``page``. ``start`` is the segment's first index in its tensor: indices then run from there.
+
+    >>> segment = paged((8, 8), "s8", page=(4, 4), line=(1, 4))
+    >>> segment.num_pages, segment.address(5, 6)
+    (4, {'page': 3, 'offset': 6})
+    """
+    dims = wholes(shape, "a size")
+    rank = len(dims)
+    if not rank or any(n < 0 for n in dims):
+        raise UsageError(f"a segment has at least one dim and no negative size, got {dims}")
+    fastest_first = wholes(order, "a dim") if order is not None else tuple(range(rank - 1, -1, -1))
+    if sorted(fastest_first) != list(range(rank)):
+        raise UsageError(f"order={fastest_first} is not an order of {rank} dims")
+    name = dtype_name(dtype)
+    bits = type_bits(name)
+    if line is None:
+        lines = tuple(max(1, 512 // bits) if d == fastest_first[0] else 1 for d in range(rank))
+    else:
+        lines = _sizes("line", line, rank)
+    if page is None:
+        pages = tuple(max(1, -(-n // unit)) * unit for n, unit in zip(dims, lines, strict=True))
+    else:
+        pages = _sizes("page", page, rank)
+    for d, (p, unit) in enumerate(zip(pages, lines, strict=True)):
+        if p % unit:
+            raise UsageError(f"the line size {unit} does not divide the page size {p} of dim {d}")
+    origin = () if start is None else wholes(start, "an index")
+    if start is not None and (len(origin) != rank or any(n < 0 for n in origin)):
+        raise UsageError(f"start={origin} needs {rank} values from 0 up, one per dim")
+    return _make(name, bits, dims, pages, lines, fastest_first, origin)
+
+
+def _make(
+    name: str,
+    bits: int,
+    dims: tuple[int, ...],
+    pages: tuple[int, ...],
+    lines: tuple[int, ...],
+    order: tuple[int, ...],
+    origin: tuple[int, ...],
+) -> PagedLayout:
+    rank = len(dims)
+    major_first = tuple(reversed(order))
+    steps: list[Step] = [Permute(major_first)]
+    for k, d in enumerate(major_first):
+        # Coordinate 3k: page number; then the line inside the page; then the element inside the line.
+        steps += [Split(3 * k, pages[d]), Split(3 * k + 1, lines[d])]
+    steps.append(Permute(tuple(3 * k + part for part in range(3) for k in range(rank))))
+    sizes: tuple[int, ...] = dims
+    for step in steps:
+        sizes = step.sizes(sizes)
+    axes = (
+        row_major_axis("page", range(rank), sizes),
+        row_major_axis("offset", range(rank, 3 * rank), sizes),
+    )
+    return PagedLayout(name, dims, tuple(steps), axes, origin, bits, pages, lines, order)

@@ -1,0 +1,227 @@
+"""XLA's tiled layouts as index maps (source: XLA's tiled layout document).
+
+A tile cuts the most minor dims: each d becomes ceil(d/t) tiles of t; a second tile sees, and may cut, both the tiles
+and the places inside them. At the end everything is linearised row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from tilewright.errors import ParseError, UsageError
+from tilewright.layout.index.checks import text_of, wholes
+from tilewright.layout.index.index_map import Axis, IndexMap
+from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
+from tilewright.layout.text.cursor import LARGEST
+from tilewright.layout.text.notation import (
+    COMBINE,
+    LAST_SPACE,
+    UNBOUNDED,
+    ArrayText,
+    TupleText,
+    addressable,
+    format_shape,
+    read_shape,
+)
+
+
+def row_major_axis(name: str, coordinates: Sequence[int], sizes: Sequence[int], align: int = 1) -> Axis:
+    """The axis that linearises ``coordinates`` (places into ``sizes``) row-major; extent rounded up to ``align``."""
+    terms, stride = [], 1
+    for c in reversed(coordinates):
+        terms.append((c, stride))
+        stride *= sizes[c]
+    return Axis(name, tuple(reversed(terms)), -(-stride // align) * align)
+
+
+def _apply(steps: list[Step], sizes: tuple[int, ...], *new: Step) -> tuple[int, ...]:
+    for step in new:
+        steps.append(step)
+        sizes = step.sizes(sizes)
+    return sizes
+
+
+def _cut(steps: list[Step], sizes: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
+    """Append the steps of one tile level; returns the sizes behind them."""
+    for _ in range(len(tile) - len(sizes)):
+        sizes = _apply(steps, sizes, Unit(0))
+    first = len(sizes) - len(tile)
+    while COMBINE in tile:
+        place = tile.index(COMBINE)
+        sizes = _apply(steps, sizes, Merge(first + place))
+        tile = (*tile[:place], *tile[place + 1 :])
+    count = len(tile)
+    for k, t in enumerate(tile):
+        sizes = _apply(steps, sizes, Split(first + 2 * k, t))
+    order = (*range(first), *(first + 2 * k for k in range(count)), *(first + 2 * k + 1 for k in range(count)))
+    return sizes if count == 1 else _apply(steps, sizes, Permute(order))
+
+
+def _build(text: ArrayText) -> tuple[tuple[Step, ...], tuple[Axis, ...]]:
+    steps: list[Step] = []
+    sizes = text.dims
+    major_first = tuple(reversed(text.minor_to_major))
+    if UNBOUNDED in sizes:
+        return (), (Axis("offset", (), 0),)
+    if major_first != tuple(range(len(sizes))):
+        sizes = _apply(steps, sizes, Permute(major_first))
+    for tile in text.tiles:
+        sizes = _cut(steps, sizes, tile)
+    return tuple(steps), (row_major_axis("offset", range(len(sizes)), sizes, text.tail_alignment),)
+
+
+_SCALAR = ArrayText("f32", (), (), ())
+
+
+@dataclass(frozen=True, repr=False)
+class TensorLayout(IndexMap):
+    """An array in XLA's layout: an :class:`IndexMap` with one axis, ``offset``, and its text.
+
+    >>> layout = parse("bf16[4,8]{1,0:T(2,4)(2,1)}")
+    >>> layout.offset(1, 0), layout.size_bytes, str(layout)
+    (1, 64, 'bf16[4,8]{1,0:T(2,4)(2,1)}')
+    """
+
+    text: ArrayText = _SCALAR
+
+    @property
+    def minor_to_major(self) -> tuple[int, ...]:
+        """Dims from the fastest varying to the slowest."""
+        return self.text.minor_to_major
+
+    @property
+    def tiles(self) -> tuple[tuple[int, ...], ...]:
+        """Tile levels, outermost first; -1 stands for ``*``."""
+        return self.text.tiles
+
+    @property
+    def memory_space(self) -> int:
+        """n of S(n); 0 is the default memory (HBM on a TPU, where 1 is vector memory)."""
+        return self.text.memory_space
+
+    @property
+    def metadata_prefix(self) -> int:
+        """n of M(n): bytes of dynamic sizes in front of the data; offsets and sizes do not count them."""
+        return self.text.metadata_prefix
+
+    @property
+    def is_untiled(self) -> bool:
+        """Whether the tiles change nothing: a bitcast of the same dims and order without tiles."""
+        from tilewright.layout.index.bitcast import is_bitcast
+
+        return not self.tiles or is_bitcast(self, tiled(self.shape, self.dtype, self.minor_to_major))
+
+    @property
+    def max_split_sizes(self) -> tuple[int, ...]:
+        """Per logical dim, the longest piece that SC(..) cuts it into (the dim itself where it is not cut)."""
+        longest = list(self.shape)
+        for place, cuts in self.text.splits:
+            dim = tuple(reversed(self.minor_to_major))[place]
+            marks = [0, *cuts, self.shape[dim]]
+            longest[dim] = max(b - a for a, b in pairwise(marks))
+        return tuple(longest)
+
+    def __str__(self) -> str:
+        return format_shape(self.text)
+
+    def __repr__(self) -> str:
+        return f"parse({str(self)!r})"
+
+
+@dataclass(frozen=True)
+class TupleLayout:
+    """A tuple of layouts; in memory one pointer (8 bytes) per element."""
+
+    elements: tuple[TensorLayout | TupleLayout, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tuple's own table of pointers."""
+        return 8 * len(self.elements)
+
+    def __str__(self) -> str:
+        return format_shape(self._text())
+
+    def _text(self) -> TupleText:
+        return TupleText(tuple(e.text if isinstance(e, TensorLayout) else e._text() for e in self.elements))
+
+
+def from_text(text: ArrayText) -> TensorLayout:
+    """The index map of a shape that was read already."""
+    steps, axes = _build(text)
+    bits = text.element_bits or type_bits(text.dtype)
+    return TensorLayout(text.dtype, text.dims, steps, axes, (), bits, text)
+
+
+def _wrap(text: ArrayText | TupleText) -> TensorLayout | TupleLayout:
+    if isinstance(text, TupleText):
+        return TupleLayout(tuple(_wrap(e) for e in text.elements))
+    return from_text(text)
+
+
+def parse(text: str) -> TensorLayout | TupleLayout:
+    """Read XLA's shape text, ``f32[3,5]{1,0:T(2,2)}`` or a tuple of such. Raises :class:`ParseError` with the column.
+
+    Upper-case element types (``F32[3,5]``, as documents write them) are read too; ``str()`` gives canonical text.
+
+    >>> str(parse("F32[3, 5]"))
+    'f32[3,5]{1,0}'
+    """
+    return _parse(text_of(text, "a shape's text"))
+
+
+@lru_cache(maxsize=16384)
+def _parse(text: str) -> TensorLayout | TupleLayout:
+    value, end = parse_prefix(text)
+    if end != len(text):
+        how = "the order of a layout's tail is D T L # * E S SC P M" if "{" in text[:end] else ""
+        raise ParseError("text left over behind the shape", text=text, column=end, how=how)
+    return value
+
+
+def parse_prefix(text: str, start: int = 0) -> tuple[TensorLayout | TupleLayout, int]:
+    """Read one shape at ``start`` of a longer text; returns it and the offset behind it and its blanks."""
+    shape, end = read_shape(text, start)
+    return _wrap(shape), end
+
+
+def tiled(
+    shape: Sequence[int],
+    dtype: Any,
+    minor_to_major: Sequence[int] | None = None,
+    tiles: Sequence[Sequence[int]] = (),
+    *,
+    element_bits: int = 0,
+    memory_space: int = 0,
+) -> TensorLayout:
+    """A layout from its parts; without ``minor_to_major`` the last dim is the most minor, as in numpy's C order.
+
+    >>> str(tiled((3, 5), "f32", tiles=[(2, 2)]))
+    'f32[3,5]{1,0:T(2,2)}'
+    """
+    name, dims = dtype_name(dtype), wholes(shape, "a size")
+    if any(n < 0 for n in dims):
+        raise UsageError(f"the sizes {dims} are not all from 0 up")
+    if not addressable(name, dims):
+        raise UsageError(f"an array {name}{list(dims)} of more than 2**63 - 1 bytes")
+    order = tuple(range(len(dims) - 1, -1, -1)) if minor_to_major is None else wholes(minor_to_major, "a dim")
+    if sorted(order) != list(range(len(dims))):
+        raise UsageError(f"minor_to_major {order} is not an order of the dims of {dims}")
+    levels = tuple(wholes(tile, "a tile dim") for tile in tiles)
+    if any(
+        not tile or tile[-1] == COMBINE or any(not 1 <= t <= LARGEST and t != COMBINE for t in tile) for tile in levels
+    ):
+        raise UsageError(f"layout has invalid tiles: {levels}")
+    if element_bits < 0 or 0 < element_bits < TYPE_BITS[name]:
+        raise UsageError(f"E({element_bits}) is narrower than the {TYPE_BITS[name]} bits of {name}")
+    if not 0 <= memory_space <= LAST_SPACE:
+        raise UsageError(f"S({memory_space}): a memory space is a number from 0 to {LAST_SPACE}")
+    text = ArrayText(
+        name, dims, (False,) * len(dims), order, levels, element_bits=element_bits, memory_space=memory_space
+    )
+    return from_text(text)

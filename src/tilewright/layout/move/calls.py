@@ -1,0 +1,245 @@
+"""Moves as they are run: what a kernel is told, by which threads, and what becomes of whoever comes late.
+
+A kernel is told everything in a few words of memory, a *call*, which all threads share. Making one costs more than a
+small move with cold caches, and so does each thread's scratch memory; so both are kept and used again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+
+from tilewright.layout.move.blocks import LINE, NO_GAPS, SCRATCH
+from tilewright.threads import call_soon, thread_count
+
+Array = np.ndarray[Any, Any]
+# Words behind the count of parts taken: parts done; target, source, header, padding's value; threads.
+DONE, GIVEN, THREADS = 8, 16, 20
+_SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
+_MOST_IDLE = 16  # calls kept where threads come late: on a crowded machine many of them are underway
+
+
+def address_of(array: Array) -> int:
+    """Where the array's first element is; ``array.ctypes`` costs ten times as much."""
+    return int(array.__array_interface__["data"][0])
+
+
+class Call:
+    """What a kernel is told (``words``, three lines), and a thread's scratch memory with a line of room before it."""
+
+    __slots__ = ("address", "scratch", "words")
+
+    def __init__(self) -> None:
+        memory = np.zeros(5 * LINE + SCRATCH, np.uint8)
+        first = -address_of(memory) % LINE
+        self.words = memory[first : first + 3 * LINE].view(np.int64)
+        self.address = address_of(self.words)
+        self.scratch = self.address + 4 * LINE
+
+
+_idle: list[Call] = []
+
+
+def take_call() -> Call:
+    """A call that nobody uses; who is done with it gives it back, and who is interrupted leaves it to the collector."""
+    try:
+        return _idle.pop()  # not asked beforehand: another thread may take the last one in between
+    except IndexError:
+        return Call()
+
+
+def give_call(call: Call) -> None:
+    """Let it be taken again."""
+    _idle.append(call)
+
+
+def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> None:
+    """Move the data and write ``value`` into the plan's padding; both arrays are addressed by their first element."""
+    call = take_call()
+    call.words[0] = call.words[DONE] = 0
+    call.words[GIVEN : THREADS + 1] = address_of(target), address_of(source), plan.header, value, 1
+    run_call(call, plan)
+
+
+def run_call(call: Call, plan: MovePlan) -> None:
+    """Run a call that tells of ``plan``, and give it back; whoever asks holds the arrays until then."""
+    if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
+        _share(call, plan, others)
+    else:
+        plan.kernel(call.address, call.scratch)
+        give_call(call)
+
+
+def _share(call: Call, plan: MovePlan, others: int) -> None:
+    """Run it with as many other threads, should they come in time.
+
+    One that comes late still reads the call and the plan, so the last of all gives the call back. It holds no array:
+    those are the caller's again, who may close or resize their memory.
+    """
+    leaving = [True, *[False] * others]
+    call.words[THREADS] = 1 + others
+
+    def help_() -> None:
+        mine = take_call()
+        plan.kernel(call.address, mine.scratch)
+        give_call(mine)
+        leave()
+
+    def leave() -> None:
+        if leaving.pop() and len(_idle) < _MOST_IDLE:
+            give_call(call)
+
+    try:
+        for _ in range(others - call_soon(help_, others)):
+            leave()
+        _finish(call, plan)
+    except BaseException:  # raised by a signal's handler, perhaps before the first line of what is called here
+        _finish(call, plan)
+        raise
+    leave()
+
+
+def _finish(call: Call, plan: MovePlan) -> None:
+    """Work until nobody does: whoever is left behind would write into arrays that belong to the caller again."""
+    try:
+        while not plan.kernel(call.address, call.scratch):
+            time.sleep(1e-4)
+    except BaseException:  # whatever a signal's handler raises, TimeoutError as well as KeyboardInterrupt
+        _finish(call, plan)
+        raise
+
+
+# Attributes that are made when they are first asked for.
+
+T = TypeVar("T")
+
+
+class once(Generic[T]):
+    """``functools.cached_property`` without the lock it has on Python 3.11, one for all instances.
+
+    Under that lock one plan waits for another's kernel to be compiled, and a child forked meanwhile waits for ever.
+    Threads that ask at the same time may each make one, but all are given the same.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make, self.__doc__ = make, make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> once[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        if instance is None:
+            return self
+        return vars(instance).setdefault(self._name, self._make(instance))  # found there at once from now on
+
+
+# A plan as it is run: primitives at places, and the tables of numbers that the kernels read.
+
+RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS, JOIN = range(7)
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """One primitive at many places.
+
+    ============  =======================================================================================
+    ``numbers``   kind, stream, count and (source, target) steps of the repeat, of the core's two loops
+    ``inner``     int64[k, 2]: source and target (or scratch) places within an entry
+    ``rows``      int64[r, 2]: target and scratch places of the rows that leave the scratch, none if direct
+    ``width``     bytes of such a row
+    ``runs``      int64[r]: where the source's runs begin within an entry; fetched while the entry before is moved
+    ``length``    bytes of such a run
+    ``padded``    bytes of scratch that hold padding where no data goes, 0 if the rows have none
+    ``places``    int64[n, 3]: source and target places of the entries, bytes of theirs rows (0 if direct)
+    ============  =======================================================================================
+    """
+
+    numbers: tuple[int, ...]
+    inner: Array
+    rows: Array
+    width: int
+    runs: Array
+    length: int
+    places: Array
+    padded: int = 0
+
+    @property
+    def kind(self) -> int:
+        """Which primitive it is."""
+        return self.numbers[KIND]
+
+    @property
+    def written(self) -> Array:
+        """int64[n]: first target bytes of the rows that are written whole, padding too."""
+        if not self.padded:
+            return np.zeros(0, np.int64)
+        return (self.places[:, 1, None] + self.rows[None, :, 0]).reshape(-1)
+
+
+# Where the kernel finds a work's numbers in its row, and the tables in the plan's header.
+KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, CALL, NUMBERS = 0, 1, 2, 5, 11, 13, 15, 17, 18, 19, 20
+HEADER = ("works", "count of works", "inner", "rows", "runs", "places", "starts", "parts", "pads", "count of pads")
+_PART = 1 << 19  # bytes after which the edges catch up with the bulk, while their lines are near, and threads meet
+
+
+@dataclass(frozen=True, eq=False)
+class MovePlan:
+    """What to do for one pair of address maps, elements being ``size`` bytes wide; ``total`` bytes of data.
+
+    ``pads`` int64[n, 2] is padding (first byte, bytes) to be filled that no work writes.
+    """
+
+    works: tuple[Work, ...]
+    size: int
+    total: int
+    pads: Array = field(default_factory=lambda: NO_GAPS)
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts threads divide the move."""
+        return max(1, self.total // _PART)
+
+    @once
+    def tables(self) -> tuple[Array, ...]:
+        """What the kernel reads, the same whoever asks at the same time: their addresses are given away.
+
+        First the header; then a row of numbers per work; inner places, rows, runs and places end to end;
+        int64[works, parts + 1], where each part's places begin; and the pads.
+        """
+        from tilewright.layout.move.element_kernels import address_of_primitive
+
+        numbers, inner, outs, runs = [], 0, 0, 0
+        for w in self.works:
+            counts = len(w.inner), len(w.rows), len(w.runs)
+            wide = w.numbers[CORE] if w.kind in (SHORTS, JOIN) else self.size
+            call = address_of_primitive(w.kind, wide, w.numbers[CORE + 3])
+            numbers.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded, call])
+            inner, outs, runs = inner + counts[0], outs + counts[1], runs + counts[2]
+        each = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))
+        whole = (np.ascontiguousarray(np.concatenate(part), np.int64) for part in each)
+        places = np.array([len(w.places) for w in self.works])
+        starts = (np.cumsum(places) - places)[:, None] + np.arange(self.parts + 1) * places[:, None] // self.parts
+        works, *rest = np.array(numbers, np.int64), *whole, np.ascontiguousarray(starts, np.int64)
+        pads = np.ascontiguousarray(self.pads, np.int64)
+        where = [works.ctypes.data, len(works), *(table.ctypes.data for table in rest), self.parts]
+        return np.array([*where, pads.ctypes.data, len(pads)], np.int64), works, *rest, pads
+
+    @once
+    def kernel(self) -> Any:
+        """What makes the move (numba comes with it)."""
+        from tilewright.layout.move.move_kernels import move
+
+        return move
+
+    @once
+    def header(self) -> int:
+        """The address of the table that tells where the others are and how long (``HEADER``)."""
+        return int(self.tables[0].ctypes.data)

@@ -1,0 +1,277 @@
+"""Pack an array into its layout and back.
+
+    digits --_nest--> boxes --_plan--> primitives and places --_kernels--> data          (_move keeps and runs plans)
+
+A map without a digit form, or with one that falls into too many boxes, goes row by row along tables of places, and
+one that is no sum over dims (a `*` that its tile does not divide) is enumerated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.layout.move.calls import run_plan
+from tilewright.layout.move.moves import aligned_empty, pack_plan, padding_of, run_filled, unpack_plan
+
+if TYPE_CHECKING:
+    from tilewright.layout.index.index_map import IndexMap
+
+
+# Values narrower than a byte: packed low bits first, and back.
+
+Array = np.ndarray[Any, Any]
+
+
+def narrow(slots: Array, bits: int, length: int) -> Array:
+    """uint8[length]: the low ``bits`` bits of every slot (uint8), end to end.
+
+    >>> narrow(np.array([1, 2, 15, 4], np.uint8), 4, 2).tolist()
+    [33, 79]
+    """
+    if 8 % bits:
+        unpacked = (slots[:, None] >> np.arange(bits, dtype=np.uint8)) & 1
+        return np.packbits(unpacked.reshape(-1), bitorder="little")[:length]
+    per_byte = 8 // bits
+    whole = np.zeros(length * per_byte, np.uint8) if len(slots) % per_byte else slots
+    whole[: len(slots)] = slots
+    mask = np.uint8((1 << bits) - 1)
+    columns = whole.reshape(length, per_byte)
+    packed = columns[:, 0] & mask
+    for k in range(1, per_byte):
+        packed |= (columns[:, k] & mask) << np.uint8(bits * k)
+    return packed
+
+
+def widen(packed: Array, bits: int, count: int) -> Array:
+    """uint8[count]: the inverse of :func:`narrow`, one value per byte."""
+    if 8 % bits:
+        raw = np.unpackbits(packed, bitorder="little", count=count * bits).reshape(count, bits)
+        values: Array = (raw * (1 << np.arange(bits)).astype(np.uint8)).sum(axis=1, dtype=np.uint8)
+        return values
+    per_byte = 8 // bits
+    mask = np.uint8((1 << bits) - 1)
+    columns = np.empty((len(packed), per_byte), np.uint8)
+    for k in range(per_byte):
+        columns[:, k] = (packed >> np.uint8(bits * k)) & mask
+    return columns.reshape(-1)[:count]
+
+
+def to_type(wide: Array, dtype: str, bits: int, numpy_type: np.dtype[Any]) -> Array:
+    """Bytes whose low ``bits`` bits are values of ``dtype``, as its numpy type (signed ones sign-extended)."""
+    if dtype.startswith("s"):
+        up = np.uint8(8 - bits)
+        signed: Array = (wide << up).view(np.int8) >> up.astype(np.int8)
+        return signed.astype(numpy_type)
+    return wide.astype(numpy_type) if dtype.startswith("u") else wide.view(numpy_type)
+
+
+_CHUNK = 1 << 20
+_LINE = 64
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def _check_array(layout: IndexMap, array: Any) -> Array:
+    values = np.asarray(array)
+    if values.shape != layout.shape:
+        raise UsageError(
+            f"an array of shape {values.shape} for the layout {layout}", how=f"reshape it to {layout.shape}"
+        )
+    if values.dtype != layout.numpy_dtype:
+        whose = ", a type of ml_dtypes" if layout.numpy_dtype.isbuiltin == 2 else ""
+        raise UsageError(
+            f"an array of {values.dtype} for the layout {layout}", how=f"convert it to {layout.numpy_dtype}{whose}"
+        )
+    return values
+
+
+def buffer_spec(layout: IndexMap) -> tuple[int, np.dtype[Any]]:
+    """Length and type of a packed buffer."""
+    if layout.element_bits < 8:
+        return layout.size_bytes, np.dtype(np.uint8)
+    return layout.num_slots, layout.numpy_dtype
+
+
+def check_buffer(layout: IndexMap, buffer: Any, name: str, write: bool = False) -> Array:
+    """The buffer, or a :class:`UsageError` that tells what it should be."""
+    length, dtype = buffer_spec(layout)
+    if not isinstance(buffer, np.ndarray) or buffer.shape != (length,) or buffer.dtype != dtype:
+        got = f"{buffer.dtype}{list(buffer.shape)}" if isinstance(buffer, np.ndarray) else type(buffer).__name__
+        raise UsageError(f"{name} must be {dtype}[{length}] for the layout {layout}, got {got}")
+    return _writable(buffer, name) if write else buffer
+
+
+def _writable(array: Array, name: str) -> Array:
+    if not array.flags.writeable:
+        raise UsageError(f"{name} is read-only", how="pass a writable array")
+    return array
+
+
+def _check_out(layout: IndexMap, out: Any) -> Array:
+    if not isinstance(out, np.ndarray):
+        raise UsageError(f"out must be an array, got {type(out).__name__}")
+    return _writable(_check_array(layout, out), "out")
+
+
+# -- pack --------------------------------------------------------------------------------------------------------------
+
+
+def pack(layout: IndexMap, array: Any, out: Any = None, fill: Any = 0) -> Array:
+    """The array as it lies in memory.
+
+    ``array`` has the layout's shape and numpy type (any strides). The result is 1-D, one slot of the element type per
+    physical element, several axes row-major (npu by npu, page by page); with E(n) below 8 it is uint8, low bits first.
+    Padding holds ``fill``. ``out`` takes the result where it is given. Raises :class:`UsageError` on a wrong shape or
+    type, a read-only ``out``, or where the map is not injective.
+
+    >>> from tilewright.layout import parse
+    >>> parse("s32[2,3]{1,0:T(2,2)}").pack(np.arange(6, dtype=np.int32).reshape(2, 3)).tolist()
+    [0, 1, 3, 4, 2, 0, 5, 0]
+    """
+    layout._require_injective()
+    values = _check_array(layout, array)
+    length, dtype = buffer_spec(layout)
+    target = aligned_empty(length, dtype) if out is None else check_buffer(layout, out, "out", write=True)
+    if out is not None and np.may_share_memory(values, target):
+        values = values.copy()
+    if layout.element_bits < 8:
+        slots = aligned_empty(layout.num_slots, np.dtype(np.uint8))
+        pack_slots(layout, values.view(np.uint8) if values.ndim else values.reshape(1).view(np.uint8), slots, int(fill))
+        target[:] = narrow(slots, layout.element_bits, length)
+    elif target.flags.c_contiguous:
+        pack_slots(layout, values, target, fill)
+    else:
+        target[:] = pack(layout, values, fill=fill)
+    return target
+
+
+def pack_slots(layout: IndexMap, values: Array, slots: Array, fill: Any) -> None:
+    """Values into contiguous slots, one slot of the values' type per place."""
+    size = values.itemsize
+    if not layout.num_elements:
+        slots[:] = fill
+        return
+    found = pack_plan(layout, values.strides if layout.rank else (), size, slots.ctypes.data % _LINE == 0)
+    if found is None:
+        if layout.num_elements < layout.num_slots:
+            slots[:] = fill
+        _scatter(layout, values, slots)
+        return
+    run_filled(found, slots, values, fill)
+    plan, whole = found
+    if layout.element_bits >= 8 and not whole and (value := padding_of(0, values.dtype)) is not None:
+        layout._kept.keep(slots, values, plan, value, packing=True)
+
+
+def unpack(layout: IndexMap, buffer: Any, out: Any = None) -> Array:
+    """The logical array (C order, or into ``out``) out of a buffer that :func:`pack` made.
+
+    >>> from tilewright.layout import parse
+    >>> layout = parse("s32[2,3]{1,0:T(2,2)}")
+    >>> layout.unpack(np.array([0, 1, 3, 4, 2, 0, 5, 0], np.int32)).tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
+    source = check_buffer(layout, buffer, "buffer")
+    if out is not None:
+        _check_out(layout, out)
+    if layout.element_bits < 8:
+        wide = aligned_empty(layout.num_elements, np.dtype(np.uint8)).reshape(layout.shape)
+        unpack_slots(layout, widen(source, layout.element_bits, layout.num_slots), wide)
+        result = to_type(wide, layout.dtype, layout.element_bits, layout.numpy_dtype)
+    elif out is not None and not np.may_share_memory(out, source):
+        unpack_slots(layout, source, out)
+        result = out
+    else:
+        result = aligned_empty(layout.num_elements, layout.numpy_dtype).reshape(layout.shape)
+        unpack_slots(layout, source, result)
+    if out is None or out is result:
+        return result
+    out[...] = result
+    return out  # type: ignore[no-any-return]
+
+
+def unpack_slots(layout: IndexMap, slots: Array, result: Array) -> None:
+    """Slots into an array of any strides that shares no memory with them."""
+    if not layout.num_elements:
+        return
+    slots = np.ascontiguousarray(slots)
+    aligned = result.ctypes.data % _LINE == 0
+    strides = result.strides if layout.rank else ()
+    plan = unpack_plan(layout, strides, result.itemsize, aligned)
+    if plan is not None:
+        run_plan(plan, result, slots)
+        if layout.element_bits >= 8:
+            layout._kept.keep(result, slots, plan)
+        return
+    _gather(layout, slots, result)
+
+
+# -- without boxes -----------------------------------------------------------------------------------------------------
+
+
+def _row_tables(layout: IndexMap) -> tuple[Array, Array] | None:
+    """(base of every row, table of the last dim) in slots of the flat buffer; None without a digit form."""
+    tables = layout._tables
+    if tables is None or layout.digits is None or not layout.rank:
+        return None
+    weights = np.cumprod([1, *(axis.extent for axis in reversed(layout.axis_terms))])[:-1][::-1]
+    bases = sum(int(w) * line.base for w, line in zip(weights, layout.digits.values(), strict=True))
+    flat = [_weighted(weights, [axis[d] for axis in tables]) for d in range(layout.rank)]
+    rows = np.array([bases], np.int64)
+    for table in flat[:-1]:
+        rows = (rows[:, None] + table[None, :]).reshape(-1)
+    return np.ascontiguousarray(rows), np.ascontiguousarray(flat[-1])
+
+
+def _weighted(weights: Array, tables: list[Array]) -> Array:
+    return sum((int(w) * table for w, table in zip(weights, tables, strict=True)), start=np.zeros_like(tables[0]))
+
+
+def _all_slots(layout: IndexMap, start: int, stop: int) -> Array:
+    """Flat slots of the elements start..stop-1 in C order."""
+    e = np.arange(start, stop)
+    ix = np.stack(np.unravel_index(e, layout.shape), -1) if layout.rank else np.zeros((len(e), 0), np.int64)
+    if layout.origin:
+        ix = ix + np.array(layout.origin)
+    places = layout.addresses(ix)
+    flat: Array = np.ravel_multi_index(tuple(places.T), tuple(axis.extent for axis in layout.axis_terms))
+    return flat
+
+
+def _bits_view(array: Array) -> Array:
+    """The array as unsigned integers of its width, so that one kernel serves every element type."""
+    return array.view(np.dtype(f"u{array.itemsize}"))
+
+
+def _scatter(layout: IndexMap, values: Array, slots: Array) -> None:
+    tables = _row_tables(layout)
+    if tables is not None and values.itemsize <= 8:
+        from tilewright.layout.move.index_kernels import scatter_rows
+
+        rows = _bits_view(np.ascontiguousarray(values)).reshape(len(tables[0]), -1)
+        scatter_rows(rows, *tables, _bits_view(slots))
+        return
+    flat = np.ascontiguousarray(values).reshape(-1)
+    for start in range(0, len(flat), _CHUNK):
+        stop = min(start + _CHUNK, len(flat))
+        slots[_all_slots(layout, start, stop)] = flat[start:stop]
+
+
+def _gather(layout: IndexMap, slots: Array, out: Array) -> None:
+    result = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+    tables = _row_tables(layout)
+    if tables is not None and result.itemsize <= 8:
+        from tilewright.layout.move.index_kernels import gather_rows
+
+        gather_rows(_bits_view(slots), *tables, _bits_view(result).reshape(len(tables[0]), -1))
+    else:
+        flat = result.reshape(-1)
+        for start in range(0, len(flat), _CHUNK):
+            stop = min(start + _CHUNK, len(flat))
+            flat[start:stop] = slots[_all_slots(layout, start, stop)]
+    if result is not out:
+        out[...] = result

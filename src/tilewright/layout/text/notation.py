@@ -1,0 +1,404 @@
+"""XLA's layout text: the grammar, read by one cursor.
+
+    shape  := prim '[' dims ']' layout? | '(' shape, ... ')' | 'b(' shape ')'
+    dim    := int | '<=' int | '?'
+    layout := '{' minor_to_major (':' tail)? '}'
+    tail   := D(..)? T(..)(..)*? L(n)? #(type)? *(type)? E(n)? S(n)? SC(d:i,j)(..)? P(shape)? M(n)?   in this order
+
+Source: the behaviour of XLA's HLO parser, with which it agrees on every text that makes sense; a text that makes none
+is refused with its column where XLA's parser accepts it, wraps numbers around or ends the process.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tilewright.errors import ParseError, UsageError
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
+from tilewright.layout.text.cursor import LARGEST, Cursor, after_blanks
+
+# What a shape's text says, as values, and the canonical text of such a value.
+
+COMBINE = -1
+"""A ``*`` in a tile: this dim is merged with the next more minor one."""
+UNBOUNDED = -1
+"""The size of a ``?`` dim."""
+
+
+@dataclass(frozen=True)
+class ArrayText:
+    """One array shape as written; ``tiles`` use :data:`COMBINE` for ``*``, ``dims`` :data:`UNBOUNDED` for ``?``."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    dynamic: tuple[bool, ...]
+    minor_to_major: tuple[int, ...]
+    tiles: tuple[tuple[int, ...], ...] = ()
+    tail_alignment: int = 1
+    index_type: str = ""
+    pointer_type: str = ""
+    element_bits: int = 0
+    memory_space: int = 0
+    splits: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    metadata_prefix: int = 0
+    buffer: bool = False
+
+
+@dataclass(frozen=True)
+class TupleText:
+    """A tuple of shapes."""
+
+    elements: tuple[ShapeText, ...]
+
+
+ShapeText = ArrayText | TupleText
+
+
+def _format_dims(shape: ArrayText) -> str:
+    def one(size: int, dynamic: bool) -> str:
+        return "?" if size == UNBOUNDED else f"<={size}" if dynamic else str(size)
+
+    return ",".join(one(*pair) for pair in zip(shape.dims, shape.dynamic, strict=True))
+
+
+def _format_tail(shape: ArrayText) -> str:
+    parts = []
+    if shape.tiles:
+        tiles = ("(" + ",".join("*" if t == COMBINE else str(t) for t in tile) + ")" for tile in shape.tiles)
+        parts.append("T" + "".join(tiles))
+    parts += [f"L({shape.tail_alignment})"] if shape.tail_alignment != 1 else []
+    parts += [f"#({shape.index_type})"] if shape.index_type else []
+    parts += [f"*({shape.pointer_type})"] if shape.pointer_type else []
+    parts += [f"E({shape.element_bits})"] if shape.element_bits else []
+    parts += [f"S({shape.memory_space})"] if shape.memory_space else []
+    if shape.splits:
+        parts.append("SC" + "".join(f"({dim}:{','.join(map(str, cuts))})" for dim, cuts in shape.splits))
+    parts += [f"M({shape.metadata_prefix})"] if shape.metadata_prefix else []
+    return "".join(parts)
+
+
+def format_shape(shape: ShapeText) -> str:
+    """XLA's canonical text; reading it back gives an equal value."""
+    if isinstance(shape, TupleText):
+        mark = len(shape.elements) > 5
+        texts = (
+            (f"/*index={i}*/" if mark and i and i % 5 == 0 else "") + format_shape(e)
+            for i, e in enumerate(shape.elements)
+        )
+        return "(" + ", ".join(texts) + ")"
+    text = f"{shape.dtype}[{_format_dims(shape)}]"
+    tail = _format_tail(shape)
+    if shape.dtype not in ("token", "opaque") and (shape.dims or tail):
+        text += "{" + ",".join(map(str, shape.minor_to_major)) + (f":{tail}" if tail else "") + "}"
+    return f"b({text})" if shape.buffer else text
+
+
+_ORDER = "the order of the tail is D T L # * E S SC P M"
+_MOST_NESTED = 64
+LAST_SPACE = 127
+"""The largest memory space: XLA keeps it in a signed byte."""
+_BARE = ("token", "opaque")  # types without dims and layouts
+_OPENS = re.compile(r"[0-9:]|-[0-9]")
+_WIDER_NAME = re.compile(r"b[A-Za-z0-9_.-]")
+_PLAIN = re.compile(
+    r"([a-z]+[a-z0-9]*)\[([0-9,]*)\](?:\{([0-9,]*)(?::((?:T(?:\([0-9,]+\))+)?)(?:S\(([0-9]{1,9})\))?)?\})?"
+)
+
+
+# -- shapes ------------------------------------------------------------------------------------------------------------
+
+
+def _element_type(cursor: Cursor) -> str:
+    start = cursor.at
+    name = cursor.name("an element type").lower()
+    if name not in TYPE_BITS:
+        raise cursor.fail(f"no element type called {name!r}", start, how=_other_name(name))
+    return name
+
+
+def _other_name(name: str) -> str:
+    """What XLA calls a type that numpy, MLIR or a jaxpr call ``name``; "" where nobody does."""
+    try:
+        return f"XLA calls it {dtype_name(name)}"
+    except UsageError:
+        return ""
+
+
+def _dims(cursor: Cursor) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    dims: list[int] = []
+    dynamic: list[bool] = []
+    while dims or not cursor.peek("]"):
+        bounded = cursor.take("<=")
+        unbounded = not bounded and cursor.take("?")
+        dims.append(UNBOUNDED if unbounded else cursor.integer("as a dim"))
+        dynamic.append(bounded or unbounded)
+        if not cursor.take(","):
+            break
+    cursor.expect("]", "or ',' after a dim")
+    return tuple(dims), tuple(dynamic)
+
+
+def addressable(dtype: str, dims: tuple[int, ...]) -> bool:
+    """Whether the data's bytes can be counted in 64 bits, as XLA wants it."""
+    return math.prod(n for n in dims if n != UNBOUNDED) * (type_bits(dtype) // 8) <= LARGEST
+
+
+def _opens_layout(cursor: Cursor) -> bool:
+    """Whether a layout is next: ``{`` before a number or a colon; otherwise it begins a computation's body."""
+    if not cursor.peek("{"):
+        return False
+    return bool(_OPENS.match(cursor.text, after_blanks(cursor.text, cursor.at + 1)))
+
+
+def _array(cursor: Cursor) -> ArrayText:
+    dtype = _element_type(cursor)
+    cursor.expect("[", f"after the element type {dtype}")
+    at = cursor.at
+    dims, dynamic = _dims(cursor)
+    if dtype in _BARE and dims:
+        raise cursor.fail(f"a {dtype} has no dims", at)
+    if not addressable(dtype, dims):
+        raise cursor.fail("the array has more than 2**63 - 1 bytes", at)
+    shape = ArrayText(dtype, dims, dynamic, tuple(reversed(range(len(dims)))))
+    if not _opens_layout(cursor):
+        return shape
+    if dtype in _BARE:
+        raise cursor.fail(f"a {dtype} has no layout")
+    cursor.take("{")
+    return _layout(cursor, shape)
+
+
+def _tuple(cursor: Cursor, depth: int) -> TupleText:
+    elements: list[ShapeText] = []
+    while elements or not cursor.peek(")"):
+        elements.append(_shape(cursor, depth + 1))
+        if not cursor.take(","):
+            break
+    cursor.expect(")", "or ',' in a tuple")
+    return TupleText(tuple(elements))
+
+
+def _buffer(cursor: Cursor, depth: int) -> ArrayText:
+    at = cursor.at
+    inner = _shape(cursor, depth + 1)
+    if not isinstance(inner, ArrayText) or inner.buffer or inner.dtype in _BARE:
+        raise cursor.fail("a buffer b(..) holds one array", at)
+    cursor.expect(")", "after the buffer's shape")
+    return replace(inner, buffer=True)
+
+
+def _shape(cursor: Cursor, depth: int = 0) -> ShapeText:
+    if quick := _fast(cursor.text, cursor.at):
+        cursor.at = quick[1]
+        return quick[0]
+    if depth > _MOST_NESTED:
+        raise cursor.fail(f"shapes nested more than {_MOST_NESTED} deep")
+    if cursor.take("("):
+        return _tuple(cursor, depth)
+    if cursor.peek("b") and not _plain_name(cursor) and cursor.key("b"):
+        return _buffer(cursor, depth)
+    return _array(cursor)
+
+
+def _plain_name(cursor: Cursor) -> bool:
+    """Whether an element type such as ``bf16`` begins here, not the ``b`` of a buffer."""
+    return bool(_WIDER_NAME.match(cursor.text, cursor.at))
+
+
+# -- layouts -----------------------------------------------------------------------------------------------------------
+
+
+def _minor_to_major(cursor: Cursor, rank: int) -> tuple[int, ...]:
+    start = cursor.at
+    order: list[int] = []
+    while order or not (cursor.peek(":") or cursor.peek("}")):
+        at = cursor.at
+        dim = cursor.integer("as a dim of minor_to_major")
+        if dim >= rank:
+            raise cursor.fail(f"minor_to_major names dim {dim}, but the shape has {rank} dimensions", at)
+        if dim in order:
+            raise cursor.fail(f"minor_to_major names dim {dim} twice", at)
+        order.append(dim)
+        if not cursor.take(","):
+            break
+    if len(order) != rank:
+        what = f"layout minor_to_major field contains {len(order)} elements, but shape has {rank} dimensions"
+        raise cursor.fail(what, start)
+    return tuple(order)
+
+
+def _level_types(cursor: Cursor) -> None:
+    """``D(..)``, the storage of every dim of a sparse array: read and forgotten, as XLA does."""
+    if not cursor.key("D") or cursor.take(")"):
+        return
+    while True:
+        if not any(cursor.take(letter) for letter in "DCSH"):
+            raise cursor.fail("expected D, C, S or H in D(..)")
+        cursor.take("+")
+        cursor.take("~")
+        if not cursor.take(","):
+            break
+    cursor.expect(")", "or ',' in D(..)")
+
+
+def _tile(cursor: Cursor) -> tuple[int, ...]:
+    """The dims of a tile whose ``(`` was read."""
+    dims: list[int] = []
+    while True:
+        at = cursor.at
+        if cursor.take("*"):
+            dims.append(COMBINE)
+        else:
+            try:
+                dims.append(cursor.integer("as a tile dim", least=1))
+            except ParseError as error:
+                what = "a tile without dims" if cursor.peek(")") and not dims else error.what
+                raise cursor.fail(f"layout has invalid tiles: {what}", at) from None
+        if not cursor.take(","):
+            break
+    if dims[-1] == COMBINE:
+        raise cursor.fail("layout has invalid tiles: '*' in the most minor place has nothing to merge with", at)
+    cursor.expect(")", "or ',' in a tile")
+    return tuple(dims)
+
+
+def _tiles(cursor: Cursor) -> tuple[tuple[int, ...], ...]:
+    if not cursor.key("T"):
+        return ()
+    tiles = [_tile(cursor)]
+    while cursor.take("("):
+        tiles.append(_tile(cursor))
+    return tuple(tiles)
+
+
+def _number(cursor: Cursor, key: str, absent: int, least: int = 0, most: int = LARGEST) -> int:
+    """n of ``KEY(n)``, or ``absent`` when the key is not next."""
+    if not cursor.key(key):
+        return absent
+    value = cursor.integer(f"in {key}(..)", least, most)
+    cursor.expect(")", f"after {key}(..")
+    return value
+
+
+def _element_bits(cursor: Cursor, dtype: str) -> int:
+    at = cursor.at
+    bits = _number(cursor, "E", absent=0)
+    if bits and bits < TYPE_BITS[dtype]:
+        raise cursor.fail(f"E({bits}) is narrower than the {TYPE_BITS[dtype]} bits of {dtype}", at)
+    return bits
+
+
+def _integer_type(cursor: Cursor, key: str) -> str:
+    """An integer type in ``KEY(..)``: what a sparse array's indices or pointers are."""
+    if not cursor.key(key):
+        return ""
+    at = cursor.at
+    name = _element_type(cursor)
+    if name[0] not in "su":
+        raise cursor.fail(f"{key}(..) names an integer type, not {name}", at)
+    cursor.expect(")", f"after {key}(..")
+    return name
+
+
+def _cuts(cursor: Cursor, size: int) -> tuple[int, ...]:
+    cuts: list[int] = []
+    while True:
+        at = cursor.at
+        cuts.append(cursor.integer("as a cut point", least=1))
+        if cuts[1:] and cuts[-1] <= cuts[-2]:
+            raise cursor.fail("cut points must ascend", at)
+        if cuts[-1] >= max(size, 1):
+            places = "no bound" if size == UNBOUNDED else f"{size} places"
+            raise cursor.fail(f"cut point {cuts[-1]} is outside the dim, which has {places}", at)
+        if not cursor.take(","):
+            return tuple(cuts)
+
+
+def _splits(cursor: Cursor, sizes: tuple[int, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """``SC(d:i,j)..``; ``sizes`` are those of the physical dims, major first."""
+    if not cursor.key("SC"):
+        return ()
+    found: dict[int, tuple[int, ...]] = {}
+    while True:
+        at = cursor.at
+        dim = cursor.integer("as a physical dim of SC(..)")
+        if dim >= len(sizes):
+            raise cursor.fail(f"SC(..) names physical dim {dim}, but the shape has {len(sizes)} dimensions", at)
+        if dim in found:
+            raise cursor.fail(f"SC(..) names physical dim {dim} twice", at)
+        cursor.expect(":", "after the dim of SC(..)")
+        found[dim] = _cuts(cursor, sizes[dim])
+        cursor.expect(")", "or ',' after a cut point")
+        if not cursor.take("("):
+            return tuple(found.items())
+
+
+def _layout(cursor: Cursor, shape: ArrayText) -> ArrayText:
+    """The layout whose ``{`` was read, added to ``shape``."""
+    order = _minor_to_major(cursor, len(shape.dims))
+    shape = replace(shape, minor_to_major=order)
+    if cursor.take(":"):
+        shape = _tail(cursor, shape)
+    if not cursor.take("}"):
+        raise cursor.fail("expected '}' at the end of the layout", how=_ORDER)
+    return shape
+
+
+def _tail(cursor: Cursor, shape: ArrayText) -> ArrayText:
+    _level_types(cursor)
+    tiles = _tiles(cursor)
+    alignment = _number(cursor, "L", absent=1, least=1)
+    index_type, pointer_type = _integer_type(cursor, "#"), _integer_type(cursor, "*")
+    bits = _element_bits(cursor, shape.dtype)
+    space = _number(cursor, "S", absent=0, most=LAST_SPACE)
+    splits = _splits(cursor, tuple(shape.dims[d] for d in reversed(shape.minor_to_major)))
+    at = cursor.at
+    if cursor.key("P"):
+        raise cursor.fail("P(..): sparse arrays have no place in a tiled layout", at, how="leave P(..) out")
+    prefix = _number(cursor, "M", absent=0)
+    values = (alignment, index_type, pointer_type, bits, space, splits, prefix)
+    return ArrayText(shape.dtype, shape.dims, shape.dynamic, shape.minor_to_major, tiles, *values)
+
+
+# -- the common plain case ---------------------------------------------------------------------------------------------
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
+
+
+def _fits(numbers: Iterable[int], least: int) -> bool:
+    return all(least <= n <= LARGEST for n in numbers)
+
+
+def _fast(text: str, start: int) -> tuple[ArrayText, int] | None:
+    """The common plain case by one regular expression; None sends the text to the cursor (and its errors)."""
+    found = _PLAIN.match(text, start)
+    if not found:
+        return None
+    dtype, dims_text, order_text, tiles_text, space_text = found.groups()
+    end = after_blanks(text, found.end())
+    braces_open = order_text is None and text.startswith("{", end)
+    empty_braces = order_text == "" and text[found.end(3)] == "}"
+    if dtype not in TYPE_BITS or dtype in _BARE or braces_open or empty_braces:
+        return None
+    try:
+        dims = _numbers(dims_text)
+        order = tuple(range(len(dims) - 1, -1, -1)) if order_text is None else _numbers(order_text)
+        tiles = tuple(map(_numbers, tiles_text[2:-1].split(")("))) if tiles_text else ()
+    except ValueError:  # two commas in a row, or more digits than Python takes
+        return None
+    space = int(space_text or 0)
+    sound = sorted(order) == list(range(len(dims))) and space <= LAST_SPACE
+    if not sound or not _fits(dims, 0) or not addressable(dtype, dims) or not all(_fits(tile, 1) for tile in tiles):
+        return None
+    return ArrayText(dtype, dims, (False,) * len(dims), order, tiles, memory_space=space), end
+
+
+def read_shape(text: str, start: int = 0) -> tuple[ShapeText, int]:
+    """Read one shape beginning at ``start``; returns it and the offset behind it. Raises :class:`ParseError`."""
+    cursor = Cursor(text, start)
+    return _shape(cursor), cursor.at

@@ -1,0 +1,69 @@
+"""Compile every kernel of the layout package, so that a first use does not wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.layout.move.calls import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
+
+
+def _rows(unit: np.dtype[Any]) -> None:
+    from tilewright.layout.move.index_kernels import gather_rows, scatter_rows
+
+    rows, table = np.zeros((1, 1), unit), np.zeros(1, np.int64)
+    scatter_rows(rows, table, table, np.zeros(1, unit))
+    gather_rows(np.zeros(1, unit), table, table, rows)
+
+
+def _moves() -> None:
+    from tilewright.layout.kinds.tiled import tiled
+
+    layout, array = tiled((3, 5), "u8"), np.zeros((3, 5), np.uint8)
+    out = layout.pack(array)
+    layout.pack(array, out=out)  # the second time it is found among the kept
+    layout.pack(array, out=out)
+
+
+def _elements(size: int) -> None:
+    from tilewright.layout.move.element_kernels import address_of_primitive
+
+    address_of_primitive(TRANSPOSE, size)
+    for rows in (2, 4, 8):
+        address_of_primitive(ZIP, size, rows)
+        address_of_primitive(UNZIP, size, rows)
+
+
+def _shorts() -> None:
+    from tilewright.layout.move.element_kernels import address_of_primitive
+
+    for run in (16, 32):
+        address_of_primitive(SHORTS, run)
+        address_of_primitive(JOIN, run)
+
+
+def _offsets() -> None:
+    from tilewright.layout.kinds.tiled import tiled
+
+    tiled((8, 8), "u8").offsets(np.zeros((1 << 13, 2), np.int64))
+
+
+def warm(report: Callable[[str, float], None] | None = None) -> None:
+    """Compile all kernels of this package, or load them from the cache (see :mod:`tilewright.kernels`).
+
+    ``report`` is told each kernel's name and the seconds it took.
+    """
+    units = [np.dtype(f"u{size}") for size in (1, 2, 4, 8)]
+    jobs: list[tuple[str, Callable[[], None]]] = [("offsets", _offsets), ("moves", _moves), ("short runs", _shorts)]
+    for unit in units:
+        bits, size = 8 * unit.itemsize, unit.itemsize
+        jobs.append((f"interleaving of {bits}-bit elements", lambda size=size: _elements(size)))  # type: ignore[misc]
+        jobs.append((f"rows of {8 * unit.itemsize}-bit elements", lambda unit=unit: _rows(unit)))  # type: ignore[misc]
+    for name, job in jobs:
+        start = time.perf_counter()
+        job()
+        if report is not None:
+            report(name, time.perf_counter() - start)
