@@ -25,7 +25,7 @@ from pathlib import Path
 import networks
 import numpy as np
 
-from tilewright.hlo.graphs._collector import collector_paused
+from tilewright.hlo.graphs.collector import collector_paused
 
 SIZES = (10_000, 20_000, 40_000, 80_000)
 DUMP = Path(__file__).parents[2] / "shared/data/hlo_public/nv_maxtext_1n1g_jit_train_step_before_optimization.hlo"
@@ -56,14 +56,14 @@ class Clock:
 def network(size: int, rounds: int, cpu: bool) -> dict[str, float]:
     """Every step on the way of a module of ``size`` operations, in seconds, and the peak memory in bytes."""
     from tilewright.hlo import load, optimize, report
-    from tilewright.hlo._ir import parse_module, print_module, verify_module
-    from tilewright.hlo.gating._gate import gate
-    from tilewright.hlo.graphs._emit import write_functions
-    from tilewright.hlo.graphs._read import read_functions
-    from tilewright.hlo.reading._mlir_reader import read_stablehlo
-    from tilewright.hlo.rewrites._base import Rewrite
-    from tilewright.hlo.rewrites._pipeline import fixpoint, pipeline
+    from tilewright.hlo.gating.gate import gate
+    from tilewright.hlo.graphs.emit import write_functions
+    from tilewright.hlo.graphs.read import read_functions
+    from tilewright.hlo.ir import parse_module, print_module, verify_module
+    from tilewright.hlo.reading.mlir_reader import read_stablehlo
     from tilewright.hlo.rewrites.inline import Inline
+    from tilewright.hlo.rewrites.pipeline import fixpoint, pipeline
+    from tilewright.hlo.rewriting.base import Rewrite
     from tilewright.targets import target
 
     text, chip, clock = networks.deep_network(size), target("vector8x128"), Clock(cpu)
@@ -252,7 +252,7 @@ def refusals(rounds: int) -> dict[str, dict[str, object]]:
     import jax
 
     from tilewright.hlo import from_jax, optimize
-    from tilewright.hlo.running._execute import callable_of
+    from tilewright.hlo.running.execute import callable_of
 
     programs = {
         "grouped layer norm [8,512,16,64]": (networks.grouped_layer_norm, ((8, 512, 1024), (1024,), (1024,))),
@@ -284,7 +284,7 @@ def calibration(rounds: int) -> dict[str, dict[str, object]]:
     import jax
 
     from tilewright.hlo import from_jax, optimize
-    from tilewright.hlo.running._execute import callable_of
+    from tilewright.hlo.running.execute import callable_of
 
     x, scale, bias = jax.device_put(random_like((8, 32, 32, 256), (256,), (256,)))
     found = {}

@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from tests.conftest import ROOT, VECTORS
-from tilewright.hlo._ir import context
+from tilewright.hlo.ir import context
 
 DUMPS = ROOT.parent / "shared" / "data"
 GROUP_NORM = ROOT / "examples" / "group_norm.mlir"

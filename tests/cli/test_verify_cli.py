@@ -87,7 +87,7 @@ def test_mistakes_are_one_line(run, files, words, code, message):
 
 
 def test_without_the_tpu_compiler(run, files, monkeypatch):
-    from tilewright.hlo.proving import _tpu_compare
+    from tilewright.hlo.proving import tpu as _tpu_compare
 
     monkeypatch.setattr(_tpu_compare, "find_spec", lambda name: None)
     code, out, err = run("verify", str(files / "a"), str(files / "a"), "--tpu", "v5e")

@@ -7,11 +7,11 @@ import re
 import jax
 import numpy as np
 
-from tilewright.hlo._ir import parse_module
-from tilewright.hlo.graphs._read import read_functions
-from tilewright.hlo.proving._reference import evaluate, own_dtype
+from tilewright.hlo.graphs.read import read_functions
+from tilewright.hlo.ir import parse_module
+from tilewright.hlo.proving.reference import evaluate, own_dtype
 from tilewright.hlo.rewrites import DEFAULT_PIPELINE, parse_pipeline, run_pipeline
-from tilewright.hlo.running._execute import flat_callable
+from tilewright.hlo.running.execute import flat_callable
 
 
 def tensor(shape, dtype="f32"):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.hlo.graphs._dims import only_unit_dims_differ, plan_broadcast, plan_reduce, runs
+from tilewright.hlo.graphs.dims import only_unit_dims_differ, plan_broadcast, plan_reduce, runs
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from tests.hlo.norms import arguments, field_norm, group_norm, group_norm_minor, grouped_layer_norm, struct
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, optimize
-from tilewright.hlo.gating._moves import short_run_charge
-from tilewright.hlo.graphs._graph import Block, Operation
+from tilewright.hlo.gating.moves import short_run_charge
+from tilewright.hlo.graphs.graph import Block, Operation
 from tilewright.targets import parse_target
 
 HEAD = 'name = "{name}"\ntitle = "A chip of mine"\nfamily = "{family}"\nlayout_rule = "{rule}"\nsource = "made up"\n'
@@ -141,7 +141,7 @@ def test_alike_regions_are_told_once_with_their_places():
 
 def test_alike_regions_are_tried_once_and_different_ones_are_not_mixed_up(monkeypatch):
     from tilewright.hlo import verify
-    from tilewright.hlo.gating import _gate
+    from tilewright.hlo.gating import gate as _gate
 
     tried = []
     real = _gate.take_out

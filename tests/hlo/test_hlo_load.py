@@ -17,9 +17,9 @@ from jaxlib.mlir.dialects import stablehlo
 from tests.conftest import VECTORS
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.hlo import from_jax, load, optimize, report, verify
-from tilewright.hlo._ir import context
-from tilewright.hlo.reading._binary import binary_form
-from tilewright.hlo.reading._guarded import _child
+from tilewright.hlo.ir import context
+from tilewright.hlo.reading.binary import binary_form
+from tilewright.hlo.reading.guarded import _child
 
 HLO = "HloModule m\nENTRY e {\n  ROOT p = f32[4]{0} parameter(0)\n}\n"
 STABLEHLO = (

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.hlo import Source, load, report
-from tilewright.hlo.reading import _hlo_words as words
-from tilewright.hlo.reading._hlo_reader import read_hlo
-from tilewright.hlo.reading._hlo_scan import split_top, unquote
+from tilewright.hlo.reading import hlo_scan as words
+from tilewright.hlo.reading.hlo_reader import read_hlo
+from tilewright.hlo.reading.hlo_scan import split_top, unquote
 from tilewright.layout import parse
 
 LOOP = """\

@@ -16,7 +16,7 @@ from tests.conftest import ROOT, VECTORS
 from tests.hlo.test_hlo_reader import LOOP, TABLES
 from tilewright.errors import TilewrightError
 from tilewright.hlo import load, report
-from tilewright.hlo._ir import context
+from tilewright.hlo.ir import context
 
 TEXTS, BINARIES = 10_000, 400
 ODD = "{}()[]\"'/*,=%#@:<>x?\\\n \0é0179-+."

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import movement, place
-from tilewright.hlo._cost import permutation_of, plain_opcode
-from tilewright.hlo.graphs._shape_rules import check_shapes
-from tilewright.hlo.reporting._reason import relayout_reason
+from tilewright.hlo.cost import permutation_of, plain_opcode
+from tilewright.hlo.graphs.shape_rules import check_shapes
+from tilewright.hlo.reporting.reasons import relayout_reason
 from tilewright.layout import parse
 from tilewright.layout.index.types import xla_dtype
 from tilewright.targets import target

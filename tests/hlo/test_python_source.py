@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import ROOT
 from tilewright.errors import ParseError, UsageError
 from tilewright.hlo import from_python, names_python
-from tilewright.hlo.reading._example_arguments import example_arguments
+from tilewright.hlo.reading.python_source import example_arguments
 
 MODEL = """\
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ import pytest
 
 from tests.render.browser import document_of
 from tilewright.hlo import load, report
-from tilewright.hlo.reporting._report_layouts import digit_forms, drawing_module, first_layout, matching
+from tilewright.hlo.reporting.page import digit_forms, drawing_module, first_layout, matching
 from tilewright.layout import parse
 from tilewright.layout.draw.comparison import compare
 from tilewright.render import bytes_text, count_text

@@ -12,8 +12,8 @@ import pytest
 from tests.hlo.norms import arguments, gradient, group_norm
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import compare_on_tpu, from_jax, load, optimize
-from tilewright.hlo.proving import _tpu_compare as compare
-from tilewright.hlo.proving._tpu_estimate import cycles_per_byte, estimate
+from tilewright.hlo.proving import tpu as compare
+from tilewright.hlo.proving.tpu import cycles_per_byte, estimate
 
 COST = 'backend_config={{"window_config":{{"estimated_cycles":"{}"}}}}'
 TILED = "{1,0:T(8,128)}"
@@ -129,6 +129,6 @@ def test_the_real_compiler_reaches_the_normal_form_of_a_group_norm_by_itself():
 
 def test_the_module_runs_alone():
     """The child imports what it needs and nothing of the command line."""
-    code = "import sys; import tilewright.hlo.proving._tpu_child; print('jax' in sys.modules, 'typer' in sys.modules)"
+    code = "import sys; import tilewright.hlo.proving.tpu_child; print('jax' in sys.modules, 'typer' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"

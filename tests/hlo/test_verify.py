@@ -11,7 +11,7 @@ from tests.hlo.norms import struct
 from tests.hlo.stablehlo_values import module, values
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, verify
-from tilewright.hlo.reading._mlir_reader import read_stablehlo
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
 
 
 def test_a_wrong_program_is_found():

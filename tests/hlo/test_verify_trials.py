@@ -10,10 +10,10 @@ import pytest
 from tests.hlo.norms import struct
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, load, optimize, trial_arguments, verify
-from tilewright.hlo.graphs._graph import Value
-from tilewright.hlo.proving._eager import OneByOne
-from tilewright.hlo.proving._trial_inputs import INPUTS, may_never_end, trial_inputs
-from tilewright.hlo.proving._verify import _main
+from tilewright.hlo.graphs.graph import Value
+from tilewright.hlo.proving.eager import OneByOne
+from tilewright.hlo.proving.trial_inputs import INPUTS, may_never_end, trial_inputs
+from tilewright.hlo.proving.verify import _main
 
 X = struct(16, 8)
 

@@ -38,8 +38,8 @@ def _diff(
             f"no writer for '{suffix or output}'", where=output or "", how="end the name in .html or .json"
         )
     from tilewright.hlo import diff_reports
-    from tilewright.hlo.reporting._report_diff_page import diff_html
-    from tilewright.hlo.reporting._report_text import diff_lines
+    from tilewright.hlo.reporting.lines import diff_lines
+    from tilewright.hlo.reporting.page import diff_html
 
     found = diff_reports(*(report_or_program(side, target, arg, module) for side in (before, after)))
     if output and output != "-":

@@ -123,7 +123,7 @@ def _write(found: MovementReport, output: str) -> None:
 
 
 def _print(found: MovementReport, rankings: list[str], top: int, only: list[str]) -> None:
-    from tilewright.hlo.reporting._report_text import by_category, by_operation, peak_lines, summary, to_lines
+    from tilewright.hlo.reporting.lines import by_category, by_operation, peak_lines, summary, to_lines
 
     head = (summary(found), by_operation(found), by_category(found), *peak_lines(found))
     width = terminal_width()
@@ -142,7 +142,7 @@ def _layouts_of(report: MovementReport) -> str:
 def _compare(old: MovementReport, found: MovementReport, allowed: float, quiet: bool) -> None:
     """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
     from tilewright.hlo import diff_reports, regressions
-    from tilewright.hlo.reporting._report_text import diff_lines
+    from tilewright.hlo.reporting.lines import diff_lines
 
     for name, before, after in (
         ("layouts", _layouts_of(old), _layouts_of(found)), ("kind of program", old.kind, found.kind)

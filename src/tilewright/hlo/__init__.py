@@ -3,25 +3,24 @@
 jax is imported when a function that needs it is called: a report on a dump starts without it.
 """
 
-from tilewright.hlo._cost import Movement, movement, place
-from tilewright.hlo._optimize import Optimized, optimize
-from tilewright.hlo._program import Computation, Operation, Program, Source
-from tilewright.hlo.gating._gate import Verdict
-from tilewright.hlo.proving._tpu_compare import TPU_TOPOLOGIES, TpuComparison, compare_on_tpu
-from tilewright.hlo.proving._tpu_estimate import TpuEstimate
-from tilewright.hlo.proving._verification import Difference, Trial, Verification
-from tilewright.hlo.proving._verify import trial_arguments, verify
-from tilewright.hlo.reading._dump_folder import DumpedModule, dumped_modules
-from tilewright.hlo.reading._from_jax import from_jax
-from tilewright.hlo.reading._load import load
-from tilewright.hlo.reading._python_source import from_python, names_python
-from tilewright.hlo.reporting._profile import Profile, join_profile, read_profile
-from tilewright.hlo.reporting._report import report
-from tilewright.hlo.reporting._report_diff import ReportDiff, RowChange, diff_reports, regressions
-from tilewright.hlo.reporting._report_faces import report_html
-from tilewright.hlo.reporting._report_json import from_json as report_from_json
-from tilewright.hlo.reporting._report_types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
-from tilewright.hlo.running._function import OptimizedFunction, optimize_function
+from tilewright.hlo.cost import Movement, movement, place
+from tilewright.hlo.gating.gate import Verdict
+from tilewright.hlo.optimization import Optimized, optimize
+from tilewright.hlo.program import Computation, Operation, Program, Source
+from tilewright.hlo.proving.tpu import TPU_TOPOLOGIES, TpuComparison, TpuEstimate, compare_on_tpu
+from tilewright.hlo.proving.verification import Difference, Trial, Verification
+from tilewright.hlo.proving.verify import trial_arguments, verify
+from tilewright.hlo.reading.dump_folder import DumpedModule, dumped_modules
+from tilewright.hlo.reading.from_jax import from_jax
+from tilewright.hlo.reading.loading import load
+from tilewright.hlo.reading.python_source import from_python, names_python
+from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_reports, regressions
+from tilewright.hlo.reporting.movement import report
+from tilewright.hlo.reporting.page import report_html
+from tilewright.hlo.reporting.profile import Profile, join_profile, read_profile
+from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
+from tilewright.hlo.reporting.types import from_json as report_from_json
+from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 
 __all__ = [
     "TPU_TOPOLOGIES",

@@ -1,20 +1,21 @@
 """The rewrites, one file each; a pipeline is a text such as ``inline,canonicalize,reduce-of-reshape``."""
 
-from tilewright.hlo.rewrites._base import LocalRewrite, Maker, Rewrite
-from tilewright.hlo.rewrites._pipeline import fixpoint, run_pipeline
-from tilewright.hlo.rewrites._record import PassRun, record_passes
-from tilewright.hlo.rewrites._text import (
-    DEFAULT_PIPELINE,
-    REWRITES,
-    PassOption,
-    format_pipeline,
-    options,
-    parse_pipeline,
-)
 from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.pipeline import (
+    DEFAULT_PIPELINE,
+    REWRITES,
+    PassOption,
+    PassRun,
+    fixpoint,
+    format_pipeline,
+    options,
+    parse_pipeline,
+    record_passes,
+    run_pipeline,
+)
 from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
 from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
 from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
@@ -24,6 +25,7 @@ from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSli
 from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
 from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, Rewrite
 
 __all__ = [
     "DEFAULT_PIPELINE",

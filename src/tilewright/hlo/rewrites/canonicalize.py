@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._dims import only_unit_dims_differ, runs
-from tilewright.hlo.graphs._graph import Operation, Value
-from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
-from tilewright.hlo.rewrites._relay import turned_leaf
+from tilewright.hlo.graphs.dims import only_unit_dims_differ, runs
+from tilewright.hlo.graphs.graph import Operation, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static
+from tilewright.hlo.rewriting.relay import turned_leaf
 
 __all__ = ["Canonicalize"]
 

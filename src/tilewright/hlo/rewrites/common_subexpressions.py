@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._graph import Block, Operation, replace_value
-from tilewright.hlo.rewrites._base import PURE, Rewrite
+from tilewright.hlo.graphs.graph import Block, Operation, replace_value
+from tilewright.hlo.rewriting.base import PURE, Rewrite
 
 __all__ = ["CommonSubexpressions", "what_it_does"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._graph import Block, Operation
-from tilewright.hlo.rewrites._base import PURE, Rewrite
+from tilewright.hlo.graphs.graph import Block, Operation
+from tilewright.hlo.rewriting.base import PURE, Rewrite
 
 __all__ = ["DeadCode"]
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tilewright.hlo._ir import ir
-from tilewright.hlo.rewrites._base import option, pass_text
+from tilewright.hlo.ir import ir
+from tilewright.hlo.rewriting.base import option, pass_text
 
 __all__ = ["Inline", "calls_itself"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._dims import plan_reduce
-from tilewright.hlo.graphs._graph import Operation, Value
-from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static, option
-from tilewright.hlo.rewrites._monoid import is_identity, regroups, starts
+from tilewright.hlo.graphs.dims import plan_reduce
+from tilewright.hlo.graphs.graph import Operation, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static, option
+from tilewright.hlo.rewriting.monoid import is_identity, regroups, starts
 
 __all__ = ["ReduceOfReshape"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._graph import Operation, Value
-from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static, option
-from tilewright.hlo.rewrites._monoid import regroups
+from tilewright.hlo.graphs.graph import Operation, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static, option
+from tilewright.hlo.rewriting.monoid import regroups
 
 __all__ = ["ReduceOfTranspose"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._dims import plan_reduce
-from tilewright.hlo.graphs._graph import Block, Operation, Value, replace_value
-from tilewright.hlo.rewrites._base import Maker, Rewrite, is_static, option
-from tilewright.hlo.rewrites._monoid import is_exact, starts
-from tilewright.hlo.rewrites._relay import Relay, ReshapeMove, TransposeMove
+from tilewright.hlo.graphs.dims import plan_reduce
+from tilewright.hlo.graphs.graph import Block, Operation, Value, replace_value
+from tilewright.hlo.rewriting.base import Maker, Rewrite, is_static, option
+from tilewright.hlo.rewriting.monoid import is_exact, starts
+from tilewright.hlo.rewriting.relay import Relay, ReshapeMove, TransposeMove
 
 __all__ = ["ReducesOfReshapes"]
 

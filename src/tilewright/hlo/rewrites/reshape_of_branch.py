@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tilewright.hlo.graphs._graph import Block, Operation, Value, walk
-from tilewright.hlo.rewrites._base import Maker, Rewrite
-from tilewright.hlo.rewrites._carry import insert, real_reshape, reshape_return, reshape_users, unreshaped
-from tilewright.hlo.rewrites._relay import Relay, ReshapeMove
+from tilewright.hlo.graphs.graph import Block, Operation, Value, walk
+from tilewright.hlo.rewriting.base import Maker, Rewrite
+from tilewright.hlo.rewriting.carry import insert, real_reshape, reshape_return, reshape_users, unreshaped
+from tilewright.hlo.rewriting.relay import Relay, ReshapeMove
 
 __all__ = ["ReshapeOfBranch"]
 

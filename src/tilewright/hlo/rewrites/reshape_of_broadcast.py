@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._dims import plan_broadcast
-from tilewright.hlo.graphs._graph import Operation, Value
-from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
-from tilewright.hlo.rewrites._relay import broadcast_at, spread
+from tilewright.hlo.graphs.dims import plan_broadcast
+from tilewright.hlo.graphs.graph import Operation, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static
+from tilewright.hlo.rewriting.relay import broadcast_at, spread
 
 __all__ = ["ReshapeOfBroadcast"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._dims import runs
-from tilewright.hlo.graphs._graph import Operation, Value
-from tilewright.hlo.rewrites._base import LocalRewrite, Maker, is_static
-from tilewright.hlo.rewrites._carry import without_unit_steps
+from tilewright.hlo.graphs.dims import runs
+from tilewright.hlo.graphs.graph import Operation, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static
+from tilewright.hlo.rewriting.carry import without_unit_steps
 
 __all__ = ["ReshapeOfDynamicSlice"]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs._graph import Block, Operation
-from tilewright.hlo.rewrites._base import Rewrite, is_static
-from tilewright.hlo.rewrites._carry import (
+from tilewright.hlo.graphs.graph import Block, Operation
+from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
+from tilewright.hlo.rewriting.base import Rewrite, is_static
+from tilewright.hlo.rewriting.carry import (
     follows,
     insert,
     real_reshape,
@@ -16,8 +17,7 @@ from tilewright.hlo.rewrites._carry import (
     unreshaped,
     without_unit_steps,
 )
-from tilewright.hlo.rewrites._relay import Relay, ReshapeMove
-from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
+from tilewright.hlo.rewriting.relay import Relay, ReshapeMove
 
 __all__ = ["ReshapeOfLoop"]
 

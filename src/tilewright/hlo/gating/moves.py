@@ -1,0 +1,103 @@
+"""What the operations of a graph cost under a target: bytes moved, and the charge for short inner runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import movement, place
+from tilewright.hlo.graphs.dims import only_unit_dims_differ
+from tilewright.hlo.graphs.graph import Block, Operation, Value, walk
+from tilewright.layout import TensorLayout
+from tilewright.layout.index.types import xla_dtype
+from tilewright.targets import Target
+
+
+def _layout(value: Value, target: Target) -> TensorLayout | None:
+    if value.shape is None or 0 in value.shape:
+        return None
+    try:
+        return place(value.shape, xla_dtype(value.dtype), target)
+    except TilewrightError:  # an element type without a layout (a token, a quantised type): nothing to count
+        return None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a block costs, in bytes: ``moved`` by reshapes and transposes, ``regrouped`` by those among them that do
+    more than add or drop unit dims, ``charged`` for reductions over short inner runs."""
+
+    moved: int
+    regrouped: int
+    charged: int
+
+    def falls_to(self, other: Cost) -> bool:
+        """Whether ``other`` is cheaper, and would be even if moving unit dims were free."""
+        total = self.moved + self.charged > other.moved + other.charged
+        return total and self.regrouped + self.charged > other.regrouped + other.charged
+
+
+def cost(block: Block, target: Target) -> Cost:
+    """The cost of one block's own operations under ``target``."""
+    moves = [(op, bytes_moved(op, target)) for op in block.operations if op.name in ("reshape", "transpose")]
+    return Cost(
+        moved=sum(count for _, count in moves),
+        regrouped=sum(count for op, count in moves if not _only_unit_dims(op)),
+        charged=sum(short_run_charge(op, target) for op in block.operations if op.name == "reduce"),
+    )
+
+
+def bytes_moved(op: Operation, target: Target) -> int:
+    """Padded bytes a reshape or transpose reads and writes under ``target``, 0 where it is a bitcast.
+
+    Broadcasts make new data where it is used; they are not counted here.
+    """
+    if op.name not in ("reshape", "transpose"):
+        return 0
+    source, result = _layout(op.operands[0], target), _layout(op.result, target)
+    if source is None or result is None:
+        return 0
+    return movement(op.name, [source], result, op.attributes.get("permutation")).moved_bytes
+
+
+def _only_unit_dims(op: Operation) -> bool:
+    source, result = op.operands[0].shape, op.result.shape
+    return op.name == "reshape" and only_unit_dims_differ(source or (), result or ())
+
+
+def short_run_charge(op: Operation, target: Target) -> int:
+    """What a reduction costs on linear memory because neighbours in memory are not treated alike, in bytes.
+
+    The inner run is the longest row of innermost dims that are all reduced or all kept: that many elements can be
+    worked on with one vector instruction after the other. A run of r bytes, shorter than s, is charged s / r - 1 times
+    the operand's bytes; s is ``target.short_run_bytes`` where the run is reduced (it must be summed up across the
+    vector), ``target.short_kept_run_bytes`` where it is kept (one vector is enough).
+    """
+    if op.name != "reduce" or not op.operands or not op.operands[0].shape:
+        return 0
+    value, dims = op.operands[0], set(op.attributes["dims"])
+    sizes = [(size, d in dims) for d, size in enumerate(value.shape or ()) if size != 1]
+    if not sizes:
+        return 0
+    short = target.short_run_bytes if sizes[-1][1] else target.short_kept_run_bytes
+    layout = _layout(value, target) if short else None
+    if layout is None:
+        return 0
+    run = layout.size_bytes // max(1, prod(n for n, _ in sizes))
+    for size, reduced in reversed(sizes):
+        if reduced != sizes[-1][1]:
+            break
+        run *= size
+    return layout.size_bytes * max(0, short - run) // run
+
+
+def moved(blocks: Iterable[Block], target: Target) -> int:
+    """Bytes that reshapes and transposes of whole function bodies move."""
+    return sum(bytes_moved(op, target) for body in blocks for block in walk(body) for op in block.operations)
+
+
+def type_text(value: Value) -> str:
+    """``f32[8,32]`` with XLA's name of the element type."""
+    return f"{xla_dtype(value.dtype)}[{','.join(map(str, value.shape or ()))}]"

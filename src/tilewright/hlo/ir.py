@@ -1,0 +1,193 @@
+"""The one door to MLIR and to JAX's private parts: parse, print, verify, serialise.
+
+Everything here that is not public in JAX is probed once; where a release has moved it, the error says which name is
+missing. Modules are always parsed anew from text: changing a module that JAX still holds would poison its caches.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from tilewright.errors import ParseError, UnsupportedError, UsageError
+
+_NEEDED = {
+    "jax": (),  # first: it keeps jaxlib from logging its devices to stderr
+    "jaxlib.mlir.ir": ("Module", "Operation", "RankedTensorType", "DenseI64ArrayAttr", "InsertionPoint", "MLIRError"),
+    "jax._src.interpreters.mlir": ("make_ir_context",),
+    "jax._src.export._export": ("_module_to_bytecode",),
+}
+
+
+_BINARY = {
+    "jaxlib.mlir.ir": ("Module", "Context", "DialectRegistry"),
+    "jaxlib.mlir.dialects.stablehlo": ("deserialize_portable_artifact", "register_dialect"),
+    "jaxlib.mlir._mlir_libs._jax_mlir_ext": ("register_dialects",),
+    "jaxlib._hlo": ("HloModule", "HloPrintOptions"),
+}
+_DIALECTS = {"sdy": "register_dialect", "mpmd": "register_dialect", "mhlo": "register_mhlo_dialect"}
+_DIALECTS |= {"chlo": "register_dialect", "stablehlo": "register_dialect"}
+
+
+def _parts() -> dict[str, Any]:
+    return _probed("rewriting programs", tuple(_NEEDED.items()))
+
+
+def binary_parts() -> dict[str, Any]:
+    """What reads bytecode and protos: jaxlib alone, which starts in half the time jax takes."""
+    return _probed("reading binary programs", tuple(_BINARY.items()))
+
+
+@cache
+def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> dict[str, Any]:
+    """The modules of ``needed``, or an UnsupportedError that says what this JAX lacks."""
+    from importlib import import_module
+
+    found = {}
+    for name, members in needed:
+        try:
+            found[name] = import_module(name)
+        except ImportError as error:
+            raise UnsupportedError(
+                f"{purpose} needs JAX, and {name} cannot be imported: {error}",
+                how="install the extra: pip install 'tilewright[jax]'",
+            ) from None
+        for member in members:
+            if not hasattr(found[name], member):
+                import jax
+
+                raise UnsupportedError(f"JAX {jax.__version__} has no {name}.{member}", how="jax 0.10 to 0.12 work")
+    return found
+
+
+class _Late:
+    """``jaxlib.mlir.ir``, imported when first used; what was asked for once is kept."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.__dict__[name] = getattr(_parts()["jaxlib.mlir.ir"], name)
+        return value
+
+
+ir: Any = _Late()
+
+
+@cache
+def context() -> Any:
+    """The MLIR context Tilewright keeps its clones in, with every dialect JAX emits."""
+    made = _parts()["jax._src.interpreters.mlir"].make_ir_context()
+    made.allow_unregistered_dialects = True
+    return made
+
+
+_PLACE = re.compile(r'"-":(\d+):(\d+): (.*)')
+
+
+def parse_module(text: str) -> Any:
+    """A new module from StableHLO text. Raises ParseError with line and column."""
+    with context():
+        try:
+            return ir.Module.parse(text)
+        except ir.MLIRError as error:
+            message = str(error)
+    if found := _PLACE.search(message):
+        line, column, what = int(found[1]), int(found[2]), found[3]
+        starts = [0, *(m.end() for m in re.finditer("\n", text))]
+        at = starts[min(line, len(starts)) - 1] + column - 1
+        raise ParseError(f"not StableHLO: {what}", text=text, column=at)
+    raise UsageError(f"not a StableHLO module: {message.splitlines()[-1] if message else 'no reason given'}")
+
+
+def print_module(module: Any, locations: bool = False) -> str:
+    """The module's text, with source positions if asked for."""
+    return str(module.operation.get_asm(enable_debug_info=locations))
+
+
+def verify_module(module: Any) -> None:
+    """Raise UnsupportedError if MLIR's verifier finds the module ill-formed (a rewrite's fault, never the user's)."""
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise UnsupportedError(f"the rewritten module does not verify: {error}".replace("\n", " ")) from None
+
+
+def module_bytes(module: Any) -> bytes:
+    """The module as the portable artifact that ``jax.export`` carries."""
+    with context():
+        made: bytes = _parts()["jax._src.export._export"]._module_to_bytecode(module)
+    return made
+
+
+def operation_module(handle: Any, inputs: list[Any]) -> str:
+    """The text of a module whose main is one operation: a clone of ``handle``, with ``inputs`` as its arguments."""
+    with handle.context, ir.Location.unknown(handle.context):
+        types = ", ".join(f"%{k}: {value.type}" for k, value in enumerate(inputs, 10))
+        module = ir.Module.parse(f"func.func public @main({types}) {{ return }}")
+        main = module.body.operations[0]
+        body = main.regions[0].blocks[0]
+        place, end = dict(zip(inputs, body.arguments)), body.operations[0]
+        with ir.InsertionPoint(end):
+            clone = handle.clone()
+            _use_arguments(clone, place)
+            ir.Operation.create("func.return", [], list(clone.results))
+        end.operation.erase()
+        results = [each.type for each in clone.results]
+        main.attributes["function_type"] = ir.TypeAttr.get(
+            ir.FunctionType.get([value.type for value in inputs], results)
+        )
+        return print_module(module)
+
+
+def _use_arguments(operation: Any, place: dict[Any, Any]) -> None:
+    """Replace what an operation and its bodies take from outside."""
+    for index, value in enumerate(operation.operands):
+        if value in place:
+            operation.operands[index] = place[value]
+    for region in operation.regions:
+        for block in region.blocks:
+            for each in block.operations:
+                _use_arguments(each.operation, place)
+
+
+def kept_arguments(lowered: Any, count: int) -> tuple[int, ...]:
+    """Which of ``count`` flat arguments of a lowered function its module takes; all where JAX does not say."""
+    inner = getattr(lowered, "_lowering", None)
+    kept = getattr(inner, "compile_args", {}).get("kept_var_idx")
+    return tuple(sorted(kept)) if kept is not None else tuple(range(count))
+
+
+@cache
+def plain_context() -> Any:
+    """A context with the dialects that JAX emits, of jaxlib alone and without threads: a fork can use it."""
+    from importlib import import_module
+
+    parts = binary_parts()
+    made, registry = parts["jaxlib.mlir.ir"].Context(), parts["jaxlib.mlir.ir"].DialectRegistry()
+    parts["jaxlib.mlir._mlir_libs._jax_mlir_ext"].register_dialects(registry)
+    made.enable_multithreading(False)
+    made.append_dialect_registry(registry)
+    made.load_all_available_dialects()
+    for name, register in _DIALECTS.items():
+        with suppress(ImportError):  # dialects come and go with releases
+            getattr(import_module(f"jaxlib.mlir.dialects.{name}"), register)(made)
+    made.allow_unregistered_dialects = True
+    return made
+
+
+def bytecode_text(raw: bytes) -> str:
+    """The text of MLIR bytecode or of a portable artifact. Damaged bytes may end the process: see _guarded."""
+    parts = binary_parts()
+    with plain_context() as context:
+        if b"StableHLO_v" in raw[:32]:
+            module = parts["jaxlib.mlir.dialects.stablehlo"].deserialize_portable_artifact(context, raw)
+        else:
+            module = parts["jaxlib.mlir.ir"].Module.parse(raw)
+        return str(module.operation.get_asm(enable_debug_info=True))
+
+
+def proto_text(raw: bytes) -> str:
+    """The HLO text of a serialized HloModuleProto. Damaged bytes may end the process: see _guarded."""
+    parts = binary_parts()["jaxlib._hlo"]
+    module = parts.HloModule.from_serialized_hlo_module_proto(raw)
+    return str(module.to_string(parts.HloPrintOptions()))

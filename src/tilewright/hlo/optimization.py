@@ -1,0 +1,213 @@
+"""``optimize``: a program, rewritten where the gate of a target says it pays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from difflib import unified_diff
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
+from tilewright.hlo.cost import place
+from tilewright.hlo.gating.control_flow import change_carried_shapes, weighted_cost
+from tilewright.hlo.gating.gate import Verdict, compiler_of, gate
+from tilewright.hlo.gating.moves import moved
+from tilewright.hlo.graphs.collector import collector_paused
+from tilewright.hlo.graphs.emit import write_functions
+from tilewright.hlo.graphs.graph import Block
+from tilewright.hlo.graphs.read import read_functions
+from tilewright.hlo.ir import parse_module, print_module, verify_module
+from tilewright.hlo.program import Program
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
+from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
+from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.render import place_text
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
+
+if TYPE_CHECKING:
+    from tilewright.hlo.proving.verification import Verification
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A program and what was done to it.
+
+    ==================  ==============================================================================================
+    ``program``         the result; the original itself where nothing was accepted
+    ``original``        what it was made from
+    ``target``          the target whose layouts and rules decided
+    ``rewrites``        a :class:`Verdict` for every region that was rewritten
+    ``refusals``        one for every region that was left alone although something moves in it
+    ``moved_before``    bytes that reshapes and transposes of the whole program move under the target's layouts
+    ``moved_after``     the same for the result
+    ``changes``         how often each rewrite of the pipeline fired; empty where nothing was accepted
+    ``verification``    how the two programs compare on random inputs, None unless it was asked for
+    ``text``            the result as StableHLO text
+    ==================  ==============================================================================================
+    """
+
+    program: Program = field(repr=False)
+    original: Program = field(repr=False)
+    target: Target = field(repr=False)
+    rewrites: tuple[Verdict, ...]
+    refusals: tuple[Verdict, ...]
+    moved_before: int
+    moved_after: int
+    changes: dict[str, int] = field(default_factory=dict, repr=False)
+    verification: Verification | None = field(default=None, repr=False)
+
+    @property
+    def carried(self) -> int:
+        """Arrays that loops and conditionals hand on in another shape than before; the regions are from after that."""
+        return self.changes.get("reshape-of-loop", 0) + self.changes.get("reshape-of-branch", 0)
+
+    @property
+    def text(self) -> str:
+        """The result as StableHLO text; identical to the original's where nothing was accepted."""
+        return self.program.text
+
+    def diff(self, context: int = 3) -> str:
+        """A unified diff of the two texts, source positions left out; "" where nothing was accepted."""
+        if not self.rewrites:
+            return ""
+        before, after = (print_module(parse_module(p.text)).splitlines() for p in (self.original, self.program))
+        return "\n".join(unified_diff(before, after, "before", "after", lineterm="", n=context))
+
+    def explain(self) -> str:
+        """Every verdict in a few lines, accepted regions first; regions that are alike are told once."""
+        lines = [
+            f"{self.target.title}: reshapes and transposes move {self.moved_before:,} bytes as written, "
+            f"{self.moved_after:,} in the result"
+        ]
+        if self.carried:
+            lines.append(f"carried by loops and conditionals as before a reshape: {self.carried} arrays")
+        if self.target.compiler_normalizes:
+            lines.append(
+                f"{compiler_of(self.target)} performs P1 and P2 itself: a gain is claimed only where it remains with "
+                "both programs in its normal form"
+            )
+        for verdicts in _alike((*self.rewrites, *self.refusals)):
+            one = verdicts[0]
+            places = list(dict.fromkeys(place_text(str(each.source)) for each in verdicts if each.source))
+            more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+            place = f"  ({', '.join(places[:2])}{more})" if places else ""
+            times = f" {len(verdicts)} times" if len(verdicts) > 1 else ""
+            lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{place}")
+            lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
+        if not self.rewrites and not self.refusals:
+            lines.append("no region in which a reshape meets elementwise operations or reductions")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, stable names: target, moved_before, moved_after, passes, rewrites, refusals."""
+        return {
+            "schema_version": 1,
+            "target": self.target.name,
+            "compiler_normalizes": self.target.compiler_normalizes,
+            "moved_before": self.moved_before,
+            "moved_after": self.moved_after,
+            "passes": [{"name": name, "changes": count} for name, count in self.changes.items()],
+            "rewrites": [verdict.to_dict() for verdict in self.rewrites],
+            "refusals": [verdict.to_dict() for verdict in self.refusals],
+        }
+
+    def callable(self) -> Any:
+        """The result as a function of the arguments of the JAX function it was made from, for ``jax.jit``.
+
+        Raises UnsupportedError for a program that was read from a file.
+        """
+        from tilewright.hlo.running.execute import callable_of
+
+        return callable_of(self.program)
+
+
+def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Verdicts that say the same, together."""
+    found: dict[tuple[bool, str, str, str], list[Verdict]] = {}
+    for each in verdicts:
+        found.setdefault((each.accepted, each.region, each.name, each.reason), []).append(each)
+    return list(found.values())
+
+
+def optimize(
+    program: Program,
+    target: str | Target,
+    allow_reassociation: bool = True,
+    verify: bool = False,
+    passes: str | None = None,
+) -> Optimized:
+    """Rewrite the regions of a StableHLO program that pay on ``target``.
+
+    ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums and products taken apart).
+    ``passes`` names the rewrites to try on each region, instead of all of them (``tilewright optimize --list-passes``).
+    ``verify=True`` runs both programs on random inputs (:func:`tilewright.hlo.verify`) and raises CheckFailed if they
+    differ. The program is never changed; a result without accepted regions has the very same text. Raises
+    UnsupportedError for HLO text, whose layouts have been assigned already, for a target without a layout rule for
+    whole programs, and where the IR bindings fail on a construct of the program.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from tilewright.hlo import from_jax
+    >>> x = jax.ShapeDtypeStruct((256, 27, 32), jnp.float32)
+    >>> group_sums = from_jax(lambda x: x.reshape(256, 27, 4, 8).sum((1, 3)), x)
+    >>> done = optimize(group_sums, "vector8x128")
+    >>> [each.name for each in done.rewrites], done.moved_before, done.moved_after
+    (['reduce-of-reshape'], 32505856, 1179648)
+    """
+    chip = find_target(target)
+    if program.kind != "stablehlo":
+        raise UnsupportedError(
+            "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
+        )
+    steps = pipeline(allow_reassociation) if passes is None else parse_pipeline(passes)
+    place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
+    try:
+        with collector_paused():
+            found = _rewrite(program, chip, steps)
+        return _verified(found, allow_reassociation) if verify and found.rewrites else found
+    except TilewrightError:
+        raise
+    except Exception as error:  # the bindings' own, mostly: nothing was changed, and the program runs as it is
+        what = f"rewriting this program failed with {type(error).__name__}: {str(error) or 'no message'}"
+        raise UnsupportedError(what.replace("\n", " "), how="use the program as it is, and report this") from error
+
+
+def _verified(found: Optimized, allow_reassociation: bool) -> Optimized:
+    from tilewright.hlo.proving.verify import verify
+
+    proof = verify(found.original, found.program, bit_exact=not allow_reassociation)
+    if not proof.ok:
+        raise CheckFailed(f"the rewritten program differs from the original: {proof.reason}")
+    return replace(found, verification=proof)
+
+
+def _read(program: Program, steps: Sequence[Step]) -> tuple[Any, list[Block], int]:
+    """A module of its own, its graph, and how many calls were inlined."""
+    module = parse_module(program.text)
+    inlined = sum(step.apply_module(module) for step in steps if isinstance(step, Inline))
+    return module, read_functions(module), inlined
+
+
+def _rewrite(program: Program, chip: Target, steps: Sequence[Step]) -> Optimized:
+    local = [step for step in steps if isinstance(step, Rewrite)]
+    module, bodies, inlined = _read(program, steps)
+    before = moved(bodies, chip)
+    carried = change_carried_shapes(bodies, local)
+    accepted, refused = gate(bodies, chip, local)
+    if carried.total():  # only where the bodies take the reshapes up does that pay
+        as_written = _read(program, steps)
+        others = gate(as_written[1], chip, local)
+        if not accepted or weighted_cost(bodies, chip) >= weighted_cost(as_written[1], chip):
+            (module, bodies, _), (accepted, refused), carried = as_written, others, Counter()
+    if not accepted:
+        return Optimized(program, program, chip, (), tuple(refused), before, before, {})
+    after = moved(bodies, chip)
+    write_functions(module, bodies)
+    verify_module(module)
+    result = read_stablehlo(print_module(module, locations="loc(" in program.text))
+    result = replace(result, signature=program.signature)
+    fired = sum((Counter(verdict.changes) for verdict in accepted), carried + Counter({Inline.name: inlined}))
+    changes = {step.name: fired[step.name] for step in steps}
+    return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after, changes)

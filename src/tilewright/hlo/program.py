@@ -1,0 +1,142 @@
+"""A program as the report sees it: computations of operations, each with its shapes, operands and source line.
+
+The model is neutral: HLO text and StableHLO text are read into the same records. Shapes are kept as XLA text
+(``f32[48,350]{1,0:T(8,128)}``); ``tilewright.layout.parse`` turns them into layouts when a pass needs them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+_INTEGER = re.compile(r"-?\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A line of the user's program. ``str()`` gives ``file.py:47``; ``function`` and ``column`` may be unknown."""
+
+    file: str
+    line: int
+    column: int = 0
+    function: str = ""
+
+    def __str__(self) -> str:
+        """The place as editors and compilers write it."""
+        return f"{self.file}:{self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One instruction.
+
+    ==================  ========================================================================================
+    ``name``            its name: ``reshape.12`` in HLO (without the ``%``), ``%0`` in StableHLO
+    ``opcode``          ``reshape``, ``copy-start``, ``broadcast_in_dim`` ... (without a dialect prefix)
+    ``shape``           the result as XLA text, a tuple ``(a, b)`` if there are several
+    ``operands``        names of the operands; ``operand_shapes`` their shapes
+    ``attributes``      attribute -> text, as written (``dimensions`` -> ``{1,0,2}``)
+    ``op_name``         the framework's name for it (``jit(f)/reshape``)
+    ``source``          the line of the user's program, or None
+    ``calls``           the computations it calls: fusion body, loop body, reducer ...
+    ``line``            its line in the program's text, from 1
+    ``root``            it is its computation's result
+    ==================  ========================================================================================
+    """
+
+    name: str
+    opcode: str
+    shape: str
+    operands: tuple[str, ...] = ()
+    operand_shapes: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    op_name: str = ""
+    source: Source | None = None
+    calls: tuple[str, ...] = ()
+    line: int = 0
+    root: bool = False
+
+    def integers(self, attribute: str) -> tuple[int, ...]:
+        """The integers in an attribute's text, () if it is absent. What no dim can be comes back as 2**62.
+
+        >>> Operation("t", "transpose", "f32[2,3]", attributes={"dimensions": "{1,0}"}).integers("dimensions")
+        (1, 0)
+        """
+        words = _INTEGER.findall(self.attributes.get(attribute, ""))
+        return tuple(int(word) if len(word) < 19 else 2**62 for word in words)
+
+
+@dataclass(frozen=True, slots=True)
+class Computation:
+    """A list of operations in the order of the text: a function, a loop body, a fusion body, a reducer."""
+
+    name: str
+    operations: tuple[Operation, ...]
+    entry: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """A loaded program.
+
+    ==================  ========================================================================================
+    ``kind``            ``hlo`` (shapes carry the compiler's own layouts) or ``stablehlo`` (shapes carry none)
+    ``name``            the module's name
+    ``text``            the text it was read from, whole
+    ``computations``    every computation, in the order of the text
+    ``attributes``      the module header's attributes, as text
+    ``signature``       the arguments and results of the JAX function it was made from, or None
+    ==================  ========================================================================================
+
+    >>> from tilewright.hlo import load
+    >>> program = load("HloModule m\\nENTRY e {\\n  ROOT p = f32[3,5] parameter(0)\\n}")
+    >>> program.entry.operations[0].shape
+    'f32[3,5]'
+    """
+
+    kind: str
+    name: str
+    text: str = field(repr=False)
+    computations: tuple[Computation, ...] = field(repr=False)
+    attributes: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    signature: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def entry(self) -> Computation:
+        """The computation the program starts in."""
+        return next((c for c in self.computations if c.entry), self.computations[-1])
+
+    def operations(self) -> Iterator[tuple[Computation, Operation]]:
+        """Every operation with its computation, in the order of the text."""
+        return ((computation, op) for computation in self.computations for op in computation.operations)
+
+    @cached_property
+    def callers(self) -> Mapping[str, tuple[tuple[str, Operation], ...]]:
+        """Computation name -> (calling computation, calling operation), in the order of the text."""
+        found: dict[str, list[tuple[str, Operation]]] = {c.name: [] for c in self.computations}
+        for computation, op in self.operations():
+            for callee in op.calls:
+                found[callee].append((computation.name, op))
+        return {name: tuple(calls) for name, calls in found.items()}
+
+    @cached_property
+    def fused(self) -> frozenset[str]:
+        """Names of the computations that are bodies of fusions, and of what those call."""
+        names = {callee for _, op in self.operations() if op.opcode == "fusion" for callee in op.calls}
+        by_name = {c.name: c for c in self.computations}
+        open_ = list(names)
+        while open_:
+            inner = {callee for op in by_name[open_.pop()].operations for callee in op.calls} - names
+            names |= inner
+            open_ += inner
+        return frozenset(names)
+
+    def path(self, computation: str) -> str:
+        """The chain of computations from the entry to this one by first callers: ``main > while_body > fused``."""
+        chain = [computation]
+        while (calls := self.callers[chain[-1]]) and calls[0][0] not in chain:
+            chain.append(calls[0][0])
+        return " > ".join(reversed(chain))

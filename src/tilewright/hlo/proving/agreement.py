@@ -1,0 +1,222 @@
+"""When do two results of one program count as the same? Element by element, never by an error that is large anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+#: Beyond this share of the largest element an error is not put down to rounding, however deep the program.
+ROUNDING_LIMIT = 0.1
+
+
+def is_integral(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are integers or booleans, int4 and its like (which numpy only knows as bytes) included."""
+    return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))
+
+
+def tolerance(dtype: np.dtype[Any]) -> float:
+    """What rounding may do to sums of many terms: 64 units in the last place; 0 for integers.
+
+    8 units of narrow floats, but no more than a tenth, or one unit where that is more: 8 units of a float of 8 bits are
+    as large as the elements themselves, and everything would agree.
+    """
+    if is_integral(dtype):
+        return 0.0
+    finfo: Any = ml_dtypes.finfo
+    eps = float(finfo(dtype).eps)
+    return 64.0 * eps if eps < 1e-5 else min(8.0 * eps, max(eps, ROUNDING_LIMIT))
+
+
+def identical(a: Array, b: Array) -> bool:
+    """Equal bit for bit, but for what XLA itself leaves open: any NaN equals any NaN, and the two zeros are equal."""
+    return a.dtype == b.dtype and a.shape == b.shape and (a.tobytes() == b.tobytes() or bool(_pair(a, b)[2].all()))
+
+
+def zeros_differ(a: Array, b: Array) -> bool:
+    """Whether a zero has another sign in the other: XLA's maximum of the two zeros is either, in jit as it likes."""
+    x, y, _ = _pair(a, b)
+    return any(
+        bool(((p == 0) & (q == 0) & (np.signbit(p) != np.signbit(q))).any())
+        for p, q in ((x.real, y.real), (x.imag, y.imag))
+    )
+
+
+def loses_nan(before: Array, reference: Array) -> Array:
+    """Where the reference is not a number and the program gives one."""
+    x, r, _ = _pair(before, reference)
+    return np.asarray(np.isnan(r) & ~np.isnan(x))
+
+
+def worst(a: Array, b: Array) -> tuple[int, ...]:
+    """The index of the elements furthest apart: one that only one side has as a number, else the largest distance."""
+    x, y, equal = _pair(a, b)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where(equal, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf))
+    return tuple(int(k) for k in np.unravel_index(int(np.argmax(apart)), a.shape))
+
+
+def distance(a: Array, b: Array) -> float:
+    """Largest difference in units of the largest finite element of ``a``; infinite where only one is not a number."""
+    x, y, equal = _pair(a, b)
+    if equal.all():
+        return 0.0
+    if not (np.isfinite(x[~equal]).all() and np.isfinite(y[~equal]).all()):
+        return float("inf")
+    apart = float(np.abs(x[~equal] - y[~equal]).max()) / _scale(x)
+    return apart or np.finfo(np.float64).tiny  # large integers that only float64 cannot tell apart
+
+
+def differing(before: Array, after: Array) -> Array:
+    """Where two results are further apart than rounding goes; NaN agrees with NaN, infinity with itself alone."""
+    x, y, equal = _pair(before, after)
+    allowed = tolerance(before.dtype)
+    if not allowed:
+        return np.asarray(~equal)
+    with np.errstate(invalid="ignore"):
+        close = np.isfinite(x) & np.isfinite(y) & (np.abs(x - y) <= allowed * _scale(x))
+    return np.asarray(~(equal | close))
+
+
+def missed(before: Array, after: Array, reference: Array, depth: int) -> str:
+    """Why ``after`` cannot stand for ``before``, "" if it can.
+
+    An element may stand if the two programs agree on it to rounding, if the result is right (it agrees with the
+    reference to rounding), or if the original's own error there is rounding (of ``depth`` operations in a row, and
+    never more than :data:`ROUNDING_LIMIT`) and the result's is at most twice as large. An original that is far from
+    the reference thus excuses nothing; where it overflows, the result must overflow likewise or be right.
+    """
+    apart = differing(before, after)
+    if not apart.any():
+        return ""
+    x, r, _ = _pair(before[apart], reference[apart])
+    y, _, right = _pair(after[apart], reference[apart])
+    whole, exact, _ = _pair(before, reference)
+    known = exact[np.isfinite(whole)]  # what overflows must not set the scale for the rest
+    allowed, scale = tolerance(before.dtype), _scale(known)
+    with np.errstate(invalid="ignore", over="ignore"):
+        old, new = np.abs(x - r), np.abs(y - r)
+        if allowed:
+            sound = np.isfinite(x) & np.isfinite(r)
+            near = min(allowed * depth, max(allowed, ROUNDING_LIMIT)) * scale
+            right = right | (np.isfinite(r) & (new <= allowed * np.where(sound, scale, np.abs(r))))
+            right = right | (sound & (old <= near) & (new <= 2 * old))
+    if right.all():
+        return ""
+    first = int(np.flatnonzero(~right)[0])
+    at = tuple(int(k) for k in np.argwhere(apart)[first])
+    place = f"at {at} " if at else ""
+    told = f"original {before[at]}, result {after[at]}, float64 reference {reference[at]}"
+    return f"{(~right).sum()} of {right.size or 1} elements that differ are wrong: {place}{told}"
+
+
+def _pair(a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """Both in float64 or complex128, and where they are equal (integers are compared as they are)."""
+    wide: Any = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
+    x, y = a.astype(wide), b.astype(wide)
+    if a.dtype == b.dtype and is_integral(a.dtype):
+        return x, y, np.asarray(a == b)
+    return x, y, np.asarray((x == y) | (np.isnan(x) & np.isnan(y)))
+
+
+def _scale(x: Array) -> float:
+    largest = float(np.abs(x[np.isfinite(x)]).max(initial=0.0))
+    return max(largest, float(np.finfo(np.float64).tiny))
+
+
+# Are small elements still right? The largest element of an output sets no scale here: each is its own measure.
+
+#: A crowd is at least so many elements on which the original is right.
+CROWD = 16
+#: Far worse: so many times the tolerance, in units of the element itself.
+FAR = 16.0
+#: Of the elements known, the original must be right on this share, else it is luck.
+MOSTLY = 0.75
+#: The share that may be far worse: of the whole output, and of one row, column or other slice of it.
+SHARES = {"whole": 1 / 16, "slice": 1 / 2}
+
+
+def nudged(arguments: Sequence[Array], seed: int) -> list[Array]:
+    """Floating arguments one unit in the last place up or down at random: what no result may depend on much."""
+    rng = np.random.default_rng(seed)
+    finfo: Any = ml_dtypes.finfo
+    found = []
+    with np.errstate(all="ignore"):
+        for each in map(np.asarray, arguments):
+            if is_integral(each.dtype):
+                found.append(each)
+                continue
+            wide = each.astype(np.complex128 if each.dtype.kind == "c" else np.float64)
+            step = float(finfo(each.real.dtype).eps) * rng.choice([-1.0, 1.0], each.shape)
+            found.append(np.asarray(wide * (1 + step)).astype(each.dtype))
+    return found
+
+
+def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], Sequence[Array]]) -> str:
+    """Why ``after`` loses elements that ``before`` has right by their own measure, "" if it does not.
+
+    An element is right within :func:`tolerance` of its reference, relative to itself, and far worse beyond
+    :data:`FAR` times that. The whole output and every slice of it are asked: of at least :data:`CROWD` elements the
+    original has right (and :data:`MOSTLY` all that are known), no more than the share in :data:`SHARES` may be far
+    worse in the result, unless a quarter as many are far worse in the original where the result is right: then both
+    are rounding. ``moved`` gives the reference for :func:`nudged` arguments: where that alone makes an element wrong,
+    terms have cancelled, and nothing is asked of it. Integers, zeros, what is not finite or not normal, and float64,
+    whose reference is no better, are left to the other test.
+    """
+    allowed = tolerance(before.dtype)
+    if before.size < CROWD or is_integral(before.dtype) or before.dtype in (np.float64, np.complex128):
+        return ""
+    known, right, worse = _sides(before, after, reference, allowed)
+    if not (right[0] & worse[1]).any():
+        return ""
+    for other in moved():
+        with np.errstate(invalid="ignore", over="ignore"):
+            known = known & (np.abs(other - reference) <= allowed * np.abs(reference))
+    right = (right[0] & known, right[1] & known)
+    lost, gained = right[0] & worse[1], right[1] & worse[0]
+    for axis in (*range(before.ndim), -1):
+        share = SHARES["whole" if axis < 0 else "slice"]
+        others = tuple(k for k in range(before.ndim) if k != axis)
+        many, had, asked, mirrored = (np.atleast_1d(m.sum(others)) for m in (lost, right[0], known, gained))
+        failed = (many > share * had) & (had >= np.maximum(CROWD, MOSTLY * asked)) & (many > 4 * mirrored)
+        if failed.any():
+            index = int(np.argmax(failed))
+            view = (slice(None),) * axis + (index,) if axis >= 0 else ()
+            return _told(axis, index, lost, right[0], view, (before, after, reference))
+    return ""
+
+
+def _sides(
+    before: Array, after: Array, reference: Array, allowed: float
+) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
+    """Elements that can be asked; where each program is right; where each is far worse."""
+    finfo: Any = ml_dtypes.finfo
+    part = before.real.dtype
+    least = float(finfo(part).smallest_normal) / float(finfo(part).eps)
+    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    x, y, r = (each.astype(wide) for each in (before, after, reference))
+    with np.errstate(invalid="ignore", over="ignore"):
+        known = np.isfinite(r) & np.isfinite(x) & np.isfinite(y) & (np.abs(r) >= least)
+        size = np.where(known, np.abs(r), 1.0)
+        errors = [np.where(known, np.abs(each - r), 0.0) / size for each in (x, y)]
+    right = tuple(known & (error <= allowed) for error in errors)
+    worse = tuple(known & (error > FAR * allowed) for error in errors)
+    return known, (right[0], right[1]), (worse[0], worse[1])
+
+
+def _told(
+    axis: int, index: int, lost: Array, right: Array, view: tuple[Any, ...], sides: tuple[Array, Array, Array]
+) -> str:
+    inside = np.zeros(lost.shape, bool)
+    inside[view] = lost[view]
+    at = tuple(int(k) for k in np.argwhere(inside)[0])
+    where = f" with index {index} in dim {axis}" if axis >= 0 else ""
+    before, after, reference = (each[at] for each in sides)
+    return (
+        f"of {right[view].sum()} elements{where} that the original has right, {lost[view].sum()} are far worse, "
+        f"measured by themselves: at {at} original {before}, result {after}, float64 reference {reference}"
+    )

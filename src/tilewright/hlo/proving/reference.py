@@ -1,0 +1,241 @@
+"""Evaluate a graph with numpy in float64: a reference that owes nothing to XLA.
+
+XLA's own CPU backend can be wrong under jit, so a check of a rewrite compares with this too. Floating values are kept
+in float64 and complex128, integers in their own widths. Operations it does not know raise UnsupportedError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.errors import UnsupportedError
+from tilewright.hlo.graphs.graph import Block, Operation, Value
+from tilewright.hlo.ir import ir
+from tilewright.layout.index.types import xla_dtype
+
+Array = np.ndarray[Any, Any]
+_UNARY: dict[str, Callable[..., Any]] = {
+    "abs": np.abs, "cbrt": np.cbrt, "ceil": np.ceil, "cosine": np.cos, "exponential": np.exp,
+    "exponential_minus_one": np.expm1, "floor": np.floor, "imag": np.imag, "is_finite": np.isfinite, "log": np.log,
+    "log_plus_one": np.log1p, "logistic": lambda x: 1 / (1 + np.exp(-x)), "negate": np.negative, "not": np.invert,
+    "real": np.real, "round_nearest_even": np.round, "rsqrt": lambda x: 1 / np.sqrt(x), "sign": np.sign, "sine": np.sin,
+    "sqrt": np.sqrt, "tan": np.tan, "tanh": np.tanh, "chlo.square": np.square, "chlo.erf": np.vectorize(math.erf),
+}  # fmt: skip
+_BINARY: dict[str, Callable[..., Any]] = {
+    "add": np.add, "and": np.bitwise_and, "atan2": np.arctan2, "complex": lambda a, b: a + 1j * b,
+    "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply, "or": np.bitwise_or,
+    "power": lambda a, b: _integer_power(a, b) if a.dtype.kind in "iu" else np.power(a, b),
+    "remainder": lambda a, b: np.where(b == 0, a, np.fmod(a, b)) if a.dtype.kind in "iu" else np.fmod(a, b),
+    "subtract": np.subtract, "xor": np.bitwise_xor,
+}  # fmt: skip
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal,
+}  # fmt: skip
+_SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+_UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+def wide_dtype(element_type: str) -> np.dtype[Any]:
+    """The numpy type that holds values of an MLIR element type exactly, and wraps where it does."""
+    name = xla_dtype(element_type)
+    if name == "pred":
+        return np.dtype(bool)
+    if name[0] in "su" and name[1:].isdigit():
+        found = (_SIGNED if name[0] == "s" else _UNSIGNED).get(int(name[1:]))
+        if found is None:
+            raise UnsupportedError(f"the float64 reference has no integers of type {name}")
+        return np.dtype(found)
+    return np.dtype(np.complex128 if name[0] == "c" else np.float64)
+
+
+def own_dtype(element_type: str) -> np.dtype[Any]:
+    """The numpy type of an MLIR element type itself."""
+    name = xla_dtype(element_type)
+    if name == "pred" or name in ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"):
+        return wide_dtype(element_type)
+    plain = {"f16": "float16", "f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128"}
+    if name in plain:
+        return np.dtype(plain[name])
+    words = {"b": "bfloat16", "s": f"int{name[1:]}", "u": f"uint{name[1:]}"}
+    found = getattr(ml_dtypes, words.get(name[0], f"float{name[1:].replace('e', '_e', 1)}"), None)
+    if found is None:
+        raise UnsupportedError(f"numpy has no element type {name}")
+    dtype: np.dtype[Any] = np.dtype(found)
+    return dtype
+
+
+def evaluate(block: Block, arguments: Sequence[Array]) -> list[Array]:
+    """The values of a function body's results. Floating arguments are widened to float64 first."""
+    values: dict[Value, Array] = {}
+    for parameter, array in zip(block.arguments, arguments):
+        values[parameter] = np.asarray(array).astype(wide_dtype(parameter.dtype))
+    with np.errstate(all="ignore"):
+        for op in block.operations[:-1]:
+            operands = [values[v] for v in op.operands]
+            values[op.result] = np.asarray(_one(op, operands)).astype(wide_dtype(op.result.dtype), copy=False)
+    return [values[v] for v in block.operations[-1].operands]
+
+
+def _one(op: Operation, x: list[Array]) -> Any:
+    """The value of one operation; what numpy cannot do with these operands is as unknown as an unknown operation."""
+    try:
+        return _value(op, x)
+    except (ValueError, TypeError, KeyError, OverflowError, ArithmeticError) as error:
+        raise UnsupportedError(f"the float64 reference cannot evaluate this {op.name}: {error}") from error
+
+
+def _value(op: Operation, x: list[Array]) -> Any:
+    if op.name in _UNARY:
+        return _UNARY[op.name](x[0])
+    if op.name in _BINARY:
+        return _BINARY[op.name](x[0], x[1])
+    if op.name in _OTHERS:
+        return _OTHERS[op.name](op, x)
+    raise UnsupportedError(f"the float64 reference does not know {op.name}")
+
+
+def _attribute(op: Operation, name: str) -> Any:
+    origin = op if op.handle is not None else op.like
+    assert origin is not None
+    return origin.handle.attributes[name]
+
+
+def _divide(op: Operation, x: list[Array]) -> Array:
+    a, b = x
+    if a.dtype.kind not in "iu":
+        return np.asarray(a / b)
+    safe = np.where(b == 0, 1, b)
+    down = a // safe
+    towards_zero = down + ((a % safe != 0) & ((a < 0) != (b < 0)))  # numpy rounds down, StableHLO towards zero
+    return np.where(b == 0, np.invert(np.zeros_like(a)), towards_zero)
+
+
+def _integer_power(a: Array, b: Array) -> Array:
+    """XLA's: a negative exponent gives 0, except of 1 and -1."""
+    found = np.power(a, np.maximum(b, 0))
+    if a.dtype.kind == "u":
+        return np.asarray(found)
+    inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0)).astype(a.dtype)
+    return np.where(b < 0, inverse, found)
+
+
+def _reduce(op: Operation, x: list[Array]) -> Array:
+    monoid, dims = op.attributes.get("monoid"), op.attributes["dims"]
+    if monoid is None:
+        raise UnsupportedError("the float64 reference does not know reductions of other bodies")
+    ufunc: Any = _BINARY[monoid]
+    return np.asarray(ufunc(x[1], ufunc.reduce(x[0], axis=dims, dtype=x[0].dtype, initial=_start(monoid, x[0].dtype))))
+
+
+def _start(monoid: str, dtype: np.dtype[Any]) -> Any:
+    """The identity of a monoid; -0.0 for floating sums, as +0.0 would swallow a -0.0."""
+    if monoid in ("maximum", "minimum"):
+        low = monoid == "maximum"
+        if dtype.kind == "b":
+            return not low
+        if dtype.kind in "iu":
+            return np.iinfo(dtype).min if low else np.iinfo(dtype).max
+        return -np.inf if low else np.inf
+    if monoid == "and":
+        return True if dtype.kind == "b" else np.invert(np.zeros((), dtype))
+    if monoid == "add" and dtype.kind in "fc":
+        return -0.0 if dtype.kind == "f" else complex(-0.0, -0.0)
+    return 1 if monoid == "multiply" else 0
+
+
+def _broadcast(op: Operation, x: list[Array]) -> Array:
+    shape, dims = op.result.shape or (), op.attributes["dims"]
+    order = sorted(range(len(dims)), key=lambda k: dims[k])
+    wide = [1] * len(shape)
+    for k in order:
+        wide[dims[k]] = x[0].shape[k]
+    return np.broadcast_to(x[0].transpose(order).reshape(wide), shape)
+
+
+def _constant(op: Operation, x: list[Array]) -> Array:
+    literal, result = op.attributes["literal"], op.result
+    dtype = wide_dtype(result.dtype)
+    if literal.element is None:
+        found = literal.array()
+        if found is None:
+            found = _written(literal.elements, result)
+        return np.asarray(found).reshape(result.shape or ()).astype(dtype)
+    return np.full(result.shape or (), _number(literal.element, result.dtype), dtype)
+
+
+def _written(elements: list[str] | bytes | None, result: Value) -> Array:
+    if elements is None:
+        raise UnsupportedError(f"the float64 reference cannot read a constant of type {result!r}")
+    if isinstance(elements, bytes):
+        return np.frombuffer(elements, own_dtype(result.dtype))
+    return np.array([_number(each, result.dtype) for each in elements])
+
+
+def _number(text: str, element_type: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    if text.startswith("0x") and not element_type.lstrip("us").startswith("i"):
+        bits = int(text, 16)
+        kinds: dict[str, tuple[Any, Any]] = {
+            "f64": (np.uint64, np.float64), "f32": (np.uint32, np.float32), "f16": (np.uint16, np.float16)
+        }  # fmt: skip
+        if element_type == "bf16":
+            return np.uint32(bits << 16).view(np.float32)
+        word, kind = kinds[element_type]
+        return word(bits).view(kind)
+    if text.startswith("("):
+        real, imaginary = text.strip("()").split(",")
+        part = element_type.removeprefix("complex<").rstrip(">")
+        return complex(_number(real.strip(), part), _number(imaginary.strip(), part))
+    return float(text) if any(c in text for c in ".eE") else int(text, 0)
+
+
+def _compare(op: Operation, x: list[Array]) -> Array:
+    direction = str(_attribute(op, "comparison_direction")).rpartition(" ")[2].rstrip(">")
+    return np.asarray(_COMPARE[direction](x[0], x[1]))
+
+
+def _convert(op: Operation, x: list[Array]) -> Array:
+    kind, given = wide_dtype(op.result.dtype), x[0]
+    if kind.kind == "b":
+        return np.asarray(given != 0)
+    if given.dtype.kind == "c" and kind.kind != "c":
+        given = given.real
+    if given.dtype.kind == "f" and kind.kind in "iu":
+        return _saturate(given, kind)
+    return np.asarray(given.astype(kind))
+
+
+def _saturate(x: Array, kind: np.dtype[Any]) -> Array:
+    """Towards zero; beyond the range its ends, and 0 for what is not a number, as XLA does."""
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    inside = (x > float(low)) & (x < float(high))
+    found = np.where(inside, x, 0).astype(kind)
+    return np.where(x >= float(high), high, np.where(x <= float(low), low, found)).astype(kind)
+
+
+def _iota(op: Operation, x: list[Array]) -> Array:
+    shape, dim = op.result.shape or (), int(ir.IntegerAttr(_attribute(op, "iota_dimension")).value)
+    wide = [1] * len(shape)
+    wide[dim] = shape[dim]
+    return np.broadcast_to(np.arange(shape[dim]).reshape(wide), shape)
+
+
+_OTHERS: dict[str, Callable[[Operation, list[Array]], Any]] = {
+    "broadcast_in_dim": _broadcast,
+    "clamp": lambda op, x: np.minimum(np.maximum(x[1], x[0]), x[2]),
+    "compare": _compare,
+    "constant": _constant,
+    "convert": _convert,
+    "divide": _divide,
+    "iota": _iota,
+    "reduce": _reduce,
+    "reshape": lambda op, x: x[0].reshape(op.result.shape or ()),
+    "select": lambda op, x: np.where(x[0], x[1], x[2]),
+    "transpose": lambda op, x: x[0].transpose(op.attributes["permutation"]),
+}

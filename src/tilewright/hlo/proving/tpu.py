@@ -1,0 +1,239 @@
+"""Two programs compiled for a TPU by the TPU's own compiler, where the user has installed it, and compared.
+
+The compiler is libtpu, a proprietary package that comes with ``jax[tpu]``: never needed, never a dependency.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.reading.hlo_reader import read_hlo
+from tilewright.hlo.reporting.context import Context
+from tilewright.render import bytes_text
+
+# What the TPU compiler says a compiled program costs: its own cycle estimates added up, and bytes in HBM.
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+#: No time of their own: names for buffers, control flow (its bodies count), the ends of transfers.
+_NOTHING = frozenset(
+    {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
+    | {"while", "conditional", "call", "opt-barrier", "copy-done", "slice-done", "async-update", "async-done"}
+)
+#: Transfers between memories run beside the rest: their bytes count, their time does not.
+_TRANSFERS = ("copy-start", "slice-start", "async-start")
+_BODIES = ("while", "conditional", "call", "async-start")
+
+
+@dataclass(frozen=True)
+class TpuEstimate:
+    """One compiled program.
+
+    ==================  ==========================================================================================
+    ``cycles``          estimated cycles of all operations, each as often as it runs, filled ones included
+    ``filled_cycles``   of these, what was filled in for operations the compiler gives no estimate of
+    ``hbm_bytes``       padded bytes of operands and results in HBM, over all operations that have a cost
+    ``temp_bytes``      the compiler's own figure for temporary buffers
+    ``operations``      operations with a cost, ``filled`` of them filled in
+    ``unknown_loops``   loops whose trip count is not known, counted once
+    ==================  ==========================================================================================
+    """
+
+    cycles: int
+    filled_cycles: int
+    hbm_bytes: int
+    temp_bytes: int
+    operations: int
+    filled: int
+    unknown_loops: int
+
+    @property
+    def filled_share(self) -> float:
+        """The share of the cycles that is filled in."""
+        return self.filled_cycles / self.cycles if self.cycles else 0.0
+
+
+def cycles_per_byte(streaming: Program) -> float:
+    """The rate of a compiled program that only streams."""
+    context = Context(streaming, None)
+    found = [(_cycles(op), _bytes(context, op)[0]) for op in streaming.entry.operations]
+    cycles, moved = (sum(each) for each in zip(*((c, b) for c, b in found if c is not None)))
+    return float(cycles / moved)
+
+
+def estimate(program: Program, rate: float, temp_bytes: int = 0) -> TpuEstimate:
+    """Add up a compiled program; ``rate`` is cycles per padded byte for what has no estimate."""
+    context = Context(program, None)
+    cycles = filled_cycles = hbm = count = filled = 0
+    for name in _executed(program):
+        runs = context.runs_of(name).count
+        for op in context.by_name[name].operations:
+            if op.opcode in _NOTHING and _cycles(op) is None:
+                continue
+            moved, in_hbm = _bytes(context, op)
+            known = 0 if op.opcode in _TRANSFERS else _cycles(op)
+            here = round(moved * rate) if known is None else known
+            count, hbm, cycles = count + 1, hbm + runs * in_hbm, cycles + runs * here
+            if known is None:
+                filled, filled_cycles = filled + 1, filled_cycles + runs * here
+    return TpuEstimate(cycles, filled_cycles, hbm, temp_bytes, count, filled, len(context.unknown_loops))
+
+
+def _cycles(op: Operation) -> int | None:
+    found = _CYCLES.search(op.attributes.get("backend_config", ""))
+    return int(found[1]) if found else None
+
+
+def _bytes(context: Context, op: Operation) -> tuple[int, int]:
+    """Padded bytes of an operation's arrays, and of those in HBM; of a transfer's, the two ends."""
+    if op.opcode in _TRANSFERS:
+        ends = {x.memory_space: x for x in context.layouts(op.shape) if x.shape}
+        smallest = min((x.size_bytes for x in ends.values()), default=0)
+        return smallest, smallest * (0 in ends)
+    layouts = [layout for shape in (*op.operand_shapes, op.shape) for layout in context.layouts(shape)]
+    return sum(x.size_bytes for x in layouts), sum(x.size_bytes for x in layouts if not x.memory_space)
+
+
+def _executed(program: Program) -> list[str]:
+    """The computations that run operation by operation: the entry, bodies of loops, branches and calls."""
+    by_name = {computation.name: computation for computation in program.computations}
+    found = [program.entry.name]
+    for name in found:
+        for op in by_name[name].operations:
+            if op.opcode in _BODIES:
+                found += [callee for callee in op.calls if callee not in found]
+    return found
+
+
+#: The smallest topology of each chip that its compiler takes; one of its chips is compiled for.
+TPU_TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v5p": "v5p:2x2x1", "v6e": "v6e:2x2"}
+
+_PACKAGES = str(Path(__file__).resolve().parents[3])
+_START = f"import sys; sys.path.insert(0, {_PACKAGES!r}); from tilewright.hlo.proving.tpu_child import main; main()"
+_ENVIRONMENT = {  # no device is touched, so another process that holds the compiler's lock need not matter
+    "TPU_SKIP_MDS_QUERY": "1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "TPU_MIN_LOG_LEVEL": "3",
+    "TPU_WORKER_HOSTNAMES": "localhost", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}  # fmt: skip
+_LOCKED = ("libtpu_lockfile", "multi-process lockfile", "already in use")
+_STREAMING = """module {
+  func.func public @main(%x: tensor<4096x4096xf32>) -> tensor<4096x4096xf32> {
+    %one = stablehlo.constant dense<1.0> : tensor<4096x4096xf32>
+    %y = stablehlo.add %x, %one : tensor<4096x4096xf32>
+    return %y : tensor<4096x4096xf32>
+  }
+}"""
+
+
+@dataclass(frozen=True)
+class TpuComparison:
+    """What the TPU compiler makes of two programs; ``compiler`` is its version, ``rate`` cycles per filled byte."""
+
+    chip: str
+    compiler: str
+    rate: float
+    before: TpuEstimate
+    after: TpuEstimate
+
+    @property
+    def ratio(self) -> float:
+        """Estimated cycles of the original over those of the rewritten program; above 1 is a gain."""
+        return self.before.cycles / self.after.cycles if self.after.cycles else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        plain = asdict(self)
+        for name, each in (("before", self.before), ("after", self.after)):
+            plain[name]["filled_share"] = each.filled_share
+        return {**plain, "ratio": self.ratio}
+
+    def __str__(self) -> str:
+        """Both side by side."""
+        pairs = [
+            ("estimated cycles", *(f"{each.cycles:,}" for each in (self.before, self.after))),
+            ("of these filled in", *(f"{each.filled_share:.1%}" for each in (self.before, self.after))),
+            ("bytes in HBM", *(bytes_text(each.hbm_bytes) for each in (self.before, self.after))),
+            ("temporary buffers", *(bytes_text(each.temp_bytes) for each in (self.before, self.after))),
+            ("operations", *(f"{each.operations:,}" for each in (self.before, self.after))),
+        ]
+        widths = [max(len(row[k]) for row in (*pairs, ("", "A", "B"))) for k in range(3)]
+        lines = [f"compiled for {self.chip} by {self.compiler}: A takes {self.ratio:.2f} times the cycles of B"]
+        lines += ["  ".join([row[0].ljust(widths[0]), row[1].rjust(widths[1]), row[2].rjust(widths[2])])
+                  for row in (("", "A", "B"), *pairs)]  # fmt: skip
+        if self.before.unknown_loops or self.after.unknown_loops:
+            lines.append("loops of unknown trip count are counted once")
+        return "\n".join(line.rstrip() for line in lines)
+
+
+def compare_on_tpu(before: Program, after: Program, chip: str = "v5e", timeout: float = 300.0) -> TpuComparison:
+    """Compile two StableHLO programs ahead of time for a TPU, no TPU needed, and add up the compiler's own estimates.
+
+    It runs in a process of its own, for at most ``timeout`` seconds, waiting for the compiler's lock if another
+    process holds it. Raises UnsupportedError where libtpu is not installed or does not compile a program, UsageError
+    for an unknown chip.
+    """
+    name = chip.removeprefix("tpu-")
+    if name not in TPU_TOPOLOGIES:
+        raise UsageError(f"no TPU called {chip!r} to compile for", how=f"there are {', '.join(TPU_TOPOLOGIES)}")
+    if find_spec("libtpu") is None:
+        raise UnsupportedError(
+            "the TPU compiler is not installed", how=f"pip install 'jax[tpu]{_same_jax()}' (libtpu is proprietary)"
+        )
+    programs = [_STREAMING, before.text, after.text]
+    answer = _ask({"topology": TPU_TOPOLOGIES[name], "programs": programs}, time.monotonic() + timeout)
+    streaming, *both = [read_hlo(each["text"]) for each in answer["compiled"]]
+    rate = cycles_per_byte(streaming)
+    temporary = [each["temp_bytes"] for each in answer["compiled"][1:]]
+    made = [estimate(program, rate, size) for program, size in zip(both, temporary)]
+    return TpuComparison(answer["chip"], f"libtpu {answer['libtpu']}, jax {answer['jax']}", rate, made[0], made[1])
+
+
+def _same_jax() -> str:
+    try:
+        return f"=={version('jax')}"
+    except PackageNotFoundError:
+        return ""
+
+
+def _ask(job: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """One job; asked again while another process holds the compiler's lock."""
+    wait = 1.0
+    while True:
+        code, out, said = _run(job, deadline)
+        if code == 0:
+            answer: dict[str, Any] = json.loads(out)
+            return answer
+        if not any(word in said for word in _LOCKED) or time.monotonic() + wait > deadline:
+            raise UnsupportedError(f"the TPU compiler failed ({_last_words(said) or f'exit code {code}'})")
+        time.sleep(wait)
+        wait = min(2 * wait, 15.0)
+
+
+def _run(job: dict[str, Any], deadline: float) -> tuple[int, str, str]:
+    left = max(deadline - time.monotonic(), 0.1)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _START], input=json.dumps(job), env={**os.environ, **_ENVIRONMENT},
+            capture_output=True, text=True, errors="replace", timeout=left, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise UnsupportedError(
+            "the TPU compiler did not finish in time", how="give it longer: --timeout SECONDS, timeout= in Python"
+        ) from None
+    return done.returncode, done.stdout, done.stderr
+
+
+def _last_words(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("For simplicity")]
+    told = [line for line in lines if "Error" in line]
+    return (told or lines or [""])[-1][:300]

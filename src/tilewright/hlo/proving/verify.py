@@ -1,0 +1,303 @@
+"""Prove a rewrite on values: both programs on the same inputs, compiled and op by op, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import TilewrightError, UnsupportedError, UsageError
+from tilewright.hlo.graphs.graph import Block, Value
+from tilewright.hlo.graphs.read import read_functions
+from tilewright.hlo.ir import parse_module
+from tilewright.hlo.program import Program
+from tilewright.hlo.proving.agreement import (
+    differing,
+    distance,
+    identical,
+    loses_nan,
+    missed,
+    nudged,
+    spoiled,
+    worst,
+    zeros_differ,
+)
+from tilewright.hlo.proving.eager import OneByOne, widened
+from tilewright.hlo.proving.reference import evaluate, own_dtype
+from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
+from tilewright.hlo.proving.verification import Difference, Trial, Verification
+from tilewright.hlo.rewrites.inline import Inline, calls_itself
+from tilewright.hlo.running.execute import flat_callable
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Sequence[Any]], list[Array]]
+
+
+def verify(
+    original: Program,
+    rewritten: Program,
+    arguments: Sequence[Any] | None = None,
+    seed: int = 0,
+    bit_exact: bool = False,
+    inputs: Sequence[str] | None = None,
+    eager: bool = True,
+    advance: Callable[[int, int, str], None] | None = None,
+) -> Verification:
+    """Run both StableHLO programs on the same inputs and compare every element.
+
+    ``arguments`` are the flat arrays the program's ``main`` takes; without them, random ones of every kind in
+    ``inputs`` (default: all of :data:`INPUTS`; a program with a loop that no constant bounds gets ``normal`` ones
+    alone, as it might never end). Each is run under jit and, with ``eager``, one operation at a time. The two must take
+    and give the same types. Both are measured against the original in float64: evaluated by numpy where it knows every
+    operation, as XLA's own CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for the same bits.
+    ``advance(done, total, what)`` is told of every trial. Raises UsageError where the types differ.
+    """
+    import jax
+
+    before, after = _main(original), _main(rewritten)
+    types = [[repr(v) for v in (*body.arguments, *body.operations[-1].operands)] for body in (before, after)]
+    if types[0] != types[1]:
+        raise UsageError("the two programs take or give different types", how=_first_difference(*types))
+    given = None if arguments is None else [np.asarray(a) for a in arguments]
+    kinds = ["given"] if given is not None else inputs_for(before, inputs)
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
+        judge = _Judge(original, rewritten, before, after, bit_exact)
+        runs, remarks = _runs(judge, eager)
+        if given is None and inputs is None and may_never_end(before):
+            remarks.append("only normal inputs were tried: a loop in it goes on until a condition on values holds")
+        trials = []
+        for number, (kind, how) in enumerate((kind, how) for kind in kinds for how in runs):
+            if advance:
+                advance(number, len(kinds) * len(runs), f"{kind} inputs, {how}")
+            arrays = given if given is not None else trial_inputs(before.arguments, kind, seed)
+            trials.append(judge.trial(kind, how, seed, arrays, runs[how]))
+    return Verification(tuple(trials), judge.reference_kind, tuple(dict.fromkeys(remarks + judge.remarks)))
+
+
+def trial_arguments(program: Program, trial: Trial) -> list[Array]:
+    """The arrays a trial was made with: the arguments of ``main`` that show what it shows."""
+    if trial.inputs == "given":
+        raise UsageError("the inputs of this trial were given, not made")
+    return trial_inputs(_main(program).arguments, trial.inputs, trial.seed)
+
+
+def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
+    if len(before) != len(after):
+        return f"they have {len(before)} and {len(after)} arguments and results"
+    return next(f"{a} in one is {b} in the other" for a, b in zip(before, after) if a != b)
+
+
+def main_types(text: str) -> tuple[list[Any], list[Any]]:
+    """The arguments and results of a StableHLO text's main, as ShapeDtypeStructs."""
+    body = _main(Program("stablehlo", "", text, ()))
+    return [_struct(v) for v in body.arguments], [_struct(v) for v in body.operations[-1].operands]
+
+
+def _main(program: Program) -> Block:
+    if program.kind != "stablehlo":
+        raise UnsupportedError("only StableHLO programs are run and compared; this is HLO text")
+    module = parse_module(program.text)
+    if name := calls_itself(module):
+        raise UnsupportedError(f"function {name} calls itself, or is called by one that does: XLA has no recursion")
+    Inline().apply_module(module)
+    bodies = {body.name: body for body in read_functions(module)}
+    if "main" not in bodies:
+        raise UsageError("the module has no function called main")
+    values = (*bodies["main"].arguments, *bodies["main"].operations[-1].operands)
+    if any(v.shape is None for v in values):
+        raise UnsupportedError("main takes or gives something that is not an array of known shape")
+    return bodies["main"]
+
+
+def _struct(value: Value) -> Any:
+    import jax
+
+    struct: Any = jax.ShapeDtypeStruct
+    return struct(value.shape, own_dtype(value.dtype))
+
+
+def _runs(judge: _Judge, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
+    """Ways to run the two programs, and why one is missing."""
+    runs = {"jit": judge.compiled()}
+    if not eager:
+        return runs, []
+    one_by_one = OneByOne()
+    try:
+        for body in (judge.before, judge.after):
+            one_by_one.prepare(body)
+    except UnsupportedError as error:
+        return runs, [f"not run op by op: {error}"]
+
+    def run(body: Block) -> Run:
+        return lambda given: [np.asarray(out) for out in one_by_one.run(body, given)]
+
+    runs["op by op"] = (run(judge.before), run(judge.after))
+    return runs, []
+
+
+@dataclass
+class _Judge:
+    """Two programs, how to run them, and the reference for each input once it is known."""
+
+    original: Program
+    rewritten: Program
+    before: Block
+    after: Block
+    bit_exact: bool
+    reference_kind: str = ""
+    remarks: list[str] = field(default_factory=list)
+    _wide: Run | None = None
+    _known: tuple[str, list[Array] | None] = ("", None)
+    _jitted: tuple[str, list[Array]] = ("", [])
+
+    def compiled(self) -> tuple[Run, Run]:
+        """Both programs, each compiled as a whole."""
+        import jax
+
+        inputs, outputs = ([_struct(v) for v in vs] for vs in (self.before.arguments, self._results))
+
+        def run(program: Program) -> Run:
+            jitted = jax.jit(flat_callable(program.text, inputs, outputs))
+            return lambda given: [np.asarray(out) for out in jitted(*given)]
+
+        return run(self.original), run(self.rewritten)
+
+    def trial(self, kind: str, how: str, seed: int, given: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
+        """Run both and compare."""
+        old, new = self._ran(given, runs)
+        reference = self._reference(kind, given)
+        self._remark_on_xla(kind, how, old)
+        if reference is not None:
+            old, new = self._without_lost_nans(kind, how, old, new, reference)
+        reason = self._reason(given, old, new, reference)
+        if any(map(zeros_differ, old, new)):
+            self.remarks.append(f"zeros of another sign on {kind} inputs, {how}: counted as equal")
+        errors: list[float | None] = [None, None]
+        if reference is not None:
+            errors = [max(map(distance, reference, outs), default=0.0) for outs in (old, new)]
+        return Trial(
+            inputs=kind, run=how, seed=seed, ok=not reason, bit_equal=all(map(identical, old, new)),
+            max_difference=max(map(distance, old, new), default=0.0), error_before=errors[0], error_after=errors[1],
+            reason=reason, difference=_largest(old, new, reference),
+        )  # fmt: skip
+
+    @staticmethod
+    def _ran(given: Sequence[Any], runs: tuple[Run, Run]) -> list[list[Array]]:
+        import jax
+
+        try:
+            return [run(given) for run in runs]
+        except jax.errors.JaxRuntimeError as error:
+            raise UnsupportedError(f"XLA cannot run this program here: {error}".replace("\n", " ")) from error
+
+    @property
+    def _results(self) -> list[Value]:
+        return self.before.operations[-1].operands
+
+    def _reference(self, kind: str, given: Sequence[Any]) -> list[Array] | None:
+        """The original's results in float64; made once for each input."""
+        if self._known[0] != kind:
+            self._known = (kind, self._evaluate(given))
+        return self._known[1]
+
+    def _evaluate(self, given: Sequence[Any]) -> list[Array] | None:
+        if self._wide is None and not self.reference_kind.startswith("none"):
+            try:
+                found = evaluate(self.before, given)
+            except UnsupportedError as error:
+                self._widen(str(error))
+            else:
+                self.reference_kind = "numpy"
+                return found
+        return self._wide(given) if self._wide else None
+
+    def _widen(self, unknown: str) -> None:
+        try:
+            self._wide = widened(self.original.text, [_struct(v) for v in self.before.arguments], self._outputs)
+            self.reference_kind = "XLA in float64"
+        except TilewrightError as error:
+            self.reference_kind = f"none: {unknown}; {error}"
+
+    @property
+    def _outputs(self) -> list[Any]:
+        return [_struct(v) for v in self._results]
+
+    def _remark_on_xla(self, kind: str, how: str, old: list[Array]) -> None:
+        """XLA can be wrong under jit: say where the original alone differs from itself run op by op."""
+        if how == "jit":
+            self._jitted = (kind, old)
+        elif self._jitted[0] == kind and any(bool(differing(a, b).any()) for a, b in zip(self._jitted[1], old)):
+            self.remarks.append(
+                f"the original itself gives other values under jit than op by op on {kind} inputs: its rounding or "
+                "XLA's fault, no rewrite's"
+            )
+
+    def _without_lost_nans(
+        self, kind: str, how: str, before: list[Array], after: list[Array], reference: list[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Leave out what the original loses: the reference is not a number, the original gives one all the same.
+
+        XLA's CPU backend does so where it reduces a maximum or minimum: what remains depends on the order.
+        """
+        lost = [loses_nan(a, r) for a, r in zip(before, reference)]
+        if not any(bool(mask.any()) for mask in lost):
+            return before, after
+        k = next(k for k, mask in enumerate(lost) if mask.any())
+        a, b = before[k][lost[k]][0], after[k][lost[k]][0]
+        self.remarks.append(
+            f"{kind} inputs, {how}: {sum(int(mask.sum()) for mask in lost)} elements are left out, as the original "
+            f"itself loses a NaN there (float64 reference nan, original {a}, result {b})"
+        )
+        gone = [np.array(np.nan).astype(a.dtype) for a in before]
+        old, new = ([np.where(m, n, x) for m, n, x in zip(lost, gone, each)] for each in (before, after))
+        return old, new
+
+    def _moved(self, given: Sequence[Any], output: int) -> list[Array]:
+        """One output's reference for arguments that are one unit in the last place off, twice."""
+        found = [self._evaluate(nudged(given, seed)) for seed in range(2)]
+        return [each[output] for each in found if each is not None]
+
+    def _reason(
+        self, given: Sequence[Any], before: list[Array], after: list[Array], reference: list[Array] | None
+    ) -> str:
+        """Why the first output that may not stand may not, "" if all may."""
+        depth = _depth(self.before)
+        for index, (a, b) in enumerate(zip(before, after)):
+            if self.bit_exact:
+                found = "" if identical(a, b) else "the same bits were asked for, and they differ"
+            elif reference is not None:
+                found = missed(a, b, reference[index], depth) or spoiled(
+                    a, b, reference[index], partial(self._moved, given, index)
+                )
+            else:
+                count = int(differing(a, b).sum())
+                found = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
+            if found:
+                return f"output {index}: {found}"
+        return ""
+
+
+def _largest(before: list[Array], after: list[Array], reference: list[Array] | None) -> Difference | None:
+    """The element the two are furthest apart in, over all outputs."""
+    apart = [distance(a, b) for a, b in zip(before, after)]
+    if not any(apart):
+        return None
+    output = int(np.argmax(apart))
+    at = worst(before[output], after[output])
+    values = [str(each[output][at]) for each in (before, after)]
+    return Difference(output, at, values[0], values[1], "" if reference is None else str(reference[output][at]))
+
+
+def _depth(body: Block) -> int:
+    """Operations on the longest way through a body, nested bodies counted once."""
+    depth: dict[Value, int] = {}
+    deepest = 1
+    for op in body.operations:
+        inside = max(map(_depth, op.blocks), default=1)
+        here = inside + max((depth.get(v, 0) for v in op.operands), default=0)
+        depth.update(dict.fromkeys(op.results, here))
+        deepest = max(deepest, here)
+    return deepest

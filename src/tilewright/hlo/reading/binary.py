@@ -1,0 +1,89 @@
+"""Binary programs told apart by their bytes: MLIR bytecode, what jax.export wraps around it, HLO protos. No jax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_BYTECODE = b"ML\xefR"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_NAME, _COMPUTATIONS, _WRAPPED = 1, 3, 1  # HloModuleProto.name, HloModuleProto.computations, HloProto.hlo_module
+_WRAPPERS = 3
+
+
+def binary_form(raw: bytes) -> tuple[str, bytes] | None:
+    """``("mlir", bytecode)`` or ``("hlo", HloModuleProto)`` taken out of what wraps them, None for neither.
+
+    >>> binary_form(b"ML\\xefR\\x0dStableHLO_v1.17.0\\x00")[0], binary_form(b"HloModule m")
+    ('mlir', None)
+    """
+    if raw.startswith(_BYTECODE):
+        return "mlir", raw
+    if (inner := _exported(raw)) is not None:
+        return "mlir", inner
+    for _ in range(_WRAPPERS):  # HloProto holds the module in field 1, HloSnapshot holds an HloProto in field 1
+        fields = _fields(raw)
+        if fields is None or _NAME not in fields:
+            return None
+        if _COMPUTATIONS in fields and _fields(fields[_COMPUTATIONS]) is not None and _is_name(fields[_NAME]):
+            return "hlo", raw
+        raw = fields[_WRAPPED]
+    return None
+
+
+def _exported(raw: bytes) -> bytes | None:
+    """The bytecode in ``jax.export``'s flatbuffer: a vector of bytes, its length in the four bytes before it."""
+    at = raw.find(_BYTECODE, 4)
+    while at >= 0:
+        length = int.from_bytes(raw[at - 4 : at], "little")
+        if len(_BYTECODE) < length <= len(raw) - at:
+            return raw[at : at + length]
+        at = raw.find(_BYTECODE, at + 1)
+    return None
+
+
+def _is_name(raw: bytes) -> bool:
+    """A module's name, and not a message."""
+    return all(32 <= byte < 127 for byte in raw)
+
+
+def _fields(raw: bytes) -> dict[int, bytes] | None:
+    """The last value of every length-delimited field of a protobuf message, None if it is no message."""
+    found: dict[int, bytes] = {}
+    try:
+        for number, kind, value in _walk(raw):
+            if kind == _BYTES:
+                found[number] = value
+    except (IndexError, ValueError):
+        return None
+    return found
+
+
+def _walk(raw: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """``(field number, wire type, bytes of the value)``; ValueError or IndexError where the wire format is broken."""
+    at = 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == _BYTES:
+            length, at = _varint(raw, at)
+        elif kind == _VARINT:
+            length = _varint(raw, at)[1] - at
+        else:
+            length = {_FIXED64: 8, _FIXED32: 4}.get(kind, -1)
+        if length < 0 or not number or at + length > len(raw):
+            raise ValueError(number)
+        yield number, kind, raw[at : at + length] if kind == _BYTES else b""
+        at += length
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = raw[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError(value)

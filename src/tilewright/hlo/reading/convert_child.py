@@ -1,0 +1,109 @@
+"""The process that turns binary programs into text, so that a damaged file kills a copy of it and nothing else.
+
+Requests come on stdin, answers go to stdout: one byte of kind, eight of length, the payload. Every request is served by
+a fork, which imports nothing anew, has limits of its own on memory and time, and may die of anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import struct
+import sys
+from typing import BinaryIO
+
+from tilewright.errors import UnsupportedError
+
+#: kind ("m" bytecode, "h" HLO proto; answers "t" text, "e" refused, "d" died, "u" no jaxlib), length
+FRAME = struct.Struct(">cQ")
+_MEMORY = 2 << 30
+
+
+def seconds(size: int) -> int:
+    """Processor time that reading ``size`` bytes may take; real files take a tenth of it."""
+    return 4 + 2 * (size >> 20)
+
+
+def main() -> None:
+    """Serve requests until stdin ends."""
+    from tilewright.hlo import ir as _ir
+
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the parsers print goes to stderr
+    requests, missing = sys.stdin.buffer, ""
+    try:
+        _ir.plain_context()
+    except UnsupportedError as error:
+        missing = str(error)
+    while header := requests.read(FRAME.size):
+        kind, length = FRAME.unpack(header)
+        payload = requests.read(length)
+        _send(answers, *((b"u", missing.encode()) if missing else _served(kind, payload)))
+
+
+def _send(stream: BinaryIO, kind: bytes, payload: bytes) -> None:
+    stream.write(FRAME.pack(kind, len(payload)) + payload)
+    stream.flush()
+
+
+def _served(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    """The answer of a fork, or how it died."""
+    if not hasattr(os, "fork"):
+        return _convert(kind, payload)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        _fork_main(writer, kind, payload)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        answer = stream.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code or not answer:
+        return b"d", _died(code, len(payload)).encode()
+    return answer[:1], answer[1:]
+
+
+def _fork_main(writer: int, kind: bytes, payload: bytes) -> None:
+    code = 1
+    try:
+        _limit(len(payload))
+        answer, text = _convert(kind, payload)
+        with os.fdopen(writer, "wb") as stream:
+            stream.write(answer + text)
+        code = 0
+    finally:
+        os._exit(code)  # no clean-up in a copy: it belongs to the process this was forked from
+
+
+def _limit(size: int) -> None:
+    import resource
+
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds(size), seconds(size) + 1))
+        with open("/proc/self/statm") as statm:
+            used = int(statm.read().split()[0]) * resource.getpagesize()
+        most = used + _MEMORY + 64 * size
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _convert(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
+    from tilewright.hlo import ir as _ir
+
+    try:
+        text = _ir.bytecode_text(payload) if kind == b"m" else _ir.proto_text(payload)
+    except MemoryError:
+        return b"e", b"it asks for more memory than there is"
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        said = next((line for line in lines if "error:" in line), lines[-1] if lines else type(error).__name__)
+        return b"e", said.encode()
+    return b"t", text.encode()
+
+
+def _died(code: int, size: int) -> str:
+    if code == -signal.SIGXCPU:
+        return f"reading it takes more than {seconds(size)} s"
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    return f"XLA's parser dies of it ({name})"

@@ -1,0 +1,245 @@
+"""HLO text to a Program: our own reader, for dumps of any age.
+
+jaxlib's parser can abort the whole process on a malformed text; this one answers with a ParseError that has line,
+column and reason. It reads what a report needs (instructions, shapes with layouts, operands, attributes, called
+computations, metadata) and keeps everything else as text. A fragment is read too: computations without the module's
+header, or instructions cut out of one. What a fragment uses and does not define becomes a parameter of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tilewright.errors import ParseError
+from tilewright.hlo.program import Computation, Operation, Program, Source
+from tilewright.hlo.reading import hlo_scan as words
+from tilewright.hlo.reading.hlo_scan import Scanner, split_top, unquote
+from tilewright.hlo.reading.sources import SourceTables, metadata_fields
+
+_ORDER = {
+    key: place
+    for place, key in enumerate(
+        (
+            *("calls", "to_apply", "condition", "body", "branch_computations", "true_computation", "false_computation"),
+            *("called_computations", "select", "scatter", "comparator"),
+        )
+    )
+}
+_CALLS = frozenset(_ORDER)
+_LITERAL = frozenset({"constant", "parameter"})
+_NO_PLACE: tuple[str, Source | None] = ("", None)
+
+
+def read_hlo(text: str, where: str = "") -> Program:
+    """Read HLO text. Raises ParseError with line, column and reason.
+
+    >>> program = read_hlo("HloModule m\\nENTRY e {\\n p = f32[4] parameter(0)\\n ROOT c = f32[4] copy(p)\\n}")
+    >>> [op.opcode for op in program.entry.operations]
+    ['parameter', 'copy']
+    """
+    return _Reader(text, where).program()
+
+
+class _Reader(Scanner):
+    def __init__(self, text: str, where: str) -> None:
+        super().__init__(text, where)
+        self.tables = SourceTables()
+        self.places: dict[str, int] = {}
+        self.shapes: dict[str, str] = {}
+        self.known: dict[str, tuple[str, Source | None]] = {}
+        self.fragment = False
+        self.assumed: list[Operation] = []
+
+    def program(self) -> Program:
+        """The whole text."""
+        self.blank()
+        name, attributes = "fragment", {}
+        self.fragment = words.FRAGMENT.match(self.text, self.at) is not None and not self.peek("HloModule")
+        if not self.fragment:
+            name = unquote(self.match(words.HEADER, "'HloModule NAME'")[1]).rstrip(":")
+            attributes = self._attributes()
+            self.tables.read(self)
+        computations: list[Computation] = []
+        while not self.ended():
+            start = self.at
+            computation = self._computation()
+            if computation.name in self.places:
+                raise self.fail(f"computation {computation.name} is defined twice", start)
+            self.places[computation.name] = start
+            computations.append(computation)
+        if not computations:
+            raise self.fail("the module has no computation")
+        return Program("hlo", name, self.text, tuple(self._checked(computations)), attributes)
+
+    def _attributes(self) -> dict[str, str]:
+        """``, key=value`` as often as it stands here."""
+        found: dict[str, str] = {}
+        while True:
+            self.blank()
+            head = words.ATTRIBUTE.match(self.text, self.at)
+            if head is None:
+                if self.peek(","):
+                    raise self.fail("expected an attribute 'name=value' after the comma")
+                return found
+            self.at = head.end()
+            start = self.at
+            found[head[1]] = self.value()
+            if head[1] == "literal":  # a shape, a blank and the elements
+                self.blank()
+                if self.at < len(self.text) and self.text[self.at] not in ",}\n":
+                    self.value()
+                    found[head[1]] = self.text[start : self.at]
+
+    def _computation(self) -> Computation:
+        """``ENTRY? %name (parameters)? -> shape? { instructions }``, or a fragment's instructions alone."""
+        self.shapes, self.assumed = {}, []
+        if self.fragment and words.ASSIGN.match(self.text, self.at):
+            return self._finished("fragment", self._bare_instructions(), True)
+        entry = words.ENTRY.match(self.text, self.at)
+        if entry:
+            self.at = entry.end()
+            self.blank()
+        name = unquote(self.match(words.NAME, "a computation: 'NAME {' or 'ENTRY NAME {'")[1])
+        if name == "HloModule":
+            raise self.fail("a second module begins here", self.at - len(name), how="put each into a file of its own")
+        self.blank()
+        if self.peek("("):
+            self.balanced()
+            self.expect("->", "the parameters")
+            self.blank()
+            self.shape()
+        self.expect("{", f"the name of computation {name}")
+        operations: list[Operation] = []
+        while not self.take("}"):
+            if self.at >= len(self.text):
+                raise self.fail(f"computation {name} is never closed", how="end it with '}'")
+            operations.append(self._instruction())
+        self._attributes()
+        return self._finished(name, operations, entry is not None)
+
+    def _bare_instructions(self) -> list[Operation]:
+        operations = []
+        while not self.ended():
+            operations.append(self._instruction())
+        self.at = len(self.text)
+        return operations
+
+    def _finished(self, name: str, operations: list[Operation], entry: bool) -> Computation:
+        if not operations:
+            raise self.fail(f"computation {name} has no instruction", self.at - 1)
+        roots = sum(op.root for op in operations)
+        if roots > 1:
+            raise self.fail(f"computation {name} has {roots} ROOT instructions", self.at - 1)
+        if not roots:  # without the mark, the last instruction is the result
+            operations[-1] = replace(operations[-1], root=True)
+        return Computation(name, (*self.assumed, *operations), entry)
+
+    def _instruction(self) -> Operation:
+        """``ROOT? %name = shape opcode(operands), attributes``; adds its shape to ``shapes``."""
+        line, start = self.line(), self.at
+        simple = words.SIMPLE.match(self.text, start)
+        if simple and simple[2] not in self.shapes and _closed(simple[0]):
+            self.at = simple.end()
+            attributes = dict(words.PAIR.findall(simple[6]))
+            root, name, shape, opcode, arguments, _ = simple.groups()
+            return self._operation(root, name, shape, opcode, arguments, simple.start(5), attributes, line)
+        head = self.match(words.ASSIGN, "an instruction: 'NAME = SHAPE OPCODE(OPERANDS)'")
+        name = unquote(head[2])
+        if name in self.shapes:
+            raise self.fail(f"{name} is defined twice in this computation", start)
+        self.blank()
+        shape = self.shape()
+        self.blank()
+        opcode = self.match(words.OPCODE, "an opcode and '(' after the shape")[1]
+        inside = self.at + 1
+        arguments = self.balanced()[1:-1]
+        return self._operation(head[1], name, shape, opcode, arguments, inside, self._attributes(), line)
+
+    def _operation(
+        self, root: str | None, name: str, shape: str, opcode: str, arguments: str, inside: int,
+        attributes: dict[str, str], line: int,
+    ) -> Operation:  # fmt: skip
+        operands: tuple[str, ...] = ()
+        if opcode in _LITERAL:
+            attributes["literal"] = arguments.strip()
+        else:
+            operands = self._operands(arguments, inside)
+        place = self._place(attributes["metadata"]) if "metadata" in attributes else _NO_PLACE
+        shapes = tuple(map(self.shapes.__getitem__, operands))
+        self.shapes[name] = shape
+        return Operation(
+            name, opcode, shape, operands, shapes, attributes, *place, _callees(attributes), line, root is not None
+        )
+
+    def _place(self, metadata: str) -> tuple[str, Source | None]:
+        """The framework's name and the source line in an instruction's metadata; many instructions share one."""
+        if metadata not in self.known:
+            fields = metadata_fields(metadata)
+            self.known[metadata] = fields.get("op_name", ""), self.tables.source(fields)
+        return self.known[metadata]
+
+    def _operands(self, arguments: str, inside: int) -> tuple[str, ...]:
+        """Names of the operands, whether or not types stand before them."""
+        names: list[str] = []
+        if words.PLAIN_OPERANDS.fullmatch(arguments):
+            names = arguments.replace("%", "").split(", ")
+        elif words.TYPED_OPERANDS.fullmatch(arguments):
+            names = words.PERCENT.findall(arguments)
+        if names and self.shapes.keys() >= set(names):
+            return tuple(names)
+        return tuple(self._operand(part, arguments, inside) for part in split_top(arguments))
+
+    def _operand(self, part: str, arguments: str, inside: int) -> str:
+        found = words.OPERAND.match(part)
+        name = unquote(found[2]) if found else ""
+        if name not in self.shapes or found is None:
+            at = inside + max(0, arguments.find(part))
+            if not self.fragment:
+                raise self.fail(f"operand '{name or part[:40]}' is not defined before its use", at)
+            if found is None or not found[1]:
+                raise self.fail(f"operand '{name or part[:40]}' has neither definition nor type", at)
+            self._assume(name, found[1].strip(), at)
+        return name
+
+    def _assume(self, name: str, shape: str, at: int) -> None:
+        """A parameter in place of what the fragment does not hold."""
+        reader = Scanner(shape, self.where)
+        if reader.shape() != shape:
+            raise self.fail(f"'{shape[:40]}' is no shape", at)
+        self.shapes[name] = shape
+        self.assumed.append(Operation(name, "parameter", shape, line=self.line()))
+
+    def _checked(self, computations: list[Computation]) -> list[Computation]:
+        """Every computation that is called is there; what a fragment lacks is not called."""
+        for k, computation in enumerate(computations):
+            for op in computation.operations:
+                if all(callee in self.places for callee in op.calls):
+                    continue
+                if not self.fragment:
+                    raise self._missing(computation, op)
+                held = {o.name: tuple(c for c in o.calls if c in self.places) for o in computation.operations}
+                kept = tuple(replace(o, calls=held[o.name]) for o in computation.operations)
+                computations[k] = replace(computation, operations=kept)
+                break
+        return computations
+
+    def _missing(self, computation: Computation, op: Operation) -> ParseError:
+        callee = next(callee for callee in op.calls if callee not in self.places)
+        at = re.compile(rf"%?{re.escape(op.name)}\s*=").search(self.text, self.places[computation.name])
+        what = f"{op.name} calls computation {callee}, which the module does not have"
+        return self.fail(what, at.start() if at else None)
+
+
+def _closed(text: str) -> bool:
+    """Is there a closing bracket of its kind for every opening one? The patterns do not tell kinds apart."""
+    count = text.count
+    return count("{") == count("}") and count("(") == count(")") and count("[") == count("]")
+
+
+def _callees(attributes: Mapping[str, str]) -> tuple[str, ...]:
+    if _CALLS.isdisjoint(attributes):
+        return ()
+    keys = sorted(_CALLS.intersection(attributes), key=_ORDER.__getitem__)
+    return tuple(unquote(name) for key in keys for name in words.CALLEE.findall(attributes[key]))

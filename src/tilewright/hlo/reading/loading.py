@@ -1,0 +1,125 @@
+"""Loading a program: the format is told by the content, never by a file's suffix."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from pathlib import Path
+
+from tilewright.errors import ParseError, UnsupportedError, UsageError
+from tilewright.hlo.graphs.collector import collector_paused
+from tilewright.hlo.program import Program
+from tilewright.hlo.reading.binary import binary_form
+from tilewright.hlo.reading.dump_folder import dumped_modules
+from tilewright.hlo.reading.guarded import to_text
+from tilewright.hlo.reading.hlo_reader import read_hlo
+from tilewright.hlo.reading.hlo_scan import FRAGMENT
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
+
+_LEADING = re.compile(r"(?:\s++|//[^\n]*+|/\*.*?\*/)*+", re.S)
+_HLO = re.compile(r"HloModule\s")
+_STABLEHLO = re.compile(r'(?:module|func\.func|"builtin\.module"|"func\.func"|builtin\.module|[#!][\w.$]+\s*=)')
+_GZIP = b"\x1f\x8b"
+_LARGEST = 2**31
+
+
+@collector_paused()
+def load(source: str | bytes | Path, module: str | None = None) -> Program:
+    """Load a program from a path, from its text, or from a file's bytes (gzip is undone).
+
+    A ``str`` that holds a line break, or that begins like a program, is a text; any other is a path. Read are HLO text
+    (``HloModule ...``, or computations or instructions cut out of it), StableHLO text (``module ...``), MLIR bytecode
+    and portable artifacts (``jax.export``), HLO protos, and the path of a dump folder (``--xla_dump_to``): it stands
+    for its largest optimised module, or for the one that ``module`` names (:func:`dumped_modules` lists them). Binary
+    forms are turned into text by jaxlib in a process of its own, as damaged ones abort it. Raises UsageError for a
+    file that cannot be read or is damaged, ParseError for a malformed text, UnsupportedError for anything else.
+
+    >>> load("HloModule m\\nENTRY e { ROOT p = f32[4] parameter(0) }").kind
+    'hlo'
+    """
+    if isinstance(source, bytes):
+        return _parse(_text(source, ""), "")
+    if not isinstance(source, Path) and ("\n" in source or _kind(source)):
+        return _parse(source, "")
+    path = _chosen(Path(source), module)
+    return _parse(_text(_read(path), str(path)), str(path))
+
+
+def _chosen(path: Path, module: str | None) -> Path:
+    try:
+        folder = path.is_dir()
+    except (OSError, ValueError):  # a name no file can have: reading it says so
+        folder = False
+    if folder:
+        return dumped_modules(path, module)[0].path
+    if module is not None:
+        raise UsageError("not a dump folder, so it has no modules to choose from", where=str(path))
+    return path
+
+
+def _read(path: str | Path) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read it: {reason}", where=str(path)) from None
+
+
+def _text(raw: bytes, where: str) -> str:
+    """The text of a file's bytes; binary forms are turned into text by jaxlib, in a process of its own."""
+    if raw.startswith(_GZIP):
+        raw = _unzipped(raw, where)
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        text, bad = "", error.start
+    else:
+        bad = -1
+    if _kind(text):
+        return text
+    if found := binary_form(raw):
+        return to_text(*found, where)
+    if bad < 0:
+        return text
+    raise UnsupportedError(
+        f"neither a text (byte {bad}) nor MLIR bytecode nor an HLO proto",
+        where=where,
+        how="docs/loading.md tells how to dump programs",
+    )
+
+
+def _unzipped(raw: bytes, where: str) -> bytes:
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
+            data = stream.read(_LARGEST)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"a damaged gzip file: {error}", where=where) from None
+    if len(data) == _LARGEST:
+        raise UnsupportedError("the unzipped text is larger than 2 GiB", where=where)
+    return data
+
+
+def _kind(text: str) -> str:
+    """``hlo``, ``stablehlo`` or "" by how the text begins."""
+    match = _LEADING.match(text)
+    start = match.end() if match else 0
+    if _HLO.match(text, start):
+        return "hlo"
+    if _STABLEHLO.match(text, start):  # before fragments: `module {` might be a computation of that name
+        return "stablehlo"
+    return "hlo" if FRAGMENT.match(text, start) else ""
+
+
+def _parse(text: str, where: str) -> Program:
+    kind = _kind(text)
+    if not kind:
+        match = _LEADING.match(text)
+        raise ParseError(
+            "neither HLO text ('HloModule ...') nor StableHLO text ('module ...')",
+            text=text,
+            column=match.end() if match else 0,
+            where=where,
+        )
+    return read_hlo(text, where) if kind == "hlo" else read_stablehlo(text, where)

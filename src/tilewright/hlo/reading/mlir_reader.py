@@ -1,0 +1,479 @@
+"""StableHLO text to a Program: a light reader for reports, which needs no jax and never crashes.
+
+It reads the printed form and the generic form of any dialect by their common shape: results, operation name, operands,
+regions, type signature, location. What it does not need (attribute dictionaries, constants' values) it steps over. The
+rewrites parse the same text with MLIR itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tilewright.errors import ParseError
+from tilewright.hlo.program import Computation, Operation, Program, Source
+from tilewright.hlo.reading import mlir_tokens as tokens
+from tilewright.hlo.reading.hlo_scan import Scanner
+from tilewright.hlo.reading.mlir_locations import Locations
+from tilewright.layout.index.types import xla_dtype
+
+# The few attributes of StableHLO operations that a report reads, from the printed and from the generic form.
+
+#: Operations whose attributes a report reads.
+WITH_ATTRIBUTES = frozenset({"transpose", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad"})
+_DIMENSIONS = re.compile(
+    r"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimension)\s*=\s*(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|(\d+))"
+)
+_DIRECTION = re.compile(r"\bcompare\s+([A-Z]{2})\b|\bcomparison_direction\s+([A-Z]{2})\b")
+_SCALAR = re.compile(r"dense<(-?\d{1,18})>\s*:\s*tensor<(?:[us]?i\d+)>")
+_PADDING = re.compile(r"\b(low|high|interior)\s*=\s*\[([-\d,\s]*)\]")
+_PADDING_KEYS = ("low", "high", "interior")
+_SLICE = re.compile(r"\[([\d:,\s]*)\]")
+_SLICE_KEYS = ("start_indices", "limit_indices", "strides")
+_SLICE_PART = re.compile(r"\b(start_indices|limit_indices|strides)\s*=\s*array<i64(?::([^<>]*))?>")
+
+
+def attributes_of(opcode: str, text: str) -> dict[str, str]:
+    """The attributes a report reads, in HLO's notation.
+
+    >>> attributes_of("transpose", "%1 = stablehlo.transpose %0, dims = [1, 0] : ...")
+    {'dimensions': '{1,0}'}
+    """
+    if opcode in _READERS:
+        return _READERS[opcode](text)
+    found = _DIMENSIONS.search(text)
+    if found is None:
+        return {}
+    inside = next((group for group in found.groups() if group is not None), "")
+    return {"dimensions": "{" + inside.replace(" ", "") + "}"}
+
+
+def _compare(text: str) -> dict[str, str]:
+    found = _DIRECTION.search(text)
+    return {"direction": found[1] or found[2]} if found else {}
+
+
+def _constant(text: str) -> dict[str, str]:
+    """The value of an integer scalar; others are not read."""
+    found = _SCALAR.search(text)
+    return {"literal": found[1]} if found else {}
+
+
+def _pad(text: str) -> dict[str, str]:
+    """``low_high_interior`` for each dim, joined by x."""
+    parts = {key: inside.replace(" ", "").split(",") for key, inside in _PADDING.findall(text)}
+    if len(parts) < 3 or not all(parts["low"]):
+        return {}
+    return {"padding": "x".join("_".join(dim) for dim in zip(*(parts[key] for key in _PADDING_KEYS)))}
+
+
+def _slice(text: str) -> dict[str, str]:
+    if found := _SLICE.search(text):
+        return {"slice": "{" + ", ".join(f"[{part.strip()}]" for part in found[1].split(",") if part.strip()) + "}"}
+    parts = {key: [word.strip() for word in inside.split(",")] for key, inside in _SLICE_PART.findall(text)}
+    if len(parts) < 3:
+        return {}
+    return {"slice": "{" + ", ".join(f"[{':'.join(dim)}]" for dim in zip(*(parts[key] for key in _SLICE_KEYS))) + "}"}
+
+
+_READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice}
+
+
+# MLIR types as XLA shape text, so that StableHLO and HLO programs speak one notation.
+
+_TENSOR = re.compile(r"tensor<((?:(?:\d+|\?)x)*)([^,]*)(.*)>$", re.S)
+_BOUNDS = re.compile(r"bounds<([^<>]*)>")
+_ELEMENT = re.compile(r"(?:[su]?i\d+|b?f\d\w*|complex<\w+>)$")
+
+
+@lru_cache(maxsize=16384)
+def xla_shape(text: str) -> str:
+    """XLA text of an MLIR type; types that hold no array become ``opaque[]``.
+
+    >>> [xla_shape(t) for t in ("tensor<48x350xf32>", "tensor<i1>", "!stablehlo.token", "tensor<?x4xi8>")]
+    ['f32[48,350]', 'pred[]', 'token[]', 's8[?,4]']
+    """
+    if text == "!stablehlo.token":
+        return "token[]"
+    if _ELEMENT.match(text):
+        return f"{xla_dtype(text)}[]"
+    found = _TENSOR.match(text)
+    if found is None or not _ELEMENT.match(found[2].strip()):
+        return "opaque[]"
+    dims = found[1].split("x")[:-1]
+    if bounds := _BOUNDS.search(found[3]):
+        limits = [word.strip() for word in bounds[1].split(",")]
+        dims = [dim if limit == "?" else f"<={limit}" for dim, limit in zip(dims, limits)]
+    return f"{xla_dtype(found[2].strip())}[{','.join(dims)}]"
+
+
+def xla_tuple(shapes: tuple[str, ...]) -> str:
+    """One shape as it is, several as a tuple, none as the empty tuple."""
+    return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
+
+
+_REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
+_DIALECTS = ("stablehlo.", "chlo.", "func.", "mhlo.")
+_CONTAINERS = frozenset({"func", "module", "builtin.module"})
+_NAMED = _CONTAINERS | {"call"}
+_DEEPEST = 100
+
+_Scope = dict[str, tuple[str, ...]]
+
+
+@dataclass
+class _Head:
+    """What has been read of one operation so far."""
+
+    opcode: str
+    line: int
+    names: tuple[str, ...] = ()
+    operands: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)
+    arguments: list[tuple[str, str, str]] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    location: str = ""
+    symbol: str = ""
+    interleaved: bool = False
+
+
+def read_stablehlo(text: str, where: str = "") -> Program:
+    """Read StableHLO text. Raises ParseError with line, column and reason.
+
+    >>> program = read_stablehlo('''func.func @main(%x: tensor<2x3xf32>) -> tensor<6xf32> {
+    ...   %0 = stablehlo.reshape %x : (tensor<2x3xf32>) -> tensor<6xf32>
+    ...   return %0 : tensor<6xf32>
+    ... }''')
+    >>> [(op.name, op.opcode, op.shape) for op in program.entry.operations]
+    [('%x', 'parameter', 'f32[2,3]'), ('%0', 'reshape', 'f32[6]'), ('', 'return', '()')]
+    """
+    return _Reader(text, where).program()
+
+
+class _Reader(Scanner):
+    def __init__(self, text: str, where: str) -> None:
+        super().__init__(text, where)
+        self.locations = Locations.of(text)
+        self.computations: list[Computation | None] = []
+        self.scopes: list[_Scope] = [{}]
+        self.names: set[str] = set()
+        self.module = ""
+        self.depth = 0
+
+    def blank(self) -> None:
+        """Step over blanks and ``//`` comments."""
+        match = tokens.BLANK.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+
+    def program(self) -> Program:
+        """The whole text."""
+        sink: list[Operation] = []
+        while not self.ended():
+            self._operation(sink, "")
+        found = [c for c in self.computations if c is not None]
+        if not found:
+            raise self.fail("the module has no function")
+        functions = [c.name for c in found if "/" not in c.name]
+        entry = "main" if "main" in functions else functions[0] if functions else found[0].name
+        computations = tuple(Computation(c.name, c.operations, c.name == entry) for c in found)
+        known = {c.name for c in computations}
+        for computation in computations:
+            for op in computation.operations:
+                if missing := [name for name in op.calls if name not in known]:
+                    raise self._at_line(f"{op.opcode} calls @{missing[0]}, which the module does not have", op.line)
+        return Program("stablehlo", self.module or entry, self.text, computations)
+
+    def _at_line(self, what: str, line: int) -> ParseError:
+        at = 0
+        for _ in range(line - 1):
+            at = self.text.find("\n", at) + 1
+        return self.fail(what, at)
+
+    def _operation(self, sink: list[Operation], owner: str) -> None:
+        """One operation (or an alias definition, which is stepped over); appends it to ``sink``."""
+        if alias := tokens.ALIAS.match(self.text, self.at):
+            self.at = alias.end()
+            return
+        line, start = self.line(), self.at
+        if simple := tokens.SIMPLE.match(self.text, start):
+            sink.append(self._simple(simple, line))
+            return
+        results = tokens.RESULTS.match(self.text, self.at)
+        self.at = results.end() if results else self.at
+        if module := tokens.MODULE.match(self.text, self.at):
+            self.module = self.module or (module[1] or "").strip('"')
+        found = self.match(tokens.OPCODE, "an operation")
+        full = found[1] or found[2]
+        opcode = full
+        for dialect in _DIALECTS:
+            opcode = opcode.removeprefix(dialect)
+        names = tuple(word.strip() for word in results[1].split(",")) if results else ()
+        head = _Head(opcode, line, names)
+        self._body(head, owner)
+        if opcode not in _CONTAINERS:
+            sink.append(self._finish(head, start))
+
+    def _simple(self, found: re.Match[str], line: int) -> Operation:
+        """An operation that stands on one line."""
+        head = _Head(found["opcode"], line, (found["name"],))
+        for use in tokens.USE.finditer(self.text, *found.span("operands")):
+            self._use(head, use[1], use[2], use.start())
+        head.types = [xla_shape(found["type"])]
+        head.location = found["location"] or ""
+        self.at = found.end()
+        return self._finish(head, found.start())
+
+    def _body(self, head: _Head, owner: str) -> None:
+        """Everything after the operation's name, up to the next operation or the end of the region."""
+        regions = 0
+        while not self._ends(head):
+            if self.peek("{") and not tokens.ATTRIBUTES.match(self.text, self.at):
+                self._region(head, owner, regions)
+                regions += 1
+            elif self._opens_regions():
+                regions = self._region_list(head, owner, regions)
+            else:
+                self._token(head)
+
+    def _ends(self, head: _Head) -> bool:
+        """Is this the end of the operation: a closing brace, or a new line on which another one starts?"""
+        self.blank()
+        if self.at >= len(self.text) or self.peek("}"):
+            return True
+        return self._at_line_start() and tokens.STARTS.match(self.text, self.at) is not None
+
+    def _at_line_start(self) -> bool:
+        at = self.at
+        while at and self.text[at - 1] in " \t\r":
+            at -= 1
+        return at == 0 or self.text[at - 1] == "\n"
+
+    def _opens_regions(self) -> bool:
+        if not self.peek("("):
+            return False
+        match = tokens.BLANK.match(self.text, self.at + 1)
+        inner = match.end() if match else self.at + 1
+        return self.text.startswith("{", inner)
+
+    def _region_list(self, head: _Head, owner: str, regions: int) -> int:
+        """``({ ... }, { ... })`` of the generic form."""
+        self.at += 1
+        while True:
+            self.expect("{", "'(' of a list of regions")
+            self.at -= 1
+            self._region(head, owner, regions)
+            regions += 1
+            if not self.take(","):
+                self.expect(")", "the regions")
+                return regions
+
+    def _region(self, head: _Head, owner: str, number: int) -> None:
+        """``{ operations }``: a computation of its own, unless it is a module's."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise self.fail(f"regions nested deeper than {_DEEPEST}")
+        start = self.at
+        self.at += 1
+        if head.opcode in _CONTAINERS and head.opcode != "func":
+            self._operations([], "", start)
+        else:
+            self._computation(head, owner, number, start)
+        self.depth -= 1
+
+    def _computation(self, head: _Head, owner: str, number: int, start: int) -> None:
+        name = self._region_name(head, owner, number, start)
+        place = len(self.computations)
+        self.computations.append(None)
+        operations: list[Operation] = []
+        self.scopes.append({})
+        for argument in head.arguments:
+            operations.append(self._parameter(*argument, line=head.line))
+        if head.opcode != "while":  # a loop's condition and body share their arguments
+            head.arguments.clear()
+        self._operations(operations, name, start)
+        self.scopes.pop()
+        self.computations[place] = Computation(name, tuple(operations))
+        head.calls.append(name)
+
+    def _region_name(self, head: _Head, owner: str, number: int, start: int) -> str:
+        if head.opcode == "func":
+            name = head.symbol or f"function{len(self.computations)}"
+        else:
+            kinds = _REGIONS.get(head.opcode, ())
+            kind = kinds[number] if number < len(kinds) else f"region{number}"
+            name = f"{owner}/{(head.names[0].split(':')[0] if head.names else head.opcode)}.{kind}"
+        if name in self.names:
+            if head.opcode == "func":
+                raise self.fail(f"function @{name} is defined twice", start)
+            name = f"{name}.{len(self.computations)}"
+        self.names.add(name)
+        return name
+
+    def _operations(self, sink: list[Operation], owner: str, start: int) -> None:
+        while not self.take("}"):
+            if self.at >= len(self.text):
+                raise self.fail("'{' is never closed", start)
+            if self.peek("^"):
+                self._block(sink)
+            else:
+                self._operation(sink, owner)
+
+    def _block(self, sink: list[Operation]) -> None:
+        """``^bb0(%x: tensor<f32>, ...):``, whose arguments are the region's parameters."""
+        line = self.line()
+        self.match(tokens.BLOCK, "a block '^NAME(ARGUMENTS):'")
+        head = _Head("block", line)
+        while not self.take(":"):
+            if self.at >= len(self.text):
+                raise self.fail("the block's header has no ':'")
+            self._token(head, inside=True)
+        sink += [self._parameter(*argument, line=line) for argument in head.arguments]
+
+    def _parameter(self, name: str, shape: str, location: str, line: int) -> Operation:
+        op_name, source = self._resolve(location)
+        self.scopes[-1][name] = (shape,)
+        return Operation(name, "parameter", shape, op_name=op_name, source=source, line=line)
+
+    def _resolve(self, location: str) -> tuple[str, Source | None]:
+        return self.locations.resolve(location) if location else ("", None)
+
+    def _token(self, head: _Head, inside: bool = False) -> None:
+        """One token of an operation outside its regions; ``inside`` brackets a colon starts no type."""
+        self.blank()
+        start = self.at
+        found = self.match(tokens.TOKEN, "the rest of the operation")
+        kind = found.lastgroup
+        if kind in ("value", "index"):
+            self._operand(head, found["value"], found["index"], start)
+        elif kind == "arrow":
+            self.blank()
+            if not self.peek("["):  # dim numbers: [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]
+                head.types = self._types()
+        elif kind == "location":
+            head.location = self.balanced()[1:-1]
+        elif kind == "symbol":
+            head.symbol = head.symbol or found[0][1:]
+        elif found[0] == "init" and inside:
+            head.interleaved = True
+        elif found[0] == ":" and not inside:
+            head.types = self._types()
+        elif found[0] == "(":
+            self._group(head, start)
+        elif found[0] in "{[":
+            self.at = start
+            held = self.balanced()
+            if head.opcode in _NAMED and not head.symbol and (symbol := tokens.SYMBOL.search(held)):
+                head.symbol = symbol[1] or symbol[2]
+        elif found[0] in ")]}":
+            raise self.fail(f"unexpected '{found[0]}'", start)
+
+    def _group(self, head: _Head, start: int) -> None:
+        """``( ... )`` around operands or arguments."""
+        while not self.take(")"):
+            if self.at >= len(self.text):
+                raise self.fail("'(' is never closed", start)
+            if self.peek("("):
+                raise self.fail("unexpected '('")
+            self._token(head, inside=True)
+
+    def _operand(self, head: _Head, name: str, index: str | None, start: int) -> None:
+        """A value: an argument with its type, a loop's binding ``%a = %b``, or a use."""
+        if argument := tokens.ARGUMENT.match(self.text, self.at):
+            if head.opcode in ("func", "block") or not self._known(name):
+                self._argument(head, name, argument)
+                return
+        elif binding := tokens.BINDING.match(self.text, self.at):
+            self.at = binding.end()
+            shape = self._use(head, binding[1], binding[2], binding.start(1))
+            head.arguments.append((name, shape, ""))
+            return
+        self._use(head, name, index, start)
+
+    def _argument(self, head: _Head, name: str, found: re.Match[str]) -> None:
+        self.at = found.end()
+        self.blank()
+        if self.peek("{"):
+            self.balanced()
+        location = ""
+        if self.take("loc("):
+            self.at -= 1
+            location = self.balanced()[1:-1]
+        head.arguments.append((name, xla_shape(found[1]), location))
+
+    def _known(self, name: str) -> bool:
+        return any(name in scope for scope in self.scopes)
+
+    def _use(self, head: _Head, name: str, index: str | None, at: int) -> str:
+        for scope in reversed(self.scopes):
+            if shapes := scope.get(name):
+                if int(index or 0) >= len(shapes):
+                    raise self.fail(f"{name} has {len(shapes)} results, not one numbered {index}", at)
+                shape = shapes[int(index or 0)]
+                head.operands.append(f"{name}#{index}" if index else name)
+                head.shapes.append(shape)
+                return shape
+        raise self.fail(f"{name} is not defined before its use", at)
+
+    def _types(self) -> list[str]:
+        """``type, type`` or ``(type, type)``; a function type's arguments are given up when its arrow comes."""
+        self.blank()
+        if self.peek("("):
+            return self._type_group()
+        types = [self._type()]
+        while self.take(","):
+            self.blank()
+            if not tokens.TYPE.match(self.text, self.at):
+                break
+            types.append(self._type())
+        return types
+
+    def _type(self) -> str:
+        self.blank()
+        text = self.match(tokens.TYPE, "a type such as tensor<8x128xf32>").group()
+        return xla_shape(text)
+
+    def _type_group(self) -> list[str]:
+        self.at += 1
+        types: list[str] = []
+        while not self.take(")"):
+            types.append(self._type())
+            self.blank()
+            if self.peek("{"):
+                self.balanced()
+            if self.take("loc("):
+                self.at -= 1
+                self.balanced()
+            if not self.take(",") and not self.peek(")"):
+                raise self.fail("expected ',' or ')' in a list of types")
+        return types
+
+    def _finish(self, head: _Head, start: int) -> Operation:
+        """The operation's record; its results enter the scope."""
+        names = [name.partition(":")[::2] for name in head.names]
+        count = sum(int(number or 1) for _, number in names)
+        types = tuple(head.types)
+        if len(types) != count:
+            types = (types[-1:] or ("opaque[]",)) * count
+        done = 0
+        for name, number in names:
+            if name in self.scopes[-1]:
+                raise self.fail(f"{name} is defined twice", start)
+            self.scopes[-1][name] = types[done : done + int(number or 1)]
+            done += int(number or 1)
+        if head.interleaved:  # `reduce(%a init: %x), (%b init: %y)` has the operands a, b, x, y
+            head.operands = head.operands[::2] + head.operands[1::2]
+            head.shapes = head.shapes[::2] + head.shapes[1::2]
+        op_name, source = self._resolve(head.location)
+        calls = (*head.calls, *((head.symbol,) if head.opcode == "call" and head.symbol else ()))
+        return Operation(
+            *(names[0][0] if names else "", head.opcode, xla_tuple(types)),
+            *(tuple(head.operands), tuple(head.shapes), self._attributes(head.opcode, start)),
+            *(op_name, source, calls),
+            line=head.line,
+            root=head.opcode == "return",
+        )
+
+    def _attributes(self, opcode: str, start: int) -> dict[str, str]:
+        return attributes_of(opcode, self.text[start : self.at]) if opcode in WITH_ATTRIBUTES else {}

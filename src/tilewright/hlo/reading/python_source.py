@@ -1,0 +1,313 @@
+"""``model.py:step`` to a Program: the user's file is imported, the function is found and lowered, never run."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import math
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tilewright.errors import ParseError, TilewrightError, UsageError
+from tilewright.hlo.program import Program
+from tilewright.hlo.proving.reference import own_dtype
+from tilewright.hlo.reading.from_jax import from_jax
+from tilewright.hlo.reading.sources import is_library
+from tilewright.layout import dtype_name
+
+# Example arguments as text: ``f32[8,128]``, ``{"w": bf16[4,4], "b": [f32[4]]}``, ``3``, ``key``, ``mask=pred[8]``.
+
+_NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
+_SHAPE = re.compile(r"([A-Za-z]\w*)\s*\[\s*((?:\d{1,15}\s*(?:,\s*\d{1,15}\s*)*)?)\]")
+_NUMBER = re.compile(r"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?(?!\w)")
+_STRING = re.compile(r'"([^"\\]*)"|\'([^\'\\]*)\'')
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_WORDS = {"true": True, "True": True, "false": False, "False": False, "none": None, "None": None, "null": None}
+_BLANK = re.compile(r"\s*")
+_DEEPEST = 50
+
+
+def example_arguments(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Texts of arguments -> positional arguments and keyword arguments for a JAX function.
+
+    ``f32[8,128]`` (XLA's or numpy's names of types) stands for an array of that shape, ``key`` for a random key;
+    ``[...]``, ``(...)`` and ``{"name": ...}`` build trees of them; numbers, ``true``, ``false``, ``none`` and quoted
+    strings are Python values, for static arguments. ``name=`` before any of them names a keyword. Raises ParseError
+    with the column, UsageError for a type nobody knows.
+
+    >>> example_arguments(["f32[8,128]", "axis=-1"])
+    ((ShapeDtypeStruct(shape=(8, 128), dtype=float32),), {'axis': -1})
+    """
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for text in texts:
+        name = _NAMED.match(text)
+        value = _Reader(text, name.end() if name else 0).whole()
+        if name is None:
+            positional.append(value)
+        elif name[1] in named:
+            raise UsageError(f"argument {name[1]} is given twice", where=text)
+        else:
+            named[name[1]] = value
+    return tuple(positional), named
+
+
+class _Reader:
+    """One argument's text and the position reached in it."""
+
+    def __init__(self, text: str, at: int) -> None:
+        self.text, self.at = text, at
+
+    def fail(self, what: str, how: str = "") -> ParseError:
+        return ParseError(what, text=self.text, column=self.at, where="argument", how=how)
+
+    def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self.text, self.at)
+        self.at = found.end() if found else self.at
+        return found
+
+    def peek(self) -> str:
+        self.take(_BLANK)
+        return self.text[self.at : self.at + 1]
+
+    def whole(self) -> Any:
+        value = self.value(0)
+        if self.peek() == "{":
+            raise self.fail("the arguments of a function have no layout", how="leave the braces out")
+        if self.peek():
+            raise self.fail("expected the end of the argument", how="give one --arg per argument")
+        return value
+
+    def value(self, depth: int) -> Any:
+        if depth > _DEEPEST:
+            raise self.fail(f"nested deeper than {_DEEPEST}")
+        opener = self.peek()
+        if opener in ("[", "("):
+            items = self.items("]" if opener == "[" else ")", depth)
+            return items if opener == "[" else tuple(items)
+        if opener == "{":
+            return dict(self.items("}", depth))
+        return self.leaf()
+
+    def items(self, closer: str, depth: int) -> list[Any]:
+        """The values up to ``closer``; pairs of key and value for a brace."""
+        self.at += 1
+        found: list[Any] = []
+        while self.peek() != closer:
+            found.append((self.key(), self.value(depth + 1)) if closer == "}" else self.value(depth + 1))
+            if self.peek() == ",":
+                self.at += 1
+            elif self.peek() != closer:
+                raise self.fail(f"expected ',' or '{closer}'")
+        self.at += 1
+        return found
+
+    def key(self) -> str:
+        found = self.take(_STRING) or self.take(_WORD)
+        if found is None:
+            raise self.fail("expected a name and ':'")
+        if self.peek() != ":":
+            raise self.fail(f"expected ':' after {found[0]}")
+        self.at += 1
+        return str(next((group for group in found.groups() if group is not None), found[0]))
+
+    def leaf(self) -> Any:
+        if shape := self.take(_SHAPE):
+            return _array(shape[1], [int(word) for word in shape[2].replace(",", " ").split()], self.text)
+        if number := self.take(_NUMBER):
+            return int(number[0]) if number.group(1, 2, 3) == (None, None, None) else float(number[0])
+        if string := self.take(_STRING):
+            return string[1] if string[1] is not None else string[2]
+        start = self.at
+        word = self.take(_WORD)
+        if word and word[0] in _WORDS:
+            return _WORDS[word[0]]
+        if word and word[0] == "key":
+            return _random_key()
+        self.at = start
+        raise self.fail("expected an argument such as f32[8,128], 3, key or [f32[4], s32[]]")
+
+
+def _array(dtype: str, dims: list[int], text: str) -> Any:
+    import jax
+
+    if math.prod(dims) >= 2**60:
+        raise UsageError("an array of more than 2**60 elements", where=text)
+    kind = own_dtype(dtype_name(dtype))
+    if kind.name in ("float64", "int64", "uint64", "complex128") and jax.dtypes.canonicalize_dtype(kind) != kind:
+        raise UsageError(f"JAX makes no {kind.name} in its 32-bit mode", where=text, how="set JAX_ENABLE_X64=1")
+    made: Any = jax.ShapeDtypeStruct
+    return made(tuple(dims), kind)
+
+
+def _random_key() -> Any:
+    import jax
+
+    return jax.eval_shape(jax.random.key, 0)
+
+
+_FILE = re.compile(r"(.+\.py)(?::([A-Za-z_][\w.]*))?")
+_MODULE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):([A-Za-z_][\w.]*)")
+_OURS = str(Path(__file__).parents[1])
+
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def names_python(source: str) -> bool:
+    """Does this name a Python function (``model.py:step``, ``package.module:step``) or a file of functions?"""
+    return _FILE.fullmatch(source) is not None or (_MODULE.fullmatch(source) is not None and not Path(source).exists())
+
+
+def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
+    """The StableHLO program of a function in a Python file (``model.py:step``) or module (``package.module:step``).
+
+    ``arguments`` are texts such as ``f32[8,128]`` (see ``--arg``). Without any, the module says what its functions are
+    called with: ``EXAMPLES = {"step": make_arguments}``, ``step_example_args`` or ``example_args``, each a tuple of
+    arguments, a dict of keyword arguments, or a function that returns one of the two. Without a name, the first
+    function in ``EXAMPLES`` is taken, or the only one there is. The module is imported and so runs, with its folder on
+    the path; the function is traced, not run. What fails in it is one UsageError that names the user's line.
+    """
+    found = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
+    if found is None:
+        raise UsageError("not FILE.py:FUNCTION or MODULE:FUNCTION", where=source)
+    with _users_faults(found[1], "importing it"):
+        module = _import_file(Path(found[1])) if found[1].endswith(".py") else _import_module(found[1])
+    name = found[2] or _only_function(module, found[1])
+    function = _member(module, name, found[1])
+    with _users_faults(found[1], f"making the arguments of {name}"):
+        args, kwargs = example_arguments(arguments) if arguments else _examples(module, name, function, found[1])
+    with _users_faults(found[1], f"tracing {name}"):
+        return from_jax(function, *args, **kwargs)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError("no such Python file", where=str(path))
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"tilewright_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError("not a Python file", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:  # as `python model.py` does, and for good: functions import when they are called
+        sys.path.insert(0, folder)
+    sys.modules[name] = module  # dataclasses and pickles look it up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return importlib.import_module(name)
+
+
+@contextmanager
+def _users_faults(where: str, doing: str) -> Iterator[None]:
+    """Whatever the user's code raises inside becomes one error at the innermost line that is the user's."""
+    try:
+        yield
+    except TilewrightError:
+        raise
+    except (Exception, SystemExit) as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        said = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        raise UsageError(
+            f"{doing} fails: {said}", where=_users_line(error) or where, how="--debug shows the whole traceback"
+        ) from error
+
+
+def _users_line(error: BaseException) -> str:
+    """``file.py:12`` of the innermost frame outside libraries, "" if there is none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_as_seen(error.filename)}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not is_library(f.filename) and not f.filename.startswith((_OURS, sys.base_prefix))]
+    return f"{_as_seen(own[-1].filename)}:{own[-1].lineno}" if own else ""
+
+
+def _as_seen(file: str) -> str:
+    """The path as seen from the working folder, where it is below it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value)
+        and not inspect.isclass(value)
+        and not name.startswith("_")
+        and not name.endswith("example_args")
+        and getattr(value, "__module__", None) == module.__name__
+    ]
+
+
+def _only_function(module: ModuleType, where: str) -> str:
+    examples = getattr(module, "EXAMPLES", None)
+    if isinstance(examples, Mapping) and examples:
+        return str(next(iter(examples)))
+    names = _functions(module)
+    if len(names) != 1:
+        how = f"name one: {where}:{names[0]} ({', '.join(names)})" if names else "define a function in it"
+        raise UsageError(f"it defines {len(names)} functions", where=where, how=how)
+    return names[0]
+
+
+def _member(module: ModuleType, name: str, where: str) -> Callable[..., Any]:
+    value: Any = module
+    for part in name.split("."):
+        if not hasattr(value, part):
+            names = ", ".join(_functions(module)) or "none"
+            raise UsageError(f"it has no {name}", where=where, how=f"its functions: {names}")
+        value = getattr(value, part)
+    if not callable(value):
+        raise UsageError(f"{name} is no function but {type(value).__name__}", where=where)
+    found: Callable[..., Any] = value
+    return found
+
+
+def _examples(module: ModuleType, name: str, function: Callable[..., Any], where: str) -> _Arguments:
+    """What the module says its function is called with."""
+    table = getattr(module, "EXAMPLES", None)
+    short = name.replace(".", "_")
+    if isinstance(table, Mapping) and name in table:
+        return _called_with(table[name])
+    for key in (f"{short}_example_args", "example_args"):
+        if hasattr(module, key):
+            return _called_with(getattr(module, key))
+    if needed := _required(function):
+        raise UsageError(
+            f"{name} needs arguments ({', '.join(needed)}) and there are no examples of them",
+            where=where,
+            how=f"add --arg f32[8,128] for each, or define {short}_example_args in the file",
+        )
+    return (), {}
+
+
+def _called_with(example: Any) -> _Arguments:
+    made = example() if callable(example) else example
+    if isinstance(made, Mapping):
+        return (), dict(made)
+    return (tuple(made) if isinstance(made, tuple | list) else (made,)), {}
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in variadic]

@@ -1,0 +1,103 @@
+"""From an instruction's metadata to a line of the user's program.
+
+Recent HLO text keeps positions in four tables at the head of the module (FileNames, FunctionNames, FileLocations,
+StackFrames) and only a ``stack_frame_id`` in the metadata; older text has ``source_file`` and ``source_line`` inline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilewright.hlo.program import Source
+from tilewright.hlo.reading.hlo_scan import Scanner, unquote
+
+_TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b")
+_ENTRY = re.compile(r'[ \t]*(\d+)[ \t]+("[^"\\\n]*(?:\\.[^"\\\n]*)*"|\{[^{}\n]*\})[ \t]*(?:\n|$)')
+_PAIR = re.compile(r'(\w+)=("[^"\\]*(?:\\.[^"\\]*)*"|\{[^{}]*\}|[^\s{},"]+)')
+_LIBRARY = re.compile(r"/(?:site-packages|dist-packages)/|/jax/_src/|^<frozen ")
+
+
+def is_library(file: str) -> bool:
+    """Is this file part of an installed library rather than the user's program?"""
+    return _LIBRARY.search(file) is not None
+
+
+def metadata_fields(text: str) -> dict[str, str]:
+    """``{op_name="jit(f)/add" stack_frame_id=3}`` -> its fields, strings unquoted."""
+    return {key: unquote(value) for key, value in _PAIR.findall(text)}
+
+
+@dataclass
+class SourceTables:
+    """The four tables, and the answer for each stack frame, remembered."""
+
+    rows: dict[str, dict[int, str]] = field(default_factory=dict)
+    _resolved: dict[int, Source | None] = field(default_factory=dict)
+    _shift: int | None = None
+
+    def read(self, scanner: Scanner) -> None:
+        """Read every table that stands here."""
+        while True:
+            scanner.blank()
+            head = _TABLE.match(scanner.text, scanner.at)
+            if head is None:
+                return
+            scanner.at = head.end()
+            scanner.blank()
+            rows = self.rows.setdefault(head[1], {})
+            while entry := _ENTRY.match(scanner.text, scanner.at):
+                rows[int(entry[1])] = entry[2]
+                scanner.at = entry.end()
+
+    def source(self, fields: Mapping[str, str]) -> Source | None:
+        """The line that an instruction's metadata names, in either form."""
+        if "stack_frame_id" in fields:
+            return self.frame(_integer(fields["stack_frame_id"]))
+        if file := fields.get("source_file"):
+            return Source(file, _integer(fields.get("source_line", "0")), _integer(fields.get("source_column", "0")))
+        return None
+
+    def frame(self, identity: int) -> Source | None:
+        """The innermost frame of the user's program on this stack, or of a library where there is nothing else."""
+        if identity not in self._resolved:
+            stack = self._stack(identity)
+            self._resolved[identity] = next((s for s in stack if not is_library(s.file)), stack[0] if stack else None)
+        return self._resolved[identity]
+
+    def _stack(self, identity: int) -> list[Source]:
+        frames = self.rows.get("StackFrames", {})
+        stack: list[Source] = []
+        seen: set[int] = set()
+        while identity in frames and identity not in seen:
+            seen.add(identity)
+            fields = metadata_fields(frames[identity])
+            if source := self._location(_integer(fields.get("file_location_id", "0"))):
+                stack.append(source)
+            identity = _integer(fields.get("parent_frame_id", "0")) - self._parent_shift()
+        return stack
+
+    def _parent_shift(self) -> int:
+        """Some compilers print parent ids one too high, so that the outermost frame names itself: 1, else 0."""
+        if self._shift is None:
+            frames = self.rows.get("StackFrames", {})
+            parents = {i: _integer(metadata_fields(row).get("parent_frame_id", "0")) for i, row in frames.items()}
+            self._shift = int(bool(parents) and 0 not in parents.values() and parents.get(1) == 1)
+        return self._shift
+
+    def _location(self, identity: int) -> Source | None:
+        row = self.rows.get("FileLocations", {}).get(identity)
+        if row is None:
+            return None
+        fields = metadata_fields(row)
+        file = self.rows.get("FileNames", {}).get(_integer(fields.get("file_name_id", "0")))
+        function = self.rows.get("FunctionNames", {}).get(_integer(fields.get("function_name_id", "0")), "")
+        if file is None:
+            return None
+        line, column = _integer(fields.get("line", "0")), _integer(fields.get("column", "0"))
+        return Source(unquote(file), line, column, unquote(function))
+
+
+def _integer(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0

@@ -1,0 +1,186 @@
+"""Two movement reports compared: rows matched by what they are and where they come from, never by their names.
+
+Compilers number operations anew in every build. So rows are paired by operation, source line and shape; what is left by
+operation and source line (its shape changed); then by operation, source file and shape (lines were added above it);
+last by operation and shape alone (the file was renamed). Of a source only the file's name counts, not where it lies.
+Equal keys pair in the order of the programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from tilewright.hlo.reporting.types import MovementReport, MovementRow
+
+Status = Literal["new", "gone", "changed", "same"]
+_COMPARED = ("from_layout", "to_layout", "moved_bytes", "hidden_bytes", "bitcast", "runs", "core")
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One row before and after; None on the side where it is not."""
+
+    status: Status
+    before: MovementRow | None
+    after: MovementRow | None
+
+    @property
+    def change(self) -> int:
+        """Bytes moved after, less bytes moved before, over all runs."""
+        after = self.after.total_bytes if self.after else 0
+        return after - (self.before.total_bytes if self.before else 0)
+
+
+@dataclass(frozen=True)
+class ReportDiff:
+    """``rows``: the pairs in the order of the program after, then those that are gone. Rows inside fusions, which move
+    nothing, are not compared.
+
+    >>> from tilewright.hlo import load, report
+    >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
+    >>> found = diff_reports(report(load(text)), report(load(text.replace("{0,1}", "{1,0}"))))
+    >>> [(row.status, row.change) for row in found.rows], found.totals["moved_bytes"]
+    ([('changed', 0)], (64, 64))
+    """
+
+    before: MovementReport
+    after: MovementReport
+    rows: tuple[RowChange, ...]
+
+    @cached_property
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """Quantity -> its value before and after."""
+        sides = [_quantities(self.before), _quantities(self.after)]
+        return {name: (sides[0][name], sides[1][name]) for name in sides[0]}
+
+    def count(self, status: Status) -> int:
+        """How many pairs have this status."""
+        return sum(row.status == status for row in self.rows)
+
+    def ranked(self, top: int | None = None) -> list[RowChange]:
+        """The pairs that differ and move bytes on a side, largest change first."""
+        moving = [row for row in self.rows if row.status != "same" and (_moves(row.before) or _moves(row.after))]
+        return sorted(moving, key=lambda row: -abs(row.change))[:top]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; rows that are the same are counted, not listed."""
+        from tilewright.hlo.reporting.types import row_json
+
+        return {
+            "schema_version": 1,
+            "kind": "movement_diff",
+            "before": _head(self.before),
+            "after": _head(self.after),
+            "totals": {name: {"before": a, "after": b} for name, (a, b) in self.totals.items()},
+            "counts": {status: self.count(status) for status in ("new", "gone", "changed", "same")},
+            "rows": [
+                {
+                    "status": row.status,
+                    "change": row.change,
+                    "before": row_json(row.before) if row.before else None,
+                    "after": row_json(row.after) if row.after else None,
+                }
+                for row in self.rows
+                if row.status != "same"
+            ],
+        }
+
+
+def _moves(row: MovementRow | None) -> bool:
+    return row is not None and row.moved_bytes > 0
+
+
+def _head(report: MovementReport) -> dict[str, Any]:
+    return {"name": report.program, "kind": report.kind, "target": report.target, "predicted": report.predicted}
+
+
+def _quantities(report: MovementReport) -> dict[str, int]:
+    before, after = report.registers
+    return {
+        "moved_bytes": report.moved_bytes,
+        "wasted_bytes": report.wasted_bytes,
+        "padded_bytes": report.padded_bytes,
+        "peak_bytes": report.peak.padded_bytes if report.peak else 0,
+        "registers": before + after,
+    }
+
+
+def diff_reports(before: MovementReport, after: MovementReport) -> ReportDiff:
+    """Pair the rows of two reports; linear in their number."""
+    left = [row for row in before.rows if not row.in_fusion]
+    right = [row for row in after.rows if not row.in_fusion]
+    partner: dict[int, int] = {}
+    for key in (_exactly, _by_line, _by_shape, _by_shape_alone):
+        partner.update(_pairs(left, right, partner, key))
+    changes = [_change(left[partner[j]] if j in partner else None, row) for j, row in enumerate(right)]
+    taken = set(partner.values())
+    changes += [RowChange("gone", row, None) for i, row in enumerate(left) if i not in taken]
+    return ReportDiff(before, after, tuple(changes))
+
+
+def _pairs(
+    left: list[MovementRow],
+    right: list[MovementRow],
+    partner: dict[int, int],
+    key: Callable[[MovementRow], Hashable],
+) -> Iterator[tuple[int, int]]:
+    """(place on the right, place on the left) of rows without a partner whose keys agree."""
+    taken = set(partner.values())
+    waiting: dict[Hashable, list[int]] = {}
+    for i in range(len(left) - 1, -1, -1):
+        if i not in taken and key(left[i]) is not None:
+            waiting.setdefault(key(left[i]), []).append(i)
+    for j, row in enumerate(right):
+        if j not in partner and waiting.get(key(row)):
+            yield j, waiting[key(row)].pop()
+
+
+def _shape(row: MovementRow) -> str:
+    return row.to_layout.partition("{")[0]
+
+
+def _source(row: MovementRow) -> str:
+    """``train.py:7``: two checkouts of one program lie in two places."""
+    return row.source.replace("\\", "/").rpartition("/")[2]
+
+
+def _exactly(row: MovementRow) -> Hashable:
+    return row.op, _source(row), _shape(row)
+
+
+def _by_line(row: MovementRow) -> Hashable:
+    return (row.op, _source(row)) if row.source else None
+
+
+def _by_shape(row: MovementRow) -> Hashable:
+    return row.op, _source(row).rpartition(":")[0], _shape(row)
+
+
+def _by_shape_alone(row: MovementRow) -> Hashable:
+    return row.op, row.from_layout, row.to_layout
+
+
+def _change(before: MovementRow | None, after: MovementRow) -> RowChange:
+    if before is None:
+        return RowChange("new", None, after)
+    same = all(getattr(before, name) == getattr(after, name) for name in _COMPARED)
+    return RowChange("same" if same else "changed", before, after)
+
+
+def regressions(before: MovementReport, after: MovementReport, allowed: float) -> list[str]:
+    """What has grown by more than the share ``allowed`` (0.05 is 5 %): bytes moved, bytes of padding, peak memory.
+
+    Each is judged by itself; from 0 bytes every growth counts. A line for each that failed.
+    """
+    found = diff_reports(before, after).totals
+    names = {"moved_bytes": "bytes moved", "wasted_bytes": "bytes of padding", "peak_bytes": "peak memory"}
+    failed = []
+    for key, words in names.items():
+        old, new = found[key]
+        if new > old * (1 + allowed):
+            growth = f"+{(new - old) / old:.1%}" if old else "from nothing"
+            failed.append(f"{words} {growth}: {old} -> {new}")
+    return failed

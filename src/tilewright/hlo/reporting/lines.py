@@ -1,0 +1,223 @@
+"""A movement report, and the difference of two, as lines for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Iterator
+
+from tilewright.hlo.reporting.difference import ReportDiff, RowChange
+from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor, Peak
+from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
+
+_INDENT = 9
+_SMALL = 4096
+_SPACES = {0: "main memory", 1: "vector memory S(1)", 5: "host memory S(5)"}
+_SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
+
+
+def summary(report: MovementReport) -> str:
+    """One line: the program, whose layouts, what moves."""
+    where = f"predicted for {report.target}" if report.predicted else "its own layouts"
+    where += ", before optimisation" if report.unoptimized else ""
+    return f"{report.program} ({where}): {totals(report)}"
+
+
+def totals(report: MovementReport) -> str:
+    """What moves and what is padding, in one line."""
+    moved = f"{bytes_text(report.moved_bytes)} moved by {_number(len(report.ranked()), 'operation')}"
+    return f"{moved}, {bytes_text(report.wasted_bytes)} of padding in {_number(len(report.wasteful()), 'tensor')}"
+
+
+def by_operation(report: MovementReport) -> str:
+    """Bytes moved by each kind of operation, "" if only one kind moves any."""
+    return _split(report.moved_by_op)
+
+
+def by_category(report: MovementReport) -> str:
+    """Bytes moved by relayouts, transfers ..., "" if all are of one category."""
+    return _split(report.moved_by_category)
+
+
+def _split(moved: dict[str, int]) -> str:
+    parts = [f"{name} {bytes_text(count)}" for name, count in moved.items() if count]
+    return ", ".join(parts) if len(parts) > 1 else ""
+
+
+def space_text(space: int) -> str:
+    """What a memory space is called: ``S(1)`` is vector memory on a TPU."""
+    return _SPACES.get(space, f"memory space S({space})")
+
+
+def peak_lines(report: MovementReport) -> Iterator[str]:
+    """The peak of each memory space that holds more than a few bytes."""
+    for peak in report.peaks:
+        if peak.padded_bytes >= _SMALL or not peak.memory_space:
+            yield _peak(peak)
+
+
+def _peak(peak: Peak) -> str:
+    padding = percent_text(1 - peak.logical_bytes / peak.padded_bytes) if peak.padded_bytes else "0 %"
+    place = f"{peak.at} in {_innermost(peak.path)}"
+    return (
+        f"peak of {space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}, {padding} of it padding, at {place}"
+    )
+
+
+def _innermost(path: str) -> str:
+    return path.rpartition(" > ")[2]
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count_text(count)} {what}{'' if count == 1 else 's'}"
+
+
+def to_lines(
+    report: MovementReport, by: str = "moved", top: int = 20, width: int = 100, only: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """(style, line) for a terminal: a ranking ``by`` moved, padding or time, three or four lines to an entry.
+
+    ``only``: the categories to rank (of rows; tensors have none), all if empty.
+    """
+    if by == "padding":
+        yield from _by_padding(report, top)
+    else:
+        ranked = report.slowest() if by == "time" else report.ranked()
+        rows = [row for row in ranked if not only or row.category in only]
+        yield from (_by_time if by == "time" else _by_moved)(report, rows, top, width)
+
+
+def _by_moved(report: MovementReport, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
+    many, vectors = any(row.runs != 1 for row in rows), any(row.registers_after is not None for row in rows)
+    head = "   # " + "moved".rjust(9) + "  share  padding"
+    yield "bold", head + ("    runs" if many else "") + ("      registers" if vectors else "") + "  operation"
+    for number, row in enumerate(rows[:top], 1):
+        share = percent_text(row.total_bytes / report.moved_bytes)
+        figures = f"{bytes_text(row.total_bytes):>9} {share:>6}  {ratio_text(row.padding_ratio):>7}"
+        figures += f" {_runs(row):>7}" if many else ""
+        figures += f" {_registers(row):>14}" if vectors else ""
+        yield from _row(number, figures, row, width)
+    left = sum(row.total_bytes for row in rows[top:])
+    yield from _rest(len(rows), top, bytes_text(left), "no operation moves data for layout's sake")
+
+
+def _by_time(report: MovementReport, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
+    total = report.profile.total_us if report.profile else 0.0
+    yield "bold", "   # " + "time".rjust(9) + "  share   events      moved  operation"
+    for number, row in enumerate(rows[:top], 1):
+        time = row.measured_us or 0.0
+        figures = f"{seconds_text(time / 1e6):>9} {percent_text(time / total):>6} {count_text(row.measured_runs):>8}"
+        yield from _row(number, f"{figures}  {bytes_text(row.total_bytes):>9}", row, width)
+    left = sum(row.measured_us or 0.0 for row in rows[top:])
+    yield from _rest(len(rows), top, seconds_text(left / 1e6), "no operation that moves data has a measured time")
+
+
+def _by_padding(report: MovementReport, top: int) -> Iterator[tuple[str, str]]:
+    tensors = report.wasteful()
+    yield "bold", "   # " + "wasted".rjust(9) + "   size  padding  tensor"
+    for number, tensor in enumerate(tensors[:top], 1):
+        figures = f"{bytes_text(tensor.wasted_bytes):>9} {bytes_text(tensor.padded_bytes):>8} "
+        figures += f"{ratio_text(tensor.padding_ratio):>6}"
+        yield "", f"{number:>4} {figures}  {_what(tensor)}"
+        yield "cyan", " " * _INDENT + tensor.layout
+    left = sum(tensor.wasted_bytes for tensor in tensors[top:])
+    yield from _rest(len(tensors), top, bytes_text(left), "no tensor has padding")
+
+
+def _rest(count: int, top: int, left: str, nothing: str) -> Iterator[tuple[str, str]]:
+    if count > top:
+        yield "dim", f"     {count - top} more with {left} (--top {count} shows all)"
+    if not count:
+        yield "", f"     {nothing}"
+
+
+def _runs(row: MovementRow) -> str:
+    return f"{'' if row.runs_known else '≥ '}{count_text(row.runs)}×"
+
+
+def _registers(row: MovementRow) -> str:
+    if row.registers_before is None or row.registers_after is None:
+        return ""
+    return f"{count_text(row.registers_before)} → {count_text(row.registers_after)}"
+
+
+def _what(row: MovementRow | PaddedTensor) -> str:
+    place = place_text(row.source) or (f"({row.op_name})" if isinstance(row, MovementRow) and row.op_name else "")
+    core = f"  on {row.core}" if isinstance(row, MovementRow) and row.core else ""
+    return f"{row.op} {row.name}{core}  {place}".rstrip()
+
+
+def _row(number: int, figures: str, row: MovementRow, width: int) -> Iterator[tuple[str, str]]:
+    yield "", f"{number:>4} {figures}  {_what(row)}"
+    for line in _folded(f"{row.from_short} -> {row.to_layout}", width - _INDENT):
+        yield "cyan", " " * _INDENT + line
+    for line in textwrap.wrap(row.reason, width - _INDENT, break_long_words=False):
+        yield "dim", " " * _INDENT + line
+    if row.trips:
+        trips = " × ".join("?" if count is None else count_text(count) for count in row.trips)
+        yield from (("dim", " " * _INDENT + line) for line in textwrap.wrap(f"in {row.path}; trips {trips}", width - 9))
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """One line if it fits, else the result's layout on a line of its own."""
+    if len(text) <= width or " -> " not in text:
+        return [text]
+    before, _, after = text.partition(" -> ")
+    return [before, f"-> {after}"]
+
+
+_QUANTITIES = {
+    "moved_bytes": "moved",
+    "wasted_bytes": "padding",
+    "padded_bytes": "all tensors",
+    "peak_bytes": "peak",
+}
+
+
+def diff_lines(diff: ReportDiff, top: int = 20, width: int = 100) -> Iterator[tuple[str, str]]:
+    """(style, line) for a terminal: the totals of both sides, then the rows that differ, largest change first."""
+    yield "bold", " " * 14 + "before".rjust(10) + "after".rjust(12) + "change".rjust(12)
+    for key, words in _QUANTITIES.items():
+        before, after = diff.totals[key]
+        yield "", f"{words:<14}{bytes_text(before):>10}{bytes_text(after):>12}{_growth(before, after):>12}"
+    counts = [f"{diff.count(status)} {status}" for status in ("new", "gone", "changed", "same")]
+    yield "dim", "rows: " + ", ".join(counts)
+    rows = diff.ranked()
+    if rows:
+        yield "", ""
+    for row in rows[:top]:
+        yield from _change(row, width)
+    if len(rows) > top:
+        yield "dim", f"     {len(rows) - top} more (--top {len(rows)} shows all)"
+
+
+def _growth(before: int, after: int) -> str:
+    if before == after:
+        return "="
+    return f"{(after - before) / before:+.1%}" if before else "new"
+
+
+def _change(row: RowChange, width: int) -> Iterator[tuple[str, str]]:
+    held = row.after or row.before
+    if held is None:
+        return
+    style = {"new": "red", "gone": "green"}.get(row.status, "yellow")
+    sign = "+" if row.change > 0 else "-" if row.change < 0 else " "
+    yield style, f"{_SIGNS[row.status]} {sign}{bytes_text(abs(row.change)):>9}  {row.status:<7}  {_what(held)}"
+    sides = [side for side in (row.before, row.after) if side is not None]
+    layouts = list(dict.fromkeys(f"{side.from_short} -> {side.to_layout}" for side in sides))
+    for number, text in enumerate(layouts):
+        for line in _folded(text, width - _INDENT - 5):
+            yield "cyan", " " * _INDENT + ("now: " if number else "") + line
+    if row.status == "changed" and len(layouts) == 1:
+        yield "dim", " " * _INDENT + _why_changed(row)
+
+
+def _why_changed(row: RowChange) -> str:
+    a, b = row.before, row.after
+    if a is None or b is None:
+        return ""
+    if a.runs != b.runs:
+        return f"runs {_runs(a)}, now {_runs(b)}"
+    if a.bitcast != b.bitcast:
+        return "no longer a bitcast" if a.bitcast else "a bitcast now"
+    return f"{bytes_text(a.total_bytes)}, now {bytes_text(b.total_bytes)}"

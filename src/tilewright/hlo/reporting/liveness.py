@@ -1,0 +1,247 @@
+"""How many bytes live at once: a sequential reading of the program.
+
+The model. Operations run one after the other in the order of the text (in a scheduled dump that is the schedule). Every
+operation writes a new buffer, born when it runs and dead after its last reader, but for these: bitcasts, tuples, their
+elements, barriers and the done half of an asynchronous pair are other names; a dynamic-update-slice or scatter writes
+in place of its first operand if nobody reads that later; what a loop carries is updated in place, and what a called
+computation returns is its caller's. Inside a fusion nothing has a buffer. While a computation is called, its own
+buffers lie on top of its caller's. Arguments and results of the program live throughout. Memory spaces are counted
+apart. A real compiler reuses operands in place more often and reorders unscheduled programs: the figure is what the
+program asks for, not what an allocator makes of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.reporting.runs import callers_first
+from tilewright.hlo.reporting.types import PaddedTensor, Peak
+from tilewright.layout import TensorLayout, TupleLayout, parse
+
+_SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain", "while", "add-dependency"})
+_CALLING = frozenset({"while", "conditional", "case", "if", "call", "async-start", "call-start"})
+_IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
+_LARGEST = 10
+
+_Value = list[set[int]]
+
+
+@dataclass
+class _Buffer:
+    op: Operation
+    name: str
+    layout: TensorLayout
+    born: int
+    dead: int
+
+
+@dataclass
+class _Inside:
+    """What a called computation needs on top of its caller, by memory space."""
+
+    peaks: dict[int, Peak] = field(default_factory=dict)
+    free: set[str] = field(default_factory=set)
+
+
+def peaks(context: Context) -> tuple[Peak, ...]:
+    """One peak for each memory space that holds anything, main memory first."""
+    inside: dict[str, _Inside] = {}
+    entry = context.program.entry.name
+    for computation in reversed(callers_first(context.program)):
+        if computation.name not in context.program.fused:
+            inside[computation.name] = _Sweep(context, computation, inside).inside()
+    found = inside[entry].peaks if entry in inside else {}
+    return tuple(found[space] for space in sorted(found))
+
+
+class _Sweep:
+    """One computation, its callees being known."""
+
+    def __init__(self, context: Context, computation: Computation, inside: dict[str, _Inside]) -> None:
+        self.context, self.computation, self.known = context, computation, inside
+        self.buffers: list[_Buffer] = []
+        self.values: dict[str, _Value] = {}
+        self.last_named: dict[str, int] = {}
+        self.free: set[str] = set()
+
+    def inside(self) -> _Inside:
+        """Every operation in turn, then the sweep over the places where buffers are born and die."""
+        operations = self.computation.operations
+        for at, op in enumerate(operations):
+            for name in op.operands:
+                self.last_named[_base(name)] = at
+        for at, op in enumerate(operations):
+            try:
+                self._run(at, op)
+            except TilewrightError as error:
+                raise self.context.at(op, error) from None
+        self._keep_results(len(operations) - 1)
+        return _Inside(self._sweep(), self.free)
+
+    def _run(self, at: int, op: Operation) -> None:
+        operands = [self._value(name) for name in op.operands]
+        used = [ids for value in operands for ids in value] + self._captured(op)
+        for ids in used:
+            for number in ids:
+                self.buffers[number].dead = max(self.buffers[number].dead, at)
+        if op.name:
+            self.values[op.name] = self._result(at, op, operands)
+
+    def _captured(self, op: Operation) -> list[set[int]]:
+        """Values of this computation that the regions of an operation read."""
+        found: list[set[int]] = []
+        for callee in op.calls if self.context.program.kind == "stablehlo" else ():
+            for name in self.known[callee].free if callee in self.known and "/" in callee else ():
+                found += self._value(name)
+        return found
+
+    def _value(self, name: str) -> _Value:
+        base, _, index = name.partition("#")
+        value = self.values.get(base)
+        if value is None:
+            self.free.add(name)
+            return []
+        if index.isdecimal() and int(index) < len(value):
+            return [value[int(index)]]
+        return value
+
+    def _result(self, at: int, op: Operation, operands: list[_Value]) -> _Value:
+        kind = plain_opcode(op.opcode)
+        if kind == "parameter" and not self.computation.entry:
+            return []
+        if kind == "tuple" or (kind in _SAME and len(operands) > 1):
+            return [set().union(*value) for value in operands]
+        if kind in _SAME:
+            return operands[0] if operands else []
+        if kind == "get-tuple-element":
+            return self._element(op, operands)
+        if kind.endswith(("-done", "-update")) and operands:
+            return operands[0][:1] if kind.endswith("-done") else operands[0]
+        if (shared := self._in_place(at, op, kind, operands)) is not None:
+            return shared
+        return self._new(at, op, kind, operands)
+
+    def _element(self, op: Operation, operands: list[_Value]) -> _Value:
+        index = next(iter(op.integers("index")), 0)
+        if not operands or not operands[0]:
+            return []
+        return [operands[0][index] if 0 <= index < len(operands[0]) else set().union(*operands[0])]
+
+    def _in_place(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value | None:
+        """The first operand's buffers, where the operation writes into them and nobody reads them later."""
+        number: int | None = 0 if kind in _IN_PLACE else None
+        if kind == "fusion" and (body := self.context.body(op)):
+            number = _updated(body)
+        if number is None or number >= len(operands) or op.shape.startswith("("):
+            return None
+        later = self.last_named.get(_base(op.operands[number]), at) > at
+        pinned = any(self.buffers[i].op.opcode == "parameter" for ids in operands[number] for i in ids)
+        return None if later or pinned else operands[number]
+
+    def _new(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value:
+        elements = _elements(self.context, op)
+        started = kind.endswith("-start")
+        if started and op.shape.startswith("("):  # ((operands), result, ...), but copy-start has (result, operand, ...)
+            place = 0 if kind == "copy-start" else 1
+            elements = elements[place : place + 1]
+        value: _Value = []
+        for number, layouts in enumerate(elements):
+            name = f"{op.name}{{{number}}}" if len(elements) > 1 else op.name
+            value.append({self._born(at, op, name, layout) for layout in layouts})
+        return [*value, set().union(*(ids for operand in operands for ids in operand))] if started else value
+
+    def _born(self, at: int, op: Operation, name: str, layout: TensorLayout) -> int:
+        argument = op.opcode == "parameter"
+        last = len(self.computation.operations) - 1
+        self.buffers.append(_Buffer(op, name, layout, 0 if argument else at, last if argument else at))
+        return len(self.buffers) - 1
+
+    def _keep_results(self, last: int) -> None:
+        """The entry's results live to the end; those of another computation are its caller's."""
+        root = next((op for op in reversed(self.computation.operations) if op.root), None)
+        if root is None:
+            return
+        names = root.operands if root.opcode == "return" else (root.name,)
+        results = {number for name in names for ids in self._value(name) for number in ids}
+        for number in results:
+            if self.computation.entry:
+                self.buffers[number].dead = last
+            else:
+                self.buffers[number].born, self.buffers[number].dead = 1, 0
+
+    def _sweep(self) -> dict[int, Peak]:
+        events: dict[int, list[tuple[_Buffer, int]]] = {}
+        for buffer in self.buffers:
+            if buffer.born <= buffer.dead:
+                events.setdefault(buffer.born, []).append((buffer, 1))
+                events.setdefault(buffer.dead + 1, []).append((buffer, -1))
+        live: dict[int, int] = {}
+        best: dict[int, tuple[int, int]] = {}
+        for at, op in enumerate(self.computation.operations):
+            changed = set()
+            for buffer, sign in events.get(at, ()):
+                space = buffer.layout.memory_space
+                live[space] = live.get(space, 0) + sign * buffer.layout.size_bytes
+                changed.add(space)
+            callees = self._callees(op)
+            for space in changed | {space for callee in callees for space in callee.peaks}:
+                inner = max((c.peaks[space].padded_bytes for c in callees if space in c.peaks), default=0)
+                if live.get(space, 0) + inner > best.get(space, (0, 0))[0]:
+                    best[space] = (live.get(space, 0) + inner, at)
+        return {space: self._peak(space, total, at) for space, (total, at) in best.items()}
+
+    def _callees(self, op: Operation) -> list[_Inside]:
+        if plain_opcode(op.opcode) not in _CALLING:
+            return []
+        return [self.known[name] for name in op.calls if name in self.known]
+
+    def _peak(self, space: int, total: int, at: int) -> Peak:
+        op = self.computation.operations[at]
+        held = [b for b in self.buffers if b.born <= at <= b.dead and b.layout.memory_space == space]
+        tensors = [self._tensor(buffer) for buffer in held]
+        logical = sum(tensor.logical_bytes for tensor in tensors)
+        inner = [callee.peaks[space] for callee in self._callees(op) if space in callee.peaks]
+        name, path = op.name or op.opcode, self.context.path(self.computation.name)
+        if inner:
+            worst = max(inner, key=lambda peak: peak.padded_bytes)
+            name, path, logical = worst.at, worst.path, logical + worst.logical_bytes
+            tensors += worst.tensors
+        largest = sorted(tensors, key=lambda tensor: -tensor.padded_bytes)[:_LARGEST]
+        return Peak(space, total, logical, name, path, tuple(largest))
+
+    def _tensor(self, buffer: _Buffer) -> PaddedTensor:
+        layout, name = buffer.layout, self.computation.name
+        return PaddedTensor(
+            *(buffer.name, buffer.op.opcode, self.context.source(name, buffer.op), self.context.text(layout)),
+            *(layout.data_bytes, layout.size_bytes, self.context.path(name), layout.memory_space),
+        )
+
+
+def _base(name: str) -> str:
+    return name.partition("#")[0]
+
+
+def _updated(body: Computation) -> int | None:
+    """Which operand a fusion writes into, where it ends in a dynamic-update-slice of one."""
+    named = {op.name: op for op in body.operations}
+    op = next((op for op in body.operations if op.root), body.operations[-1])
+    seen_update = False
+    while op.operands and op.operands[0] in named and op.opcode in ("bitcast", "dynamic-update-slice", "scatter"):
+        seen_update = seen_update or op.opcode != "bitcast"
+        op = named[op.operands[0]]
+    literal = op.attributes.get("literal", "").strip()
+    return int(literal[:9]) if seen_update and op.opcode == "parameter" and literal.isdecimal() else None
+
+
+def _elements(context: Context, op: Operation) -> list[list[TensorLayout]]:
+    """The arrays of a result, by the elements of its tuple."""
+    if not op.shape.startswith("("):
+        layout = context.layout(op.shape)
+        return [[layout] if layout is not None else []]
+    whole = parse(op.shape)
+    elements = whole.elements if isinstance(whole, TupleLayout) else ()
+    return [context.layouts(str(element)) for element in elements]

@@ -1,0 +1,360 @@
+"""A movement report as a page: figures, where the bytes go, every operation, the tensors by padding, the peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from functools import cache
+from importlib.resources import files
+from itertools import permutations
+from typing import Any
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.reporting.difference import ReportDiff, RowChange
+from tilewright.hlo.reporting.lines import space_text, totals
+from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor, Peak, to_json
+from tilewright.layout import TensorLayout, parse
+from tilewright.render import (
+    Card,
+    Column,
+    Field,
+    Html,
+    Page,
+    Scripted,
+    Tone,
+    badge,
+    bytes_text,
+    cards,
+    carried,
+    cells,
+    count_text,
+    element,
+    escape,
+    explorer,
+    join,
+    note,
+    percent_text,
+    place_text,
+    ratio_text,
+    seconds_text,
+    table,
+)
+
+# What the report's page needs to draw layouts itself: each one as the digits of its offset, each pair's matching.
+
+_MOST_LAYOUTS = 4000
+_EXACT = 1 << 53  # offsets in bits that a script's numbers hold exactly
+_SAME_ELEMENTS = frozenset({"copy", "copy-start", "reshape", "convert", "bitcast-convert"})
+
+
+@cache
+def drawing_module() -> str:
+    """The ES module that draws the two layouts of an opened row."""
+    return files("tilewright.hlo.reporting").joinpath("assets", "layouts.js").read_text(encoding="utf-8")
+
+
+def first_layout(row: MovementRow) -> str:
+    """The layout of the row's operand, of the first where it has several."""
+    text = row.from_layout
+    if not text.startswith("("):
+        return text
+    end = text.find("}, ")
+    return text[1 : end + 1] if end > 0 else text[1:-1]
+
+
+def digit_forms(texts: Iterable[str]) -> dict[str, list[object]]:
+    """Layout text -> shape, element bits, memory space, order, first tile, base, digits (dim, weight, div, mod, ...).
+
+    What has no such form, or offsets that no script holds exactly, is left out.
+
+
+    >>> digit_forms(["f32[3,5]{1,0:T(2,2)}"])["f32[3,5]{1,0:T(2,2)}"]
+    [[3, 5], 32, 0, [1, 0], [2, 2], 0, [1, 1, 1, 2, 0, 2, 1, 2, 1, 4, 2, 0, 0, 12, 2, 0]]
+    """
+    found: dict[str, list[object]] = {}
+    for text in dict.fromkeys(texts):
+        form = _digit_form(text)
+        if form is not None:
+            found[text] = form
+        if len(found) == _MOST_LAYOUTS:
+            break
+    return found
+
+
+def _digit_form(text: str) -> list[object] | None:
+    try:
+        layout = parse(text)
+        if not isinstance(layout, TensorLayout) or not 0 < layout.size_bytes * 8 < _EXACT or not layout.num_elements:
+            return None
+        line = layout.digits["offset"] if layout.digits else None
+    except TilewrightError:
+        return None
+    if line is None or any(digit.shift for digit in line.digits):
+        return None
+    digits = [number for digit in line.digits for number in digit[:4]]
+    tile = [0 if size < 0 else size for size in (layout.tiles[0] if layout.tiles else ())]
+    shape, order = list(layout.shape), list(layout.minor_to_major)
+    return [shape, layout.element_bits, layout.memory_space, order, tile, line.base, digits]
+
+
+def matching(row: MovementRow) -> str:
+    """Which element of the operand is which of the result.
+
+    ``place`` (a bitcast: the one at the same place), ``index`` (the same number in row-major order), the dims of a
+    transpose as ``1,0``, or "" where the row does not tell: slices, joins, repetitions, fusions.
+    """
+    if row.bitcast:
+        return "place"
+    name = plain_opcode(row.op)
+    if name in _SAME_ELEMENTS:
+        return "index"
+    return _turn(row) if name == "transpose" else ""
+
+
+def _turn(row: MovementRow) -> str:
+    """The dims of a transpose, where sizes leave one way only (it is not the one that changes nothing)."""
+    try:
+        a, b = parse(first_layout(row)), parse(row.to_layout)
+    except TilewrightError:
+        return ""
+    if not isinstance(a, TensorLayout) or not isinstance(b, TensorLayout) or a.rank > 6:
+        return ""
+    same = tuple(range(a.rank))
+    ways = [way for way in permutations(same) if way != same and tuple(a.shape[dim] for dim in way) == b.shape]
+    kept = {tuple(dim for dim in way if a.shape[dim] > 1) for way in ways}
+    return ",".join(map(str, ways[0])) if len(kept) == 1 else ""
+
+
+# The columns of the report's page: what each is called, how it is written, and where its value comes from.
+
+
+def movement_fields(report: MovementReport) -> list[Field]:
+    """The columns that this report's rows have values for; sums and times count all runs."""
+    return list(_fields(report))
+
+
+def row_key(row: MovementRow | PaddedTensor) -> str:
+    """What the page's address calls a row."""
+    return row.name
+
+
+def _fields(report: MovementReport) -> Iterator[Field]:
+    rows = report.rows
+    yield Field(
+        "moved", "bytes", "read and written in all runs, with padding", lambda r: r.total_bytes, 5.4, total=True
+    )
+    yield Field("runs", "text", "over all callers and trips; ≥ where a trip count is unknown", _runs, below=True)
+    if report.profile is not None:
+        yield Field("time", "seconds", "measured, all runs", _seconds, 5.4, total=True)
+        yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)
+    yield Field("operation", "text", "", lambda r: r.op, 9.1, facet=True)
+    yield Field("name", "code", "", lambda r: r.name, below=True)
+    yield Field("from", "code", "shape and layout of the operands", lambda r: r.from_short, 17)
+    yield Field("to", "code", "shape and layout of the result", lambda r: r.to_layout, below=True)
+    yield Field("padded", "bytes", "the result with its padding", lambda r: r.padded_bytes, 5.2)
+    yield Field("padding", "ratio", "padded over logical bytes", lambda r: r.padding_ratio, below=True)
+    if any(row.registers_after is not None for row in rows):
+        yield Field("registers", "count", "vector registers the operands fill", lambda r: r.registers_before, 5.6)
+        yield Field("after", "count", "vector registers the result fills", lambda r: r.registers_after, below=True)
+    yield Field("kind", "text", "what kind of movement it is", lambda r: r.category, 6.2, facet=True)
+    yield Field("counted", "text", "whether it moves bytes by itself", _counted, below=True, facet=True)
+    yield Field("source", "code", "your line", lambda r: place_text(r.source), 12, tail=True, facet=True)
+    yield Field("path", "code", "the computations from the entry to it", lambda r: r.path, below=True, tail=True)
+    yield Field("why", "text", "why it is, or is not, a bitcast", lambda r: r.reason, lead=True, shown=False)
+    yield Field("memory", "text", "memory spaces of operand and result", _spaces, shown=False, facet=True)
+    yield Field("core", "text", "where it is offloaded to", lambda r: r.core, shown=False, facet=True)
+    yield Field("framework's name", "code", "", lambda r: r.op_name, shown=False)
+    yield Field("trips", "text", "of the loops around it, outermost first", _trips, shown=False)
+    yield Field("one run", "bytes", "read and written", lambda r: r.moved_bytes, shown=False)
+    yield Field("read", "bytes", "in one run", lambda r: r.bytes_read, shown=False)
+    yield Field("written", "bytes", "in one run", lambda r: r.bytes_written, shown=False)
+    yield Field("hidden", "bytes", "what it would move by itself", lambda r: r.hidden_bytes or None, shown=False)
+    yield Field("logical", "bytes", "the result's elements", lambda r: r.logical_bytes, shown=False)
+    yield Field("wasted", "bytes", "the result's padding", _wasted, shown=False)
+    yield Field("operand", "code", "", _first_of_several, shown=False, listed=False)
+    yield Field("matching", "text", "", _remembered(matching), shown=False, listed=False)
+
+
+def _runs(row: MovementRow) -> str:
+    return f"{'' if row.runs_known else '≥ '}{row.runs}×"
+
+
+def _seconds(row: MovementRow) -> float | None:
+    return None if row.measured_us is None else row.measured_us / 1e6
+
+
+def _counted(row: MovementRow) -> str:
+    if row.bitcast:
+        return "free"
+    return "moves" if row.moved_bytes else "in a fusion" if row.in_fusion else "not counted"
+
+
+def _spaces(row: MovementRow) -> str:
+    before, after = space_text(row.from_space), space_text(row.to_space)
+    return before if before == after else f"{before} → {after}"
+
+
+def _trips(row: MovementRow) -> str:
+    return ", ".join("unknown" if count is None else str(count) for count in row.trips)
+
+
+def _wasted(row: MovementRow) -> int:
+    return row.padded_bytes - row.logical_bytes
+
+
+def _first_of_several(row: MovementRow) -> str | None:
+    return first_layout(row) if row.from_layout.startswith("(") else None
+
+
+def _remembered(find: Callable[[MovementRow], str]) -> Callable[[MovementRow], str]:
+    """Rows between the same two layouts are asked once."""
+    known: dict[tuple[str, str, str, bool], str] = {}
+
+    def found(row: MovementRow) -> str:
+        key = (row.op, row.from_layout, row.to_layout, row.bitcast)
+        if key not in known:
+            known[key] = find(row)
+        return known[key]
+
+    return found
+
+
+def _space(tensor: Any) -> str:
+    return space_text(tensor.memory_space)
+
+
+TENSOR_FIELDS = (
+    Field("wasted", "bytes", "padding", lambda t: t.wasted_bytes, 6, total=True),
+    Field("padding", "ratio", "padded over logical bytes", lambda t: t.padding_ratio, below=True),
+    Field("padded", "bytes", "with padding", lambda t: t.padded_bytes, 6, total=True),
+    Field("logical", "bytes", "its elements", lambda t: t.logical_bytes, below=True),
+    Field("operation", "text", "what computes it", lambda t: t.op, 10, facet=True),
+    Field("tensor", "code", "", lambda t: t.name, below=True),
+    Field("layout", "code", "", lambda t: t.layout, 22),
+    Field("memory", "text", "memory space", _space, below=True, facet=True),
+    Field("source", "code", "your line", lambda t: place_text(t.source), 15, tail=True, facet=True),
+    Field("path", "code", "the computations from the entry to it", lambda t: t.path, below=True, tail=True),
+)
+
+#: The tensors that live at the peak.
+PEAK_FIELDS = (
+    Field("padded", "bytes", "with padding", lambda t: t.padded_bytes),
+    Field("wasted", "bytes", "padding", lambda t: t.wasted_bytes),
+    Field("operation", "text", "what computes it", lambda t: t.op),
+    Field("tensor", "code", "", lambda t: t.name),
+    Field("layout", "code", "", lambda t: t.layout),
+    Field("source", "code", "your line", lambda t: place_text(t.source)),
+)
+
+
+def to_html(report: MovementReport) -> str:
+    """One self-contained page: summary, movement, padding, peak."""
+    target = report.target or "none named"
+    layouts = "predicted" if report.predicted else "its own, before optimisation" if report.unoptimized else "its own"
+    facts = [("program", report.kind), ("target", target), ("layouts", layouts)]
+    if report.source:
+        facts = [("input", place_text(report.source)), *facts]
+    facts.append(("written", date.today().isoformat()))
+    if report.profile is not None:
+        facts.append(("profile", place_text(report.profile.source)))
+    page = Page(f"Data movement: {report.program}", totals(report), facts=facts, wide=True)
+    page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
+    page.section("movement", "Operations by bytes moved", _movement(report))
+    page.section("padding", "Tensors by wasted bytes", _padding(report))
+    if report.peak is not None:
+        page.section("peak", "What lives at the peak", *(_peak(peak) for peak in report.peaks))
+    plain = to_json(report)
+    page.data("report", {name: value for name, value in plain.items() if name not in ("rows", "tensors", "peaks")})
+    return page.html()
+
+
+def report_html(report: MovementReport) -> Html:
+    """The report as one block for a page of another room: figures, notes and the operations."""
+    movement = _movement(report)
+    whole = join([cards(_figures(report)), *map(note, report.notes), movement], "\n")
+    return Scripted(whole, drawing_module()) if isinstance(movement, Scripted) else whole
+
+
+def _figures(report: MovementReport) -> list[Card]:
+    ratio = report.padded_bytes / report.logical_bytes if report.logical_bytes else 1.0
+    figures = [
+        Card("moved", bytes_text(report.moved_bytes), f"by {count_text(len(report.ranked()))} operations"),
+        Card("free", count_text(report.bitcasts), f"bitcasts among {count_text(len(report.rows))} operations", "good"),
+        Card("padding", bytes_text(report.wasted_bytes), f"in {count_text(len(report.wasteful()))} tensors"),
+        Card("memory over data", ratio_text(ratio), f"{bytes_text(report.padded_bytes)} hold the tensors"),
+    ]
+    if report.peak is not None:
+        figures.append(Card("peak", bytes_text(report.peak.padded_bytes), f"{_share(report.peak)} of it padding"))
+    if report.profile is not None:
+        time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
+        figures.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))
+    return figures
+
+
+def _share(peak: Peak) -> str:
+    return percent_text(1 - peak.logical_bytes / peak.padded_bytes) if peak.padded_bytes else percent_text(0)
+
+
+def _movement(report: MovementReport) -> Html:
+    """The operations, and the digits of their layouts for the drawings."""
+    if not report.rows:
+        return element("p", "nothing moves", class_="empty")
+    rows = sorted(report.rows, key=lambda row: -row.total_bytes)
+    sort = "time" if report.profile is not None else "moved"
+    grid = explorer(movement_fields(report), rows, key=row_key, sort=sort)
+    texts = (text for row in rows for text in (first_layout(row), row.to_layout))
+    return Scripted(join([grid, carried("layouts", digit_forms(texts))], "\n"), drawing_module())
+
+
+def _padding(report: MovementReport) -> Html:
+    tensors = report.wasteful()
+    return explorer(TENSOR_FIELDS, tensors, key=row_key, sort="wasted", prefix="tensor", empty="no tensor has padding")
+
+
+def _peak(peak: Peak) -> Html:
+    space = space_text(peak.memory_space)
+    words = f"{bytes_text(peak.padded_bytes)} of {space}, {_share(peak)} of it padding, during "
+    where = element("p", escape(words), element("code", peak.at), " in ", element("code", peak.path))
+    return join([where, table(PEAK_FIELDS, cells(PEAK_FIELDS, peak.tensors))], "\n")
+
+
+# The difference of two movement reports as a page.
+
+_MOST_ROWS = 2000
+_TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
+_ROWS = (
+    Column("change", "bytes", "bytes moved after, less before, over all runs"),
+    Column("status", "text"),
+    Column("operation", "text", "what it is and what it is called"),
+    Column("layouts", "text", "before, and below it after where that differs"),
+    Column("where", "text", "source line, and the path of callers"),
+)
+_TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
+_WORDS = {"moved_bytes": "moved", "wasted_bytes": "padding", "padded_bytes": "all tensors", "peak_bytes": "peak"}
+
+
+def diff_html(diff: ReportDiff) -> str:
+    """One self-contained page: totals, and every row that differs."""
+    counts = ", ".join(f"{diff.count(status)} {status}" for status in ("new", "gone", "changed", "same"))
+    sides = (("before", diff.before), ("after", diff.after))
+    facts = [(name, " of ".join(filter(None, (s.program, place_text(s.source))))) for name, s in sides]
+    facts += [("rows", counts), ("written", date.today().isoformat())]
+    page = Page("Data movement: what changed", counts, facts=facts)
+    totals = [(words, *diff.totals[key], diff.totals[key][1] - diff.totals[key][0]) for key, words in _WORDS.items()]
+    page.section("totals", "Totals", table(_TOTALS, totals))
+    rows = [_cells(row) for row in diff.ranked()]
+    page.section("rows", "Operations that differ", table(_ROWS, rows, limit=_MOST_ROWS, empty="nothing differs"))
+    page.data("diff", diff.to_json())
+    return page.html()
+
+
+def _cells(row: RowChange) -> tuple[object, ...]:
+    held = row.after or row.before
+    if held is None:
+        return ()
+    sides = {f"{side.from_short} -> {side.to_layout}": None for side in (row.before, row.after) if side}
+    layouts = join([element("code", text) for text in sides], Html("<br>now "))
+    where = join([element("code", text) for text in (place_text(held.source), held.path) if text], " ")
+    what = Html(escape(held.op) + " " + element("code", held.name))
+    return (row.change, badge(row.status, _TONES.get(row.status, "plain")), what, layouts, where)

@@ -1,0 +1,255 @@
+"""Running rewrites: their fixpoint on a block or a module."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from difflib import unified_diff
+from itertools import cycle, islice
+from typing import Any
+
+from tilewright.errors import ParseError
+from tilewright.hlo.graphs.collector import collector_paused
+from tilewright.hlo.graphs.emit import write_functions
+from tilewright.hlo.graphs.graph import Block, walk
+from tilewright.hlo.graphs.read import read_functions
+from tilewright.hlo.ir import parse_module, print_module, verify_module
+from tilewright.hlo.rewrites.canonicalize import Canonicalize
+from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
+from tilewright.hlo.rewrites.dead_code import DeadCode
+from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rewrites.reduce_of_reshape import ReduceOfReshape
+from tilewright.hlo.rewrites.reduce_of_transpose import ReduceOfTranspose
+from tilewright.hlo.rewrites.reduces_of_reshapes import ReducesOfReshapes
+from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
+from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
+from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
+from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
+from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
+from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
+from tilewright.hlo.rewriting.base import Rewrite
+
+# The text form of a pipeline: ``inline,reduce-of-reshape{allow_reassociation=false}``; it prints and parses back.
+
+Step = Rewrite | Inline
+
+#: Every rewrite, in the order of the default pipeline.
+REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
+    each.name: each
+    for each in (
+        Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReducesOfReshapes,
+        ReshapeOfElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch, ReshapeOfLoop,
+        CommonSubexpressions, DeadCode,
+    )
+}  # fmt: skip
+DEFAULT_PIPELINE = ",".join(REWRITES)
+
+_STEP = re.compile(r"\s*([a-z-]+)\s*(?:\{([^}]*)\})?\s*(,|$)")
+_OPTION = re.compile(r"[^\s,]+")
+
+
+@dataclass(frozen=True)
+class PassOption:
+    """An option of a rewrite: its name, ``true or false`` or ``a number``, its default, and what it does."""
+
+    name: str
+    kind: str
+    default: str
+    summary: str
+
+
+def options(rewrite: type[Step]) -> tuple[PassOption, ...]:
+    """The options of a rewrite, which are the fields of its dataclass.
+
+    >>> [(option.name, option.default) for option in options(REWRITES["reduce-of-reshape"])]
+    [('allow_reassociation', 'true')]
+    """
+    return tuple(
+        PassOption(
+            name=field.name,
+            kind="true or false" if isinstance(field.default, bool) else "a number",
+            default=str(field.default).lower(),
+            summary=field.metadata.get("summary", ""),
+        )
+        for field in fields(rewrite)
+    )
+
+
+def format_pipeline(steps: Sequence[Step]) -> str:
+    """The text :func:`parse_pipeline` reads back."""
+    return ",".join(map(str, steps))
+
+
+def parse_pipeline(text: str) -> tuple[Step, ...]:
+    """The rewrites a text names, with options in braces. Raises ParseError at the column of the first mistake.
+
+    >>> [str(step) for step in parse_pipeline("inline, reduce-of-reshape{allow_reassociation=false}")]
+    ['inline', 'reduce-of-reshape{allow_reassociation=false}']
+    """
+    steps: list[Step] = []
+    at = 0
+    while at < len(text) or not steps:
+        found = _STEP.match(text, at)
+        if not found:
+            raise ParseError("expected the name of a rewrite", text=text, column=at)
+        if found[1] not in REWRITES:
+            raise ParseError(
+                f"no rewrite called '{found[1]}'", text=text, column=found.start(1), how=f"known: {DEFAULT_PIPELINE}"
+            )
+        steps.append(_with_options(REWRITES[found[1]], found, text))
+        at = found.end()
+        if found[3] == "," and at >= len(text):
+            raise ParseError("expected a rewrite after the comma", text=text, column=at)
+    return tuple(steps)
+
+
+def _with_options(cls: type[Any], found: re.Match[str], text: str) -> Step:
+    """The rewrite with the options of ``found[2]``: ``key=value``, separated by spaces or commas."""
+    values: dict[str, Any] = {}
+    for word in _OPTION.finditer(found[2] or ""):
+        column = found.start(2) + word.start()
+        key, _, value = word[0].partition("=")
+        if key in values:
+            raise ParseError(f"option '{key}' is given twice", text=text, column=column)
+        values[key] = _value(cls, key, value, text, column)
+    made: Step = cls(**values)
+    return made
+
+
+def _value(cls: type[Any], key: str, value: str, text: str, column: int) -> bool | int:
+    known = {option.name: option for option in options(cls)}
+    if key not in known:
+        how = f"options of {cls.name}: {', '.join(known) or 'none'}"
+        raise ParseError(f"no option called '{key}'", text=text, column=column, how=how)
+    if known[key].kind == "true or false" and value in ("true", "false"):
+        return value == "true"
+    if known[key].kind == "a number" and re.fullmatch(r"[0-9]{1,18}", value):
+        return int(value)
+    raise ParseError(f"'{value}' is no value of {key}", text=text, column=column, how=f"it takes {known[key].kind}")
+
+
+_ROUNDS = 64
+
+
+def pipeline(allow_reassociation: bool = True) -> tuple[Step, ...]:
+    """The default pipeline; without ``allow_reassociation`` only what gives the same bits.
+
+    >>> [str(step) for step in pipeline(False) if "{" in str(step)][0]
+    'reduce-of-transpose{allow_reassociation=false}'
+    """
+    made = []
+    for cls in REWRITES.values():
+        known = {"allow_reassociation"} & {field.name for field in fields(cls)}
+        chosen: dict[str, Any] = dict.fromkeys(known, allow_reassociation)
+        made.append(cls(**chosen))
+    return tuple(made)
+
+
+def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
+    """Apply the steps in turn until none changes anything; how often each did.
+
+    Ends as soon as every step has seen the block as it is: the last round is not walked to its end.
+    """
+    counts: Counter[str] = Counter()
+    unchanged = 0
+    for step in islice(cycle(steps), _ROUNDS * len(steps)):
+        changes = step.apply(block)
+        unchanged = 0 if changes else unchanged + 1
+        if changes:
+            counts[step.name] += changes
+        if unchanged == len(steps):
+            break
+    return counts
+
+
+@collector_paused()
+def run_pipeline(text: str, steps: Sequence[Step]) -> tuple[str, Counter[str]]:
+    """A StableHLO module's text after the steps, to their fixpoint and without any gate, and how often each fired.
+
+    Bodies are rewritten after what is around them, again and again until none changes.
+
+    Inlining happens first, wherever it stands. This is the tool for studying rewrites; ``optimize`` asks the cost.
+    """
+    module = parse_module(text)
+    counts: Counter[str] = Counter()
+    for step in steps:
+        if isinstance(step, Inline):
+            counts[step.name] += step.apply_module(module)
+    bodies = read_functions(module)
+    local = [step for step in steps if isinstance(step, Rewrite)]
+    for _ in range(_ROUNDS):
+        changes: Counter[str] = Counter()
+        for body in bodies:
+            for block in walk(body):
+                changes += fixpoint(block, local)
+        counts += changes
+        if not changes:
+            break
+    write_functions(module, bodies)
+    verify_module(module)
+    return print_module(module), counts
+
+
+# A pipeline run step by step, with the program's text after each: what ``--diff`` and ``--print-after-all`` show.
+
+_RECORDED_ROUNDS = 16
+
+
+@dataclass(frozen=True)
+class PassRun:
+    """One step of one round over the whole module.
+
+    ==============  ================================================================================================
+    ``step``        the step as a pipeline's text names it
+    ``round``       counted from 1; rounds go on until one changes nothing
+    ``changes``     how many places it changed, 0 where the text is as it was
+    ``before``      the module's text
+    ``after``       the same after the step
+    ==============  ================================================================================================
+    """
+
+    step: str
+    round: int
+    changes: int
+    before: str
+    after: str
+
+    def diff(self, context: int = 3) -> str:
+        """A unified diff of the two texts; "" where nothing changed."""
+        texts = self.before.splitlines(), self.after.splitlines()
+        return "\n".join(unified_diff(*texts, "before", f"after {self.step}", lineterm="", n=context))
+
+
+def record_passes(text: str, steps: Sequence[Step]) -> tuple[PassRun, ...]:
+    """Every step of every round; the last round, which changes nothing, is left out unless it is the only one."""
+    runs: list[PassRun] = []
+    current = print_module(parse_module(text))
+    for number in range(1, _RECORDED_ROUNDS + 1):
+        made = list(_round(current, steps, number))
+        if number > 1 and not any(run.changes for run in made):
+            break
+        runs += made
+        current = made[-1].after if made else current
+    return tuple(runs)
+
+
+def _round(text: str, steps: Sequence[Step], number: int) -> Iterator[PassRun]:
+    for step in steps:
+        changes, after = _run(text, step)
+        yield PassRun(str(step), number, changes, text, after if changes else text)
+        text = after if changes else text
+
+
+def _run(text: str, step: Step) -> tuple[int, str]:
+    """A step on every block of a module; the text is read anew, so that each step is as it would be alone."""
+    module = parse_module(text)
+    if isinstance(step, Inline):
+        changes = step.apply_module(module)
+    else:
+        bodies = read_functions(module)
+        changes = sum(step.apply(block) for body in bodies for block in walk(body))
+        write_functions(module, bodies)
+        verify_module(module)
+    return changes, print_module(module)

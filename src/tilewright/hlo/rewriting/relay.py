@@ -1,0 +1,199 @@
+"""Express a value of one shape in another, without moving anything big: the heart of P2."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tilewright.hlo.graphs.dims import plan_broadcast, runs
+from tilewright.hlo.graphs.graph import Operation, Value
+from tilewright.hlo.rewriting.base import Maker, is_elementwise, is_static
+
+
+def spread(op: Operation) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The small shape that a ``broadcast_in_dim`` or an ``iota`` spreads, and the dims it becomes; None for others."""
+    shape = op.result.shape
+    if op.name == "iota" and shape is not None:
+        return (shape[op.attributes["dim"]],), (op.attributes["dim"],)
+    if op.name == "broadcast_in_dim" and op.operands[0].shape is not None and is_static(op.operands[0]):
+        return op.operands[0].shape, op.attributes["dims"]
+    return None
+
+
+def _small(op: Operation, make: Maker) -> Value:
+    """What a ``broadcast_in_dim`` or an ``iota`` spreads."""
+    if op.name != "iota":
+        return op.operands[0]
+    assert op.result.shape is not None
+    return make.iota(op.result.shape[op.attributes["dim"]], op.result.dtype)
+
+
+def broadcast_at(op: Operation, shape: tuple[int, ...], make: Maker) -> Value | None:
+    """A ``broadcast_in_dim`` or ``iota`` as one of ``shape``; what is reshaped and transposed on the way is small."""
+    found, target = spread(op), op.result.shape
+    if found is None or target is None:
+        return None
+    plan = plan_broadcast(*found, target, shape)
+    if plan is None:
+        return None
+    small = make.transpose(make.reshape(_small(op, make), plan.dropped), plan.order)
+    small = make.reshape(make.broadcast(small, plan.expanded, plan.expand_dims), plan.folded)
+    return make.broadcast(small, shape, plan.dims)
+
+
+def turned_leaf(op: Operation, permutation: tuple[int, ...], make: Maker) -> Value | None:
+    """``numpy.transpose`` of a constant, a broadcast or an iota, without a transpose of anything big."""
+    shape = op.result.shape
+    if op.name == "constant":
+        return make.turned(op, permutation) if op.attributes["literal"].movable else None
+    found = spread(op)
+    if found is None or shape is None:
+        return None
+    dims = [permutation.index(d) for d in found[1]]
+    order = sorted(range(len(dims)), key=dims.__getitem__)
+    small = make.transpose(_small(op, make), order)
+    return make.broadcast(small, [shape[d] for d in permutation], [dims[k] for k in order])
+
+
+class Move(Protocol):
+    """A reshape or transpose that is to sink: it turns values of shape ``source`` into values of shape ``target``."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+
+    def takes(self, op: Operation) -> bool:
+        """Whether :meth:`leaf` can re-express the result of ``op``."""
+        ...
+
+    def leaf(self, op: Operation, make: Maker) -> Value:
+        """The value of shape ``source`` that the move would turn into the result of ``op``."""
+        ...
+
+
+class ReshapeMove:
+    """A reshape. Leaves: another reshape (its operand), a constant (laid out anew), a broadcast or iota."""
+
+    def __init__(self, source: tuple[int, ...], target: tuple[int, ...]) -> None:
+        self.source, self.target = source, target
+        self._matched = runs(source, target) is not None
+
+    def takes(self, op: Operation) -> bool:
+        """Static reshapes, constants that stand in the text, and broadcasts whose dims can be matched."""
+        if op.name == "reshape":
+            return is_static(op.operands[0])
+        if op.name == "constant":
+            return bool(op.attributes["literal"].movable)
+        return self._matched and spread(op) is not None
+
+    def leaf(self, op: Operation, make: Maker) -> Value:
+        """The leaf at the reshape's operand."""
+        if op.name == "reshape":
+            return make.reshape(op.operands[0], self.source)
+        if op.name == "constant":
+            return make.relaid(op, self.source)
+        found = broadcast_at(op, self.source, make)
+        assert found is not None
+        return found
+
+
+class TransposeMove:
+    """A transpose. Leaves: another transpose (composed), a constant (transposed now), a broadcast or iota."""
+
+    def __init__(self, source: tuple[int, ...], permutation: tuple[int, ...]) -> None:
+        self.source = source
+        self.target = tuple(source[d] for d in permutation)
+        self._inverse = tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
+    def takes(self, op: Operation) -> bool:
+        """Static transposes, constants that stand in the text, and broadcasts."""
+        if op.name == "transpose":
+            return is_static(op.operands[0])
+        if op.name == "constant":
+            return bool(op.attributes["literal"].movable)
+        return spread(op) is not None
+
+    def leaf(self, op: Operation, make: Maker) -> Value:
+        """The leaf at the transpose's operand."""
+        if op.name == "transpose":
+            return make.transpose(op.result, self._inverse)
+        found = turned_leaf(op, self._inverse, make)
+        assert found is not None
+        return found
+
+
+class Relay:
+    """Re-expresses values at the operand of a move, each once.
+
+    The tree may hold the move's leaves, an operand that is a scalar on purpose (the bounds of a clamp, the predicate of
+    a select), and between them any elementwise operations. Everything else is a reason to leave the tree as it is.
+    """
+
+    def __init__(self, move: Move) -> None:
+        self.move = move
+        self.possible: dict[Value, bool] = {}
+        self.made: dict[Value, Value] = {}
+
+    @classmethod
+    def of_sweep(cls, make: Maker, kind: type[ReshapeMove | TransposeMove], *how: tuple[int, ...]) -> Relay:
+        """The relay of a sweep for the move ``kind(*how)``: what one operation found out about a tree holds for the
+        next, so that a deep tree that cannot follow is walked once and not from each of its operations."""
+        key = (kind, *how)
+        if key not in make.sweep:
+            make.sweep[key] = cls(kind(*how))
+        found: Relay = make.sweep[key]
+        return found
+
+    def can(self, value: Value) -> bool:
+        """Whether ``value`` and everything it is made of can be re-expressed; iterative, as trees may be deep."""
+        stack = [value]
+        while stack:
+            top = stack[-1]
+            if top in self.possible:
+                stack.pop()
+                continue
+            inner = self._parts(top)
+            if inner is None:
+                self.possible[top] = False
+            elif missing := [part for part in inner if part not in self.possible]:
+                stack += missing
+                continue
+            else:
+                self.possible[top] = all(self.possible[part] for part in inner)
+            stack.pop()
+        return self.possible[value]
+
+    def _is_scalar(self, value: Value) -> bool:
+        return value.shape == () and self.move.target != ()
+
+    def _parts(self, value: Value) -> list[Value] | None:
+        """What must be re-expressed for ``value`` to be; None where it cannot be."""
+        op = value.operation
+        if self._is_scalar(value):
+            return []
+        if value.shape != self.move.target or op is None or not op.plain or len(op.results) != 1:
+            return None
+        if is_elementwise(op):
+            return list(op.operands)
+        return [] if self.move.takes(op) else None
+
+    def build(self, value: Value, make: Maker) -> Value:
+        """The re-expressed value; only after :meth:`can`."""
+        stack = [value]
+        while stack:
+            top = stack[-1]
+            if top in self.made:
+                stack.pop()
+                continue
+            inner = self._parts(top) or []
+            if missing := [part for part in inner if part not in self.made]:
+                stack += missing
+                continue
+            self.made[top] = self._one(top, [self.made[part] for part in inner], make)
+            stack.pop()
+        return self.made[value]
+
+    def _one(self, value: Value, operands: list[Value], make: Maker) -> Value:
+        op = value.operation
+        if self._is_scalar(value):
+            return value
+        assert op is not None
+        return make.same(op, operands, self.move.source) if is_elementwise(op) else self.move.leaf(op, make)

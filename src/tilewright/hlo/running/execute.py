@@ -1,0 +1,100 @@
+"""Run a StableHLO program as a JAX function, through ``jax.export``.
+
+The rewritten module takes the place of the serialised one in an ``Exported`` with the same arguments and results; its
+``call`` then works under ``jax.jit`` like any JAX function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.hlo.ir import kept_arguments, module_bytes, parse_module
+from tilewright.hlo.program import Program
+
+# The arguments and results of a JAX function, kept beside its program so that the program can be run again.
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Trees of arguments ``(args, kwargs)`` and results, with a ``jax.ShapeDtypeStruct`` for every leaf.
+
+    ``kept`` lists the arguments the program takes: JAX drops those the function does not use.
+    """
+
+    in_tree: Any
+    out_tree: Any
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    kept: tuple[int, ...]
+
+
+def signature_of(lowered: Any) -> Signature:
+    """The signature of ``jax.jit(f).lower(...)``."""
+    import jax
+
+    struct: Any = jax.ShapeDtypeStruct
+    inputs = tuple(struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.in_avals))
+    outputs = tuple(struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.out_info))
+    return Signature(lowered.in_tree, lowered.out_tree, inputs, outputs, kept_arguments(lowered, len(inputs)))
+
+
+def with_module(exported: Any, text: str) -> Any:
+    """The same ``jax.export.Exported`` with another module, given as StableHLO text."""
+    return replace(exported, mlir_module_serialized=module_bytes(parse_module(text)))
+
+
+def flat_callable(
+    text: str, inputs: Sequence[Any], outputs: Sequence[Any], platform: str | None = None
+) -> Callable[..., Any]:
+    """The program as a function of arrays that returns a tuple of arrays; inputs and outputs are ShapeDtypeStructs.
+
+    ``platform`` is JAX's name of what it will run on, the default backend's if None.
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax import export
+
+    def stand_in(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(jnp.zeros(each.shape, each.dtype) for each in outputs)
+
+    for each in (*inputs, *outputs):
+        if jnp.issubdtype(each.dtype, jax.dtypes.extended):
+            raise UnsupportedError(
+                f"a program with arguments of type {each.dtype} cannot be run from its text",
+                how="pass jax.random.key_data(key) and wrap it inside",
+            )
+    platforms = None if platform is None else (platform,)
+    exported = export.export(jax.jit(stand_in, keep_unused=True), platforms=platforms)(*inputs)
+    call: Callable[..., Any] = with_module(exported, text).call
+    return call
+
+
+def callable_of(program: Program) -> Callable[..., Any]:
+    """A jitted function of the arguments of the JAX function ``program`` was made from.
+
+    Raises UnsupportedError for a program from a file. The function raises UsageError for other arguments than those.
+    """
+    import jax
+
+    signature: Signature | None = program.signature
+    if signature is None:
+        raise UnsupportedError(
+            "this program was not made from a JAX function", how="make it with from_jax(fn, *args), or use verify"
+        )
+    inputs = [signature.inputs[i] for i in signature.kept]
+    call = flat_callable(program.text, inputs, signature.outputs)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        flat, tree = jax.tree.flatten((args, kwargs))
+        if tree != signature.in_tree:
+            raise UsageError(f"arguments of another structure: {tree}", how=f"this program takes {signature.in_tree}")
+        for index, (value, wanted) in enumerate(zip(flat, signature.inputs)):
+            if jax.numpy.shape(value) != wanted.shape:
+                raise UsageError(f"array {index} has shape {jax.numpy.shape(value)}, the program takes {wanted.shape}")
+        kept = [jax.numpy.asarray(flat[i], signature.inputs[i].dtype) for i in signature.kept]
+        return jax.tree.unflatten(signature.out_tree, call(*kept))
+
+    return jax.jit(run)
