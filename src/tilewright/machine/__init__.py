@@ -1,13 +1,12 @@
 """A whole model on a target: plan, study, prove, train, count, report."""
 
-from tilewright.machine._data import RunData, load_data
-from tilewright.machine._matrix import MatrixRun
-from tilewright.machine._metrics import auc
-from tilewright.machine._model import Model, load_model
-from tilewright.machine._movement import Movement, Proof
-from tilewright.machine._report import RunReport, make_folder
-from tilewright.machine._run import run
-from tilewright.machine._train import Judgement
+from tilewright.machine.data import RunData, auc, load_data
+from tilewright.machine.model import Model, load_model
+from tilewright.machine.movement import Movement, Proof
+from tilewright.machine.products import MatrixRun
+from tilewright.machine.report import RunReport, make_folder
+from tilewright.machine.running import run
+from tilewright.machine.train import Judgement
 
 __all__ = [
     "Judgement",

@@ -23,8 +23,6 @@ import jax.numpy as jnp
 from tilewright.embed import Feature
 from tilewright.errors import TilewrightError, UsageError
 
-__all__ = ["Model", "check_model", "load_model"]
-
 EXPECTED = ("features", "init", "loss", "optimizer")
 
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 from tilewright.trace import Args, Recorder, Slice, Track
 
-__all__ = ["Stages", "Watch"]
-
 Watch = Callable[[str, int, int], None]
 """Called with (stage, steps done, steps in all); the total is 0 where it is not known."""
 

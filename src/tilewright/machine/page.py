@@ -7,9 +7,9 @@ from dataclasses import fields
 from tilewright.embed import plan_html
 from tilewright.hlo import Optimized, Verdict, report_html
 from tilewright.isa import Counts
-from tilewright.machine._matrix import MatrixRun
-from tilewright.machine._movement import Proof
-from tilewright.machine._report import RunReport
+from tilewright.machine.movement import Proof
+from tilewright.machine.products import MatrixRun
+from tilewright.machine.report import RunReport
 from tilewright.render import (
     Bar,
     Card,
@@ -35,8 +35,6 @@ from tilewright.render import (
     side_by_side,
     table,
 )
-
-__all__ = ["page", "stage_rows", "verdict_rows"]
 
 _VERDICTS = (
     Column("target", "code"),

@@ -13,8 +13,6 @@ import numpy as np
 from tilewright.errors import CheckFailed
 from tilewright.hlo import MovementReport, Optimized, from_jax, optimize, report, verify
 
-__all__ = ["Movement", "Proof", "compare", "prove", "study"]
-
 REWRITING_TARGET = "vector8x128"
 """The platform of the patent, whose compiler rewrites nothing: training runs the program rewritten for it."""
 

@@ -11,12 +11,9 @@ import jax
 import numpy as np
 
 from tilewright.embed import Clicks, HostBatch, Limits, Stacking, init, lookup, preprocess, update
-from tilewright.machine._data import RunData
-from tilewright.machine._metrics import auc
-from tilewright.machine._model import Model
-from tilewright.machine._stages import Stages
-
-__all__ = ["Judgement", "Trained", "dense_step", "judge", "start", "train"]
+from tilewright.machine.data import RunData, auc
+from tilewright.machine.model import Model
+from tilewright.machine.stages import Stages
 
 DenseStep = Callable[[Any, Any, Any, Any], tuple[tuple[Any, Any], tuple[Any, Any]]]
 

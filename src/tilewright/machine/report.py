@@ -11,14 +11,12 @@ from typing import Any
 from tilewright.embed import Plan
 from tilewright.errors import UsageError
 from tilewright.hlo import Verdict
-from tilewright.machine._data import RunData
-from tilewright.machine._matrix import MatrixRun
-from tilewright.machine._movement import Movement, Proof
-from tilewright.machine._train import Judgement
+from tilewright.machine.data import RunData
+from tilewright.machine.movement import Movement, Proof
+from tilewright.machine.products import MatrixRun
+from tilewright.machine.train import Judgement
 from tilewright.render import Page
 from tilewright.trace import Recorder, write_perfetto
-
-__all__ = ["RunReport", "make_folder"]
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class RunReport:
 
     def to_page(self) -> Page:
         """One self-contained page; ``.html()`` is its text."""
-        from tilewright.machine._page import page
+        from tilewright.machine.page import page
 
         return page(self)
 

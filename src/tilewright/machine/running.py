@@ -13,19 +13,16 @@ import numpy as np
 from tilewright.embed import CATEGORICAL, Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig
-from tilewright.machine._data import RunData, load_data
-from tilewright.machine._dots import Products, find_products
-from tilewright.machine._matrix import MatrixRun, run_product
-from tilewright.machine._model import Model, check_model, load_model
-from tilewright.machine._movement import prove, study
-from tilewright.machine._report import RunReport
-from tilewright.machine._stages import Stages, Watch
-from tilewright.machine._train import TrainingState, dense_step, judge, start, train
+from tilewright.machine.data import RunData, load_data
+from tilewright.machine.model import Model, check_model, load_model
+from tilewright.machine.movement import prove, study
+from tilewright.machine.products import MatrixRun, Products, find_products, run_product
+from tilewright.machine.report import RunReport
+from tilewright.machine.stages import Stages, Watch
+from tilewright.machine.train import TrainingState, dense_step, judge, start, train
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 from tilewright.trace import Slice, Track
-
-__all__ = ["run"]
 
 
 def run(
