@@ -9,7 +9,7 @@ import pytest
 
 from tests.render.browser import document_of
 from tilewright.render import Field, Html, Page, Scripted, explorer, format_value
-from tilewright.render._page import _asset
+from tilewright.render.page import _asset
 
 
 @dataclass(frozen=True)

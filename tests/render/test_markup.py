@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.render import Html, element, escape, join
-from tilewright.render._markup import json_for_script
+from tilewright.render.markup import json_for_script
 
 
 @given(st.text())

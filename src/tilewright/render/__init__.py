@@ -1,6 +1,6 @@
 """The page and drawing kit: self-contained HTML, SVG, charts, terminal tables, formatted numbers."""
 
-from tilewright.render._blocks import (
+from tilewright.render.blocks import (
     Card,
     Tone,
     badge,
@@ -13,9 +13,10 @@ from tilewright.render._blocks import (
     paragraph,
     side_by_side,
 )
-from tilewright.render._charts import Bar, Curve, bar_chart, line_chart
-from tilewright.render._explorer import Field, cells, explorer
-from tilewright.render._format import (
+from tilewright.render.charts import Bar, Curve, bar_chart, line_chart
+from tilewright.render.drawing import Drawing, text_width
+from tilewright.render.explorers import Field, cells, explorer
+from tilewright.render.formats import (
     Kind,
     bytes_text,
     count_text,
@@ -25,10 +26,9 @@ from tilewright.render._format import (
     ratio_text,
     seconds_text,
 )
-from tilewright.render._markup import Html, Scripted, element, escape, join
-from tilewright.render._page import Page
-from tilewright.render._svg import Drawing, text_width
-from tilewright.render._table import Column, print_table, table
+from tilewright.render.markup import Html, Scripted, element, escape, join
+from tilewright.render.page import Page
+from tilewright.render.tables import Column, print_table, table
 
 __all__ = [
     "Bar",

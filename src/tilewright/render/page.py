@@ -11,9 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from tilewright.errors import UsageError
-from tilewright.render._markup import Html, Scripted, element, escape, join, json_for_script
-
-__all__ = ["Page"]
+from tilewright.render.markup import Html, Scripted, element, escape, join, json_for_script
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
 _STYLES = ("page.css", "explorer.css", "figure.css")

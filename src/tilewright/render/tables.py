@@ -6,14 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewright.render._format import Kind, count_text, format_value
-from tilewright.render._markup import Html, element, escape
+from tilewright.render.formats import Kind, count_text, format_value
+from tilewright.render.markup import Html, element, escape
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.segment import Segment
-
-__all__ = ["Column", "print_table", "table"]
 
 _LEFT = ("text", "code")
 

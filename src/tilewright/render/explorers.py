@@ -7,10 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.render._markup import Html, element, json_for_script
-from tilewright.render._table import Column, table
-
-__all__ = ["Field", "cells", "explorer"]
+from tilewright.render.markup import Html, element, json_for_script
+from tilewright.render.tables import Column, table
 
 _STATIC_ROWS = 100
 

@@ -6,21 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright.render._markup import Html, element, escape, join, json_for_script
-
-__all__ = [
-    "Card",
-    "Tone",
-    "badge",
-    "cards",
-    "carried",
-    "code_block",
-    "details",
-    "listing",
-    "note",
-    "paragraph",
-    "side_by_side",
-]
+from tilewright.render.markup import Html, element, escape, join, json_for_script
 
 Tone = Literal["plain", "good", "warn", "bad"]
 

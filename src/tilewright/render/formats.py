@@ -6,17 +6,6 @@ import math
 import os
 from typing import Literal
 
-__all__ = [
-    "Kind",
-    "bytes_text",
-    "count_text",
-    "format_value",
-    "percent_text",
-    "place_text",
-    "ratio_text",
-    "seconds_text",
-]
-
 Kind = Literal["text", "code", "count", "bytes", "seconds", "ratio", "percent", "number"]
 
 _DASH = "–"

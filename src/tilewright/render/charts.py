@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.render._format import Kind, format_value
-from tilewright.render._markup import Html, element
-from tilewright.render._svg import Drawing, text_width
-
-__all__ = ["Bar", "Curve", "bar_chart", "line_chart"]
+from tilewright.render.drawing import Drawing, text_width
+from tilewright.render.formats import Kind, format_value
+from tilewright.render.markup import Html, element
 
 _COLOURS = 4
 _MOST_POINTS = 600

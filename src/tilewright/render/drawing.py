@@ -8,9 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from tilewright.render._markup import Html, element, join, number
-
-__all__ = ["Drawing", "text_width"]
+from tilewright.render.markup import Html, element, join, number
 
 Anchor = Literal["start", "middle", "end"]
 

@@ -7,8 +7,6 @@ import json
 import re
 from collections.abc import Iterable
 
-__all__ = ["Html", "Scripted", "element", "escape", "join", "json_for_script", "number"]
-
 _EMPTY_HTML = {"br", "col", "hr", "img", "input", "link", "meta"}
 _EMPTY_SVG = {"circle", "line", "path", "polygon", "polyline", "rect", "use"}
 _EMPTY = _EMPTY_HTML | _EMPTY_SVG  # written <name/>, which HTML and SVG both read
