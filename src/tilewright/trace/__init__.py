@@ -1,7 +1,7 @@
 """Typed events that engines emit, and their writers."""
 
-from tilewright.trace._events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
-from tilewright.trace._perfetto import perfetto_bytes, write_perfetto
+from tilewright.trace.events import Args, Counter, Event, Instant, Recorder, Sink, Slice, Track
+from tilewright.trace.perfetto import perfetto_bytes, write_perfetto
 
 __all__ = [
     "Args",

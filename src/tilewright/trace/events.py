@@ -12,8 +12,6 @@ from typing import Protocol
 
 from tilewright.errors import UsageError
 
-__all__ = ["Args", "Counter", "Event", "Instant", "Recorder", "Sink", "Slice", "Track"]
-
 Args = tuple[tuple[str, int | float | str | bool], ...]
 """Named facts about an event, in the order they are shown."""
 
