@@ -1,7 +1,7 @@
 """Chips as data: one TOML file each, every constant with its source."""
 
-from tilewright.targets._load import load_target, parse_target, target, target_names
-from tilewright.targets._schema import (
+from tilewright.targets.loading import load_target, parse_target, target, target_names
+from tilewright.targets.schema import (
     LaneMemory,
     Links,
     MatrixUnits,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tilewright.errors import UsageError
-from tilewright.targets._schema import (
+from tilewright.targets.schema import (
     LaneMemory,
     Links,
     MatrixUnits,
@@ -23,8 +23,6 @@ from tilewright.targets._schema import (
     Target,
     VectorUnit,
 )
-
-__all__ = ["load_target", "parse_target", "target", "target_names"]
 
 T = TypeVar("T")
 _SECTIONS: dict[str, type[Any]] = {

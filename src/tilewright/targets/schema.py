@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["LaneMemory", "Links", "MatrixUnits", "Memory", "SimtCore", "SparseCores", "Target", "VectorUnit"]
-
 
 @dataclass(frozen=True)
 class Memory:
