@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tilewright.cli._layout_paste import pasted_layout
+from tilewright.cli.layout.show import pasted_layout
 from tilewright.errors import ParseError
 from tilewright.layout import parse
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli._io import emit_json, remark
+from tilewright.cli.streams import emit_json, remark
 from tilewright.errors import CheckFailed
 
 __all__ = ["add_to"]
@@ -25,7 +25,7 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of the summary.")] = False,
 ) -> None:
     """Plan, rewrite, prove, train and count a model; write one report."""
-    from tilewright.cli._run_view import StageView, print_summary
+    from tilewright.cli.run_view import StageView, print_summary
     from tilewright.machine import make_folder, run
 
     make_folder(out)  # a folder that cannot be written to is better known now than after the run

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli._io import emit_json
+from tilewright.cli.streams import emit_json
 
 __all__ = ["add_to"]
 

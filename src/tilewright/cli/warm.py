@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from tilewright.cli._io import emit_json, progress, remark
-from tilewright.cli._layout_show import Json
+from tilewright.cli.layout.show import Json
+from tilewright.cli.streams import emit_json, progress, remark
 
 __all__ = ["add_to"]
 

@@ -1,0 +1,132 @@
+"""The `tilewright` command: gathers the groups, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated
+
+import typer
+
+from tilewright.cli import run, targets, warm
+from tilewright.cli.embed import commands as embed
+from tilewright.cli.isa import commands as isa
+from tilewright.cli.layout import commands as layout
+from tilewright.cli.programs import diff as diff
+from tilewright.cli.programs import optimize as optimize
+from tilewright.cli.programs import report as report
+from tilewright.cli.programs import verify as verify
+from tilewright.errors import ParseError, TilewrightError
+from tilewright.version import __version__
+
+app = typer.Typer(
+    name="tilewright",
+    help="Where every tensor element lives, which movement is needless, and the result, run and counted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for group in (diff, embed, isa, layout, optimize, report, run, targets, verify, warm):
+    group.add_to(app)
+
+
+# Whatever the option parser complains about: the parser's own base class, wherever this version of typer keeps it.
+_OptionError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+) -> None:
+    """Options before the command's name (`--debug` may stand anywhere)."""
+
+
+def _interrupted(number: int, frame: object) -> None:
+    """Ctrl-C: leave at once. Kernels and compilers run on other threads, and neither they nor numba's compiler stand an
+    exception or a tear-down in their midst; files are written whole or not at all, so nothing is left half done.
+    """
+    with suppress(OSError):
+        os.write(2, b"\ntilewright: interrupted\n")
+    os._exit(130)
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """Ctrl-C handled by :func:`_interrupted` inside the block (where this is the main thread)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, _interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _leave_quietly() -> None:
+    """Nobody reads on: exit 0, and let nothing that is still buffered complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+
+
+def main() -> None:
+    """Run the command line of this process and exit with the design's codes: 0, 1, 2 or 3."""
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
+    try:
+        with _leaving_at_once():
+            code = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+    except typer.Abort:
+        sys.exit(130)
+    except _OptionError as error:
+        if debug:
+            raise
+        message, context = str(error.format_message()), getattr(error, "ctx", None)  # type: ignore[attr-defined]
+        message = message.strip(" .").replace("\n", " ")
+        hint = f"; see {context.command_path} --help" if context else ""
+        if message:  # a bare `tilewright` has shown the help already
+            print(f"tilewright: {message[0].lower()}{message[1:]}{hint}", file=sys.stderr)
+        sys.exit(2)
+    except TilewrightError as error:
+        if debug:
+            raise
+        print(f"tilewright: {error}".replace("\n", " "), file=sys.stderr)
+        if isinstance(error, ParseError):
+            print(error.caret(), file=sys.stderr)
+        sys.exit(error.exit_code)
+    except MemoryError:
+        if debug:
+            raise
+        print("tilewright: out of memory; give smaller sizes", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader went away, as in `tilewright ... | head`
+        _leave_quietly()
+    except SystemExit as end:  # typer and rich make 1 of a broken pipe
+        if isinstance(end.__context__, BrokenPipeError):
+            _leave_quietly()
+        raise
+    except Exception as error:  # a fault of ours: still one line, and how to see more
+        if debug:
+            raise
+        said = " ".join(str(error).split())
+        print(
+            f"tilewright: a fault in tilewright itself, {type(error).__name__}: {said}; --debug shows where",
+            file=sys.stderr,
+        )
+        sys.exit(1)

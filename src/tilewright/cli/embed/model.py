@@ -1,0 +1,223 @@
+"""What the embedding commands share: the model (a TOML file, or Criteo's 26 tables) and the batches of a log."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.cli.streams import remark
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.embed import EmbedConfig, Log, LogBatch, Stacking
+
+_TABLES = {"--vocab": "kaggle", "--scale": 1.0, "--width": 16, "--optimizer": "adagrad"}
+
+
+def model(
+    config: str | None,
+    *,
+    target: str | None,
+    chips: int | None,
+    batch: int | None,
+    vocab: str | None = None,
+    scale: float | None = None,
+    width: int | None = None,
+    optimizer: str | None = None,
+    narrow_packing: bool | None = None,
+) -> EmbedConfig:
+    """The TOML file's model, or Criteo's tables; target, chips, batch and narrow_packing override the file's."""
+    given = {"--vocab": vocab, "--scale": scale, "--width": width, "--optimizer": optimizer}
+    if config is None:
+        made = _criteo({name: _TABLES[name] if value is None else value for name, value in given.items()})
+    else:
+        from tilewright.embed import read_config
+
+        if clash := next((name for name, value in given.items() if value is not None), None):
+            raise UsageError(f"{clash} beside --config", how="the tables are those of the file")
+        made = read_config(config)
+    named: dict[str, Any] = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
+    made = replace(made, **{name: value for name, value in named.items() if value is not None})
+    _check_batch(made.batch, made.topology.sparsecores)
+    return made
+
+
+def placed(config: EmbedConfig, together: bool) -> Stacking:
+    """The model's stacking, its narrow tables packed where it says so."""
+    from tilewright.embed import stack
+
+    narrow = config.narrow
+    return stack(narrow.features, config.topology, together, narrow.batch_sizes(config.batch), stacks=config.stacks)
+
+
+def _check_batch(batch: int, sparsecores: int) -> None:
+    if batch < 1 or batch % sparsecores:
+        near = max(1, round(batch / sparsecores)) * sparsecores
+        what = f"a batch of {batch} does not divide over {sparsecores} SparseCores"
+        raise UsageError(what, where="--batch", how=f"take a multiple of them, such as {near}")
+
+
+def _criteo(given: dict[str, Any]) -> EmbedConfig:
+    from tilewright.embed import EmbedConfig, Feature, Table
+
+    tables, kind = _vocabs(given["--vocab"], given["--scale"]), _optimizer(given["--optimizer"])
+    width = given["--width"]
+    features = [Feature(f"C{i}", Table(f"C{i}", n, width, optimizer=kind)) for i, n in enumerate(tables, 1)]
+    return EmbedConfig(tuple(features))
+
+
+def _vocabs(text: str, scale: float) -> tuple[int, ...]:
+    from tilewright.embed import CRITEO_CARDINALITIES, scale_vocabs
+
+    known = CRITEO_CARDINALITIES.get(text)
+    if known is None:
+        words = text.split(",")
+        if not all(word.strip().isdecimal() for word in words) or len(words) not in (1, 26):
+            how = f"{', '.join(CRITEO_CARDINALITIES)}, one number, or 26 with commas"
+            raise UsageError(f"vocabularies {text!r}", where="--vocab", how=how)
+        known = tuple(int(word) for word in words) * (26 if len(words) == 1 else 1)
+    return scale_vocabs(known, scale)
+
+
+def _optimizer(name: str) -> Any:
+    from tilewright.embed import SGD, Adagrad
+
+    kinds = {"sgd": SGD(), "adagrad": Adagrad()}
+    if name not in kinds:
+        raise UsageError(f"optimizer {name!r}", where="--optimizer", how=f"one of {', '.join(kinds)}")
+    return kinds[name]
+
+
+def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
+    """Batches of a generated click log for Criteo's tables."""
+    from tilewright.embed import LogBatch, synthetic_criteo
+
+    if len(config.features) != 26:
+        raise UsageError("no log", how="name a file: only Criteo's 26 tables have a generated one")
+    vocabs = [feature.table.vocab for feature in config.features]
+    names = [feature.name for feature in config.features]
+    for clicks in synthetic_criteo(0, rows or 16 * config.batch, vocabs).batches(config.batch):
+        yield LogBatch(len(clicks), dict(zip(names, clicks.features().values())))
+
+
+def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> EmbedConfig:
+    """The model with the batch that a single log shorter than one allows; where nobody has chosen a batch."""
+    names = [files] if isinstance(files, str) else files or ()
+    if len(names) != 1 or rows or names[0] == "-" or names[0].endswith(".toml"):
+        return config
+    from tilewright.embed import read_log
+
+    log = read_log(names[0], config.features, config.batch, config.columns)
+    held = next((part.rows for part in _named(iter(log))), 0) if log.rows is None else log.rows
+    fits = held // config.topology.sparsecores * config.topology.sparsecores
+    if held >= config.batch or not fits:
+        return config
+    remark(f"{log.path}: less than a batch of {config.batch}, so the batch is {fits}; --batch sets another")
+    return replace(config, batch=fits)
+
+
+def settled(
+    config: EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
+) -> EmbedConfig:
+    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; where none says
+    (``free``), that of a log shorter than one, as a plan takes it."""
+    from tilewright.embed.model.limits import check_packing, learnt_batch
+
+    if limits is not None:
+        check_packing(limits, any(config.narrow.rows_per_line))
+    learnt = learnt_batch(limits) if limits is not None else None
+    if learnt is None:
+        return fitted(config, file, rows) if free and batch is None else config
+    if learnt == config.batch:
+        return config
+    if batch is not None:
+        remark(f"{limits}: learnt with batches of {learnt}, these are of {batch}, whose partitions are others")
+        return config
+    remark(f"{limits}: learnt with batches of {learnt}, which are taken here; --batch sets another")
+    _check_batch(learnt, config.topology.sparsecores)
+    return replace(config, batch=learnt)
+
+
+def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
+    """Whole batches of a log or of several, one behind the other (None: a generated one), and how many there will be,
+    where that is known."""
+    if rows < 0 or 0 < rows < config.batch:
+        what = f"{rows} rows are less than one batch of {config.batch}"
+        raise UsageError(what, where="--rows", how="give a multiple of --batch")
+    _say_if_cold()
+    if not files:
+        return generated(config, rows), (rows or 16 * config.batch) // config.batch
+    from tilewright.embed import read_log
+
+    names = [files] if isinstance(files, str) else files
+    if wrong := next((name for name in names if name.endswith(".toml")), None):
+        raise UsageError("a model, not a log", where=wrong, how=f"name the log, and this file as --config {wrong}")
+    logs = [read_log(name, config.features, config.batch, config.columns) for name in names]
+    known = [log.rows // config.batch for log in logs if log.rows is not None]
+    total = sum(known) if len(known) == len(logs) else None
+    if rows:
+        total = rows // config.batch if total is None else min(total, rows // config.batch)
+    parts = chain.from_iterable(_whole(log, config) for log in logs)
+    return islice(parts, rows // config.batch if rows else None), total or None
+
+
+def _say_if_cold() -> None:
+    """On a terminal: why the first run stands still for a while."""
+    from tilewright.kernels import cache_text
+
+    if sys.stderr.isatty() and not any(Path(cache_text() or os.devnull).glob("embed_*")):
+        remark("compiling kernels, which the first run does once (`tilewright warm` does it beforehand)")
+
+
+def _hint(log: Log) -> None:
+    from tilewright.embed.logs.log import hashed_numbers
+
+    if hashed := hashed_numbers(log):
+        many = "hold" if len(hashed) > 1 else "holds"
+        remark(
+            f"{log.path}: {', '.join(hashed)} {many} whole numbers, which are hashed as texts are; in the model, "
+            'ids = "direct" takes them as rows, ids = "hash" says that it is meant'
+        )
+
+
+def _named(log: Iterator[LogBatch]) -> Iterator[LogBatch]:
+    """The log, with a hint where it is read as Criteo's and is not."""
+    try:
+        yield from log
+    except UsageError as error:
+        if "columns where" not in error.what:
+            raise
+        how = f"{error.how}; a log of other columns needs its model: --config model.toml"
+        raise UsageError(error.what, where=error.where, how=how) from None
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Errors that name an argument of Python's name the option instead."""
+    try:
+        yield
+    except UsageError as error:
+        how = error.how.replace('pass bad_ids="clip" or bad_ids="drop"', "give --bad-ids clip or --bad-ids drop")
+        raise UsageError(error.what, where=error.where, how=how) from None
+
+
+def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
+    batch, seen, file = config.batch, 0, log.path
+    for part in _named(iter(log)):
+        if part.rows < batch:
+            if not seen:
+                fits = part.rows // config.topology.sparsecores * config.topology.sparsecores
+                how = f"give --batch of at most {fits}" if fits else "take a longer log, or fewer --chips"
+                raise UsageError(f"only {part.rows} rows, less than one batch of {batch}", where=file, how=how)
+            remark(f"{file}: the last {part.rows} rows are less than a batch and left out")
+            return
+        if not seen:
+            _hint(log)
+        yield part
+        seen += batch

@@ -1,0 +1,215 @@
+"""`tilewright isa`: assemble programs for the matrix unit and run them; the group's other commands register here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.isa import explain as _isa_explain
+from tilewright.cli.isa import matmul as _isa_matmul
+from tilewright.cli.isa import profile as _isa_profile
+from tilewright.cli.isa import step as _isa_step
+from tilewright.cli.isa import sweep as _isa_sweep
+from tilewright.cli.isa import tune as _isa_tune
+from tilewright.cli.isa.tensors import (
+    File,
+    Iota,
+    Json,
+    Settings,
+    Tensor,
+    Zeros,
+    machine,
+    pair,
+    pes_value,
+    print_account,
+    print_pes,
+    remark_errors,
+    started,
+    tensors,
+    watch,
+    write_timeline,
+)
+from tilewright.cli.streams import emit_json, emit_text, progress, read_text, remark, write_file
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tilewright.isa import RunResult
+
+
+def _asm(
+    file: File,
+    settings: Settings = None,
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", metavar="FILE.tasm", help="Write the canonical text; - is stdout.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Assemble a program and print it in canonical form, each instruction with its address."""
+    from tilewright.isa import assemble
+
+    program = assemble(read_text(file), machine(settings))
+    if out is not None:
+        if out != "-" and not out.endswith(".tasm"):
+            raise UsageError(f"no writer for {out}", how="FILE.tasm, or - for stdout")
+        write_file(out, str(program) + "\n")
+        return
+    if as_json:
+        rows = [
+            {"pc": pc, "text": str(each), "name": each.name, "unit": each.spec.unit, "line": each.line}
+            for pc, each in enumerate(program.instructions)
+        ]
+        emit_json({"instructions": rows, "labels": dict(program.labels)})
+        return
+    emit_text(program.listing())
+
+
+def _run(
+    file: File,
+    tensor: Tensor = None,
+    iota: Iota = None,
+    zeros: Zeros = None,
+    save: Annotated[
+        list[str] | None, typer.Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
+    ] = None,
+    every_pe: Annotated[
+        bool, typer.Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
+    ] = False,
+    settings: Settings = None,
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Run a program; print counts, cycles, errors, and the tensors that began as zeros."""
+    from tilewright.isa import MatrixUnit, assemble, timeline
+
+    if out is not None and not out.endswith(".pftrace"):
+        raise UsageError(f"no writer for {out}", how="FILE.pftrace")
+    config = machine(settings)
+    program = assemble(read_text(file), config)
+    memory = tensors(tensor or (), iota or (), zeros or ())
+    if config.pes > 1 and not every_pe:
+        remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
+    with progress(file) as bar:
+        if every_pe:
+            runs = started(program, memory, config, trace=out is not None).run(watch(bar, 0))
+        else:
+            runs = [MatrixUnit(config).run(program, memory, trace=out is not None, watch=watch(bar, 0))]
+    for each in save or ():
+        _save(runs[0], *pair(each, "--save", "FILE.npy"))
+    shown = [pair(each, "--zeros", "")[0] for each in zeros or ()]
+    _print_run(runs, shown, as_json)
+    if out is not None:
+        write_timeline(out, timeline(runs))
+    errors = [error for run in runs for error in run.errors]
+    remark_errors(errors)
+    return 1 if errors else 0
+
+
+def _save(result: RunResult, name: str, path: str) -> None:
+    import io
+
+    import numpy as np
+
+    raw = io.BytesIO()
+    np.save(raw, result.tensor(name))
+    write_file(path, raw.getvalue())
+
+
+def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -> None:
+    """Counts of all processing elements together, cycles and accounts of the one done last."""
+    from tilewright.isa import Counts, Traffic
+
+    last = max(runs, key=lambda run: run.cycles)
+    counts, executed = Counts.together(run.counts for run in runs), sum(run.executed for run in runs)
+    if as_json:
+        records = [
+            {"pc": e.pc, "kind": e.kind, "column": e.column, "register": e.register, "pe": e.pe}
+            for run in runs
+            for e in run.errors
+        ]
+        value = {"counts": counts.to_dict(), "cycles": last.cycles, "math_cycles": last.math_cycles}
+        emit_json(
+            {
+                **value,
+                "executed": executed,
+                "stalls": last.stalls,
+                "queue": last.queue,
+                "traffic": Traffic.together(run.traffic for run in runs).to_dict(),
+                "errors": records,
+                "tensors": {name: _plain(last.tensor(name)) for name in shown},
+                "pes": pes_value(runs) if len(runs) > 1 else [],
+            }
+        )
+        return
+    for name in shown:
+        emit_text(f"{name} =\n{last.tensor(name)}\n")
+    if len(runs) > 1:
+        print_pes(runs)
+    emit_text(f"{executed:,} instructions executed, {last.cycles:,} cycles by the model")
+    for key, count in counts.to_dict().items():
+        if count:
+            emit_text(f"{key:20} {count:,}")
+    print_account("the math unit was idle", last.stalls)
+    print_account("the issue queue", last.queue)
+
+
+def _plain(array: np.ndarray[Any, Any]) -> Any:
+    """Nested lists of numbers; None for what JSON has no number for."""
+    import numpy as np
+
+    if array.dtype.kind in "iu":
+        return array.tolist()
+    plain = array.astype(np.float64).astype(object)
+    plain[~np.isfinite(array.astype(np.float64))] = None
+    return plain.tolist()
+
+
+def _reference() -> None:
+    """Print the instruction reference (Markdown)."""
+    from tilewright.isa import reference
+
+    emit_text(reference())
+
+
+def _claims(as_json: Json = False) -> None:
+    """Count what the instruction's source claims, where it holds and where it does not."""
+    from tilewright.isa import claims
+
+    rows = claims()
+    if as_json:
+        table = [
+            {"claim": r.claim, "case": r.case, "counted": r.counted, "without": r.without, "with": r.with_it}
+            | {"factor": r.factor, "holds": r.holds, "remark": r.remark}
+            for r in rows
+        ]
+        emit_json({"claims": table})
+        return
+    title = ""
+    for row in rows:
+        if row.claim != title:
+            emit_text(f"{chr(10) * bool(title)}{row.claim}")
+            title = row.claim
+        emit_text(f"  {row.case}")
+        numbers = f"{row.without:,} -> {row.with_it:,} {row.counted}, {row.factor:.4g} times"
+        emit_text(f"    {numbers}: {row.remark}")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the group."""
+    group = typer.Typer(help="The matrix unit: assemble, run, multiply, count.", no_args_is_help=True)
+    _isa_matmul.add_to(group)
+    group.command("asm")(_asm)
+    group.command("run")(_run)
+    group.command("claims")(_claims)
+    group.command("reference")(_reference)
+    _isa_profile.add_to(group)
+    _isa_step.add_to(group)
+    _isa_explain.add_to(group)
+    _isa_tune.add_to(group)
+    _isa_sweep.add_to(group)
+    app.add_typer(group, name="isa")

@@ -1,0 +1,348 @@
+"""`tilewright isa matmul`: a product on the machine, its counts beside closed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.isa.tensors import (
+    MOST,
+    Json,
+    Settings,
+    machine,
+    pes_value,
+    print_account,
+    print_pes,
+    remark_errors,
+    tensors,
+    watch,
+    write_timeline,
+)
+from tilewright.cli.streams import emit_json, emit_text, progress, remark, write_file
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tilewright.isa import MatmulResult
+
+
+# The matrices of `tilewright isa matmul`: of files or random, and numpy's word on their product.
+
+_DTYPES = ("s8", "u8", "s16", "u16", "s32", "u32", "f16", "bf16", "f32")
+_Sizes = tuple[int | None, int | None]
+
+
+def random_matrix(shape: tuple[int, int], dtype: str, seed: int) -> np.ndarray[Any, Any]:
+    """Seeded values: the whole range of an integer type, normal floats."""
+    import numpy as np
+
+    from tilewright.layout import paged
+
+    rng, kind = np.random.default_rng(seed), paged((1,), dtype).numpy_dtype
+    if kind.kind in "iu":
+        info = np.iinfo(kind)
+        return rng.integers(info.min, info.max + 1, shape, dtype=np.int64).astype(kind)
+    return rng.normal(size=shape).astype(kind)
+
+
+def difference_of(value: np.ndarray[Any, Any], a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[bool, float]:
+    """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of k float32 roundings.
+
+    What is no finite number in float32 has to be the same; the largest difference is that of the others.
+    """
+    import numpy as np
+
+    if value.dtype == np.int32:
+        exact = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.uint64).astype(np.uint32).view(np.int32)
+        wrong = int(np.count_nonzero(exact != value))
+        return wrong == 0, float(wrong)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        product = x @ y
+        bound = (a.shape[1] + 2) * float(np.finfo(np.float32).eps) * (np.abs(x) @ np.abs(y))
+        same = (value == product.astype(np.float32)) | (np.isnan(value) & np.isnan(product))
+        difference = np.abs(value - product)
+        near = bool((same | (difference <= bound)).all())
+    return near, float(difference[np.isfinite(difference)].max(initial=0))
+
+
+def shape_of(text: str | None, option: str) -> tuple[int, ...] | None:
+    """Elements per dim, as 4x16 or 4,16."""
+    if text is None:
+        return None
+    parts = text.replace(",", "x").split("x")
+    if len(parts) != 2 or not all(part.strip().isdecimal() for part in parts):
+        raise UsageError(f"{option} {text!r}", how="elements per dim of B as it is stored, as 4x16")
+    return tuple(int(part) for part in parts)
+
+
+def operands(
+    files: Sequence[str], m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
+) -> Any:
+    """A and B: those of ``files`` (A=FILE.npy), random ones of the sizes and types for the others."""
+    for each in dtypes:
+        if each not in _DTYPES:
+            raise UsageError(f"no element type called {each!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
+    given = tensors(files, (), ())
+    for name in given:
+        if name not in ("A", "B"):
+            raise UsageError(f"--data {name}: no such matrix", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
+    found = [
+        _read(name, given[name], dtype) if name in given else None for name, dtype in zip("AB", dtypes, strict=True)
+    ]
+    depths = [k, *(each.shape[i] for each, i in zip(found, (1, 0), strict=True) if each is not None)]
+    depth = next((size for size in depths if size is not None), None)
+    asked: tuple[_Sizes, _Sizes] = ((m, depth), (depth, n))
+    for name, matrix, sizes in zip("AB", found, asked, strict=True):
+        _agree(name, matrix, sizes)
+    random = [
+        random_matrix(_known(name, sizes), dtype, seed + i) if each is None else each
+        for i, (name, each, sizes, dtype) in enumerate(zip("AB", found, asked, dtypes, strict=True))
+    ]
+    if random[0].shape[0] * random[1].shape[1] > MOST:
+        raise UsageError(f"C has more than {MOST} elements", how="this machine is simulated; give smaller sizes")
+    return random
+
+
+def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
+    """A matrix as it was saved; numpy saves bf16 as two bytes of no type."""
+    from tilewright.isa.multiply.matmul import element_type
+    from tilewright.layout import paged
+
+    kind = paged((1,), dtype).numpy_dtype
+    if array.dtype.kind == "V" and array.dtype.itemsize == kind.itemsize:
+        array = array.view(kind)
+    if array.ndim != 2:
+        raise UsageError(f"{name} has shape {list(array.shape)}", where="--data", how="a matrix has two dims")
+    element_type(array, name)
+    return array
+
+
+def _agree(name: str, array: Any, sizes: _Sizes) -> None:
+    if array is None or all(size in (None, side) for size, side in zip(sizes, array.shape, strict=True)):
+        return
+    asked = " x ".join("any" if size is None else str(size) for size in sizes)
+    raise UsageError(f"{name} has shape {list(array.shape)}, not {asked}", where="--data")
+
+
+def _known(name: str, sizes: _Sizes) -> tuple[int, int]:
+    """The shape of a random matrix."""
+    rows, columns = sizes
+    if rows is None or columns is None:
+        missing = {"A": "--m and --k", "B": "--k and --n"}[name]
+        raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
+    if prod(sizes) > MOST:  # type: ignore[arg-type]
+        raise UsageError(f"{name} has more than {MOST} elements", how="this machine is simulated; give smaller sizes")
+    return rows, columns
+
+
+_Size = typer.Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
+
+
+def _matmul(
+    m: Annotated[int | None, _Size] = None,
+    n: Annotated[int | None, _Size] = None,
+    k: Annotated[int | None, _Size] = None,
+    dtype: Annotated[str, typer.Option(help="Elements of A: s8, u8, s16, u16, s32, u32, f16, bf16, f32.")] = "s8",
+    dtype_b: Annotated[str | None, typer.Option(help="Elements of B, if not those of A.")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", "--tensor", metavar="A=FILE.npy", help="A or B of a file, not random."),
+    ] = None,
+    ka: Annotated[int, typer.Option(help="Threads that share a row's columns.")] = 1,
+    kb: Annotated[int, typer.Option(help="Threads that share every dot product.")] = 1,
+    transpose_b: Annotated[bool, typer.Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
+    order: Annotated[str, typer.Option(help="k_outer or column_outer.")] = "k_outer",
+    columns: Annotated[int | None, typer.Option(help="Columns per instruction.")] = None,
+    line: Annotated[
+        str | None, typer.Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option(metavar="64x128", help="A page, likewise; a multiple of the line.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="What of C is divided among PEs (--set pes=4): rows or columns; rows if there are enough."),
+    ] = None,
+    segments: Annotated[
+        int | None, typer.Option(help="B comes to L2 by DMA, for every PE in so many segments.")
+    ] = None,
+    double_buffer: Annotated[
+        bool, typer.Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random matrices.")] = 0,
+    settings: Settings = None,
+    listing: Annotated[bool, typer.Option("--listing", help="Print the program too, of several PEs each.")] = False,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="FILE.tasm: the program (where those of PEs differ FILE-pe0.tasm, ...); FILE.pftrace: a timeline; "
+            "FILE.npy: C.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
+    from tilewright.isa import expected_counts, matmul
+    from tilewright.isa.multiply.matmul import element_type, type_and_signs
+
+    suffix = _suffix(out)
+    if as_json and out == "-":
+        raise UsageError("-o - and --json both want stdout", how="write to a file")
+    config = machine(settings)
+    a, b = operands(data or (), m, n, k, (dtype, dtype_b or dtype), seed)
+    types = element_type(a, "A"), element_type(b, "B")
+    type_and_signs(*types)
+    sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
+    how: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
+    how |= {"line": shape_of(line, "--line"), "split": split, "segments": segments}
+    more: dict[str, Any] = {"page": shape_of(page, "--page"), "double_buffer": double_buffer}
+    expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **how)
+    with progress("mm") as bar:
+        told = watch(bar, expected.instructions)
+        result = matmul(a, b, config=config, trace=suffix == ".pftrace", watch=told, **how, **more)
+    equal, difference = difference_of(result.value, a, b)
+    _write(out, suffix, result)
+    counted, forms = result.counts.to_dict(), expected.to_dict()
+    misses = ("l1_misses", "l2_misses", "dram_bytes")
+    holds = {key: counted[key] >= forms[key] if key in misses else counted[key] == forms[key] for key in counted}
+    fine = equal and all(holds.values()) and not result.errors
+    if as_json:
+        value: dict[str, Any] = {**sizes, "dtype": types[0], "dtype_b": types[1], **how, **more}
+        rows = {key: {"machine": counted[key], "closed_form": forms[key], "holds": holds[key]} for key in counted}
+        value |= {"counts": rows, "value_equals_numpy": equal, "difference": difference, "errors": len(result.errors)}
+        emit_json(value | _value(result, listing))
+    else:
+        if listing:
+            emit_text(_listing(result))
+        _print_matmul(result, counted, forms, holds, equal, difference)
+    remark_errors(result.errors)
+    return 0 if fine else 1
+
+
+def _suffix(out: str | None) -> str:
+    """The writer `-o` picks."""
+    for suffix in (".tasm", ".pftrace", ".npy"):
+        if out is None or out == "-" or out.endswith(suffix):
+            return suffix if out is not None else ""
+    raise UsageError(f"no writer for {out}", how="FILE.tasm, FILE.pftrace, FILE.npy, or - for the program")
+
+
+def _write(out: str | None, suffix: str, result: MatmulResult) -> None:
+    if out is None:
+        return
+    if suffix == ".pftrace":
+        write_timeline(out, result.trace)
+    elif suffix == ".npy":
+        _save(out, result)
+    else:
+        _write_programs(out, result)
+
+
+def _save(out: str, result: MatmulResult) -> None:
+    import io
+
+    import numpy as np
+
+    raw = io.BytesIO()
+    np.save(raw, result.value)
+    write_file(out, raw.getvalue())
+    remark(f"wrote {out}")
+
+
+def _programs(result: MatmulResult) -> list[tuple[list[int], str, str]]:
+    """Every program, as text and as a listing, with the processing elements that run it."""
+    found: dict[str, tuple[list[int], str]] = {}
+    pes = [run.state.number for run in result.pes] or [0]
+    for pe, program in zip(pes, result.programs or (result.program,), strict=True):
+        found.setdefault(str(program), ([], program.listing()))[0].append(pe)
+    return [(pes, text, listing) for text, (pes, listing) in found.items()]
+
+
+def _write_programs(out: str, result: MatmulResult) -> None:
+    programs = _programs(result)
+    if len(programs) > 1 and out == "-":
+        raise UsageError(
+            f"{len(programs)} different programs", where="-o -", how="write them to FILE.tasm, or --listing"
+        )
+    for pes, text, _ in programs:
+        name = out if len(programs) == 1 else f"{out.removesuffix('.tasm')}-pe{pes[0]}.tasm"
+        write_file(name, text + "\n")
+        if out != "-":
+            of = f", what {_of(pes)}" if len(programs) > 1 else ""
+            remark(f"wrote {name}{of}")
+
+
+def _of(pes: list[int]) -> str:
+    return f"PE {pes[0]} runs" if len(pes) == 1 else f"PEs {', '.join(map(str, pes))} run"
+
+
+def _listing(result: MatmulResult) -> str:
+    programs = _programs(result)
+    if len(result.programs) < 2:
+        return programs[0][2] + "\n"
+    return "".join(f"what {_of(pes)}:\n{listing}\n\n" for pes, _, listing in programs)[:-1]
+
+
+def _value(result: MatmulResult, listing: bool) -> dict[str, Any]:
+    """What JSON has of the run."""
+    plain: dict[str, Any] = {"cycles": result.cycles, "math_cycles": result.math_cycles, "stalls": result.stalls}
+    plain |= {"queue": result.queue, "traffic": result.traffic.to_dict(), "executed": result.executed}
+    plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering, "pes": pes_value(result.pes)}
+    if listing:
+        plain |= {"program": str(result.program), "programs": [str(each) for each in result.programs]}
+    return plain
+
+
+def _print_matmul(
+    result: MatmulResult,
+    counted: Mapping[str, int],
+    forms: Mapping[str, int],
+    holds: Mapping[str, bool],
+    equal: bool,
+    difference: float,
+) -> None:
+    rows = [("counter", "machine", "closed form", "")]
+    for key, value in counted.items():
+        verdict = "equal" if value == forms[key] else "at least" if holds[key] else "DIFFERS"
+        rows.append((key, f"{value:,}", f"{forms[key]:,}", verdict))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for name, *numbers, verdict in rows:
+        cells = "  ".join(text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
+        emit_text(f"{name.ljust(widths[0])}  {cells}  {verdict}".rstrip())
+    emit_text("")
+    if len(result.pes) > 1:
+        print_pes(result.pes)
+    emit_text(f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{_last(result)}")
+    print_account("the math unit was idle", result.stalls)
+    print_account("the issue queue", result.queue)
+    if result.buffering:
+        emit_text(f"segments of B: {result.dma_bytes:,} bytes by DMA, {_BUFFERING[result.buffering]}")
+    if result.value.dtype.kind == "f":
+        verdict = "is" if equal else "is NOT"
+        emit_text(f"value {verdict} numpy's within float32 rounding (largest difference {difference:.3g})")
+    else:
+        emit_text("value equals numpy's" if equal else f"value DIFFERS from numpy's in {int(difference)} elements")
+
+
+_BUFFERING = {"double": "the next one while one is worked on", "serial": "one after the other"}
+
+
+def _last(result: MatmulResult) -> str:
+    """Whose cycles the accounts are."""
+    if len(result.pes) < 2:
+        return ""
+    last = max(result.pes, key=lambda run: run.cycles)
+    return f" (PE {last.state.number}, the last one done)"
+
+
+def add_to(group: typer.Typer) -> None:
+    """Register the command."""
+    group.command("matmul")(_matmul)

@@ -1,0 +1,184 @@
+"""What the commands of `tilewright isa` share: the machine's fields, a program's tensors, writers of results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.streams import emit_text, remark, write_file
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tilewright.isa import Machine, MatrixUnitConfig, Program, RunResult
+    from tilewright.render import Kind
+    from tilewright.trace import Event
+
+_PES: tuple[tuple[str, Kind, str], ...] = (
+    ("PE", "number", "Processing element."),
+    ("cycles", "count", "By the model, until it was done."),
+    ("multiplying", "count", "Of them."),
+    ("executed", "count", "Instructions of every kind."),
+    ("macs", "count", "Multiplications of an element of A by one of B."),
+    ("A loaded", "bytes", "Into registers."),
+    ("lines of B", "count", "Line touches in its L1."),
+    ("L1 misses", "count", "Of them, not in L1."),
+    ("L2 misses", "count", "Of these, not in L2 either."),
+)
+
+MOST = 1 << 27
+"""Elements of a tensor at most."""
+
+File = Annotated[str, typer.Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
+]
+Tensor = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tensor", "--data", metavar="NAME=FILE.npy", help="A tensor the program calls $NAME; without NAME=, $FILE."
+    ),
+]
+Iota = Annotated[list[str] | None, typer.Option("--iota", metavar="NAME=s8[4,4]", help="A tensor of 0, 1, 2, ...")]
+Zeros = Annotated[
+    list[str] | None,
+    typer.Option("--zeros", metavar="NAME=s32[4,4]", help="A tensor of zeros; printed afterwards."),
+]
+
+
+def machine(settings: Sequence[str] | None) -> MatrixUnitConfig:
+    """The machine with the fields that ``--set`` gives."""
+    from tilewright.isa import MatrixUnitConfig
+
+    known = {f.name for f in fields(MatrixUnitConfig)}
+    values: dict[str, Any] = {}
+    for each in settings or ():
+        name, equals, text = each.partition("=")
+        if not equals or name not in known:
+            raise UsageError(f"--set {each}: no such field", how=f"one of {', '.join(sorted(known))}")
+        values[name] = setting(text)
+    return MatrixUnitConfig(**values)
+
+
+def setting(text: str) -> Any:
+    """A field's value: true, none, 64, 4:4 or a word."""
+    plain = {"true": True, "false": False, "none": None}
+    if text.lower() in plain:
+        return plain[text.lower()]
+    parts = text.split(":")
+    if all(re.fullmatch("-?[0-9]{1,18}", part) for part in parts):
+        numbers = tuple(int(part) for part in parts)
+        return numbers[0] if len(numbers) == 1 else numbers
+    return text
+
+
+def pair(text: str, option: str, what: str) -> tuple[str, str]:
+    """``NAME=what`` in two."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise UsageError(f"{option} {text!r} is not NAME={what}")
+    return name, value
+
+
+def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any]:
+    """An array of the shape and type of ``text``, as s32[4,4]: zeros, or 0, 1, 2, ..."""
+    import numpy as np
+
+    from tilewright.layout import TensorLayout, parse
+
+    layout = parse(text)
+    if not isinstance(layout, TensorLayout):
+        raise UsageError(f"{text} is a tuple", where=option)
+    if layout.num_elements > MOST:
+        raise UsageError(f"{text} has more than {MOST} elements", where=option)
+    if count_up:
+        return np.arange(layout.num_elements).astype(layout.numpy_dtype).reshape(layout.shape)
+    return np.zeros(layout.shape, layout.numpy_dtype)
+
+
+def tensors(files: Sequence[str], iota: Sequence[str], zeros: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+    """The tensors of ``--tensor``, ``--iota`` and ``--zeros`` by name."""
+    from pathlib import Path
+
+    import numpy as np
+
+    found: dict[str, np.ndarray[Any, Any]] = {}
+    for each in files:
+        name, path = pair(each, "--tensor", "FILE.npy") if "=" in each else (Path(each).stem, each)
+        try:
+            found[name] = np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read the array: {error}", where=path) from None
+    for option, given in (("--iota", iota), ("--zeros", zeros)):
+        for each in given:
+            name, text = pair(each, option, "s32[4,4]")
+            found[name] = array(text, option, option == "--iota")
+    return found
+
+
+def started(program: Program, memory: Mapping[str, Any], config: MatrixUnitConfig, trace: bool = False) -> Machine:
+    """Every processing element of a machine about to run the program, on the same tensors."""
+    from tilewright.isa import Machine
+
+    host = Machine(config, trace)
+    host.system |= memory
+    for name in memory:
+        host.page_table(name, mapped=True)
+    host.start(program)
+    return host
+
+
+def watch(bar: Any, total: int) -> Any:
+    """Tell the progress bar how many mm were executed."""
+    return lambda counts: bar(counts.instructions, total)
+
+
+def print_account(title: str, account: Mapping[str, int]) -> None:
+    """Reasons and cycles, the largest first."""
+    parts = [f"{reason} {cycles:,}" for reason, cycles in sorted(account.items(), key=lambda row: -row[1]) if cycles]
+    emit_text(f"{title}: {', '.join(parts) or 'never'}")
+
+
+def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """Every processing element's own numbers, as JSON has them."""
+    return [
+        {"pe": run.state.number, "cycles": run.cycles, "math_cycles": run.math_cycles, "executed": run.executed}
+        | {"stalls": run.stalls, "queue": run.queue, "counts": run.counts.to_dict(), "traffic": run.traffic.to_dict()}
+        for run in runs
+    ]
+
+
+def print_pes(runs: Sequence[RunResult]) -> None:
+    """A row for every processing element."""
+    from tilewright.render import Column, print_table
+
+    rows = []
+    for run in runs:
+        c = run.counts
+        head = (run.state.number, run.cycles, run.math_cycles, run.executed)
+        rows.append((*head, c.macs, c.a_bytes_loaded, c.l1_touches, c.l1_misses, c.l2_misses))
+    print_table([Column(*heading) for heading in _PES], rows)
+    emit_text("")
+
+
+def remark_errors(errors: Sequence[Any], most: int = 5) -> None:
+    """The first error records on stderr."""
+    for record in errors[:most]:
+        remark(str(record))
+    if len(errors) > most:
+        remark(f"... and {len(errors) - most} more error records")
+
+
+def write_timeline(out: str, events: Sequence[Event]) -> None:
+    """The events as a Perfetto trace in ``out``."""
+    from tilewright.trace import perfetto_bytes
+
+    write_file(out, perfetto_bytes(events))
+    remark(f"wrote {out}: {len(events)} events; open it at https://ui.perfetto.dev")

@@ -1,0 +1,306 @@
+"""What every command of `tilewright layout` shares: reading a layout or numbers, facts as a table, pictures."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.streams import emit_json, emit_text, read_text
+from tilewright.errors import ParseError, UsageError
+
+if TYPE_CHECKING:
+    from tilewright.layout import IndexMap, TensorLayout, TupleLayout
+
+
+# Shapes as people paste them: XLA's text, a line of an HLO dump, MLIR's ``tensor<...>``.
+
+_NAMED = re.compile(r"\s*(?:ROOT\s+)?%?[A-Za-z_][\w.-]*\s*[=:]\s*")
+_NAME_BEHIND = re.compile(r"%[\w.-]+\s*,?\s*")
+_MLIR = re.compile(r"\s*tensor<((?:[0-9?]+x)*)([A-Za-z][A-Za-z0-9]*|complex<f(?:32|64)>)>\s*")
+_LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]")
+
+
+def pasted_layout(text: str) -> TensorLayout | TupleLayout:
+    """The layout in a text that was copied out of a dump; raises :class:`~tilewright.errors.ParseError`.
+
+    >>> str(pasted_layout("  ROOT %copy.5 = f32[3,5]{0,1} copy(%x), metadata={}"))
+    'f32[3,5]{0,1}'
+    >>> str(pasted_layout("tensor<3x5xbf16>"))
+    'bf16[3,5]{1,0}'
+    """
+    from tilewright.layout import parse, parse_prefix
+    from tilewright.layout.index.types import xla_dtype
+
+    if tensor := _MLIR.fullmatch(text):
+        return parse(f"{xla_dtype(tensor[2])}[{tensor[1][:-1].replace('x', ',')}]")
+    if named := _NAMED.match(text):
+        return parse_prefix(text, named.end())[0]
+    value, end = parse_prefix(text)
+    return value if _NAME_BEHIND.fullmatch(text, end) else parse(text)
+
+
+def names_layout(text: str) -> bool:
+    """Whether the text gives a layout, not only sizes."""
+    return bool(_LAYOUT.search(text))
+
+
+Text = Annotated[
+    str,
+    typer.Argument(metavar="TEXT", help="XLA's shape text, as f32[3,5]{1,0:T(2,2)}, or a line of HLO; - is stdin."),
+]
+Index = Annotated[str | None, typer.Option("--index", metavar="I,J,..", help="Derive this element's address.")]
+Offset = Annotated[int | None, typer.Option("--offset", metavar="O", help="Say what lies at this offset.")]
+Leaf = Annotated[
+    str | None, typer.Option("--leaf", metavar="I,J,..", help="Of a tuple this element (of that element, ...).")
+]
+Out = Annotated[
+    str | None, typer.Option("-o", "--out", metavar="FILE", help="Write an SVG: FILE.svg, or - for stdout.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+def read_layout(text: str) -> TensorLayout | TupleLayout:
+    """The layout of a text, as it may be pasted out of a dump; ``-`` reads stdin."""
+    try:
+        return pasted_layout(read_text("-").strip() if text == "-" else text)
+    except ParseError:
+        if os.path.isfile(text):
+            how = "give a shape's text, or - to read it from stdin; `tilewright report` reads whole programs"
+            raise UsageError("this is a file, not a shape", where=text, how=how) from None
+        raise
+
+
+def one_array(text: str, leaf: str | None = None) -> TensorLayout:
+    """A single array, as an index, an offset and a picture need it; of a tuple the one that ``leaf`` names."""
+    from tilewright.layout import TupleLayout
+
+    layout = read_layout(text)
+    for number in whole_numbers(leaf, "--leaf") if leaf is not None else ():
+        if not isinstance(layout, TupleLayout):
+            raise UsageError(f"{layout} is no tuple", where=f"--leaf {leaf}")
+        if not 0 <= number < len(layout.elements):
+            raise UsageError(f"the tuple has {len(layout.elements)} elements, from 0 on", where=f"--leaf {leaf}")
+        layout = layout.elements[number]
+    if isinstance(layout, TupleLayout):
+        raise UsageError(
+            f"{layout} is a tuple", how="give the text of one of its elements, or --leaf to draw and explain"
+        )
+    return layout
+
+
+def sized_array(text: str) -> TensorLayout:
+    """A single array whose dims all have sizes: no ``?``."""
+    layout = one_array(text)
+    layout._require_static()
+    return layout
+
+
+def leaves(layout: TensorLayout | TupleLayout, path: tuple[int, ...] = ()) -> Iterator[tuple[str, TensorLayout]]:
+    """All arrays of a tuple, each with what ``--leaf`` calls it."""
+    from tilewright.layout import TupleLayout
+
+    if not isinstance(layout, TupleLayout):
+        yield ",".join(map(str, path)), layout
+        return
+    for k, element in enumerate(layout.elements):
+        yield from leaves(element, (*path, k))
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Numbers between commas, in parentheses or not, as explanations print them."""
+    inside = re.sub(r"^\s*[(\[](.*)[)\]]\s*$", r"\1", text).removesuffix(",")
+    try:
+        return tuple(int(part) for part in inside.split(",")) if inside.strip() else ()
+    except ValueError:
+        raise UsageError(f"{text!r} is not a list of whole numbers such as 2,3", where=option) from None
+
+
+# -- an element, a place, or the whole ------------------------------------------------------------------------------
+
+
+def answer(layout: IndexMap, index: str | None, place: Sequence[int] | None, as_json: bool) -> None:
+    """Derive an element's address, say what lies at a place, or print the layout's facts."""
+    if index is not None and place is not None:
+        raise UsageError("an index and a place are two questions", how="ask one at a time")
+    if index is not None:
+        _explain_index(layout, whole_numbers(index, "--index"), as_json)
+    elif place is not None:
+        _explain_place(layout, place, as_json)
+    else:
+        from tilewright.layout.explain.summary import summary
+
+        print_facts(summary(layout), as_json)
+
+
+def _explain_index(layout: IndexMap, index: Sequence[int], as_json: bool) -> None:
+    from tilewright.layout.explain.derivation import derive
+
+    found = derive(layout, index)
+    if not as_json:
+        emit_text(str(found))
+        return
+    value: dict[str, Any] = {"layout": found.layout, "index": list(index), **found.address, "address": found.address}
+    value["expressions"] = found.expressions
+    if "offset" in found.address:
+        value["expression"] = found.expressions["offset"]
+        value["bit"] = found.address["offset"] * layout.element_bits
+    value["coordinates"] = [{"name": c.label, "value": c.value, "size": c.size} for c in found.coordinates]
+    emit_json(value)
+
+
+def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> None:
+    from tilewright.layout.explain.derivation import explain_place
+
+    if as_json:
+        index = layout.index(*place)
+        address = dict(zip(layout.axes, place, strict=True))
+        emit_json({"layout": str(layout), **address, "index": None if index is None else list(index)})
+    else:
+        emit_text(explain_place(layout, *place))
+
+
+# -- facts --------------------------------------------------------------------------------------------------------
+
+
+def print_facts(facts: dict[str, Any], as_json: bool = False) -> None:
+    """A layout's facts (``tilewright.layout.explain.summary``) as a table or JSON; a tuple's elements a line each."""
+    from tilewright.render import Column, print_table
+
+    if as_json:
+        emit_json(facts)
+    elif "elements" in facts:
+        columns = [Column("element"), Column("layout"), Column("size in memory"), Column("padding ratio")]
+        print_table(columns, _tuple_rows(facts))
+    else:
+        print_table([Column("layout"), Column(facts["layout"])], facts_rows(facts))
+
+
+def _tuple_rows(facts: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """A line for every array of a tuple, called as ``--leaf`` calls it; its pointers; what all take together."""
+    from tilewright.render import ratio_text
+
+    tables, arrays = 0, list[tuple[str, dict[str, Any]]]()
+    waiting = [("", facts)]
+    while waiting:
+        name, each = waiting.pop(0)
+        if "elements" not in each:
+            arrays.append((name, each))
+            continue
+        tables += each["size_bytes"]
+        inside = [(f"{name},{k}".lstrip(","), element) for k, element in enumerate(each["elements"])]
+        waiting = inside + waiting
+    rows = [(name, each["layout"], *_sizes(each)) for name, each in arrays]
+    rows.append(("pointers", "", exact_bytes(tables), ""))
+    if any("slots" not in each for _, each in arrays):
+        return [*rows, ("together", "", "not known", "")]
+    size, data = (sum(each[key] for _, each in arrays) for key in ("size_bytes", "data_bytes"))
+    return [*rows, ("together", "", exact_bytes(size + tables), ratio_text(size / data) if data else "")]
+
+
+def _sizes(facts: dict[str, Any]) -> tuple[str, str]:
+    from tilewright.render import ratio_text
+
+    if "slots" not in facts:
+        return "not known", ""
+    return exact_bytes(facts["size_bytes"]), ratio_text(facts["padding_ratio"])
+
+
+def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The lines of the table."""
+    from tilewright.render import count_text, ratio_text
+
+    rows = [
+        ("element type", f"{facts['dtype']}, {facts['element_bits']} bits each in memory"),
+        ("shape", _tuple(facts["shape"])),
+        *(_tiled_rows(facts) if "minor_to_major" in facts else _memory_rows(facts)),
+    ]
+    if "slots" not in facts:
+        return [*rows, ("size in memory", "not known: a dim marked ? has no bound")]
+    return [
+        *rows,
+        ("physical shape", _tuple(facts["physical_shape"])),
+        ("slots", f"{count_text(facts['slots'])}, of which {count_text(facts['padding_slots'])} are padding"),
+        ("size in memory", exact_bytes(facts["size_bytes"])),
+        ("data alone", exact_bytes(facts["data_bytes"])),
+        ("padding ratio", ratio_text(facts["padding_ratio"])),
+    ]
+
+
+def _tuple(values: Sequence[object]) -> str:
+    return f"({','.join(map(str, values))})"
+
+
+def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    order = ", ".join(f"d{d}" for d in reversed(facts["minor_to_major"]))
+    spaces = {0: "0, the default memory", 1: "1, vector memory on a TPU"}
+    return [
+        ("order", f"{order}: major to minor" if order else "a single element"),
+        ("tiles", " then ".join(_tuple(tile) for tile in facts["tiles"]) or "none"),
+        ("memory space", spaces.get(facts["memory_space"], str(facts["memory_space"]))),
+        *_rare_rows(facts),
+    ]
+
+
+def _rare_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """What few texts have, each in a line that says what it means."""
+    rows = []
+    if facts.get("buffer"):
+        rows.append(("b(..)", "a buffer: memory that operations write in place"))
+    if "bounds" in facts:
+        bounds = ", ".join(f"{dim} up to {n}" for dim, n in facts["bounds"].items())
+        rows.append(("dynamic dims", f"{bounds}; memory is laid out for the bound"))
+    if "tail_alignment" in facts:
+        rows.append(("L(n)", f"slots rounded up to a multiple of {facts['tail_alignment']}"))
+    rows += [
+        (sign, f"{facts[key]}, the type of a sparse array's {what}; it moves no element")
+        for sign, key, what in (("#(..)", "index_type", "indices"), ("*(..)", "pointer_type", "pointers"))
+        if key in facts
+    ]
+    if "splits" in facts:
+        cuts = "; ".join(f"{dim} cut at {', '.join(map(str, at))}" for dim, at in facts["splits"].items())
+        rows.append(("SC(..)", f"{cuts}: pieces of at most {_tuple(facts['longest_pieces'])}; it moves no element"))
+    if "metadata_prefix" in facts:
+        rows.append(
+            ("M(n)", f"{facts['metadata_prefix']} bytes of dynamic sizes in front of the data, not counted here")
+        )
+    return rows
+
+
+def _memory_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    names = {
+        "start": "start",
+        "mode": "mode",
+        "tensor": "stored as (N,C,H,W)",
+        "page": "page",
+        "line": "line",
+        "order": "order, fastest first",
+    }
+    names |= {
+        "strides": "strides",
+        "rotation": "rotation",
+        "row_offset": "row offset",
+        "rows_per_shard": "rows a shard",
+    }
+    rows = [("axes", ", ".join(f"{name} 0..{extent - 1}" for name, extent in facts["axes"].items()))]
+    for key, name in names.items():
+        if key in facts and facts[key] != []:
+            value = facts[key]
+            rows.append((name, _tuple(value) if isinstance(value, list) else str(value)))
+    first = next(iter(facts["axes"]))
+    if f"bytes_per_{first}" in facts:
+        rows.append((f"bytes per {'NPU' if first == 'npu' else first}", exact_bytes(facts[f"bytes_per_{first}"])))
+    return rows
+
+
+def exact_bytes(count: int) -> str:
+    """A byte count to the byte, and in a larger unit where that helps."""
+    from tilewright.render import bytes_text, count_text
+
+    return f"{count_text(count)} bytes" + (f" ({bytes_text(count)})" if count >= 1024 else "")

@@ -1,0 +1,66 @@
+"""The program a command is about: one argument for every form there is, and the options that go with it.
+
+def _report(program: ProgramArgument, arg: ArgOption = None, module: ModuleOption = None) -> None:
+    loaded = load_program(program, arg, module)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.streams import read_bytes, remark
+
+if TYPE_CHECKING:
+    from tilewright.hlo import Program
+
+PROGRAM_HELP = (
+    "HLO or StableHLO text, bytecode, a portable artifact (jax.export), an HLO proto, any of them gzipped, a dump "
+    "folder (--xla_dump_to), or model.py:function; - is stdin."
+)
+ProgramArgument = Annotated[str, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)]
+ArgOption = Annotated[
+    list[str] | None,
+    typer.Option("--arg", "-a", help="For model.py:function: an example argument, such as f32[8,128]; repeat it."),
+]
+ModuleOption = Annotated[
+    str | None, typer.Option("--module", help="For a dump folder: the module to take, by (part of) its name.")
+]
+
+
+def load_program(source: str, arguments: Sequence[str] | None = None, module: str | None = None) -> Program:
+    """The program that ``source`` names on the command line. What the user's code prints goes to stderr.
+
+    Options that do not fit the source get a remark, not an error: commands on two programs give them to both.
+    """
+    from tilewright.hlo import from_python, load, names_python
+
+    python, folder = names_python(source), source != "-" and Path(source).is_dir()
+    if arguments and not python:
+        remark(f"note: {source} is no function of a Python file and takes no --arg")
+    if module is not None and not folder:
+        remark(f"note: {source} is no dump folder and has no --module")
+    if python:
+        with redirect_stdout(sys.stderr):
+            return from_python(source, arguments or ())
+    if source == "-":
+        return load(read_bytes(source))
+    if folder:
+        _say_which(Path(source), module)
+    return load(Path(source), module if folder else None)
+
+
+def _say_which(folder: Path, module: str | None) -> None:
+    from tilewright.hlo import dumped_modules
+
+    chosen, *others = dumped_modules(folder, module)
+    stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
+    remark(f"note: {chosen.path.name}{stage}")
+    if others:
+        names = ", ".join(each.name for each in others[:5]) + (", ..." if len(others) > 5 else "")
+        remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")

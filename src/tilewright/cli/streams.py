@@ -1,0 +1,82 @@
+"""Conventions every command keeps: ``-`` is stdin or stdout, data on stdout, remarks on stderr, stable JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import UsageError
+
+
+def read_bytes(path: str) -> bytes:
+    """The bytes of a file, or of stdin for ``-``."""
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror or error}", where=path) from None
+
+
+def read_text(path: str) -> str:
+    """The UTF-8 text of a file, or of stdin for ``-``."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8 text (byte {error.start})", where=path) from None
+
+
+def write_file(path: str, data: str | bytes) -> None:
+    """Write to a file (made whole or not at all), or to stdout for ``-``."""
+    raw = data.encode("utf-8") if isinstance(data, str) else data
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(raw)
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        partial.write_bytes(raw)
+        partial.replace(target)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UsageError(f"cannot write it: {error.strerror or error}", where=path) from None
+
+
+def emit_text(text: str) -> None:
+    """Data for stdout, ending in one newline."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def emit_json(value: Mapping[str, Any], path: str = "-") -> None:
+    """One JSON object with its ``schema_version``, to stdout or a file."""
+    if "schema_version" not in value:
+        value = {"schema_version": 1, **value}
+    write_file(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def remark(text: str) -> None:
+    """Something worth knowing that is not the data: stderr."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def progress(description: str) -> Iterator[Any]:
+    """A rich progress bar on stderr, shown only on a terminal; yields ``advance(done, total, note="")``."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(description, total=None)
+
+        def advance(done: int, total: int | None = None, note: str = "") -> None:
+            bar.update(task, completed=done, total=total, description=note or description)
+
+        yield advance
