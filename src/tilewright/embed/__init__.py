@@ -111,14 +111,14 @@ __all__ = [
 ]
 
 _DEVICE_SIDE = {
-    "DeviceBatch": "_device_batch",
-    "EmbeddingState": "_state",
-    "device_batch": "_device_batch",
-    "from_tables": "_state",
-    "init": "_state",
-    "lookup": "_step",
-    "tables": "_state",
-    "update": "_step",
+    "DeviceBatch": "device.batch",
+    "EmbeddingState": "device.state",
+    "device_batch": "device.batch",
+    "from_tables": "device.state",
+    "init": "device.state",
+    "lookup": "device.step",
+    "tables": "device.state",
+    "update": "device.step",
 }
 
 

@@ -72,7 +72,7 @@ class Cache:
 
     def _rebuild(self, lines: int) -> None:
         """Sets that had been made smaller than asked for: touch what they held, in order, in larger ones."""
-        from tilewright.isa.kernels.traffic_kernels import lru_list, lru_touch
+        from tilewright.isa.kernels.cache_kernels import lru_list, lru_touch
 
         old, new = self.lines(), Cache.of(lines, *self.capacity)
         for retained, line in old:

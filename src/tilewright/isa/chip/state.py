@@ -324,7 +324,7 @@ class Chip:
 
     def forget(self, begin: int, size: int) -> None:
         """Lines of the caches that held what was at these bytes are no longer that."""
-        from tilewright.isa.kernels.traffic_kernels import drop_lines
+        from tilewright.isa.kernels.cache_kernels import drop_lines
 
         line = self.config.line_bytes
         for pe in self.pes:

@@ -1,6 +1,7 @@
 """numba kernels: one touch of a cache, and what may be evicted from it. Imported on first use.
 
-A cache is one array (:class:`tilewright.isa.chip.caches.Cache`), here by its address: see :mod:`tilewright.isa.kernels.cells`.
+A cache is one array (:class:`tilewright.isa.chip.caches.Cache`), here by its address: see
+:mod:`tilewright.isa.kernels.cells`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """numba kernel: a loop of a program, run by one call until it ends.
 
-The instructions come as rows of numbers (:mod:`tilewright.isa.execute.loops` writes them), state by the addresses it lives at.
+The instructions come as rows of numbers (:mod:`tilewright.isa.execute.loops` writes them), state by the addresses it
+lives at.
 What ``mm`` adds is left in buffers, K round behind K round, and added by whoever called; everything else is done here
 as the one function of each instruction does it: a test holds the two against each other. Imported on first use.
 """
