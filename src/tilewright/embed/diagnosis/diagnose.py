@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from tilewright.embed.diagnosis.counters import Counters
 from tilewright.embed.diagnosis.finding import SEVERITIES, Diagnosis, Finding, Rule
 from tilewright.embed.diagnosis.rules.limits import RULES as LIMITS
+from tilewright.embed.diagnosis.rules.memory import PADDING_RULES as PADDING
 from tilewright.embed.diagnosis.rules.memory import RULES as MEMORY
-from tilewright.embed.diagnosis.rules.memory import RULES as PADDING
-from tilewright.embed.diagnosis.rules.stacks import RULES as BALANCE
+from tilewright.embed.diagnosis.rules.stacks import BALANCE_RULES as BALANCE
 from tilewright.embed.diagnosis.rules.stacks import RULES as STACKS
-from tilewright.embed.diagnosis.rules.time import RULES as RUN
 from tilewright.embed.diagnosis.rules.time import RULES as TIME
+from tilewright.embed.diagnosis.rules.time import RUN_RULES as RUN
 
 if TYPE_CHECKING:
     from tilewright.embed.planning.types import Plan
