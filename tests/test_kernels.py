@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import dis
+import importlib
+import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
+import textwrap
+from types import CodeType, FunctionType, ModuleType
 
 import pytest
+from numba.extending import is_jitted
 
 from tests.conftest import ROOT
 from tilewright import kernels
@@ -69,19 +76,23 @@ def test_nothing_is_compiled_after_warm(tmp_path):
         assert python("-c", FIRST_CALLS, **mine) == "[]"
 
 
-FOLDER = "from tilewright.kernels import cache_text; print(cache_text())"
+FOLDER = "from tilewright.kernels import cache_text; print(cache_text({room!r}))"
 
 
 @pytest.mark.parametrize("place", ["/x", "relative", ""])
 def test_the_folder_is_the_users(place, tmp_path):
     absolute = f"{tmp_path}{place}" if place.startswith("/") else place
-    folder = python("-c", FOLDER, XDG_CACHE_HOME=absolute, HOME=str(tmp_path), NUMBA_CACHE_DIR="")
+    user = {"XDG_CACHE_HOME": absolute, "HOME": str(tmp_path), "NUMBA_CACHE_DIR": ""}
     within = tmp_path / "x" if place == "/x" else tmp_path / ".cache"
-    assert folder == str(within / "tilewright" / kernels.cache_folder().name)
+    assert python("-c", FOLDER.format(room=""), **user) == str(within / "tilewright")
+    embed = within / "tilewright" / kernels.cache_folder("embed").name
+    assert python("-c", FOLDER.format(room="embed"), **user) == str(embed)
 
 
 def test_a_folder_that_is_given_wins(tmp_path):
-    assert python("-c", FOLDER, NUMBA_CACHE_DIR=str(tmp_path / "mine")) == str(tmp_path / "mine")
+    assert python("-c", FOLDER.format(room=""), NUMBA_CACHE_DIR=str(tmp_path / "mine")) == str(
+        tmp_path / "mine" / "tilewright"
+    )
 
 
 def test_without_a_folder_kernels_run_all_the_same(tmp_path):
@@ -92,32 +103,148 @@ def test_without_a_folder_kernels_run_all_the_same(tmp_path):
 
 
 def test_other_kernels_of_the_process_keep_their_folder(tmp_path):
-    code = "import numba, tilewright.embed.host.hash_kernels; print(repr(numba.config.CACHE_DIR))"
-    assert python("-c", code, XDG_CACHE_HOME=str(tmp_path), NUMBA_CACHE_DIR="") == "''"
+    (tmp_path / "others.py").write_text("import numba\n@numba.njit(cache=True)\ndef f(): pass\n")
+    code = "import tilewright.embed.host.hash_kernels as ours, others;"
+    code += "print(ours.bucket_of.stats.cache_path, others.f.stats.cache_path)"
+    mine = {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": "", "PYTHONPATH": str(tmp_path)}
+    ours, others = python("-c", code, **mine).split()
+    assert ours == str(tmp_path / "tilewright" / kernels.cache_folder("embed").name)
+    assert others == str(tmp_path / "__pycache__")
 
 
-def test_every_state_of_the_kernels_has_a_folder(tmp_path):
-    package = tmp_path / "tilewright"
-    shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    code = "from tilewright.kernels import cache_folder; print(cache_folder())"
+# Two rooms: `doubled` of one has a helper and a constant in other files, a table writer beside it, and a comment.
+TINY = {
+    "one/kernels.py": """
+        from tilewright.kernels import njit
+        from tilewright.one.deep.helpers import twice
 
-    def folder():
-        return python("-c", code, PYTHONPATH=str(tmp_path))
+        @njit(cache=True)
+        def doubled(x):
+            return twice(x)  # a kernel
 
-    before = folder()
-    for inside in (
-        "layout/move/vectors.py",
-        "embed/host/hash_kernels.py",
-        "embed/host/batch.py",
-    ):  # the last holds a constant
-        path = package / inside
-        path.write_text(path.read_text() + "# changed\n")
-        after = folder()
-        assert after != before
-        before = after
-    path = package / "cli" / "warm.py"
-    path.write_text(path.read_text() + "# changed\n")
-    assert folder() == before
+        def write_table():
+            return "a table"
+    """,
+    "one/deep/helpers.py": """
+        from tilewright.kernels import inner
+        from tilewright.one.constants import TWO
+
+        @inner()
+        def twice(x):
+            return TWO * x
+    """,
+    "one/constants.py": "TWO = 2\nTHREE = 3",
+    "one/rewrites.py": "def rewrite(): pass",
+    "two/kernels.py": """
+        from tilewright.kernels import njit
+
+        @njit(cache=True)
+        def halved(x):
+            return x // 2
+    """,
+}
+TINY_CALLS = """
+from tilewright.kernels import compiled
+from tilewright.one.kernels import doubled
+from tilewright.two.kernels import halved
+print(doubled(4), halved(4), *(name for name, count in compiled().items() if count))
+"""
+
+
+def test_what_is_compiled_again(tmp_path):
+    """Nothing for a comment or for other code, a room's kernels for what they are made of; old folders go."""
+    kept = tmp_path / "cache" / "tilewright"
+
+    def calls(checkout):
+        return python("-c", TINY_CALLS, PYTHONPATH=str(checkout), NUMBA_CACHE_DIR=str(kept.parent))
+
+    def change(checkout, inside, old, new):
+        path = checkout / "tilewright" / inside
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+    first, second = tmp_path / "first", tmp_path / "second"
+    for inside, text in TINY.items():
+        path = first / "tilewright" / inside
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    shutil.copy(kernels.__file__, first / "tilewright" / "kernels.py")
+    (first / "tilewright" / "__init__.py").write_text("")
+    assert calls(first) == "8 2 tilewright.one.kernels.doubled tilewright.two.kernels.halved"
+
+    shutil.copytree(first, second, ignore=shutil.ignore_patterns("__pycache__"))
+    change(second, "one/rewrites.py", "pass", "return 1")
+    change(second, "one/constants.py", "THREE = 3", "THREE = 4")
+    change(second, "one/kernels.py", "\n@njit", '\n# A comment: "\n\n@njit')
+    change(second, "one/kernels.py", "(x):\n", '(x):\n    """Twice, # x\n\n    as said."""\n\n')
+    change(second, "one/kernels.py", "a table", "another table")
+    change(second, "one/kernels.py", "# a kernel", "")
+    assert calls(second) == "8 2"
+
+    old = {f"{name}-{number:016x}" for name in ("kernels", "one") for number in range(10)}
+    for folder in [*old, "not-ours"]:
+        (kept / folder).mkdir()
+        (kept / folder / "file").write_text("")
+        os.utime(kept / folder, (0, 0))
+    os.utime(kept / "one-0000000000000007")  # used a moment ago
+    before = {path.name for path in kept.iterdir()} - old
+    change(second, "one/constants.py", "TWO = 2", "TWO = 5")
+    assert calls(second) == "20 2 tilewright.one.kernels.doubled"
+    after = {path.name for path in kept.iterdir()}
+    assert before | {"one-0000000000000007"} < after
+    assert len(after - {"not-ours"}) == 12
+
+
+def globals_of(code):
+    """The global names that a function uses, or one inside of it."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    return names.union(*(globals_of(part) for part in code.co_consts if isinstance(part, CodeType)))
+
+
+@pytest.mark.parametrize("room", ["layout", "isa", "embed"])
+def test_the_key_covers_what_kernels_use(room):
+    """What the sources say is compared with the loaded kernels: the functions and constants they use, at any depth."""
+    reached = kernels.reached(room)
+    folder = kernels.cache_text(room)
+    done = set()
+
+    def follow(function):
+        module = sys.modules[function.__module__]
+        if function in done or not module.__name__.startswith("tilewright."):
+            return
+        done.add(function)
+        assert (module.__name__, function.__qualname__.partition(".")[0]) in reached
+        for name in globals_of(function.__code__) & vars(module).keys():
+            value = inspect.unwrap(vars(module)[name])
+            if isinstance(value, ModuleType):
+                assert not value.__name__.startswith("tilewright")
+                continue
+            assert (module.__name__, name) in reached
+            if isinstance(value, FunctionType):
+                follow(value)
+
+    for name in sorted({name for name, _ in reached if name.startswith(f"tilewright.{room}.")}):
+        for value in list(vars(importlib.import_module(name)).values()):
+            if is_jitted(value) and value.__module__ == name and not value.targetoptions.get("no_cpython_wrapper"):
+                assert value.stats.cache_path == (folder or None)
+                follow(value.py_func)
+            elif isinstance(value, FunctionType) and value.__module__ == name and (name, value.__name__) in reached:
+                follow(value)
+    assert len(done) > 10
+
+
+def test_sources_are_read_as_python_reads_them():
+    """The patterns find the statements that Python's parser finds, and take out docstrings and comments only."""
+    for module in {module for room in ("layout", "isa", "embed") for module, _ in kernels.reached(room)}:
+        text = kernels._path(module).read_text()
+        tree, bare = ast.parse(text), kernels._bare(text)
+        statements = kernels._STATEMENT.findall(bare)
+        assert "".join(statements) == bare
+        assert len(statements) == len(tree.body)
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) and len(node.body) > 1:
+                del node.body[0]
+        assert ast.dump(ast.parse(bare)) == ast.dump(tree), module
 
 
 def test_every_kernel_is_declared_here():

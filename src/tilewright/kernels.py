@@ -1,9 +1,13 @@
 """Where numba kernels are declared, so that they are compiled once per user and never found stale.
 
 numba keeps compiled code beside the sources, which an installed package may not write, and looks at a kernel's own file
-only: code that a changed kernel was inlined into stays as it was. Here every state of the kernels' sources has a folder
-of its own: ``$XDG_CACHE_HOME/tilewright/kernels-<digest>`` (``~/.cache`` by default). A ``NUMBA_CACHE_DIR`` that is set
-wins. Only kernels' files import this module, so numba is loaded with the first of them and no sooner.
+only: code that a changed kernel was inlined into stays as it was. Here a room's kernels have a folder for every state
+of their sources: ``$XDG_CACHE_HOME/tilewright/<room>-<digest>`` (``~/.cache`` by default; ``NUMBA_CACHE_DIR`` wins). A
+room is the first folder below the package.
+
+The digest covers the statements that declare the room's kernels, and those they reach by name in any file, without
+comments and docstrings. Where the package lies is not in it: checkouts with the same kernels share a folder. Only
+kernels' files import this module, so numba is loaded with the first of them and no sooner.
 """
 
 from __future__ import annotations
@@ -11,70 +15,227 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["Job", "cache_folder", "cache_text", "cfunc", "compiled", "do_jobs", "inner", "njit"]
+__all__ = ["Job", "cache_folder", "cache_text", "cfunc", "compiled", "do_jobs", "inner", "njit", "reached"]
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Job = tuple[str, Callable[[], object]]
-_PACKAGE = Path(__file__).parent
-_KERNELS = re.compile(r"\b(?:njit|cfunc|inner|intrinsic)\b")
-_IMPORT = re.compile(r"^from tilewright\.([\w.]+) import", re.MULTILINE)
+_PACKAGE = __name__.partition(".")[0]
+_SOURCES = Path(sys.modules[_PACKAGE].__path__[0])
+
+# Python's own parser takes 30 ms for the kernels of one room; these patterns take 3. They rely on the formatter: a
+# statement begins in the first column, and what continues it is indented or closes a bracket.
+_STRING_OR_COMMENT = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"""'
+    r"|'''(?:[^'\\]|\\.|'(?!''))*'''"
+    r'|"(?:[^"\\]|\\.)*"'
+    r"|'(?:[^'\\]|\\.)*'"
+    r"|#[^\n]*",
+    re.DOTALL,
+)
+_DOCSTRING = re.compile(r'(?<=:\n)[ \t]+[rR]?""".*"""\n')
+_STATEMENT = re.compile(r"^(?:@.*\n(?:[ \t)\]}].*\n)*)*[^\s)\]}@].*\n(?:[ \t)\]}].*\n)*", re.MULTILINE)
+_DEFINED = re.compile(r"^(?:(?:async )?def|class) (\w+)|^(\w+(?:, \w+)*)(?:: [^=\n]+)? = ", re.MULTILINE)
+_IMPORTED = re.compile(rf"^\s*from ({_PACKAGE}[\w.]*) import (?:\(([^)]*)\)|(.*))", re.MULTILINE)
+_DECLARES = re.compile(r"njit\(|cfunc\(")
+_WORD = re.compile(r"(?<![.\w])[A-Za-z_]\w*")
+_KEPT, _DAYS = 12, 3  # the folders that stay: the last so many, and all used within so many days
 
 
-def _sources() -> list[Path]:
-    """The files with kernels, and those whose constants the kernels take in as they are compiled."""
-    kernels = {path for path in _PACKAGE.rglob("*.py") if _KERNELS.search(path.read_text("utf-8"))}
-    named = {name for path in kernels for name in _IMPORT.findall(path.read_text("utf-8"))}
-    around = {_PACKAGE.joinpath(*name.split(".")).with_suffix(".py") for name in named}
-    return sorted(kernels | {path for path in around if path.is_file()})
+class _File(NamedTuple):
+    """The statements of a file by the names they define ("" for those that define none), and where its imports lead."""
+
+    statements: dict[str, str]
+    imports: dict[str, tuple[str, str]]
+
+
+def _bare(text: str) -> str:
+    """Source text without comments, docstrings and empty lines; strings of several lines become one line."""
+    text = _STRING_OR_COMMENT.sub(lambda token: "" if token[0][0] == "#" else token[0].replace("\n", r"\n"), text)
+    return _DOCSTRING.sub("", "".join(f"{line.rstrip()}\n" for line in text.split("\n") if line.strip()))
 
 
 @cache
-def cache_folder() -> Path:
-    """The folder of compiled kernels for the sources as they are now."""
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text))
+
+
+def _path(module: str) -> Path:
+    path = _SOURCES.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@cache
+def _read(module: str) -> _File:
+    file = _File({}, {})
+    path = _path(module)
+    for statement in _STATEMENT.findall(_bare(path.read_text("utf-8") if path.is_file() else "")):
+        if statement.startswith(("if TYPE_CHECKING:", '"')):
+            continue
+        for target, several, one in _IMPORTED.findall(statement):
+            for part in filter(str.strip, (several or one).split(",")):
+                file.imports[part.split()[-1]] = target, part.split()[0]
+        if statement.startswith(("from ", "import ")):
+            continue
+        defined = _DEFINED.search(statement)
+        for name in (defined[1] or defined[2]).split(", ") if defined else [""]:
+            file.statements[name] = file.statements.get(name, "") + statement
+    return file
+
+
+def _declaring(room: str) -> Iterable[tuple[str, str]]:
+    """The statements of a room that declare kernels, as (module, name)."""
+    for folder, _, files in os.walk(_SOURCES / room):
+        for path in (Path(folder, file) for file in files if file.endswith(".py")):
+            if _DECLARES.search(path.read_text("utf-8")):
+                inside = path.with_suffix("").relative_to(_SOURCES).parts
+                module = ".".join([_PACKAGE, *inside]).removesuffix(".__init__")
+                statements = _read(module).statements.items()
+                yield from ((module, name) for name, text in statements if _DECLARES.search(text))
+
+
+@cache
+def reached(room: str) -> dict[tuple[str, str], str]:
+    """What a room's kernels are made of: the bare text of each (module, name) they reach.
+
+    Of this file only what declares kernels counts, not what that calls. Where a name cannot be followed, the whole file
+    that should define it counts.
+    """
+    texts: dict[tuple[str, str], str] = {}
+    todo = list(_declaring(room))
+    while todo:
+        module, name = todo.pop()
+        if (module, name) in texts:
+            continue
+        statements, imports = _read(module)
+        texts[module, name] = statements.get(name, "")
+        if module == __name__:
+            continue
+        if name in imports:
+            todo.append(imports[name])
+        if name and name in _words(statements.get("", "")):
+            todo.append((module, ""))
+        elif name not in statements and name not in imports:
+            whole = f"{module}.{name}" if _path(f"{module}.{name}").is_file() else module
+            todo += [(whole, each) for each in _read(whole).statements]
+        todo += [(module, word) for word in _words(texts[module, name]) if word in statements or word in imports]
+    return texts
+
+
+def _root() -> Path:
+    given, caches = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME", "")
+    if given:
+        return Path(given).absolute() / _PACKAGE
+    return Path(caches if os.path.isabs(caches) else os.path.expanduser("~/.cache")) / _PACKAGE
+
+
+@cache
+def cache_folder(room: str) -> Path:
+    """The folder of a room's compiled kernels for the sources as they are now."""
     digest = hashlib.sha256()
-    for path in _sources():
-        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    caches = Path(given) if os.path.isabs(given) else Path(os.path.expanduser("~/.cache"))
-    return caches / "tilewright" / f"kernels-{digest.hexdigest()[:16]}"
+    for (module, name), text in sorted(reached(room).items()):
+        digest.update(f"{module}\0{name}\0{text}\0".encode())
+    return _root() / f"{room}-{digest.hexdigest()[:16]}"
 
 
 @cache
-def cache_text() -> str:
-    """The folder in use, as text: made, and found writable; empty where it is not."""
-    folder = os.environ.get("NUMBA_CACHE_DIR") or str(cache_folder())
+def cache_text(room: str = "") -> str:
+    """A room's folder (without one, the folder of all) as text: made, and found writable; empty where it is not."""
+    folder = cache_folder(room) if room else _root()
+    fresh = not folder.exists()
     try:
-        os.makedirs(folder, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError:
         return ""
-    return folder if os.access(folder, os.W_OK) else ""
+    if not os.access(folder, os.W_OK):
+        return ""
+    if room:
+        with suppress(OSError):
+            os.utime(folder)  # its last use
+        if fresh:
+            _prune(folder.parent)
+    return str(folder)
+
+
+def _prune(root: Path) -> None:
+    """Remove the folders nobody used for some days, but for the last few; who still runs on one makes it anew."""
+    used: list[tuple[float, str]] = []
+    with suppress(OSError):
+        for entry in os.scandir(root):
+            with suppress(OSError):
+                if re.fullmatch(r"\w+-[0-9a-f]{16}", entry.name) and entry.is_dir(follow_symlinks=False):
+                    used.append((entry.stat().st_mtime, entry.path))
+    for last, path in sorted(used, reverse=True)[_KEPT:]:
+        if last < time.time() - _DAYS * 86400:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class _Locator:
+    """Tells numba where a kernel is kept. The folder says how fresh it is, so lines may move and files be touched."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._module = function.__module__
+        self._py_file = file  # numba's warnings name it
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> _Locator | None:
+        return cls(function, file) if _kept(function) else None
+
+    def get_cache_path(self) -> str:
+        return str(cache_folder(_room(self._module)))
+
+    def ensure_cache_path(self) -> None:
+        os.makedirs(self.get_cache_path(), exist_ok=True)
+
+    def get_source_stamp(self) -> str:
+        return ""
+
+    def get_disambiguator(self) -> str:
+        return self._module
+
+
+def _room(module: str) -> str:
+    return module.split(".")[1]
+
+
+def _kept(function: Callable[..., Any]) -> bool:
+    """Whether a compiled function is kept: the key covers it, and its folder can be written."""
+    module, name = function.__module__, function.__qualname__.partition(".")[0]
+    if not module.startswith(f"{_PACKAGE}."):
+        return False
+    return (module, name) in reached(_room(module)) and bool(cache_text(_room(module)))
+
+
+@cache
+def _numba() -> Any:
+    """numba, told of :class:`_Locator`; the process's other kernels keep their places."""
+    import numba
+    from numba.core import caching
+
+    places: Any = caching.CacheImpl
+    places._locator_classes = [_Locator, *places._locator_classes]
+    return numba
 
 
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:
-    """``numba.njit`` whose ``cache=True`` means :func:`cache_folder`; the process's other kernels keep their own.
+    """``numba.njit`` whose ``cache=True`` means :func:`cache_folder`.
 
     Where the folder cannot be written the kernel is compiled anew in every process. Nobody calls kernels from C, so the
     wrapper for that is left out.
     """
-    import numba
-
-    settings: Any = numba.config
-    folder = cache_text() if options.get("cache") else ""
 
     def declare(function: Kernel) -> Kernel:
-        before, settings.CACHE_DIR = settings.CACHE_DIR, folder
-        try:
-            kernel = numba.njit(**{"no_cfunc_wrapper": True, **options, "cache": bool(folder)})(function)
-        finally:
-            settings.CACHE_DIR = before
-        return kernel  # type: ignore[no-any-return]
+        cached = bool(options.get("cache")) and _kept(function)
+        kernel: Kernel = _numba().njit(**{"no_cfunc_wrapper": True, **options, "cache": cached})(function)
+        return kernel
 
     return declare
 
@@ -84,18 +245,10 @@ _callbacks: dict[str, Any] = {}
 
 def cfunc(signature: str) -> Callable[[Callable[..., Any]], Any]:
     """``numba.cfunc`` in :func:`cache_folder`, for what kernels call by its ``.address``."""
-    import numba
-
-    settings: Any = numba.config
-    folder = cache_text()
 
     def declare(function: Callable[..., Any]) -> Any:
-        before, settings.CACHE_DIR = settings.CACHE_DIR, folder
-        try:
-            options: Any = {"boundscheck": False, "error_model": "numpy"}
-            kernel = numba.cfunc(signature, cache=bool(folder), **options)(function)
-        finally:
-            settings.CACHE_DIR = before
+        options: Any = {"boundscheck": False, "error_model": "numpy"}
+        kernel = _numba().cfunc(signature, cache=_kept(function), **options)(function)
         values = (cell.cell_contents for cell in function.__closure__ or ())
         closure = [str(getattr(value, "dtype", value)) for value in values]
         _callbacks[".".join([function.__module__, function.__name__, *closure])] = kernel

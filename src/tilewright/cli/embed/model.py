@@ -171,7 +171,7 @@ def _say_if_cold() -> None:
     """On a terminal: why the first run stands still for a while."""
     from tilewright.kernels import cache_text
 
-    if sys.stderr.isatty() and not any(Path(cache_text() or os.devnull).glob("embed_*")):
+    if sys.stderr.isatty() and not any(Path(cache_text("embed") or os.devnull).glob("*")):
         remark("compiling kernels, which the first run does once (`tilewright warm` does it beforehand)")
 
 
