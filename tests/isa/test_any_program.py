@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, assemble
-from tilewright.isa.language.set import INSTRUCTIONS
+from tilewright.isa.language.instructions import INSTRUCTIONS
 
 THREADS, REGISTERS = 6, 24
 numbers = st.one_of(st.integers(-3, 30), st.sampled_from([-(2**31), 2**31 - 1, 2**32 - 1]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tilewright.errors import ParseError, UsageError
 from tilewright.isa import MatrixUnitConfig, Program, assemble
 from tilewright.isa.execute.run import HANDLERS
-from tilewright.isa.language.set import CONDITIONS, INSTRUCTIONS, TYPES
+from tilewright.isa.language.instructions import CONDITIONS, INSTRUCTIONS, TYPES
 
 CANONICAL = {
     "@p1,mm.r0,ur4:rf290:0x00,r256": "@p1, mm.ka1.kb1.t0 r0, ur4:rf290:0x00, r256",

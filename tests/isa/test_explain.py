@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa import Debugger, MatrixUnit, MatrixUnitConfig, Memory, assemble, explain, matmul, profile
 from tilewright.isa.language.config import READINGS
-from tilewright.isa.language.set import INSTRUCTIONS
+from tilewright.isa.language.instructions import INSTRUCTIONS
 from tilewright.isa.study.explain import plural, relevant_readings
 
 TYPES = {"s8": "8", "u8": "8", "s16": "16", "u32": "32", "f16": "f16", "f32": "f32"}

@@ -1,11 +1,11 @@
 """The matrix unit: instruction set, assembler, machine, kernels and closed-form counts."""
 
 from tilewright.isa.chip.clock import timeline
-from tilewright.isa.chip.heat import Heat
+from tilewright.isa.study.heat import Heat
 from tilewright.isa.chip.segments import Memory
 from tilewright.isa.chip.state import Transfer
 from tilewright.isa.chip.storage import PageEntry
-from tilewright.isa.chip.work import Part, by_blocks, by_diagonals, by_dim
+from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
 from tilewright.isa.execute.machine import Command, Machine, MatrixUnit
 from tilewright.isa.execute.run import RunResult
 from tilewright.isa.language.assemble import assemble

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.language.set import UNITS
+from tilewright.isa.language.instructions import UNITS
 from tilewright.trace import Args, Counter, Event, Instant, Slice, Track
 
 if TYPE_CHECKING:

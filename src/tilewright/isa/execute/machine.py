@@ -12,7 +12,7 @@ from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Memory, Segment, checked_name, checked_tensor, whole_segment
 from tilewright.isa.chip.state import Pe, map_page, move_in, move_out, new_chip
 from tilewright.isa.chip.storage import Storage
-from tilewright.isa.chip.work import Part
+from tilewright.isa.chip.parts import Part
 from tilewright.isa.execute.run import Job, Runner, RunResult, result_of
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.checks import whole, wholes

@@ -204,7 +204,7 @@ def _through_l1(pe: Pe, segment: Segment, reach: Walk) -> None:
 
 def _seen(pe: Pe, access: _Access, load: bool) -> None:
     """A profile wants to know which lines are asked for."""
-    from tilewright.isa.chip.heat import KINDS
+    from tilewright.isa.study.heat import KINDS
     from tilewright.isa.kernels.heat_kernels import see_lines
 
     assert pe.heat is not None

@@ -15,7 +15,7 @@ from tilewright.isa.execute.control import CONTROL_HANDLERS
 from tilewright.isa.execute.loops import FastLoop, loop_at, loop_heads, run_fast
 from tilewright.isa.execute.memory import MEMORY_HANDLERS
 from tilewright.isa.execute.operands import Handler
-from tilewright.isa.execute.pages import DESCRIPTOR_HANDLERS, PAGE_HANDLERS
+from tilewright.isa.execute.segment_instructions import DESCRIPTOR_HANDLERS, PAGE_HANDLERS
 from tilewright.isa.execute.scalar import FLOAT_HANDLERS, INTEGER_HANDLERS, PREDICATE_HANDLERS
 from tilewright.isa.execute.tensor import TENSOR_HANDLERS
 from tilewright.isa.language.counts import Counts, Traffic

@@ -1,6 +1,6 @@
 """numba kernels of a profile: which line of a tensor each touch, miss and per-thread access went to.
 
-Imported on first use. ``seen``: int64[lines of the tensor's pages, 5], see :data:`tilewright.isa.chip.heat.KINDS`.
+Imported on first use. ``seen``: int64[lines of the tensor's pages, 5], see :data:`tilewright.isa.study.heat.KINDS`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tilewright.isa.language.program import (
     Register,
     SegmentName,
 )
-from tilewright.isa.language.set import INSTRUCTIONS, TYPES, InstructionSpec, OperandSpec, Suffix
+from tilewright.isa.language.instructions import INSTRUCTIONS, TYPES, InstructionSpec, OperandSpec, Suffix
 
 _SPACE = re.compile(r"[ \t\r]*")
 _LABEL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*:(?![ \t]*rf?[0-9])")

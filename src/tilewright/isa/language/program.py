@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tilewright.isa.language.set import INSTRUCTIONS, InstructionSpec
+from tilewright.isa.language.instructions import INSTRUCTIONS, InstructionSpec
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.segments import Memory
-from tilewright.isa.chip.work import Part, by_dim
+from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.execute.machine import Machine, MatrixUnit
 from tilewright.isa.language.checks import array_of, whole
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.multiply.emit import ACCUMULATORS, Plan, check
-from tilewright.isa.multiply.emit_conv import SPLITS, ConvPlan, conv_program, conv_shape
+from tilewright.isa.multiply.matmul_program import ACCUMULATORS, Plan, check
+from tilewright.isa.multiply.conv_program import SPLITS, ConvPlan, conv_program, conv_shape
 from tilewright.isa.multiply.matmul import (
     MatmulResult,
     Spread,

@@ -13,7 +13,7 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.clock import timeline
 from tilewright.isa.chip.segments import ELEMENT_TYPES, Memory
 from tilewright.isa.chip.state import same_state, show_run
-from tilewright.isa.chip.work import Part, by_dim
+from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.execute.machine import Machine, MatrixUnit
 from tilewright.isa.execute.run import RunResult
 from tilewright.isa.language.checks import array_of, whole
@@ -21,7 +21,7 @@ from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord
 from tilewright.isa.language.program import Program
-from tilewright.isa.multiply.emit import ACCUMULATORS, Plan, matmul_program, streamed_program
+from tilewright.isa.multiply.matmul_program import ACCUMULATORS, Plan, matmul_program, streamed_program
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
 

@@ -21,7 +21,7 @@ from tilewright.isa.language.config import AMBIGUITIES, MatrixUnitConfig, checke
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import KINDS, ErrorRecord
 from tilewright.isa.language.program import Address, Instruction, Label, Program
-from tilewright.isa.study.rehearse import Rehearsal, rehearse, stage
+from tilewright.isa.study.dry_run import Rehearsal, rehearse, stage
 
 # An ``mm`` in words: roles, registers, columns, lines and time, from what the machine did with it on a copy.
 

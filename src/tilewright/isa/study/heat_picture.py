@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.isa.chip.heat import KINDS, Heat, line_numbers
+from tilewright.isa.study.heat import KINDS, Heat, line_numbers
 from tilewright.layout.draw.panels import Level, Panel, Scene, Texts, cell_size, draw_scene, scene_size
 from tilewright.layout.draw.picture import MARGIN, draw_legend, legend_width
 from tilewright.render import Drawing, count_text, text_width

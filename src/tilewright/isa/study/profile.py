@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
-from tilewright.isa.chip.heat import Heat, new_heat
+from tilewright.isa.study.heat import Heat, new_heat
 from tilewright.isa.chip.segments import Memory
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.machine import Machine, start_state

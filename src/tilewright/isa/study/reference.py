@@ -8,7 +8,7 @@ from dataclasses import fields
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.language.config import AMBIGUITIES, READINGS, MatrixUnitConfig
 from tilewright.isa.language.errors import KINDS
-from tilewright.isa.language.set import GROUPS, INSTRUCTIONS, InstructionSpec
+from tilewright.isa.language.instructions import GROUPS, INSTRUCTIONS, InstructionSpec
 
 HEAD = """# Instructions of the matrix unit
 

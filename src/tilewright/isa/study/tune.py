@@ -17,12 +17,12 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import ELEMENT_TYPES
-from tilewright.isa.chip.work import Part, by_dim
+from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.language.checks import whole
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import MatrixUnitError
-from tilewright.isa.multiply.emit import ACCUMULATORS
+from tilewright.isa.multiply.matmul_program import ACCUMULATORS
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import MatmulResult, matmul
 from tilewright.layout import paged

@@ -17,7 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.checks import whole, wholes
 from tilewright.isa.language.program import Program
-from tilewright.isa.multiply.emit import A_REGISTER, ACCUMULATORS, Plan, check, places, store
+from tilewright.isa.multiply.matmul_program import A_REGISTER, ACCUMULATORS, Plan, check, places, store
 
 # The sizes of a convolution, read off the shapes of its images and weights and how it is to be done.
 

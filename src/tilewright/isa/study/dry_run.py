@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.heat import KINDS, new_heat
+from tilewright.isa.study.heat import KINDS, new_heat
 from tilewright.isa.chip.segments import checked_tensor
 from tilewright.isa.chip.state import Pe, map_page, new_chip
 from tilewright.isa.execute.run import HANDLERS
