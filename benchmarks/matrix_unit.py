@@ -25,7 +25,7 @@ import numpy as np
 
 from tilewright.isa import MatrixUnitConfig, conv2d, expected_counts, matmul
 from tilewright.isa.chip.caches import Cache
-from tilewright.isa.kernels.traffic_kernels import touch_lines
+from tilewright.isa.kernels.memory_kernels import touch_lines
 
 N = 512
 SCALE_CONFIG = """[general]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, matmul, profile
-from tilewright.isa.study.heat import KINDS
+from tilewright.isa.kernels.blocks import LINE_ACCESSES
 from tilewright.isa.study.heat_picture import _scene, terminal_heat
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=2048)
@@ -60,7 +60,9 @@ def check(program, memory, config):
     for part in ("counts", "traffic"):
         numbers = getattr(plain, part).to_dict()
         assert {name: total(found, part, name) for name in numbers} == numbers
-    seen = sum((found.heat(name).lines.sum(axis=0) for name in found.tensors), start=np.zeros(len(KINDS), np.int64))
+    seen = sum(
+        (found.heat(name).lines.sum(axis=0) for name in found.tensors), start=np.zeros(len(LINE_ACCESSES), np.int64)
+    )
     c, t = plain.counts, plain.traffic
     assert seen.tolist() == [c.l1_touches, c.l1_misses, c.l2_misses, t.load_lines, t.store_lines]
     return found

@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, claims, matmul
 from tilewright.isa.chip.caches import Cache
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, MISS, PINNED, drop_lines, lru_list, lru_touch
-from tilewright.isa.kernels.traffic_kernels import touch_lines
+from tilewright.isa.kernels.memory_kernels import (
+    BYPASSED,
+    HIT,
+    MISS,
+    PINNED,
+    drop_lines,
+    lru_list,
+    lru_touch,
+    touch_lines,
+)
 from tilewright.isa.study.claims import column_walk_misses
 
 

@@ -1,13 +1,11 @@
 """The matrix unit: instruction set, assembler, machine, kernels and closed-form counts."""
 
-from tilewright.isa.chip.clock import timeline
-from tilewright.isa.study.heat import Heat
+from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
 from tilewright.isa.chip.segments import Memory
 from tilewright.isa.chip.state import Transfer
 from tilewright.isa.chip.storage import PageEntry
-from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
-from tilewright.isa.execute.machine import Command, Machine, MatrixUnit
-from tilewright.isa.execute.run import RunResult
+from tilewright.isa.execute.machine import Command, Machine
+from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
@@ -20,6 +18,7 @@ from tilewright.isa.multiply.matmul import MatmulResult, matmul
 from tilewright.isa.study.claims import Claim, claims
 from tilewright.isa.study.debug import Debugger
 from tilewright.isa.study.explain import Explanation, explain
+from tilewright.isa.study.heat import Heat
 from tilewright.isa.study.profile import Profile, ProfileLine, ProfileTotals, profile
 from tilewright.isa.study.reference import reference
 from tilewright.isa.study.sweep import Design, sweep

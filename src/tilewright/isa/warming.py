@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.execute.machine import MatrixUnit
+from tilewright.isa.execute.run import MatrixUnit
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.multiply.matmul import matmul
 from tilewright.isa.study.profile import profile

@@ -204,11 +204,9 @@ def _totals(found: Profile) -> tuple[object, ...]:
 def _draw(heat: Heat, kind: str) -> None:
     from rich.console import Console
 
-    from tilewright.isa.study.heat_picture import terminal_heat
-
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     emit_text("")
-    console.print(terminal_heat(heat, kind, console.width), soft_wrap=True)
+    console.print(heat.to_text(kind, console.width), soft_wrap=True)
 
 
 def _unbroken(waits: object) -> str:
@@ -243,7 +241,6 @@ def _chart(found: Profile) -> Html:
 
 
 def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
-    from tilewright.isa.study.heat_picture import draw_heat
     from tilewright.render import Card, Column, Page, cards, paragraph, table
 
     r, config = found.totals, found.result.state.config
@@ -266,8 +263,8 @@ def _page(found: Profile, file: str, names: tuple[str, ...]) -> str:
     page.section("lines", "Every instruction", table(columns, rows, caption=caption))
     for number, name in enumerate(names):
         heat = found.heat(name)
-        pictures = [draw_heat(heat).svg()]
-        pictures += [draw_heat(heat, "misses").svg()] if heat.totals["misses"] else []
+        pictures = [heat.drawing().svg()]
+        pictures += [heat.drawing("misses").svg()] if heat.totals["misses"] else []
         page.section(f"heat-{number}", f"Lines of {name}", *pictures)
     if not names:
         page.section("heat", "Lines of memory", paragraph("No line of any tensor was accessed."))

@@ -132,13 +132,12 @@ def _shown(tuning: Tuning, top: int) -> list[Tuned]:
 
 
 def _print(tuning: Tuning, top: int, settings: Sequence[str]) -> None:
-    from tilewright.isa.study.tune import certainty
     from tilewright.render import Column, print_table
 
     rows = [_row(tuning, each) for each in _shown(tuning, top)]
     columns = [Column(*_HEADINGS[i]) for i in _SHORT]
     print_table(columns, [[row[i] for i in _SHORT] for row in rows])
-    emit_text(f"\n{tuning.why}\n{certainty(tuning)}")
+    emit_text(f"\n{tuning.why}\n{tuning.certainty}")
     emit_text(f"\n{_call(tuning, settings)}")
 
 
@@ -163,7 +162,6 @@ def _account(each: Tuned) -> tuple[int, ...]:
 
 
 def _page(tuning: Tuning) -> str:
-    from tilewright.isa.study.tune import certainty
     from tilewright.render import Bar, Card, Column, Page, bar_chart, cards, paragraph, table
 
     p, best = tuning.problem, tuning.best
@@ -174,7 +172,7 @@ def _page(tuning: Tuning) -> str:
         Card("beside the default", f"{tuning.speedup:.3g} times fewer", f"{tuning.default.cycles or 0:,} cycles")
     ]
     figures += [Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications")]
-    page.section("choice", "The choice", cards(figures), paragraph(tuning.why), paragraph(certainty(tuning) + "."))
+    page.section("choice", "The choice", cards(figures), paragraph(tuning.why), paragraph(tuning.certainty + "."))
     parts = ("multiplying", "waiting for columns of B", "waiting for A", "nothing to do")
     bars = [Bar(_name(tuning, each), _account(each)) for each in _shown(tuning, 12) if each.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))

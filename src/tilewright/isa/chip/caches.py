@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.fresh import fresh_zeros
+from tilewright.isa.kernels.blocks import SETS, SLOT_OF, TABLES, TIME, WAYS
 
 Array = np.ndarray[Any, Any]
-SETS, MASK, WAYS, LINE_OF, STAMPS, QUEUE, SLOT_OF = range(7)
-"""Cells: sets, mask of the set number (-1: no power of two), ways, and where the tables begin."""
-TIME, USED, GIVEN_UP, KEPT, FIRST, END, LIST, BUILT, TABLES = range(7, 16)
-"""Cells: touches so far; slots used, given up, retained; the queue's first, end, list and time; the first table."""
-
 LARGE = 1 << 20
 """Cells from which a cache is touched here and there only, and clearing all of it would cost more."""
 SPARE = 1 << 16
@@ -72,7 +68,7 @@ class Cache:
 
     def _rebuild(self, lines: int) -> None:
         """Sets that had been made smaller than asked for: touch what they held, in order, in larger ones."""
-        from tilewright.isa.kernels.cache_kernels import lru_list, lru_touch
+        from tilewright.isa.kernels.memory_kernels import lru_list, lru_touch
 
         old, new = self.lines(), Cache.of(lines, *self.capacity)
         for retained, line in old:

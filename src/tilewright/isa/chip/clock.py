@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,41 +18,11 @@ from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.instructions import UNITS
 from tilewright.trace import Args, Counter, Event, Instant, Slice, Track
 
-if TYPE_CHECKING:
-    from tilewright.isa.execute.run import RunResult
-
-
-# A traced run as a timeline: what every unit did, why it waited, how the caches fared, and the DMA transfers.
-
 LOADER, QUEUE_LANE, IDLE, CACHES = "loader", "issue queue waits", "math idle", ("L1 misses", "L2 misses", "DRAM bytes")
 """Lanes of a processing element beside those of its units."""
 
 MOST_EVENTS = 2_000_000
 """Events a processing element keeps; a longer run's timeline ends there and says so."""
-
-
-def timeline(runs: Iterable[RunResult]) -> tuple[Event, ...]:
-    """The events of all processing elements, and of the DMA controller they share; one cycle is one nanosecond.
-
-    ``runs`` were made with ``trace=True``. Empty where they were not.
-
-    >>> from tilewright.isa import MatrixUnit
-    >>> run = MatrixUnit().run("mov r0, 1\\nadd r1, r0, 2\\nhalt", {}, trace=True)
-    >>> [event.name for event in timeline([run])]
-    ['mov', 'add', 'halt']
-    """
-    events: list[Event] = []
-    chips = {}
-    for run in runs:
-        events += run.trace
-        events += run.state.clock.lanes
-        chips[id(run.state.chip)] = run.state.chip
-    if events:
-        for chip in chips.values():
-            for t in chip.dma.transfers:
-                name, lane = f"{t.storage} page {t.page} {t.direction}", Track("DMA", f"pages {t.direction}")
-                events.append(Slice(lane, name, t.start, t.end - t.start, (("bytes", t.bytes),)))
-    return tuple(events)
 
 
 QUEUE = {
@@ -201,31 +171,64 @@ class Clock:
         self._set(writes, end, _LOAD)
         self._done("lsu", name, start, end)
 
-    def begin_mm(self, reads: Iterable[slice], a: slice, products: slice, page_ready: int) -> tuple[int, int]:
-        """(cycle of the memory issue, cycle at which A is there, and the products, if another unit made them)."""
+    def line_times(self, step_cycles: int) -> np.ndarray[Any, Any]:
+        """What the issue kernel takes: ports, latencies, cycles of a line on each bus and of a step."""
+        c, line = self.config, self.config.line_bytes * self.share
+        buses = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
+        return np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *buses, step_cycles], np.int64)
+
+    def mm(
+        self,
+        name: str,
+        reads: Iterable[slice],
+        a: slice,
+        products: slice,
+        page_ready: int,
+        traffic: np.ndarray[Any, Any],
+        step_of: np.ndarray[Any, Any],
+        steps: int,
+        step_cycles: int,
+    ) -> None:
+        """Memory issue, then math issue step by step, or all at once with ``math_issue='instruction'``.
+
+        ``reads``: registers of the addresses; ``a`` and ``products``: those of the math issue. ``traffic``: lines
+        touched, L1 misses and L2 misses of every column; ``step_of``: its step. The queue stands still until A is
+        there; A may be overwritten once the first math issue has read it.
+        """
+        from tilewright.isa.kernels.memory_kernels import issue_columns
+
         self.until(*self._latest(reads))
         if len(self.in_flight) >= self.config.bcast_depth:
             self.until(self.in_flight.popleft(), "depth")
         self.until(page_ready, "page")
-        tokens = max(int(self.tokens[a].max()), int(self.foreign[products].max(initial=0)))
-        self.math["no mm"] += max(0, self.issue - self.free[1])
-        return self._take(), tokens
-
-    def end_mm(self, name: str, start: int, tokens: int, first: int, a: slice, products: slice, busy: int) -> None:
-        """The queue stood still until A was there; A may be overwritten once the first math issue has read it."""
+        # Products another unit made must be there too.
+        operands_ready = max(int(self.tokens[a].max()), int(self.foreign[products].max(initial=0)))
+        start, math_free = self._take(), self.free[1]
+        if self.config.math_issue != "step":  # every column belongs to the same wait
+            step_of, step_cycles, steps = np.zeros_like(step_of), step_cycles * steps, 1
+        free, out = np.array(self.free, np.int64), np.empty(3, np.int64)
+        issue_columns(traffic, step_of, start, operands_ready, free, self.line_times(step_cycles), out)
+        self.free = free.tolist()
+        first, for_columns, for_a = out.tolist()
         if first < 0:  # no step: the math unit never heard of it
-            self.math["no mm"] -= max(0, start - self.free[1])
             self._done("math", name, start, start + 1)
             return
-        end = self.free[1]
-        self.until(tokens, "A")
-        later = self.tokens[a] < first
-        self.causes[a][later] = _PRODUCT
-        self.tokens[a][later] = self.foreign[a][later] = first
-        self._set((products,), end, _PRODUCT)
-        self.in_flight.append(end)
-        self.math_busy += busy
-        self._done("math", name, first, end)
+        idle = max(0, start - math_free)
+        self.math["no mm"] += idle
+        self.math["columns of B"] += for_columns
+        self.math["A"] += for_a
+        self.until(operands_ready, "A")
+        early = self.tokens[a] < first
+        self.causes[a][early] = _PRODUCT
+        self.tokens[a][early] = self.foreign[a][early] = first
+        self._set((products,), self.free[1], _PRODUCT)
+        self.in_flight.append(self.free[1])
+        self.math_busy += steps * step_cycles
+        self._done("math", name, first, self.free[1])
+        if self.tracing:
+            lines, l1, l2 = traffic.sum(axis=0).tolist()
+            facts = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
+            self._show_mm(name, start, (math_free, first), (idle, for_columns, for_a), facts)
 
     def wait(self, name: str, until: int) -> None:
         """Stand still until a DMA transfer is done."""
@@ -246,27 +249,25 @@ class Clock:
         if kept < MOST_EVENTS:
             into.append(event)
         elif kept == MOST_EVENTS:
-            what = f"the timeline ends here, after {MOST_EVENTS} events"
-            self.lanes.append(Instant(Track(self.name, QUEUE_LANE), what, self.issue))
+            end = f"the timeline ends here, after {MOST_EVENTS} events"
+            self.lanes.append(Instant(Track(self.name, QUEUE_LANE), end, self.issue))
 
-    def show_mm(self, name: str, start: int, free: tuple[int, int], waits: tuple[int, int, int], seen: Args) -> None:
+    def _show_mm(self, name: str, start: int, free: tuple[int, int], waits: tuple[int, int, int], facts: Args) -> None:
         """Lanes of one ``mm`` that has steps: its loads, why the math unit was idle before and in it, the caches.
 
         ``free``: when the math unit was free before, and its first issue; ``waits``: cycles without mm, for columns and
-        for A; ``seen``: columns, lines touched, and misses of L1 and L2.
+        for A; ``facts``: columns, lines touched, and misses of L1 and L2.
         """
-        if not self.tracing:
-            return
         idle, columns, operand = waits
         before, first = free
-        self._slice(LOADER, name, start, max(self.free[0], start + 1), seen)
+        self._slice(LOADER, name, start, max(self.free[0], start + 1), facts)
         self._slice(IDLE, "no mm", before, before + idle)
         self._slice(IDLE, "A", before + idle, before + idle + operand)
         rest = (first - before) - idle - operand
         self._slice(IDLE, "columns of B", first - rest, first)
         # What is left of the waits for columns lies between steps: drawn at the end, where the lane is free.
         self._slice(IDLE, "columns of B", self.free[1] - (columns - rest), self.free[1])
-        facts = dict(seen)
+        numbers = dict(facts)
         for lane, fact, scale in zip(CACHES, ("L1 misses", "L2 misses", "L2 misses"), (1, 1, self.config.line_bytes)):
-            at = self._totals[lane] = self._totals.get(lane, 0) + int(facts[fact]) * scale
+            at = self._totals[lane] = self._totals.get(lane, 0) + int(numbers[fact]) * scale
             self._keep(self.lanes, Counter(Track(self.name, lane), start, at, "bytes" if scale > 1 else "lines"))

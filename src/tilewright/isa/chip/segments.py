@@ -160,14 +160,8 @@ class Segment:
         layout = self.map
         slots = layout.num_pages * layout.page_elements
         self.selected = np.zeros(slots, np.uint8)
-        pages: Array = np.zeros((), np.int64)
-        offsets: Array = np.zeros((), np.int64)
-        for d, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
-            part = slice(start, start + size)
-            shape = (-1,) + (1,) * d  # d1 is the last dim of the broadcast sum
-            pages = pages + self.storage.pages_of[part].reshape(shape)
-            offsets = offsets + self.storage.offsets_of[part].reshape(shape)
-        lines = (pages * layout.page_elements + offsets) // layout.line_elements
+        inside = (base + np.arange(size) for base, size in zip(self.base[::-1], self.sizes[::-1], strict=True))
+        lines = self.storage.line_numbers(*inside)
         count = np.bincount(lines.reshape(-1), minlength=slots // layout.line_elements)
         self.awaited = count.astype(np.int32)
 

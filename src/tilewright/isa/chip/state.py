@@ -16,7 +16,7 @@ from tilewright.isa.chip.segments import Segment, whole_segment
 from tilewright.isa.chip.storage import ABSENT, LOADED, LOADING, Storage, make_storage
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
-from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
+from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
 
 # The DMA controller and the page table's side of it: pages between device memory and L2, shared by all PEs.
@@ -324,7 +324,7 @@ class Chip:
 
     def forget(self, begin: int, size: int) -> None:
         """Lines of the caches that held what was at these bytes are no longer that."""
-        from tilewright.isa.kernels.cache_kernels import drop_lines
+        from tilewright.isa.kernels.memory_kernels import drop_lines
 
         line = self.config.line_bytes
         for pe in self.pes:
@@ -430,12 +430,12 @@ class Pe:
         if self.written is not None:
             self.written[on, first : first + count] = True
 
-    def record(self, instruction: Instruction, found: list[tuple[str, int, int]]) -> None:
-        """Add (kind, column, register) records; ``on_error`` decides what else happens, after the work in range."""
-        if not found:
+    def record(self, instruction: Instruction, faults: Faults) -> None:
+        """Keep a record of each; ``on_error`` decides what else happens, after the work in range."""
+        if not faults:
             return
         text = str(instruction)
-        records = [ErrorRecord(self.pc, text, kind, column, register, self.number) for kind, column, register in found]
+        records = [ErrorRecord(self.pc, text, kind, column, register, self.number) for kind, column, register in faults]
         self.errors += records
         first, more = records[0], f" (and {len(records) - 1} more)" if len(records) > 1 else ""
         if self.config.on_error == "raise":

@@ -146,6 +146,17 @@ class Storage:
         """The page's first byte in device memory."""
         return self.home + page * self.page_bytes
 
+    def line_numbers(self, *along: Array) -> Array:
+        """The line of every element at the coordinates ``along`` each dim (numpy order), counted through all pages."""
+        last = len(along) - 1
+        pages, offsets = np.zeros((2,) + (1,) * len(along), np.int64)
+        for d, at in enumerate(along):
+            where = int(self.starts[last - d]) + at  # these tables begin with d1, the last dim
+            shape = (-1,) + (1,) * (last - d)
+            pages = pages + self.pages_of[where].reshape(shape)
+            offsets = offsets + self.offsets_of[where].reshape(shape)
+        return np.asarray((pages * self.map.page_elements + offsets) // self.map.line_elements)
+
     def values(self, store: Array) -> Array:
         """The tensor as the page table finds it; a page moved out is read from device memory."""
         homes = self.home + np.arange(self.map.num_pages) * self.page_bytes
@@ -173,11 +184,11 @@ def make_storage(
     e = array.dtype.itemsize
     fastest = order[0] if order else len(shape) - 1
     line = line or tuple(max(1, line_bytes // e) if d == fastest else 1 for d in range(len(shape)))
-    page, line, order = (None if each is None else tuple(each) for each in (page, line, order))
+    page, line, order = (None if sides is None else tuple(sides) for sides in (page, line, order))
     layout, arrays = _placed(shape, dtype, page, line, order)
     if layout.line_elements * e != line_bytes:
-        what = f"a line of {layout.line_elements} elements is {layout.line_elements * e} bytes, not {line_bytes}"
-        raise UsageError(what, where=f"segment {name}", how="give line= of the machine's line_bytes")
+        size = f"a line of {layout.line_elements} elements is {layout.line_elements * e} bytes, not {line_bytes}"
+        raise UsageError(size, where=f"segment {name}", how="give line= of the machine's line_bytes")
     table = PageTable.of(layout.num_pages)
     return Storage(name, dtype, layout, home, table, *arrays, tensor or name, base or (0,) * len(shape))
 

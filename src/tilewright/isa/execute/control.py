@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from tilewright.isa.chip.state import Pe, wrap
-from tilewright.isa.execute.operands import Handler, number, spans, threads_on, uniform_source, write
+from tilewright.isa.execute.operands import Handler, control_cost, number, threads_on, uniform_source, write
 from tilewright.isa.execute.scalar import compare
+from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Immediate, Instruction, Label
-
-
-def _step(pe: Pe, instruction: Instruction) -> None:
-    pe.clock.step("control", instruction.name, spans(pe, instruction, instruction.operands))
 
 
 def _go(pe: Pe, instruction: Instruction) -> None:
@@ -22,7 +19,7 @@ def _jump(pe: Pe, instruction: Instruction) -> None:
     # operation
     _go(pe, instruction)
     # cost
-    _step(pe, instruction)
+    control_cost(pe, instruction)
 
 
 def _br(pe: Pe, instruction: Instruction) -> None:
@@ -32,7 +29,7 @@ def _br(pe: Pe, instruction: Instruction) -> None:
     if compare(instruction.suffix("cond"), x, y):
         _go(pe, instruction)
     # cost
-    _step(pe, instruction)
+    control_cost(pe, instruction)
 
 
 def _loop(pe: Pe, instruction: Instruction) -> None:
@@ -43,11 +40,10 @@ def _loop(pe: Pe, instruction: Instruction) -> None:
     if pe.uniform[counter]:
         _go(pe, instruction)
     # cost
-    place = pe.clock.span("ur", counter)
-    pe.clock.step("control", "loop", (place,), (place,), pe.config.alu_latency)
+    control_cost(pe, instruction, pe.config.alu_latency)
 
 
-def _bar(pe: Pe, instruction: Instruction) -> None:
+def _bar(pe: Pe, instruction: Instruction) -> Faults:
     # operands
     on = threads_on(pe, instruction)
     name = instruction.operands[0] if instruction.operands else Immediate(0)
@@ -55,11 +51,11 @@ def _bar(pe: Pe, instruction: Instruction) -> None:
     # operation: whoever runs the processing elements lets them go on together
     pe.barrier = name.value, pe.pc
     # cost
-    pe.clock.step("control", "bar", spans(pe, instruction, ()))
-    pe.record(instruction, [] if on.all() else [("divergent_barrier", int(on.argmin()), -1)])
+    control_cost(pe, instruction)
+    return [] if on.all() else [("divergent_barrier", int(on.argmin()), -1)]
 
 
-def _setmm(pe: Pe, instruction: Instruction) -> None:
+def _setmm(pe: Pe, instruction: Instruction) -> Faults:
     # operands
     columns, *rows = (uniform_source(pe, o) for o in instruction.operands)
     # operation
@@ -67,34 +63,29 @@ def _setmm(pe: Pe, instruction: Instruction) -> None:
     if not wrong:
         pe.columns, pe.rows = columns, rows[0] if rows else None
     # cost
-    _step(pe, instruction)
-    pe.record(instruction, [("count_out_of_range", -1, -1)] if wrong else [])
+    control_cost(pe, instruction)
+    return [("count_out_of_range", -1, -1)] if wrong else []
 
 
 def _peid(pe: Pe, instruction: Instruction) -> None:
     # operation, result
     write(pe, instruction, pe.number)
     # cost
-    pe.clock.step("control", instruction.name, (), spans(pe, instruction, instruction.operands))
+    control_cost(pe, instruction)
 
 
 def _npe(pe: Pe, instruction: Instruction) -> None:
     # operation, result
     write(pe, instruction, pe.config.pes)
     # cost
-    pe.clock.step("control", instruction.name, (), spans(pe, instruction, instruction.operands))
-
-
-def _nop(pe: Pe, instruction: Instruction) -> None:
-    # cost
-    _step(pe, instruction)
+    control_cost(pe, instruction)
 
 
 def _halt(pe: Pe, instruction: Instruction) -> None:
     # operation
     pe.halted = True
     # cost
-    _step(pe, instruction)
+    control_cost(pe, instruction)
 
 
 CONTROL_HANDLERS: dict[str, Handler] = {
@@ -105,6 +96,6 @@ CONTROL_HANDLERS: dict[str, Handler] = {
     "setmm": _setmm,
     "peid": _peid,
     "npe": _npe,
-    "nop": _nop,
+    "nop": control_cost,
     "halt": _halt,
 }

@@ -16,7 +16,8 @@ from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.fresh import scratch
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.memory import at_hand, transfer_block
+from tilewright.isa.execute.access import at_hand
+from tilewright.isa.execute.memory import transfer_block
 from tilewright.isa.execute.operands import number, uniform_source
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of
@@ -115,7 +116,7 @@ class Sums:
         block = Block(
             *(*walk, walks, bypass, *gather, *timing, c.bcast_depth, c.step_cycles(e, kb)),
             *(n, part, index, order, active, *tables, table.in_l2, len(segment.sizes)),
-            *(pe.chip.store, *retention, *found, _times(pe, c.step_cycles(e, kb))),
+            *(pe.chip.store, *retention, *found, pe.clock.line_times(c.step_cycles(e, kb))),
             *(part_ for side in sides for part_ in (side.bytes, *side.shape)),
             *(presents, rounds, *longs(fill)),
         )
@@ -237,13 +238,6 @@ def _side(name: str, rows: int, length: int, rounds: int) -> _Side:
     shape = (length, length * rows, rows) if behind else (-(-length * rounds // 4) * 4 + _APART, length, rows)
     raw = scratch(f"bytes of {name}", rounds * shape[1] if behind else rows * shape[0], np.uint8)
     return _Side(raw, raw.view(np.int32), shape)
-
-
-def _times(pe: Pe, step: int) -> Array:
-    """What the issue model takes, int64[7]."""
-    c, line = pe.config, pe.config.line_bytes * pe.clock.share
-    buses = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
-    return np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *buses, step], np.int64)
 
 
 def _slice(numbers: Array) -> Any:

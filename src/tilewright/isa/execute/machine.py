@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.segments import Memory, Segment, checked_name, checked_tensor, whole_segment
-from tilewright.isa.chip.state import Pe, map_page, move_in, move_out, new_chip
-from tilewright.isa.chip.storage import Storage
 from tilewright.isa.chip.parts import Part
-from tilewright.isa.execute.run import Job, Runner, RunResult, result_of
+from tilewright.isa.chip.segments import Segment, checked_name, checked_tensor, whole_segment
+from tilewright.isa.chip.state import map_page, move_in, move_out, new_chip
+from tilewright.isa.chip.storage import Storage
+from tilewright.isa.execute.run import Job, Runner, RunResult, Work, result_of, start_state
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.checks import whole, wholes
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.language.errors import MatrixUnitError
 from tilewright.isa.language.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -193,7 +192,7 @@ class Machine:
             self.chip.pes[number].names[name] = self.chip.pes[number].add_segment(window)
             self._command(f"PE {number}", f"segment {name} = {source}{part}")
 
-    def release(self) -> list[tuple[Pe, list[Job]]]:
+    def release(self) -> Work:
         """Everyone who was given work, and the work, which is off the machine then: a :class:`Debugger` does it."""
         work = [(self.chip.pes[number], jobs) for number, jobs in sorted(self._jobs.items())]
         self._jobs = {}
@@ -202,7 +201,7 @@ class Machine:
             pe.clock.until(self.now, "host")
         return work
 
-    def ended(self, work: Sequence[tuple[Pe, list[Job]]]) -> None:
+    def ended(self, work: Work) -> None:
         """The host goes on when the last of them is done."""
         self.now = max([self.now, *(pe.clock.cycles for pe, _ in work)])
 
@@ -213,12 +212,7 @@ class Machine:
         :meth:`MatrixUnit.run` does; its ``result`` is the first such element's.
         """
         work = self.release()
-        try:
-            Runner(work).run(watch)
-        except MatrixUnitError as error:
-            number = error.records[0].pe if error.records else work[0][0].number
-            error.result = result_of(self.chip.pes[number])
-            raise
+        Runner(work).run(watch)
         self.ended(work)
         return [result_of(pe) for pe in self.chip.pes]
 
@@ -267,50 +261,19 @@ def _part(segment: Segment) -> Part:
     return Part(tuple(segment.base[::-1].tolist()), tuple(segment.sizes[::-1].tolist()))
 
 
-# One processing element, one program: the short way to run something.
+def work_of(program: Program | str | Machine, memory: Any, config: Any, call: str) -> tuple[Work, Callable[[], None]]:
+    """A program alone as the work of the first processing element, or the work that was started on a machine.
 
-
-def start_state(config: MatrixUnitConfig, memory: Memory, tracing: bool = False) -> Pe:
-    """The first processing element of a machine at rest, its tensors in device memory; resident pages have entries."""
-    chip = new_chip(config, tracing)
-    places = list(memory)
-    tensors = [(p.name, p.array, {"page": p.page, "line": p.line, "order": p.order}) for p in places]
-    for place, storage in zip(places, chip.add_all(tensors), strict=True):
-        for page in range(storage.map.num_pages if place.resident else 0):
-            map_page(chip, storage, page)
-    return chip.pes[0]
-
-
-class MatrixUnit:
-    """A processing element with the tensor-multiply instruction, as ``config`` describes it.
-
-    >>> program = "tid r0\\nmul r1, r0, r0\\nhalt"
-    >>> MatrixUnit(MatrixUnitConfig(threads=4)).run(program).registers[:, 1].tolist()
-    [0, 1, 4, 9]
+    Also what to call when it is done. ``call``: who asks, for the error.
     """
-
-    def __init__(self, config: MatrixUnitConfig | None = None) -> None:
-        self.config = checked_config(config)
-
-    def run(
-        self,
-        program: Program | str,
-        memory: Memory | Mapping[str, Any] | None = None,
-        trace: bool = False,
-        watch: Callable[[Counts], None] | None = None,
-    ) -> RunResult:
-        """Run to the end; ``memory`` holds the tensors by name (arrays are placed with the default pages and lines).
-
-        ``trace`` keeps a timeline; ``watch`` is called with the counts now and then, for a progress bar.
-        Raises :class:`MatrixUnitError` after ``max_instructions`` instructions, and for every error record where the
-        configuration says ``on_error='raise'``; its ``result`` is the machine as it then stood. For several processing
-        elements see :class:`Machine`.
-        """
-        program = program_of(program, self.config)
-        pe = start_state(self.config, memory if isinstance(memory, Memory) else Memory(memory), trace)
-        try:
-            Runner([(pe, [Job(program)])]).run(watch)
-        except MatrixUnitError as error:
-            error.result = result_of(pe)
-            raise
-        return result_of(pe)
+    if not isinstance(program, Machine):
+        config = checked_config(config)
+        program = program_of(program, config)
+        return [(start_state(config, memory), [Job(program)])], lambda: None
+    machine = program
+    if memory is not None or config is not None:
+        raise UsageError("a Machine has its own memory and config", how=f"{call}(machine)")
+    work = machine.release()
+    if not work:
+        raise UsageError("no program was started on this machine", how="machine.start(program) first")
+    return work, lambda: machine.ended(work)

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.chip.state import Pe, wrap
+from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Float, Immediate, Instruction, Operand, Register
 
 Array = np.ndarray[Any, Any]
-Handler = Callable[[Pe, Instruction], None]
+Handler = Callable[[Pe, Instruction], Faults | None]
+"""One instruction: it changes the processing element, and returns what it has to report."""
 
 
 def number(operand: Operand) -> int:
@@ -53,10 +55,10 @@ def threads_on(pe: Pe, instruction: Instruction) -> Array:
 
 def spans(pe: Pe, instruction: Instruction, operands: tuple[Operand, ...], guard: bool = True) -> list[slice]:
     """The scoreboard's places of register operands and, for what is read, of the guard."""
-    found = [pe.clock.span(o.kind, o.number) for o in operands if isinstance(o, Register)]
+    places = [pe.clock.span(o.kind, o.number) for o in operands if isinstance(o, Register)]
     if guard and instruction.guard is not None:
-        found.append(pe.clock.span("p", instruction.guard.predicate))
-    return found
+        places.append(pe.clock.span("p", instruction.guard.predicate))
+    return places
 
 
 def write(pe: Pe, instruction: Instruction, value: Any) -> None:
@@ -76,14 +78,22 @@ def write(pe: Pe, instruction: Instruction, value: Any) -> None:
     pe.traffic.register_writes += pe.config.threads if on is True else int(np.count_nonzero(on))
 
 
-def scalar_cost(pe: Pe, instruction: Instruction, latency: int | None = None) -> None:
+def control_cost(pe: Pe, instruction: Instruction, latency: int = 1) -> None:
+    """One issue of the control unit: every operand is read; a first one that the table writes is ready afterwards."""
+    operands, table = instruction.operands, instruction.spec.operands
+    written = operands[:1] if table and table[0].access == "write" else ()
+    writes = spans(pe, instruction, written, guard=False)
+    pe.clock.step("control", instruction.name, spans(pe, instruction, operands), writes, latency)
+
+
+def scalar_cost(pe: Pe, instruction: Instruction) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
     known = pe.known.get(id(instruction))
     if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
         known = pe.known[id(instruction)] = (instruction, *_scalar_cost(pe, instruction))
-    _, unit, places, written, registers, usual = known
+    _, unit, places, written, registers, latency = known
     pe.traffic.register_reads += registers
-    pe.clock.scalar(unit, instruction.name, places, written, usual if latency is None else latency)
+    pe.clock.scalar(unit, instruction.name, places, written, latency)
 
 
 def _scalar_cost(pe: Pe, instruction: Instruction) -> tuple[str, list[int], int, int, int]:
@@ -93,5 +103,5 @@ def _scalar_cost(pe: Pe, instruction: Instruction) -> tuple[str, list[int], int,
     per_thread = sum(isinstance(o, Register) and o.kind == "r" for o in operands[1:])
     cycles = getattr(pe.config, latency) if latency else 1
     written = writes[0].start if writes else -1
-    places = [each.start for each in (*reads, *writes)]
+    places = [span.start for span in (*reads, *writes)]
     return instruction.spec.unit, places, written, per_thread * pe.config.threads, cycles

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.segments import Segment
-from tilewright.isa.chip.state import Pe, same_state, show_run, wrap
+from tilewright.isa.chip.segments import Memory, Segment
+from tilewright.isa.chip.state import Pe, map_page, new_chip, same_state, show_run, wrap
 from tilewright.isa.execute.control import CONTROL_HANDLERS
 from tilewright.isa.execute.loops import FastLoop, loop_at, loop_heads, run_fast
 from tilewright.isa.execute.memory import MEMORY_HANDLERS
 from tilewright.isa.execute.operands import Handler
-from tilewright.isa.execute.segment_instructions import DESCRIPTOR_HANDLERS, PAGE_HANDLERS
 from tilewright.isa.execute.scalar import FLOAT_HANDLERS, INTEGER_HANDLERS, PREDICATE_HANDLERS
+from tilewright.isa.execute.segment_instructions import SEGMENT_HANDLERS
 from tilewright.isa.execute.tensor import TENSOR_HANDLERS
+from tilewright.isa.language.assemble import program_of
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
 from tilewright.isa.language.program import Program
-from tilewright.trace import Event
+from tilewright.trace import Event, Slice, Track
 
 HANDLERS: dict[str, Handler] = {
     **INTEGER_HANDLERS,
     **FLOAT_HANDLERS,
     **PREDICATE_HANDLERS,
     **CONTROL_HANDLERS,
-    **DESCRIPTOR_HANDLERS,
+    **SEGMENT_HANDLERS,
     **MEMORY_HANDLERS,
-    **PAGE_HANDLERS,
     **TENSOR_HANDLERS,
 }
 
@@ -94,6 +95,29 @@ def result_of(pe: Pe) -> RunResult:
     )
 
 
+def timeline(runs: Iterable[RunResult]) -> tuple[Event, ...]:
+    """The events of all processing elements, and of the DMA controller they share; one cycle is one nanosecond.
+
+    ``runs`` were made with ``trace=True``. Empty where they were not.
+
+    >>> run = MatrixUnit().run("mov r0, 1\\nadd r1, r0, 2\\nhalt", {}, trace=True)
+    >>> [event.name for event in timeline([run])]
+    ['mov', 'add', 'halt']
+    """
+    events: list[Event] = []
+    chips = {}
+    for run in runs:
+        events += run.trace
+        events += run.state.clock.lanes
+        chips[id(run.state.chip)] = run.state.chip
+    if events:
+        for chip in chips.values():
+            for t in chip.dma.transfers:
+                name, lane = f"{t.storage} page {t.page} {t.direction}", Track("DMA", f"pages {t.direction}")
+                events.append(Slice(lane, name, t.start, t.end - t.start, (("bytes", t.bytes),)))
+    return tuple(events)
+
+
 @dataclass(eq=False)
 class Job:
     """One start of a program: the descriptors it finds by name, and what its uniform registers hold at first."""
@@ -103,6 +127,12 @@ class Job:
     uniform: Mapping[int, int] = field(default_factory=dict)
 
 
+Tensors = Memory | Mapping[str, Any] | None
+"""What a program finds in memory: arrays by name, or a :class:`Memory` that says how they lie there."""
+Work = Sequence[tuple[Pe, list[Job]]]
+"""Processing elements, and what each of them is given to do."""
+
+
 class Runner:
     """Processing elements with jobs, advanced one instruction each in turn, so that nothing depends on their clocks.
 
@@ -110,7 +140,7 @@ class Runner:
     or waits at another one, is a record on those that wait, and they go on.
     """
 
-    def __init__(self, work: list[tuple[Pe, list[Job]]]) -> None:
+    def __init__(self, work: Work) -> None:
         self.jobs = {pe.number: list(jobs) for pe, jobs in work}
         self.pes = [pe for pe, _ in work]
         self.steps: dict[int, list[tuple[Handler, Any]]] = {}
@@ -132,7 +162,7 @@ class Runner:
             pe.uniform[register] = wrap(value)
         self.programs[pe.number] = job.program
         self.loops = {key: loop for key, loop in self.loops.items() if key[0] != pe.number}
-        self.steps[pe.number] = [(HANDLERS[each.name], each) for each in job.program.instructions]
+        self.steps[pe.number] = [(HANDLERS[one.name], one) for one in job.program.instructions]
         self.heads[pe.number] = loop_heads(job.program)
         pe.labels, pe.pc, pe.halted, pe.barrier = dict(job.program.labels), 0, False, None
         if not job.program.instructions:
@@ -146,24 +176,34 @@ class Runner:
             raise MatrixUnitError(f"the program ran {pe.executed} instructions and did not end", how=how)
         handler, instruction = steps[pe.pc]
         pe.next_pc = pe.pc + 1
-        handler(pe, instruction)
+        faults = handler(pe, instruction)
+        if faults:
+            pe.record(instruction, faults)
         pe.executed += 1
         pe.pc = pe.next_pc
         if len(pe.errors) > pe.config.max_errors:
-            what, how = f"{len(pe.errors)} error records: {pe.errors[0]}", "mend the first, or raise max_errors"
-            raise MatrixUnitError(what, records=(pe.errors[-1],), how=how)
+            many, how = f"{len(pe.errors)} error records: {pe.errors[0]}", "mend the first, or raise max_errors"
+            raise MatrixUnitError(many, records=(pe.errors[-1],), how=how)
         if (pe.halted or pe.pc >= len(steps)) and pe.barrier is None:
             self._next_job(pe)
 
     def run(self, watch: Callable[[Counts], None] | None = None) -> None:
-        """Run everyone to the end; ``watch`` is called with all counts together, now and then and at the end."""
+        """Run everyone to the end; ``watch`` is called with all counts together, now and then and at the end.
+
+        A :class:`MatrixUnitError` has the result of the first processing element in trouble.
+        """
         if not (watch is None or callable(watch)):
             raise UsageError(f"watch = {watch!r}", how="a function of the counts, or None")
         turns = 0
-        while self.turn():
-            turns += 1
-            if watch is not None and turns % 16 == 0:
-                watch(Counts.together(pe.counts for pe in self.pes))
+        try:
+            while self.turn():
+                turns += 1
+                if watch is not None and turns % 16 == 0:
+                    watch(Counts.together(pe.counts for pe in self.pes))
+        except MatrixUnitError as error:
+            number = error.records[0].pe if error.records else self.pes[0].number
+            error.result = result_of(next(pe for pe in self.pes if pe.number == number))
+            raise
         if watch is not None:
             watch(Counts.together(pe.counts for pe in self.pes))
 
@@ -211,16 +251,58 @@ class Runner:
 
     def _release(self, waiting: list[Pe]) -> None:
         """Everyone who will ever come is here."""
-        bad = len(waiting) < len(self.pes) or len({pe.barrier[0] for pe in waiting if pe.barrier}) > 1
+        incomplete = len(waiting) < len(self.pes) or len({pe.barrier[0] for pe in waiting if pe.barrier}) > 1
         together = max(pe.clock.issue for pe in waiting)
         for pe in waiting:
             assert pe.barrier is not None
             _, at = pe.barrier
             pe.barrier = None
             pe.clock.until(together, "barrier")
-            if bad:
+            if incomplete:
                 back, pe.pc = pe.pc, at
                 pe.record(self.programs[pe.number].instructions[at], [("divergent_barrier", -1, -1)])
                 pe.pc = back
             if pe.pc >= len(self.steps[pe.number]):
                 self._next_job(pe)
+
+
+def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False) -> Pe:
+    """The first processing element of a machine at rest, its tensors in device memory; resident pages have entries."""
+    chip = new_chip(config, tracing)
+    places = list(memory if isinstance(memory, Memory) else Memory(memory))
+    tensors = [(p.name, p.array, {"page": p.page, "line": p.line, "order": p.order}) for p in places]
+    for place, storage in zip(places, chip.add_all(tensors), strict=True):
+        for page in range(storage.map.num_pages if place.resident else 0):
+            map_page(chip, storage, page)
+    return chip.pes[0]
+
+
+class MatrixUnit:
+    """A processing element with the tensor-multiply instruction, as ``config`` describes it.
+
+    >>> program = "tid r0\\nmul r1, r0, r0\\nhalt"
+    >>> MatrixUnit(MatrixUnitConfig(threads=4)).run(program).registers[:, 1].tolist()
+    [0, 1, 4, 9]
+    """
+
+    def __init__(self, config: MatrixUnitConfig | None = None) -> None:
+        self.config = checked_config(config)
+
+    def run(
+        self,
+        program: Program | str,
+        memory: Tensors = None,
+        trace: bool = False,
+        watch: Callable[[Counts], None] | None = None,
+    ) -> RunResult:
+        """Run to the end; ``memory`` holds the tensors by name (arrays are placed with the default pages and lines).
+
+        ``trace`` keeps a timeline; ``watch`` is called with the counts now and then, for a progress bar.
+        Raises :class:`MatrixUnitError` after ``max_instructions`` instructions, and for every error record where the
+        configuration says ``on_error='raise'``; its ``result`` is the machine as it then stood. For several processing
+        elements see :class:`Machine`.
+        """
+        program = program_of(program, self.config)
+        pe = start_state(self.config, memory, trace)
+        Runner([(pe, [Job(program)])]).run(watch)
+        return result_of(pe)

@@ -1,4 +1,4 @@
-"""Moves and integer arithmetic.
+"""Instructions of the arithmetic unit: moves, integers, floats, predicates.
 
 Every instruction, here and in the files beside this one, has the same four phases: operands, operation, result, cost.
 """
@@ -13,24 +13,38 @@ import numpy as np
 
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.operands import Handler, count_of, number, scalar_cost, source, spans, threads_on, write
+from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Instruction, Operand, Register
 
+Value = Callable[[Pe, Instruction], Any]
 
-def _arithmetic(operation: Callable[..., Any], uniform: Callable[..., Any] | None = None) -> Handler:
-    """``uniform``: the same on Python integers, where ``operation`` takes arrays only."""
-    on_uniform = uniform or operation
+
+def _writing(value: Value) -> Handler:
+    """The instruction that works out ``value`` from its operands and writes it to the first one."""
 
     def execute(pe: Pe, instruction: Instruction) -> None:
-        # operands
-        values = (source(pe, o) for o in instruction.operands[1:])
-        # operation: words of 32 bits, so that no sum or product leaves 64
-        value = (on_uniform if _is_uniform(instruction) else operation)(*values)
+        # operands, operation
+        result = value(pe, instruction)
         # result
-        write(pe, instruction, value)
+        write(pe, instruction, result)
         # cost
         scalar_cost(pe, instruction)
 
     return execute
+
+
+def _arithmetic(operation: Callable[..., Any], uniform: Callable[..., Any] | None = None) -> Handler:
+    """On words of 32 bits, so that no sum or product leaves 64.
+
+    ``uniform``: the same on Python integers, where ``operation`` takes arrays only.
+    """
+    on_uniform = uniform or operation
+
+    def value(pe: Pe, instruction: Instruction) -> Any:
+        values = (source(pe, o) for o in instruction.operands[1:])
+        return (on_uniform if _is_uniform(instruction) else operation)(*values)
+
+    return _writing(value)
 
 
 def _is_uniform(instruction: Instruction) -> bool:
@@ -47,73 +61,48 @@ def _divided(x: int, y: int, remainder: bool) -> int:
 
 
 def _division(remainder: bool) -> Handler:
-    def execute(pe: Pe, instruction: Instruction) -> None:
+    def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
-        values = [source(pe, o) for o in instruction.operands[1:]]
+        x, y = (source(pe, o) for o in instruction.operands[1:])
+        # operation, of one number or of every thread's
         if _is_uniform(instruction):
-            write(pe, instruction, _divided(values[0], values[1], remainder))
-            scalar_cost(pe, instruction)
-            pe.record(instruction, [("divide_by_zero", -1, -1)] if values[1] == 0 else [])
-            return
-        x, y = np.broadcast_arrays(*values)
-        # operation
-        zero = y == 0
-        safe = np.where(zero, 1, y)
-        quotient = np.abs(x) // np.abs(safe) * np.sign(x) * np.sign(safe)
-        value = np.where(zero, 0, x - safe * quotient if remainder else quotient)
+            value: Any = _divided(x, y, remainder)
+            undefined = [-1] if y == 0 else []
+        else:
+            x, y = np.broadcast_arrays(x, y)
+            zero = y == 0
+            divisor = np.where(zero, 1, y)
+            quotient = np.abs(x) // np.abs(divisor) * np.sign(x) * np.sign(divisor)
+            value = np.where(zero, 0, x - divisor * quotient if remainder else quotient)
+            threads = zero & threads_on(pe, instruction) if zero.ndim else zero
+            undefined = np.flatnonzero(threads).tolist() if zero.ndim else [-1] * bool(zero)
         # result
         write(pe, instruction, value)
-        if zero.ndim == 0:
-            bad = [-1] if zero else []
-        else:
-            bad = np.flatnonzero(zero & threads_on(pe, instruction)).tolist()
         # cost
         scalar_cost(pe, instruction)
-        pe.record(instruction, [("divide_by_zero", thread, -1) for thread in bad])
+        return [("divide_by_zero", thread, -1) for thread in undefined]
 
     return execute
 
 
-def _mov(pe: Pe, instruction: Instruction) -> None:
-    # operands
-    value = source(pe, instruction.operands[1])
-    # operation, result
-    write(pe, instruction, value)
-    # cost
-    scalar_cost(pe, instruction)
-
-
-def _tid(pe: Pe, instruction: Instruction) -> None:
-    # operands
-    value = np.arange(pe.config.threads, dtype=np.int64)
-    # operation, result
-    write(pe, instruction, value)
-    # cost
-    scalar_cost(pe, instruction)
-
-
-def _sel(pe: Pe, instruction: Instruction) -> None:
-    # operands
+def _select(pe: Pe, instruction: Instruction) -> Any:
     choice = pe.predicates[:, number(instruction.operands[1])]
     x, y = (source(pe, o) for o in instruction.operands[2:])
-    # operation, result
-    write(pe, instruction, np.where(choice, x, y))
-    # cost
-    scalar_cost(pe, instruction)
+    return np.where(choice, x, y)
 
 
-def _read(pe: Pe, instruction: Instruction) -> None:
+def _read(pe: Pe, instruction: Instruction) -> Faults:
     # operands
     thread = int(source(pe, instruction.operands[2]))
-    there = 0 <= thread < pe.config.threads
+    inside = 0 <= thread < pe.config.threads
     # operation, result
-    write(pe, instruction, pe.registers[thread, number(instruction.operands[1])] if there else 0)
+    write(pe, instruction, pe.registers[thread, number(instruction.operands[1])] if inside else 0)
     # cost
     scalar_cost(pe, instruction)
-    pe.record(instruction, [] if there else [("thread_out_of_range", thread, -1)])
+    return [] if inside else [("thread_out_of_range", thread, -1)]
 
 
-def _clr(pe: Pe, instruction: Instruction) -> None:
+def _clr(pe: Pe, instruction: Instruction) -> Faults:
     # operands
     first, on = number(instruction.operands[0]), threads_on(pe, instruction)
     count = count_of(pe, instruction, 1)
@@ -121,8 +110,7 @@ def _clr(pe: Pe, instruction: Instruction) -> None:
     # operation
     if first + most > pe.config.registers:
         pe.clock.step("alu", "clr")
-        pe.record(instruction, [("operand_out_of_range", -1, pe.config.registers)])
-        return
+        return [("operand_out_of_range", -1, pe.config.registers)]
     # result
     if np.ndim(count) == 0 and on.all():
         pe.registers[:, first : first + most] = 0
@@ -137,13 +125,14 @@ def _clr(pe: Pe, instruction: Instruction) -> None:
     # cost
     written = [pe.clock.span("r", first, most)] if most else []
     pe.clock.step("alu", "clr", spans(pe, instruction, instruction.operands[1:]), written, max(1, most))
+    return []
 
 
 INTEGER_HANDLERS: dict[str, Handler] = {
-    "mov": _mov,
+    "mov": _writing(lambda pe, instruction: source(pe, instruction.operands[1])),
     "clr": _clr,
-    "tid": _tid,
-    "sel": _sel,
+    "tid": _writing(lambda pe, _: np.arange(pe.config.threads, dtype=np.int64)),
+    "sel": _writing(_select),
     "read": _read,
     "add": _arithmetic(operator.add),
     "sub": _arithmetic(operator.sub),
@@ -210,18 +199,12 @@ def _greater(x: Array, y: Array) -> Array:
 
 
 def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
-    def execute(pe: Pe, instruction: Instruction) -> None:
-        # operands
+    def value(pe: Pe, instruction: Instruction) -> Array:
         values = (as_float(pe, o) for o in instruction.operands[1:])
-        # operation
         with np.errstate(all="ignore"):
-            value = operation(*values)
-        # result
-        write(pe, instruction, _bits(value))
-        # cost
-        scalar_cost(pe, instruction)
+            return _bits(operation(*values))
 
-    return execute
+    return _writing(value)
 
 
 def _decode(words: Array, dtype: str) -> Array:
@@ -256,16 +239,10 @@ def _encode(value: Array, dtype: str) -> Array:
     return np.where(np.isnan(value), 0x7FC0, rounded)
 
 
-def _cvt(pe: Pe, instruction: Instruction) -> None:
-    # operands
+def _convert(pe: Pe, instruction: Instruction) -> Array:
     words = np.asarray(source(pe, instruction.operands[1]))
-    # operation
     with np.errstate(all="ignore"):
-        value = _encode(_decode(words, instruction.suffix("from") or ""), instruction.suffix("to") or "")
-    # result
-    write(pe, instruction, value)
-    # cost
-    scalar_cost(pe, instruction)
+        return _encode(_decode(words, instruction.suffix("from") or ""), instruction.suffix("to") or "")
 
 
 FLOAT_HANDLERS: dict[str, Handler] = {
@@ -277,7 +254,7 @@ FLOAT_HANDLERS: dict[str, Handler] = {
     "fsqrt": _float_arithmetic(np.sqrt),
     "fmin": _float_arithmetic(_lesser),
     "fmax": _float_arithmetic(_greater),
-    "cvt": _cvt,
+    "cvt": _writing(_convert),
 }
 
 
@@ -301,56 +278,29 @@ def compare(condition: str | None, x: Any, y: Any) -> Any:
     return _COMPARE[name](x, y)
 
 
-def _cmp(pe: Pe, instruction: Instruction) -> None:
-    # operands
-    x, y = (source(pe, o) for o in instruction.operands[1:])
-    # operation, result
-    write(pe, instruction, compare(instruction.suffix("cond"), x, y))
-    # cost
-    scalar_cost(pe, instruction)
+def _comparison(operand: Callable[[Pe, Operand], Any]) -> Handler:
+    def value(pe: Pe, instruction: Instruction) -> Any:
+        x, y = (operand(pe, o) for o in instruction.operands[1:])
+        return compare(instruction.suffix("cond"), x, y)
+
+    return _writing(value)
 
 
-def _fcmp(pe: Pe, instruction: Instruction) -> None:
-    # operands
-    x, y = (as_float(pe, o) for o in instruction.operands[1:])
-    # operation, result
-    write(pe, instruction, compare(instruction.suffix("cond"), x, y))
-    # cost
-    scalar_cost(pe, instruction)
+def _of_predicates(operation: Callable[..., Any]) -> Handler:
+    def value(pe: Pe, instruction: Instruction) -> Any:
+        return operation(*(pe.predicates[:, number(o)] for o in instruction.operands[1:]))
 
-
-def _logic(operation: Callable[..., Any]) -> Handler:
-    def execute(pe: Pe, instruction: Instruction) -> None:
-        # operands
-        values = [pe.predicates[:, number(o)] for o in instruction.operands[1:]]
-        # operation, result
-        write(pe, instruction, operation(*values))
-        # cost
-        scalar_cost(pe, instruction)
-
-    return execute
-
-
-def _vote(operation: Callable[[Any], Any]) -> Handler:
-    def execute(pe: Pe, instruction: Instruction) -> None:
-        # operands
-        votes = pe.predicates[:, number(instruction.operands[1])]
-        # operation, result
-        write(pe, instruction, int(operation(votes)))
-        # cost
-        scalar_cost(pe, instruction)
-
-    return execute
+    return _writing(value)
 
 
 PREDICATE_HANDLERS: dict[str, Handler] = {
-    "cmp": _cmp,
-    "fcmp": _fcmp,
-    "pand": _logic(np.logical_and),
-    "por": _logic(np.logical_or),
-    "pxor": _logic(np.logical_xor),
-    "pnot": _logic(np.logical_not),
-    "pany": _vote(np.any),
-    "pall": _vote(np.all),
-    "pcount": _vote(np.count_nonzero),
+    "cmp": _comparison(source),
+    "fcmp": _comparison(as_float),
+    "pand": _of_predicates(np.logical_and),
+    "por": _of_predicates(np.logical_or),
+    "pxor": _of_predicates(np.logical_xor),
+    "pnot": _of_predicates(np.logical_not),
+    "pany": _of_predicates(np.any),
+    "pall": _of_predicates(np.all),
+    "pcount": _of_predicates(np.count_nonzero),
 }

@@ -10,9 +10,10 @@ import numpy as np
 
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.memory import Walk, coordinates, offset_registers, pages_ready, walk_elements
+from tilewright.isa.execute.access import Reach, fetch_columns, offset_registers
 from tilewright.isa.execute.operands import Handler, number, spans, threads_on
 from tilewright.isa.execute.scalar import NAN
+from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Instruction
 
 # Who does what in an ``mm``: loaders and columns, row groups, product registers, element types.
@@ -155,61 +156,49 @@ def _groups(pe: Pe, ka: int, kb: int) -> tuple[int, int, int, int, int, int, int
     return fit if pe.rows is None else min(fit, pe.rows), ka, kb, *strides, kb - 1 if c.kb_acc == "last" else 0
 
 
-def _mm(pe: Pe, instruction: Instruction) -> None:
+def _mm(pe: Pe, instruction: Instruction) -> Faults:
     # operands
     pe.counts.instructions += 1
     roles = assign_roles(pe, instruction)
     if isinstance(roles, str):
         pe.clock.step("control", "mm")
-        pe.record(instruction, [(roles, -1, -1)])
-        return
-    out_of_range = np.flatnonzero(roles.refused).tolist()
-    bad = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in out_of_range]
-    # operation: memory issue, every loader walks its column
-    bus = _load(pe, instruction, roles)
-    page_ready = pages_ready(roles.segment, bus)
-    bad += bus.faults()
-    bus.ids[bus.found[:, 2] > 0] = -1  # a column that met an absent page does not go on the bus at all
-    bus.found[bus.found[:, 2] > 0] = 0
-    # operation: math issue
-    writes = np.ones(pe.config.threads, bool)
-    if pe.config.pred_scope != "loader":
-        writes = threads_on(pe, instruction)
+        return [(roles, -1, -1)]
+    refused = np.flatnonzero(roles.refused).tolist()
+    faults = [("register_out_of_range", j, roles.first + int(roles.index[j])) for j in refused]
+    # operation: memory issue, [n, kb * Le] elements of B; none for columns that are off
+    counts, most = np.where(roles.on, roles.depth, 0), roles.groups[2] * roles.chunk
+    dim = int(instruction.suffix("t") or 0)
+    bus, page_ready, traffic = fetch_columns(pe, roles.segment, roles.address, counts, most, dim, roles.sequence)
+    faults += bus.faults()
+    # operation, result: math issue
+    writes = np.ones(pe.config.threads, bool) if pe.config.pred_scope == "loader" else threads_on(pe, instruction)
     writes = writes[pe.config.first_compute :]
-    bad += _first_reads(pe, roles, bus, writes)
+    faults += _first_reads(pe, roles, bus, writes)
     _multiply(pe, roles, bus, writes)
     # cost
     _count(pe, roles, bus, writes)
-    _cost(pe, instruction, roles, bus, page_ready)
-    pe.record(instruction, bad)
+    _issue(pe, instruction, roles, traffic, page_ready)
+    return faults
 
 
-def _load(pe: Pe, instruction: Instruction, roles: Roles) -> Walk:
-    """[n, kb * Le]: the elements of B every column reads; none for columns that are off."""
-    length = roles.groups[2] * roles.chunk
-    counts = np.where(roles.on, roles.depth, 0)
-    at = coordinates(pe, roles.segment, roles.address, roles.columns)
-    return walk_elements(roles.segment, at, counts, length, int(instruction.suffix("t") or 0))
-
-
-def _keepers(roles: Roles) -> Array:
+def _summing_threads(roles: Roles) -> Array:
     """[active rows, ka]: the compute threads that keep sums."""
     rows, ka, _, row_stride, a_stride, b_stride, keeper = roles.groups
     return np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride
 
 
-def _first_reads(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> list[tuple[str, int, int]]:
+def _first_reads(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> Faults:
     """Columns whose product registers nothing was ever put in, where the machine looks for them; now something is."""
     if pe.written is None:
         return []
-    keep, bad = _keepers(roles) + pe.config.first_compute, []
+    keep, faults = _summing_threads(roles) + pe.config.first_compute, []
     for j in np.flatnonzero(bus.present > 0).tolist():
         threads, register = keep[:, roles.part[j]], roles.first + int(roles.index[j])
         threads = threads[writes[threads - pe.config.first_compute]]
         if not pe.written[threads, register].all():
-            bad.append(("uninitialized_register", j, register))
+            faults.append(("uninitialized_register", j, register))
         pe.written[threads, register] = True
-    return bad
+    return faults
 
 
 def _values(words: Array, dtype: str) -> Array:
@@ -237,7 +226,7 @@ def _parts(pe: Pe, roles: Roles, columns_last: Array) -> Array:
     return np.ascontiguousarray(wide.reshape(u, ka, roles.local).transpose(1, 0, 2))
 
 
-def _multiply(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
+def _multiply(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
     """Bring both factors into the multiplier's form, and pick the kernel."""
     word = np.dtype(f"u{roles.segment.element_bytes}")
     some: Array = bus.present > 0
@@ -269,14 +258,14 @@ def _wide(words: Array, dtype: str) -> Array:
     return words.astype(np.int64) if dtype[0] == "s" else words.view(np.uint32).astype(np.int64)
 
 
-def _add_floats(pe: Pe, roles: Roles, bus: Walk, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
+def _add_floats(pe: Pe, roles: Roles, bus: Reach, a: Array, b: Array, low: Array, high: Array, on: Array) -> None:
     from tilewright.isa.kernels import value_kernels as kernels
 
     file, order = pe.file[pe.config.first_compute :], pe.config.float_order
     sums = file.view(np.float32)
     some, present = bus.present > 0, int(bus.present.max())
     # Whole ranges of columns, each with the same first elements: the kernel that vectorises over columns.
-    whole = int((high - low).sum()) == int(some.sum()) and bool((bus.found[some, :2] == present).all())
+    whole = int((high - low).sum()) == int(some.sum()) and bool((bus.tallies[some, :2] == present).all())
     if order == "chunk" and whole:
         kernels.accumulate_float(sums, roles.first, a, b, low, high, roles.groups, on, present)
     elif order == "chunk":
@@ -292,7 +281,7 @@ def _add_floats(pe: Pe, roles: Roles, bus: Walk, a: Array, b: Array, low: Array,
 def _one_nan(file: Array, roles: Roles, some: Array, on: Array) -> None:
     """Every NaN that was added to becomes the one of 0x7fc00000: which one came out is our own machine's affair."""
     columns = np.flatnonzero(some)
-    threads, registers = _keepers(roles)[:, roles.part[columns]], roles.first + roles.index[columns]
+    threads, registers = _summing_threads(roles)[:, roles.part[columns]], roles.first + roles.index[columns]
     words = file[threads, registers]
     file[threads, registers] = np.where(np.isnan(words.view(np.float32)) & on[threads], NAN, words)
 
@@ -306,13 +295,13 @@ def _range(some: Array) -> tuple[Array, Array]:
     return low, high
 
 
-def _count(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
+def _count(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
     counts, (rows, ka, kb, *_) = pe.counts, roles.groups
     present = bus.present
     loaded = present > 0
     kept: Any = rows
     if pe.config.pred_scope != "loader":  # not every row keeps what it computes
-        kept = writes[_keepers(roles)].sum(axis=0)[roles.part]
+        kept = writes[_summing_threads(roles)].sum(axis=0)[roles.part]
     a_registers = pe.config.a_registers_read(roles.segment.element_bytes, kb) * ka * kb * rows * (roles.steps > 0)
     products = int((loaded * kept).sum())
     counts.macs += int((present * kept).sum())
@@ -327,75 +316,16 @@ def _count(pe: Pe, roles: Roles, bus: Walk, writes: Array) -> None:
     pe.traffic.register_writes += products
 
 
-def _cost(pe: Pe, instruction: Instruction, roles: Roles, bus: Walk, page_ready: int) -> None:
-    """Lines of B through the caches, then the two-phase issue on the clock."""
-    traffic = _touch(pe, roles, bus, transposed=instruction.suffix("t") == "1")
-    touches, misses, deep = (int(n) for n in traffic.sum(axis=0))
-    pe.counts.l1_touches += touches
-    pe.counts.l1_misses += misses
-    pe.traffic.l1_hits += touches - misses
-    pe.counts.l2_misses += deep
-    pe.counts.dram_bytes += deep * pe.config.line_bytes
-    _issue(pe, instruction, roles, traffic, page_ready)
-
-
-def _touch(pe: Pe, roles: Roles, bus: Walk, transposed: bool) -> Array:
-    """int64[columns that take part, 3]: lines touched, L1 misses, L2 misses."""
-    from tilewright.isa.kernels.traffic_kernels import touch_columns
-
-    c, segment = pe.config, roles.segment
-    if transposed:
-        segment.await_all()
-    traffic = np.empty((len(roles.sequence), 3), np.int64)
-    pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
-    retention = (segment.selected, segment.awaited)
-    retain, caches = (transposed, c.retention == "bypass"), (pe.l1.arrays(), pe.chip.l2.arrays())
-    totals = np.zeros(4, np.int64)
-    given = (bus.ids, bus.places, roles.sequence, pages, retain, retention, *caches, traffic, totals)
-    if pe.heat is None:
-        touch_columns(*given)
-    else:
-        from tilewright.isa.kernels.heat_kernels import touch_columns_seen
-
-        touch_columns_seen(*given, pe.heat[segment.storage.name])
-    retained, released, pinned, bypassed = totals.tolist()
-    pe.traffic.retained_lines += retained
-    pe.traffic.released_lines += released
-    pe.traffic.pin_evictions += pinned
-    pe.traffic.bypasses += bypassed
-    return traffic
-
-
 def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, page_ready: int) -> None:
-    """Memory issue, then math issue step by step."""
-    from tilewright.isa.kernels.traffic_kernels import issue_columns
-
+    """Its place on the clock."""
     c, clock = pe.config, pe.clock
     a = clock.span("r", roles.a, c.a_registers)
     products = clock.span("r", roles.first, min(roles.local, c.registers - roles.first))
     offsets = clock.span("r", roles.address.offset, offset_registers(pe, roles.segment))
     reads = [clock.span("ur", roles.address.segment), offsets, *spans(pe, instruction, ())]
-    no_mm, before = clock.math["no mm"], clock.free[1]
-    start, tokens = clock.begin_mm(reads, a, products, page_ready)
-    free, out = np.array(clock.free, np.int64), np.empty(3, np.int64)
-    step = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
-    line = c.line_bytes * clock.share
-    line_cycles = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
-    # One math issue for all: every column belongs to the same wait.
-    waits = np.ascontiguousarray(roles.step_of if c.math_issue == "step" else np.zeros_like(roles.step_of))
-    cycles = step if c.math_issue == "step" else step * roles.steps
-    numbers = np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *line_cycles, cycles], np.int64)
-    issue_columns(traffic, waits, start, tokens, free, numbers, out)
-    clock.free = free.tolist()
-    clock.math["columns of B"] += int(out[1])
-    clock.math["A"] += int(out[2])
+    step_cycles = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
     name = str(instruction) if clock.tracing else "mm"
-    clock.end_mm(name, start, tokens, int(out[0]), a, products, roles.steps * step)
-    if clock.tracing and out[0] >= 0:
-        lines, l1, l2 = (int(n) for n in traffic.sum(axis=0))
-        seen = (("columns", len(traffic)), ("lines", lines), ("L1 misses", l1), ("L2 misses", l2))
-        spent = clock.math["no mm"] - no_mm, int(out[1]), int(out[2])
-        clock.show_mm(name, start, (before, int(out[0])), spent, seen)
+    clock.mm(name, reads, a, products, page_ready, traffic, roles.step_of, roles.steps, step_cycles)
 
 
 TENSOR_HANDLERS: dict[str, Handler] = {"mm": _mm}

@@ -203,3 +203,13 @@ KINDS = ("s8", "u8", "s16", "u16", "s32", "f16", "bf16", "u32", "f32")
 """Element types; from s32 on but for the 16-bit floats a word is a word."""
 ROW = 18
 """Numbers of an instruction."""
+
+# The first cells of a cache: see :class:`tilewright.isa.chip.caches.Cache`.
+
+SETS, MASK, WAYS, LINE_OF, STAMPS, QUEUE, SLOT_OF = range(7)
+"""Cells: sets, mask of the set number (-1: no power of two), ways, and where the tables begin."""
+TIME, USED, GIVEN_UP, KEPT, FIRST, END, LIST, BUILT, TABLES = range(7, 16)
+"""Cells: touches so far; slots used, given up, retained; the queue's first, end, list and time; the first table."""
+
+LINE_ACCESSES = ("touches", "misses", "l2_misses", "loads", "stores")
+"""What a profile counts of every line: the columns of its tables."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.traffic_kernels import touch_columns
+from tilewright.isa.kernels.memory_kernels import touch_columns
 from tilewright.kernels import njit
 
 

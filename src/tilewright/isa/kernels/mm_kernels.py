@@ -84,9 +84,8 @@ from tilewright.isa.kernels.blocks import (
     M_WALKS,
     M_WIDTH,
 )
-from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, relist, tables_of, touch
 from tilewright.isa.kernels.cells import byte, cell, copy, put, put_byte, put_word, word
-from tilewright.isa.kernels.traffic_kernels import issue
+from tilewright.isa.kernels.memory_kernels import BYPASSED, HIT, PINNED, issue, relist, tables_of, touch
 from tilewright.isa.kernels.transfer_kernels import copy_run
 from tilewright.kernels import inner
 

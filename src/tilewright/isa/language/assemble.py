@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.errors import ParseError, UsageError
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.language.instructions import INSTRUCTIONS, TYPES, InstructionSpec, OperandSpec, Suffix
 from tilewright.isa.language.program import (
     Address,
     Float,
@@ -21,7 +22,6 @@ from tilewright.isa.language.program import (
     Register,
     SegmentName,
 )
-from tilewright.isa.language.instructions import INSTRUCTIONS, TYPES, InstructionSpec, OperandSpec, Suffix
 
 _SPACE = re.compile(r"[ \t\r]*")
 _LABEL = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)[ \t]*:(?![ \t]*rf?[0-9])")

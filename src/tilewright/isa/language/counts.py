@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from typing import Self
 
 
 @dataclass
-class Counts:
+class _Counters:
+    @classmethod
+    def together(cls, several: Iterable[Self]) -> Self:
+        """The sums of several.
+
+        >>> Counts.together([Counts(macs=3), Counts(macs=4)]).macs
+        7
+        """
+        counted = list(several)
+        return cls(**{f.name: sum(getattr(one, f.name) for one in counted) for f in fields(cls)})
+
+    def to_dict(self) -> dict[str, int]:
+        """The counters by name, in the order of the class's table."""
+        return asdict(self)
+
+
+@dataclass
+class Counts(_Counters):
     """Work and traffic of the ``mm`` instructions of one run.
 
     =========================  ===========================================================================
@@ -24,7 +42,7 @@ class Counts:
     ``l1_touches``             cache lines touched by the columns of B (distinct per column and instruction)
     ``l1_misses``              of these, not in L1
     ``l2_misses``              of these, not in L2 either
-    ``dram_bytes``             bytes brought from device memory for them
+    ``dram_bytes``             bytes of B brought from device memory for these misses (not those of ``ld`` and DMA)
     =========================  ===========================================================================
 
     >>> Counts(macs=3).to_dict()["macs"]
@@ -46,23 +64,9 @@ class Counts:
     l2_misses: int = 0
     dram_bytes: int = 0
 
-    @classmethod
-    def together(cls, several: Iterable[Counts]) -> Counts:
-        """The sums of several.
-
-        >>> Counts.together([Counts(macs=3), Counts(macs=4)]).macs
-        7
-        """
-        every = list(several)
-        return cls(**{f.name: sum(getattr(each, f.name) for each in every) for f in fields(cls)})
-
-    def to_dict(self) -> dict[str, int]:
-        """The counters by name, in the order of the table above."""
-        return asdict(self)
-
 
 @dataclass
-class Traffic:
+class Traffic(_Counters):
     """What moved besides: L1 seen from the side of retention, per-thread accesses, registers.
 
     =========================  ===========================================================================
@@ -89,13 +93,3 @@ class Traffic:
     store_bytes: int = 0
     register_reads: int = 0
     register_writes: int = 0
-
-    @classmethod
-    def together(cls, several: Iterable[Traffic]) -> Traffic:
-        """The sums of several."""
-        every = list(several)
-        return cls(**{f.name: sum(getattr(each, f.name) for each in every) for f in fields(cls)})
-
-    def to_dict(self) -> dict[str, int]:
-        """The counters by name, in the order of the table above."""
-        return asdict(self)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
+
+import numpy as np
 
 from tilewright.errors import TilewrightError
-
-if TYPE_CHECKING:
-    from tilewright.isa.execute.run import RunResult
+from tilewright.isa.language.counts import Counts, Traffic
 
 KINDS = {
     "register_out_of_range": "a column's product register is out of range; the column is skipped, all others complete",
@@ -26,6 +26,10 @@ KINDS = {
     "thread_out_of_range": "read of a thread that is not there; the result is 0",
     "count_out_of_range": "setmm with fewer than 1 column or row, or more columns than threads; nothing is changed",
 }
+
+
+Faults = list[tuple[str, int, int]]
+"""What an instruction has to report: (kind, column, register) of every record."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,26 @@ class ErrorRecord:
         return f"{where}pc {self.pc}: {self.kind}{place} in: {self.instruction}"
 
 
+class StoppedRun(Protocol):
+    """A :class:`tilewright.isa.RunResult`, which stands above this file."""
+
+    registers: np.ndarray[Any, Any]
+    errors: tuple[ErrorRecord, ...]
+    counts: Counts
+    traffic: Traffic
+    cycles: int
+    executed: int
+
+    def tensor(self, name: str) -> np.ndarray[Any, Any]:
+        """The values of a segment."""
+
+
 class MatrixUnitError(TilewrightError):
-    """A program went wrong: ``records`` holds what, ``result`` the machine as it stood (None: it was not kept)."""
+    """A program went wrong: ``records`` says what happened, ``result`` is the machine as it stood (None: not kept)."""
 
     exit_code = 1
 
     def __init__(self, what: str, *, records: tuple[ErrorRecord, ...] = (), how: str = "") -> None:
         self.records = records
-        self.result: RunResult | None = None
+        self.result: StoppedRun | None = None
         super().__init__(what, how=how)

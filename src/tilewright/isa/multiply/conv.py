@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.segments import Memory
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.execute.machine import Machine, MatrixUnit
+from tilewright.isa.chip.segments import Memory
+from tilewright.isa.execute.machine import Machine
+from tilewright.isa.execute.run import MatrixUnit
 from tilewright.isa.language.checks import array_of, whole
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.multiply.matmul_program import ACCUMULATORS, Plan, check
 from tilewright.isa.multiply.conv_program import SPLITS, ConvPlan, conv_program, conv_shape
 from tilewright.isa.multiply.matmul import (
     MatmulResult,
@@ -25,6 +25,7 @@ from tilewright.isa.multiply.matmul import (
     spread_result,
     type_and_signs,
 )
+from tilewright.isa.multiply.matmul_program import ACCUMULATORS, Plan, check
 
 # A convolution over several processing elements: images, rows of the result, or output channels to each.
 

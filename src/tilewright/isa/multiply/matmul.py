@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.clock import timeline
+from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.chip.segments import ELEMENT_TYPES, Memory
 from tilewright.isa.chip.state import same_state, show_run
-from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.execute.machine import Machine, MatrixUnit
-from tilewright.isa.execute.run import RunResult
+from tilewright.isa.execute.machine import Machine
+from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.checks import array_of, whole
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic

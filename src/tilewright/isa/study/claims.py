@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.isa.chip.caches import Cache
 from tilewright.isa.chip.segments import whole_segment
 from tilewright.isa.chip.storage import make_storage
-from tilewright.isa.execute.memory import walk_elements
+from tilewright.isa.execute.access import reach_elements
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.multiply.matmul import matmul
 
@@ -141,7 +141,7 @@ def column_walk_misses(
     ``retention``: None (plain LRU), bypass or evict; ``foreign``: a line nobody else uses comes after every column;
     ``pitch``: bytes from row to row; ``outer``: k in steps of 8 is the outer loop, as for the k_outer order.
     """
-    from tilewright.isa.kernels.traffic_kernels import touch_columns, touch_lines
+    from tilewright.isa.kernels.memory_kernels import touch_columns, touch_lines
 
     storage = make_storage("B", np.zeros((256, 256), np.int8), 0, 64, page=None if pitch is None else (256, pitch))
     storage.table.phys[:] = np.arange(storage.map.num_pages) * storage.page_bytes
@@ -154,10 +154,10 @@ def column_walk_misses(
     retain, totals, misses = (retention is not None, retention != "evict"), np.zeros(4, np.int64), 0
     for begin in range(0, 256, depth):
         at = np.stack([np.arange(256), np.full(256, begin)], axis=1)
-        bus = walk_elements(segment, at, np.full(256, depth), depth, 1)
+        reach = reach_elements(segment, at, np.full(256, depth), depth, 1)
         for column in range(256):
             out = np.zeros((1, 3), np.int64)
-            touch_columns(bus.ids, bus.places, np.array([column]), pages, retain, kept, *caches, out, totals)
+            touch_columns(reach.ids, reach.places, np.array([column]), pages, retain, kept, *caches, out, totals)
             misses += int(out[0, 1])
             if foreign:
                 touch_lines(np.array([own + column]), retention != "evict", *caches)

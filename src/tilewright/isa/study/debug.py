@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.isa.chip.segments import ELEMENT_TYPES, Memory
+from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.machine import Machine, start_state
-from tilewright.isa.execute.run import Job, Runner, RunResult, result_of
-from tilewright.isa.language.assemble import program_of
-from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.execute.machine import Machine, work_of
+from tilewright.isa.execute.run import Runner, RunResult, Tensors, result_of
+from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.program import Program
 from tilewright.isa.study.explain import Explanation, explain
 from tilewright.layout import paged
@@ -277,18 +276,10 @@ class Debugger:
     def __init__(
         self,
         program: Program | str | Machine,
-        memory: Memory | Mapping[str, Any] | None = None,
+        memory: Tensors = None,
         config: MatrixUnitConfig | None = None,
     ) -> None:
-        self._ended: Callable[[], None] = lambda: None
-        if isinstance(program, Machine):
-            work, machine = _work_of(program, memory, config), program
-            self._ended = lambda: machine.ended(work)
-        else:
-            config = checked_config(config)
-            program = program_of(program, config)
-            pe = start_state(config, memory if isinstance(memory, Memory) else Memory(memory))
-            work = [(pe, [Job(program)])]
+        work, self._ended = work_of(program, memory, config, "Debugger")
         self.runner = _Single(work)
         self.config = work[0][0].config
         self.pe = work[0][0]
@@ -536,15 +527,6 @@ class Debugger:
                 raise UsageError(f"pe {shortened(text)}: not a number")
             self.pe = self._element(number)
         return self.where()
-
-
-def _work_of(machine: Machine, memory: Any, config: Any) -> list[tuple[Pe, list[Job]]]:
-    if memory is not None or config is not None:
-        raise UsageError("a Machine has its own memory and config", how="Debugger(machine)")
-    work = machine.release()
-    if not work:
-        raise UsageError("no program was started on this machine", how="machine.start(program) first")
-    return work
 
 
 def _line(program: Program, pc: int) -> str:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.study.heat import KINDS, new_heat
 from tilewright.isa.chip.segments import checked_tensor
 from tilewright.isa.chip.state import Pe, map_page, new_chip
 from tilewright.isa.execute.run import HANDLERS
 from tilewright.isa.execute.tensor import Roles, assign_roles
+from tilewright.isa.kernels.blocks import LINE_ACCESSES
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord
 from tilewright.isa.language.program import Address, Instruction
+from tilewright.isa.study.heat import new_heat
 from tilewright.layout import paged
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +49,7 @@ class Rehearsal:
         found = {}
         for name, seen in self.lines.items():
             count, first, last = self.span(name)
-            kinds = dict(zip(KINDS, seen.sum(axis=0).tolist(), strict=True))
+            kinds = dict(zip(LINE_ACCESSES, seen.sum(axis=0).tolist(), strict=True))
             if count:
                 found[name] = {"lines": count, "first_byte": first, "last_byte": last, **kinds}
         return found
@@ -75,7 +76,7 @@ def rehearse(pe: Pe, instruction: Instruction, staged: bool = False) -> Rehearsa
     copy = _copy(pe, instruction)
     roles = assign_roles(copy, instruction) if instruction.name == "mm" else None
     copy.next_pc = copy.pc + 1
-    HANDLERS[instruction.name](copy, instruction)
+    copy.record(instruction, HANDLERS[instruction.name](copy, instruction) or [])
     waits = {reason: n - pe.clock.queue[reason] for reason, n in copy.clock.queue.items()}
     issued = pe.clock.issue + sum(n for reason, n in waits.items() if reason not in ("issued", "A", "dma"))
     set_ = copy.clock.tokens != pe.clock.tokens

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.memory import offset_registers
+from tilewright.isa.execute.access import offset_registers
 from tilewright.isa.execute.operands import number, threads_on
 from tilewright.isa.execute.tensor import Roles, product_window, source_registers
 from tilewright.isa.language.assemble import program_of

@@ -9,33 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.isa.chip.storage import Storage
+from tilewright.isa.kernels.blocks import LINE_ACCESSES
+from tilewright.layout import PagedLayout
 
 if TYPE_CHECKING:
-    from tilewright.isa.chip.storage import Storage
-    from tilewright.layout import PagedLayout
+    from rich.text import Text
+
+    from tilewright.render import Drawing
 
 Array = np.ndarray[Any, Any]
-KINDS = ("touches", "misses", "l2_misses", "loads", "stores")
 
 
 def new_heat(storages: dict[str, Storage]) -> dict[str, Array]:
     """Nothing seen yet: int64[lines, kinds] for every tensor."""
     return {
-        name: np.zeros((s.map.num_pages * s.map.page_elements // s.map.line_elements, len(KINDS)), np.int64)
+        name: np.zeros((s.map.num_pages * s.map.page_elements // s.map.line_elements, len(LINE_ACCESSES)), np.int64)
         for name, s in storages.items()
     }
-
-
-def line_numbers(storage: Storage, *along: Array) -> Array:
-    """The line of every element at the coordinates ``along`` each dim (numpy order), counted through all pages."""
-    last = len(along) - 1
-    pages, offsets = np.zeros((2,) + (1,) * len(along), np.int64)
-    for d, at in enumerate(along):
-        where = int(storage.starts[last - d]) + at  # the storage's tables begin with d1, the last dim
-        shape = (-1,) + (1,) * (last - d)
-        pages = pages + storage.pages_of[where].reshape(shape)
-        offsets = offsets + storage.offsets_of[where].reshape(shape)
-    return np.asarray((pages * storage.map.page_elements + offsets) // storage.map.line_elements)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +61,12 @@ class Heat:
     @property
     def totals(self) -> dict[str, int]:
         """All accesses by kind."""
-        return dict(zip(KINDS, self.lines.sum(axis=0).tolist(), strict=True))
+        return dict(zip(LINE_ACCESSES, self.lines.sum(axis=0).tolist(), strict=True))
 
     @cached_property
     def line_of(self) -> Array:
         """int64, of the tensor's shape: the row of ``lines`` that each element's line has."""
-        return line_numbers(self.storage, *(np.arange(n) for n in self.layout.shape))
+        return self.storage.line_numbers(*(np.arange(n) for n in self.layout.shape))
 
     def of(self, kind: str) -> Array:
         """One kind, of the tensor's shape; ``accesses`` is touches, loads and stores together."""
@@ -85,9 +76,9 @@ class Heat:
         """One kind, int64[lines]."""
         if kind == "accesses":
             return np.asarray(self.lines[:, [0, 3, 4]].sum(axis=1))
-        if kind not in KINDS:
-            raise UsageError(f"no kind of access called {kind!r}", how=f"one of accesses, {', '.join(KINDS)}")
-        return self.lines[:, KINDS.index(kind)]
+        if kind not in LINE_ACCESSES:
+            raise UsageError(f"no kind of access called {kind!r}", how=f"one of accesses, {', '.join(LINE_ACCESSES)}")
+        return self.lines[:, LINE_ACCESSES.index(kind)]
 
     @property
     def touches(self) -> Array:
@@ -114,14 +105,22 @@ class Heat:
         """Requests by st."""
         return self.of("stores")
 
-    def to_svg(self, kind: str = "accesses") -> str:
+    def drawing(self, kind: str = "accesses") -> Drawing:
         """A picture: the tensor's elements, lines or blocks, the deeper the colour the more accesses."""
         from tilewright.isa.study.heat_picture import draw_heat
 
-        return str(draw_heat(self, kind).svg())
+        return draw_heat(self, kind)
+
+    def to_svg(self, kind: str = "accesses") -> str:
+        """The picture as SVG."""
+        return str(self.drawing(kind).svg())
+
+    def to_text(self, kind: str = "accesses", width: int = 100) -> Text:
+        """The map for a terminal of ``width`` columns: a number per cell, ``·`` where nothing came."""
+        from tilewright.isa.study.heat_picture import terminal_heat
+
+        return terminal_heat(self, kind, width)
 
     def __str__(self) -> str:
         """The map as text."""
-        from tilewright.isa.study.heat_picture import terminal_heat
-
-        return terminal_heat(self).plain
+        return self.to_text().plain

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tilewright.isa.study.heat import KINDS, Heat, line_numbers
+from tilewright.isa.chip.storage import Storage
+from tilewright.isa.kernels.blocks import LINE_ACCESSES
+from tilewright.layout import PagedLayout
 from tilewright.layout.draw.panels import Level, Panel, Scene, Texts, cell_size, draw_scene, scene_size
 from tilewright.layout.draw.picture import MARGIN, draw_legend, legend_width
 from tilewright.render import Drawing, count_text, text_width
@@ -30,6 +32,22 @@ _COLOURS, _FOLD, _BESIDE = 8, 32, 4
 _ROWS, _COLUMNS, _BLOCKS = 64, 64, 8
 _RAMP = (58, 64, 22, 29, 23, 24, 25, 54)  # xterm colours of the ramp
 _NEVER = "·"
+
+
+class LineCounts(Protocol):
+    """What is drawn: a :class:`tilewright.isa.Heat`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def storage(self) -> Storage: ...
+    @property
+    def lines(self) -> Array: ...
+    @property
+    def layout(self) -> PagedLayout: ...
+    @property
+    def totals(self) -> dict[str, int]: ...
+    def per_line(self, kind: str) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +79,7 @@ class _Frame:
         return f"a cell is {size} elements" + (": one line" if lines == 1 else f", the mean over its {lines} lines")
 
 
-def _frame(heat: Heat, rows: int, columns: int) -> _Frame:
+def _frame(heat: LineCounts, rows: int, columns: int) -> _Frame:
     """Elements where they fit, else lines, else blocks of lines."""
     layout = heat.layout
     *outer, r, c = (1, *layout.shape) if len(layout.shape) == 1 else layout.shape
@@ -78,20 +96,20 @@ def _frame(heat: Heat, rows: int, columns: int) -> _Frame:
     return _Frame((r, c), (block[0], block[1]), (line_r, line_c), tuple(outer), fold if folded else 0, axis)
 
 
-def _means(heat: Heat, frame: _Frame, at: tuple[int, ...]) -> Array:
+def _means(heat: LineCounts, frame: _Frame, at: tuple[int, ...]) -> Array:
     """float64[kinds + 1, rows of cells, columns of cells]: the mean over a cell's elements; the last are accesses."""
     (rows, columns), (tall, wide) = frame.shape, frame.block
     counted = np.concatenate([heat.lines, heat.per_line("accesses")[:, None]], axis=1).T
-    starts, found = np.arange(0, columns, wide), []
+    starts, means = np.arange(0, columns, wide), []
     lengths = np.diff([*starts, columns])
     outer = [np.array([x]) for x in at]
     for r in range(0, rows, tall):
         down = np.arange(r, min(r + tall, rows))
         along = [*outer, down, np.arange(columns)][-len(heat.layout.shape) :]
-        lines = line_numbers(heat.storage, *along).reshape(len(down), columns)
+        lines = heat.storage.line_numbers(*along).reshape(len(down), columns)
         sums = np.add.reduceat(counted[:, lines].sum(axis=1), starts, axis=1)
-        found.append(sums / (lengths * len(down)))
-    return np.stack(found, axis=1)
+        means.append(sums / (lengths * len(down)))
+    return np.stack(means, axis=1)
 
 
 def _number(value: float) -> str:
@@ -152,28 +170,28 @@ def _panel(frame: _Frame, at: tuple[int, ...], means: Array, kind: str, top: flo
 
 
 def _index(kind: str) -> int:
-    return len(KINDS) if kind == "accesses" else KINDS.index(kind)
+    return len(LINE_ACCESSES) if kind == "accesses" else LINE_ACCESSES.index(kind)
 
 
 def _tip(at: tuple[int, ...], row: str, column: str, means: Array) -> str:
-    parts = [f"{_number(v)} {_NAMES[kind]}" for kind, v in zip(KINDS, means.tolist(), strict=False) if v]
+    parts = [f"{_number(v)} {_NAMES[kind]}" for kind, v in zip(LINE_ACCESSES, means.tolist(), strict=False) if v]
     return f"({', '.join([*map(str, at), row, column])}): {', '.join(parts) or 'never accessed'}"
 
 
-def _levels(heat: Heat, frame: _Frame) -> tuple[Level, ...]:
+def _levels(heat: LineCounts, frame: _Frame) -> tuple[Level, ...]:
     """Pages, where there are several and cells do not cross them, and lines where a cell is an element."""
-    found = []
+    levels = []
     page = (1, *heat.layout.page)[-2:]
     several = any(p < n for p, n in zip(page, frame.shape, strict=True)) and not frame.fold
     if several and all(p % b == 0 for p, b in zip(page, frame.block, strict=True)):
         periods = [p // b for p, b in zip(page, frame.block, strict=True)]
-        found.append(Level(f"page ({', '.join(map(str, heat.layout.page))})", periods[0], periods[1]))
+        levels.append(Level(f"page ({', '.join(map(str, heat.layout.page))})", periods[0], periods[1]))
     if frame.block == (1, 1) and not frame.fold:
-        found.append(Level(f"line ({', '.join(map(str, heat.layout.line))})", frame.line[0], frame.line[1]))
-    return tuple(found)
+        levels.append(Level(f"line ({', '.join(map(str, heat.layout.line))})", frame.line[0], frame.line[1]))
+    return tuple(levels)
 
 
-def _facts(heat: Heat) -> str:
+def _facts(heat: LineCounts) -> str:
     """What happened to the tensor, in a line."""
     t, never = heat.totals, int((heat.per_line("accesses")[np.unique(_lines_there(heat))] == 0).sum())
     parts = [f"{count_text(t['loads'])} by ld"] * bool(t["loads"]) + [f"{count_text(t['stores'])} by st"] * bool(
@@ -186,13 +204,13 @@ def _facts(heat: Heat) -> str:
     return text + (f"; {count_text(never)} lines had none" if never and parts else "")
 
 
-def _lines_there(heat: Heat) -> Array:
+def _lines_there(heat: LineCounts) -> Array:
     """The lines that hold an element: of every line's first elements, and the tensor's."""
     shape, line = heat.layout.shape, heat.layout.line
-    return line_numbers(heat.storage, *(np.arange(0, n, size) for n, size in zip(shape, line, strict=True)))
+    return heat.storage.line_numbers(*(np.arange(0, n, size) for n, size in zip(shape, line, strict=True)))
 
 
-def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) -> tuple[Scene, float]:
+def _scene(heat: LineCounts, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) -> tuple[Scene, float]:
     """The picture, and the number of its deepest colour."""
     heat.per_line(kind)  # a kind there is none of is an error
     frame = _frame(heat, rows, columns)
@@ -209,7 +227,7 @@ def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) ->
     return Scene(title, _facts(heat), grid, _levels(heat, frame), "offset", "", words), top
 
 
-def draw_heat(heat: Heat, kind: str = "accesses") -> Drawing:
+def draw_heat(heat: LineCounts, kind: str = "accesses") -> Drawing:
     """The picture of :meth:`Heat.to_svg`."""
     scene, top = _scene(heat, kind)
     rows, columns = scene.panels[0][0].padding.shape
@@ -236,7 +254,7 @@ def draw_heat(heat: Heat, kind: str = "accesses") -> Drawing:
     return drawing
 
 
-def terminal_heat(heat: Heat, kind: str = "accesses", width: int = 100) -> Text:
+def terminal_heat(heat: LineCounts, kind: str = "accesses", width: int = 100) -> Text:
     """Lines of at most ``width`` columns: a number per cell, ``·`` where nothing came."""
     from rich.text import Text
 

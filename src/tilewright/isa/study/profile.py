@@ -10,16 +10,13 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
-from tilewright.isa.study.heat import Heat, new_heat
-from tilewright.isa.chip.segments import Memory
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.machine import Machine, start_state
-from tilewright.isa.execute.run import Job, Runner, RunResult, result_of
-from tilewright.isa.language.assemble import program_of
-from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.execute.machine import Machine, work_of
+from tilewright.isa.execute.run import Job, Runner, RunResult, Tensors, Work, result_of
+from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
-from tilewright.isa.language.errors import MatrixUnitError
 from tilewright.isa.language.program import Program
+from tilewright.isa.study.heat import Heat, new_heat
 
 # What a profile found: instructions with what they cost, their sums, and the lines of memory that were accessed.
 
@@ -208,7 +205,6 @@ def _flat(line: ProfileLine) -> dict[str, Any]:
 
 
 Array = np.ndarray[Any, Any]
-Work = list[tuple[Pe, list[Job]]]
 _COUNTS = tuple(f.name for f in fields(Counts))
 _TRAFFIC = tuple(f.name for f in fields(Traffic))
 _ENDS = np.cumsum([len(_COUNTS), len(_TRAFFIC), len(QUEUE), len(MATH_STALLS), 1, 1])
@@ -245,13 +241,12 @@ class _ElementAccount:
     def profile(self) -> Profile:
         """All of it."""
         assert self.pe.heat is not None
-        seen, self.pe.heat = self.pe.heat, None
         lines = [
             _line(program, pc, row, self.pe.number)
             for program in self.programs.values()
             for pc, row in enumerate(self.tables[id(program)])
         ]
-        return Profile(next(iter(self.programs.values())), result_of(self.pe), tuple(lines), seen)
+        return Profile(next(iter(self.programs.values())), result_of(self.pe), tuple(lines), self.pe.heat)
 
 
 class _Profiler(Runner):
@@ -303,7 +298,7 @@ def _line(program: Program, pc: int, row: Array, pe: int) -> ProfileLine:
 
 def profile(
     program: Program | str | Machine,
-    memory: Memory | Mapping[str, Any] | None = None,
+    memory: Tensors = None,
     config: MatrixUnitConfig | None = None,
     watch: Callable[[Counts], None] | None = None,
 ) -> Profile:
@@ -322,39 +317,19 @@ def profile(
     >>> [[line.executed for line in each.lines] for each in profile(machine).pes]
     [[1, 1, 0, 1], [1, 1, 1, 1]]
     """
-    if isinstance(program, Machine):
-        return _of_machine(program, memory, config, watch)
-    config = checked_config(config)
-    program = program_of(program, config)
-    pe = start_state(config, memory if isinstance(memory, Memory) else Memory(memory))
-    return _counted([(pe, [Job(program)])], {pe.number: _tally(pe)}, watch)
-
-
-def _of_machine(machine: Machine, memory: Any, config: Any, watch: Callable[[Counts], None] | None) -> Profile:
-    if memory is not None or config is not None:
-        raise UsageError("a Machine has its own memory and config", how="profile(machine)")
-    before = {pe.number: _tally(pe) for pe in machine.chip.pes}
-    work = machine.release()
-    if not work:
-        raise UsageError("no program was started on this machine", how="machine.start(program) first")
-    found = _counted(work, before, watch)
-    machine.ended(work)
-    return found
-
-
-def _counted(work: Work, before: dict[int, Array], watch: Callable[[Counts], None] | None) -> Profile:
-    """``before``: every element's tally before anything, its wait for the host included."""
-    accounts = {pe.number: _ElementAccount(pe, jobs, before[pe.number]) for pe, jobs in work}
+    before = {pe.number: _tally(pe) for pe in program.chip.pes} if isinstance(program, Machine) else {}
+    work, ended = work_of(program, memory, config, "profile")
+    nothing = np.zeros(int(_ENDS[-1]), np.int64)
+    accounts = {pe.number: _ElementAccount(pe, jobs, before.get(pe.number, nothing)) for pe, jobs in work}
     for pe, _ in work:
         pe.heat = new_heat(pe.chip.storages)
     try:
         _Profiler(work, accounts).run(watch)
-    except MatrixUnitError as error:
-        first = error.records[0].pe if error.records else work[0][0].number
-        error.result = result_of(next(pe for pe, _ in work if pe.number == first))
+        for account in accounts.values():
+            account.finish()
+        parts = [account.profile() for account in accounts.values()]
+    finally:
         for pe, _ in work:
             pe.heat = None
-        raise
-    for account in accounts.values():
-        account.finish()
-    return together([account.profile() for account in accounts.values()])
+    ended()
+    return together(parts)

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.language.checks import whole
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import MatrixUnitError
-from tilewright.isa.multiply.matmul_program import ACCUMULATORS
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import MatmulResult, matmul
+from tilewright.isa.multiply.matmul_program import ACCUMULATORS
 from tilewright.layout import paged
 
 # What can be chosen for a matrix product: the choices :func:`tilewright.isa.autotune` goes through.
@@ -334,6 +334,16 @@ class Tuned:
         stalls = self.stalls or {}
         return max(stalls, key=lambda name: stalls[name]) if any(stalls.values()) else ""
 
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: what is known of the choice."""
+        plain: dict[str, Any] = {"choice": str(self.choice), "options": self.choice.options, "bound": self.bound}
+        plain |= {"limit": self.limit, "cycles": self.cycles}
+        if self.counts is None:
+            return plain | ({"refused": self.refused} if self.refused else {})
+        plain |= {"math_cycles": self.math_cycles, "utilisation": self.utilisation, "stall": self.stall}
+        plain |= {"stalls": self.stalls, "queue": self.queue, "counts": self.counts.to_dict()}
+        return plain | {"buffering": self.buffering, "scaled": self.scaled}
+
 
 @dataclass(frozen=True)
 class Tuning:
@@ -370,14 +380,54 @@ class Tuning:
 
     @property
     def why(self) -> str:
-        """Why the best is better than the default, in the math unit's account of all cycles."""
+        """Why the best is better than the default: cycles, then the math unit's account, the largest change first."""
+        best, default = self.best, self.default
+        limit = f"its {best.limit} is busy for {best.bound:,} of them"
+        if default.cycles is None:
+            return f"{best.choice} takes {best.cycles:,} cycles; {limit}. The default cannot run: {default.refused}."
+        if best is default:
+            return f"The default, {best.choice}, is the fastest: {best.cycles:,} cycles; {limit}."
+        before, after = _account(default), _account(best)
+        changed = sorted(before, key=lambda name: -abs(before[name] - after[name]))
+        changes = (f"{name} {before[name]:,} -> {after[name]:,}" for name in changed if before[name] != after[name])
+        faster = f"{best.choice} takes {best.cycles:,} cycles, {self.speedup:.3g} times fewer than the default's"
+        return f"{faster} {default.cycles:,}: {', '.join(changes)}; {limit}."
 
-        return why(self)
+    @property
+    def certainty(self) -> str:
+        """How the choice was made, and how sure it is."""
+        timed, considered = len(self.timed), len(self.ranking)
+        text = f"{considered:,} choices, {timed} of them timed"
+        if self.proved:
+            more = f" by more than {100 * self.within:.3g} percent" if self.within else ""
+            sure = f"; no other can be faster{more} (closed forms: some unit alone is busy for longer)"
+            text += sure * (timed < considered)
+        else:
+            text += f"; one that was left out may take {self.best_left:,} cycles: raise most"
+        if self.best.scaled:
+            text += "; timed on three row blocks, the others taken to cost what the third does"
+        return text
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As JSON has it: sizes, the choice, the reason, every choice with its numbers."""
+        p = self.problem
+        sizes = {"m": p.m, "n": p.n, "k": p.k, "dtype": self.dtype}
+        chosen = {"best": self.best.to_dict(), "default": self.default.to_dict(), "speedup": self.speedup}
+        sure = {"proved": self.proved, "best_left": self.best_left, "why": self.why, "how": self.certainty}
+        return {**sizes, **chosen, **sure, "ranking": [tuned.to_dict() for tuned in self.ranking]}
 
-        return to_dict(self)
+
+_WAITS = {
+    "columns of B": "waiting for columns of B",
+    "A": "waiting for A",
+    "no mm": "no mm issued",
+    "after": "after the last mm",
+}
+
+
+def _account(tuned: Tuned) -> dict[str, int]:
+    """Every cycle of a run, by what the math unit did."""
+    return {"multiplying": tuned.math_cycles} | {_WAITS.get(name, name): n for name, n in (tuned.stalls or {}).items()}
 
 
 def autotune(
@@ -525,70 +575,3 @@ def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> MatmulResult:
     plain: dict[str, Any] = {"on_error": "record", "overflow": "wrap", "float_order": "chunk", "uninitialized": "zero"}
     config = replace(problem.config, values=False, **plain)
     return matmul(a, b, config, **choice.options)
-
-
-# What a tuning says: the reason in a sentence, how sure it is, and the whole as JSON.
-
-_WAITS = {
-    "columns of B": "waiting for columns of B",
-    "A": "waiting for A",
-    "no mm": "no mm issued",
-    "after": "after the last mm",
-}
-
-
-def why(tuning: Tuning) -> str:
-    """The winner against the default: cycles, then the account of the math unit, the largest change first."""
-    best, default = tuning.best, tuning.default
-    limit = f"its {best.limit} is busy for {best.bound:,} of them"
-    if default.cycles is None:
-        return f"{best.choice} takes {best.cycles:,} cycles; {limit}. The default cannot run: {default.refused}."
-    if best is default:
-        return f"The default, {best.choice}, is the fastest: {best.cycles:,} cycles; {limit}."
-    return f"{best.choice} takes {best.cycles:,} cycles, {tuning.speedup:.3g} times fewer than the default's " + (
-        f"{default.cycles:,}: {_changes(default, best)}; {limit}."
-    )
-
-
-def _account(each: Tuned) -> dict[str, int]:
-    """Every cycle of a run, by what the math unit did."""
-    return {"multiplying": each.math_cycles} | {_WAITS.get(name, name): n for name, n in (each.stalls or {}).items()}
-
-
-def _changes(default: Tuned, best: Tuned) -> str:
-    before, after = _account(default), _account(best)
-    changed = sorted(before, key=lambda name: -abs(before[name] - after[name]))
-    return ", ".join(f"{name} {before[name]:,} -> {after[name]:,}" for name in changed if before[name] != after[name])
-
-
-def certainty(tuning: Tuning) -> str:
-    """How the choice was made, and how sure it is."""
-    timed, all_ = len(tuning.timed), len(tuning.ranking)
-    text = f"{all_:,} choices, {timed} of them timed"
-    if tuning.proved:
-        more = f" by more than {100 * tuning.within:.3g} percent" if tuning.within else ""
-        text += f"; no other can be faster{more} (closed forms: some unit alone is busy for longer)" * (timed < all_)
-    else:
-        text += f"; one that was left out may take {tuning.best_left:,} cycles: raise most"
-    if tuning.best.scaled:
-        text += "; timed on three row blocks, the others taken to cost what the third does"
-    return text
-
-
-def to_dict(tuning: Tuning) -> dict[str, Any]:
-    """As JSON has it: sizes, the choice, the reason, every choice with its numbers."""
-    p = tuning.problem
-    sizes = {"m": p.m, "n": p.n, "k": p.k, "dtype": tuning.dtype}
-    chosen = {"best": _row(tuning.best), "default": _row(tuning.default), "speedup": tuning.speedup}
-    sure = {"proved": tuning.proved, "best_left": tuning.best_left, "why": tuning.why, "how": certainty(tuning)}
-    return {**sizes, **chosen, **sure, "ranking": [_row(each) for each in tuning.ranking]}
-
-
-def _row(each: Tuned) -> dict[str, Any]:
-    found: dict[str, Any] = {"choice": str(each.choice), "options": each.choice.options, "bound": each.bound}
-    found |= {"limit": each.limit, "cycles": each.cycles}
-    if each.counts is None:
-        return found | ({"refused": each.refused} if each.refused else {})
-    found |= {"math_cycles": each.math_cycles, "utilisation": each.utilisation, "stall": each.stall}
-    found |= {"stalls": each.stalls, "queue": each.queue, "counts": each.counts.to_dict()}
-    return found | {"buffering": each.buffering, "scaled": each.scaled}
