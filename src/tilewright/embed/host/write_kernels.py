@@ -14,7 +14,7 @@ from tilewright.embed.host.arrays import Entries, Index, Ints, Keys, Longs, Mask
 from tilewright.embed.host.batch import BUCKETS
 from tilewright.embed.host.hash_kernels import bucket_of
 from tilewright.kernels import njit
-from tilewright.layout.move.vectors import copy_vector
+from tilewright.vectors import copy_vector
 
 PAD = 2**31 - 1
 """Both ids of an unused slot; its gain is NaN."""

@@ -31,7 +31,7 @@ from tilewright.layout.move.calls import (
     ZIP,
 )
 from tilewright.layout.move.move_kernels import fetch_line
-from tilewright.layout.move.vectors import (
+from tilewright.vectors import (
     copy_element,
     copy_vector,
     element_size,

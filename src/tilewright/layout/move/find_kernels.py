@@ -21,7 +21,7 @@ from tilewright.layout.move.kept import (
     WAY,
     WRITES,
 )
-from tilewright.layout.move.vectors import load_word, store_element
+from tilewright.vectors import load_word, store_element
 
 _HEAD = object.__basicsize__  # bytes before an object's own
 _DATA, _RANK, _SIZES, _STEPS, _TYPE, _FLAGS = (_HEAD + 8 * k for k in (0, 1, 2, 3, 5, 6))

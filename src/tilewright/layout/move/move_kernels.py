@@ -31,7 +31,7 @@ from tilewright.layout.move.calls import (
     STREAM,
     THREADS,
 )
-from tilewright.layout.move.vectors import (
+from tilewright.vectors import (
     call_address,
     copy_vector,
     fence,

@@ -1,4 +1,4 @@
-"""Vector loads, shuffles and streaming stores for the packers, as numba intrinsics over raw addresses.
+"""Vector loads, shuffles and streaming stores for kernels, as numba intrinsics over raw addresses.
 
 LLVM turns plain loops over interleaved rows into byte-by-byte code, several times slower than memory. These few
 primitives say what is meant: copy a vector, interleave rows, take rows apart. ``unit`` is an integer whose type
