@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from tests.layout.oracle import tiled_offset
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse, tiled, warm
-from tilewright.layout.move import calls as _calls
-from tilewright.layout.move import calls as _work
-from tilewright.layout.move.calls import JOIN, LINES, RUN, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move import calls
 from tilewright.layout.move.moves import pack_plan, unpack_plan
+from tilewright.layout.move.words import JOIN, LINES, RUN, TRANSPOSE, UNZIP, ZIP
 
 TILES = [(), ((8, 128),), ((8, 128), (2, 1)), ((8, 128), (4, 1)), ((8, 128), (8, 1)), ((32, 32), (16, 16))]
 TILES += [((512, 16),), ((16, 32),), ((1024,), (128,), (2, 1)), ((7, 33),), ((3, 5, 9), (2, 1))]
@@ -98,7 +97,7 @@ def test_every_kind_of_array(layout, shift, fill):
 @pytest.mark.parametrize("dtype", ["s8", "f32"])
 def test_threads_share_large_moves(monkeypatch, dtype, tiles, threads):
     monkeypatch.setenv("TILEWRIGHT_THREADS", threads)
-    monkeypatch.setattr(_calls, "_SMALL", 1 << 18)
+    monkeypatch.setattr(calls, "_SMALL", 1 << 18)
     layout = tiled((517, 1291), dtype, tiles=tiles)
     values = sample(layout)
     assert np.array_equal(layout.pack(values), expected(layout, values))
@@ -125,7 +124,7 @@ def test_ragged_rows_end_where_they_end(rows, columns, dtype, tiles, apart, part
     wide = np.full((rows, columns + apart), 55, values.dtype)
     unpack_plan.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_work, "_PART", part)
+        patch.setattr(calls, "_PART", part)
         layout.unpack(packed, out=wide[:, :columns])
     unpack_plan.cache_clear()
     assert np.array_equal(wide[:, :columns], values)

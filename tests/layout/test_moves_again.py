@@ -19,8 +19,8 @@ from tests.layout.test_moves import expected, sample
 from tilewright import threads
 from tilewright.layout import parse
 from tilewright.layout.move import calls as _calls
-from tilewright.layout.move import calls as _work
 from tilewright.layout.move.moves import pack_plan, unpack_plan
+from tilewright.layout.move.words import DONE
 
 
 @pytest.mark.parametrize("text", ["bf16[1024]{0:T(1024)(128)(2,1)}", "s32[16]{0:T(16)(4)(2,1)}", "f32[64]{0:T(64)}"])
@@ -70,7 +70,7 @@ def test_who_comes_late_after_an_interrupt_keeps_no_array_either(late, monkeypat
 
 def test_calls_that_come_back_late_are_not_all_kept(late, monkeypatch):
     monkeypatch.setattr(_calls, "_idle", [])
-    monkeypatch.setattr(_work, "_PART", 1 << 10)
+    monkeypatch.setattr(_calls, "_PART", 1 << 10)
     layout = parse("f32[19,130]{1,0:T(8,128)}")
     values, out = sample(layout), np.zeros(layout.num_slots, np.float32)
     for _ in range(2 * _calls._MOST_IDLE):
@@ -104,7 +104,7 @@ def test_an_interrupted_move_is_finished(late, monkeypatch):
     def stands_still(call, threads):
         words = inspect.getclosurevars(call).nonlocals["call"].words
         words[0] += 1
-        counts.append(words[_calls.DONE :])
+        counts.append(words[DONE:])
         return 1
 
     def interrupted(seconds):
@@ -195,7 +195,7 @@ def test_a_part_may_begin_with_a_narrow_end(monkeypatch, text):
     values = sample(layout)
     packed = expected(layout, values, 99)
     for part in (1 << 10, 3000):
-        monkeypatch.setattr(_work, "_PART", part)
+        monkeypatch.setattr(_calls, "_PART", part)
         unpack_plan.cache_clear()
         out = np.zeros_like(values)
         assert np.array_equal(layout.unpack(packed, out=out), values), part

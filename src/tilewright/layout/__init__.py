@@ -5,9 +5,10 @@ from tilewright.layout.convert.linalg import LinalgPack, from_linalg_pack, parse
 from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
 from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
 from tilewright.layout.draw.views import compare_svg, plan_svg, ruler_svg
+from tilewright.layout.index.address_map import Axis, IndexRangeError
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.digits import Digit, Line
-from tilewright.layout.index.index_map import Axis, IndexMap, IndexRangeError
+from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.types import dtype_name
 from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
 from tilewright.layout.kinds.npu_plan import (

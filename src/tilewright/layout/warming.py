@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.layout.move.calls import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
+from tilewright.layout.move.words import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
 
 
 def _rows(unit: np.dtype[Any]) -> None:
-    from tilewright.layout.move.index_kernels import gather_rows, scatter_rows
+    from tilewright.layout.index.table_kernels import gather_rows, scatter_rows
 
     rows, table = np.zeros((1, 1), unit), np.zeros(1, np.int64)
     scatter_rows(rows, table, table, np.zeros(1, unit))

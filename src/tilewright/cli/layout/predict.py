@@ -80,7 +80,7 @@ def _sides(layout: TensorLayout, given: bool, chip: str, boundary: bool) -> Side
     from tilewright.layout import predict as predict_layout
     from tilewright.layout import preset
 
-    layout._require_static()
+    layout.require_static()
     predicted = predict_layout(chip, layout.shape, layout.dtype, boundary=boundary)
     found = {"default": preset("tpu", layout.shape, layout.dtype), "predicted": predicted}
     return found | {"given": layout} if given else found

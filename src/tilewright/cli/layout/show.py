@@ -98,7 +98,7 @@ def one_array(text: str, leaf: str | None = None) -> TensorLayout:
 def sized_array(text: str) -> TensorLayout:
     """A single array whose dims all have sizes: no ``?``."""
     layout = one_array(text)
-    layout._require_static()
+    layout.require_static()
     return layout
 
 

@@ -75,7 +75,7 @@ def to_linalg_pack(layout: IndexMap) -> tuple[LinalgPack, ...]:
     require_layout(layout)
     if not isinstance(layout, TensorLayout):
         raise UnsupportedError(f"{layout} is no tiling of dims in order; linalg.pack writes tiles")
-    layout._require_static()
+    layout.require_static()
     if layout.text.tail_alignment != 1:
         raise UnsupportedError(f"{layout} pads its end to L({layout.text.tail_alignment}); linalg.pack pads tiles only")
     order = tuple(reversed(layout.minor_to_major))

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout.index.address_map import Axis
 from tilewright.layout.index.checks import require_layout, wholes
 from tilewright.layout.index.digits import Digit, Line, scale_line
-from tilewright.layout.index.index_map import Axis, IndexMap
+from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Split, Step
 from tilewright.layout.index.types import dtype_name, type_bits
 from tilewright.layout.kinds.tiled import row_major_axis, tiled
@@ -31,9 +32,9 @@ class ConvertedLayout(IndexMap):
     def physical_shape(self) -> tuple[int, ...]:
         """Sizes of the parts in memory, major first, where they fill it in order; otherwise the slots as one dim."""
         axis = self.axis_terms[0]
-        filled = row_major_axis("offset", [c for c, _ in axis.terms], self._sizes[-1])
-        dense = filled == axis and [c for c, _ in axis.terms] == list(range(len(self._sizes[-1])))
-        return self._sizes[-1] if dense else (self.num_slots,)
+        filled = row_major_axis("offset", [c for c, _ in axis.terms], self.step_sizes[-1])
+        dense = filled == axis and [c for c, _ in axis.terms] == list(range(len(self.step_sizes[-1])))
+        return self.step_sizes[-1] if dense else (self.num_slots,)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}] as {self.source}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout.explain.lineage import lineage
-from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.linear import decode_many
-from tilewright.layout.kinds.paged import PagedLayout
-from tilewright.layout.kinds.tiled import TensorLayout
 
 COLOURS = 8
 _NAMES = {"npu": "NPU", "line": "cache line"}
@@ -22,7 +19,7 @@ _STEPS = (1, 3, 5, 7)  # per dim, so that blocks beside, below and behind each o
 Array = np.ndarray[Any, Any]
 
 
-def colour_ways(layout: IndexMap) -> tuple[str, ...]:
+def colour_ways(layout: AddressMap) -> tuple[str, ...]:
     """What the cells of a layout can be coloured by, the default first.
 
     >>> from tilewright.layout import lanes, parse
@@ -31,8 +28,7 @@ def colour_ways(layout: IndexMap) -> tuple[str, ...]:
     """
     if len(layout.axes) > 1:
         return (layout.axes[0], "line", "offset", "none")
-    tiled = isinstance(layout, TensorLayout) and layout.tiles
-    return ("tile", "line", "offset", "none") if tiled else ("none", "line", "offset")
+    return ("tile", "line", "offset", "none") if layout.tiles else ("none", "line", "offset")
 
 
 def colour_name(way: str) -> str:
@@ -40,7 +36,7 @@ def colour_name(way: str) -> str:
     return _NAMES.get(way, way)
 
 
-def choose_colour(layout: IndexMap, colour: str) -> str:
+def choose_colour(layout: AddressMap, colour: str) -> str:
     """A way to colour this layout: ``auto`` is its default."""
     ways = colour_ways(layout)
     if colour == "auto":
@@ -50,15 +46,15 @@ def choose_colour(layout: IndexMap, colour: str) -> str:
     return colour.lower()
 
 
-def colour_numbers(layout: IndexMap, places: Array, way: str) -> Array:
+def colour_numbers(layout: AddressMap, places: Array, way: str) -> Array:
     """A number below :data:`COLOURS` for every place (int64[..., axes]); ``offset`` numbers rise with the offset."""
     if way == "none":
         return np.zeros(places.shape[:-1], np.int64)
     if way == "offset":
-        return flat_offsets(layout, places) // max(1, -(-slots_apart(layout) // COLOURS))
+        return flat_offsets(layout, places) // max(1, -(-layout.memory_slots // COLOURS))
     if way in ("tile", "page"):
         return _block_colours(layout, places, 1)
-    if way == "line" and isinstance(layout, PagedLayout):
+    if way == "line" and layout.axes[0] == "page":
         return _block_colours(layout, places, 2)
     if way == "line":
         lines = flat_offsets(layout, places) * layout.element_bits // _LINE_BITS
@@ -66,27 +62,21 @@ def colour_numbers(layout: IndexMap, places: Array, way: str) -> Array:
     return np.asarray(places[..., 0] % COLOURS)
 
 
-def flat_offsets(layout: IndexMap, places: Array) -> Array:
+def flat_offsets(layout: AddressMap, places: Array) -> Array:
     """Places as slots of one memory: of the whole on one axis, else inside the NPU, page or shard."""
-    inner = layout.axis_terms[-1:] if len(layout.axes) == 1 else layout.axis_terms[1:]
     flat: Array = np.zeros(places.shape[:-1], np.int64)
-    for k, axis in enumerate(inner, start=len(layout.axes) - len(inner)):
+    for k, axis in enumerate(layout.inner_axes, start=len(layout.axes) - len(layout.inner_axes)):
         flat = flat * axis.extent + places[..., k]
     return flat
 
 
-def slots_apart(layout: IndexMap) -> int:
-    """Slots of one memory: see :func:`flat_offsets`."""
-    return math.prod(axis.extent for axis in (layout.axis_terms if len(layout.axes) == 1 else layout.axis_terms[1:]))
-
-
-def _block_colours(layout: IndexMap, places: Array, level: int) -> Array:
+def _block_colours(layout: AddressMap, places: Array, level: int) -> Array:
     """A colour per tile (page, line) of a level, unlike those of its neighbours."""
     coordinates: dict[int, Array] = {}
     for a, axis in enumerate(layout.axis_terms):
-        found = decode_many(places[..., a], layout._terms(axis))
-        assert found is not None  # the strides of tiles and pages nest
-        coordinates |= {c: digit for (c, _), digit in zip(axis.terms, found[0], strict=True)}
+        decoded = decode_many(places[..., a], layout.terms_of(axis))
+        assert decoded is not None  # the strides of tiles and pages nest
+        coordinates |= {c: digit for (c, _), digit in zip(axis.terms, decoded[0], strict=True)}
     colours: Array = np.zeros(places.shape[:-1], np.int64)
     dims = sorted((dim for dim in reversed(lineage(layout)) if dim.extent > 1), key=lambda d: d.period(level) is None)
     for k, dim in enumerate(dims):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import Drawing, count_text, text_width
 
 MAX_CELLS = 4096
@@ -121,12 +121,12 @@ def cut_text(names: Sequence[str], extents: Sequence[int], shown: Sequence[int])
     return f"one corner: {', '.join(parts)} (padding included)" if parts else ""
 
 
-def padding_cells(layout: IndexMap, places: Array, indices: Array) -> Array:
+def padding_cells(layout: AddressMap, places: Array, indices: Array) -> Array:
     """Which places hold no element."""
     return np.asarray((indices < 0).any(axis=-1) if layout.rank else (places != 0).any(axis=-1))
 
 
-def cell_tips(layout: IndexMap, places: Array, indices: Array, padding: Array) -> Texts:
+def cell_tips(layout: AddressMap, places: Array, indices: Array, padding: Array) -> Texts:
     """Address and index of every cell, in words."""
 
     def tip(place: list[int], index: list[int], out: bool) -> str:

@@ -9,13 +9,13 @@ from tilewright.errors import TilewrightError
 from tilewright.layout.draw.colours import COLOURS, colour_name
 from tilewright.layout.draw.panels import Cell, Scene, block_texts, cell_size, draw_scene, outlined_levels, scene_size
 from tilewright.layout.draw.scene import make_scene
-from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import Drawing, count_text, text_width
 
 MARGIN = 16.0
 
 
-def to_svg(layout: IndexMap, *, colour: str = "auto") -> str:
+def to_svg(layout: AddressMap, *, colour: str = "auto") -> str:
     """A picture of a layout, for files, pages and notebooks, in light and dark.
 
     Tiled and paged maps are drawn as the array with the offset in every cell, padding cells hatched with their own
@@ -33,7 +33,7 @@ def to_svg(layout: IndexMap, *, colour: str = "auto") -> str:
     return str(draw_picture(make_scene(layout, colour=colour)).svg())
 
 
-def mimebundle(layout: IndexMap) -> dict[str, str]:
+def mimebundle(layout: AddressMap) -> dict[str, str]:
     """What a notebook shows: text always, the picture where there is one."""
     shown = {"text/plain": repr(layout)}
     with suppress(TilewrightError):  # no static addresses, or several elements in one place

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.draw.colours import choose_colour, colour_numbers, slots_apart
+from tilewright.layout.draw.colours import choose_colour, colour_numbers
 from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts, cut_text, padding_cells
 from tilewright.layout.draw.scene import MOST_SLOTS, layout_facts
 from tilewright.layout.explain.lineage import lineage
-from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.kinds.paged import PagedLayout
-from tilewright.layout.kinds.tiled import TensorLayout
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import count_text
 
 UNITS = ("element", "line", "tile")
@@ -33,7 +31,7 @@ _FEW, _MANY = 512, 4096  # slots up to which elements are drawn, lines up to whi
 class _Grid:
     """How a memory is cut: ``groups`` memories of ``slots`` each, ``columns`` cells of ``unit`` slots to a row."""
 
-    layout: IndexMap
+    layout: AddressMap
     unit: int
     name: str
     columns: int
@@ -41,7 +39,7 @@ class _Grid:
     @property
     def slots(self) -> int:
         """Slots of one NPU, page or shard, or of the whole."""
-        return slots_apart(self.layout)
+        return self.layout.memory_slots
 
     @property
     def groups(self) -> int:
@@ -54,13 +52,13 @@ class _Grid:
         return -(-self.slots // (self.unit * self.columns))
 
 
-def ruler_scene(layout: IndexMap, *, unit: str = "auto", colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008
+def ruler_scene(layout: AddressMap, *, unit: str = "auto", colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008
     """The memory of a layout in the order of its bytes; see :func:`tilewright.layout.ruler_svg`."""
     if layout.num_slots > MOST_SLOTS:
         raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
     if not layout.element_bits:
         raise UnsupportedError(f"{layout} takes no memory: there is nothing to draw")
-    layout._require_injective()
+    layout.require_injective()
     if not layout.num_slots:
         return Scene(str(layout), "no elements", (), (), "none", "")
     grid = _grid(layout, unit, most.columns)
@@ -83,14 +81,14 @@ def _cells(grid: _Grid) -> str:
 # -- how much a cell and a row hold ---------------------------------------------------------------------------------
 
 
-def _grid(layout: IndexMap, unit: str, most_columns: int) -> _Grid:
+def _grid(layout: AddressMap, unit: str, most_columns: int) -> _Grid:
     name = _unit_for(layout) if unit == "auto" else unit
     if name not in UNITS:
         raise UsageError(f"no unit called {unit!r}", how=f"choose one of {', '.join(UNITS)}")
     if name == "element":
         per_line = _LINE_BITS // layout.element_bits
         return _Grid(layout, 1, name, _columns(layout, 1, min(32, max(8, per_line)), most_columns))
-    slots = _line_slots(layout) if name == "line" else _tile_slots(layout)
+    slots = layout.line_elements if name == "line" else _tile_slots(layout)
     if not slots:
         raise UsageError(
             f"{layout} has no {name}s of whole elements",
@@ -99,44 +97,34 @@ def _grid(layout: IndexMap, unit: str, most_columns: int) -> _Grid:
     return _Grid(layout, slots, name, _columns(layout, slots, 16, most_columns))
 
 
-def _columns(layout: IndexMap, unit: int, wanted: int, most: int) -> int:
+def _columns(layout: AddressMap, unit: int, wanted: int, most: int) -> int:
     """Cells to a row: all if they fit, else as wanted, a power of two where a terminal is narrower."""
-    cells = -(-slots_apart(layout) // unit)
+    cells = -(-layout.memory_slots // unit)
     if cells <= min(wanted, most):
         return cells
     return wanted if wanted <= most else 1 << (max(1, most).bit_length() - 1)
 
 
-def _unit_for(layout: IndexMap) -> str:
+def _unit_for(layout: AddressMap) -> str:
     """Elements while they are few, then lines, then tiles."""
-    lines = _line_slots(layout)
+    lines = layout.line_elements
     if layout.num_slots <= _FEW or not lines:
         return "element"
     many = layout.num_slots // lines > _MANY
     return "tile" if many and _tile_slots(layout) > lines else "line"
 
 
-def _line_slots(layout: IndexMap) -> int:
-    """Elements of a cache line: a segment's own, else of 64 bytes; 0 where such a line cuts elements."""
-    if isinstance(layout, PagedLayout):
-        return layout.line_elements
-    return _LINE_BITS // layout.element_bits if _LINE_BITS % layout.element_bits == 0 else 0
-
-
-def _tile_slots(layout: IndexMap) -> int:
+def _tile_slots(layout: AddressMap) -> int:
     """Elements of a tile of the first level, padding included; 0 without tiles."""
-    if not isinstance(layout, TensorLayout) or not layout.tiles:
+    if not layout.tiles:
         return 0
-    inside = []
-    for dim in lineage(layout):
-        inside.append(dim.period(1) or 1)
-    return math.prod(inside)
+    return math.prod(dim.period(1) or 1 for dim in lineage(layout))
 
 
 # -- the cells ------------------------------------------------------------------------------------------------------
 
 
-def _panel(layout: IndexMap, grid: _Grid, rows: int, way: str) -> Panel:
+def _panel(layout: AddressMap, grid: _Grid, rows: int, way: str) -> Panel:
     group, start = _starts(grid, rows)  # int64[rows, columns]: group and first slot of every cell
     flat = start[..., None] + np.arange(grid.unit)
     there = (flat < grid.slots) & (group < grid.groups)[..., None]
@@ -169,11 +157,10 @@ def _starts(grid: _Grid, rows: int) -> tuple[Array, Array]:
     return r // grid.rows_each, ((r % grid.rows_each) * grid.columns + c) * grid.unit
 
 
-def _places(layout: IndexMap, group: Array, flat: Array) -> Array:
+def _places(layout: AddressMap, group: Array, flat: Array) -> Array:
     """Axis values of slots ``flat`` of the memories ``group``."""
-    inner = layout.axis_terms[-1:] if len(layout.axes) == 1 else layout.axis_terms[1:]
     values: list[Any] = []
-    for axis in reversed(inner):
+    for axis in reversed(layout.inner_axes):
         values.insert(0, flat % axis.extent)
         flat = flat // axis.extent
     return np.stack([*([] if len(layout.axes) == 1 else [group]), *values], axis=-1)

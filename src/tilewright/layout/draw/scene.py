@@ -30,9 +30,7 @@ from tilewright.layout.draw.panels import (
     shown_extents,
 )
 from tilewright.layout.explain.lineage import Dim, lineage
-from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.kinds.paged import PagedLayout
-from tilewright.layout.kinds.tiled import TensorLayout
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import bytes_text, count_text, ratio_text
 
 # Layouts drawn as memory: slots by address, the index in the cell.
@@ -40,7 +38,7 @@ from tilewright.render import bytes_text, count_text, ratio_text
 _STRIP_SLOTS, _STRIP_WIDTH = 96, 16
 
 
-def strip_panel(layout: IndexMap, colour: str) -> Panel | None:
+def strip_panel(layout: AddressMap, colour: str) -> Panel | None:
     """All slots of a small array in the order of memory, in the colours of the array's cells."""
     slots = layout.num_slots
     width = next((w for w in range(_STRIP_WIDTH, _STRIP_WIDTH // 2 - 1, -1) if slots % w == 0), 0)
@@ -52,7 +50,7 @@ def strip_panel(layout: IndexMap, colour: str) -> Panel | None:
     return memory_panel(layout, places, "memory, in the order of offsets", colour)
 
 
-def memory_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Scene:
+def memory_scene(layout: AddressMap, facts: str, colour: str, most: Bounds) -> Scene:
     """A map of several axes: its last axis from left to right, the one before from top to bottom."""
     extents = [axis.extent for axis in layout.axis_terms]
     names = [*layout.axes]
@@ -77,7 +75,7 @@ def memory_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Sce
     )
 
 
-def memory_panel(layout: IndexMap, places: Array, heading: str, colour: str) -> Panel:
+def memory_panel(layout: AddressMap, places: Array, heading: str, colour: str) -> Panel:
     """Cells at the given places (int64[rows, columns, axes])."""
     indices = layout.indices(places)
     padding = padding_cells(layout, places, indices)
@@ -99,19 +97,19 @@ _FEW_PANELS, _FEW_CELLS = 24, 1024
 MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
 
 
-def make_scene(layout: IndexMap, *, colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008 (frozen)
+def make_scene(layout: AddressMap, *, colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008 (frozen)
     """The picture of a layout, cut to one corner where it has more cells than ``most`` allows."""
     if layout.num_slots > MOST_SLOTS:
         raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
     if not layout.num_slots:
         return Scene(str(layout), "no elements", (), (), "none", "")
     facts = layout_facts(layout)
-    if len(layout.axes) == 1 or isinstance(layout, PagedLayout):
+    if len(layout.axes) == 1 or layout.axes[0] == "page":
         return _array_scene(layout, facts, colour, most)
     return memory_scene(layout, facts, colour, most)
 
 
-def layout_facts(layout: IndexMap) -> str:
+def layout_facts(layout: AddressMap) -> str:
     """Size and padding in one line."""
     padding = layout.num_slots - layout.num_elements
     slots = f"{count_text(layout.num_slots)} slots, {f'{count_text(padding)} of them' if padding else 'no'} padding"
@@ -164,7 +162,7 @@ class _Frame:
 _NOTHING = Dim("", None, ())
 
 
-def _frame(layout: IndexMap, most_columns: int) -> _Frame:
+def _frame(layout: AddressMap, most_columns: int) -> _Frame:
     dims = list(lineage(layout))
     *outer, row, column = [*[_NOTHING] * (2 - len(dims)), *dims]
     live = [dim for dim in outer if dim.extent > 1]
@@ -179,7 +177,7 @@ def _panels_shown(extents: tuple[int, ...]) -> tuple[int, int]:
     return (extents[0], extents[1]) if small else (3, 4)
 
 
-def _array_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Scene:
+def _array_scene(layout: AddressMap, facts: str, colour: str, most: Bounds) -> Scene:
     frame = _frame(layout, most.columns)
     shown = shown_extents(frame.extents, _panels_shown(frame.extents), most)
     way = choose_colour(layout, colour)
@@ -187,9 +185,9 @@ def _array_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Sce
     rows = f"rows of {frame.wrap}" if frame.wrap else frame.row.name
     names = (" ".join(dim.name for dim in frame.down), frame.across.name, rows, frame.column.name)
     tail = layout.num_slots - math.prod(frame.extents)
-    if tail and isinstance(layout, TensorLayout):
+    if tail and layout.step_levels is not None:
         facts += f", {count_text(tail)} of it behind the last tile"
-    levels = tuple(frame.level(name, number) for number, name in enumerate(_level_names(layout), start=1))
+    levels = tuple(frame.level(name, number) for number, name in enumerate(layout.level_names, start=1))
     strip = strip_panel(layout, way) if levels and len(layout.axes) == 1 else None
     cut = cut_text(names, frame.extents, shown)
     return Scene(
@@ -205,15 +203,7 @@ def _array_scene(layout: IndexMap, facts: str, colour: str, most: Bounds) -> Sce
     )
 
 
-def _level_names(layout: IndexMap) -> list[str]:
-    if isinstance(layout, TensorLayout):
-        return [f"T({','.join('*' if t == -1 else str(t) for t in tile)})" for tile in layout.tiles]
-    if not isinstance(layout, PagedLayout):
-        return []
-    return [f"{name} ({','.join(map(str, sizes))})" for name, sizes in (("page", layout.page), ("line", layout.line))]
-
-
-def _array_panel(layout: IndexMap, frame: _Frame, block: tuple[int, int], size: tuple[int, ...], way: str) -> Panel:
+def _array_panel(layout: AddressMap, frame: _Frame, block: tuple[int, int], size: tuple[int, ...], way: str) -> Panel:
     at = frame.positions(*block, size[0], size[1])
     places = _places(layout, at, size)
     indices = layout.indices(places)
@@ -236,7 +226,7 @@ def _array_panel(layout: IndexMap, frame: _Frame, block: tuple[int, int], size: 
     )
 
 
-def _places(layout: IndexMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Array:
+def _places(layout: AddressMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Array:
     """The address of every cell: positions to coordinates by mixed radix, coordinates to axes by the map's terms."""
     coordinates: dict[int, Any] = {}
     for dim, position in at.items():

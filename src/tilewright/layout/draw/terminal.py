@@ -9,7 +9,7 @@ from tilewright.layout.draw.colours import colour_name
 from tilewright.layout.draw.panels import Bounds, Panel, Scene
 from tilewright.layout.draw.ruler import ruler_scene
 from tilewright.layout.draw.scene import make_scene
-from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.address_map import AddressMap
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -20,7 +20,7 @@ _FOREGROUND = 255
 _PAD = "·"
 
 
-def terminal_drawing(layout: IndexMap, width: int = 100, *, colour: str = "auto") -> Text:
+def terminal_drawing(layout: AddressMap, width: int = 100, *, colour: str = "auto") -> Text:
     r"""Lines of at most ``width`` columns: offsets (or indices) in cells, tiles coloured and ruled, padding marked.
 
     A cell of padding shows ``·`` and its offset, so that the drawing reads without colours too.
@@ -44,7 +44,7 @@ def terminal_drawing(layout: IndexMap, width: int = 100, *, colour: str = "auto"
     return _drawing(lambda most: make_scene(layout, colour=colour, most=most), width)
 
 
-def terminal_ruler(layout: IndexMap, width: int = 100, *, unit: str = "auto", colour: str = "auto") -> Text:
+def terminal_ruler(layout: AddressMap, width: int = 100, *, unit: str = "auto", colour: str = "auto") -> Text:
     r"""The memory of a layout under a ruler of bytes, as :func:`tilewright.layout.ruler_svg` draws it.
 
     >>> from tilewright.layout import parse

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.layout.explain.lineage import dim_names, program_sizes, step_levels
-from tilewright.layout.index.index_map import Axis, IndexMap
+from tilewright.layout.index.address_map import AddressMap, Axis
 from tilewright.layout.index.linear import solutions
 from tilewright.layout.index.steps import Merge, Pad, Permute, Rotate, Split, Step, Unit
-from tilewright.layout.kinds.tiled import TensorLayout
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Derivation:
         return "\n".join([f"{self.layout}, element {_vector(self.index)}", "", *body])
 
 
-def explain(layout: IndexMap, *index: int) -> str:
+def explain(layout: AddressMap, *index: int) -> str:
     """The derivation of an element's address, as text.
 
     >>> from tilewright.layout import parse
@@ -67,12 +65,12 @@ def explain(layout: IndexMap, *index: int) -> str:
     return str(derive(layout, index))
 
 
-def derive(layout: IndexMap, index: Sequence[int]) -> Derivation:
+def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
     """The derivation of an element's address."""
     address = layout.address(*index)  # checks the index
     states = _states(layout, index)
     lines = _begin(layout, states[0])
-    levels = step_levels(layout)
+    levels = layout.step_levels
     for k, step in enumerate(layout.steps):
         level = levels[k] if levels else None
         said = _say(step, states[k], states[k + 1], _part_names(layout, k))
@@ -88,7 +86,7 @@ def derive(layout: IndexMap, index: Sequence[int]) -> Derivation:
     return Derivation(str(layout), tuple(index), tuple(lines), tuple(now), expressions, address)
 
 
-def explain_place(layout: IndexMap, *place: int) -> str:
+def explain_place(layout: AddressMap, *place: int) -> str:
     """What lies at a place (axis values in the order of ``.axes``): an element and its derivation, or padding and why.
 
     >>> from tilewright.layout import parse
@@ -107,31 +105,31 @@ def explain_place(layout: IndexMap, *place: int) -> str:
 # -- the beginning ------------------------------------------------------------------------------------------------
 
 
-def _states(layout: IndexMap, index: Sequence[int]) -> list[list[Coordinate]]:
+def _states(layout: AddressMap, index: Sequence[int]) -> list[list[Coordinate]]:
     """The coordinates of an element before the first step and behind every step."""
     first = layout.origin or (0,) * layout.rank
-    names = (f"{n}-{low}" if low else n for n, low in zip(dim_names(layout), first, strict=True))
+    names = (f"{n}-{low}" if low else n for n, low in zip(layout.dim_names, first, strict=True))
     values = (int(value) - low for value, low in zip(index, first, strict=True))
     states = [[Coordinate(n, v, size) for n, v, size in zip(names, values, layout.shape, strict=True)]]
-    levels = step_levels(layout)
-    for k, (step, sizes) in enumerate(zip(layout.steps, program_sizes(layout), strict=False)):
+    levels = layout.step_levels
+    for k, (step, sizes) in enumerate(zip(layout.steps, layout.step_sizes, strict=False)):
         states.append(_advance(step, states[-1], sizes, levels[k] if levels else None))
     return states
 
 
-def _begin(layout: IndexMap, now: list[Coordinate]) -> list[tuple[str, str]]:
+def _begin(layout: AddressMap, now: list[Coordinate]) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     if any(layout.origin):
         lines.append(("start", f"the segment begins at {_vector(layout.origin)} of its tensor"))
     if not layout.rank:
         lines.append(("dims", "none: a single element"))
     elif not (layout.steps and isinstance(layout.steps[0], Permute) and len(layout.steps[0].order) == layout.rank):
-        order = ", major to minor" if isinstance(layout, TensorLayout) and layout.rank > 1 else ""
+        order = ", major to minor" if layout.step_levels is not None and layout.rank > 1 else ""
         lines.append(("dims", _assignment(now) + order))
     return lines
 
 
-def _part_names(layout: IndexMap, at: int) -> tuple[str, str]:
+def _part_names(layout: AddressMap, at: int) -> tuple[str, str]:
     """What the cut of step ``at`` makes of a coordinate: the names of its quotient and of its remainder."""
     if layout.axes[0] == "npu" and any(isinstance(step, Split) for step in layout.steps[at + 1 :]):
         return "block", "place"  # only the last cut deals channels out to NPUs
@@ -140,9 +138,9 @@ def _part_names(layout: IndexMap, at: int) -> tuple[str, str]:
     )
 
 
-def _heading(layout: IndexMap, level: int | None) -> str:
-    if level and isinstance(layout, TensorLayout):
-        return f"T({','.join('*' if t == -1 else str(t) for t in layout.tiles[level - 1])})"
+def _heading(layout: AddressMap, level: int | None) -> str:
+    if level:
+        return layout.level_names[level - 1]
     return "dims" if level == 0 or not layout.rank else "steps"
 
 
@@ -242,12 +240,12 @@ def _places(count: int) -> str:
 # -- padding ------------------------------------------------------------------------------------------------------
 
 
-def _why_padding(layout: IndexMap, place: Sequence[int]) -> str:
+def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
     """The bound that a place breaks, found by running the steps backwards."""
-    sizes = program_sizes(layout)
+    sizes = layout.step_sizes
     values: list[Any] = [0] * len(sizes[-1])
     for axis, value in zip(layout.axis_terms, place, strict=True):
-        terms = [(sizes[-1][c], stride) for c, stride in axis.terms]
+        terms = layout.terms_of(axis)
         digits = next(solutions(value, terms), None)
         if digits is None:
             last = sum((size - 1) * stride for size, stride in terms)
@@ -333,7 +331,7 @@ def _wrapped(text: str) -> bool:
     return True
 
 
-def _in_memory(layout: IndexMap, address: dict[str, int]) -> str:
+def _in_memory(layout: AddressMap, address: dict[str, int]) -> str:
     *outer, inner = layout.axis_terms
     at = address[inner.name] * layout.element_bits
     byte = f"byte {at // 8}" if at % 8 == 0 else f"bit {at % 8} of byte {at // 8}"

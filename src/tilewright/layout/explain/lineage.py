@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit
-from tilewright.layout.kinds.tiled import TensorLayout
 
 
 @dataclass(frozen=True)
@@ -45,52 +44,6 @@ class Dim:
             if leaf.level == level:
                 return math.prod(inner.size for inner in self.leaves[at:])
         return None
-
-
-def dim_names(layout: IndexMap) -> tuple[str, ...]:
-    """The names of the logical dims."""
-    names = {"weights": ("oc", "ic", "kh", "kw")} if layout.rank == 4 else {}
-    if layout.axes[0] == "npu" and layout.rank == 4:
-        return names.get(getattr(layout, "mode", ""), ("n", "c", "h", "w"))
-    if layout.axes[0] in ("npu", "shard") and layout.rank == 2:
-        return ("row", "column")
-    return tuple(f"d{k}" for k in range(layout.rank))
-
-
-def program_sizes(layout: IndexMap) -> list[tuple[int, ...]]:
-    """Sizes of the coordinates before the first step and behind every step."""
-    sizes = [layout.shape]
-    for step in layout.steps:
-        sizes.append(step.sizes(sizes[-1]))
-    return sizes
-
-
-def step_levels(layout: IndexMap) -> tuple[int, ...] | None:
-    """The tile level each step belongs to (0: before the tiles); None where the steps are not those of tiles."""
-    if not isinstance(layout, TensorLayout):
-        return None
-    levels: list[int] = []
-    steps = list(layout.steps)
-    first_tile = len(steps) - sum(_tile_steps(tile, dims) for tile, dims in _ranks(layout))
-    levels += [0] * first_tile
-    for level, (tile, dims) in enumerate(_ranks(layout), start=1):
-        levels += [level] * _tile_steps(tile, dims)
-    return tuple(levels)
-
-
-def _ranks(layout: TensorLayout) -> list[tuple[tuple[int, ...], int]]:
-    """Every tile with the number of coordinates it finds."""
-    found, rank = [], layout.rank
-    for tile in layout.tiles:
-        found.append((tile, rank))
-        rank = max(rank, len(tile)) + sum(1 if t != -1 else -1 for t in tile)
-    return found
-
-
-def _tile_steps(tile: tuple[int, ...], rank: int) -> int:
-    """Unit per missing dim, Merge per `*`, Split per number, and a Permute where more than one was cut."""
-    cuts = sum(t != -1 for t in tile)
-    return max(0, len(tile) - rank) + len(tile) + (cuts > 1)
 
 
 class _Walk:
@@ -129,9 +82,9 @@ class _Walk:
         chain[at : at + 1] = [number, inside]
 
 
-def _start(layout: IndexMap) -> tuple[int, list[str], list[int | None]]:
+def _start(layout: AddressMap) -> tuple[int, list[str], list[int | None]]:
     """The step behind the last Merge, and the names and logical dims of the coordinates there, major to minor."""
-    names: list[str] = list(dim_names(layout))
+    names: list[str] = list(layout.dim_names)
     logical: list[int | None] = list(range(layout.rank))
     start = max((k + 1 for k, step in enumerate(layout.steps) if isinstance(step, Merge)), default=0)
     for step in layout.steps[:start]:
@@ -165,7 +118,7 @@ def _name_step(step: Step, names: list[str], logical: list[int | None]) -> tuple
     return names, logical
 
 
-def lineage(layout: IndexMap) -> tuple[Dim, ...]:
+def lineage(layout: AddressMap) -> tuple[Dim, ...]:
     """The dims as they are drawn, major to minor: those behind the last `*`, each with its leaves.
 
     >>> from tilewright.layout import parse
@@ -173,12 +126,12 @@ def lineage(layout: IndexMap) -> tuple[Dim, ...]:
     [('d0', 4, 2), ('d1', 6, 2)]
     """
     start, names, logical = _start(layout)
-    levels = step_levels(layout)
+    levels = layout.step_levels
     walk = _Walk(names, logical)
     for k, step in enumerate(layout.steps[start:], start=start):
         walk.take(step, None if levels is None else levels[k])
     place = {made: k for k, made in enumerate(walk.now)}
-    sizes = program_sizes(layout)[-1]
+    sizes = layout.step_sizes[-1]
     return tuple(
         Dim(name, dim, tuple(Leaf(place[i], sizes[place[i]], walk.level[i]) for i in chain))
         for name, dim, chain in zip(walk.names, walk.logical, walk.chains, strict=True)

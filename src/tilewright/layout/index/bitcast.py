@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.checks import require_layout, wholes
 from tilewright.layout.index.digits import Digit, Line
-from tilewright.layout.index.index_map import IndexMap
 
 # An axis as a chain over the linear logical index: what the bitcast decision compares.
 
@@ -109,7 +109,7 @@ def first_difference(a: Chain, b: Chain, count: int) -> int | None:
 _MOST = 1 << 27  # elements that are looked at one by one, in about ten seconds
 
 
-def order_of(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
+def order_of(a: AddressMap, b: AddressMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
     """The order in which b reads the dims of a; a :class:`UsageError` where b is no reshape of that."""
     for layout in (a, b):
         require_layout(layout)
@@ -121,14 +121,14 @@ def order_of(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None) -> tup
     return order
 
 
-def _chains(layout: IndexMap, order: tuple[int, ...]) -> list[Chain] | None:
+def _chains(layout: AddressMap, order: tuple[int, ...]) -> list[Chain] | None:
     if layout.digits is None:
         return None
     found = [chain(line, layout.shape, order) for line in layout.digits.values()]
     return None if any(c is None for c in found) else [c for c in found if c is not None]
 
 
-def places_along(layout: IndexMap, order: tuple[int, ...], e: Any) -> np.ndarray[Any, Any]:
+def places_along(layout: AddressMap, order: tuple[int, ...], e: Any) -> np.ndarray[Any, Any]:
     """Addresses of linear indices ``e`` over the dims read in ``order``."""
     picked = np.unravel_index(e, tuple(layout.shape[d] for d in order)) if order else ()
     ix = np.zeros((len(e), layout.rank), np.int64)
@@ -139,7 +139,7 @@ def places_along(layout: IndexMap, order: tuple[int, ...], e: Any) -> np.ndarray
     return layout.addresses(ix)
 
 
-def _difference(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> int | None:
+def _difference(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> int | None:
     """A linear index (of the transposed a) whose address differs, or None."""
     count = a.num_elements
     straight = tuple(range(b.rank))
@@ -169,25 +169,18 @@ def _difference(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> int | None:
     return None
 
 
-def _same_map(a: IndexMap, b: IndexMap) -> bool:
+def _same_map(a: AddressMap, b: AddressMap) -> bool:
     """Whether the two compute the same thing the same way, whatever they are called."""
     return (a.shape, a.steps, a.axis_terms) == (b.shape, b.steps, b.axis_terms)
 
 
-def _space(layout: IndexMap) -> int:
-    return int(getattr(layout, "memory_space", 0))
-
-
-def _prefix(layout: IndexMap) -> int:
-    return int(getattr(layout, "metadata_prefix", 0))
-
-
-def _outer_reason(a: IndexMap, b: IndexMap) -> str:
+def _outer_reason(a: AddressMap, b: AddressMap) -> str:
     """Why the two cannot be the same bytes, whatever the elements do; empty if nothing stands against it."""
-    if _prefix(a) != _prefix(b):
-        return f"the data begins behind {_prefix(a)} bytes of metadata, M({_prefix(a)}), and behind {_prefix(b)}"
-    if _space(a) != _space(b):
-        return f"memory space S({_space(a)}) differs from S({_space(b)})"
+    if a.metadata_prefix != b.metadata_prefix:
+        prefixes = a.metadata_prefix, b.metadata_prefix
+        return f"the data begins behind {prefixes[0]} bytes of metadata, M({prefixes[0]}), and behind {prefixes[1]}"
+    if a.memory_space != b.memory_space:
+        return f"memory space S({a.memory_space}) differs from S({b.memory_space})"
     if a.element_bits != b.element_bits:
         return f"elements of {a.element_bits} bits differ from elements of {b.element_bits} bits"
     if a.size_bytes != b.size_bytes:
@@ -197,7 +190,7 @@ def _outer_reason(a: IndexMap, b: IndexMap) -> str:
 
 
 @lru_cache(maxsize=65536)
-def why_not(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> str:
+def why_not(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> str:
     """Why b is not a bitcast of a; empty if it is."""
     if outer := _outer_reason(a, b):
         return outer
@@ -215,14 +208,14 @@ def why_not(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _keeps_places(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> bool:
+def _keeps_places(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> bool:
     """Whether there is nothing for :func:`why_not` to say, without finding an element that moves."""
     if _outer_reason(a, b):
         return False
     return not a.num_elements or not _differs(a, b, order)
 
 
-def _differs(a: IndexMap, b: IndexMap, order: tuple[int, ...]) -> bool:
+def _differs(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> bool:
     chains_a, chains_b = _chains(a, order), _chains(b, tuple(range(b.rank)))
     if chains_a is None or chains_b is None:
         return _difference(a, b, order) is not None
@@ -242,7 +235,7 @@ def _first_odd_place(one: Chain, other: Chain) -> int:
     return min(odd)[0] if odd else 0
 
 
-def is_bitcast(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) -> bool:
+def is_bitcast(a: AddressMap, b: AddressMap, permutation: Sequence[int] | None = None) -> bool:
     """Whether b = reshape(transpose(a, permutation)) costs nothing: every element keeps its byte address.
 
     Raises :class:`UsageError` where the element counts differ or the permutation is none. Exact.

@@ -1,4 +1,4 @@
-"""What callers pass, checked before numpy sees it: whole numbers, arrays, fill values, and whether memory is enough."""
+"""What callers pass, checked before numpy sees it: whole numbers, texts, arrays, and whether memory is enough."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ import operator
 import os
 from collections.abc import Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.layout.index.types import TYPE_BITS
-
-if TYPE_CHECKING:
-    from tilewright.layout.index.index_map import IndexMap
-
-_KINDS = {"f": "biuf", "b": "biuf", "c": "biufc"}
 
 
 def whole(value: Any, what: str) -> int:
@@ -61,25 +55,6 @@ def array_of(value: Any, what: str) -> np.ndarray[Any, Any]:
     except (ValueError, TypeError, OverflowError) as error:
         reason = str(error).partition(". ")[0]
         raise UsageError(f"{what} of type {type(value).__name__} is no array: {reason}") from None
-
-
-def fill_value(layout: IndexMap, fill: Any) -> Any:
-    """``fill`` as a value of the layout's type; where several elements share a byte, the bits of that value."""
-    if type(fill) is int and not fill:
-        return 0
-    dtype, given = layout.numpy_dtype, array_of(fill, "fill")
-    if given.ndim:
-        raise UsageError(f"fill is one value, not an array of shape {given.shape}", where=str(layout))
-    bits, name = TYPE_BITS[layout.dtype], layout.dtype
-    if name[0] in "su" or name == "pred":
-        low = -(1 << (bits - 1)) if name[0] == "s" else 0
-        if (given.dtype.kind not in "biu" and given.dtype != dtype) or not low <= int(given) < low + (1 << bits):
-            raise UsageError(f"fill={fill!r} is no value of {name}", how=f"{low} to {low + (1 << bits) - 1}")
-    elif given.dtype != dtype and given.dtype.kind not in _KINDS[name[0]]:
-        raise UsageError(f"fill={fill!r} is no value of {name}")
-    with np.errstate(all="ignore"):  # a number beyond the type is its infinity
-        value = given.astype(dtype)
-    return int(value.reshape(1).view(np.uint8)[0]) if layout.element_bits < 8 else value[()]
 
 
 @cache

@@ -1,348 +1,29 @@
-"""IndexMap: logical index -> address on named axes, by a short straight-line program.
+"""IndexMap: an address map that packs data, explains itself and draws itself.
 
-                     steps                        linearisation
-    (i, j, ...)  ------------->  coordinates  ------------------->  {"offset": 17}   or  {"npu": 3, "offset": 64}
-     bounds live here             Split, Pad, ...    per axis: sum of coordinate * stride
-
-Scalar and vectorised evaluation, the inverse, the sizes and the digit form are views of this one value. The inverse
-runs the program backwards and tests every bound, so that a place holds an index or is padding, nothing else.
+Packing, words and pictures are made in rooms of their own (move, explain, draw), which take an :class:`AddressMap` and
+know nothing of this class. They are imported when used: reading a dump should not wait for them.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.index.checks import array_of, fill_value, require_room
-from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits
-from tilewright.layout.index.linear import decode_many, is_injective, solutions
-from tilewright.layout.index.steps import Step
-from tilewright.layout.index.types import numpy_dtype, type_bits
-from tilewright.layout.move.evaluate import dim_tables, first_outside, places_of
-from tilewright.layout.move.kept import Kept
-from tilewright.layout.text.notation import UNBOUNDED
+from tilewright.layout.index.address_map import AddressMap
 
-_TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most
-_LARGEST = 2**63 - 1
-_BY_WEIGHT = operator.attrgetter("weight", "dim", "div")
+if TYPE_CHECKING:
+    from tilewright.layout.move.kept import Kept
 
 
-class IndexRangeError(UsageError, IndexError):
-    """An index or an address outside the array."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One named axis: the sum of coordinate * stride over ``terms`` (coordinate, stride), in 0..extent-1."""
-
-    name: str
-    terms: tuple[tuple[int, int], ...]
-    extent: int
-
-
-@dataclass(frozen=True)
-class IndexMap:
-    """Where every element of an array lives.
-
-    ==============  =========================================================================
-    ``dtype``       XLA's name of the element type
-    ``shape``       logical sizes; a bounded dynamic dim counts as its bound
-    ``steps``       the program that turns an index into coordinates
-    ``axis_terms``  the linearisation of the coordinates, one :class:`Axis` per named axis
-    ``origin``      the first index of each dim (zeros, but for a segment of a larger tensor)
-    ``slot_bits``   bits one element takes in memory
-    ==============  =========================================================================
-
-    Offsets and axis values count elements, not bytes.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    steps: tuple[Step, ...]
-    axis_terms: tuple[Axis, ...]
-    origin: tuple[int, ...] = ()
-    slot_bits: int = 0
-
-    # -- what it is ----------------------------------------------------------------------------------------------
-
-    @property
-    def rank(self) -> int:
-        """The number of logical dims."""
-        return len(self.shape)
-
-    @cached_property
-    def axes(self) -> tuple[str, ...]:
-        """The names of the axes an element's address has."""
-        return tuple(axis.name for axis in self.axis_terms)
-
-    @cached_property
-    def _sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Sizes of the coordinates before the first step, and behind every step."""
-        found = [self.shape]
-        for step in self.steps:
-            found.append(step.sizes(found[-1]))
-        return tuple(found)
-
-    @cached_property
-    def physical_shape(self) -> tuple[int, ...]:
-        """Sizes with all padding: tile by tile for a one-axis map, (npus, offsets) and the like for several axes."""
-        self._require_static()
-        if len(self.axis_terms) == 1:
-            return self._sizes[-1]
-        return tuple(axis.extent for axis in self.axis_terms)
-
-    @property
-    def num_elements(self) -> int:
-        """Elements of the logical array."""
-        self._require_static()
-        return math.prod(self.shape)
-
-    @cached_property
-    def num_slots(self) -> int:
-        """Places for elements, padding included."""
-        self._require_static()
-        return math.prod(axis.extent for axis in self.axis_terms) if self.num_elements else 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes in memory with all padding (a bounded dynamic dim counts as its bound)."""
-        return -(-self.num_slots * self.element_bits // 8)
-
-    @property
-    def data_bytes(self) -> int:
-        """Bytes of the elements alone."""
-        return -(-self.num_elements * min(self.element_bits, type_bits(self.dtype)) // 8)
-
-    @property
-    def element_bits(self) -> int:
-        """Bits one element takes in memory."""
-        return self.slot_bits or type_bits(self.dtype)
-
-    @property
-    def padding_ratio(self) -> float:
-        """size_bytes / data_bytes; 1.0 for an empty array."""
-        return self.size_bytes / self.data_bytes if self.data_bytes else 1.0
-
-    @cached_property
-    def numpy_dtype(self) -> np.dtype[Any]:
-        """The numpy type of one element."""
-        return numpy_dtype(self.dtype)
-
-    def _require_static(self) -> None:
-        if UNBOUNDED in self.shape:
-            raise UnsupportedError(f"{self} has an unbounded dim '?', so it has no addresses", how="give a bound '<=n'")
-
-    def _require_int64(self) -> None:
-        self._require_static()
-        if any(axis.extent > _LARGEST for axis in self.axis_terms):
-            raise UnsupportedError(f"{self} has more places than 64 bits count", how="ask for one element at a time")
-
-    # -- forward -------------------------------------------------------------------------------------------------
-
-    def _check(self, index: Sequence[int]) -> list[int]:
-        self._require_static()
-        if len(index) != self.rank:
-            raise IndexRangeError(f"{len(index)} indices for {self.rank} dims", where=str(self))
-        shifted = []
-        for dim, (value, size) in enumerate(zip(map(_whole, index), self.shape, strict=True)):
-            first = self.origin[dim] if self.origin else 0
-            if not first <= value < first + size:
-                what = f"index {value} is outside dim {dim}, which runs from {first} to {first + size - 1}"
-                raise IndexRangeError(what, where=str(self))
-            shifted.append(value - first)
-        return shifted
-
-    def _axis_values(self, coordinates: Sequence[Any]) -> list[Any]:
-        values = coordinates
-        for step, sizes in zip(self.steps, self._sizes, strict=False):
-            values = step.forward(list(values), sizes)
-        return [sum((values[c] * stride for c, stride in axis.terms), start=0) for axis in self.axis_terms]
-
-    def address(self, *index: int) -> dict[str, int]:
-        """The place of one element on every axis, exact Python integers.
-
-        >>> from tilewright.layout import lanes
-        >>> lanes((2, 3, 4, 5), "f16", lanes=4, eu_bytes=64, start=2).address(0, 2, 0, 0)
-        {'npu': 0, 'offset': 32}
-        """
-        return dict(zip(self.axes, self._axis_values(self._check(index)), strict=True))
-
-    def offset(self, *index: int) -> int:
-        """The place of one element, counted in elements (maps with one axis).
-
-        >>> from tilewright.layout import parse
-        >>> parse("f32[3,5]{1,0:T(2,2)}").offset(2, 3)
-        17
-        """
-        if len(self.axis_terms) != 1:
-            raise UsageError(f"{self} has the axes {', '.join(self.axes)}", how="use .address(...)")
-        return int(self._axis_values(self._check(index))[0])
-
-    @cached_property
-    def _tables(self) -> list[list[np.ndarray[Any, Any]]] | None:
-        return dim_tables(self)
-
-    def addresses(self, indices: Any) -> np.ndarray[Any, Any]:
-        """Places of many elements: int64[..., rank] -> int64[..., axes], in the order of ``.axes``."""
-        self._require_int64()
-        ix = array_of(indices, "indices")
-        if ix.dtype.kind not in "iu" or ix.ndim == 0 or ix.shape[-1] != self.rank:
-            raise UsageError(f"indices must be integers of shape [..., {self.rank}], got {ix.dtype}{list(ix.shape)}")
-        if ix.dtype == np.uint64 and ix.size and ix.max() > _LARGEST:
-            raise IndexRangeError(f"index {ix.max()} is outside every dim", where=str(self))
-        ix = ix.astype(np.int64, copy=False)
-        if self.origin:
-            ix = ix - np.array(self.origin, np.int64)
-        found = places_of(self, ix)
-        if found is None:
-            bad = first_outside(ix, self.shape)
-            dim, at = (int(bad[-1]), tuple(bad)) if bad is not None else (0, ())
-            value = int(ix[at]) + (self.origin[dim] if self.origin else 0)
-            raise IndexRangeError(f"index {value} is outside dim {dim}", where=str(self))
-        return found
-
-    def offsets(self, indices: Any) -> np.ndarray[Any, Any]:
-        """Places of many elements on a one-axis map: int64[..., rank] -> int64[...]."""
-        if len(self.axis_terms) != 1:
-            raise UsageError(f"{self} has the axes {', '.join(self.axes)}", how="use .addresses(...)")
-        found: np.ndarray[Any, Any] = self.addresses(indices)[..., 0]
-        return found
-
-    # -- backward ------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def injective(self) -> bool:
-        """Whether no two elements share a place (free strides may overlap)."""
-        return not all_positive(self.shape) or all(is_injective(self._terms(axis)) for axis in self.axis_terms)
-
-    def _require_injective(self) -> None:
-        if not self.injective:
-            raise UsageError(f"{self} puts several elements in one place, so a place has no one index")
-
-    def index(self, *place: int) -> tuple[int, ...] | None:
-        """The element at a place (axis values in the order of ``.axes``), or None for padding.
-
-        >>> from tilewright.layout import parse
-        >>> tiled = parse("f32[3,5]{1,0:T(2,2)}")
-        >>> tiled.index(17), tiled.index(9)
-        ((2, 3), None)
-        """
-        self._require_static()
-        self._require_injective()
-        if len(place) != len(self.axis_terms):
-            raise IndexRangeError(f"{len(place)} values for the axes {', '.join(self.axes)}", where=str(self))
-        choices = []
-        for axis, value in zip(self.axis_terms, map(_whole, place), strict=True):
-            if not 0 <= value < axis.extent:
-                what = f"{axis.name} {value} is outside the memory, which runs from 0 to {axis.extent - 1}"
-                raise IndexRangeError(what, where=str(self))
-            choices.append(solutions(value, self._terms(axis)))
-        for picked in product(*choices):  # one choice at most, but for free strides
-            coordinates = [0] * len(self._sizes[-1])
-            for axis, values in zip(self.axis_terms, picked, strict=True):
-                for (c, _), value in zip(axis.terms, values, strict=True):
-                    coordinates[c] = value
-            index, inside = self._backwards(coordinates)
-            if inside:
-                return tuple(int(v) + (self.origin[d] if self.origin else 0) for d, v in enumerate(index))
-        return None
-
-    def _terms(self, axis: Axis) -> list[tuple[int, int]]:
-        """(size, stride) of an axis's coordinates."""
-        return [(self._sizes[-1][c], stride) for c, stride in axis.terms]
-
-    def _backwards(self, coordinates: list[Any]) -> tuple[list[Any], Any]:
-        inside: Any = True
-        for step, sizes in zip(reversed(self.steps), reversed(self._sizes[:-1]), strict=True):
-            coordinates, ok = step.inverse(coordinates, sizes)
-            inside = inside & ok
-        return coordinates, inside & all_positive(self.shape)
-
-    def indices(self, places: Any) -> np.ndarray[Any, Any]:
-        """The elements at many places: int64[..., axes] (or [...] for one axis) -> int64[..., rank], -1 for padding."""
-        self._require_int64()
-        self._require_injective()
-        given = array_of(places, "places")
-        if given.size and given.dtype.kind not in "iu":
-            raise UsageError(f"places must be whole numbers, got {given.dtype}{list(given.shape)}")
-        at = given.astype(np.int64)
-        count = len(self.axis_terms)
-        at = at[..., None] if count == 1 and (at.ndim < 2 or at.shape[-1] != 1) else at
-        if at.ndim == 0 or at.shape[-1] != count:
-            raise UsageError(f"places must have the shape [..., {count}], got {list(at.shape)}")
-        coordinates: list[Any] = [np.zeros(at.shape[:-1], np.int64) for _ in self._sizes[-1]]
-        inside: Any = np.ones(at.shape[:-1], bool)
-        for a, axis in enumerate(self.axis_terms):
-            value = at[..., a]
-            inside &= (value >= 0) & (value < axis.extent)
-            found = decode_many(value, self._terms(axis))
-            if found is None:
-                return self._indices_by_table(at)
-            inside &= found[1]
-            for (c, _), digit in zip(axis.terms, found[0], strict=True):
-                coordinates[c] = digit
-        values, ok = self._backwards(coordinates)
-        return self._stack(values, inside & ok, at.shape[:-1])
-
-    def _stack(self, values: Sequence[Any], inside: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        out = np.full((*shape, self.rank), -1, np.int64)
-        for d, value in enumerate(values):
-            out[..., d] = np.where(inside, value + (self.origin[d] if self.origin else 0), -1)
-        return out
-
-    def _indices_by_table(self, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The inverse by enumeration, for free strides that interleave."""
-        extents = tuple(axis.extent for axis in self.axis_terms)
-        if max(self.num_elements, self.num_slots) > _TABLE_ENTRIES:
-            raise UnsupportedError(f"{self} interleaves free strides and is too large to invert as a whole")
-        everything = np.stack(np.unravel_index(np.arange(self.num_elements), self.shape), -1)
-        owner = np.full(self.num_slots, -1, np.int64)
-        shift = np.array(self.origin, np.int64) if self.origin else 0
-        owner[np.ravel_multi_index(tuple(self.addresses(everything + shift).T), extents)] = np.arange(self.num_elements)
-        inside: Any = ((at >= 0) & (at < np.array(extents))).all(axis=-1)
-        linear = owner[np.ravel_multi_index(tuple(np.moveaxis(np.where(inside[..., None], at, 0), -1, 0)), extents)]
-        inside &= linear >= 0
-        return self._stack(np.unravel_index(np.maximum(linear, 0), self.shape), inside, at.shape[:-1])
-
-    # -- symbols -------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def digits(self) -> dict[str, Line] | None:
-        """The normal form per axis, or None where none exists (a ``*`` that the tile does not divide).
-
-        >>> from tilewright.layout import parse
-        >>> [(d.dim, d.weight, d.div, d.mod) for d in parse("f32[3,5]{1,0:T(2,2)}").digits["offset"].digits]
-        [(1, 1, 1, 2), (0, 2, 1, 2), (1, 4, 2, 0), (0, 12, 2, 0)]
-        """
-        self._require_static()
-        lines: list[Line | None] = [dim_line(d, n) for d, n in enumerate(self.shape)]
-        for step, sizes in zip(self.steps, self._sizes, strict=False):
-            lines = step.digits(lines, sizes)
-        found = {}
-        for axis in self.axis_terms:
-            base, digits = 0, list[Digit]()
-            for c, stride in axis.terms:
-                line = lines[c]
-                if line is None:
-                    return None
-                base += line.base * stride
-                digits += scale_digits(line.digits, stride)
-            digits.sort(key=_BY_WEIGHT)
-            found[axis.name] = Line(base, tuple(digits))
-        return found
-
-    # -- data, words and pictures (made elsewhere; imported when used) ---------------------------------------------
+class IndexMap(AddressMap):
+    """Where every element of an array lives (see :class:`AddressMap`), with its data, words and pictures."""
 
     @cached_property
     def _kept(self) -> Kept:
+        from tilewright.layout.move.kept import Kept
+
         return Kept()  # moves into given memory that were made before
 
     def pack(self, array: Any, out: Any = None, fill: Any = 0) -> np.ndarray[Any, Any]:
@@ -351,10 +32,7 @@ class IndexMap:
             return out  # type: ignore[no-any-return]
         from tilewright.layout.move.pack import pack
 
-        values, value = array_of(array, "an array"), fill_value(self, fill)
-        if out is None or self.element_bits < 8:  # elements that share a byte are laid out one to a byte before
-            require_room(self.num_slots if self.element_bits < 8 else self.size_bytes, f"{self} with its padding")
-        return pack(self, values, out, value)
+        return pack(self, array, out, fill, self._kept)
 
     def unpack(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
         """The logical array out of a packed buffer (see :func:`tilewright.layout.move.pack.unpack`)."""
@@ -362,9 +40,7 @@ class IndexMap:
             return out  # type: ignore[no-any-return]
         from tilewright.layout.move.pack import unpack
 
-        if out is None:
-            require_room(self.num_elements * self.numpy_dtype.itemsize, f"{self} without its padding")
-        return unpack(self, buffer, out)
+        return unpack(self, buffer, out, self._kept)
 
     def explain(self, *index: int) -> str:
         """A derivation of one element's address (see :func:`tilewright.layout.explain.derivation.explain`)."""
@@ -373,7 +49,7 @@ class IndexMap:
         return explain(self, *index)
 
     def to_svg(self, *, colour: str = "auto") -> str:
-        """A picture of the layout, coloured by tile, NPU, page, line or offset (see :mod:`._picture`)."""
+        """A picture of the layout, coloured by tile, NPU, page, line or offset (see :mod:`tilewright.layout.draw`)."""
         from tilewright.layout.draw.picture import to_svg
 
         return to_svg(self, colour=colour)
@@ -383,16 +59,3 @@ class IndexMap:
         from tilewright.layout.draw.picture import mimebundle
 
         return mimebundle(self)
-
-
-def _whole(value: Any) -> int:
-    """The value as a Python integer; a fraction is none."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise IndexRangeError(f"{value!r} is no whole number") from None
-
-
-def all_positive(shape: tuple[int, ...]) -> bool:
-    """Whether an array of this shape has any element."""
-    return all(n > 0 for n in shape)

@@ -14,8 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.layout.index.address_map import Axis
 from tilewright.layout.index.checks import whole, wholes
-from tilewright.layout.index.index_map import Axis, IndexMap
+from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.linear import is_injective
 from tilewright.layout.index.steps import Pad, Split, Step
 from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
@@ -66,6 +67,20 @@ class LaneLayout(IndexMap):
     def bytes_per_npu(self) -> int:
         """Bytes from the tensor's base to the end of its last row, the same on every NPU."""
         return -(-self.axis_terms[1].extent * self.element_bits // 8)
+
+    @property
+    def dim_names(self) -> tuple[str, ...]:
+        """The names of the logical dims: of a tensor, of weights or of a matrix."""
+        if self.rank == 2:
+            return ("row", "column")
+        return ("oc", "ic", "kh", "kw") if self.mode == "weights" else ("n", "c", "h", "w")
+
+    @property
+    def particulars(self) -> dict[str, Any]:
+        """Mode, start NPU, strides, and the tensor as which it is stored where that is another one."""
+        stored = {"tensor": list(self.tensor)} if self.tensor != self.shape else {}
+        facts = {"mode": self.mode, "start": self.start, **stored, "strides": list(self.strides)}
+        return super().particulars | facts
 
     @cached_property
     def injective(self) -> bool:

@@ -6,6 +6,7 @@ pages; edge pages are allocated whole. The page table, which gives a page its pl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,22 +39,33 @@ class PagedLayout(IndexMap):
 
     @property
     def line_elements(self) -> int:
-        """Elements of one cache line."""
-        total = 1
-        for n in self.line:
-            total *= n
-        return total
+        """Elements of one of its own cache lines."""
+        return math.prod(self.line)
+
+    @property
+    def level_names(self) -> tuple[str, str]:
+        """Pages and lines with their sizes."""
+        return f"page ({_text(self.page)})", f"line ({_text(self.line)})"
+
+    @property
+    def particulars(self) -> dict[str, Any]:
+        """Sizes of pages and lines, the order of the dims, and where the segment begins."""
+        facts = {"page": list(self.page), "line": list(self.line), "order": list(self.order)}
+        return super().particulars | facts | {"start": list(self.origin)}
 
     def __str__(self) -> str:
-        dims, page, line = (",".join(map(str, v)) for v in (self.shape, self.page, self.line))
-        return f"{self.dtype}[{dims}] in pages ({page}) of lines ({line})"
+        return f"{self.dtype}[{_text(self.shape)}] in pages ({_text(self.page)}) of lines ({_text(self.line)})"
 
     def __repr__(self) -> str:
         return f"<{self}>"
 
 
-def _sizes(name: str, given: Sequence[int], rank: int) -> tuple[int, ...]:
-    sizes = wholes(given, f"a size of {name}=")
+def _text(sizes: tuple[int, ...]) -> str:
+    return ",".join(map(str, sizes))
+
+
+def _sizes(name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
+    sizes = wholes(values, f"a size of {name}=")
     if len(sizes) != rank or any(n < 1 for n in sizes):
         raise UsageError(f"{name}={sizes} needs {rank} sizes from 1 up, one per dim")
     return sizes

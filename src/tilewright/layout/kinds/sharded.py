@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.layout.index.address_map import Axis
 from tilewright.layout.index.checks import whole
-from tilewright.layout.index.index_map import Axis, IndexMap
+from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Pad, Rotate, Split, Step
 from tilewright.layout.index.types import dtype_name, type_bits
 
@@ -33,6 +34,17 @@ class ShardedLayout(IndexMap):
     def padded_width(self) -> int:
         """Columns of one row, padding included."""
         return self.axis_terms[2].extent
+
+    @property
+    def dim_names(self) -> tuple[str, str]:
+        """The names of the logical dims."""
+        return ("row", "column")
+
+    @property
+    def particulars(self) -> dict[str, Any]:
+        """Rotation, row offset, and rows a shard."""
+        facts = {"rotation": self.rotation, "row_offset": self.row_offset, "rows_per_shard": self.rows_per_shard}
+        return super().particulars | facts
 
     def __str__(self) -> str:
         vocab, width = self.shape

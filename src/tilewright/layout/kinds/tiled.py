@@ -13,8 +13,10 @@ from itertools import pairwise
 from typing import Any
 
 from tilewright.errors import ParseError, UsageError
+from tilewright.layout.index.address_map import Axis
+from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.checks import text_of, wholes
-from tilewright.layout.index.index_map import Axis, IndexMap
+from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit
 from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
 from tilewright.layout.text.cursor import LARGEST
@@ -27,6 +29,7 @@ from tilewright.layout.text.notation import (
     addressable,
     format_shape,
     read_shape,
+    tile_text,
 )
 
 
@@ -62,17 +65,18 @@ def _cut(steps: list[Step], sizes: tuple[int, ...], tile: tuple[int, ...]) -> tu
     return sizes if count == 1 else _apply(steps, sizes, Permute(order))
 
 
-def _build(text: ArrayText) -> tuple[tuple[Step, ...], tuple[Axis, ...]]:
+def _program(text: ArrayText) -> tuple[list[Step], tuple[int, ...], list[int]]:
+    """The steps of a layout, the sizes behind them, and the tile level each step belongs to."""
     steps: list[Step] = []
+    levels: list[int] = []
     sizes = text.dims
     major_first = tuple(reversed(text.minor_to_major))
-    if UNBOUNDED in sizes:
-        return (), (Axis("offset", (), 0),)
     if major_first != tuple(range(len(sizes))):
         sizes = _apply(steps, sizes, Permute(major_first))
-    for tile in text.tiles:
+    for level, tile in enumerate(text.tiles, start=1):
+        levels += [level - 1] * (len(steps) - len(levels))
         sizes = _cut(steps, sizes, tile)
-    return tuple(steps), (row_major_axis("offset", range(len(sizes)), sizes, text.tail_alignment),)
+    return steps, sizes, levels + [len(text.tiles)] * (len(steps) - len(levels))
 
 
 _SCALAR = ArrayText("f32", (), (), ())
@@ -110,10 +114,39 @@ class TensorLayout(IndexMap):
         return self.text.metadata_prefix
 
     @property
+    def level_names(self) -> tuple[str, ...]:
+        """The tiles as XLA writes them, outermost first."""
+        return tuple(f"T({tile_text(tile)})" for tile in self.tiles)
+
+    @property
+    def step_levels(self) -> tuple[int, ...]:
+        """The tile level each step belongs to, 0 before the tiles."""
+        return tuple(_program(self.text)[2])
+
+    @property
+    def particulars(self) -> dict[str, Any]:
+        """Order, tiles, memory space, and what few texts have: bounds of dynamic dims, L, #, *, SC and M, a buffer."""
+        text = self.text
+        rarities: dict[str, Any] = {
+            "bounds": {f"d{k}": n for k, n in enumerate(text.dims) if text.dynamic[k] and n != UNBOUNDED},
+            "tail_alignment": text.tail_alignment if text.tail_alignment > 1 else None,
+            "index_type": text.index_type,
+            "pointer_type": text.pointer_type,
+            "splits": {f"d{self.minor_to_major[-1 - place]}": list(cuts) for place, cuts in text.splits},
+            "metadata_prefix": self.metadata_prefix,
+            "buffer": text.buffer,
+            "longest_pieces": list(self.max_split_sizes) if text.splits else None,
+        }
+        return {
+            "minor_to_major": list(self.minor_to_major),
+            "tiles": [["*" if t == COMBINE else t for t in tile] for tile in self.tiles],
+            "memory_space": self.memory_space,
+            **{key: value for key, value in rarities.items() if value},
+        }
+
+    @property
     def is_untiled(self) -> bool:
         """Whether the tiles change nothing: a bitcast of the same dims and order without tiles."""
-        from tilewright.layout.index.bitcast import is_bitcast
-
         return not self.tiles or is_bitcast(self, tiled(self.shape, self.dtype, self.minor_to_major))
 
     @property
@@ -153,9 +186,12 @@ class TupleLayout:
 
 def from_text(text: ArrayText) -> TensorLayout:
     """The index map of a shape that was read already."""
-    steps, axes = _build(text)
     bits = text.element_bits or type_bits(text.dtype)
-    return TensorLayout(text.dtype, text.dims, steps, axes, (), bits, text)
+    if UNBOUNDED in text.dims:
+        return TensorLayout(text.dtype, text.dims, (), (Axis("offset", (), 0),), (), bits, text)
+    steps, sizes, _ = _program(text)
+    offset = row_major_axis("offset", range(len(sizes)), sizes, text.tail_alignment)
+    return TensorLayout(text.dtype, text.dims, tuple(steps), (offset,), (), bits, text)
 
 
 def _wrap(text: ArrayText | TupleText) -> TensorLayout | TupleLayout:

@@ -14,11 +14,10 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 
 from tilewright.layout.move.blocks import LINE, NO_GAPS, SCRATCH
+from tilewright.layout.move.words import CORE, DONE, GIVEN, JOIN, KIND, SHORTS, THREADS
 from tilewright.threads import call_soon, thread_count
 
 Array = np.ndarray[Any, Any]
-# Words behind the count of parts taken: parts done; target, source, header, padding's value; threads.
-DONE, GIVEN, THREADS = 8, 16, 20
 _SMALL = 1 << 22  # bytes up to which one thread does it all: waking another takes as long as moving a megabyte
 _MOST_IDLE = 16  # calls kept where threads come late: on a crowded machine many of them are underway
 
@@ -143,8 +142,6 @@ class once(Generic[T]):
 
 # A plan as it is run: primitives at places, and the tables of numbers that the kernels read.
 
-RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS, JOIN = range(7)
-
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -184,9 +181,6 @@ class Work:
         return (self.places[:, 1, None] + self.rows[None, :, 0]).reshape(-1)
 
 
-# Where the kernel finds a work's numbers in its row, and the tables in the plan's header.
-KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, CALL, NUMBERS = 0, 1, 2, 5, 11, 13, 15, 17, 18, 19, 20
-HEADER = ("works", "count of works", "inner", "rows", "runs", "places", "starts", "parts", "pads", "count of pads")
 _PART = 1 << 19  # bytes after which the edges catch up with the bulk, while their lines are near, and threads meet
 
 
@@ -241,5 +235,5 @@ class MovePlan:
 
     @once
     def header(self) -> int:
-        """The address of the table that tells where the others are and how long (``HEADER``)."""
+        """The address of the table that tells where the others are and how long ."""
         return int(self.tables[0].ctypes.data)

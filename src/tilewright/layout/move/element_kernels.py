@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import cfunc
-from tilewright.layout.move.calls import (
+from tilewright.layout.move.move_kernels import fetch_line
+from tilewright.layout.move.words import (
     CORE,
     INNER,
     JOIN,
@@ -30,7 +31,6 @@ from tilewright.layout.move.calls import (
     UNZIP,
     ZIP,
 )
-from tilewright.layout.move.move_kernels import fetch_line
 from tilewright.vectors import (
     copy_element,
     copy_vector,

@@ -8,9 +8,10 @@ Python costs a hundred microseconds when the caches are cold.
 from __future__ import annotations
 
 from tilewright.kernels import inner, njit
-from tilewright.layout.move.calls import DONE, GIVEN
-from tilewright.layout.move.kept import (
+from tilewright.layout.move.words import (
     ALIGNED,
+    DONE,
+    GIVEN,
     HEADER,
     MOST_DIMS,
     READS,

@@ -15,17 +15,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.layout.move.blocks import LINE
-from tilewright.layout.move.calls import DONE, GIVEN, MovePlan, address_of, give_call, run_call, take_call
+from tilewright.layout.move.calls import MovePlan, address_of, give_call, run_call, take_call
+from tilewright.layout.move.words import DONE, GIVEN, MOST_DIMS, RECORD, WAY
 
 Array = np.ndarray[Any, Any]
 Find = Callable[[int, int, int, int, int, int], int]
 _MOST = 32
-MOST_DIMS = 8
-SIDE = 2 + 2 * MOST_DIMS  # numbers of one array: its type's address, its rank, sizes and steps
-# Where a record's numbers stand: what is told, what is written and read (first byte, byte behind), and, from WAY on,
-# under what it is kept: packing, alignment, target and source.
-HEADER, VALUE, WRITES, READS, WAY, ALIGNED, SIDES = 0, 1, 2, 4, 6, 7, 8
-RECORD = SIDES + 2 * SIDE
 
 
 def _reach(array: Array) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import inner, njit
-from tilewright.layout.move.calls import (
+from tilewright.layout.move.words import (
     CALL,
     CORE,
     DONE,

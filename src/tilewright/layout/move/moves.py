@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.move.blocks import NO_GAPS
 from tilewright.layout.move.calls import MovePlan, run_plan
 from tilewright.layout.move.nest import Box, array_terms, boxes, layout_terms, line_up
 from tilewright.layout.move.plan import clipped, left_over, plan_moves
-
-if TYPE_CHECKING:
-    from tilewright.layout.index.index_map import IndexMap
 
 Array = np.ndarray[Any, Any]
 _LINE = 64
@@ -41,7 +39,7 @@ def aligned_empty(count: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _layout_to_array(
-    layout: IndexMap, shape: tuple[int, ...], strides: Sequence[int], slot: int, packing: bool
+    layout: AddressMap, shape: tuple[int, ...], strides: Sequence[int], slot: int, packing: bool
 ) -> list[Box] | None:
     tiled = layout_terms(layout, slot)
     if tiled is None:
@@ -86,7 +84,7 @@ def _filled_plan(found: Sequence[Box], slot: int, total: int, aligned: bool) -> 
 
 
 @lru_cache(maxsize=_KEPT)
-def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> tuple[MovePlan, bool] | None:
+def pack_plan(layout: AddressMap, strides: tuple[int, ...], slot: int, aligned: bool) -> tuple[MovePlan, bool] | None:
     """How an array of these strides (in bytes) goes into a buffer of ``slot``-byte slots; None without boxes."""
     total = layout.num_slots * slot
     found = _layout_to_array(layout, layout.shape, strides, slot, packing=True)
@@ -94,7 +92,7 @@ def pack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bo
 
 
 @lru_cache(maxsize=_KEPT)
-def unpack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
+def unpack_plan(layout: AddressMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
     """How a buffer of ``slot``-byte slots goes into an array of these strides (in bytes); None without boxes."""
     total = layout.num_elements * slot
     found = _layout_to_array(layout, layout.shape, strides, slot, packing=False)
@@ -103,7 +101,7 @@ def unpack_plan(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: 
     return _ragged_rows(layout, strides, slot, aligned) or plan_moves(found, slot, total, False, aligned)
 
 
-def _ragged_rows(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
+def _ragged_rows(layout: AddressMap, strides: tuple[int, ...], slot: int, aligned: bool) -> MovePlan | None:
     """How to unpack ragged rows as if they ended with their last tile; None where that is no help.
 
     The padding behind a row's end is read and goes no further than the scratch memory. All tiles are alike then, and
@@ -129,7 +127,7 @@ def _ragged_rows(layout: IndexMap, strides: tuple[int, ...], slot: int, aligned:
 
 @lru_cache(maxsize=_KEPT)
 def relayout_plan(
-    a: IndexMap, b: IndexMap, order: tuple[int, ...], slot: int, aligned: bool
+    a: AddressMap, b: AddressMap, order: tuple[int, ...], slot: int, aligned: bool
 ) -> tuple[MovePlan, bool] | None:
     """How a buffer of layout ``a`` goes into one of layout ``b`` = reshape(transpose(a, order)); None without boxes."""
     found = relayout_boxes(a, b, order, slot)
@@ -137,7 +135,7 @@ def relayout_plan(
     return _filled_plan(found, slot, total, aligned) if found else None
 
 
-def relayout_boxes(a: IndexMap, b: IndexMap, order: Sequence[int], slot: int) -> list[Box] | None:
+def relayout_boxes(a: AddressMap, b: AddressMap, order: Sequence[int], slot: int) -> list[Box] | None:
     """The boxes of a move from layout to layout."""
     ours, theirs = layout_terms(a, slot), layout_terms(b, slot)
     if ours is None or theirs is None:

@@ -16,12 +16,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.address_map import AddressMap
 
 Array = np.ndarray[Any, Any]
 _MOST_BOXES = 512
@@ -99,7 +98,7 @@ class _Segment:
 Terms = tuple[tuple[Term, ...], ...]  # per dim
 
 
-def layout_terms(layout: IndexMap, slot: int) -> tuple[int, Terms] | None:
+def layout_terms(layout: AddressMap, slot: int) -> tuple[int, Terms] | None:
     """(base, terms per logical dim) in bytes of a buffer of ``slot``-byte slots; None without a digit form."""
     if layout.digits is None:
         return None

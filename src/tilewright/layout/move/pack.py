@@ -8,17 +8,17 @@ one that is no sum over dims (a `*` that its tile does not divide) is enumerated
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.layout.index.address_map import AddressMap
+from tilewright.layout.index.checks import array_of, require_room
+from tilewright.layout.index.types import TYPE_BITS
 from tilewright.layout.move.calls import run_plan
+from tilewright.layout.move.kept import Kept
 from tilewright.layout.move.moves import aligned_empty, pack_plan, padding_of, run_filled, unpack_plan
-
-if TYPE_CHECKING:
-    from tilewright.layout.index.index_map import IndexMap
-
 
 # Values narrower than a byte: packed low bits first, and back.
 
@@ -69,13 +69,14 @@ def to_type(wide: Array, dtype: str, bits: int, numpy_type: np.dtype[Any]) -> Ar
 
 
 _CHUNK = 1 << 20
+_KINDS = {"f": "biuf", "b": "biuf", "c": "biufc"}  # numpy's kinds that a fill of this type may have
 _LINE = 64
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def _check_array(layout: IndexMap, array: Any) -> Array:
+def _check_array(layout: AddressMap, array: Any) -> Array:
     values = np.asarray(array)
     if values.shape != layout.shape:
         raise UsageError(
@@ -89,14 +90,14 @@ def _check_array(layout: IndexMap, array: Any) -> Array:
     return values
 
 
-def buffer_spec(layout: IndexMap) -> tuple[int, np.dtype[Any]]:
+def buffer_spec(layout: AddressMap) -> tuple[int, np.dtype[Any]]:
     """Length and type of a packed buffer."""
     if layout.element_bits < 8:
         return layout.size_bytes, np.dtype(np.uint8)
     return layout.num_slots, layout.numpy_dtype
 
 
-def check_buffer(layout: IndexMap, buffer: Any, name: str, write: bool = False) -> Array:
+def check_buffer(layout: AddressMap, buffer: Any, name: str, write: bool = False) -> Array:
     """The buffer, or a :class:`UsageError` that tells what it should be."""
     length, dtype = buffer_spec(layout)
     if not isinstance(buffer, np.ndarray) or buffer.shape != (length,) or buffer.dtype != dtype:
@@ -111,17 +112,36 @@ def _writable(array: Array, name: str) -> Array:
     return array
 
 
-def _check_out(layout: IndexMap, out: Any) -> Array:
+def _check_out(layout: AddressMap, out: Any) -> Array:
     if not isinstance(out, np.ndarray):
         raise UsageError(f"out must be an array, got {type(out).__name__}")
     return _writable(_check_array(layout, out), "out")
 
 
+def _fill_value(layout: AddressMap, fill: Any) -> Any:
+    """``fill`` as a value of the layout's type; where several elements share a byte, the bits of that value."""
+    if type(fill) is int and not fill:
+        return 0
+    dtype, number = layout.numpy_dtype, array_of(fill, "fill")
+    if number.ndim:
+        raise UsageError(f"fill is one value, not an array of shape {number.shape}", where=str(layout))
+    bits, name = TYPE_BITS[layout.dtype], layout.dtype
+    if name[0] in "su" or name == "pred":
+        low = -(1 << (bits - 1)) if name[0] == "s" else 0
+        if (number.dtype.kind not in "biu" and number.dtype != dtype) or not low <= int(number) < low + (1 << bits):
+            raise UsageError(f"fill={fill!r} is no value of {name}", how=f"{low} to {low + (1 << bits) - 1}")
+    elif number.dtype != dtype and number.dtype.kind not in _KINDS[name[0]]:
+        raise UsageError(f"fill={fill!r} is no value of {name}")
+    with np.errstate(all="ignore"):  # a number beyond the type is its infinity
+        value = number.astype(dtype)
+    return int(value.reshape(1).view(np.uint8)[0]) if layout.element_bits < 8 else value[()]
+
+
 # -- pack --------------------------------------------------------------------------------------------------------------
 
 
-def pack(layout: IndexMap, array: Any, out: Any = None, fill: Any = 0) -> Array:
-    """The array as it lies in memory.
+def pack(layout: AddressMap, array: Any, out: Any = None, fill: Any = 0, kept: Kept | None = None) -> Array:
+    """The array as it lies in memory; the move is made again from ``kept``.
 
     ``array`` has the layout's shape and numpy type (any strides). The result is 1-D, one slot of the element type per
     physical element, several axes row-major (npu by npu, page by page); with E(n) below 8 it is uint8, low bits first.
@@ -132,24 +152,27 @@ def pack(layout: IndexMap, array: Any, out: Any = None, fill: Any = 0) -> Array:
     >>> parse("s32[2,3]{1,0:T(2,2)}").pack(np.arange(6, dtype=np.int32).reshape(2, 3)).tolist()
     [0, 1, 3, 4, 2, 0, 5, 0]
     """
-    layout._require_injective()
-    values = _check_array(layout, array)
+    values, value = array_of(array, "an array"), _fill_value(layout, fill)
+    if out is None or layout.element_bits < 8:  # elements that share a byte are laid out one to a byte before
+        require_room(layout.num_slots if layout.element_bits < 8 else layout.size_bytes, f"{layout} with its padding")
+    layout.require_injective()
+    values = _check_array(layout, values)
     length, dtype = buffer_spec(layout)
     target = aligned_empty(length, dtype) if out is None else check_buffer(layout, out, "out", write=True)
     if out is not None and np.may_share_memory(values, target):
         values = values.copy()
     if layout.element_bits < 8:
         slots = aligned_empty(layout.num_slots, np.dtype(np.uint8))
-        pack_slots(layout, values.view(np.uint8) if values.ndim else values.reshape(1).view(np.uint8), slots, int(fill))
+        _pack_slots(layout, values.view(np.uint8) if values.ndim else values.reshape(1).view(np.uint8), slots, value)
         target[:] = narrow(slots, layout.element_bits, length)
     elif target.flags.c_contiguous:
-        pack_slots(layout, values, target, fill)
+        _pack_slots(layout, values, target, value, kept)
     else:
         target[:] = pack(layout, values, fill=fill)
     return target
 
 
-def pack_slots(layout: IndexMap, values: Array, slots: Array, fill: Any) -> None:
+def _pack_slots(layout: AddressMap, values: Array, slots: Array, fill: Any, kept: Kept | None = None) -> None:
     """Values into contiguous slots, one slot of the values' type per place."""
     size = values.itemsize
     if not layout.num_elements:
@@ -163,11 +186,11 @@ def pack_slots(layout: IndexMap, values: Array, slots: Array, fill: Any) -> None
         return
     run_filled(found, slots, values, fill)
     plan, whole = found
-    if layout.element_bits >= 8 and not whole and (value := padding_of(0, values.dtype)) is not None:
-        layout._kept.keep(slots, values, plan, value, packing=True)
+    if kept is not None and not whole and (zeros := padding_of(0, values.dtype)) is not None:
+        kept.keep(slots, values, plan, zeros, packing=True)
 
 
-def unpack(layout: IndexMap, buffer: Any, out: Any = None) -> Array:
+def unpack(layout: AddressMap, buffer: Any, out: Any = None, kept: Kept | None = None) -> Array:
     """The logical array (C order, or into ``out``) out of a buffer that :func:`pack` made.
 
     >>> from tilewright.layout import parse
@@ -175,26 +198,28 @@ def unpack(layout: IndexMap, buffer: Any, out: Any = None) -> Array:
     >>> layout.unpack(np.array([0, 1, 3, 4, 2, 0, 5, 0], np.int32)).tolist()
     [[0, 1, 2], [3, 4, 5]]
     """
+    if out is None:
+        require_room(layout.num_elements * layout.numpy_dtype.itemsize, f"{layout} without its padding")
     source = check_buffer(layout, buffer, "buffer")
     if out is not None:
         _check_out(layout, out)
     if layout.element_bits < 8:
         wide = aligned_empty(layout.num_elements, np.dtype(np.uint8)).reshape(layout.shape)
-        unpack_slots(layout, widen(source, layout.element_bits, layout.num_slots), wide)
+        _unpack_slots(layout, widen(source, layout.element_bits, layout.num_slots), wide)
         result = to_type(wide, layout.dtype, layout.element_bits, layout.numpy_dtype)
     elif out is not None and not np.may_share_memory(out, source):
-        unpack_slots(layout, source, out)
+        _unpack_slots(layout, source, out, kept)
         result = out
     else:
         result = aligned_empty(layout.num_elements, layout.numpy_dtype).reshape(layout.shape)
-        unpack_slots(layout, source, result)
+        _unpack_slots(layout, source, result, kept)
     if out is None or out is result:
         return result
     out[...] = result
     return out  # type: ignore[no-any-return]
 
 
-def unpack_slots(layout: IndexMap, slots: Array, result: Array) -> None:
+def _unpack_slots(layout: AddressMap, slots: Array, result: Array, kept: Kept | None = None) -> None:
     """Slots into an array of any strides that shares no memory with them."""
     if not layout.num_elements:
         return
@@ -204,8 +229,8 @@ def unpack_slots(layout: IndexMap, slots: Array, result: Array) -> None:
     plan = unpack_plan(layout, strides, result.itemsize, aligned)
     if plan is not None:
         run_plan(plan, result, slots)
-        if layout.element_bits >= 8:
-            layout._kept.keep(result, slots, plan)
+        if kept is not None:
+            kept.keep(result, slots, plan)
         return
     _gather(layout, slots, result)
 
@@ -213,9 +238,9 @@ def unpack_slots(layout: IndexMap, slots: Array, result: Array) -> None:
 # -- without boxes -----------------------------------------------------------------------------------------------------
 
 
-def _row_tables(layout: IndexMap) -> tuple[Array, Array] | None:
+def _row_tables(layout: AddressMap) -> tuple[Array, Array] | None:
     """(base of every row, table of the last dim) in slots of the flat buffer; None without a digit form."""
-    tables = layout._tables
+    tables = layout.tables
     if tables is None or layout.digits is None or not layout.rank:
         return None
     weights = np.cumprod([1, *(axis.extent for axis in reversed(layout.axis_terms))])[:-1][::-1]
@@ -231,7 +256,7 @@ def _weighted(weights: Array, tables: list[Array]) -> Array:
     return sum((int(w) * table for w, table in zip(weights, tables, strict=True)), start=np.zeros_like(tables[0]))
 
 
-def _all_slots(layout: IndexMap, start: int, stop: int) -> Array:
+def _all_slots(layout: AddressMap, start: int, stop: int) -> Array:
     """Flat slots of the elements start..stop-1 in C order."""
     e = np.arange(start, stop)
     ix = np.stack(np.unravel_index(e, layout.shape), -1) if layout.rank else np.zeros((len(e), 0), np.int64)
@@ -247,10 +272,10 @@ def _bits_view(array: Array) -> Array:
     return array.view(np.dtype(f"u{array.itemsize}"))
 
 
-def _scatter(layout: IndexMap, values: Array, slots: Array) -> None:
+def _scatter(layout: AddressMap, values: Array, slots: Array) -> None:
     tables = _row_tables(layout)
     if tables is not None and values.itemsize <= 8:
-        from tilewright.layout.move.index_kernels import scatter_rows
+        from tilewright.layout.index.table_kernels import scatter_rows
 
         rows = _bits_view(np.ascontiguousarray(values)).reshape(len(tables[0]), -1)
         scatter_rows(rows, *tables, _bits_view(slots))
@@ -261,11 +286,11 @@ def _scatter(layout: IndexMap, values: Array, slots: Array) -> None:
         slots[_all_slots(layout, start, stop)] = flat[start:stop]
 
 
-def _gather(layout: IndexMap, slots: Array, out: Array) -> None:
+def _gather(layout: AddressMap, slots: Array, out: Array) -> None:
     result = out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
     tables = _row_tables(layout)
     if tables is not None and result.itemsize <= 8:
-        from tilewright.layout.move.index_kernels import gather_rows
+        from tilewright.layout.index.table_kernels import gather_rows
 
         gather_rows(_bits_view(slots), *tables, _bits_view(result).reshape(len(tables[0]), -1))
     else:

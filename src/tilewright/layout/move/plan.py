@@ -33,8 +33,9 @@ from tilewright.layout.move.blocks import (
     runs_of,
     shells_of,
 )
-from tilewright.layout.move.calls import JOIN, LINES, RUN, SHORTS, TRANSPOSE, UNZIP, ZIP, MovePlan, Work
+from tilewright.layout.move.calls import MovePlan, Work
 from tilewright.layout.move.nest import Box, Loop, merged
+from tilewright.layout.move.words import JOIN, LINES, RUN, SHORTS, TRANSPOSE, UNZIP, ZIP
 
 Array = np.ndarray[Any, Any]
 _LONG_RUN = 1024  # bytes from which a run is streamed wherever it lies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,7 +97,7 @@ class Relayout:
         source = np.ascontiguousarray(check_buffer(self.a, buffer, "buffer"))
         if self.a.dtype != self.b.dtype:
             raise UsageError(f"a move from {self.a.dtype} to {self.b.dtype}", how="convert the array's type first")
-        self.b._require_injective()
+        self.b.require_injective()
         length, dtype = buffer_spec(self.b)
         if out is None:
             require_room(self.b.size_bytes, f"{self.b} with its padding")
@@ -131,10 +132,9 @@ class Relayout:
 
 def _tile_bytes(layout: IndexMap) -> int:
     """Bytes of a tile of the first level, or of a page; 64 where the layout has neither."""
-    tiles = getattr(layout, "tiles", ())
-    elements = getattr(layout, "page_elements", 0)
-    if tiles:
-        elements = int(np.prod([t for t in tiles[0] if t > 0]))
+    elements = layout.page_elements
+    if layout.tiles:
+        elements = math.prod(t for t in layout.tiles[0] if t > 0)
     return max(1, elements * layout.element_bits // 8) if elements else _LINE
 
 

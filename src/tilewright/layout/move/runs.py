@@ -5,24 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tilewright.errors import UnsupportedError
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.bitcast import places_along
-from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.move.moves import relayout_boxes
 from tilewright.layout.move.nest import Box, Dim, Loop, boxes, layout_terms
-
-if TYPE_CHECKING:
-    from tilewright.layout.index.index_map import IndexMap
 
 Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
 
 
-def _too_many(layout: IndexMap) -> UnsupportedError:
+def _too_many(layout: AddressMap) -> UnsupportedError:
     return UnsupportedError(f"{layout} lies in more than {_MOST_RUNS} pieces", how="ask for a slice of the array")
 
 
@@ -47,7 +44,7 @@ def _starts(box: Box, loops: Sequence[Loop]) -> tuple[Array, Array]:
     return sources, targets
 
 
-def _runs(found: Sequence[Box], both: bool, layout: IndexMap) -> tuple[Array, Array, Array]:
+def _runs(found: Sequence[Box], both: bool, layout: AddressMap) -> tuple[Array, Array, Array]:
     """(source, target, elements) of every run of the boxes."""
     cut = [_run_of(box, both) for box in found]
     count = sum(len(b.targets) * math.prod(x.count for x in c[1]) for b, c in zip(found, cut, strict=True))
@@ -58,7 +55,7 @@ def _runs(found: Sequence[Box], both: bool, layout: IndexMap) -> tuple[Array, Ar
     return np.concatenate([s for s, _ in places]), np.concatenate([t for _, t in places]), np.concatenate(lengths)
 
 
-def _flat(layout: IndexMap, order: Sequence[int]) -> Array:
+def _flat(layout: AddressMap, order: Sequence[int]) -> Array:
     """Flat slots of all elements, the dims read in ``order``."""
     if layout.num_elements > _MOST_RUNS:
         raise _too_many(layout)
@@ -67,7 +64,7 @@ def _flat(layout: IndexMap, order: Sequence[int]) -> Array:
     return flat
 
 
-def longest_of_all_runs(a: IndexMap, b: IndexMap, order: Sequence[int]) -> int:
+def longest_of_all_runs(a: AddressMap, b: AddressMap, order: Sequence[int]) -> int:
     """Elements of the longest piece that is contiguous in both layouts, b being reshape(transpose(a, order))."""
     if not a.num_elements:
         return 0
@@ -85,7 +82,7 @@ def longest_of_all_runs(a: IndexMap, b: IndexMap, order: Sequence[int]) -> int:
     return int(np.diff(total, prepend=0).max())
 
 
-def lines_touched(layout: IndexMap, line_bytes: int) -> int:
+def lines_touched(layout: AddressMap, line_bytes: int) -> int:
     """Distinct lines of ``line_bytes`` bytes that hold an element (or a part of one)."""
     if not layout.num_elements:
         return 0
@@ -224,7 +221,7 @@ def _join(runs: Sequence[_Runs]) -> bool:
     return False
 
 
-def longest_run(a: IndexMap, b: IndexMap, order: Sequence[int]) -> int:
+def longest_run(a: AddressMap, b: AddressMap, order: Sequence[int]) -> int:
     """Elements of the longest piece that is contiguous in both layouts, b being reshape(transpose(a, order))."""
     found = relayout_boxes(a, b, order, 1) if a.num_elements else None
     if found is not None:

@@ -64,11 +64,15 @@ def _format_dims(shape: ArrayText) -> str:
     return ",".join(one(*pair) for pair in zip(shape.dims, shape.dynamic, strict=True))
 
 
+def tile_text(tile: tuple[int, ...]) -> str:
+    """A tile's sizes as XLA writes them between parentheses."""
+    return ",".join("*" if t == COMBINE else str(t) for t in tile)
+
+
 def _format_tail(shape: ArrayText) -> str:
     parts = []
     if shape.tiles:
-        tiles = ("(" + ",".join("*" if t == COMBINE else str(t) for t in tile) + ")" for tile in shape.tiles)
-        parts.append("T" + "".join(tiles))
+        parts.append("T" + "".join(f"({tile_text(tile)})" for tile in shape.tiles))
     parts += [f"L({shape.tail_alignment})"] if shape.tail_alignment != 1 else []
     parts += [f"#({shape.index_type})"] if shape.index_type else []
     parts += [f"*({shape.pointer_type})"] if shape.pointer_type else []

@@ -1,0 +1,28 @@
+"""The numbers that Python and the kernels share: primitives, and which word of a call, a work, a record holds what.
+
+A kernel sees addresses only, so what it is told stands in tables of 64-bit words, laid out here.
+"""
+
+from __future__ import annotations
+
+# Primitives: what a work does at each of its places.
+RUN, ZIP, UNZIP, TRANSPOSE, LINES, SHORTS, JOIN = range(7)
+
+# A call, which all threads of a move share. Its first word counts the parts taken; the others are, on lines of their
+# own: the parts done; from GIVEN on target, source, the plan's header, padding's value; and the threads.
+DONE, GIVEN, THREADS = 8, 16, 20
+
+# A work's row: kind, stream, (count, source step, target step) of the repeat and of the core's two loops; (first,
+# count) of its inner places, its rows and its runs; bytes of a run; bytes of scratch that are padding; the address of
+# its primitive.
+KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, CALL, NUMBERS = 0, 1, 2, 5, 11, 13, 15, 17, 18, 19, 20
+
+# A plan's header: works, how many; inner places, rows, runs, places, starts of parts; parts; pads, how many.
+
+# A record of a kept move: what the call is told (header, padding's value); the bytes it writes and reads (first, one
+# behind the last); and, from WAY on, under what it is kept: packing, alignment, target and source. A side is the
+# address of an array's type, its rank, its sizes and its steps.
+MOST_DIMS = 8
+SIDE = 2 + 2 * MOST_DIMS
+HEADER, VALUE, WRITES, READS, WAY, ALIGNED, SIDES = 0, 1, 2, 4, 6, 7, 8
+RECORD = SIDES + 2 * SIDE
