@@ -13,8 +13,7 @@ from tilewright.hlo import movement, place
 from tilewright.hlo.cost import permutation_of, plain_opcode
 from tilewright.hlo.graphs.shape_rules import check_shapes
 from tilewright.hlo.reporting.reasons import relayout_reason
-from tilewright.layout import parse
-from tilewright.layout.index.types import xla_dtype
+from tilewright.layout import parse, xla_dtype
 from tilewright.targets import target
 
 

@@ -13,8 +13,7 @@ import pytest
 from tests.render.browser import document_of
 from tilewright.hlo import load, report
 from tilewright.hlo.reporting.page import digit_forms, drawing_module, first_layout, matching
-from tilewright.layout import parse
-from tilewright.layout.draw.comparison import compare
+from tilewright.layout import compare, parse
 from tilewright.render import bytes_text, count_text
 
 HELPERS = """

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse
-from tilewright.layout.draw.colours import COLOURS, colour_numbers, colour_ways
-from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.scene import COLOURS, colour_numbers, colour_ways, make_scene
 
 
 def all_places(layout):

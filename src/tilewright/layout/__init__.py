@@ -1,15 +1,19 @@
 """Where does element (i, j, ...) live? Index maps for tiled, lane, paged and sharded memories."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tilewright.layout.convert.cute import from_cute, to_cute
 from tilewright.layout.convert.linalg import LinalgPack, from_linalg_pack, parse_linalg_pack, to_linalg_pack
 from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
 from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
-from tilewright.layout.draw.views import compare_svg, plan_svg, ruler_svg
 from tilewright.layout.index.address_map import Axis, IndexRangeError
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.digits import Digit, Line
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.types import dtype_name
+from tilewright.layout.index.types import dtype_name, xla_dtype
 from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
 from tilewright.layout.kinds.npu_plan import (
     BankConflict,
@@ -26,27 +30,49 @@ from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout, parse, pars
 from tilewright.layout.move.relayout import Relayout, relayout
 from tilewright.layout.warming import warm
 
+if TYPE_CHECKING:
+    from tilewright.layout.draw.comparison import Comparison, MovedElement, compare, compare_svg, draw_comparison
+    from tilewright.layout.draw.local_plan import plan_svg
+    from tilewright.layout.draw.panels import Level, Panel, Scene
+    from tilewright.layout.draw.picture import draw_picture
+    from tilewright.layout.draw.ruler import ruler_scene, ruler_svg
+    from tilewright.layout.draw.scene import make_scene
+    from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
+    from tilewright.layout.explain.derivation import Derivation, derive, explain_place
+    from tilewright.layout.explain.summary import summary
+
 __all__ = [
     "Axis",
     "BankConflict",
+    "Comparison",
     "ConvertedLayout",
+    "Derivation",
     "Digit",
     "IndexMap",
     "IndexRangeError",
     "LaneLayout",
+    "Level",
     "LinalgPack",
     "Line",
     "LocalMemoryError",
     "LocalPlan",
     "LocalTensor",
+    "MovedElement",
     "PagedLayout",
+    "Panel",
     "PlacedTensor",
     "Relayout",
+    "Scene",
     "ShardedLayout",
     "TensorLayout",
     "TupleLayout",
+    "compare",
     "compare_svg",
+    "derive",
+    "draw_comparison",
+    "draw_picture",
     "dtype_name",
+    "explain_place",
     "from_cute",
     "from_linalg_pack",
     "from_onednn_tag",
@@ -57,6 +83,7 @@ __all__ = [
     "lane_matrix2",
     "lane_weights",
     "lanes",
+    "make_scene",
     "mod_sharded",
     "paged",
     "parse",
@@ -67,11 +94,39 @@ __all__ = [
     "predict",
     "preset",
     "relayout",
+    "ruler_scene",
     "ruler_svg",
+    "summary",
+    "terminal_drawing",
+    "terminal_ruler",
     "tiled",
     "to_cute",
     "to_linalg_pack",
     "to_numpy_view",
     "to_onednn_tag",
     "warm",
+    "xla_dtype",
 ]
+
+_WORDS_AND_PICTURES = {  # imported when asked for: reading a dump should not wait for them
+    "draw.comparison": ("Comparison", "MovedElement", "compare", "compare_svg", "draw_comparison"),
+    "draw.local_plan": ("plan_svg",),
+    "draw.panels": ("Level", "Panel", "Scene"),
+    "draw.picture": ("draw_picture",),
+    "draw.ruler": ("ruler_scene", "ruler_svg"),
+    "draw.scene": ("make_scene",),
+    "draw.terminal": ("terminal_drawing", "terminal_ruler"),
+    "explain.derivation": ("Derivation", "derive", "explain_place"),
+    "explain.summary": ("summary",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _WORDS_AND_PICTURES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,8 +17,7 @@ from tilewright.cli.layout.show import Index, Json, Leaf, Offset, Text, answer, 
 
 def _explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf = None, as_json: Json = False) -> None:
     """Say what a layout's text means: its sizes, how one element gets its offset, or what lies at an offset."""
-    from tilewright.layout import TupleLayout
-    from tilewright.layout.explain.summary import summary
+    from tilewright.layout import TupleLayout, summary
 
     whole = leaf is None and index is None and offset is None
     layout = read_layout(text) if whole else one_array(text, leaf)

@@ -12,8 +12,7 @@ from tilewright.cli.streams import emit_json
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, Relayout
-    from tilewright.layout.draw.comparison import Comparison, Moved
+    from tilewright.layout import Comparison, IndexMap, MovedElement, Relayout
 
 _FIGURES = ("longest_run", "lines_read", "lines_written", "tiles_read", "tiles_written")
 
@@ -36,7 +35,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare two layouts of the same elements: a bitcast or not, why, what moves; side by side as an SVG with -o."""
-    from tilewright.layout.draw.comparison import compare as compare_layouts
+    from tilewright.layout import compare as compare_layouts
 
     check_picture(out, as_json)
     if a == b == "-":
@@ -44,7 +43,7 @@ def compare(
     order = None if permutation is None else whole_numbers(permutation, "--permutation")
     found = compare_layouts(one_array(a), one_array(b), order)
     if out is not None:
-        from tilewright.layout.draw.comparison import draw_comparison
+        from tilewright.layout import draw_comparison
 
         write_picture(out, str(draw_comparison(found, colour).svg()))
     if as_json:
@@ -64,7 +63,7 @@ def _value(found: Comparison) -> dict[str, Any]:
     return value | {"first_moves": [_move_value(found, each) for each in found.first_moves]}
 
 
-def _move_value(found: Comparison, each: Moved) -> dict[str, Any]:
+def _move_value(found: Comparison, each: MovedElement) -> dict[str, Any]:
     return {
         "from_index": list(each.from_index),
         "from": dict(zip(found.a.axes, each.from_place, strict=True)),
@@ -116,7 +115,7 @@ def _place(layout: IndexMap, place: tuple[int, ...], in_bytes: bool) -> str:
     return ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
 
 
-def _sentence(found: Comparison, each: Moved) -> str:
+def _sentence(found: Comparison, each: MovedElement) -> str:
     """Where an element goes: offsets count elements, so bytes are told where these differ in width."""
     old, new = ("(" + ",".join(map(str, index)) + ")" for index in (each.from_index, each.to_index))
     wider = found.a.element_bits != found.b.element_bits

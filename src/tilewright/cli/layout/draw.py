@@ -16,8 +16,7 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     from rich.text import Text as RichText
 
-    from tilewright.layout import IndexMap
-    from tilewright.layout.draw.panels import Panel, Scene
+    from tilewright.layout import IndexMap, Panel, Scene
 
 Colour = Annotated[
     str,
@@ -73,19 +72,18 @@ def write_picture(out: str, svg: str) -> None:
 
 def draw_layout(layout: IndexMap, out: str | None, colour: str, unit: str | None, as_json: bool) -> None:
     """The array, or with a ``unit`` the ruler: to a file, as JSON, in the terminal."""
-    from tilewright.layout.draw.ruler import ruler_scene
-    from tilewright.layout.draw.scene import make_scene
+    from tilewright.layout import make_scene, ruler_scene
 
     if out is not None or as_json:
         scene = make_scene(layout, colour=colour) if unit is None else ruler_scene(layout, unit=unit, colour=colour)
         if out is not None:
-            from tilewright.layout.draw.picture import draw_picture
+            from tilewright.layout import draw_picture
 
             write_picture(out, str(draw_picture(scene).svg()))
         if as_json:
             emit_json(_scene_value(scene))
         return
-    from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
+    from tilewright.layout import terminal_drawing, terminal_ruler
 
     console_width = _width()
     if unit is None:

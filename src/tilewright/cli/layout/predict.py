@@ -32,7 +32,7 @@ def predict(shape: _Shapes, target: _Target = "tpu-v5e", boundary: _Boundary = F
 
     Of several shapes, or a tuple's arrays, one line each.
     """
-    from tilewright.layout.explain.summary import summary
+    from tilewright.layout import summary
     from tilewright.targets import target as find_target
 
     chip = find_target(target).name

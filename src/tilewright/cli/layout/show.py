@@ -32,8 +32,7 @@ def pasted_layout(text: str) -> TensorLayout | TupleLayout:
     >>> str(pasted_layout("tensor<3x5xbf16>"))
     'bf16[3,5]{1,0}'
     """
-    from tilewright.layout import parse, parse_prefix
-    from tilewright.layout.index.types import xla_dtype
+    from tilewright.layout import parse, parse_prefix, xla_dtype
 
     if tensor := _MLIR.fullmatch(text):
         return parse(f"{xla_dtype(tensor[2])}[{tensor[1][:-1].replace('x', ',')}]")
@@ -134,13 +133,13 @@ def answer(layout: IndexMap, index: str | None, place: Sequence[int] | None, as_
     elif place is not None:
         _explain_place(layout, place, as_json)
     else:
-        from tilewright.layout.explain.summary import summary
+        from tilewright.layout import summary
 
         print_facts(summary(layout), as_json)
 
 
 def _explain_index(layout: IndexMap, index: Sequence[int], as_json: bool) -> None:
-    from tilewright.layout.explain.derivation import derive
+    from tilewright.layout import derive
 
     found = derive(layout, index)
     if not as_json:
@@ -156,7 +155,7 @@ def _explain_index(layout: IndexMap, index: Sequence[int], as_json: bool) -> Non
 
 
 def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> None:
-    from tilewright.layout.explain.derivation import explain_place
+    from tilewright.layout import explain_place
 
     if as_json:
         index = layout.index(*place)
@@ -170,7 +169,7 @@ def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> Non
 
 
 def print_facts(facts: dict[str, Any], as_json: bool = False) -> None:
-    """A layout's facts (``tilewright.layout.explain.summary``) as a table or JSON; a tuple's elements a line each."""
+    """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's elements a line each."""
     from tilewright.render import Column, print_table
 
     if as_json:

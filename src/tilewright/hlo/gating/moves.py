@@ -10,8 +10,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import movement, place
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
 from tilewright.hlo.graphs.graph import Block, Operation, Value, walk
-from tilewright.layout import TensorLayout
-from tilewright.layout.index.types import xla_dtype
+from tilewright.layout import TensorLayout, xla_dtype
 from tilewright.targets import Target
 
 

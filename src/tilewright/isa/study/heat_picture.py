@@ -11,10 +11,8 @@ import numpy as np
 
 from tilewright.isa.chip.storage import Storage
 from tilewright.isa.kernels.blocks import LINE_ACCESSES
-from tilewright.layout import PagedLayout
-from tilewright.layout.draw.panels import Level, Panel, Scene, Texts, cell_size, draw_scene, scene_size
-from tilewright.layout.draw.picture import MARGIN, draw_legend, legend_width
-from tilewright.render import Drawing, count_text, text_width
+from tilewright.layout import Level, PagedLayout, Panel, Scene, draw_picture
+from tilewright.render import Drawing, count_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -150,7 +148,7 @@ def _panel(frame: _Frame, at: tuple[int, ...], means: Array, kind: str, top: flo
     here: Array = ~np.isnan(values)
     values = np.where(here, values, 0.0)
     never: Array = here & (values == 0)
-    labels: Texts = tuple(tuple(_number(v) if v else "" for v in row) for row in values.tolist())
+    labels = tuple(tuple(_number(v) if v else "" for v in row) for row in values.tolist())
     colours = np.clip(np.ceil(values * _COLOURS / max(top, 1e-9)).astype(np.int64) - 1, 0, _COLOURS - 1)
     heading = f"[{', '.join(map(str, at))}]" if at else ""
     places = np.zeros((*values.shape, 1), np.int64)
@@ -233,25 +231,10 @@ def draw_heat(heat: LineCounts, kind: str = "accesses") -> Drawing:
     rows, columns = scene.panels[0][0].padding.shape
     if rows > 32 and columns < 16:  # a tower of few columns
         scene, top = _scene(heat, kind, 32)
-    cell = cell_size(scene)
     legend = [("ramp", f"0 to {_number(top)} {_NAMES[kind]}")] if top else []
     legend += [("padding", f"no {_NAMES[kind]}")] if any(p.padding.any() for p in scene.everything) else []
     legend += [(f"edge l{min(k, 3)}", level.name) for k, level in enumerate(scene.levels)]
-    wide, tall = scene_size(scene, cell)
-    notes = (text_width(scene.title, 15) * 1.04, text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
-    drawing = Drawing(
-        max(*notes, wide, legend_width(legend)) + 2 * MARGIN,
-        62 + tall + 46,
-        title=scene.title,
-        description=scene.facts,
-        ground=True,
-    )
-    drawing.text(MARGIN, 26, scene.title, "strong mono large")
-    drawing.text(MARGIN, 46, scene.facts, "soft")
-    draw_scene(drawing, scene, MARGIN, 62.0, cell)
-    draw_legend(drawing, legend, 62.0 + tall)
-    drawing.text(MARGIN, 62.0 + tall + 34, scene.cut, "soft")
-    return drawing
+    return draw_picture(scene, legend)
 
 
 def terminal_heat(heat: LineCounts, kind: str = "accesses", width: int = 100) -> Text:

@@ -9,10 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.layout.draw.colours import choose_colour, colour_numbers, colour_ways, flat_offsets
-from tilewright.layout.draw.panels import Array, Bounds, Cell, Panel, Scene, Texts, cell_size, draw_scene, scene_size
-from tilewright.layout.draw.picture import MARGIN, draw_legend, legend_parts, legend_width
-from tilewright.layout.draw.scene import make_scene, strip_panel
+from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts
+from tilewright.layout.draw.picture import (
+    MARGIN,
+    Cell,
+    cell_size,
+    draw_legend,
+    draw_scene,
+    legend_parts,
+    legend_width,
+    scene_size,
+)
+from tilewright.layout.draw.scene import (
+    choose_colour,
+    colour_numbers,
+    colour_ways,
+    flat_offsets,
+    make_scene,
+    strip_panel,
+)
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.move.relayout import Relayout, relayout
 from tilewright.render import Drawing, bytes_text, count_text, text_width
@@ -22,7 +37,7 @@ _CHUNK = 1 << 18
 
 
 @dataclass(frozen=True)
-class Moved:
+class MovedElement:
     """One element that moves: its index and place in both layouts (places in the order of ``.axes``)."""
 
     from_index: tuple[int, ...]
@@ -73,8 +88,8 @@ class Comparison:
     # -- all elements --------------------------------------------------------------------------------------------
 
     @cached_property
-    def _looked_at(self) -> tuple[int, tuple[Moved, ...]]:
-        count, first = 0, list[Moved]()
+    def _looked_at(self) -> tuple[int, tuple[MovedElement, ...]]:
+        count, first = 0, list[MovedElement]()
         total = min(self.b.num_elements, _COUNTED)
         chunk = _CHUNK if total == self.b.num_elements else _CHUNK >> 6
         for start in range(0, total, chunk):
@@ -85,7 +100,7 @@ class Comparison:
             count += len(moved)
             for k in moved[: 4 - len(first)]:
                 found = (index_a, place_a, index_b, place_b)
-                first.append(Moved(*(tuple(int(v) for v in values[k]) for values in found)))
+                first.append(MovedElement(*(tuple(int(v) for v in values[k]) for values in found)))
             if len(first) == 4 and self.b.num_elements > _COUNTED:
                 break  # they are not counted anyway
         return count, tuple(first)
@@ -98,7 +113,7 @@ class Comparison:
         return self._looked_at[0] if self.b.num_elements <= _COUNTED else None
 
     @property
-    def first_moves(self) -> tuple[Moved, ...]:
+    def first_moves(self) -> tuple[MovedElement, ...]:
         """The first few elements (of the first four million) that move, in the order of b."""
         return () if self.move.bitcast else self._looked_at[1]
 
@@ -213,6 +228,25 @@ class _Block:
     cell: Cell
     wide: float
     tall: float
+
+
+def compare_svg(
+    a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None, *, colour: str = "auto", cells: int = 2048
+) -> str:
+    """Two layouts side by side as an SVG: b = reshape(transpose(a, permutation)), elements that move marked.
+
+    Both sides wear the colours of one layout's tiles (NPUs, pages, shards), the first one's where it has any, so that a
+    tile can be found again on the other side; ``colour`` may name another way, as in ``to_svg``. Small arrays are shown
+    as memory too, large ones as one corner of at most ``cells`` cells a side (a page with many pictures wants few).
+    Raises :class:`UsageError` where the element counts differ.
+
+    >>> from tilewright.layout import parse
+    >>> picture = compare_svg(parse("f32[2,4]{1,0}"), parse("f32[2,4]{1,0:T(2,2)}"))
+    >>> "4 of 8 elements move" in picture
+    True
+    """
+
+    return str(draw_comparison(compare(a, b, permutation), colour, max(1, cells)).svg())
 
 
 def draw_comparison(found: Comparison, colour: str = "auto", cells: int = 2048) -> Drawing:

@@ -1,18 +1,22 @@
-"""A layout as an SVG: tiles outlined level by level, offsets as numbers, padding hatched."""
+"""A scene as an SVG: tiles outlined level by level, offsets as numbers, padding hatched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby, product
 
 from tilewright.errors import TilewrightError
-from tilewright.layout.draw.colours import COLOURS, colour_name
-from tilewright.layout.draw.panels import Cell, Scene, block_texts, cell_size, draw_scene, outlined_levels, scene_size
-from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.panels import Level, Panel, Scene
+from tilewright.layout.draw.scene import COLOURS, colour_name, make_scene
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import Drawing, count_text, text_width
 
 MARGIN = 16.0
+_GAP, _HEAD, _SIDE = 26.0, 18.0, 36.0
+_CELL_HEIGHT, _LEAST, _MOST = 25.0, 8.0, 16.0  # cells with labels; the smallest and largest without
+_WIDEST = 1500.0
 
 
 def to_svg(layout: AddressMap, *, colour: str = "auto") -> str:
@@ -41,10 +45,11 @@ def mimebundle(layout: AddressMap) -> dict[str, str]:
     return shown
 
 
-def draw_picture(scene: Scene) -> Drawing:
-    """One scene with its title, facts and legend."""
+def draw_picture(scene: Scene, legend: Sequence[tuple[str, str]] | None = None) -> Drawing:
+    """One scene with its title, its facts and a legend: (mark, meaning) pairs, by default those of a layout."""
     cell = cell_size(scene)
-    legend = legend_parts(scene, cell)
+    if legend is None:
+        legend = legend_parts(scene, cell)
     wide, tall = scene_size(scene, cell)
     notes = (text_width(scene.title, 15) * 1.04, text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
     width = max(*notes, wide, legend_width(legend), 120) + 2 * MARGIN
@@ -113,3 +118,215 @@ def draw_legend(drawing: Drawing, parts: Sequence[tuple[str, str]], y: float) ->
             drawing.line(x, y + 10, x + 24, y + 10, mark)
         drawing.text(x + 30, y + 14, text, "soft")
         x += 30 + text_width(text) * 0.9 + 18
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The size of a cell, and whether its label fits."""
+
+    wide: float
+    tall: float
+    labelled: bool
+
+
+# -- sizes --------------------------------------------------------------------------------------------------------
+
+
+def _label_width(panel: Panel) -> float:
+    longest = max((text_width(label, 11) for row in panel.labels for label in row), default=0)
+    return max(30.0, longest + 9)
+
+
+def cell_size(scene: Scene, widest: float = _WIDEST) -> Cell:
+    """A cell with its label, or a small one where the labels would make the picture too wide."""
+    panels = [panel for row in scene.panels for panel in row]
+    if not panels:
+        return Cell(_LEAST, _LEAST, labelled=False)
+    wide = max(map(_label_width, panels))
+    columns = panels[0].padding.shape[1] * len(scene.panels[0])
+    if wide * columns <= widest:
+        return Cell(wide, _CELL_HEIGHT, labelled=True)
+    small = max(_LEAST, min(_MOST, widest * 0.8 // columns))
+    tall = small if scene.levels or panels[0].padding.shape[0] > 16 else max(small, _MOST)
+    return Cell(small, tall, labelled=False)
+
+
+def _side(panel: Panel) -> float:
+    """The room left of a panel's cells: row headings and the rows' name."""
+    longest = max((text_width(name, 10.5) for name in panel.rows), default=0)
+    return max(_SIDE, 8 + 6.6 * len(panel.row_name), 10 + longest)
+
+
+def _panel_size(panel: Panel, cell: Cell) -> tuple[float, float]:
+    rows, columns = panel.padding.shape
+    heading = text_width(panel.heading) * 0.9
+    named = 10 + text_width(panel.column_name) if panel.columns else 0
+    return max(_side(panel) + columns * cell.wide + named, heading), _top(panel) + rows * cell.tall + 4
+
+
+def _top(panel: Panel) -> float:
+    """The room above a panel's cells: its heading, its columns' names."""
+    return _HEAD * (bool(panel.heading) + bool(panel.row_name or panel.column_name or any(panel.columns)))
+
+
+def _strip_cell(panel: Panel) -> Cell:
+    return Cell(_label_width(panel), _CELL_HEIGHT, labelled=True)
+
+
+def scene_size(scene: Scene, cell: Cell) -> tuple[float, float]:
+    """Width and height of a scene's panels and strip."""
+    sizes = [[_panel_size(panel, cell) for panel in row] for row in scene.panels]
+    wide = max((sum(w for w, _ in row) + _GAP * (len(row) - 1) for row in sizes), default=0.0)
+    tall = sum(max(h for _, h in row) + _GAP * 0.7 for row in sizes)
+    if scene.strip:
+        strip = _panel_size(scene.strip, _strip_cell(scene.strip))
+        wide, tall = max(wide, strip[0]), tall + strip[1] + _GAP * 0.7
+    return wide, tall
+
+
+# -- panels -------------------------------------------------------------------------------------------------------
+
+
+def draw_scene(drawing: Drawing, scene: Scene, left: float, y: float, cell: Cell) -> None:
+    """All panels of a scene from ``left`` and ``y`` on, the strip below them."""
+    for panels in scene.panels:
+        x, tall = left, 0.0
+        for panel in panels:
+            _panel(drawing, panel, x, y, cell, scene)
+            w, h = _panel_size(panel, cell)
+            x, tall = x + w + _GAP, max(tall, h)
+        y += tall + _GAP * 0.7
+    if scene.strip:
+        _panel(drawing, scene.strip, left, y, _strip_cell(scene.strip), scene, levels=())
+
+
+def _panel(
+    drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, scene: Scene, levels: Sequence[Level] | None = None
+) -> None:
+    levels = scene.levels if levels is None else levels
+    if panel.heading:
+        drawing.text(x, y + 12, panel.heading)
+    y += _top(panel)
+    _headings(drawing, panel, x, y, cell)
+    x += _side(panel)
+    _cells(drawing, panel, x, y, cell, "r" if scene.colour_by == "offset" else "c")
+    rows, columns = panel.padding.shape
+    for number, level in reversed(list(enumerate(levels))):
+        _outlines(drawing, level, number, x, y, (rows, columns), cell)
+    if not cell.labelled:
+        _block_labels(drawing, panel, levels, x, y, cell)
+    drawing.rect(x, y, columns * cell.wide, rows * cell.tall, "edge l0" if levels else "edge l2 plain")
+
+
+def _headings(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell) -> None:
+    drawing.text(x, y - 5, panel.row_name, "soft small mono")
+    side = _side(panel)
+    right = x + side + panel.padding.shape[1] * cell.wide
+    drawing.text(right + 6, y - 5, panel.column_name, "soft small mono")
+    every_row, every_column = 1 if cell.tall >= 12 else 8, _every(panel, cell)
+    for r, text in list(enumerate(panel.rows))[::every_row]:
+        drawing.text(x + side - 6, y + r * cell.tall + min(cell.tall / 2 + 4, 16), text, "soft small", anchor="end")
+    for c, text in list(enumerate(panel.columns))[::every_column]:
+        at = x + side + (c if panel.ticks else c + 0.5) * cell.wide
+        drawing.text(at, y - 6 if panel.ticks else y - 5, text, "soft small", anchor="middle")
+        if panel.ticks:
+            drawing.line(at, y - 4, at, y, "axis")
+
+
+def _every(panel: Panel, cell: Cell) -> int:
+    """Every how many columns there is room for a name."""
+    widest = max((text_width(name, 10.5) for name in panel.columns), default=0) + 4
+    return next((n for n in ((1, 2, 4, 8, 16) if cell.labelled else (8, 16, 32)) if n * cell.wide >= widest), 32)
+
+
+def _cells(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, palette: str) -> None:
+    for r, c, label, tip in _each(panel):
+        left, top = x + c * cell.wide, y + r * cell.tall
+        if panel.padding[r, c]:
+            drawing.padding(left, top, cell.wide, cell.tall, tip=tip)
+        else:
+            drawing.rect(left, top, cell.wide, cell.tall, f"cell {palette}{int(panel.colours[r, c])}", tip=tip)
+            if panel.shares is not None and panel.shares[r, c] < 1:
+                data = cell.wide * float(panel.shares[r, c])
+                drawing.padding(left + data, top, cell.wide - data, cell.tall, tip=tip)
+        if cell.labelled and label:
+            style = "label soft" if panel.padding[r, c] else "label"
+            drawing.text(left + cell.wide / 2, top + cell.tall / 2 + 4, label, style, anchor="middle")
+        if panel.moved is not None and panel.moved[r, c]:
+            _mark(drawing, left + cell.wide, top, 8.0 if cell.labelled else 5.0)
+
+
+def _mark(drawing: Drawing, right: float, top: float, size: float) -> None:
+    """The corner of a cell whose element moves."""
+    drawing.polygon(((right - size, top + 0.5), (right - 0.5, top + 0.5), (right - 0.5, top + size)), "moved")
+
+
+def _each(panel: Panel) -> Iterator[tuple[int, int, str, str]]:
+    for r, row in enumerate(panel.labels):
+        for c, label in enumerate(row):
+            if panel.tips[r][c]:
+                yield r, c, label, panel.tips[r][c]
+
+
+def _outlines(
+    drawing: Drawing, level: Level, number: int, x: float, y: float, size: tuple[int, int], cell: Cell
+) -> None:
+    rows, columns = size
+    style = f"edge l{min(number, 3)}"
+    for r in _lines(level.row_period, rows, cell):
+        drawing.line(x, y + r * cell.tall, x + columns * cell.wide, y + r * cell.tall, style)
+    for c in _lines(level.column_period, columns, cell):
+        drawing.line(x + c * cell.wide, y, x + c * cell.wide, y + rows * cell.tall, style)
+
+
+def _lines(period: int | None, count: int, cell: Cell) -> range:
+    """Before which of ``count`` rows or columns a level's lines stand; none where they would be too close to see."""
+    least = 1 if cell.labelled else 4
+    return range(period, count, period) if period and period >= least else range(0)
+
+
+def outlined_levels(scene: Scene, cell: Cell) -> list[tuple[int, Level]]:
+    """(number, level) of those whose outlines are drawn; the first one's are the edges of the panels too."""
+    sizes = {panel.padding.shape for row in scene.panels for panel in row}
+    return [
+        (k, level)
+        for k, level in enumerate(scene.levels)
+        if not k or any(_lines(level.row_period, r, cell) or _lines(level.column_period, c, cell) for r, c in sizes)
+    ]
+
+
+# -- what is written where labels do not fit ------------------------------------------------------------------------
+
+
+def _blocks(panel: Panel, levels: Sequence[Level]) -> list[tuple[int, int, int, int]]:
+    """(row, column, rows, columns) of what is labelled where cells are too small: tiles, or runs of data in memory."""
+    rows, columns = panel.padding.shape
+    if levels:
+        tall, wide = levels[0].row_period or rows, levels[0].column_period or columns
+        corners = product(range(0, rows, tall), range(0, columns, wide))
+        return [(r, c, min(tall, rows - r), min(wide, columns - c)) for r, c in corners]
+    runs = []
+    for r, row in enumerate(panel.padding.tolist()):
+        c = 0
+        for outside, run in groupby(row):
+            length = len(list(run))
+            runs += [] if outside else [(r, c, 1, length)]
+            c += length
+    return runs
+
+
+def block_texts(panel: Panel, levels: Sequence[Level], cell: Cell) -> list[str]:
+    """What the first cell of every block holds; nothing at all unless there is room for it in each of them."""
+    blocks = _blocks(panel, levels)
+    texts = [panel.labels[r][c] for r, c, _, _ in blocks]
+    for text, (_, _, tall, wide) in zip(texts, blocks, strict=True):
+        if text_width(text, 11) + 10 > wide * cell.wide or tall * cell.tall < 12:
+            return []
+    return texts
+
+
+def _block_labels(drawing: Drawing, panel: Panel, levels: Sequence[Level], x: float, y: float, cell: Cell) -> None:
+    for text, (r, c, tall, _) in zip(block_texts(panel, levels, cell), _blocks(panel, levels), strict=False):
+        left, top, high = x + c * cell.wide + 3, y + r * cell.tall, min(15.0, tall * cell.tall - 1)
+        drawing.rect(left, top + 1, text_width(text, 11) + 5, high - 1, "chip", radius=3)
+        drawing.text(left + 3, top + high - 3, text, "label")

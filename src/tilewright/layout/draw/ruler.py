@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.draw.colours import choose_colour, colour_numbers
 from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts, cut_text, padding_cells
-from tilewright.layout.draw.scene import MOST_SLOTS, layout_facts
+from tilewright.layout.draw.picture import draw_picture
+from tilewright.layout.draw.scene import MOST_SLOTS, choose_colour, colour_numbers, layout_facts
 from tilewright.layout.explain.lineage import lineage
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import count_text
@@ -52,8 +52,24 @@ class _Grid:
         return -(-self.slots // (self.unit * self.columns))
 
 
+def ruler_svg(layout: AddressMap, *, unit: str = "auto", colour: str = "auto") -> str:
+    """The memory of a layout as a strip under a ruler of byte addresses, as an SVG.
+
+    A cell is an ``element``, a cache ``line`` (64 bytes, or a segment's own) or a ``tile``; ``auto`` takes elements up
+    to 512 of them, then lines, then tiles. What is padding is hatched: the whole cell, or the part of a line or tile.
+    Maps of several axes show NPU by NPU (page by page, shard by shard). ``colour`` as in ``to_svg``. Large memories
+    show their beginning and say so. Raises :class:`UsageError` for a unit that the layout does not have.
+
+    >>> from tilewright.layout import parse
+    >>> "byte 68, one slot: (2, 3)" in ruler_svg(parse("f32[3,5]{1,0:T(2,2)}"))
+    True
+    """
+
+    return str(draw_picture(ruler_scene(layout, unit=unit, colour=colour)).svg())
+
+
 def ruler_scene(layout: AddressMap, *, unit: str = "auto", colour: str = "auto", most: Bounds = Bounds()) -> Scene:  # noqa: B008
-    """The memory of a layout in the order of its bytes; see :func:`tilewright.layout.ruler_svg`."""
+    """The memory of a layout in the order of its bytes; see :func:`ruler_svg`."""
     if layout.num_slots > MOST_SLOTS:
         raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
     if not layout.element_bits:

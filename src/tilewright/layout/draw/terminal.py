@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tilewright.layout.draw.colours import colour_name
 from tilewright.layout.draw.panels import Bounds, Panel, Scene
 from tilewright.layout.draw.ruler import ruler_scene
-from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.scene import colour_name, make_scene
 from tilewright.layout.index.address_map import AddressMap
 
 if TYPE_CHECKING:

@@ -9,8 +9,24 @@ _MARGIN, _ROW, _HIGH, _WIDE = 16.0, 30.0, 20.0, 960.0
 _TOP = 86.0
 
 
+def plan_svg(plan: LocalPlan) -> str:
+    """Where the tensors of a plan lie in the local memories of a chip, as an SVG.
+
+    From left to right the bytes of one NPU, the same on all of them, cut into banks; one row per tensor, its holes (of
+    the start index, behind the last channel, inside the channels) hatched in proportion; a mark where two operands of
+    one instruction share a bank.
+
+    >>> from tilewright.layout import LocalTensor, lanes, plan_local_memory
+    >>> plan = plan_local_memory([LocalTensor("image", lanes((1, 64, 28, 28), "f16", "bm1684x"))], "bm1684x")
+    >>> "image: bytes 0 to 1599 of every NPU" in plan_svg(plan)
+    True
+    """
+
+    return str(draw_plan(plan).svg())
+
+
 def draw_plan(plan: LocalPlan) -> Drawing:
-    """The picture of :func:`tilewright.layout.plan_svg`."""
+    """The picture of :func:`plan_svg`."""
     left = _MARGIN + max((text_width(t.name) for t in plan.tensors), default=0.0) + 12
     notes = [_conflict_text(plan, k) for k in range(len(plan.conflicts))]
     width = max(left + _WIDE, *(_MARGIN + text_width(note) for note in notes), 0) + _MARGIN
