@@ -9,6 +9,7 @@ from tilewright.targets.schema import (
     SimtCore,
     SparseCores,
     Target,
+    TimeConstants,
     VectorUnit,
 )
 
@@ -20,6 +21,7 @@ __all__ = [
     "SimtCore",
     "SparseCores",
     "Target",
+    "TimeConstants",
     "VectorUnit",
     "load_target",
     "parse_target",

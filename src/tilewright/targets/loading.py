@@ -21,6 +21,7 @@ from tilewright.targets.schema import (
     SimtCore,
     SparseCores,
     Target,
+    TimeConstants,
     VectorUnit,
 )
 
@@ -61,6 +62,26 @@ def _section(cls: type[T], table: Mapping[str, Any], where: str, sources: dict[s
     return cls(**values)
 
 
+def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
+    """``[time.MECHANISM]``: numbers of at least 0, beside ``source``, and ``fitted_on`` and ``error`` where fitted."""
+    if not isinstance(tables, dict):
+        raise UsageError("time is not a section", where="time", how="write [time.MECHANISM]")
+    mechanisms = {}
+    for name, table in tables.items():
+        where = f"time.{name}"
+        values = dict(table) if isinstance(table, dict) else {}
+        source, fitted_on = values.pop("source", ""), values.pop("fitted_on", "")
+        if not isinstance(source, str) or not source or not isinstance(fitted_on, str):
+            raise UsageError("a section without a source", where=where, how='add source = "..."')
+        for key, value in values.items():
+            if type(value) not in (int, float) or not 0 <= value < float("inf"):
+                raise UsageError(f"{key} = {value!r} is not a number of at least 0", where=where)
+        sources[where] = source
+        error = float(values.pop("error", 0.0))
+        mechanisms[name] = TimeConstants(MappingProxyType({k: float(v) for k, v in values.items()}), fitted_on, error)
+    return MappingProxyType(mechanisms)
+
+
 def parse_target(text: str, where: str = "target") -> Target:
     """A :class:`Target` from the text of a TOML file; raises :class:`UsageError` naming section and key."""
     try:
@@ -87,9 +108,10 @@ def parse_target(text: str, where: str = "target") -> Target:
         _section(Memory, m, f"memory.{m.get('name', i)}", sources) for i, m in enumerate(table.pop("memory", []))
     )
     units = {key: _section(cls, table.pop(key), key, sources) for key, cls in _SECTIONS.items() if key in table}
+    time = _time(table.pop("time", {}), sources)
     if table:
         raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
-    return Target(**plain, memories=memories, **units, sources=MappingProxyType(sources))
+    return Target(**plain, memories=memories, **units, time=time, sources=MappingProxyType(sources))
 
 
 @cache

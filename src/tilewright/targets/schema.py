@@ -117,6 +117,26 @@ class Links:
 
 
 @dataclass(frozen=True)
+class TimeConstants:
+    """What one mechanism of the time model needs to know of a chip, from the sections ``[time.MECHANISM]``.
+
+    ================  =========================================================================================
+    ``values``        constant -> number, in microseconds, megabytes (1e6 bytes) and nanoseconds a tile
+    ``fitted_on``     what the constants were fitted on, "" where they are published or carried over
+    ``error``         mean absolute error seen on rows the fit did not see, as a share (0.05 = 5 %); 0 = not known
+    ================  =========================================================================================
+    """
+
+    values: Mapping[str, float]
+    fitted_on: str = ""
+    error: float = 0.0
+
+    def __getitem__(self, constant: str) -> float:
+        """The constant's number."""
+        return self.values[constant]
+
+
+@dataclass(frozen=True)
 class Target:
     """One chip.
 
@@ -130,6 +150,7 @@ class Target:
     ``short_kept_run_bytes``   the same for reductions that keep a contiguous inner run shorter than this
     ``memories``               main memory first
     ``vector`` ... ``links``   the units, None where the chip has none
+    ``time``                   mechanism -> its constants (:class:`TimeConstants`), {} where none are known
     ``sources``                section or ``section.key`` -> where the constants come from
     =========================  ================================================================================
     """
@@ -148,6 +169,7 @@ class Target:
     simt: SimtCore | None = None
     sparse: SparseCores | None = None
     links: Links | None = None
+    time: Mapping[str, TimeConstants] = field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def memory(self, name: str) -> Memory | None:

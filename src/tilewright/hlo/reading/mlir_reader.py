@@ -21,14 +21,21 @@ from tilewright.layout import xla_dtype
 # The few attributes of StableHLO operations that a report reads, from the printed and from the generic form.
 
 #: Operations whose attributes a report reads.
-WITH_ATTRIBUTES = frozenset({"transpose", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad"})
+WITH_ATTRIBUTES = frozenset(
+    {"transpose", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
+    | {"dot_general", "convolution"}
+)
 _DIMENSIONS = re.compile(
-    r"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimension)\s*=\s*(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|(\d+))"
+    r"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimensions?)\s*=\s*(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|(\d+))"
 )
 _DIRECTION = re.compile(r"\bcompare\s+([A-Z]{2})\b|\bcomparison_direction\s+([A-Z]{2})\b")
 _SCALAR = re.compile(r"dense<(-?\d{1,18})>\s*:\s*tensor<(?:[us]?i\d+)>")
 _PADDING = re.compile(r"\b(low|high|interior)\s*=\s*\[([-\d,\s]*)\]")
 _PADDING_KEYS = ("low", "high", "interior")
+_DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[([\d,\s]*)\]")
+_DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\[([\d,\s]*)\]")
+_DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
+_LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
 _SLICE_KEYS = ("start_indices", "limit_indices", "strides")
 _SLICE_PART = re.compile(r"\b(start_indices|limit_indices|strides)\s*=\s*array<i64(?::([^<>]*))?>")
@@ -54,6 +61,22 @@ def _compare(text: str) -> dict[str, str]:
     return {"direction": found[1] or found[2]} if found else {}
 
 
+def _dot(text: str) -> dict[str, str]:
+    """Dims under HLO's names: ``lhs_contracting_dims`` ..., from the printed or the generic form."""
+    parts = [(f"{side}_{_DOT_KEYS[m[1]]}", m[k]) for m in _DOT.finditer(text) for k, side in ((2, "lhs"), (3, "rhs"))]
+    parts = parts or [(f"{m[1]}_{_DOT_KEYS[m[2]]}", m[3]) for m in _DOT_GENERIC.finditer(text)]
+    return {key: "{" + dims.replace(" ", "") + "}" for key, dims in parts}
+
+
+def _convolution(text: str) -> dict[str, str]:
+    """Dim labels in HLO's notation: ``b01f_01io->b01f``."""
+    labels = _LABELS.search(text)
+    if labels is None:
+        return {}
+    images, kernel, result = ("".join(part.replace(",", "").split()) for part in labels.groups())
+    return {"dim_labels": f"{images}_{kernel}->{result}"}
+
+
 def _constant(text: str) -> dict[str, str]:
     """The value of an integer scalar; others are not read."""
     found = _SCALAR.search(text)
@@ -77,7 +100,10 @@ def _slice(text: str) -> dict[str, str]:
     return {"slice": "{" + ", ".join(f"[{':'.join(dim)}]" for dim in zip(*(parts[key] for key in _SLICE_KEYS))) + "}"}
 
 
-_READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice}
+_READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice} | {
+    "dot_general": _dot,
+    "convolution": _convolution,
+}
 
 
 # MLIR types as XLA shape text, so that StableHLO and HLO programs speak one notation.

@@ -1,0 +1,83 @@
+"""``estimate``: how long one run of a program takes on a chip, modelled."""
+
+from __future__ import annotations
+
+from tilewright.hlo.graphs.collector import collector_paused
+from tilewright.hlo.program import Program
+from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.timing.chip import Chip, chip_of
+from tilewright.hlo.timing.fusing import Fusing, price_alone
+from tilewright.hlo.timing.scheduled import Schedule
+from tilewright.hlo.timing.step import StepTime, TimeRow
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
+
+
+@collector_paused()
+def estimate(program: Program, target: Target | str) -> StepTime:
+    """What one run of ``program`` takes on ``target`` (a Target, or the name of one), modelled operation by operation.
+
+    An optimised dump brings its own fusions, layouts, memory spaces and order. StableHLO carries none: layouts are
+    predicted, and so is what the compiler fuses; the result is labelled so. Nothing is fitted on whole models but what
+    one call costs beyond its kernels, which is left out for programs of one operation.
+
+    Raises :class:`UnsupportedError` for a target without time constants. What cannot be priced is a row that says why,
+    and ``.priced`` says how much of the program has a time.
+
+    >>> from tilewright.hlo import load
+    >>> text = '''func.func @main(%a: tensor<4096x4096xbf16>, %b: tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16> {
+    ...   %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+    ...     : (tensor<4096x4096xbf16>, tensor<4096x4096xbf16>) -> tensor<4096x4096xbf16>
+    ...   return %0 : tensor<4096x4096xbf16>
+    ... }'''
+    >>> step = estimate(load(text), "tpu-v6e")
+    >>> step.rows[0].bound, step.flops
+    ('matrix', 137438953472)
+    """
+    machine = find_target(target) if isinstance(target, str) else target
+    chip = chip_of(machine)
+    context = Context(program, machine)
+    notes = [chip.note]
+    if program.kind == "stablehlo":
+        return _predicted(program, chip, context, notes)
+    schedule = Schedule(context, chip)
+    schedule.run(program.entry, 1)
+    if program.attributes.get("is_scheduled") != "true":
+        notes.append("the module has no schedule: its operations are taken in the order of the text")
+    if context.unknown_loops:
+        names = ", ".join(context.unknown_loops[:3])
+        notes.append(f"loops of unknown length count as one trip: {names}")
+    seconds, call = schedule.now / 1e6, chip.kernel["call_us"] / 1e6
+    priced = 1 - schedule.unpriced / schedule.counted if schedule.counted else 1.0
+    return _step(program, chip, seconds, call, schedule.rows, False, priced, notes)
+
+
+def _predicted(program: Program, chip: Chip, context: Context, notes: list[str]) -> StepTime:
+    alone = price_alone(chip, program, context)
+    if alone is not None:
+        return _step(program, chip, alone.seconds, 0.0, [alone], True, 1.0, notes)
+    rows, microseconds, priced, unpriced = Fusing(chip, program, context).price()
+    single = sum(not row.unpriced for row in rows) <= 1
+    call = 0.0 if single else chip.kernel["call_us"] / 1e6
+    share = priced / (priced + unpriced) if priced + unpriced else 1.0
+    return _step(program, chip, microseconds / 1e6, call, rows, True, share, notes)
+
+
+def _step(
+    program: Program,
+    chip: Chip,
+    seconds: float,
+    call: float,
+    rows: list[TimeRow],
+    predicted: bool,
+    priced: float,
+    notes: list[str],
+) -> StepTime:
+    if priced < 1:
+        notes.append(f"{(1 - priced) * 100:.0f} % of the operations have no time: the total is a lower bound")
+    return StepTime(
+        *(program.name, chip.name, seconds + call, call, tuple(rows), predicted, priced),
+        matrix_peak=chip.matrix_peak,
+        hbm_peak=chip.hbm_peak,
+        notes=tuple(notes),
+    )

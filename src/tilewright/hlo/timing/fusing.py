@@ -1,0 +1,289 @@
+"""StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
+
+* A single operation, its operands arguments, its result returned, is priced by the mechanism that was measured for it.
+* Otherwise kernels stand at products, reductions, gathers, scatters and transposes of activations. Elementwise chains
+  and broadcasts flow into the kernels that use them and never reach memory; a reduction straight from a product rides on
+  its kernel; a sum of two activations with several users leaves its product's kernel as a second result.
+* Where a chip has no common memory (v6e), softmax over rows of 256 or more becomes one kernel with the product behind it.
+* Results that fit ``near_result_mb`` stay near the core; arguments stream in beside the compute, so that the step takes
+  the longer of kernels and HBM; the largest argument, if it fits ``between_calls_mb``, is brought in between calls.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import prod
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.timing import broadcasts, concatenates, products, reductions, reshapes, streams
+from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.price import Price
+from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import MEGA, Tiles
+from tilewright.hlo.timing.work import MOVES_ONLY, TRANSCENDENTAL, Work, add_operation, gathered_rows, product_sizes
+
+_KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
+_PRODUCTS = frozenset({"dot-general", "dot", "convolution"})
+_FLOWS = frozenset({"add", "reshape", "convert", "transpose"})
+_STREAMED_MB = 40.0
+"""Weights of one product above this are not brought in early: the product streams them."""
+_NONE = frozenset({"parameter", "constant", "return", "tuple", "get-tuple-element", "iota"})
+
+
+def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | None:
+    """The one operation of a program that consists of one, priced by its own mechanism; None for other programs."""
+    real = [op for op in program.entry.operations if op.opcode not in _NONE]
+    if len(real) != 1 or len(program.computations) != 1 + len(real[0].calls):
+        return None
+    op = real[0]
+    operands = [Tiles.of(t) for shape in op.operand_shapes if (t := context.layout(shape)) is not None]
+    result = context.layout(op.shape)
+    if result is None or not operands or any(s == 0 for t in (*operands, Tiles.of(result)) for s in t.shape):
+        return None
+    kind, price = _mechanism(chip, op, operands, Tiles.of(result)) or (None, None)
+    if kind is None or price is None:
+        return None
+    far = round((sum(t.megabytes for t in operands) + Tiles.of(result).megabytes) * MEGA)
+    sizes = product_sizes(op, operands, Tiles.of(result)) if kind == "product" else None
+    flops = 2 * prod(sizes) if sizes else 0
+    constants = chip[kind]
+    return TimeRow(
+        *(
+            op.name,
+            op.opcode,
+            price.microseconds / 1e6,
+            price.bound,
+            far,
+            flops,
+            context.source(program.entry.name, op),
+        ),
+        lane="matrix" if flops else "vector",
+        calibrated=chip.measured,
+        error=constants.error,
+    )
+
+
+def _mechanism(chip: Chip, op: Operation, operands: list[Tiles], result: Tiles) -> tuple[str, Price] | None:
+    """The mechanism's name and price, None for an operation that none was measured for."""
+    name, operand = plain_opcode(op.opcode), operands[0]
+    dims = op.integers("dimensions")
+    if name in TRANSCENDENTAL and operand.shape == result.shape:
+        return "stream", streams.elementwise(chip["stream"], operand, result)
+    if name == "transpose":
+        return "stream", streams.copy(chip["stream"], operand, result)
+    if name == "broadcast":
+        repeated = [d for d in range(len(result.shape)) if d not in dims or operand.shape[dims.index(d)] == 1]
+        grown = [d for d in repeated if result.shape[d] > 1] or repeated
+        if len(grown) == 1 and len(operand.shape) == len(result.shape):
+            return "broadcast", broadcasts.broadcast(chip["broadcast"], operand, result, grown[0])
+    if name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
+        return "concatenate", concatenates.concatenate(chip["concatenate"], operands, result, dims[0])
+    if name == "reduce" and len(dims) == 1 and len(operand.shape) == 3 and dims[0] == 2:
+        return "reduce", reductions.reduce(chip["reduce"], operand, result, dims[0])
+    if name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
+        return "reshape", reshapes.reshape(chip["reshape"], operand, result)
+    sizes = product_sizes(op, operands, result) if name in _PRODUCTS - {"convolution"} else None
+    if sizes is not None:
+        batch, *matrix = sizes
+        rows, columns, depth = matrix
+        if batch == 1 or "batched_product" not in chip.mechanisms:
+            deep = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
+            return "product", products.product(
+                chip["product"], operand, operands[1], result, (rows, columns, depth), deep
+            )
+        constants = chip["batched_product"]
+        price = products.batched_product(constants, operand, operands[1], result, batch, (rows, columns, depth))
+        return "batched_product", price
+    return None
+
+
+class Fusing:
+    """The kernels that a StableHLO program will become, as far as the stated model goes."""
+
+    def __init__(self, chip: Chip, program: Program, context: Context) -> None:
+        self.chip, self.context = chip, context
+        self.operations = [op for op in program.entry.operations if op.opcode != "return"]
+        self.by_name = {op.name: op for op in self.operations}
+        self.users: dict[str, list[Operation]] = defaultdict(list)
+        for op in program.entry.operations:
+            for name in op.operands:
+                self.users[name].append(op)
+        returned = [op for op in program.entry.operations if op.opcode == "return"]
+        self.results = set(returned[0].operands) if returned else set()
+        self.tiles: dict[str, Tiles] = {}
+        self.broken: dict[str, str] = {}
+        for op in self.operations:
+            try:
+                layout = context.layout(op.shape.partition(" ")[0] if not op.shape.startswith("(") else "()")
+                if layout is not None:
+                    self.tiles[op.name] = Tiles.of(layout)
+            except (TilewrightError, OverflowError) as error:
+                self.broken[op.name] = str(error)
+        self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
+        self._from_arguments: dict[str, bool] = {}
+        self._activation: dict[str, bool] = {}
+        self.kernels = self._find_kernels()
+        largest = max(self.arguments & set(self.tiles), key=lambda n: self.tiles[n].megabytes, default="")
+        fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
+        self.brought_in = largest if fits else ""
+
+    def _only_arguments(self, name: str) -> bool:
+        """Whether a value is an argument or constant, moved or widened at most: weights on their way."""
+        if name not in self._from_arguments:
+            op = self.by_name.get(name)
+            kind = plain_opcode(op.opcode) if op else "constant"
+            self._from_arguments[name] = kind in ("parameter", "constant") or bool(
+                op
+                and kind in ("reshape", "transpose", "convert", "broadcast")
+                and op.operands
+                and self._only_arguments(op.operands[0])
+            )
+        return self._from_arguments[name]
+
+    def _find_kernels(self) -> set[str]:
+        """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
+        kept = set(self.arguments)
+        rides: set[str] = set()
+        for op in self.operations:
+            kind = plain_opcode(op.opcode)
+            if kind == "transpose":
+                stands = not all(self._only_arguments(name) for name in op.operands)
+            else:
+                stands = kind in _KERNELS or (kind not in _NONE and bool(op.calls))
+            if stands:
+                kept.add(op.name)
+            made_of = any(self._activation.get(name, False) for name in op.operands)
+            if kind == "add" and len(self.users[op.name]) > 1 and made_of:
+                rides.add(op.name)
+            self._activation[op.name] = (
+                kind in _PRODUCTS or kind == "gather" or op.name in rides or (kind in _FLOWS and made_of)
+            )
+        self.softmax = self._softmax_kernels() if self.chip.kernel["joins_softmax"] else set()
+        return kept | rides
+
+    def _softmax_kernels(self) -> set[str]:
+        """Reductions over rows of 256 or more, three dims before and after a product: they join the product behind."""
+        joined = set()
+        for op in self.operations:
+            if plain_opcode(op.opcode) != "reduce" or op.operands[0] not in self.tiles or op.name not in self.tiles:
+                continue
+            shape, result = self.tiles[op.operands[0]].shape, self.tiles[op.name].shape
+            if len(shape) >= 4 and len(result) == len(shape) - 1 and shape[:-1] == result and shape[-1] >= 256:
+                joined.add(op.name)
+        return joined
+
+    def _behind(self, names: list[str]) -> tuple[set[str], Work]:
+        """What a kernel reads to compute ``names``, and the elementwise work on the way."""
+        seen: set[str] = set()
+        inputs: set[str] = set()
+        work, stack = Work(), list(names)
+        while stack:
+            name = stack.pop()
+            if name in seen or name not in self.by_name:
+                continue
+            seen.add(name)
+            if name in self.kernels:
+                inputs.add(name)
+                continue
+            op = self.by_name[name]
+            if plain_opcode(op.opcode) not in MOVES_ONLY and name in self.tiles:
+                tiles = [self.tiles[n] for n in op.operands if n in self.tiles]
+                add_operation(work, self.chip.kernel, op, tiles[:0], self.tiles[name])
+            stack += op.operands
+        return inputs, work
+
+    def _far(self, name: str) -> float:
+        """Megabytes of a value that pass through HBM when it is used."""
+        if name not in self.tiles or name == self.brought_in:
+            return 0.0
+        megabytes = self.tiles[name].megabytes
+        stays = name not in self.arguments and name not in self.results
+        return 0.0 if stays and megabytes <= self.chip.kernel["near_result_mb"] else megabytes
+
+    def price(self) -> tuple[list[TimeRow], float, int, int]:
+        """Rows in the order of the text, microseconds of the step, and how many operations were priced and were not."""
+        constants, rows, clock, early, streamed = self.chip.kernel, [], 0.0, 0.0, 0.0
+        priced = unpriced = 0
+        ends = [op for op in self.operations if op.name in self.kernels - self.arguments or op.name in self.broken]
+        loose = [self.by_name[name] for name in self.results - self.kernels if name in self.by_name]
+        for op in [*ends, *loose]:
+            if op.name in self.softmax:
+                continue
+            source = self.context.source(self.context.program.entry.name, op)
+            reason = self.broken.get(op.name) or (
+                "loops and calls are not predicted" if op.calls and plain_opcode(op.opcode) not in _KERNELS else ""
+            )
+            if reason or op.name not in self.tiles:
+                unpriced += 1
+                rows.append(
+                    TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, clock / 1e6, unpriced=reason or "no array")
+                )
+                continue
+            us, bound, flops, weights, far = self._kernel(op)
+            streamed += far
+            early += weights
+            row = TimeRow(
+                *(op.name, op.opcode, us / 1e6, bound, round((far + weights) * MEGA), flops, source, clock / 1e6),
+                lane="matrix" if flops else "vector",
+                calibrated=self.chip.measured,
+                error=constants.error,
+            )
+            rows.append(row)
+            clock += us
+            priced += 1
+        hbm = early / constants["read_mb_per_us"] + streamed / constants["mb_per_us"]
+        if hbm > clock:
+            rows.append(
+                TimeRow(
+                    "arguments", "stream", (hbm - clock) / 1e6, "hbm", 0, 0, "", clock / 1e6, "dma", self.chip.measured
+                )
+            )
+        return rows, max(clock, hbm), priced, unpriced
+
+    def _kernel(self, op: Operation) -> tuple[float, str, int, float, float]:
+        """Microseconds, bound, flops, megabytes of weights that came early, megabytes the kernel streams itself."""
+        constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
+        operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
+        inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
+        weights = sum(self._far(name) for name in inputs & self.arguments)
+        read = sum(self._far(name) for name in inputs - self.arguments)
+        written = self._far(op.name)
+        present = [name for name in inputs - self.arguments if name in self.tiles]
+        near = sum(self.tiles[name].megabytes for name in present) + result.megabytes - read - written
+        latency, rows = constants["near_launch_us"], 0
+        shapes = [self.tiles[name] for name in op.operands if name in self.tiles]
+        if inputs & self.softmax:
+            scores = max(
+                (self.tiles[name].megabytes for name in inputs - self.softmax if name in self.tiles), default=0.0
+            )
+            work = Work(registers=6 * scores / 0.002048, transcendental=scores / 0.002048)
+        if kind in _PRODUCTS:
+            add_operation(work, constants, op, shapes, result)
+        elif kind in ("gather", "scatter"):
+            rows = gathered_rows(op, shapes[1] if len(shapes) > 1 else result, result)
+            weights, work, written = 0.0, Work(), self._far(op.name)
+        elif kind == "reduce" and shapes:
+            work.registers += shapes[0].elements / 1024
+            if any(plain_opcode(self.by_name[name].opcode) in _PRODUCTS for name in inputs):
+                latency = near = read = 0.0  # it rides on the product's kernel as a second result
+        elif kind == "transpose":
+            work.rotations += result.megabytes / 0.002048
+        here = read + written
+        if kind in _PRODUCTS and weights > _STREAMED_MB:
+            here, weights = here + weights, 0.0
+        write = written / constants["write_mb_per_us"] if written > 4 else 0.0
+        parts = {
+            "matrix": work.matrix_us,
+            "vector": work.vector_us(constants),
+            "hbm": max(here / constants["mb_per_us"], write),
+            "vmem": near / (constants["common_mb_per_us"] or constants["near_mb_per_us"]),
+        }
+        busiest, second = sorted(parts.values())[:-3:-1]
+        us = latency + busiest + 0.15 * second + rows * constants["gather_row_us"]
+        bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
+        if kind == "transpose" and bound == "vector":
+            bound = "relayout"
+        return us, bound, work.flops, weights, here

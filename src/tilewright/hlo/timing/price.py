@@ -1,0 +1,29 @@
+"""What a mechanism answers: microseconds, and what they are spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BOUNDS = ("matrix", "vector", "hbm", "vmem", "link", "latency", "relayout")
+"""What can bound an operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Microseconds of one kernel, and the parts that were weighed against each other to find them.
+
+    ``parts``: bound -> microseconds that this unit alone would need. Units work side by side, so the whole is less than
+    their sum; ``bound`` is the largest.
+
+    >>> Price(3.0, {"latency": 1.0, "hbm": 2.0}).bound
+    'hbm'
+    """
+
+    microseconds: float
+    parts: Mapping[str, float]
+
+    @property
+    def bound(self) -> str:
+        """The unit that needs the longest."""
+        return max(self.parts, key=lambda unit: self.parts[unit])

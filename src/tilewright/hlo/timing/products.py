@@ -1,0 +1,77 @@
+"""Matrix products: weights stand in the matrix unit a square at a time, and the other operand streams past them."""
+
+from __future__ import annotations
+
+from tilewright.hlo.timing.price import Price
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.targets import TimeConstants
+
+_REGISTER_MB = 0.002048  # one bf16 tile of (8, 128)
+
+
+def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int) -> float:
+    """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams its rows, at least ``fill_rows`` sides.
+
+    The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's.
+    """
+    side = int(constants["side"])
+
+    def passes(streamed: int, still: int) -> float:
+        squares = -(-depth // side) * -(-still // side)
+        return squares * max(-(-streamed // 8) * 8, side * constants["fill_rows"])
+
+    cycles = min(passes(rows, columns), passes(columns, rows)) / constants["rows_per_cycle"] / constants["units"]
+    return cycles / constants["ghz"] / 1e3
+
+
+def product(
+    constants: TimeConstants,
+    a: Tiles,
+    b: Tiles,
+    result: Tiles,
+    sizes: tuple[int, int, int],
+    depth_dims: tuple[int, int] = (1, 0),
+) -> Price:
+    """One product [rows, depth] x [depth, columns]; ``sizes`` = (rows, columns, depth), ``depth_dims`` where depth lies.
+
+    Alone in a program, the larger operand is brought to vector memory between calls as far as it fits; the smaller one
+    and the result pass through HBM. Products with a size of 1 are no matrix products: the vector unit makes them.
+    """
+    rows, columns, depth = sizes
+    large, small = max(a.megabytes, b.megabytes), min(a.megabytes, b.megabytes)
+    larger, along = (a, depth_dims[0]) if a.megabytes >= b.megabytes else (b, depth_dims[1])
+    if rows == 1 or columns == 1:
+        latency = constants["vector_launch_us"] + (constants["vector_reshape_us"] if rows * columns > 128 else 0.0)
+        near = (large + small) / constants["vector_mb_per_us"]
+        compute = (large + small) / _REGISTER_MB * constants["vector_tile_ns"] / 1e3
+        return Price(latency + near + compute, {"latency": latency, "vmem": near, "vector": compute})
+    if depth == 1:
+        latency = constants["outer_launch_us"]
+        write = result.megabytes / constants["write_mb_per_us"]
+        compute = result.megabytes / _REGISTER_MB * constants["outer_tile_ns"] / 1e3
+        return Price(latency + max(write, compute), {"latency": latency, "hbm": write, "vector": compute})
+    matrix = matrix_us(constants, rows, columns, depth) / constants["efficiency"]
+    deep_lanes = larger.minor_to_major[:1] == (along,)  # then its registers are turned on their way
+    near = large / constants["near_deep_mb_per_us" if deep_lanes else "near_mb_per_us"]
+    far = small + max(0.0, large - constants["prefetched_mb"])
+    stream = far / constants["read_mb_per_us"] + result.megabytes / constants["write_mb_per_us"]
+    work = max(matrix, near)
+    whole = constants["launch_us"] + _overlapped(constants, work, stream) + constants["drain_us"] * min(1.0, work)
+    return Price(whole, {"latency": constants["launch_us"], "matrix": matrix, "vmem": near, "hbm": stream})
+
+
+def batched_product(
+    constants: TimeConstants, a: Tiles, b: Tiles, result: Tiles, batch: int, sizes: tuple[int, int, int]
+) -> Price:
+    """``batch`` products of one size; each begins anew (``product_us``)."""
+    matrix = batch * (matrix_us(constants, *sizes) / constants["efficiency"] + constants["product_us"])
+    stream = min(a.megabytes, b.megabytes) / constants["read_mb_per_us"]
+    stream += result.megabytes / constants["write_mb_per_us"]
+    whole = constants["launch_us"] + _overlapped(constants, matrix, stream)
+    return Price(whole, {"latency": constants["launch_us"], "matrix": matrix, "hbm": stream})
+
+
+def _overlapped(constants: TimeConstants, work: float, stream: float) -> float:
+    """Work and transfers beside each other: near the larger, and above it where both are alike."""
+    power = constants["overlap_power"]
+    return float((work**power + stream**power) ** (1 / power))

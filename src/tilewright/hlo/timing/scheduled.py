@@ -1,0 +1,295 @@
+"""An optimised module, operation by operation in its order: kernels one behind the other, transfers beside them.
+
+What stands in vector memory (S(1)) costs no HBM time. Copies and slices that are started early run beside the kernels;
+what they still need when their result is wanted is a stall, a row of the ``-done`` operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
+from tilewright.hlo.timing.step import TimeRow
+from tilewright.hlo.timing.tiles import MEGA, Tiles
+from tilewright.hlo.timing.work import MOVES_ONLY, Work, add_operation
+
+FREE = frozenset(
+    {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "partition-id", "replica-id"}
+    | {"opt-barrier", "optimization-barrier", "domain", "return", "add-dependency", "get-dimension-size"}
+)
+"""Operations that take no time of their own."""
+
+_UNPRICED = {
+    **dict.fromkeys(
+        ("infeed", "outfeed", "send", "recv", "send-done", "recv-done"), "the other side's speed is unknown"
+    ),
+    **dict.fromkeys(("fft", "sort", "cholesky", "triangular-solve", "topk"), "no mechanism for it was measured"),
+}
+_BARE_CUSTOM_CALLS = ("AssumeGatherIndicesInBound", "AllocateBuffer", "Sharding", "SPMDFullToShardShape")
+_LARGE_MB = 4.0
+"""Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
+_BESIDE = 0.15
+"""Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
+
+
+@dataclass
+class Schedule:
+    """The clock of one pass over the entry: microseconds."""
+
+    context: Context
+    chip: Chip
+    now: float = 0.0
+    hbm_free: float = 0.0
+    arrives: dict[str, float] = field(default_factory=dict)
+    rows: list[TimeRow] = field(default_factory=list)
+    counted: int = 0
+    unpriced: int = 0
+
+    def run(self, computation: Computation, runs: int) -> None:
+        """The operations of a computation, which runs ``runs`` times in all."""
+        for op in computation.operations:
+            name = plain_opcode(op.opcode)
+            if name in FREE:
+                continue
+            self.counted += 1
+            try:
+                self._operation(computation, op, name, runs)
+            except (TilewrightError, OverflowError, IndexError, ValueError) as error:
+                self._skip(computation, op, runs, f"its shapes cannot be read: {error}")
+
+    def _operation(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
+        if name == "while":
+            self._loop(op)
+        elif name in ("call", "conditional", "async-start") and op.calls:
+            self._calls(computation, op, name, runs)
+        elif name in _UNPRICED:
+            self._skip(computation, op, runs, _UNPRICED[name])
+        elif name in COLLECTIVES:
+            self._collective(computation, op, name, runs)
+        elif name.endswith("-start"):
+            self._start(op)
+        elif name.endswith("-done"):
+            self._done(computation, op, runs)
+        else:
+            self._kernel(computation, op, name, runs)
+
+    def _loop(self, op: Operation) -> None:
+        """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs."""
+        for callee in op.calls:
+            begin, inside = self.now, self.context.runs_of(callee)
+            trips = inside.trips[-1] if inside.trips else 1
+            self.run(self.context.by_name[callee], inside.count)
+            self.now = begin + (self.now - begin) * (1 if trips is None else trips)
+
+    def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
+        """A call's body, the longest branch of a conditional; a body that runs elsewhere is one row of that core."""
+        core = self.context.core(computation.name, op)
+        if core or name == "async-start":
+            self._offloaded(computation, op, core or "sparsecore", runs)
+            return
+        ends = []
+        begin = self.now
+        for callee in op.calls:
+            self.now = begin
+            self.run(self.context.by_name[callee], runs)
+            ends.append(self.now)
+        self.now = max(ends)
+
+    def _tiles(self, shapes: Sequence[str]) -> list[Tiles]:
+        return [Tiles.of(layout) for shape in shapes for layout in self.context.layouts(shape)]
+
+    def _start(self, op: Operation) -> None:
+        """A transfer begins when HBM is free; prefetches between programs have happened already."""
+        if "cross_program_prefetch_index" in op.attributes:
+            self.arrives[op.name] = 0.0
+            return
+        moved = self._tiles([op.shape] if op.opcode == "copy-start" else op.operand_shapes)
+        if op.opcode == "slice-start":
+            moved = self._tiles([op.shape])[1:2]
+        megabytes = max((tiles.megabytes for tiles in moved[:2]), default=0.0)
+        self.hbm_free = max(self.hbm_free, self.now) + megabytes / self.chip.kernel["read_mb_per_us"]
+        self.arrives[op.name] = self.hbm_free
+
+    def _done(self, computation: Computation, op: Operation, runs: int) -> None:
+        arrives = self.arrives.get(op.operands[0], 0.0) if op.operands else 0.0
+        stall = max(0.0, arrives - self.now)
+        moved = self._tiles([op.shape])
+        far = sum(round(tiles.megabytes * MEGA) for tiles in moved)
+        self._row(computation, op, stall, "hbm" if stall else "latency", far, 0, runs, "dma")
+
+    def _collective(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
+        if name.endswith("-done"):
+            self._done(computation, op, runs)
+            return
+        us = collective_us(self.chip, op, self._tiles(op.operand_shapes), self._tiles([op.shape]))
+        if us is None:
+            self._skip(computation, op, runs, "this chip's links are not known")
+            return
+        if name.endswith("-start"):
+            self.arrives[op.name] = self.now + us
+            return
+        self._row(computation, op, us, "link", 0, 0, runs, "link")
+
+    def _offloaded(self, computation: Computation, op: Operation, core: str, runs: int) -> None:
+        """Work of a SparseCore or the host beside the TensorCore: its bytes through HBM, nothing more is known."""
+        tiles = self._tiles([*op.operand_shapes, op.shape])
+        megabytes = sum(t.megabytes for t in tiles)
+        us = megabytes / self.chip.kernel["read_mb_per_us"]
+        if core == "host":
+            self._skip(computation, op, runs, "the host's speed is unknown")
+            return
+        if op.opcode.endswith("-start"):
+            self.arrives[op.name] = self.now + us
+            us = 0.0
+        self._row(computation, op, us, "sparsecore", round(megabytes * MEGA), 0, runs, "sparsecore")
+
+    def _kernel(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
+        constants = self.chip.kernel
+        operands, results = self._operands(op), self._tiles([op.shape])
+        work = Work()
+        read = {k: tiles.megabytes for k, tiles in operands}
+        if name == "fusion" and op.calls:
+            body = self.context.by_name[op.calls[0]]
+            self._fused(work, body)
+            read = {k: self._read(body, k, tiles) for k, tiles in operands}
+        elif name == "custom-call":
+            reason = self._custom_call(work, op, [tiles for _, tiles in operands])
+            if reason is not None:
+                if reason:
+                    self._skip(computation, op, runs, reason)
+                return
+        else:
+            self._alone(work, op, name, [tiles for _, tiles in operands], results)
+        if work.unknown:
+            self._skip(computation, op, runs, f"{work.unknown[0]} does not say its dims")
+            return
+        far = sum(read[k] for k, tiles in operands if tiles.space == 0)
+        written = sum(tiles.megabytes for tiles in results if tiles.space == 0)
+        near = sum(read[k] for k, tiles in operands if tiles.space == 1)
+        near += sum(tiles.megabytes for tiles in results if tiles.space == 1)
+        common = sum(read[k] for k, tiles in operands if tiles.space == 3)
+        common += sum(tiles.megabytes for tiles in results if tiles.space == 3)
+        parts = {
+            "matrix": work.matrix_us,
+            "vector": work.vector_us(constants),
+            "hbm": self._stream(far, written, common),
+            "vmem": near / constants["near_mb_per_us"],
+        }
+        latency = constants["launch_us" if far + written > 0.001 else "near_launch_us"]
+        busiest, second = sorted(parts.values())[:-3:-1]
+        us = latency + busiest + work.rows * constants["gather_row_us"] + _BESIDE * second
+        bound = max(parts, key=lambda unit: parts[unit]) if busiest > latency else "latency"
+        if work.rows * constants["gather_row_us"] > max(busiest, latency):
+            bound = "hbm"
+        if work.rotations and bound == "vector" and name in ("copy", "transpose", "reshape"):
+            bound = "relayout"
+        if far + written:
+            self.hbm_free = max(self.hbm_free, self.now) + (far + written) / constants["mb_per_us"]
+        lane = "matrix" if work.matrix_us else "vector"
+        self._row(computation, op, us, bound, round((far + written) * MEGA), work.flops, runs, lane)
+
+    def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
+        """The operands that are arrays, by their number."""
+        numbered = []
+        for k, shape in enumerate(op.operand_shapes):
+            layout = self.context.layout(shape)
+            if layout is not None:
+                numbered.append((k, Tiles.of(layout)))
+        return numbered
+
+    def _stream(self, read: float, written: float, common: float) -> float:
+        """Microseconds of the kernel's own transfers; v4's common memory (S(3)) has a bandwidth of its own."""
+        constants = self.chip.kernel
+        stream = (read + written) / constants["mb_per_us"]
+        if read + written > _LARGE_MB:
+            stream = max(stream, written / constants["write_mb_per_us"])
+        if common and constants["common_mb_per_us"]:
+            stream = max(stream, common / constants["common_mb_per_us"])
+        return stream
+
+    def _alone(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
+        """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
+        if not results:
+            return
+        if name in ("copy", "transpose", "reshape") and operands:
+            if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
+                work.rotations += results[0].elements / 1024
+            return
+        add_operation(work, self.chip.kernel, op, operands, results[0])
+
+    def _fused(self, work: Work, body: Computation) -> None:
+        for op in body.operations:
+            if op.opcode == "fusion" and op.calls:
+                self._fused(work, self.context.by_name[op.calls[0]])
+                continue
+            if op.opcode in MOVES_ONLY and op.opcode not in ("gather", "scatter"):
+                continue
+            results = self._tiles([op.shape])
+            if results:
+                add_operation(work, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
+
+    def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> str | None:
+        """None: priced as a kernel. Text: why it is not; "" for markers without work."""
+        target = op.attributes.get("custom_call_target", "")
+        if any(name in target for name in _BARE_CUSTOM_CALLS):
+            self.counted -= 1
+            return ""
+        if "tpu_custom_call" in target and len(operands) >= 2 and len(operands[0].shape) == 3:
+            # The compiler's own softmax with the product behind it: [batch, rows, depth] x [batch, depth, columns].
+            scores, values = operands[0], operands[1]
+            batch, rows, depth = scores.shape
+            sizes = (rows, values.shape[-1], depth)
+            work.matrix_us += batch * self.chip.matrix_us(*sizes)
+            work.flops += 2 * batch * rows * depth * values.shape[-1]
+            work.transcendental += scores.elements / 1024
+            work.registers += 6 * scores.elements / 1024
+            return None
+        return f"a custom call of {target.strip(chr(34)) or 'unknown code'}"
+
+    def _read(self, body: Computation, number: int, tiles: Tiles) -> float:
+        """Megabytes that a fusion reads of one operand: of an array that is only sliced or gathered, what is taken."""
+        parameter = next(
+            (o for o in body.operations if o.opcode == "parameter" and o.attributes.get("literal") == str(number)), None
+        )
+        if parameter is None:
+            return tiles.megabytes
+        users = [op for op in body.operations if parameter.name in op.operands]
+        if not users:
+            return tiles.megabytes
+        taken = 0.0
+        for user in users:
+            if user.opcode in ("slice", "dynamic-slice", "gather") and user.operands[0] == parameter.name:
+                taken += sum(t.megabytes for t in self._tiles([user.shape]))
+            elif user.opcode == "fusion" and user.calls:
+                inner = self.context.by_name[user.calls[0]]
+                taken += self._read(inner, user.operands.index(parameter.name), tiles)
+            else:
+                return tiles.megabytes
+        return min(taken, tiles.megabytes)
+
+    def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
+        self.unpriced += 1
+        source = self.context.source(computation.name, op)
+        self.rows.append(
+            TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, self.now / 1e6, "host", runs=runs, unpriced=reason)
+        )
+
+    def _row(
+        self, computation: Computation, op: Operation, us: float, bound: str, far: int, flops: int, runs: int, lane: str
+    ) -> None:
+        chip, source = self.chip, self.context.source(computation.name, op)
+        self.rows.append(
+            TimeRow(
+                *(op.name, op.opcode, us * runs / 1e6, bound, far * runs, flops * runs, source, self.now / 1e6, lane),
+                calibrated=chip.measured,
+                error=chip.kernel.error,
+                runs=runs,
+            )
+        )
+        self.now += us

@@ -1,0 +1,146 @@
+"""The modelled time of one run of a program: rows that add up, what bounds them, and how far off such rows were seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.trace import Event, Slice, Track
+from tilewright.version import __version__
+
+SCHEMA = "tilewright.time/1"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRow:
+    """One operation.
+
+    ==================  ========================================================================================
+    ``name``, ``op``    the operation and its opcode; for StableHLO the operation that ends a predicted fusion
+    ``seconds``         of all its runs in one step: ``runs`` times one
+    ``bound``           what it waits for: ``matrix``, ``vector``, ``hbm``, ``vmem``, ``link``, ``latency``,
+                        ``relayout``, ``sparsecore``; "" where it is not priced
+    ``bytes``           bytes through HBM, padding included, all runs
+    ``flops``           multiplications and additions on the matrix unit, all runs
+    ``source``          the line of the user's program
+    ``start``           seconds after the step's begin at which its first run begins
+    ``lane``            ``matrix``, ``vector``, ``dma``, ``sparsecore``, ``link`` or ``host``
+    ``calibrated``      whether its mechanism's constants were fitted on measurements of this chip
+    ``error``           mean absolute error seen for that kind of operation, as a share; 0 = not known
+    ``runs``            how often it runs
+    ``unpriced``        why it has no time ("" where it has)
+    ==================  ========================================================================================
+    """
+
+    name: str
+    op: str
+    seconds: float
+    bound: str
+    bytes: int
+    flops: int
+    source: str
+    start: float = 0.0
+    lane: str = "vector"
+    calibrated: bool = False
+    error: float = 0.0
+    runs: int = 1
+    unpriced: str = ""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """What one run of a program takes on a chip, modelled.
+
+    ==================  ========================================================================================
+    ``seconds``         the whole step, the call included
+    ``call_seconds``    of it, what a call costs beyond its kernels
+    ``rows``            the operations, in the order they begin
+    ``predicted``       the program was StableHLO: fusions and layouts are predictions
+    ``priced``          share of the operations that have a time; below 1, ``seconds`` is a lower bound
+    ``notes``           what the reader must know: loops of unknown length, chips without measurements
+    ==================  ========================================================================================
+
+    >>> from tilewright.hlo import load
+    >>> text = '''func.func @main(%a: tensor<8192x8192xbf16>) -> tensor<8192x8192xbf16> {
+    ...   %0 = stablehlo.exponential %a : tensor<8192x8192xbf16>
+    ...   return %0 : tensor<8192x8192xbf16>
+    ... }'''
+    >>> step = estimate(load(text), "tpu-v6e")  # doctest: +SKIP
+    >>> step.rows[0].bound  # doctest: +SKIP
+    'hbm'
+    """
+
+    program: str
+    target: str
+    seconds: float
+    call_seconds: float
+    rows: tuple[TimeRow, ...]
+    predicted: bool
+    priced: float
+    matrix_peak: float = 0.0
+    hbm_peak: float = 0.0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of all products."""
+        return sum(row.flops for row in self.rows)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes through HBM."""
+        return sum(row.bytes for row in self.rows)
+
+    @property
+    def matrix_utilisation(self) -> float:
+        """Share of the published matrix peak that the step reaches; 0 where no peak is known."""
+        return self.flops / self.seconds / self.matrix_peak if self.matrix_peak and self.seconds else 0.0
+
+    @property
+    def hbm_utilisation(self) -> float:
+        """Share of the published HBM bandwidth that the step reaches; 0 where none is known."""
+        return self.bytes / self.seconds / self.hbm_peak if self.hbm_peak and self.seconds else 0.0
+
+    def by_bound(self) -> dict[str, float]:
+        """Seconds by what bounds them, the most first."""
+        sums: dict[str, float] = {}
+        for row in self.rows:
+            sums[row.bound or "unpriced"] = sums.get(row.bound or "unpriced", 0.0) + row.seconds
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    def slowest(self, count: int) -> Sequence[TimeRow]:
+        """The rows that take longest, the longest first."""
+        return sorted(self.rows, key=lambda row: -row.seconds)[:count]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; ``schema_version`` changes when a field changes its meaning."""
+        return {
+            "schema": SCHEMA,
+            "schema_version": 1,
+            "tilewright": __version__,
+            "program": self.program,
+            "target": self.target,
+            "kind": "modelled, from predicted fusions and layouts" if self.predicted else "modelled, from the dump",
+            "seconds": self.seconds,
+            "call_seconds": self.call_seconds,
+            "priced": self.priced,
+            "flops": self.flops,
+            "bytes": self.bytes,
+            "matrix_utilisation": self.matrix_utilisation,
+            "hbm_utilisation": self.hbm_utilisation,
+            "by_bound": self.by_bound(),
+            "notes": list(self.notes),
+            "rows": [{name: getattr(row, name) for name in TimeRow.__slots__} for row in self.rows],
+        }
+
+    def events(self) -> tuple[Event, ...]:
+        """The step as a timeline: a lane per unit, in nanoseconds since its begin. A loop's body is drawn once."""
+        events: list[Event] = []
+        for row in self.rows:
+            if not row.seconds:
+                continue
+            details = (("bound", row.bound), ("bytes", row.bytes), ("flops", row.flops), ("source", row.source))
+            start, duration = round(row.start * 1e9), max(1, round(row.seconds * 1e9))
+            events.append(Slice(Track(self.target, row.lane), row.name or row.op, start, duration, details))
+        return tuple(events)

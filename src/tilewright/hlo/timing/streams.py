@@ -1,0 +1,48 @@
+"""Streaming kernels: HBM to vector memory, through the registers, and back. Copies, elementwise operations, transposes.
+
+A small array passes in one window: read, compute and write follow one another. A large one passes in many windows, which
+overlap; then the slowest of the three counts. The default layouts make a transpose a bitcast, so it streams too.
+"""
+
+from __future__ import annotations
+
+from math import exp
+
+from tilewright.hlo.timing.price import Price
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.targets import TimeConstants
+
+WINDOW_TILES = 128
+"""Tiles in a window of a long stream."""
+
+
+def ramp(constants: TimeConstants, megabytes: float) -> float:
+    """Microseconds that starting a transfer takes: grows over the first kilobytes to ``start_us``."""
+    return constants["start_us"] * (1 - exp(-megabytes / constants["start_mb"]))
+
+
+def copy(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
+    """A copy between layouts that are bitcasts of each other."""
+    if result.one_small_tile:
+        return Price(constants["one_tile_us"], {"latency": constants["one_tile_us"]})
+    megabytes = operand.megabytes + result.megabytes
+    latency = constants["launch_us"] + ramp(constants, megabytes)
+    if megabytes > constants["one_window_mb"]:
+        stream = megabytes / constants["stream_mb_per_us"]
+        return Price(latency + stream, {"latency": latency, "hbm": stream})
+    stream = megabytes / constants["window_mb_per_us"]
+    shuffle = result.count * constants["copy_small_tile_ns"] / 1e3 if result.tile[:1] == (2,) else 0.0
+    return Price(latency + stream + shuffle, {"latency": latency, "hbm": stream, "vector": shuffle})
+
+
+def elementwise(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
+    """One elementwise operation of the transcendental unit (measured: exponential); plain arithmetic hides behind HBM."""
+    megabytes = operand.megabytes + result.megabytes
+    latency = constants["launch_us"] + ramp(constants, megabytes)
+    if megabytes > constants["one_window_mb"]:
+        stream = megabytes / constants["elementwise_mb_per_us"]
+        windows = result.count / WINDOW_TILES * constants["window_us"]
+        return Price(latency + max(stream, windows), {"latency": latency, "hbm": stream, "vector": windows})
+    stream = megabytes / constants["window_mb_per_us"]
+    compute = result.count * constants["small_tile_ns" if result.small_tile else "tile_ns"] / 1e3
+    return Price(latency + stream + compute, {"latency": latency, "hbm": stream, "vector": compute})
