@@ -56,7 +56,9 @@ def _predicted(program: Program, chip: Chip, context: Context, notes: list[str])
     alone = price_alone(chip, program, context)
     if alone is not None:
         return _step(program, chip, alone.seconds, 0.0, [alone], True, 1.0, notes)
-    rows, microseconds, priced, unpriced = Fusing(chip, program, context).price()
+    rows, microseconds, priced, unpriced = Fusing(chip, context, program.entry).price()
+    if context.unknown_loops:
+        notes.append(f"loops of unknown length count as one trip: {', '.join(context.unknown_loops[:3])}")
     single = sum(not row.unpriced for row in rows) <= 1
     call = 0.0 if single else chip.kernel["call_us"] / 1e6
     share = priced / (priced + unpriced) if priced + unpriced else 1.0

@@ -12,11 +12,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing import broadcasts, concatenates, products, reductions, reshapes, streams
 from tilewright.hlo.timing.chip import Chip
@@ -27,6 +28,7 @@ from tilewright.hlo.timing.work import MOVES_ONLY, TRANSCENDENTAL, Work, add_ope
 
 _KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
 _PRODUCTS = frozenset({"dot-general", "dot", "convolution"})
+_BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
 _FLOWS = frozenset({"add", "reshape", "convert", "transpose"})
 _STREAMED_MB = 40.0
 """Weights of one product above this are not brought in early: the product streams them."""
@@ -100,29 +102,65 @@ def _mechanism(chip: Chip, op: Operation, operands: list[Tiles], result: Tiles) 
     return None
 
 
-class Fusing:
-    """The kernels that a StableHLO program will become, as far as the stated model goes."""
+_DEEPEST = 64
+"""Calls inside calls that are followed."""
 
-    def __init__(self, chip: Chip, program: Program, context: Context) -> None:
-        self.chip, self.context = chip, context
-        self.operations = [op for op in program.entry.operations if op.opcode != "return"]
+
+def inlined(context: Context, computation: Computation, prefix: str = "", depth: int = 0) -> list[Operation]:
+    """A computation's operations with the bodies of its calls in their place; names of a body carry its call's.
+
+    Results of an operation with several, ``%1#0``, stand under their number.
+    """
+    names: dict[str, str] = {}
+    operations: list[Operation] = []
+
+    def known(name: str) -> str:
+        return names.get(name) or names.get(name.partition("#")[0]) or prefix + name
+
+    for op in computation.operations:
+        operands = tuple(known(name) for name in op.operands)
+        if op.opcode != "call" or len(op.calls) != 1 or depth == _DEEPEST:
+            operations.append(replace(op, name=prefix + op.name, operands=operands))
+            continue
+        inside = f"{prefix}{op.name}/"
+        body = inlined(context, context.by_name[op.calls[0]], inside, depth + 1)
+        parameters = [inner.name for inner in body if inner.opcode == "parameter"]
+        renamed = dict(zip(parameters, operands))
+        for inner in body:
+            wanted = tuple(renamed.get(name, name) for name in inner.operands)
+            if inner.opcode == "return":
+                several = len(wanted) > 1
+                names.update({f"{op.name}#{k}" if several else op.name: name for k, name in enumerate(wanted)})
+            elif inner.opcode != "parameter":
+                operations.append(replace(inner, operands=wanted, source=inner.source or op.source))
+    return operations
+
+
+class Fusing:
+    """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
+
+    def __init__(self, chip: Chip, context: Context, computation: Computation) -> None:
+        self.chip, self.context, self.computation = chip, context, computation
+        operations = inlined(context, computation)
+        self.operations = [op for op in operations if op.opcode != "return"]
         self.by_name = {op.name: op for op in self.operations}
         self.users: dict[str, list[Operation]] = defaultdict(list)
-        for op in program.entry.operations:
+        for op in operations:
             for name in op.operands:
                 self.users[name].append(op)
-        returned = [op for op in program.entry.operations if op.opcode == "return"]
-        self.results = set(returned[0].operands) if returned else set()
+        returned = [op for op in operations if op.opcode == "return"]
+        self.results = set(returned[-1].operands) if returned else set()
         self.tiles: dict[str, Tiles] = {}
         self.broken: dict[str, str] = {}
         for op in self.operations:
             try:
-                layout = context.layout(op.shape.partition(" ")[0] if not op.shape.startswith("(") else "()")
-                if layout is not None:
-                    self.tiles[op.name] = Tiles.of(layout)
+                layouts = context.layouts(op.shape)
+                if layouts:
+                    self.tiles[op.name] = Tiles.of(max(layouts, key=lambda layout: layout.size_bytes))
             except (TilewrightError, OverflowError) as error:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
+        self.arguments |= {op.name for op in self.operations if self._is_slice_of_argument(op)}
         self._from_arguments: dict[str, bool] = {}
         self._activation: dict[str, bool] = {}
         self.kernels = self._find_kernels()
@@ -142,6 +180,13 @@ class Fusing:
                 and self._only_arguments(op.operands[0])
             )
         return self._from_arguments[name]
+
+    def _is_slice_of_argument(self, op: Operation) -> bool:
+        """Weights of one layer, cut out of those of all: only the cut is read."""
+        if plain_opcode(op.opcode) not in ("slice", "dynamic-slice"):
+            return False
+        whole = self.by_name.get(op.operands[0]) if op.operands else None
+        return whole is not None and whole.opcode == "parameter"
 
     def _find_kernels(self) -> set[str]:
         """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
@@ -190,8 +235,7 @@ class Fusing:
                 continue
             op = self.by_name[name]
             if plain_opcode(op.opcode) not in MOVES_ONLY and name in self.tiles:
-                tiles = [self.tiles[n] for n in op.operands if n in self.tiles]
-                add_operation(work, self.chip.kernel, op, tiles[:0], self.tiles[name])
+                add_operation(work, self.chip.kernel, op, (), self.tiles[name])
             stack += op.operands
         return inputs, work
 
@@ -203,45 +247,72 @@ class Fusing:
         stays = name not in self.arguments and name not in self.results
         return 0.0 if stays and megabytes <= self.chip.kernel["near_result_mb"] else megabytes
 
-    def price(self) -> tuple[list[TimeRow], float, int, int]:
-        """Rows in the order of the text, microseconds of the step, and how many operations were priced and were not."""
-        constants, rows, clock, early, streamed = self.chip.kernel, [], 0.0, 0.0, 0.0
+    def price(self, runs: int = 1, begin: float = 0.0) -> tuple[list[TimeRow], float, int, int]:
+        """Rows in the order of the text, microseconds of one run, and how many operations were priced and were not.
+
+        ``runs``: how often the computation runs in a step; rows count all runs. ``begin``: when the first begins.
+        """
+        rows: list[TimeRow] = []
+        clock = early = streamed = 0.0
         priced = unpriced = 0
-        ends = [op for op in self.operations if op.name in self.kernels - self.arguments or op.name in self.broken]
-        loose = [self.by_name[name] for name in self.results - self.kernels if name in self.by_name]
-        for op in [*ends, *loose]:
-            if op.name in self.softmax:
+        loose = self.results - self.kernels
+        for op in self.operations:
+            wanted = op.name in self.kernels - self.arguments or op.name in loose or op.name in self.broken
+            if not wanted or op.name in self.softmax or op.opcode == "parameter":
                 continue
-            source = self.context.source(self.context.program.entry.name, op)
-            reason = self.broken.get(op.name) or (
-                "loops and calls are not predicted" if op.calls and plain_opcode(op.opcode) not in _KERNELS else ""
-            )
-            if reason or op.name not in self.tiles:
+            if op.name in self.tiles and not self.tiles[op.name].shape and op.name in loose:
+                continue  # scalars, such as a loop's counter, are the scalar core's
+            if plain_opcode(op.opcode) == "while" and op.name not in self.broken:
+                inside, us, good, bad = self._loop(op, runs, begin + clock)
+                rows, clock, priced, unpriced = rows + inside, clock + us, priced + good, unpriced + bad
+                continue
+            source = self.context.source(self.computation.name, op)
+            reason = self.broken.get(op.name) or self._unknown(op)
+            start = (begin + clock) / 1e6
+            if reason:
                 unpriced += 1
                 rows.append(
-                    TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, clock / 1e6, unpriced=reason or "no array")
+                    TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, start, "host", runs=runs, unpriced=reason)
                 )
                 continue
             us, bound, flops, weights, far = self._kernel(op)
-            streamed += far
-            early += weights
+            streamed, early = streamed + far, early + weights
+            far_bytes = round((far + weights) * MEGA) * runs
             row = TimeRow(
-                *(op.name, op.opcode, us / 1e6, bound, round((far + weights) * MEGA), flops, source, clock / 1e6),
+                *(op.name, op.opcode, us * runs / 1e6, bound, far_bytes, flops * runs, source, start),
                 lane="matrix" if flops else "vector",
                 calibrated=self.chip.measured,
-                error=constants.error,
+                error=self.chip.kernel.error,
+                runs=runs,
             )
             rows.append(row)
-            clock += us
-            priced += 1
-        hbm = early / constants["read_mb_per_us"] + streamed / constants["mb_per_us"]
+            clock, priced = clock + us, priced + 1
+        hbm = early / self.chip.kernel["read_mb_per_us"] + streamed / self.chip.kernel["mb_per_us"]
         if hbm > clock:
-            rows.append(
-                TimeRow(
-                    "arguments", "stream", (hbm - clock) / 1e6, "hbm", 0, 0, "", clock / 1e6, "dma", self.chip.measured
-                )
-            )
+            waiting = (hbm - clock) * runs / 1e6
+            start = (begin + clock) / 1e6
+            measured = self.chip.measured
+            rows.append(TimeRow("arguments", "stream", waiting, "hbm", 0, 0, "", start, "dma", measured, runs=runs))
         return rows, max(clock, hbm), priced, unpriced
+
+    def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int, int]:
+        """The body of a loop, as often as it runs; its carried arrays stay where they are."""
+        body = self.context.by_name[op.calls[-1]]
+        inside = self.context.runs_of(body.name)
+        trips = inside.trips[-1] if inside.trips and inside.trips[-1] is not None else 1
+        rows, us, priced, unpriced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
+        return rows, us * trips, priced, unpriced
+
+    def _unknown(self, op: Operation) -> str:
+        """Why an operation has no time, "" where it has one."""
+        kind = plain_opcode(op.opcode)
+        if op.name not in self.tiles:
+            return "its result is no array"
+        if kind in ("custom-call", "fft", "sort", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv"):
+            return f"no mechanism for {kind} was measured"
+        if op.calls and kind not in _KERNELS | _BODIES:
+            return f"{kind} is not predicted"
+        return ""
 
     def _kernel(self, op: Operation) -> tuple[float, str, int, float, float]:
         """Microseconds, bound, flops, megabytes of weights that came early, megabytes the kernel streams itself."""

@@ -31,7 +31,14 @@ _UNPRICED = {
     ),
     **dict.fromkeys(("fft", "sort", "cholesky", "triangular-solve", "topk"), "no mechanism for it was measured"),
 }
-_BARE_CUSTOM_CALLS = ("AssumeGatherIndicesInBound", "AllocateBuffer", "Sharding", "SPMDFullToShardShape")
+_BARE_CUSTOM_CALLS = (
+    "AssumeGatherIndicesInBound",
+    "AllocateBuffer",
+    "Sharding",
+    "SPMDFullToShardShape",
+    "ConcatBitcast",
+    "Bitcast",
+)
 _LARGE_MB = 4.0
 """Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
 _BESIDE = 0.15
