@@ -21,6 +21,8 @@ from tilewright.hlo.reporting.profile import Profile, join_profile, read_profile
 from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
 from tilewright.hlo.reporting.types import from_json as report_from_json
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
+from tilewright.hlo.timing.estimate import estimate
+from tilewright.hlo.timing.step import StepTime, TimeRow
 
 __all__ = [
     "TPU_TOPOLOGIES",
@@ -41,6 +43,8 @@ __all__ = [
     "ReportDiff",
     "RowChange",
     "Source",
+    "StepTime",
+    "TimeRow",
     "TpuComparison",
     "TpuEstimate",
     "Trial",
@@ -49,6 +53,7 @@ __all__ = [
     "compare_on_tpu",
     "diff_reports",
     "dumped_modules",
+    "estimate",
     "from_jax",
     "from_python",
     "join_profile",

@@ -12,7 +12,7 @@ from tilewright.hlo.timing.products import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e"}
-"""Chips without measurements, and the measured one most like each: one core with vector memory only, or two with more."""
+"""Chips without measurements, and the measured one most like each: one core, or two with a memory in common."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Concatenations: operands stream into one result; where the seam falls inside a tile, everything behind it is shifted."""
+"""Concatenations: operands stream into one result; a seam inside a tile shifts everything behind it."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 * A single operation, its operands arguments, its result returned, is priced by the mechanism that was measured for it.
 * Otherwise kernels stand at products, reductions, gathers, scatters and transposes of activations. Elementwise chains
-  and broadcasts flow into the kernels that use them and never reach memory; a reduction straight from a product rides on
-  its kernel; a sum of two activations with several users leaves its product's kernel as a second result.
-* Where a chip has no common memory (v6e), softmax over rows of 256 or more becomes one kernel with the product behind it.
+  and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product rides
+  on its kernel. A sum of two activations with several users leaves its product's kernel as a second result.
+* Where ``joins_softmax`` is 1 (v6e), softmax over rows of 256 or more is one kernel with the product behind it.
 * Results that fit ``near_result_mb`` stay near the core; arguments stream in beside the compute, so that the step takes
   the longer of kernels and HBM; the largest argument, if it fits ``between_calls_mb``, is brought in between calls.
 """

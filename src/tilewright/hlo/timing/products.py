@@ -10,7 +10,7 @@ _REGISTER_MB = 0.002048  # one bf16 tile of (8, 128)
 
 
 def matrix_us(constants: TimeConstants, rows: int, columns: int, depth: int) -> float:
-    """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams its rows, at least ``fill_rows`` sides.
+    """Microseconds of passes: squares of ``side`` x ``side`` weights; each streams rows, at least ``fill_rows`` sides.
 
     The operand that makes fewer passes stands still. ``rows_per_cycle``, ``units`` and ``ghz`` are the chip's.
     """
@@ -32,7 +32,7 @@ def product(
     sizes: tuple[int, int, int],
     depth_dims: tuple[int, int] = (1, 0),
 ) -> Price:
-    """One product [rows, depth] x [depth, columns]; ``sizes`` = (rows, columns, depth), ``depth_dims`` where depth lies.
+    """One product [rows, depth] x [depth, columns]; ``sizes`` = (rows, columns, depth), ``depth_dims``: which dims.
 
     Alone in a program, the larger operand is brought to vector memory between calls as far as it fits; the smaller one
     and the result pass through HBM. Products with a size of 1 are no matrix products: the vector unit makes them.

@@ -1,4 +1,4 @@
-"""Reshapes that merge the last two of three dims, [a, b, c] -> [a, b * c]: rows are rotated into place, or columns merged."""
+"""Reshapes that merge the last two of three dims, [a, b, c] -> [a, b * c]: by rotated rows, or by merged columns."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def _merge_columns(constants: TimeConstants, operand: Tiles, result: Tiles, mega
 
 
 def _piece_ns(constants: TimeConstants, operand: Tiles) -> float:
-    """Nanoseconds for one row's 128 lanes to be rotated into place. The compiler has a way for few rows, and a loop over
-    pieces for what does not fit vector memory."""
+    """Nanoseconds for one row's 128 lanes to be rotated into place.
+
+    The compiler has a way of its own for few rows, and a loop over pieces for what does not fit vector memory.
+    """
     a, b, c = operand.shape
     elements = prod(operand.shape)
     looped = (a <= 8 and elements >= 4.3e6) or (a <= 16 and elements >= 15e6)

@@ -1,4 +1,4 @@
-"""The modelled time of one run of a program: rows that add up, what bounds them, and how far off such rows were seen."""
+"""The modelled time of one run of a program: rows, what bounds each, and how far off such rows were seen."""
 
 from __future__ import annotations
 

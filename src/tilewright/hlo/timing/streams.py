@@ -1,7 +1,7 @@
 """Streaming kernels: HBM to vector memory, through the registers, and back. Copies, elementwise operations, transposes.
 
-A small array passes in one window: read, compute and write follow one another. A large one passes in many windows, which
-overlap; then the slowest of the three counts. The default layouts make a transpose a bitcast, so it streams too.
+A small array passes in one window: read, compute and write follow one another. A large one passes in many windows,
+which overlap; then the slowest of the three counts. The default layouts make a transpose a bitcast, so it streams too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def copy(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
 
 
 def elementwise(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
-    """One elementwise operation of the transcendental unit (measured: exponential); plain arithmetic hides behind HBM."""
+    """One elementwise operation of the transcendental unit (measured: exponential)."""
     megabytes = operand.megabytes + result.megabytes
     latency = constants["launch_us"] + ramp(constants, megabytes)
     if megabytes > constants["one_window_mb"]:

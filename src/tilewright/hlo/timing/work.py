@@ -1,4 +1,4 @@
-"""What an operation asks of the units: passes of the matrix unit, registers through the vector unit, rotations, rows."""
+"""What an operation asks of the units: passes of the matrix unit, vector registers, rotations, gathered rows."""
 
 from __future__ import annotations
 
