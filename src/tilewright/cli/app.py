@@ -19,6 +19,7 @@ from tilewright.cli.layout import commands as layout
 from tilewright.cli.programs import diff as diff
 from tilewright.cli.programs import optimize as optimize
 from tilewright.cli.programs import report as report
+from tilewright.cli.programs import time as time
 from tilewright.cli.programs import verify as verify
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.version import __version__
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (diff, embed, isa, layout, optimize, report, run, targets, verify, warm):
+for group in (diff, embed, isa, layout, optimize, report, run, targets, time, verify, warm):
     group.add_to(app)
 
 

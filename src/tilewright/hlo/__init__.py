@@ -7,7 +7,7 @@ from tilewright.hlo.cost import Movement, movement, place
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.program import Computation, Operation, Program, Source
-from tilewright.hlo.proving.tpu import TPU_TOPOLOGIES, TpuComparison, TpuEstimate, compare_on_tpu
+from tilewright.hlo.proving.tpu import TPU_TOPOLOGIES, TpuComparison, TpuEstimate, compare_on_tpu, compile_for_tpu
 from tilewright.hlo.proving.verification import Difference, Trial, Verification
 from tilewright.hlo.proving.verify import trial_arguments, verify
 from tilewright.hlo.reading.dump_folder import DumpedModule, dumped_modules
@@ -21,7 +21,9 @@ from tilewright.hlo.reporting.profile import Profile, join_profile, read_profile
 from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
 from tilewright.hlo.reporting.types import from_json as report_from_json
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
+from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.estimate import estimate
+from tilewright.hlo.timing.faces import comparison_table, slowest_table, summary_lines, time_html
 from tilewright.hlo.timing.step import StepTime, TimeRow
 
 __all__ = [
@@ -51,6 +53,8 @@ __all__ = [
     "Verdict",
     "Verification",
     "compare_on_tpu",
+    "comparison_table",
+    "compile_for_tpu",
     "diff_reports",
     "dumped_modules",
     "estimate",
@@ -68,6 +72,10 @@ __all__ = [
     "report",
     "report_from_json",
     "report_html",
+    "slowest_table",
+    "summary_lines",
+    "time_html",
     "trial_arguments",
     "verify",
+    "what_if",
 ]

@@ -175,6 +175,26 @@ class TpuComparison:
         return "\n".join(line.rstrip() for line in lines)
 
 
+def compile_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0) -> Program:
+    """What the TPU's own compiler makes of a StableHLO program, ahead of time: the optimised, scheduled module.
+
+    Raises as :func:`compare_on_tpu` does.
+    """
+    answer = _ask({"topology": _topology(chip), "programs": [program.text]}, time.monotonic() + timeout)
+    return read_hlo(answer["compiled"][0]["text"])
+
+
+def _topology(chip: str) -> str:
+    """The topology to compile for; refuses a chip that there is none for, and a missing compiler."""
+    name = chip.removeprefix("tpu-")
+    if name not in TPU_TOPOLOGIES:
+        raise UsageError(f"no TPU called {chip!r} to compile for", how=f"there are {', '.join(TPU_TOPOLOGIES)}")
+    if find_spec("libtpu") is None:
+        how = f"pip install 'jax[tpu]{_same_jax()}' (libtpu is proprietary)"
+        raise UnsupportedError("the TPU compiler is not installed", how=how)
+    return TPU_TOPOLOGIES[name]
+
+
 def compare_on_tpu(before: Program, after: Program, chip: str = "v5e", timeout: float = 300.0) -> TpuComparison:
     """Compile two StableHLO programs ahead of time for a TPU, no TPU needed, and add up the compiler's own estimates.
 
@@ -182,15 +202,9 @@ def compare_on_tpu(before: Program, after: Program, chip: str = "v5e", timeout: 
     process holds it. Raises UnsupportedError where libtpu is not installed or does not compile a program, UsageError
     for an unknown chip.
     """
-    name = chip.removeprefix("tpu-")
-    if name not in TPU_TOPOLOGIES:
-        raise UsageError(f"no TPU called {chip!r} to compile for", how=f"there are {', '.join(TPU_TOPOLOGIES)}")
-    if find_spec("libtpu") is None:
-        raise UnsupportedError(
-            "the TPU compiler is not installed", how=f"pip install 'jax[tpu]{_same_jax()}' (libtpu is proprietary)"
-        )
+    topology = _topology(chip)
     programs = [_STREAMING, before.text, after.text]
-    answer = _ask({"topology": TPU_TOPOLOGIES[name], "programs": programs}, time.monotonic() + timeout)
+    answer = _ask({"topology": topology, "programs": programs}, time.monotonic() + timeout)
     streaming, *both = [read_hlo(each["text"]) for each in answer["compiled"]]
     rate = cycles_per_byte(streaming)
     temporary = [each["temp_bytes"] for each in answer["compiled"][1:]]

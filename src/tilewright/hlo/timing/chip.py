@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from tilewright.errors import UnsupportedError
+from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.timing.products import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
+_NEAR = ("near_", "common_", "vector_")
+"""Rates of memories beside the core: they follow the clock, not HBM."""
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e"}
 """Chips without measurements, and the measured one most like each: one core, or two with a memory in common."""
 
@@ -44,7 +45,6 @@ class Chip:
         return matrix_us(self.kernel, rows, columns, depth) / self.kernel["efficiency"]
 
 
-@lru_cache(maxsize=256)
 def chip_of(machine: Target) -> Chip:
     """The time constants of a target.
 
@@ -57,8 +57,10 @@ def chip_of(machine: Target) -> Chip:
         float(links.bytes_per_second) if links else 0.0,
     )
     if machine.time:
+        measured_here = any(constants.fitted_on for constants in machine.time.values())
         note = f"constants of {machine.name} fitted on measurements of single operations"
-        return Chip(machine.name, machine.time, True, note, *peaks)
+        note = note if measured_here else f"{machine.name} with figures of your own: not calibrated"
+        return Chip(machine.name, machine.time, measured_here, note, *peaks)
     nearest = _NEAREST.get(machine.name)
     if nearest is None or hbm is None:
         raise UnsupportedError(f"target {machine.name} has no time constants", how="name a tpu target, such as tpu-v6e")
@@ -79,7 +81,7 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
 
     def factor(name: str) -> float:
         if name.endswith("mb_per_us"):
-            return bandwidth
+            return clock if name.startswith(_NEAR) else bandwidth
         return 1 / clock if name.endswith("_ns") else 1.0
 
     scaled = {}
@@ -90,6 +92,50 @@ def _scaled(measured: Target, machine: Target) -> Mapping[str, TimeConstants]:
             values["units"] = float(machine.matrix.units)
         scaled[mechanism] = TimeConstants(MappingProxyType(values))
     return MappingProxyType(scaled)
+
+
+def what_if(machine: Target, changes: Mapping[str, float]) -> Target:
+    """A chip with other figures: ``hbm_bandwidth`` (bytes per second), ``matrix_peak`` (bf16 operations per second),
+    ``link_bandwidth``, or a constant of the time model, ``MECHANISM.CONSTANT`` such as ``kernel.launch_us``.
+
+    A bandwidth or peak scales every constant that depends on it. Raises :class:`UsageError` for an unknown key.
+
+    >>> what_if(target("tpu-v6e"), {"hbm_bandwidth": 2e12}).memory("hbm").bytes_per_second
+    2000000000000
+    """
+    tables = {name: dict(constants.values) for name, constants in (machine.time or _borrowed(machine)).items()}
+    memories, matrix, links = machine.memories, machine.matrix, machine.links
+    for key, value in changes.items():
+        mechanism, _, constant = key.partition(".")
+        if not 0 < value < float("inf"):
+            raise UsageError(f"{key} = {value:g} is not above 0", where=machine.name)
+        if key == "hbm_bandwidth":
+            share = value / next(m.bytes_per_second for m in memories if m.name == "hbm")
+            memories = tuple(replace(m, bytes_per_second=int(value)) if m.name == "hbm" else m for m in memories)
+            _scale(tables, share, lambda name: name.endswith("mb_per_us") and not name.startswith(_NEAR))
+        elif key == "matrix_peak" and matrix is not None:
+            share = value / matrix.bf16_ops_per_second
+            matrix = replace(matrix, bf16_ops_per_second=int(value))
+            _scale(tables, share, lambda name: name == "ghz")
+        elif key == "link_bandwidth" and links is not None:
+            links = replace(links, bytes_per_second=int(value))
+        elif mechanism in tables and constant in tables[mechanism]:
+            tables[mechanism][constant] = value
+        else:
+            how = "hbm_bandwidth, matrix_peak, link_bandwidth, or MECHANISM.CONSTANT such as kernel.launch_us"
+            raise UsageError(f"no figure called {key!r}", where=machine.name, how=how)
+    time = MappingProxyType({name: TimeConstants(MappingProxyType(values)) for name, values in tables.items()})
+    return replace(machine, memories=memories, matrix=matrix, links=links, time=time)
+
+
+def _borrowed(machine: Target) -> Mapping[str, TimeConstants]:
+    """The constants that a chip without measurements takes over."""
+    return chip_of(machine).mechanisms
+
+
+def _scale(tables: Mapping[str, dict[str, float]], share: float, of: Callable[[str], bool]) -> None:
+    for values in tables.values():
+        values.update({name: value * share for name, value in values.items() if of(name)})
 
 
 def _multipliers(machine: Target) -> float:

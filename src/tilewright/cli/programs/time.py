@@ -1,0 +1,167 @@
+"""`tilewright time`: how long a step takes on a chip, what bounds it, and what a change would bring."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.programs.argument import ArgOption, ModuleOption, ProgramArgument, load_program
+from tilewright.cli.streams import emit_json, remark, write_file
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.hlo import Program, StepTime
+    from tilewright.targets import Target
+
+_WRITERS = (".html", ".htm", ".json", ".pftrace")
+_SETTING = re.compile(r"([\w-]+)\.([\w.]+)=(.+)")
+_SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
+
+
+def _time(
+    program: ProgramArgument,
+    target: Annotated[
+        list[str] | None, typer.Option("--target", "-t", help="The chip; repeat it to see several beside each other.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Write a .html, .json or .pftrace (Perfetto) file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    top: Annotated[int, typer.Option("--top", min=1, help="How many operations to print.")] = 15,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="What if: CHIP.KEY=VALUE, such as tpu-v6e.hbm_bandwidth=2e12; repeat it."),
+    ] = None,
+    sweep: Annotated[
+        str | None, typer.Option("--sweep", help="NAME=1,8,32: the word NAME in --arg takes each value in turn.")
+    ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Price what an installed TPU compiler (libtpu) makes of StableHLO.")
+    ] = False,
+    arg: ArgOption = None,
+    module: ModuleOption = None,
+) -> None:
+    """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
+    suffix = Path(output).suffix.lower() if output and output != "-" else ".json"
+    if suffix not in _WRITERS:
+        raise UsageError(f"no writer for '{suffix or output}'", where=output or "", how=f"end in {', '.join(_WRITERS)}")
+    names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module)
+    if output:
+        _write(steps, names, output, suffix)
+    if as_json:
+        first = steps[0].to_json()
+        others = [{"name": name, "seconds": step.seconds} for name, step in zip(names, steps, strict=True)]
+        emit_json(first if len(steps) == 1 else {**first, "beside": others})
+    elif output != "-":
+        _print(steps, names, top)
+
+
+def _steps(
+    source: str,
+    targets: Sequence[str],
+    changes: Sequence[str],
+    sweep: str | None,
+    compiled: bool,
+    arguments: list[str] | None,
+    module: str | None,
+) -> tuple[list[str], list[StepTime]]:
+    """What to model: every value of the sweep on every chip, and every changed chip beside the plain one."""
+    from tilewright.hlo import estimate
+    from tilewright.targets import target as find_target
+
+    if not targets:
+        raise UsageError("a time needs a chip", where=source, how="add --target, such as --target tpu-v6e")
+    chips = [find_target(name) for name in targets]
+    changed = _changed(chips, changes)
+    names: list[str] = []
+    steps: list[StepTime] = []
+    for label, texts in _swept(sweep, arguments):
+        program = load_program(source, texts, module)
+        for chip in chips:
+            for what_if, machine in [("", chip), *changed.get(chip.name, [])]:
+                ready = _compile(program, chip.name) if compiled else program
+                names.append(", ".join(part for part in (label, chip.name, what_if) if part))
+                steps.append(estimate(ready, machine))
+    return names, steps
+
+
+def _changed(chips: Sequence[Target], changes: Sequence[str]) -> dict[str, list[tuple[str, Target]]]:
+    from tilewright.hlo import what_if
+
+    by_name = {chip.name: chip for chip in chips}
+    settings: dict[str, dict[str, float]] = {}
+    for change in changes:
+        match = _SETTING.fullmatch(change.strip())
+        if match is None:
+            raise UsageError(f"'{change}' is no setting", where="--set", how="write CHIP.KEY=VALUE")
+        chip, key, text = match.groups()
+        if chip not in by_name:
+            raise UsageError(f"{chip} is not among the targets", where="--set", how=f"there is {', '.join(by_name)}")
+        try:
+            settings.setdefault(chip, {})[key] = float(text)
+        except ValueError:
+            raise UsageError(f"'{text}' is no number", where=f"--set {chip}.{key}", how="write it like 2e12") from None
+    return {
+        chip: [(", ".join(f"{k} = {v:g}" for k, v in values.items()), what_if(by_name[chip], values))]
+        for chip, values in settings.items()
+    }
+
+
+def _swept(sweep: str | None, arguments: list[str] | None) -> list[tuple[str, list[str] | None]]:
+    """The arguments for every value of the sweep, with a label; without one, the arguments as they are."""
+    if sweep is None:
+        return [("", arguments)]
+    match = _SWEEP.fullmatch(sweep.strip())
+    if match is None:
+        raise UsageError(f"'{sweep}' is no sweep", where="--sweep", how="write NAME=1,8,32")
+    word = re.compile(rf"\b{match[1]}\b")
+    if not any(word.search(text) for text in arguments or ()):
+        how = f"write it where the value belongs: --arg 'f32[{match[1]},128]'"
+        raise UsageError(f"no --arg has the word {match[1]}", where="--sweep", how=how)
+    values = [value.strip() for value in match[2].split(",") if value.strip()]
+    return [(f"{match[1]} {value}", [word.sub(value, text) for text in arguments or ()]) for value in values]
+
+
+def _compile(program: Program, chip: str) -> Program:
+    from tilewright.hlo import compile_for_tpu
+
+    return program if program.kind == "hlo" else compile_for_tpu(program, chip)
+
+
+def _write(steps: Sequence[StepTime], names: Sequence[str], output: str, suffix: str) -> None:
+    from tilewright.hlo import time_html
+
+    if suffix == ".json":
+        emit_json(steps[0].to_json(), output)
+    elif suffix == ".pftrace":
+        from tilewright.trace import write_perfetto
+
+        write_perfetto(steps[0].events(), output)
+    else:
+        write_file(output, time_html(steps, names))
+    if output != "-":
+        remark(f"wrote {output}")
+
+
+def _print(steps: Sequence[StepTime], names: Sequence[str], top: int) -> None:
+    from tilewright.hlo import comparison_table, slowest_table, summary_lines
+    from tilewright.render import print_table
+
+    for line in summary_lines(steps[0]):
+        print(line)
+    for text in steps[0].notes:
+        remark(f"note: {text}")
+    print()
+    print_table(*slowest_table(steps[0], top))
+    if len(steps) > 1:
+        print()
+        print_table(*comparison_table(steps, names))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("time")(_time)
