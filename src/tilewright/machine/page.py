@@ -9,7 +9,7 @@ from tilewright.hlo import Optimized, Verdict, report_html
 from tilewright.isa import Counts
 from tilewright.machine.movement import Proof
 from tilewright.machine.products import MatrixRun
-from tilewright.machine.report import RunReport
+from tilewright.machine.results import RunResults
 from tilewright.render import (
     Bar,
     Card,
@@ -58,7 +58,7 @@ _PRODUCTS = (
 _COUNTS = (Column("counter", "code"), Column("the machine", "count"), Column("closed form", "count"), Column(""))
 
 
-def page(run: RunReport) -> Page:
+def page(run: RunResults) -> Page:
     """The whole report as a self-contained page."""
     chips = f"{run.chips} chip{'s' if run.chips > 1 else ''} of {run.target}"
     facts = [
@@ -80,7 +80,7 @@ def page(run: RunReport) -> Page:
     return made
 
 
-def _summary(run: RunReport) -> list[Html]:
+def _summary(run: RunResults) -> list[Html]:
     moved = run.movement.optimized["vector8x128"]
     equal = bool(run.counts_equal and run.values_equal)
     unit = "equal" if equal else "differs" if run.matrix else "not used"
@@ -101,7 +101,7 @@ def _summary(run: RunReport) -> list[Html]:
     return [*(note(each, tone="bad") for each in run.failures), cards(figures), drawings]
 
 
-def _products_note(run: RunReport) -> str:
+def _products_note(run: RunResults) -> str:
     above = sum(bool(product.above_minimum) for product in run.matrix)
     return f"{len(run.matrix)} products" + (f"; cache misses of {above} above the minimum" if above else ", all counts")
 
@@ -110,11 +110,11 @@ def _tone(good: bool) -> Tone:
     return "good" if good else "bad"
 
 
-def _improved(run: RunReport) -> bool:
+def _improved(run: RunResults) -> bool:
     return run.auc_after > run.auc_before
 
 
-def _data(run: RunReport) -> list[Html]:
+def _data(run: RunResults) -> list[Html]:
     rows = run.data
     how = "rows held back from training" if rows.held_out else "the training rows themselves: too few to hold any back"
     rate = float(rows.train.labels.mean())
@@ -126,7 +126,7 @@ def _data(run: RunReport) -> list[Html]:
     ]
 
 
-def _movement(run: RunReport) -> list[Html]:
+def _movement(run: RunResults) -> list[Html]:
     relaid = run.movement.optimized[run.target].moved_before
     return [
         paragraph(
@@ -137,7 +137,7 @@ def _movement(run: RunReport) -> list[Html]:
     ]
 
 
-def verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
+def _verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
     """One row per region the gate judged: target, verdict, region, source, bytes before and after, why."""
 
     def row(v: Verdict) -> tuple[object, ...]:
@@ -153,15 +153,15 @@ def _against(proof: Proof) -> str:
     return f" Against {proof.reference} it misses by {proof.error_after:.1e}, the original by {proof.error_before:.1e}."
 
 
-def _moved_chart(run: RunReport, width: float) -> Html:
+def _moved_chart(run: RunResults, width: float) -> Html:
     bars = []
     for name, done in run.movement.optimized.items():
         bars += [Bar(f"{name}, as written", (done.moved_before, 0)), Bar(f"{name}, rewritten", (0, done.moved_after))]
     return bar_chart(bars, title="Bytes that reshapes and transposes of one step move", kind="bytes", width=width)
 
 
-def _rewrites(run: RunReport) -> list[Html]:
-    rows = [row for name, done in run.movement.optimized.items() for row in verdict_rows(name, done)]
+def _rewrites(run: RunResults) -> list[Html]:
+    rows = [row for name, done in run.movement.optimized.items() for row in _verdict_rows(name, done)]
     proof = run.proof
     blocks = [
         _moved_chart(run, width=720),
@@ -184,14 +184,14 @@ def _rewrites(run: RunReport) -> list[Html]:
     return blocks
 
 
-def _loss_chart(run: RunReport, width: float, height: float) -> Html:
+def _loss_chart(run: RunResults, width: float, height: float) -> Html:
     steps = list(range(1, len(run.losses) + 1))
     curve = Curve("training loss", steps, list(run.losses))
     title, x, y = "Loss of every step", "step", "binary cross-entropy"
     return line_chart([curve], title=title, x_label=x, y_label=y, width=width, height=height)
 
 
-def _training(run: RunReport) -> list[Html]:
+def _training(run: RunResults) -> list[Html]:
     figures = [
         ("before", run.loss_before, run.auc_before),
         ("after", run.loss_after, run.auc_after),
@@ -217,7 +217,7 @@ def _counts_mark(product: MatrixRun) -> Html:
     )
 
 
-def _matrix(run: RunReport) -> list[Html]:
+def _matrix(run: RunResults) -> list[Html]:
     rows = [
         (
             *(p.name, p.counts.instructions, p.counts.macs, p.counts.broadcast_elements, p.counts.l1_touches, p.cycles),
@@ -255,13 +255,8 @@ def _counters(product: MatrixRun) -> Html:
     return table(_COUNTS, rows)
 
 
-def stage_rows(run: RunReport) -> list[tuple[str, float]]:
-    """(stage, seconds) in the order they ran."""
-    return list(run.stages.items())
-
-
-def _timings(run: RunReport) -> list[Html]:
-    bars = [Bar(name, (seconds,)) for name, seconds in stage_rows(run)]
+def _timings(run: RunResults) -> list[Html]:
+    bars = [Bar(name, (seconds,)) for name, seconds in run.stages.items()]
     text = paragraph(
         f"Peak memory {bytes_text(run.peak_rss_bytes)}. The timeline of every stage and training step is in "
         "trace.pftrace: open it at ui.perfetto.dev (one cycle of the matrix unit is drawn as one nanosecond)."
