@@ -93,7 +93,7 @@ def test_the_public_sample(run, shared):
         (("--scale", "0"), "vocabulary scale of 0"),
         (("--optimizer", "adam"), "optimizer 'adam'; one of sgd, adagrad"),
         (("--rows", "7"), "7 rows are less than one batch"),
-        (("-o", "plan.png"), "plan.png: no writer for this name"),
+        (("-o", "plan.png"), "no writer for 'plan.png'; end the name in .json or .html"),
     ],
 )
 def test_wrong_words_are_one_line_and_exit_code_two(run, words, text):

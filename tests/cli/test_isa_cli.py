@@ -280,7 +280,7 @@ def test_floats_that_json_has_no_number_for(run, tmp_path):
         (("matmul", *SIZES, "--dtype", "q7"), 2, "no element type"),
         (("matmul", *SIZES, "--ka", "999"), 2, "more than 256 threads"),
         (("matmul", *SIZES, "--set", "spin=3"), 2, "no such field"),
-        (("matmul", *SIZES, "-o", "x.svg"), 2, "no writer for x.svg"),
+        (("matmul", *SIZES, "-o", "x.svg"), 2, "no writer for 'x.svg'"),
         (("matmul", "--m", "-1", "--n", "1", "--k", "1"), 2, "--m"),
         (("matmul", "--m", "100000", "--n", "100000", "--k", "1"), 2, "more than"),
         (("matmul", *SIZES, "--set", "threads=99999999"), 2, "too many to simulate"),

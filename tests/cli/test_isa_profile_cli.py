@@ -116,7 +116,7 @@ def test_without_every_pe_the_first_one_runs_and_says_so(run):
         (("--pe", "2", "--every-pe", "--set", "pes=2"), "--pe 2 of 2"),
         (("--heat", "Z"), "no such tensor"),
         (("-o", "p.svg"), "a picture of which tensor"),
-        (("-o", "p.png", "--heat", "B"), "no writer for p.png"),
+        (("-o", "p.png", "--heat", "B"), "no writer for 'p.png'"),
         (("-o", "-", "--json"), "both want stdout"),
     ],
 )

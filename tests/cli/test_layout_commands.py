@@ -138,7 +138,7 @@ def test_pictures_in_files_and_json(run, words, tmp_path):
         (("compare", A, B, "--permutation", "0,0"), 2, "not an order"),
         (("compare", A, B, "--permutation", "x"), 2, "--permutation: 'x' is not a list of whole numbers"),
         (("compare", "-", "-"), 2, "cannot come from stdin"),
-        (("compare", A, B, "-o", "x.png"), 2, "written as .svg"),
+        (("compare", A, B, "-o", "x.png"), 2, "end the name in .svg"),
         (("compare", "(f32[2], s32[])", B), 2, "is a tuple"),
         (("compare", A, "f32[3,"), 2, "column"),
         (("predict", "f32[3,5]", "--target", "tpu-v9"), 2, "tpu-v9"),

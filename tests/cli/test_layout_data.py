@@ -142,7 +142,7 @@ def test_the_two_kinds_of_file_are_not_mixed_up(run, tmp_path):
     (tmp_path / "in.npy").write_bytes(GOOD)
     source = str(tmp_path / "in.npy")
     assert "no .npy file" in run("layout", "pack", source, "f32[3,5]", "-o", str(tmp_path / "x.npy"))[2]
-    assert "arrays are written as .npy" in run("layout", "unpack", source, "f32[3,5]", "-o", str(tmp_path / "x.bin"))[2]
+    assert "end the name in .npy" in run("layout", "unpack", source, "f32[3,5]", "-o", str(tmp_path / "x.bin"))[2]
     code, out, err = run("layout", "unpack", source, "f32[3,5]", "-o", str(tmp_path / "x.npy"))
     assert (code, out) == (2, "")
     assert "it is an .npy file, which `pack` reads" in err

@@ -73,7 +73,7 @@ def test_files_by_suffix(shared, tmp_path, suffix):
         (["-"], b"module {\n}", 2, "has no"),
         (["-"], b"func.func @main(%x: tensor<4xf32>) {\n  return\n}", 2, "add --target"),
         (["-", "--target", "tpu-v55"], b"", 2, "tpu-v5e"),
-        (["-", "-o", "x.pdf"], b"", 2, "no writer for '.pdf'"),
+        (["-", "-o", "x.pdf"], b"", 2, "no writer for 'x.pdf'"),
         (["-"], b"ML\xefR0", 2, "bytecode"),
         (["-"], b"HloModule m\nENTRY e {\n  a = f32[4] copy(b)\n}", 2, "line 3, column 19"),
     ],
@@ -151,8 +151,8 @@ def test_a_bad_baseline_is_one_error(programs, tmp_path, text, words):
     [
         (["--fail-on", "5%"], "add --baseline"),
         (["--by", "time"], "add --profile"),
-        (["--baseline", "OLD", "--fail-on", "x"], "'x' is no share"),
-        (["--baseline", "OLD", "--fail-on", "-5%"], "'-5%' is no share"),
+        (["--baseline", "OLD", "--fail-on", "x"], "'x' is not a share"),
+        (["--baseline", "OLD", "--fail-on", "-5%"], "'-5%' is not a share"),
         (["--profile", "OLD"], "no traceEvents"),
     ],
 )

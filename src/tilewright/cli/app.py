@@ -6,21 +6,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated
 
 import typer
 
-from tilewright.cli import run, targets, warm
-from tilewright.cli.embed import commands as embed
-from tilewright.cli.isa import commands as isa
-from tilewright.cli.layout import commands as layout
-from tilewright.cli.programs import diff as diff
-from tilewright.cli.programs import optimize as optimize
-from tilewright.cli.programs import report as report
-from tilewright.cli.programs import time as time
-from tilewright.cli.programs import verify as verify
+from tilewright.cli import embed, isa, layout, programs
+from tilewright.cli.run import run
+from tilewright.cli.targets import targets
+from tilewright.cli.warm import warm
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.version import __version__
 
@@ -30,10 +25,27 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # importing rich takes longer than all the rest of --help
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (diff, embed, isa, layout, optimize, report, run, targets, time, verify, warm):
-    group.add_to(app)
+
+
+def _add(group: typer.Typer, commands: Iterable[Callable[..., object]]) -> None:
+    """Each function is the command of its name (with - for _); its docstring's first line stands in the overview."""
+    for command in commands:
+        first_line = (command.__doc__ or "").partition("\n")[0]
+        group.command(short_help=first_line)(command)
+
+
+_add(app, (*programs.COMMANDS, run, targets, warm))
+for name, summary, commands in (
+    ("embed", "Sparse cores: plan embedding tables before renting chips.", embed.COMMANDS),
+    ("isa", "The matrix unit: assemble, run, multiply, count.", isa.COMMANDS),
+    ("layout", "Where every element lives: in words, drawn, compared, packed.", layout.COMMANDS),
+):
+    group = typer.Typer(help=summary, no_args_is_help=True)
+    _add(group, commands)
+    app.add_typer(group, name=name)
 
 
 # Whatever the option parser complains about: the parser's own base class, wherever this version of typer keeps it.
@@ -125,9 +137,6 @@ def main() -> None:
     except Exception as error:  # a fault of ours: still one line, and how to see more
         if debug:
             raise
-        said = " ".join(str(error).split())
-        print(
-            f"tilewright: a fault in tilewright itself, {type(error).__name__}: {said}; --debug shows where",
-            file=sys.stderr,
-        )
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        print(f"tilewright: a fault in tilewright itself, {text}; --debug shows where", file=sys.stderr)
         sys.exit(1)

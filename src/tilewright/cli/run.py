@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.streams import emit_json, remark
+from tilewright.cli.streams import Json, emit_json, emit_text, remark, show_table
 from tilewright.errors import CheckFailed
 
-__all__ = ["add_to"]
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from tilewright.machine import RunReport
 
 
-def _run(
+def run(
     model: Annotated[str, typer.Argument(help="A model file, such as examples/dlrm.py.")],
     target: Annotated[str, typer.Option(help="The chip to plan for; it needs SparseCores.")] = "tpu-v5p",
     chips: Annotated[int, typer.Option(help="Number of chips.")] = 1,
@@ -22,26 +27,111 @@ def _run(
     out: Annotated[str, typer.Option(help="Folder of report.html, report.json and trace.pftrace.")] = "out",
     scale: Annotated[float, typer.Option(help="Share of Criteo's published vocabularies to keep.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of data, parameters and tables.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print report.json instead of the summary.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Plan, rewrite, prove, train and count a model; write one report."""
-    from tilewright.cli.run_view import StageView, print_summary
-    from tilewright.machine import make_folder, run
+    from tilewright.machine import make_folder
+    from tilewright.machine import run as run_model
 
     make_folder(out)  # a folder that cannot be written to is better known now than after the run
     with StageView() as view:
-        report = run(model, target, chips, steps, batch, data=data, scale=scale, seed=seed, watch=view.watch)
+        report = run_model(model, target, chips, steps, batch, data=data, scale=scale, seed=seed, watch=view.watch)
         view.watch("report", 0, 0)
         written = report.write(out)
     if as_json:
         emit_json(report.to_json())
     else:
-        print_summary(report)
+        _print_summary(report)
     remark(f"wrote {', '.join(str(path) for path in written)}")
     if report.failures:
         raise CheckFailed("; ".join(report.failures), where=model)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("run")(_run)
+class StageView:
+    """One progress line per stage; away from a terminal one plain line when a stage ends."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._console = Console(stderr=True)
+        columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description:<15}"), BarColumn(24))
+        self._bar = Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=self._console)
+        self._stage, self._since = "", 0.0
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> StageView:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if kind is None:
+            self._end()
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def watch(self, stage: str, done: int, total: int) -> None:
+        """Take a word from the run."""
+        if stage != self._stage:
+            self._end()
+            self._stage, self._since = stage, time.perf_counter()
+            if self._console.is_terminal:
+                self._task = self._bar.add_task(stage, total=None)
+        if self._console.is_terminal and self._task is not None and total:
+            self._bar.update(self._task, completed=done, total=total)
+
+    def _end(self) -> None:
+        if not self._stage:
+            return
+        if self._console.is_terminal and self._task is not None:
+            total = self._bar.tasks[self._task].total or 1
+            self._bar.update(self._task, total=total, completed=total)
+        else:
+            from tilewright.render import seconds_text
+
+            self._console.print(f"{self._stage}: {seconds_text(time.perf_counter() - self._since)}", highlight=False)
+
+
+def _print_summary(run: RunReport) -> None:
+    """A line per stage: what came out and how long it took."""
+    from tilewright.render import bytes_text, count_text, seconds_text
+
+    rows = [(stage, result, run.stages[stage]) for stage, result in _results(run) if stage in run.stages]
+    title = f"{run.model} on {run.chips} x {run.target}: {run.steps} steps of {count_text(run.batch)} samples"
+    show_table(("stage", "result", ("took", "seconds")), rows, title)
+    emit_text(f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}")
+
+
+def _results(run: RunReport) -> list[tuple[str, str]]:
+    from tilewright.render import bytes_text, count_text
+
+    movement, plan = run.movement, run.plan
+    moved = movement.report
+    verdicts = [
+        f"{name}: {len(done.rewrites)} rewritten, {len(done.refusals)} left alone, "
+        f"{bytes_text(done.moved_before)} -> {bytes_text(done.moved_after)}"
+        for name, done in movement.optimized.items()
+    ]
+    where = "held out" if run.data.held_out else "the training rows"
+    above = sum(bool(product.above_minimum) for product in run.matrix)
+    misses = f" (cache misses of {above} products above their minimum)" if above else ""
+    equal = "DIFFERENT from the closed forms" if run.counts_equal is False else f"equal to the closed forms{misses}"
+    values = "DIFFERENT from XLA's" if run.values_equal is False else "equal to XLA's within rounding"
+    instructions = sum(product.counts.instructions for product in run.matrix)
+    counted = f"{count_text(instructions)} mm instructions; counts {equal}, values {values}"
+    return [
+        ("model", f"{len(plan.tables)} tables in {len(plan.stacks)} {'stack' if len(plan.stacks) == 1 else 'stacks'}"),
+        ("data", f"{count_text(len(run.data.train))} rows ({run.data.source})"),
+        ("plan", f"{plan.verdict}; imbalance {max(s.imbalance for s in plan.stacks):.2f}"),
+        ("start", f"fresh parameters; tables of {bytes_text(plan.heap.tables)} a chip"),
+        ("movement", f"{bytes_text(moved.moved_bytes)} moved by {len(moved.ranked())} operations on {run.target}"),
+        ("proof", f"{'; '.join(verdicts)}; largest difference {run.proof.max_difference:.1e}"),
+        (
+            "evaluate",
+            f"loss {run.loss_before:.4f}, AUC {run.auc_before:.4f} on {len(run.data.evaluate)} rows ({where})",
+        ),
+        ("train", f"loss of the last step {run.losses[-1]:.4f}"),
+        ("evaluate again", f"loss {run.loss_after:.4f}, AUC {run.auc_after:.4f}"),
+        ("matrix unit", counted if run.matrix else "no plain float32 product in the step"),
+    ]

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
 
 from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.text import Text
+
+    from tilewright.render import Kind
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Heading: TypeAlias = "str | tuple[str, Kind] | tuple[str, Kind, str]"
+"""A column of :func:`show_table`: its heading, the kind of its values (text by default), a note."""
+
+
+def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bool = True) -> str:
+    """The one of ``suffixes`` in which the file name of ``-o`` ends; the first for ``-``, "" where there is no ``-o``.
+
+    Refuses other names, ``-`` beside ``--json``, and ``-`` where ``stdout`` is False.
+    """
+    if out is None:
+        return ""
+    if out == "-" and as_json:
+        raise UsageError("-o - and --json both want stdout", how="write to a file")
+    if out == "-" and stdout:
+        return suffixes[0]
+    for suffix in suffixes:
+        if out.lower().endswith(suffix):
+            return suffix
+    raise UsageError(f"no writer for {out!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
 
 
 def read_bytes(path: str) -> bytes:
@@ -48,6 +78,15 @@ def write_file(path: str, data: str | bytes) -> None:
         raise UsageError(f"cannot write it: {error.strerror or error}", where=path) from None
 
 
+def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:
+    """The array as an .npy file; never a pickle."""
+    import numpy as np
+
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
 def emit_text(text: str) -> None:
     """Data for stdout, ending in one newline."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
@@ -58,6 +97,21 @@ def emit_json(value: Mapping[str, Any], path: str = "-") -> None:
     if "schema_version" not in value:
         value = {"schema_version": 1, **value}
     write_file(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def show_table(columns: Iterable[Heading], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """A table on stdout."""
+    from tilewright.render import Column, print_table
+
+    print_table([Column(c) if isinstance(c, str) else Column(*c) for c in columns], rows, title=title)
+
+
+def show_drawing(draw: Callable[[int], Text]) -> None:
+    """What ``draw`` makes for so many columns, on stdout: the terminal's, 120 where there is none."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    console.print(draw(console.width), soft_wrap=True)
 
 
 def remark(text: str) -> None:

@@ -1,23 +1,41 @@
-"""`tilewright embed diagnose`: what holds a run back, from its counters, from a log and a model, or from both."""
+"""`tilewright embed diagnose` and `explain-error`: what holds a run back; what a compiler's error means."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.embed import model as _embed_model
-from tilewright.cli.streams import emit_json, emit_text, progress, remark
+from tilewright.cli.embed.model import (
+    BadIds,
+    Batch,
+    Chips,
+    Config,
+    InitArgs,
+    NarrowPacking,
+    OptimizerName,
+    Rows,
+    Scale,
+    Target,
+    Vocab,
+    Width,
+    batches,
+    model,
+    options_named,
+    settled,
+)
+from tilewright.cli.streams import Json, emit_json, emit_text, progress, read_text, remark
 from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import Counters, EmbedConfig, Limits
+    from tilewright.embed import Counters, EmbedConfig, Explanation, Limits
 
 _COUNTED = (".toml", ".json")
 
 
-def _diagnose(
+def diagnose(
     file: Annotated[
         str | None,
         typer.Argument(help="Counters (.toml or .json, such as `embed plan --json` or a run's report.json), or a log."),
@@ -28,35 +46,27 @@ def _diagnose(
     limits: Annotated[
         str | None, typer.Option(help="The limits file in use, over those of --config. None: the log's maxima.")
     ] = None,
-    config: Annotated[str | None, typer.Option(help="The model: a TOML file. None: Criteo's 26 tables.")] = None,
-    target: Annotated[str | None, typer.Option(help="The chip, over the file's (tpu-v5p).")] = None,
-    chips: Annotated[int | None, typer.Option(help="How many chips, over the file's (1).")] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Samples of a batch (the limits file's, else the model's, else 4096).")
-    ] = None,
-    vocab: Annotated[str | None, typer.Option(help="Rows per table, as for plan (kaggle).")] = None,
-    scale: Annotated[float | None, typer.Option(help="Factor on the vocabularies (1).")] = None,
-    width: Annotated[int | None, typer.Option(help="Floats per row of every table (16).")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="sgd or adagrad (adagrad).")] = None,
-    narrow_packing: Annotated[
-        bool | None,
-        typer.Option(
-            "--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."
-        ),
-    ] = None,
-    bad_ids: Annotated[str, typer.Option(help="Ids outside a table: error, clip or drop.")] = "error",
-    init_args: Annotated[
-        str | None, typer.Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use: the guide's knobs among them count.")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="Rows of the log to read at most (0: all).")] = 0,
+    config: Config = None,
+    target: Target = None,
+    chips: Chips = None,
+    batch: Batch = None,
+    vocab: Vocab = None,
+    scale: Scale = None,
+    width: Width = None,
+    optimizer: OptimizerName = None,
+    narrow_packing: NarrowPacking = None,
+    bad_ids: BadIds = "error",
+    init_args: InitArgs = None,
+    rows: Rows = 0,
     template: Annotated[bool, typer.Option("--template", help="Print a counters file to fill in, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Find every bottleneck of the SparseCore guide: its numbers, its cause, and what to change to which value.
 
     Exit code 1 when a finding is severe.
     """
-    from tilewright.embed import diagnose, read_counters
+    from tilewright.embed import diagnose as find_bottlenecks
+    from tilewright.embed import read_counters
     from tilewright.embed.diagnosis.faces import diagnosis_text
     from tilewright.embed.diagnosis.sources import TEMPLATE
 
@@ -65,26 +75,23 @@ def _diagnose(
         return
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
-    tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    where = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
-    found: Counters | None = None
+    options: dict[str, object] = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
+    options |= {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
+    counted: Counters | None = None
     if file is not None and file.endswith(_COUNTED):
-        given = [name for name, value in {**where, **tables, "config": config, "limits": limits}.items() if value]
-        if given:
-            raise UsageError(
-                f"--{given[0].replace('_', '-')} beside a counters file", where=file, how="they belong to a log"
-            )
-        found = _with_flags(read_counters(file), init_args)
+        if of_log := [name for name, value in (options | {"config": config, "limits": limits}).items() if value]:
+            option = of_log[0].replace("_", "-")
+            raise UsageError(f"--{option} beside a counters file", where=file, how="they belong to a log")
+        counted = _with_flags(read_counters(file), init_args)
     elif file is not None:
-        made = _embed_model.model(config, **where, **tables)  # type: ignore[arg-type]
-        made = _embed_model.settled(made, file, rows, limits, batch, free=config is None)
-        knobs, _ = made.sparsecore.with_flags(init_args or "")
-        found = _of_log(replace(made, sparsecore=knobs), file, limits, bad_ids, rows)
+        configured = settled(model(config, options), file, rows, limits, batch, free=config is None)
+        knobs, _ = configured.sparsecore.with_flags(init_args or "")
+        counted = _of_log(replace(configured, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
         measured = read_counters(counters)
-        found = measured if found is None else found.merged(measured)
-    assert found is not None
-    diagnosis = diagnose(found)
+        counted = measured if counted is None else counted.merged(measured)
+    assert counted is not None
+    diagnosis = find_bottlenecks(counted)
     if as_json:
         emit_json(diagnosis.to_json())
     else:
@@ -94,31 +101,81 @@ def _diagnose(
         raise CheckFailed(worst.bottleneck, where=file or counters or "", how=worst.advice[0])
 
 
-def _with_flags(found: Counters, init_args: str | None) -> Counters:
+def _with_flags(counters: Counters, init_args: str | None) -> Counters:
     """Flags of the environment count where the file says nothing of knobs."""
-    if not init_args or found.sparsecore is not None:
-        return found
-    return replace(found, sparsecore=found.knobs.with_flags(init_args)[0])
+    if not init_args or counters.sparsecore is not None:
+        return counters
+    return replace(counters, sparsecore=counters.knobs.with_flags(init_args)[0])
 
 
-def _of_log(made: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
+def _of_log(configured: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
     from tilewright.embed.diagnosis.sources import log_counters
 
     bounds: dict[str, Limits] | None = None
     if limits is not None:
         from tilewright.embed import read_limits
 
-        bounds = read_limits(limits, made.topology)
-    log, total = _embed_model.batches(made, file, rows)
-    with _embed_model.options_named(), progress("batches") as advance:
-        found = log_counters(
-            (part.features for part in log), made, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
+        bounds = read_limits(limits, configured.topology)
+    log, total = batches(configured, file, rows)
+    with options_named(), progress("batches") as advance:
+        counters = log_counters(
+            (part.features for part in log), configured, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
         )
-    many = "1 batch" if found.steps == 1 else f"{found.steps} batches"
-    remark(f"{file}: {many} on {found.shards} SparseCores ({made.target})")
-    return found
+    many = "1 batch" if counters.steps == 1 else f"{counters.steps} batches"
+    remark(f"{file}: {many} on {counters.shards} SparseCores ({configured.target})")
+    return counters
 
 
-def add_to(group: typer.Typer) -> None:
-    """Register the command in its group."""
-    group.command("diagnose")(_diagnose)
+def explain_error(
+    error: Annotated[
+        str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")
+    ],
+    width: Annotated[int | None, typer.Option(help="Floats per row of the stack the error is about.")] = None,
+    max_ids: Annotated[int | None, typer.Option("--max-ids", help="Its max_ids_per_partition.")] = None,
+    sparsecores: Annotated[
+        int, typer.Option(help="SparseCores in all: below 16 there is a second lookup program.")
+    ] = 16,
+    as_json: Json = False,
+) -> None:
+    """Read a TPU compiler's error about SparseCore memory: what was too large, and the changes that compile."""
+    from tilewright.embed import explain_error as explain
+
+    text = _error_text(error)
+    try:
+        explained = explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores)
+    except UsageError as problem:
+        raise _no_such_file(error, problem) from None
+    if as_json:
+        emit_json({"kind": "explained_errors", "errors": [explanation.to_json() for explanation in explained]})
+    else:
+        emit_text("\n\n".join(map(_explanation_text, explained)))
+
+
+def _error_text(argument: str) -> str:
+    """The text of a file, of stdin, or the argument itself."""
+    if argument == "-":
+        return read_text(argument)
+    try:
+        is_file = Path(argument).is_file()
+    except OSError:  # a text too long to be a name
+        is_file = False
+    return read_text(argument) if is_file else argument
+
+
+def _no_such_file(argument: str, problem: UsageError) -> UsageError:
+    """Something short without blanks was meant as a file."""
+    short = argument != "-" and len(argument) < 200 and not any(c.isspace() for c in argument)
+    if short and not Path(argument).exists():
+        return UsageError("neither a file nor an error's text", where=argument, how="check the file's name")
+    return problem
+
+
+def _explanation_text(explanation: Explanation) -> str:
+    program = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}.get(
+        explanation.program, "program"
+    )
+    head = ", ".join(filter(None, (explanation.target, program)))
+    lines = [f"{head} ({explanation.basis}): {explanation.meaning}"]
+    lines += [f"  {name}: {value:,}" for name, value in explanation.figures.items()]
+    lines += ["what to change:", *(f"  - {line}" for line in explanation.advice)]
+    return "\n".join(lines)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from tilewright.cli.streams import remark
 from tilewright.errors import UsageError
@@ -17,35 +19,53 @@ from tilewright.errors import UsageError
 if TYPE_CHECKING:
     from tilewright.embed import EmbedConfig, Log, LogBatch, Stacking
 
-_TABLES = {"--vocab": "kaggle", "--scale": 1.0, "--width": 16, "--optimizer": "adagrad"}
+Config = Annotated[
+    str | None, typer.Option(help="The model: a TOML file of tables and features. None: Criteo's 26 tables.")
+]
+Target = Annotated[str | None, typer.Option(help="The chip, over the file's (tpu-v5p).")]
+Chips = Annotated[int | None, typer.Option(help="How many chips, over the file's (1).")]
+Batch = Annotated[int | None, typer.Option(help="Samples of a batch (the limits file's, else the model's, else 4096).")]
+Vocab = Annotated[
+    str | None, typer.Option(help="Rows per table: kaggle (the default), terabyte, a number, or 26 numbers.")
+]
+Scale = Annotated[float | None, typer.Option(help="Factor on the vocabularies, above 0, at most 1 (1).")]
+Width = Annotated[int | None, typer.Option(help="Floats per row of every table (16).")]
+OptimizerName = Annotated[str | None, typer.Option(help="sgd or adagrad (adagrad).")]
+TableStacking = Annotated[
+    bool | None, typer.Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
+]
+NarrowPacking = Annotated[
+    bool | None,
+    typer.Option("--narrow-packing/--no-narrow-packing", help="Rows of 1 to 4 floats share lines, over the file's."),
+]
+BadIds = Annotated[str, typer.Option(help="Ids outside a table: error, clip or drop.")]
+InitArgs = Annotated[
+    str | None,
+    typer.Option(envvar="LIBTPU_INIT_ARGS", help="Flags in use already: the guide's knobs among them count."),
+]
+Rows = Annotated[int, typer.Option(help="Rows of the log to read at most (0: all).")]
+
+_TABLES: dict[str, Any] = {"vocab": "kaggle", "scale": 1.0, "width": 16, "optimizer": "adagrad"}
 
 
-def model(
-    config: str | None,
-    *,
-    target: str | None,
-    chips: int | None,
-    batch: int | None,
-    vocab: str | None = None,
-    scale: float | None = None,
-    width: int | None = None,
-    optimizer: str | None = None,
-    narrow_packing: bool | None = None,
-) -> EmbedConfig:
-    """The TOML file's model, or Criteo's tables; target, chips, batch and narrow_packing override the file's."""
-    given = {"--vocab": vocab, "--scale": scale, "--width": width, "--optimizer": optimizer}
+def model(config: str | None, options: Mapping[str, Any]) -> EmbedConfig:
+    """The TOML file's model, or Criteo's tables of ``options`` (vocab, scale, width, optimizer).
+
+    The others (target, chips, batch, narrow_packing) override the file's; None leaves an option as it is.
+    """
+    chosen = {name: value for name, value in options.items() if value is not None}
+    tables = {name: chosen.pop(name) for name in _TABLES if name in chosen}
     if config is None:
-        made = _criteo({name: _TABLES[name] if value is None else value for name, value in given.items()})
+        configured = _criteo(**(_TABLES | tables))
     else:
         from tilewright.embed import read_config
 
-        if clash := next((name for name, value in given.items() if value is not None), None):
-            raise UsageError(f"{clash} beside --config", how="the tables are those of the file")
-        made = read_config(config)
-    named: dict[str, Any] = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
-    made = replace(made, **{name: value for name, value in named.items() if value is not None})
-    _check_batch(made.batch, made.topology.sparsecores)
-    return made
+        if tables:
+            raise UsageError(f"--{next(iter(tables))} beside --config", how="the tables are those of the file")
+        configured = read_config(config)
+    configured = replace(configured, **chosen)
+    _check_batch(configured.batch, configured.topology.sparsecores)
+    return configured
 
 
 def placed(config: EmbedConfig, together: bool) -> Stacking:
@@ -59,16 +79,15 @@ def placed(config: EmbedConfig, together: bool) -> Stacking:
 def _check_batch(batch: int, sparsecores: int) -> None:
     if batch < 1 or batch % sparsecores:
         near = max(1, round(batch / sparsecores)) * sparsecores
-        what = f"a batch of {batch} does not divide over {sparsecores} SparseCores"
-        raise UsageError(what, where="--batch", how=f"take a multiple of them, such as {near}")
+        problem = f"a batch of {batch} does not divide over {sparsecores} SparseCores"
+        raise UsageError(problem, where="--batch", how=f"take a multiple of them, such as {near}")
 
 
-def _criteo(given: dict[str, Any]) -> EmbedConfig:
+def _criteo(vocab: str, scale: float, width: int, optimizer: str) -> EmbedConfig:
     from tilewright.embed import EmbedConfig, Feature, Table
 
-    tables, kind = _vocabs(given["--vocab"], given["--scale"]), _optimizer(given["--optimizer"])
-    width = given["--width"]
-    features = [Feature(f"C{i}", Table(f"C{i}", n, width, optimizer=kind)) for i, n in enumerate(tables, 1)]
+    vocabs, rule = _vocabs(vocab, scale), _optimizer(optimizer)
+    features = [Feature(f"C{i}", Table(f"C{i}", n, width, optimizer=rule)) for i, n in enumerate(vocabs, 1)]
     return EmbedConfig(tuple(features))
 
 
@@ -148,8 +167,8 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     """Whole batches of a log or of several, one behind the other (None: a generated one), and how many there will be,
     where that is known."""
     if rows < 0 or 0 < rows < config.batch:
-        what = f"{rows} rows are less than one batch of {config.batch}"
-        raise UsageError(what, where="--rows", how="give a multiple of --batch")
+        problem = f"{rows} rows are less than one batch of {config.batch}"
+        raise UsageError(problem, where="--rows", how="give a multiple of --batch")
     _say_if_cold()
     if not files:
         return generated(config, rows), (rows or 16 * config.batch) // config.batch

@@ -1,1 +1,9 @@
-"""TODO: isa."""
+"""`tilewright isa`: assemble programs for the matrix unit, run them, multiply, count, profile, step, tune."""
+
+from tilewright.cli.isa.debug import explain, step
+from tilewright.cli.isa.matmul import matmul
+from tilewright.cli.isa.profile import profile
+from tilewright.cli.isa.run import asm, claims, reference, run
+from tilewright.cli.isa.tune import sweep, tune
+
+COMMANDS = (asm, claims, explain, matmul, profile, reference, run, step, sweep, tune)

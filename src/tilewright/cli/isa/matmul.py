@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.isa.tensors import (
+from tilewright.cli.isa.machine import (
     MOST,
-    Json,
     Settings,
     machine,
     pes_value,
@@ -21,16 +20,23 @@ from tilewright.cli.isa.tensors import (
     watch,
     write_timeline,
 )
-from tilewright.cli.streams import emit_json, emit_text, progress, remark, write_file
+from tilewright.cli.streams import (
+    Json,
+    emit_json,
+    emit_text,
+    npy_bytes,
+    progress,
+    remark,
+    show_table,
+    write_file,
+    writer_of,
+)
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tilewright.isa import MatmulResult
-
-
-# The matrices of `tilewright isa matmul`: of files or random, and numpy's word on their product.
 
 _DTYPES = ("s8", "u8", "s16", "u16", "s32", "u32", "f16", "bf16", "f32")
 _Sizes = tuple[int | None, int | None]
@@ -84,28 +90,25 @@ def operands(
     files: Sequence[str], m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
 ) -> Any:
     """A and B: those of ``files`` (A=FILE.npy), random ones of the sizes and types for the others."""
-    for each in dtypes:
-        if each not in _DTYPES:
-            raise UsageError(f"no element type called {each!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
-    given = tensors(files, (), ())
-    for name in given:
-        if name not in ("A", "B"):
-            raise UsageError(f"--data {name}: no such matrix", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
-    found = [
-        _read(name, given[name], dtype) if name in given else None for name, dtype in zip("AB", dtypes, strict=True)
-    ]
-    depths = [k, *(each.shape[i] for each, i in zip(found, (1, 0), strict=True) if each is not None)]
+    for dtype in dtypes:
+        if dtype not in _DTYPES:
+            raise UsageError(f"no element type called {dtype!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
+    arrays = tensors(files, (), ())
+    if unknown := next((name for name in arrays if name not in ("A", "B")), None):
+        raise UsageError(f"--data {unknown}: no such matrix", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
+    read = [_read(name, arrays[name], dtype) if name in arrays else None for name, dtype in zip("AB", dtypes)]
+    depths = [k, *(matrix.shape[dim] for matrix, dim in zip(read, (1, 0)) if matrix is not None)]
     depth = next((size for size in depths if size is not None), None)
-    asked: tuple[_Sizes, _Sizes] = ((m, depth), (depth, n))
-    for name, matrix, sizes in zip("AB", found, asked, strict=True):
+    options: tuple[_Sizes, _Sizes] = ((m, depth), (depth, n))
+    for name, matrix, sizes in zip("AB", read, options):
         _agree(name, matrix, sizes)
-    random = [
-        random_matrix(_known(name, sizes), dtype, seed + i) if each is None else each
-        for i, (name, each, sizes, dtype) in enumerate(zip("AB", found, asked, dtypes, strict=True))
+    matrices = [
+        random_matrix(_known(name, sizes), dtype, seed + i) if matrix is None else matrix
+        for i, (name, matrix, sizes, dtype) in enumerate(zip("AB", read, options, dtypes))
     ]
-    if random[0].shape[0] * random[1].shape[1] > MOST:
+    if matrices[0].shape[0] * matrices[1].shape[1] > MOST:
         raise UsageError(f"C has more than {MOST} elements", how="this machine is simulated; give smaller sizes")
-    return random
+    return matrices
 
 
 def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
@@ -125,8 +128,8 @@ def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any,
 def _agree(name: str, array: Any, sizes: _Sizes) -> None:
     if array is None or all(size in (None, side) for size, side in zip(sizes, array.shape, strict=True)):
         return
-    asked = " x ".join("any" if size is None else str(size) for size in sizes)
-    raise UsageError(f"{name} has shape {list(array.shape)}, not {asked}", where="--data")
+    expected = " x ".join("any" if size is None else str(size) for size in sizes)
+    raise UsageError(f"{name} has shape {list(array.shape)}, not {expected}", where="--data")
 
 
 def _known(name: str, sizes: _Sizes) -> tuple[int, int]:
@@ -143,7 +146,7 @@ def _known(name: str, sizes: _Sizes) -> tuple[int, int]:
 _Size = typer.Option(min=0, help="Rows of A (m), columns of B (n), depth (k); files of --data have theirs.")
 
 
-def _matmul(
+def matmul(
     m: Annotated[int | None, _Size] = None,
     n: Annotated[int | None, _Size] = None,
     k: Annotated[int | None, _Size] = None,
@@ -190,24 +193,23 @@ def _matmul(
     as_json: Json = False,
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
-    from tilewright.isa import expected_counts, matmul
+    from tilewright.isa import expected_counts
+    from tilewright.isa import matmul as multiply
     from tilewright.isa.multiply.matmul import element_type, type_and_signs
 
-    suffix = _suffix(out)
-    if as_json and out == "-":
-        raise UsageError("-o - and --json both want stdout", how="write to a file")
+    suffix = writer_of(out, ".tasm", ".pftrace", ".npy", as_json=as_json)
     config = machine(settings)
     a, b = operands(data or (), m, n, k, (dtype, dtype_b or dtype), seed)
     types = element_type(a, "A"), element_type(b, "B")
     type_and_signs(*types)
     sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
-    how: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
-    how |= {"line": shape_of(line, "--line"), "split": split, "segments": segments}
+    options: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
+    options |= {"line": shape_of(line, "--line"), "split": split, "segments": segments}
     more: dict[str, Any] = {"page": shape_of(page, "--page"), "double_buffer": double_buffer}
-    expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **how)
+    expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
     with progress("mm") as bar:
-        told = watch(bar, expected.instructions)
-        result = matmul(a, b, config=config, trace=suffix == ".pftrace", watch=told, **how, **more)
+        watcher = watch(bar, expected.instructions)
+        result = multiply(a, b, config=config, trace=suffix == ".pftrace", watch=watcher, **options, **more)
     equal, difference = difference_of(result.value, a, b)
     _write(out, suffix, result)
     counted, forms = result.counts.to_dict(), expected.to_dict()
@@ -215,7 +217,7 @@ def _matmul(
     holds = {key: counted[key] >= forms[key] if key in misses else counted[key] == forms[key] for key in counted}
     fine = equal and all(holds.values()) and not result.errors
     if as_json:
-        value: dict[str, Any] = {**sizes, "dtype": types[0], "dtype_b": types[1], **how, **more}
+        value: dict[str, Any] = {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more}
         rows = {key: {"machine": counted[key], "closed_form": forms[key], "holds": holds[key]} for key in counted}
         value |= {"counts": rows, "value_equals_numpy": equal, "difference": difference, "errors": len(result.errors)}
         emit_json(value | _value(result, listing))
@@ -227,43 +229,25 @@ def _matmul(
     return 0 if fine else 1
 
 
-def _suffix(out: str | None) -> str:
-    """The writer `-o` picks."""
-    for suffix in (".tasm", ".pftrace", ".npy"):
-        if out is None or out == "-" or out.endswith(suffix):
-            return suffix if out is not None else ""
-    raise UsageError(f"no writer for {out}", how="FILE.tasm, FILE.pftrace, FILE.npy, or - for the program")
-
-
 def _write(out: str | None, suffix: str, result: MatmulResult) -> None:
     if out is None:
         return
     if suffix == ".pftrace":
         write_timeline(out, result.trace)
     elif suffix == ".npy":
-        _save(out, result)
+        write_file(out, npy_bytes(result.value))
+        remark(f"wrote {out}")
     else:
         _write_programs(out, result)
 
 
-def _save(out: str, result: MatmulResult) -> None:
-    import io
-
-    import numpy as np
-
-    raw = io.BytesIO()
-    np.save(raw, result.value)
-    write_file(out, raw.getvalue())
-    remark(f"wrote {out}")
-
-
 def _programs(result: MatmulResult) -> list[tuple[list[int], str, str]]:
     """Every program, as text and as a listing, with the processing elements that run it."""
-    found: dict[str, tuple[list[int], str]] = {}
+    listed: dict[str, tuple[list[int], str]] = {}
     pes = [run.state.number for run in result.pes] or [0]
     for pe, program in zip(pes, result.programs or (result.program,), strict=True):
-        found.setdefault(str(program), ([], program.listing()))[0].append(pe)
-    return [(pes, text, listing) for text, (pes, listing) in found.items()]
+        listed.setdefault(str(program), ([], program.listing()))[0].append(pe)
+    return [(pes, text, listing) for text, (pes, listing) in listed.items()]
 
 
 def _write_programs(out: str, result: MatmulResult) -> None:
@@ -297,7 +281,7 @@ def _value(result: MatmulResult, listing: bool) -> dict[str, Any]:
     plain |= {"queue": result.queue, "traffic": result.traffic.to_dict(), "executed": result.executed}
     plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering, "pes": pes_value(result.pes)}
     if listing:
-        plain |= {"program": str(result.program), "programs": [str(each) for each in result.programs]}
+        plain |= {"program": str(result.program), "programs": [str(program) for program in result.programs]}
     return plain
 
 
@@ -309,14 +293,11 @@ def _print_matmul(
     equal: bool,
     difference: float,
 ) -> None:
-    rows = [("counter", "machine", "closed form", "")]
+    rows = []
     for key, value in counted.items():
         verdict = "equal" if value == forms[key] else "at least" if holds[key] else "DIFFERS"
-        rows.append((key, f"{value:,}", f"{forms[key]:,}", verdict))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for name, *numbers, verdict in rows:
-        cells = "  ".join(text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
-        emit_text(f"{name.ljust(widths[0])}  {cells}  {verdict}".rstrip())
+        rows.append((key, value, forms[key], verdict))
+    show_table(("counter", ("machine", "count"), ("closed form", "count"), ""), rows)
     emit_text("")
     if len(result.pes) > 1:
         print_pes(result.pes)
@@ -341,8 +322,3 @@ def _last(result: MatmulResult) -> str:
         return ""
     last = max(result.pes, key=lambda run: run.cycles)
     return f" (PE {last.state.number}, the last one done)"
-
-
-def add_to(group: typer.Typer) -> None:
-    """Register the command."""
-    group.command("matmul")(_matmul)

@@ -1,4 +1,4 @@
-"""`tilewright isa tune`: the fastest way to make a matrix product, ranked, and why."""
+"""`tilewright isa tune` and `sweep`: the fastest way to make a matrix product, on one machine or on many."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright.cli.isa.machine import Depth, Elements, MostChoices, Settings, Within, machine, setting
 from tilewright.cli.isa.matmul import difference_of, random_matrix
-from tilewright.cli.isa.tensors import machine
-from tilewright.cli.streams import emit_json, emit_text, progress, remark, write_file
+from tilewright.cli.streams import (
+    Heading,
+    Json,
+    emit_json,
+    emit_text,
+    progress,
+    remark,
+    show_table,
+    write_file,
+    writer_of,
+)
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.isa import Tuned, Tuning
+    from tilewright.isa import Design, Tuned, Tuning
     from tilewright.render import Kind
 
-_Size = typer.Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("choice", "code", "Options of isa matmul."),
     ("cycles", "count", "By the model; none where the bound was enough."),
@@ -35,11 +44,11 @@ _SHORT = (0, 1, 2, 3, 5, 7, 8, 9, 11)
 """Columns a terminal has room for."""
 
 
-def _tune(
-    m: Annotated[int, _Size],
-    n: Annotated[int, _Size],
-    k: Annotated[int, _Size],
-    dtype: Annotated[str, typer.Option(help="Elements: s8, u8, s16, u16, s32, u32, f16, bf16, f32.")] = "s8",
+def tune(
+    m: Annotated[int, Depth],
+    n: Annotated[int, Depth],
+    k: Annotated[int, Depth],
+    dtype: Elements = "s8",
     ka: Annotated[int | None, typer.Option(help="Keep to this ka.")] = None,
     kb: Annotated[int | None, typer.Option(help="Keep to this kb.")] = None,
     transpose_b: Annotated[
@@ -50,33 +59,29 @@ def _tune(
     split: Annotated[str | None, typer.Option(help="Keep to C divided by rows or columns (several PEs).")] = None,
     segments: Annotated[int | None, typer.Option(help="Keep to B in so many segments, brought in by DMA.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Keep B's lines and pages as matmul lays them.")] = False,
-    most: Annotated[int, typer.Option(min=1, help="Choices timed at most.")] = 96,
-    within: Annotated[float, typer.Option(help="A gain not worth looking for: 0.02 is 2 percent.")] = 0.0,
+    most: MostChoices = 96,
+    within: Within = 0.0,
     top: Annotated[int, typer.Option(min=1, help="Rows of the ranking printed.")] = 8,
     check: Annotated[
         bool, typer.Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or pes=4."),
-    ] = None,
+    settings: Settings = None,
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Rank the ways to make a matrix product by modelled cycles, and say why the first is the fastest."""
     from tilewright.isa import autotune
 
-    if out is not None and out != "-" and not out.endswith((".html", ".json")):
-        raise UsageError(f"no writer for {out}", how="FILE.html, FILE.json, or - for JSON")
-    given = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
-    given |= {"split": split, "segments": segments}
-    fixed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    suffix = writer_of(out, ".json", ".html")
+    fixed: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
+    fixed |= {"split": split, "segments": segments}
+    fixed = {name: value for name, value in fixed.items() if value is not None}
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
         tuning = autotune(m, n, k, dtype, machine(settings), most=most, within=within, watch=bar, **fixed)
-    if out is not None and out.endswith(".html"):
+    if out is not None and suffix == ".html":
         write_file(out, _page(tuning))
         remark(f"wrote {out}")
     elif out is not None:
@@ -87,7 +92,7 @@ def _tune(
     elif out != "-":
         _print(tuning, top, settings or [])
         if checked:
-            emit_text("checked with values: {cycles:,} cycles {same}, the value {equal}".format(**_said(checked)))
+            emit_text("checked with values: {cycles:,} cycles {same}, the value {equal}".format(**_verdict(checked)))
     return 0 if checked is None or (checked["same_cycles"] and checked["value_equals_numpy"]) else 1
 
 
@@ -99,30 +104,30 @@ def _checked(tuning: Tuning) -> dict[str, Any]:
     a, b = random_matrix((p.m, p.k), tuning.dtype, 0), random_matrix((p.k, p.n), tuning.dtype, 1)
     result = matmul(a, b, p.config, **tuning.options)
     near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
-    found = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
-    return {**found, "value_equals_numpy": difference_of(result.value, a, b)[0]}
+    cycles = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
+    return {**cycles, "value_equals_numpy": difference_of(result.value, a, b)[0]}
 
 
-def _said(checked: dict[str, Any]) -> dict[str, Any]:
+def _verdict(checked: dict[str, Any]) -> dict[str, Any]:
     same = "within 2 percent" if checked["scaled"] else "as modelled"
     value = "equals numpy's" if checked["value_equals_numpy"] else "DIFFERS from numpy's"
     return {"cycles": checked["cycles"], "same": same if checked["same_cycles"] else "NOT as modelled", "equal": value}
 
 
-def _name(tuning: Tuning, each: Tuned) -> str:
-    return f"{each.choice}  (default)" if each is tuning.default else str(each.choice)
+def _name(tuning: Tuning, tuned: Tuned) -> str:
+    return f"{tuned.choice}  (default)" if tuned is tuning.default else str(tuned.choice)
 
 
-def _row(tuning: Tuning, each: Tuned) -> tuple[object, ...]:
-    cycles, default, counts = each.cycles, tuning.default.cycles, each.counts
+def _row(tuning: Tuning, tuned: Tuned) -> tuple[object, ...]:
+    cycles, default, counts = tuned.cycles, tuning.default.cycles, tuned.counts
     beside = cycles / default if cycles and default else None
-    name = _name(tuning, each)
-    if counts is None or each.stalls is None:
-        words = "cannot run" if each.refused else "left out"
-        return (name, None, None, None, None, words, None, each.limit, each.bound, None, None, None)
-    waiting = each.stalls[each.stall] if each.stall else 0
-    found = (name, cycles, beside, each.utilisation, each.math_cycles, each.stall or "nothing", waiting)
-    return (*found, each.limit, each.bound, counts.l1_touches, counts.dram_bytes, counts.a_bytes_loaded)
+    name = _name(tuning, tuned)
+    if counts is None or tuned.stalls is None:
+        words = "cannot run" if tuned.refused else "left out"
+        return (name, None, None, None, None, words, None, tuned.limit, tuned.bound, None, None, None)
+    waiting = tuned.stalls[tuned.stall] if tuned.stall else 0
+    numbers = (name, cycles, beside, tuned.utilisation, tuned.math_cycles, tuned.stall or "nothing", waiting)
+    return (*numbers, tuned.limit, tuned.bound, counts.l1_touches, counts.dram_bytes, counts.a_bytes_loaded)
 
 
 def _shown(tuning: Tuning, top: int) -> list[Tuned]:
@@ -132,11 +137,9 @@ def _shown(tuning: Tuning, top: int) -> list[Tuned]:
 
 
 def _print(tuning: Tuning, top: int, settings: Sequence[str]) -> None:
-    from tilewright.render import Column, print_table
 
-    rows = [_row(tuning, each) for each in _shown(tuning, top)]
-    columns = [Column(*_HEADINGS[i]) for i in _SHORT]
-    print_table(columns, [[row[i] for i in _SHORT] for row in rows])
+    rows = [_row(tuning, tuned) for tuned in _shown(tuning, top)]
+    show_table([_HEADINGS[i] for i in _SHORT], [[row[i] for i in _SHORT] for row in rows])
     emit_text(f"\n{tuning.why}\n{tuning.certainty}")
     emit_text(f"\n{_call(tuning, settings)}")
 
@@ -151,14 +154,14 @@ def _call(tuning: Tuning, settings: Sequence[str]) -> str:
     words += [f"--{name} {'x'.join(map(str, shape))}" for name, shape in shapes if shape]
     others = (("columns", choice.columns), ("split", choice.split), ("segments", choice.segments))
     words += [f"--{name} {value}" for name, value in others if value]
-    return " ".join([*words, *(f"--set {each}" for each in settings)])
+    return " ".join([*words, *(f"--set {assignment}" for assignment in settings)])
 
 
-def _account(each: Tuned) -> tuple[int, ...]:
+def _account(tuned: Tuned) -> tuple[int, ...]:
     """Every cycle, by what the math unit did."""
-    stalls = each.stalls or {}
+    stalls = tuned.stalls or {}
     waits = stalls["columns of B"], stalls["A"]
-    return each.math_cycles, *waits, sum(stalls.values()) - sum(waits)
+    return tuned.math_cycles, *waits, sum(stalls.values()) - sum(waits)
 
 
 def _page(tuning: Tuning) -> str:
@@ -174,19 +177,82 @@ def _page(tuning: Tuning) -> str:
     figures += [Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications")]
     page.section("choice", "The choice", cards(figures), paragraph(tuning.why), paragraph(tuning.certainty + "."))
     parts = ("multiplying", "waiting for columns of B", "waiting for A", "nothing to do")
-    bars = [Bar(_name(tuning, each), _account(each)) for each in _shown(tuning, 12) if each.cycles]
+    bars = [Bar(_name(tuning, tuned), _account(tuned)) for tuned in _shown(tuning, 12) if tuned.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))
     columns = [Column(*heading) for heading in _HEADINGS]
     caption = (
         "Timed choices first. No run takes fewer cycles than its busiest unit is busy, and so the others are left out."
     )
     page.section(
-        "ranking", "Every choice", table(columns, [_row(tuning, each) for each in tuning.ranking], caption=caption)
+        "ranking", "Every choice", table(columns, [_row(tuning, tuned) for tuned in tuning.ranking], caption=caption)
     )
     page.data("tuning", {"schema_version": 1, **tuning.to_dict()})
     return page.html()
 
 
-def add_to(group: typer.Typer) -> None:
-    """Register the command with its group."""
-    group.command("tune")(_tune)
+def sweep(
+    m: Annotated[int, Depth],
+    n: Annotated[int, Depth],
+    k: Annotated[int, Depth],
+    over: Annotated[
+        list[str],
+        typer.Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations."),
+    ],
+    dtype: Elements = "s8",
+    most: MostChoices = 96,
+    within: Within = 0.0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tune one product for many machines: cycles of each at its best, and the unit that limits it."""
+    from tilewright.isa import sweep as tune_each
+
+    with progress("machines") as bar:
+        designs = tune_each(m, n, k, _values(over), dtype, machine(settings), watch=bar, most=most, within=within)
+    if as_json:
+        emit_json({"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]})
+    else:
+        _print_designs(designs)
+
+
+def _values(over: Sequence[str]) -> dict[str, list[Any]]:
+    fields: dict[str, list[Any]] = {}
+    for assignment in over:
+        name, equals, text = assignment.partition("=")
+        if not equals or not text or name in fields:
+            raise UsageError(f"--over {assignment}", how="each field once, as --over l1_ports=1,2,4")
+        fields[name] = [setting(value) for value in text.split(",")]
+    return fields
+
+
+def _design_value(design: Design) -> dict[str, Any]:
+    if design.tuning is None:
+        return {"settings": design.settings, "refused": design.refused}
+    best, tuning = design.tuning.best, design.tuning
+    value: dict[str, Any] = {"settings": design.settings, "choice": str(best.choice), "options": best.choice.options}
+    value |= {"cycles": best.cycles, "default_cycles": tuning.default.cycles, "utilisation": best.utilisation}
+    return value | {"limit": best.limit, "bound": best.bound, "stalls": best.stalls, "proved": tuning.proved}
+
+
+def _print_designs(designs: Sequence[Design]) -> None:
+    columns: list[Heading] = [
+        *((name, "code") for name in designs[0].settings),
+        ("best choice", "code"),
+        ("cycles", "count"),
+    ]
+    columns += [("default's", "count"), ("utilisation", "percent"), ("busiest", "text"), ("busy", "count")]
+    rows: list[tuple[object, ...]] = []
+    for design in designs:
+        values = [str(value) for value in design.settings.values()]
+        if design.tuning is None:
+            rows.append((*values, design.refused, None, None, None, "", None))
+            continue
+        best, default = design.tuning.best, design.tuning.default
+        numbers = (best.cycles, default.cycles, best.utilisation, best.limit, best.bound)
+        rows.append((*values, str(best.choice), *numbers))
+    show_table(columns, rows)
+    tunings = [design.tuning for design in designs if design.tuning]
+    if tunings and not all(tuning.proved for tuning in tunings):
+        emit_text("\nnot every choice is proved the best: raise --most")

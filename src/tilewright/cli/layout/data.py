@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.layout.show import Json, exact_bytes, sized_array
-from tilewright.cli.streams import emit_json, read_bytes, remark, write_file
+from tilewright.cli.layout.show import exact_bytes, sized_array
+from tilewright.cli.streams import Json, emit_json, npy_bytes, read_bytes, remark, write_file, writer_of
 from tilewright.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -29,23 +29,21 @@ def pack(source: _Npy, text: _Text, out: _Raw, as_json: Json = False) -> None:
     """Pack a numpy array into a layout: the raw bytes as they lie in memory, padding zero."""
     if out.endswith(".npy"):
         raise UsageError("packed bytes are no .npy file", where="-o", how="name it .bin, say")
-    layout = _layout(text, out, as_json)
+    writer_of(out, "", as_json=as_json)
+    layout = sized_array(text)
     array = _as_layout_type(_read_array(source), layout, source)
     try:
         buffer = layout.pack(array)
     except UsageError as error:
         raise UsageError(error.what, where=source, how=error.how) from None
     write_file(out, _memory_image(layout, buffer))
-    _say(layout, source, out, as_json)
+    _report(layout, source, out, as_json)
 
 
 def unpack(source: _Bin, text: _Text, out: _Array, as_json: Json = False) -> None:
     """Unpack raw bytes that lie in a layout into a numpy array; padding is left out."""
-    import numpy as np
-
-    if out != "-" and not out.endswith(".npy"):
-        raise UsageError(f"no writer for {out!r}", where="-o", how="arrays are written as .npy")
-    layout = _layout(text, out, as_json)
+    writer_of(out, ".npy", as_json=as_json)
+    layout = sized_array(text)
     raw = read_bytes(source)
     if len(raw) != layout.size_bytes:
         how = "is it cut off?" if len(raw) < layout.size_bytes else "is it in another layout?"
@@ -53,18 +51,10 @@ def unpack(source: _Bin, text: _Text, out: _Array, as_json: Json = False) -> Non
             how = "it is an .npy file, which `pack` reads; unpack reads the bare bytes"
         raise UsageError(f"{len(raw)} bytes, but {layout} takes {layout.size_bytes}", where=source, how=how)
     array = layout.unpack(_packed_buffer(layout, raw))
-    made = io.BytesIO()
-    np.save(made, array, allow_pickle=False)
-    write_file(out, made.getvalue())
-    _say(layout, source, out, as_json)
+    write_file(out, npy_bytes(array))
+    _report(layout, source, out, as_json)
     if array.dtype.isbuiltin != 1 and out != "-":
         remark(f"numpy itself has no {layout.dtype}: read the file with np.load(...).view(ml_dtypes.{array.dtype})")
-
-
-def _layout(text: str, out: str, as_json: bool) -> TensorLayout:
-    if as_json and out == "-":
-        raise UsageError("-o - and --json both want stdout", how="write the data to a file")
-    return sized_array(text)
 
 
 def _place_bytes(layout: TensorLayout) -> int:
@@ -101,7 +91,7 @@ def _packed_buffer(layout: TensorLayout, raw: bytes) -> np.ndarray[Any, Any]:
     return values.reshape(-1).view(layout.numpy_dtype)
 
 
-def _say(layout: TensorLayout, source: str, out: str, as_json: bool) -> None:
+def _report(layout: TensorLayout, source: str, out: str, as_json: bool) -> None:
     if as_json:
         value = {"layout": str(layout), "from": source, "to": out, "dtype": layout.dtype, "shape": list(layout.shape)}
         emit_json(value | {"data_bytes": layout.data_bytes, "size_bytes": layout.size_bytes})

@@ -1,17 +1,19 @@
-"""`tilewright layout lanes`, `paged` and `sharded`: tensors in memories whose addresses have several axes."""
+"""`tilewright layout lanes`, `paged`, `sharded` and `plan`: tensors in memories whose addresses have several axes."""
 
 from __future__ import annotations
 
+import tomllib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.layout.draw import Made, viewed
-from tilewright.cli.layout.show import sized_array, whole_numbers
-from tilewright.errors import UsageError
+from tilewright.cli.layout.draw import Viewed, viewed, write_picture
+from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numbers
+from tilewright.cli.streams import Heading, Json, emit_json, read_text, show_table, writer_of
+from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, TensorLayout
+    from tilewright.layout import IndexMap, LocalPlan, LocalTensor, TensorLayout
 
 _Shape = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
@@ -44,16 +46,16 @@ def lanes(
     ] = None,
     npu: Annotated[int | None, typer.Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
-) -> Made:
+) -> Viewed:
     """Place a tensor (N, C, H, W) in the local memories of an NPU with lanes: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
-    layout = lane_layout(sized_array(shape), memory, start, mode, columns, ic_parallel)
+    layout = _lane_layout(sized_array(shape), memory, start, mode, columns, ic_parallel)
     if (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
     return layout, None if npu is None or offset is None else (npu, offset)
 
 
-def lane_layout(
+def _lane_layout(
     array: TensorLayout,
     memory: dict[str, Any],
     start: int,
@@ -91,7 +93,7 @@ def paged(
     order: Annotated[str | None, typer.Option("--order", metavar="D,..", help="Dims, the fastest first.")] = None,
     start: Annotated[str | None, typer.Option("--start", metavar="I,..", help="The segment's first index.")] = None,
     at: _At = None,
-) -> Made:
+) -> Viewed:
     """Cut a segment of a tensor into pages and cache lines: facts, an element, a place (PAGE,OFFSET), a picture."""
     from tilewright.layout import paged as make
 
@@ -108,7 +110,7 @@ def sharded(
     rotation: Annotated[int, typer.Option("--rotation", metavar="R", help="Shards the table is turned by.")] = 0,
     row_offset: Annotated[int, typer.Option("--row-offset", metavar="O", help="Rows before it on every shard.")] = 0,
     at: _At = None,
-) -> Made:
+) -> Viewed:
     """Shard an embedding table row by row: facts, an element, a place (SHARD,ROW,COLUMN), a picture."""
     from tilewright.layout import mod_sharded as make
 
@@ -118,3 +120,118 @@ def sharded(
     vocab, width = array.shape
     layout = make(vocab, width, shards, rotation, row_offset, dtype=array.dtype)
     return layout, _numbers(at, "--at")
+
+
+_File = Annotated[str, typer.Argument(metavar="FILE", help="Tensors and instructions, as TOML; - is stdin.")]
+_Chip = Annotated[str | None, typer.Option("--chip", metavar="NAME", help="Instead of the file's chip.")]
+_Fail = Annotated[bool, typer.Option("--fail-on-conflict", help="Exit with 1 where operands share a bank.")]
+_KEYS = {"name": str, "shape": str, "base": int, "start": int, "mode": (str, list), "columns_per_npu": int}
+
+
+def plan(
+    file: _File, chip: _Chip = None, out: Out = None, fail_on_conflict: _Fail = False, as_json: Json = False
+) -> None:
+    """Place tensors in an NPU's local memories: bases, holes, bank conflicts; overflow is an error.
+
+    The file says `chip = "bm1684x"`, `instructions = [["x", "w", "y"]]`, and for every tensor `[[tensor]]` with `name`,
+    `shape = "f16[1,64,28,28]"` and, as wanted, `start`, `mode`, `columns_per_npu` and `base`.
+    """
+    from tilewright.layout import plan_local_memory
+
+    writer_of(out, ".svg", as_json=as_json)
+    value = _read(file)
+    name = chip or value.get("chip")
+    if not isinstance(name, str):
+        raise UsageError("no chip is named", where=file, how='write chip = "bm1684x" or pass --chip')
+    tensors = [_tensor(entry, name, file) for entry in _entries(value, file)]
+    planned = plan_local_memory(tensors, name, _instructions(value, file))
+    if out is not None:
+        from tilewright.layout import plan_svg
+
+        write_picture(out, plan_svg(planned))
+    if as_json:
+        emit_json({"chip": name, **planned.to_dict()})
+    elif out != "-":
+        _print_plan(planned, name)
+    if fail_on_conflict and planned.conflicts:
+        raise CheckFailed(f"{len(planned.conflicts)} pairs of operands share a bank", where=file)
+
+
+def _read(file: str) -> dict[str, Any]:
+    try:
+        value = tomllib.loads(read_text(file))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"not TOML: {error}", where=file) from None
+    if unknown := sorted(set(value) - {"chip", "instructions", "tensor"}):
+        raise UsageError(f"unknown key {unknown[0]!r}", where=file, how="known: chip, instructions, tensor")
+    return value
+
+
+def _entries(value: dict[str, Any], file: str) -> list[dict[str, Any]]:
+    entries = value.get("tensor", [])
+    if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) for e in entries):
+        raise UsageError("no tensors are given", where=file, how="write [[tensor]] with a name and a shape")
+    return entries
+
+
+def _tensor(entry: dict[str, Any], chip: str, file: str) -> LocalTensor:
+    from tilewright.layout import LaneLayout, LocalTensor
+
+    where = f"{file}: tensor {entry.get('name', '?')}"
+    for key, setting in entry.items():
+        kind = _KEYS.get(key)
+        if kind is None:
+            raise UsageError(f"unknown key {key!r}", where=where, how=f"known: {', '.join(_KEYS)}")
+        if not isinstance(setting, kind) or isinstance(setting, bool):  # type: ignore[arg-type]
+            raise UsageError(f"{key} = {setting!r} is of the wrong kind", where=where)
+    if "name" not in entry or "shape" not in entry:
+        raise UsageError("a tensor needs a name and a shape", where=where)
+    mode = entry.get("mode", "aligned")
+    if isinstance(mode, list):
+        mode = ",".join(map(str, mode))
+    memory = {"chip": chip, "lanes": None, "eu_bytes": None}
+    layout = _lane_layout(
+        sized_array(entry["shape"]), memory, entry.get("start", 0), mode, entry.get("columns_per_npu")
+    )
+    assert isinstance(layout, LaneLayout)
+    return LocalTensor(entry["name"], layout, entry.get("base"))
+
+
+def _instructions(value: dict[str, Any], file: str) -> list[list[str]]:
+    lists = value.get("instructions", [])
+    if not isinstance(lists, list) or not all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists
+    ):
+        raise UsageError('instructions are lists of names, as [["x", "w", "y"]]', where=file)
+    return lists
+
+
+def _print_plan(plan: LocalPlan, chip: str) -> None:
+    columns: list[Heading] = [chip, "layout", ("bytes per NPU", "count"), ("base", "count"), ("end", "count"), "banks"]
+    columns += [("start hole", "count"), ("tail hole", "count"), ("inside hole", "count")]
+    rows = []
+    for t in plan.tensors:
+        holes = (t.start_hole, t.tail_hole, t.inside_hole)
+        rows.append((t.name, str(t.layout), t.layout.bytes_per_npu, t.base, t.end, _span(t.banks), *holes))
+    show_table(columns, rows)
+    print()
+    facts = [("used", exact_bytes(plan.bytes_used)), ("free", exact_bytes(plan.bytes_free))]
+    facts += [("gap", f"bytes {low} to {high - 1}") for low, high in plan.gaps]
+    facts += [
+        (f"instruction {c.instruction}", f"{c.first} and {c.second} share bank {_span(c.banks)}")
+        for c in plan.conflicts
+    ]
+    if not plan.conflicts:
+        facts.append(("conflicts", "no operands of one instruction share a bank"))
+    show_table(("on every NPU", f"of {exact_bytes(plan.memory.local_bytes)}"), facts)
+
+
+def _span(banks: tuple[int, ...]) -> str:
+    """Bank numbers, neighbours joined: 0-3, 7."""
+    runs: list[list[int]] = []
+    for bank in banks:
+        if runs and runs[-1][-1] == bank - 1:
+            runs[-1].append(bank)
+        else:
+            runs.append([bank])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,4 +1,4 @@
-"""What every command of `tilewright layout` shares: reading a layout or numbers, facts as a table, pictures."""
+"""`tilewright layout explain`, and what the others share: reading a layout, an element, a place, facts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.streams import emit_json, emit_text, read_text
+from tilewright.cli.streams import Json, emit_json, emit_text, read_text, show_table
 from tilewright.errors import ParseError, UsageError
 
 if TYPE_CHECKING:
     from tilewright.layout import IndexMap, TensorLayout, TupleLayout
 
-
 # Shapes as people paste them: XLA's text, a line of an HLO dump, MLIR's ``tensor<...>``.
-
 _NAMED = re.compile(r"\s*(?:ROOT\s+)?%?[A-Za-z_][\w.-]*\s*[=:]\s*")
 _NAME_BEHIND = re.compile(r"%[\w.-]+\s*,?\s*")
 _MLIR = re.compile(r"\s*tensor<((?:[0-9?]+x)*)([A-Za-z][A-Za-z0-9]*|complex<f(?:32|64)>)>\s*")
@@ -59,10 +57,18 @@ Leaf = Annotated[
 Out = Annotated[
     str | None, typer.Option("-o", "--out", metavar="FILE", help="Write an SVG: FILE.svg, or - for stdout.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-# -- reading ------------------------------------------------------------------------------------------------------
+def explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf = None, as_json: Json = False) -> None:
+    """Say what a layout's text means: its sizes, how one element gets its offset, or what lies at an offset."""
+    from tilewright.layout import TupleLayout, summary
+
+    whole = leaf is None and index is None and offset is None
+    layout = read_layout(text) if whole else one_array(text, leaf)
+    if isinstance(layout, TupleLayout):
+        print_facts(summary(layout), as_json)
+    else:
+        answer(layout, index, None if offset is None else (offset,), as_json)
 
 
 def read_layout(text: str) -> TensorLayout | TupleLayout:
@@ -83,7 +89,7 @@ def one_array(text: str, leaf: str | None = None) -> TensorLayout:
     layout = read_layout(text)
     for number in whole_numbers(leaf, "--leaf") if leaf is not None else ():
         if not isinstance(layout, TupleLayout):
-            raise UsageError(f"{layout} is no tuple", where=f"--leaf {leaf}")
+            raise UsageError(f"{layout} is not a tuple", where=f"--leaf {leaf}")
         if not 0 <= number < len(layout.elements):
             raise UsageError(f"the tuple has {len(layout.elements)} elements, from 0 on", where=f"--leaf {leaf}")
         layout = layout.elements[number]
@@ -121,9 +127,6 @@ def whole_numbers(text: str, option: str) -> tuple[int, ...]:
         raise UsageError(f"{text!r} is not a list of whole numbers such as 2,3", where=option) from None
 
 
-# -- an element, a place, or the whole ------------------------------------------------------------------------------
-
-
 def answer(layout: IndexMap, index: str | None, place: Sequence[int] | None, as_json: bool) -> None:
     """Derive an element's address, say what lies at a place, or print the layout's facts."""
     if index is not None and place is not None:
@@ -141,16 +144,17 @@ def answer(layout: IndexMap, index: str | None, place: Sequence[int] | None, as_
 def _explain_index(layout: IndexMap, index: Sequence[int], as_json: bool) -> None:
     from tilewright.layout import derive
 
-    found = derive(layout, index)
+    derivation = derive(layout, index)
     if not as_json:
-        emit_text(str(found))
+        emit_text(str(derivation))
         return
-    value: dict[str, Any] = {"layout": found.layout, "index": list(index), **found.address, "address": found.address}
-    value["expressions"] = found.expressions
-    if "offset" in found.address:
-        value["expression"] = found.expressions["offset"]
-        value["bit"] = found.address["offset"] * layout.element_bits
-    value["coordinates"] = [{"name": c.label, "value": c.value, "size": c.size} for c in found.coordinates]
+    address = derivation.address
+    value: dict[str, Any] = {"layout": derivation.layout, "index": list(index), **address, "address": address}
+    value["expressions"] = derivation.expressions
+    if "offset" in address:
+        value["expression"] = derivation.expressions["offset"]
+        value["bit"] = address["offset"] * layout.element_bits
+    value["coordinates"] = [{"name": c.label, "value": c.value, "size": c.size} for c in derivation.coordinates]
     emit_json(value)
 
 
@@ -165,20 +169,14 @@ def _explain_place(layout: IndexMap, place: Sequence[int], as_json: bool) -> Non
         emit_text(explain_place(layout, *place))
 
 
-# -- facts --------------------------------------------------------------------------------------------------------
-
-
 def print_facts(facts: dict[str, Any], as_json: bool = False) -> None:
     """A layout's facts (``tilewright.layout.summary``) as a table or JSON; a tuple's elements a line each."""
-    from tilewright.render import Column, print_table
-
     if as_json:
         emit_json(facts)
     elif "elements" in facts:
-        columns = [Column("element"), Column("layout"), Column("size in memory"), Column("padding ratio")]
-        print_table(columns, _tuple_rows(facts))
+        show_table(("element", "layout", "size in memory", "padding ratio"), _tuple_rows(facts))
     else:
-        print_table([Column("layout"), Column(facts["layout"])], facts_rows(facts))
+        show_table(("layout", facts["layout"]), _facts_rows(facts))
 
 
 def _tuple_rows(facts: dict[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -188,18 +186,18 @@ def _tuple_rows(facts: dict[str, Any]) -> list[tuple[str, str, str, str]]:
     tables, arrays = 0, list[tuple[str, dict[str, Any]]]()
     waiting = [("", facts)]
     while waiting:
-        name, each = waiting.pop(0)
-        if "elements" not in each:
-            arrays.append((name, each))
+        name, leaf = waiting.pop(0)
+        if "elements" not in leaf:
+            arrays.append((name, leaf))
             continue
-        tables += each["size_bytes"]
-        inside = [(f"{name},{k}".lstrip(","), element) for k, element in enumerate(each["elements"])]
+        tables += leaf["size_bytes"]
+        inside = [(f"{name},{k}".lstrip(","), element) for k, element in enumerate(leaf["elements"])]
         waiting = inside + waiting
-    rows = [(name, each["layout"], *_sizes(each)) for name, each in arrays]
+    rows = [(name, array["layout"], *_sizes(array)) for name, array in arrays]
     rows.append(("pointers", "", exact_bytes(tables), ""))
-    if any("slots" not in each for _, each in arrays):
+    if any("slots" not in array for _, array in arrays):
         return [*rows, ("together", "", "not known", "")]
-    size, data = (sum(each[key] for _, each in arrays) for key in ("size_bytes", "data_bytes"))
+    size, data = (sum(array[key] for _, array in arrays) for key in ("size_bytes", "data_bytes"))
     return [*rows, ("together", "", exact_bytes(size + tables), ratio_text(size / data) if data else "")]
 
 
@@ -211,7 +209,7 @@ def _sizes(facts: dict[str, Any]) -> tuple[str, str]:
     return exact_bytes(facts["size_bytes"]), ratio_text(facts["padding_ratio"])
 
 
-def facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The lines of the table."""
     from tilewright.render import count_text, ratio_text
 
@@ -258,8 +256,8 @@ def _rare_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if "tail_alignment" in facts:
         rows.append(("L(n)", f"slots rounded up to a multiple of {facts['tail_alignment']}"))
     rows += [
-        (sign, f"{facts[key]}, the type of a sparse array's {what}; it moves no element")
-        for sign, key, what in (("#(..)", "index_type", "indices"), ("*(..)", "pointer_type", "pointers"))
+        (sign, f"{facts[key]}, the type of a sparse array's {role}; it moves no element")
+        for sign, key, role in (("#(..)", "index_type", "indices"), ("*(..)", "pointer_type", "pointers"))
         if key in facts
     ]
     if "splits" in facts:

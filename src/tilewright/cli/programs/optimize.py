@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.programs.argument import PROGRAM_HELP, ArgOption, ModuleOption, load_program
-from tilewright.cli.programs.passes import changes_table, is_folder, list_passes, print_after, run_passes, stages
-from tilewright.cli.streams import emit_json, emit_text, progress, remark, write_file
+from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
+from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Optimized
+    from tilewright.hlo import Optimized, Program
+    from tilewright.hlo.rewrites import PassRun
 
 
-def _optimize(
+def optimize(
     program: Annotated[str | None, typer.Argument(metavar="PROGRAM", help=PROGRAM_HELP, show_default=False)] = None,
     target: Annotated[str | None, typer.Option("--target", "-t", help="The chip whose layouts decide.")] = None,
     output: Annotated[
@@ -24,7 +26,7 @@ def _optimize(
     ] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Print what changed, and which passes changed nothing.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print every verdict, with its reason.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     bit_exact: Annotated[
         bool, typer.Option("--bit-exact", help="Keep to rewrites that give the same bits (no float sums taken apart).")
     ] = False,
@@ -51,7 +53,7 @@ def _optimize(
 ) -> None:
     """Cut the data a program moves for layout's sake, where the modelled cost on the target falls."""
     if list_all:
-        list_passes(as_json)
+        _list_passes(as_json)
         return
     if program is None:
         raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
@@ -59,74 +61,177 @@ def _optimize(
         how = "write reduce-of-reshape{allow_reassociation=false}"
         raise UsageError("--bit-exact and --passes do not go together", how=how)
     if passes is not None and target is None:
-        run_passes(_stablehlo(program, arg, module), passes, output, diff, print_after_all, as_json)
+        _run_passes(
+            _stablehlo(load_program(program, arg, module), program), passes, output, diff, print_after_all, as_json
+        )
         return
     if target is None:
         raise UsageError("no target given", where=program, how="add --target, such as --target vector8x128")
-    found = _load_and_optimize(program, arg, module, target, bit_exact, passes)
-    _write(found, output, print_after_all)
-    if output != "-":
-        _print(found, diff, explain, as_json)
-    if found.target.compiler_normalizes:
-        remark(
-            f"note: XLA:TPU performs these rewrites itself, so on {found.target.name} a gain is claimed only where it "
-            "remains after normalising both programs"
-        )
-    if verify:
-        _verify(found, bit_exact)
-
-
-def _load_and_optimize(
-    program: str, arg: list[str] | None, module: str | None, target: str, bit_exact: bool, passes: str | None
-) -> Optimized:
-    from tilewright.hlo import optimize
+    from tilewright.hlo import optimize as optimize_program
     from tilewright.targets import target as find_target
 
-    chip = find_target(target)
+    chip = find_target(target)  # before the program is loaded for it
     loaded = load_program(program, arg, module)
-    return optimize(loaded, chip, allow_reassociation=not bit_exact, passes=passes)
+    optimized = optimize_program(loaded, chip, allow_reassociation=not bit_exact, passes=passes)
+    _write(optimized, output, print_after_all)
+    if output != "-":
+        _print(optimized, diff, explain, as_json)
+    if optimized.target.compiler_normalizes:
+        remark(
+            f"note: XLA:TPU performs these rewrites itself, so on {optimized.target.name} a gain is claimed only where "
+            "it remains after normalising both programs"
+        )
+    if verify:
+        _verify(optimized, bit_exact)
 
 
-def _stablehlo(program: str, arg: list[str] | None, module: str | None) -> str:
-    loaded = load_program(program, arg, module)
-    if loaded.kind != "stablehlo":
-        raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=program)
-    return loaded.text
+def _stablehlo(program: Program, where: str) -> str:
+    if program.kind != "stablehlo":
+        raise UnsupportedError("rewrites work on StableHLO, and this is HLO text", where=where)
+    return program.text
 
 
-def _write(found: Optimized, output: str | None, print_after_all: bool) -> None:
+def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> None:
     """The result, and with --print-after-all the stages it went through."""
-    text = found.text if found.text.endswith("\n") else found.text + "\n"
+    text = optimized.text if optimized.text.endswith("\n") else optimized.text + "\n"
     if print_after_all:
-        print_after(stages(found), output)
-    if output and not is_folder(output):
+        _print_after(_stages(optimized), output)
+    if output and not _is_folder(output):
         write_file(output, text)
     elif output and not print_after_all:
         raise UsageError("it is a folder", where=output, how="name a file, or add --print-after-all")
-    if output and output != "-" and not is_folder(output):
+    if output and output != "-" and not _is_folder(output):
         remark(f"wrote {output}")
 
 
-def _print(found: Optimized, diff: bool, explain: bool, as_json: bool) -> None:
+def _print(optimized: Optimized, diff: bool, explain: bool, as_json: bool) -> None:
     if as_json:
-        emit_json(found.to_json())
+        emit_json(optimized.to_json())
         return
     if explain or not diff:
-        emit_text(found.explain())
+        emit_text(optimized.explain())
     if diff:
-        emit_text(f"{changes_table(found.changes)}\n{found.diff()}" if found.rewrites else "no change")
+        emit_text(f"{_changes_table(optimized.changes)}\n{optimized.diff()}" if optimized.rewrites else "no change")
 
 
-def _verify(found: Optimized, bit_exact: bool) -> None:
+def _verify(optimized: Optimized, bit_exact: bool) -> None:
     from tilewright.hlo import verify
 
     with progress("verify") as advance:
-        proof = verify(found.original, found.program, bit_exact=bit_exact, advance=advance)
+        proof = verify(optimized.original, optimized.program, bit_exact=bit_exact, advance=advance)
     if not proof.ok:
         raise CheckFailed(f"the rewritten program differs: {proof.reason}")
     remark(f"verified on random inputs: {proof}")
 
 
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("optimize")(_optimize)
+def _list_passes(as_json: bool) -> None:
+    """Every rewrite with one line, its options below it, and the default pipeline."""
+    from tilewright.hlo.rewrites import DEFAULT_PIPELINE, REWRITES, options
+
+    if as_json:
+        emit_json({"passes": [_described(name) for name in REWRITES], "default": DEFAULT_PIPELINE})
+        return
+    width = max(map(len, REWRITES))
+    lines = []
+    for name, rewrite in REWRITES.items():
+        lines.append(f"{name:{width}}  {rewrite.summary}")
+        lines += [
+            f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
+            for option in options(rewrite)
+        ]
+    emit_text("\n".join([*lines, "", "by default all of them, in this order, until none changes anything:"]))
+    emit_text(DEFAULT_PIPELINE)
+
+
+def _described(name: str) -> dict[str, Any]:
+    from tilewright.hlo.rewrites import REWRITES, options
+
+    chosen = [vars(option) for option in options(REWRITES[name])]
+    return {"name": name, "summary": REWRITES[name].summary, "options": chosen}
+
+
+def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_after_all: bool, as_json: bool) -> None:
+    """Run a pipeline without any gate; the result goes to ``output``, what each pass did to stdout or stderr."""
+    from tilewright.hlo.rewrites import format_pipeline, parse_pipeline, record_passes, run_pipeline
+
+    steps = parse_pipeline(passes)
+    if not (diff or print_after_all or as_json):
+        result, counts = run_pipeline(text, steps)
+        write_file(output or "-", result)
+        for step in steps:
+            remark(f"{step}: {counts[step.name]} changes")
+        return
+    runs = record_passes(text, steps)
+    if print_after_all:
+        _print_after(runs, output)
+    if output and not _is_folder(output):
+        write_file(output, runs[-1].after)
+    if as_json:
+        emit_json({"pipeline": format_pipeline(steps), "passes": [_run_as_json(run) for run in runs]})
+    elif diff:
+        emit_text(_diffs(runs))
+
+
+def _run_as_json(run: PassRun) -> dict[str, object]:
+    return {"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()}
+
+
+def _is_folder(output: str) -> bool:
+    """Whether ``-o`` names a folder: one that is there, or a name that ends in a slash."""
+    return output.endswith("/") or Path(output).is_dir()
+
+
+def _print_after(runs: Sequence[PassRun], output: str | None) -> None:
+    """The program after every pass that changed it: a file each in a folder, else on stderr."""
+    if not output or not _is_folder(output):
+        for run in runs:
+            remark(f"// ----- after {_heading(run)}")
+            if run.changes:
+                remark(run.after)
+        return
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, run in enumerate(runs, 1):
+        if run.changes:
+            write_file(str(folder / f"{number:02d}-{_file_name(run.step)}.mlir"), run.after)
+    write_file(str(folder / "result.mlir"), runs[-1].after)
+    remark(f"wrote {sum(run.changes > 0 for run in runs) + 1} files to {folder}")
+
+
+def _file_name(step: str) -> str:
+    return "regions" if " " in step else step.partition("{")[0]
+
+
+def _stages(optimized: Optimized) -> list[PassRun]:
+    """A gated run: the passes work on copies of regions, so there is the program with calls inlined, and the result."""
+    from tilewright.hlo.rewrites import PassRun, parse_pipeline, record_passes, run_pipeline
+
+    inlined = record_passes(optimized.original.text, parse_pipeline("inline"))[0]
+    result = run_pipeline(optimized.text, ())[0]
+    fired = {name: count for name, count in optimized.changes.items() if count and name != "inline"}
+    step = f"the accepted regions ({', '.join(fired) or 'none'})"
+    return [inlined, PassRun(step, 1, sum(fired.values()), inlined.after, result)]
+
+
+def _diffs(runs: Sequence[PassRun]) -> str:
+    """What each pass changed, one diff after the other; those that changed nothing are marked."""
+    parts = []
+    for run in runs:
+        parts.append(f"# {_heading(run)}")
+        if run.changes:
+            parts.append(run.diff())
+    return "\n".join(parts)
+
+
+def _heading(run: PassRun) -> str:
+    return f"round {run.round}, {run.step}: {_count(run.changes)}"
+
+
+def _count(changes: int) -> str:
+    return "unchanged" if not changes else f"{changes} change{'s' * (changes != 1)}"
+
+
+def _changes_table(changes: Mapping[str, int]) -> str:
+    """How often each pass of a pipeline fired, in its order; those that never did are marked."""
+    width = max(map(len, changes), default=0)
+    return "\n".join(f"# {name:{width}}  {_count(count)}" for name, count in changes.items())

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.programs.argument import ArgOption, ModuleOption, ProgramArgument, load_program
-from tilewright.cli.streams import emit_json, remark, write_file
+from tilewright.cli.programs.program import ArgOption, ModuleOption, ProgramArgument, load_program
+from tilewright.cli.streams import Json, emit_json, remark, write_file, writer_of
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program, StepTime
     from tilewright.targets import Target
 
-_WRITERS = (".html", ".htm", ".json", ".pftrace")
 _SETTING = re.compile(r"([\w-]+)\.([\w.]+)=(.+)")
 _SWEEP = re.compile(r"([A-Za-z_]\w*)=([\w,.\s-]+)")
 
 
-def _time(
+def time(
     program: ProgramArgument,
     target: Annotated[
         list[str] | None, typer.Option("--target", "-t", help="The chip; repeat it to see several beside each other.")
@@ -30,7 +28,7 @@ def _time(
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Write a .html, .json or .pftrace (Perfetto) file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     top: Annotated[int, typer.Option("--top", min=1, help="How many operations to print.")] = 15,
     changes: Annotated[
         list[str] | None,
@@ -46,9 +44,7 @@ def _time(
     module: ModuleOption = None,
 ) -> None:
     """Model how long one step takes: the operations by time, what bounds each, and what a change would bring."""
-    suffix = Path(output).suffix.lower() if output and output != "-" else ".json"
-    if suffix not in _WRITERS:
-        raise UsageError(f"no writer for '{suffix or output}'", where=output or "", how=f"end in {', '.join(_WRITERS)}")
+    suffix = writer_of(output, ".json", ".html", ".htm", ".pftrace")
     names, steps = _steps(program, target or [], changes or [], sweep, compiled, arg, module)
     if output:
         _write(steps, names, output, suffix)
@@ -160,8 +156,3 @@ def _print(steps: Sequence[StepTime], names: Sequence[str], top: int) -> None:
     if len(steps) > 1:
         print()
         print_table(*comparison_table(steps, names))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("time")(_time)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.programs.argument import ArgOption, load_program
-from tilewright.cli.streams import emit_json, emit_text, progress, remark, write_file
+from tilewright.cli.programs.program import ArgOption, load_program
+from tilewright.cli.streams import Heading, Json, emit_json, emit_text, progress, remark, show_table, write_file
 from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 _WHAT = "StableHLO text, bytecode or a portable artifact, gzipped or not, or model.py:function."
 
 
-def _verify(
+def verify(
     original: Annotated[str, typer.Argument(metavar="A", help=f"The original: {_WHAT}", show_default=False)],
     rewritten: Annotated[str, typer.Argument(metavar="B", help="What shall stand for it.", show_default=False)],
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Try each kind of inputs this many times.")] = 1,
@@ -39,23 +38,26 @@ def _verify(
         typer.Option("--tpu", help="Also compile both for a TPU such as v5e, and compare cycles (needs jax[tpu])."),
     ] = None,
     timeout: Annotated[int, typer.Option("--timeout", min=1, help="Seconds the TPU compiler may take.")] = 300,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
     arg: ArgOption = None,
 ) -> None:
     """Compare two programs on values: exit 0 where they agree, 1 where they differ."""
     if save and not save.endswith(".npz"):
         raise UsageError("inputs are written as .npz", where=save)
+    from tilewright.hlo import compare_on_tpu
+
     before, after = (_load(source, arg) for source in (original, rewritten))
-    compiled = _compile(before, after, tpu, timeout) if tpu else None  # first: it may not be installed
-    found = _compare(before, after, seeds, inputs, bit_exact, eager)
+    # First: the TPU compiler may not be installed.
+    compiled = compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
+    verification = _compare(before, after, seeds, inputs, bit_exact, eager)
     if save:
-        _save(before, found.worst, save)
+        _save(before, verification.worst, save)
     if as_json:
-        emit_json({**found.to_json(), "tpu": compiled.to_json() if compiled else None})
+        emit_json({**verification.to_json(), "tpu": compiled.to_json() if compiled else None})
     else:
-        _print(found, compiled)
-    if not found.ok:
-        raise CheckFailed(f"the programs differ: {found.reason}" if as_json else "the programs differ")
+        _print(verification, compiled)
+    if not verification.ok:
+        raise CheckFailed(f"the programs differ: {verification.reason}" if as_json else "the programs differ")
 
 
 def _load(source: str, arg: list[str] | None) -> Program:
@@ -65,22 +67,16 @@ def _load(source: str, arg: list[str] | None) -> Program:
 def _compare(
     before: Program, after: Program, seeds: int, inputs: list[str] | None, bit_exact: bool, eager: bool
 ) -> Verification:
-    from tilewright.hlo import Verification, verify
+    from tilewright.hlo import Verification
+    from tilewright.hlo import verify as verify_programs
 
-    found = []
     with progress("verify") as advance:
-        for seed in range(seeds):
-            found.append(
-                verify(before, after, None, seed, bit_exact=bit_exact, inputs=inputs, eager=eager, advance=advance)
-            )
-    remarks = dict.fromkeys(remark for each in found for remark in each.remarks)
-    return Verification(tuple(trial for each in found for trial in each.trials), found[0].reference, tuple(remarks))
-
-
-def _compile(before: Program, after: Program, chip: str, timeout: int) -> TpuComparison:
-    from tilewright.hlo import compare_on_tpu
-
-    return compare_on_tpu(before, after, chip, timeout=timeout)
+        parts = [
+            verify_programs(before, after, None, seed, bit_exact=bit_exact, inputs=inputs, eager=eager, advance=advance)
+            for seed in range(seeds)
+        ]
+    remarks = dict.fromkeys(remark for part in parts for remark in part.remarks)
+    return Verification(tuple(trial for part in parts for trial in part.trials), parts[0].reference, tuple(remarks))
 
 
 def _save(program: Program, trial: Trial, path: str) -> None:
@@ -91,24 +87,16 @@ def _save(program: Program, trial: Trial, path: str) -> None:
     from tilewright.hlo import trial_arguments
 
     buffer = io.BytesIO()
-    arrays = {f"argument_{k}": each for k, each in enumerate(trial_arguments(program, trial))}
+    arrays = {f"argument_{k}": array for k, array in enumerate(trial_arguments(program, trial))}
     np.savez(buffer, allow_pickle=False, **arrays)
     write_file(path, buffer.getvalue())
     remark(f"wrote {path}: {trial.inputs} inputs, seed {trial.seed}")
 
 
-def _print(found: Verification, compiled: TpuComparison | None) -> None:
-    from rich.console import Console
-
-    from tilewright.render import Column, print_table
-
-    columns = [
-        Column("inputs"), Column("seed", "number"), Column("run"), Column("verdict"), Column("differ by"),
-        Column("error of A"), Column("error of B"),
-    ]  # fmt: skip
-    console = Console(file=sys.stdout, highlight=False)
-    print_table(columns, [_row(trial) for trial in found.trials], console=console)
-    emit_text(str(found))
+def _print(verification: Verification, compiled: TpuComparison | None) -> None:
+    columns: list[Heading] = ["inputs", ("seed", "number"), "run", "verdict", "differ by", "error of A", "error of B"]
+    show_table(columns, [_row(trial) for trial in verification.trials])
+    emit_text(str(verification))
     if compiled:
         emit_text(f"\n{compiled}")
 
@@ -117,8 +105,3 @@ def _row(trial: Trial) -> list[object]:
     verdict = "DIFFER" if not trial.ok else "same bits" if trial.bit_equal else "agree"
     errors = ["-" if error is None else f"{error:.2g}" for error in (trial.error_before, trial.error_after)]
     return [trial.inputs, trial.seed, trial.run, verdict, f"{trial.max_difference:.2g}", *errors]
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the command."""
-    app.command("verify")(_verify)

@@ -1,8 +1,4 @@
-"""The program a command is about: one argument for every form there is, and the options that go with it.
-
-def _report(program: ProgramArgument, arg: ArgOption = None, module: ModuleOption = None) -> None:
-    loaded = load_program(program, arg, module)
-"""
+"""The program a command is about: one argument for every form there is, and the options that go with it."""
 
 from __future__ import annotations
 
@@ -51,16 +47,16 @@ def load_program(source: str, arguments: Sequence[str] | None = None, module: st
     if source == "-":
         return load(read_bytes(source))
     if folder:
-        _say_which(Path(source), module)
+        _remark_module(Path(source), module)
     return load(Path(source), module if folder else None)
 
 
-def _say_which(folder: Path, module: str | None) -> None:
+def _remark_module(folder: Path, module: str | None) -> None:
     from tilewright.hlo import dumped_modules
 
     chosen, *others = dumped_modules(folder, module)
     stage = "" if chosen.stage == "after optimizations" else f" ({chosen.stage})"
     remark(f"note: {chosen.path.name}{stage}")
     if others:
-        names = ", ".join(each.name for each in others[:5]) + (", ..." if len(others) > 5 else "")
+        names = ", ".join(other.name for other in others[:5]) + (", ..." if len(others) > 5 else "")
         remark(f"note: the largest of {len(others) + 1} modules; --module NAME takes another: {names}")

@@ -1,4 +1,4 @@
-"""`tilewright isa`: assemble programs for the matrix unit and run them; the group's other commands register here."""
+"""`tilewright isa asm`, `run`, `reference` and `claims`: assemble programs, run them, look things up."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.isa import explain as _isa_explain
-from tilewright.cli.isa import matmul as _isa_matmul
-from tilewright.cli.isa import profile as _isa_profile
-from tilewright.cli.isa import step as _isa_step
-from tilewright.cli.isa import sweep as _isa_sweep
-from tilewright.cli.isa import tune as _isa_tune
-from tilewright.cli.isa.tensors import (
+from tilewright.cli.isa.machine import (
+    EveryPe,
     File,
     Iota,
-    Json,
     Settings,
     Tensor,
     Zeros,
@@ -31,8 +25,17 @@ from tilewright.cli.isa.tensors import (
     watch,
     write_timeline,
 )
-from tilewright.cli.streams import emit_json, emit_text, progress, read_text, remark, write_file
-from tilewright.errors import UsageError
+from tilewright.cli.streams import (
+    Json,
+    emit_json,
+    emit_text,
+    npy_bytes,
+    progress,
+    read_text,
+    remark,
+    write_file,
+    writer_of,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from tilewright.isa import RunResult
 
 
-def _asm(
+def asm(
     file: File,
     settings: Settings = None,
     out: Annotated[
@@ -51,23 +54,22 @@ def _asm(
     """Assemble a program and print it in canonical form, each instruction with its address."""
     from tilewright.isa import assemble
 
+    writer_of(out, ".tasm")
     program = assemble(read_text(file), machine(settings))
     if out is not None:
-        if out != "-" and not out.endswith(".tasm"):
-            raise UsageError(f"no writer for {out}", how="FILE.tasm, or - for stdout")
         write_file(out, str(program) + "\n")
         return
     if as_json:
         rows = [
-            {"pc": pc, "text": str(each), "name": each.name, "unit": each.spec.unit, "line": each.line}
-            for pc, each in enumerate(program.instructions)
+            {"pc": pc, "text": str(it), "name": it.name, "unit": it.spec.unit, "line": it.line}
+            for pc, it in enumerate(program.instructions)
         ]
         emit_json({"instructions": rows, "labels": dict(program.labels)})
         return
     emit_text(program.listing())
 
 
-def _run(
+def run(
     file: File,
     tensor: Tensor = None,
     iota: Iota = None,
@@ -75,9 +77,7 @@ def _run(
     save: Annotated[
         list[str] | None, typer.Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
     ] = None,
-    every_pe: Annotated[
-        bool, typer.Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
-    ] = False,
+    every_pe: EveryPe = False,
     settings: Settings = None,
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
@@ -87,8 +87,7 @@ def _run(
     """Run a program; print counts, cycles, errors, and the tensors that began as zeros."""
     from tilewright.isa import MatrixUnit, assemble, timeline
 
-    if out is not None and not out.endswith(".pftrace"):
-        raise UsageError(f"no writer for {out}", how="FILE.pftrace")
+    writer_of(out, ".pftrace", stdout=False)
     config = machine(settings)
     program = assemble(read_text(file), config)
     memory = tensors(tensor or (), iota or (), zeros or ())
@@ -99,25 +98,16 @@ def _run(
             runs = started(program, memory, config, trace=out is not None).run(watch(bar, 0))
         else:
             runs = [MatrixUnit(config).run(program, memory, trace=out is not None, watch=watch(bar, 0))]
-    for each in save or ():
-        _save(runs[0], *pair(each, "--save", "FILE.npy"))
-    shown = [pair(each, "--zeros", "")[0] for each in zeros or ()]
+    for assignment in save or ():
+        name, path = pair(assignment, "--save", "FILE.npy")
+        write_file(path, npy_bytes(runs[0].tensor(name)))
+    shown = [pair(shape, "--zeros", "")[0] for shape in zeros or ()]
     _print_run(runs, shown, as_json)
     if out is not None:
         write_timeline(out, timeline(runs))
     errors = [error for run in runs for error in run.errors]
     remark_errors(errors)
     return 1 if errors else 0
-
-
-def _save(result: RunResult, name: str, path: str) -> None:
-    import io
-
-    import numpy as np
-
-    raw = io.BytesIO()
-    np.save(raw, result.tensor(name))
-    write_file(path, raw.getvalue())
 
 
 def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -> None:
@@ -169,18 +159,18 @@ def _plain(array: np.ndarray[Any, Any]) -> Any:
     return plain.tolist()
 
 
-def _reference() -> None:
+def reference() -> None:
     """Print the instruction reference (Markdown)."""
-    from tilewright.isa import reference
+    from tilewright.isa import reference as reference_text
 
-    emit_text(reference())
+    emit_text(reference_text())
 
 
-def _claims(as_json: Json = False) -> None:
+def claims(as_json: Json = False) -> None:
     """Count what the instruction's source claims, where it holds and where it does not."""
-    from tilewright.isa import claims
+    from tilewright.isa import claims as count_claims
 
-    rows = claims()
+    rows = count_claims()
     if as_json:
         table = [
             {"claim": r.claim, "case": r.case, "counted": r.counted, "without": r.without, "with": r.with_it}
@@ -197,19 +187,3 @@ def _claims(as_json: Json = False) -> None:
         emit_text(f"  {row.case}")
         numbers = f"{row.without:,} -> {row.with_it:,} {row.counted}, {row.factor:.4g} times"
         emit_text(f"    {numbers}: {row.remark}")
-
-
-def add_to(app: typer.Typer) -> None:
-    """Register the group."""
-    group = typer.Typer(help="The matrix unit: assemble, run, multiply, count.", no_args_is_help=True)
-    _isa_matmul.add_to(group)
-    group.command("asm")(_asm)
-    group.command("run")(_run)
-    group.command("claims")(_claims)
-    group.command("reference")(_reference)
-    _isa_profile.add_to(group)
-    _isa_step.add_to(group)
-    _isa_explain.add_to(group)
-    _isa_tune.add_to(group)
-    _isa_sweep.add_to(group)
-    app.add_typer(group, name="isa")

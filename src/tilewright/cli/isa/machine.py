@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.streams import emit_text, remark, write_file
+from tilewright.cli.streams import emit_text, remark, show_table, write_file
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,11 +31,18 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
     ("L2 misses", "count", "Of these, not in L2 either."),
 )
 
+EveryPe = Annotated[
+    bool, typer.Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
+]
+Depth = typer.Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
+Elements = Annotated[str, typer.Option(help="Elements: s8, u8, s16, u16, s32, u32, f16, bf16, f32.")]
+MostChoices = Annotated[int, typer.Option(min=1, help="Choices timed at most (for each machine).")]
+Within = Annotated[float, typer.Option(help="A gain not worth looking for: 0.02 is 2 percent.")]
+
 MOST = 1 << 27
 """Elements of a tensor at most."""
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A program (.tasm); - is stdin.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="A field of the machine, as threads=64 or kb_acc=last."),
@@ -59,10 +66,10 @@ def machine(settings: Sequence[str] | None) -> MatrixUnitConfig:
 
     known = {f.name for f in fields(MatrixUnitConfig)}
     values: dict[str, Any] = {}
-    for each in settings or ():
-        name, equals, text = each.partition("=")
+    for assignment in settings or ():
+        name, equals, text = assignment.partition("=")
         if not equals or name not in known:
-            raise UsageError(f"--set {each}: no such field", how=f"one of {', '.join(sorted(known))}")
+            raise UsageError(f"--set {assignment}: no such field", how=f"one of {', '.join(sorted(known))}")
         values[name] = setting(text)
     return MatrixUnitConfig(**values)
 
@@ -79,11 +86,11 @@ def setting(text: str) -> Any:
     return text
 
 
-def pair(text: str, option: str, what: str) -> tuple[str, str]:
-    """``NAME=what`` in two."""
+def pair(text: str, option: str, value_name: str) -> tuple[str, str]:
+    """The two sides of ``NAME=VALUE``; an error calls the value ``value_name``."""
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
-        raise UsageError(f"{option} {text!r} is not NAME={what}")
+        raise UsageError(f"{option} {text!r} is not NAME={value_name}")
     return name, value
 
 
@@ -109,21 +116,23 @@ def tensors(files: Sequence[str], iota: Sequence[str], zeros: Sequence[str]) -> 
 
     import numpy as np
 
-    found: dict[str, np.ndarray[Any, Any]] = {}
-    for each in files:
-        name, path = pair(each, "--tensor", "FILE.npy") if "=" in each else (Path(each).stem, each)
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    for file in files:
+        name, path = pair(file, "--tensor", "FILE.npy") if "=" in file else (Path(file).stem, file)
         try:
-            found[name] = np.load(path, allow_pickle=False)
+            arrays[name] = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read the array: {error}", where=path) from None
-    for option, given in (("--iota", iota), ("--zeros", zeros)):
-        for each in given:
-            name, text = pair(each, option, "s32[4,4]")
-            found[name] = array(text, option, option == "--iota")
-    return found
+    for option, shapes in (("--iota", iota), ("--zeros", zeros)):
+        for shape in shapes:
+            name, text = pair(shape, option, "s32[4,4]")
+            arrays[name] = array(text, option, option == "--iota")
+    return arrays
 
 
-def started(program: Program, memory: Mapping[str, Any], config: MatrixUnitConfig, trace: bool = False) -> Machine:
+def started(
+    program: Program | str, memory: Mapping[str, Any], config: MatrixUnitConfig, trace: bool = False
+) -> Machine:
     """Every processing element of a machine about to run the program, on the same tensors."""
     from tilewright.isa import Machine
 
@@ -157,14 +166,12 @@ def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
 
 def print_pes(runs: Sequence[RunResult]) -> None:
     """A row for every processing element."""
-    from tilewright.render import Column, print_table
-
     rows = []
     for run in runs:
         c = run.counts
         head = (run.state.number, run.cycles, run.math_cycles, run.executed)
         rows.append((*head, c.macs, c.a_bytes_loaded, c.l1_touches, c.l1_misses, c.l2_misses))
-    print_table([Column(*heading) for heading in _PES], rows)
+    show_table(_PES, rows)
     emit_text("")
 
 

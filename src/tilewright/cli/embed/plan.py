@@ -1,0 +1,154 @@
+"""`tilewright embed plan`: limits, buffers and memory of embedding tables, learnt from a log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.embed.model import (
+    BadIds,
+    Chips,
+    Config,
+    InitArgs,
+    NarrowPacking,
+    OptimizerName,
+    Scale,
+    TableStacking,
+    Target,
+    Vocab,
+    Width,
+    batches,
+    fitted,
+    model,
+    options_named,
+    placed,
+)
+from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
+
+if TYPE_CHECKING:
+    from tilewright.embed import Diagnosis, Plan
+
+
+def plan(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE...",
+            help="Logs: .parquet (or a folder), CSV or TSV with a header, .npz, Criteo's TSV (- is stdin). "
+            "None: a generated one.",
+        ),
+    ] = None,
+    config: Config = None,
+    target: Target = None,
+    chips: Chips = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Samples of a batch on all chips together, over the file's (4096).")
+    ] = None,
+    vocab: Vocab = None,
+    scale: Scale = None,
+    width: Width = None,
+    optimizer: OptimizerName = None,
+    quantile: Annotated[float, typer.Option(help="Share of the partitions that the limits must hold.")] = 1.0,
+    headroom: Annotated[
+        float, typer.Option(help="Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log.")
+    ] = 0.0,
+    stacking: TableStacking = None,
+    narrow_packing: NarrowPacking = None,
+    bad_ids: BadIds = "error",
+    init_args: InitArgs = None,
+    rows: Annotated[int, typer.Option(help="Rows to read at most (0: all), or to generate.")] = 0,
+    flags: Annotated[
+        bool, typer.Option("--flags", help="Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan.")
+    ] = False,
+    as_json: Json = False,
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", help="Write plan.html (the page) or limits.json (the limits file).")
+    ] = None,
+) -> None:
+    """Learn limits from a log, and say what its tables need on a chip.
+
+    Texts are hashed into the vocabularies. A last batch that is not full is left out; without --batch and --config a
+    log of less than a batch is planned as one batch.
+    """
+    suffix = writer_of(out, ".json", ".html", stdout=False)
+    options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
+    tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
+    configured = model(config, options | tables)
+    if batch is None and config is None:
+        configured = fitted(configured, files, rows)
+    knobs, others = configured.sparsecore.with_flags(init_args or "")
+    from tilewright.embed import diagnose, plan_counters
+    from tilewright.embed import plan as make_plan
+
+    together = not knobs.disable_table_stacking if stacking is None else stacking
+    by_hand = placed(configured, together) if configured.stacks else None
+    log, total = batches(configured, files, rows)
+    with options_named(), progress("batches") as advance:
+        planned = make_plan(
+            (part.features for part in log),
+            configured.features,
+            configured.topology,
+            quantile,
+            headroom=headroom,
+            target=configured.target,
+            stacking=by_hand,
+            table_stacking=together,
+            narrow_packing=configured.narrow_packing,
+            prefetched_batches=knobs.maximum_parallel_iterations,
+            pipelining=not knobs.disable_full_embedding_pipelining,
+            serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,
+            bad_ids=bad_ids,
+            progress=lambda n: advance(n, total),
+        )
+    if flags:
+        from tilewright.embed.model.knobs import paste_text
+        from tilewright.embed.planning.types import limits_file
+
+        emit_text(paste_text(knobs, others, limits_file(planned)))
+        return
+    diagnosis = diagnose(plan_counters(planned, knobs))
+    if out is not None and suffix == ".json":
+        planned.write_limits(out)
+    elif out is not None:
+        write_file(out, _page(planned, diagnosis, ", ".join(files or ()) or "a generated click log"))
+    if as_json:
+        emit_json(_json(planned, diagnosis))
+    elif out is None:
+        _print(planned, diagnosis)
+    else:
+        remark(planned.verdict)
+        remark(f"wrote {out}")
+
+
+def _print(plan: Plan, diagnosis: Diagnosis) -> None:
+    from tilewright.embed import print_plan
+    from tilewright.embed.diagnosis.faces import diagnosis_lines
+
+    print_plan(plan)
+    emit_text("\n".join(["", "findings", *diagnosis_lines(diagnosis)]))
+
+
+def _json(plan: Plan, diagnosis: Diagnosis) -> dict[str, Any]:
+    findings = [finding.to_json() for finding in diagnosis.findings]
+    return {**plan.to_json(), "findings": findings, "counters": diagnosis.counters.to_json()}
+
+
+def _page(plan: Plan, diagnosis: Diagnosis, source: str) -> str:
+    from tilewright.embed import plan_html
+    from tilewright.embed.diagnosis.faces import diagnosis_html
+    from tilewright.render import Page
+
+    topology = plan.stacking.topology
+    facts = [
+        ("target", plan.target),
+        ("chips", str(topology.chips)),
+        ("SparseCores", str(topology.sparsecores)),
+        ("batches", str(plan.batches)),
+        ("samples a batch", f"{plan.batch:,}"),
+    ]
+    page = Page("Embedding plan", f"learnt from {source}", facts=facts)
+    page.section("plan", "Plan", plan_html(plan))
+    page.section("findings", "Findings", diagnosis_html(diagnosis))
+    page.data("embedding-plan", _json(plan, diagnosis))
+    return page.html()

@@ -1,0 +1,257 @@
+"""`tilewright isa step` and `explain`: through a program one instruction at a time; what an instruction does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.isa.machine import (
+    EveryPe,
+    File,
+    Iota,
+    Settings,
+    Tensor,
+    Zeros,
+    array,
+    machine,
+    remark_errors,
+    started,
+    tensors,
+)
+from tilewright.cli.streams import Json, emit_json, emit_text, progress, read_text, remark
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.isa import Debugger, Explanation, MatrixUnitConfig, Program
+
+_LEAVE = ("quit", "q", "exit")
+_NEVER = "this run never comes to it; in general:"
+
+
+def step(
+    file: File,
+    tensor: Tensor = None,
+    iota: Iota = None,
+    zeros: Zeros = None,
+    execute: Annotated[
+        str | None, typer.Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
+    ] = None,
+    every_pe: EveryPe = False,
+    settings: Settings = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON object a line for every command (-x, or standard input).")
+    ] = False,
+) -> int:
+    """Step through a program: run to a place or a change, set breakpoints, print registers, tokens, pages, tensors.
+
+    Commands come from the terminal, from standard input, or from -x; help lists them. Ctrl-D ends, Ctrl-C interrupts a
+    run. From -x and standard input the exit code is 1 if the program was stopped by an error or left error records,
+    2 if a command was not understood.
+    """
+    if file == "-" and execute is None:
+        raise UsageError("standard input cannot be the program and the commands", how="give the commands with -x")
+    typed = execute is None and sys.stdin.isatty()
+    if as_json and typed:
+        raise UsageError("--json answers -x or commands on standard input, not a terminal")
+    debugger = _debugger(read_text(file), tensors(tensor or (), iota or (), zeros or ()), machine(settings), every_pe)
+    if typed:
+        _converse(debugger)
+        return 0
+    lines = execute.split(";") if execute is not None else sys.stdin
+    return _obey(debugger, (line.strip() for line in lines if line.strip()), as_json)
+
+
+def _debugger(text: str, memory: dict[str, Any], config: MatrixUnitConfig, every_pe: bool) -> Debugger:
+    from tilewright.isa import Debugger
+
+    if every_pe:
+        return Debugger(started(text, memory, config))
+    if config.pes > 1:
+        remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
+    return Debugger(text, memory, config)
+
+
+def _obey(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
+    """Do the commands, show each with its answer, and say how it ended."""
+    understood = True
+    if not as_json:
+        emit_text(debugger.where())
+    for line in lines:
+        if line in _LEAVE:
+            emit_text(json.dumps(_object(debugger, line, "", None, True)) if as_json else f"> {line}")
+            break
+        answer = debugger.answer(line)
+        understood &= answer.ok
+        if as_json:
+            emit_text(json.dumps(_object(debugger, line, answer.text, answer.value, answer.ok), allow_nan=False))
+        else:
+            emit_text(f"> {line}\n{answer.text}")
+        sys.stdout.flush()  # a program may read the answer before it gives the next command
+    records = [record for pe in debugger.runner.pes for record in pe.errors]
+    remark_errors(records)
+    return 1 if debugger.stopped or records else 0 if understood else 2
+
+
+def _object(debugger: Debugger, line: str, text: str, value: Any, ok: bool) -> dict[str, Any]:
+    """One command as JSON: its answer, and where the processing element stands."""
+    pe = debugger.pe
+    at = None if debugger.done or pe.halted or pe.barrier is not None else pe.pc
+    place = {"pe": pe.number, "pc": at, "executed": pe.executed, "cycles": pe.clock.cycles, "done": debugger.done}
+    answer = {"schema_version": 1, "command": line, "ok": ok, "text": text, "value": value}
+    return {**answer, **place, "stopped": debugger.stopped}
+
+
+def _converse(debugger: Debugger) -> None:
+    """Commands from a terminal; an empty line is one too."""
+    _edit_lines(debugger)
+    emit_text(debugger.where())
+    with _interrupting(debugger) as asking:
+        while True:
+            try:
+                asking.append("")
+                line = input("(isa) ").strip()
+            except KeyboardInterrupt:
+                emit_text("")
+                continue
+            except EOFError:
+                emit_text("")
+                return
+            finally:
+                asking.clear()
+            if line in _LEAVE:
+                return
+            emit_text(debugger.command(line))
+
+
+def _edit_lines(debugger: Debugger) -> None:
+    """History, line editing and completion of words where there is a readline; nothing is written to a file."""
+    with suppress(ImportError):
+        import readline
+
+        def complete(start: str, number: int) -> str | None:
+            words = [word for word in debugger.words if word.startswith(start)]
+            return words[number] if number < len(words) else None
+
+        readline.set_completer(complete)
+        readline.parse_and_bind("tab: complete")
+
+
+@contextmanager
+def _interrupting(debugger: Debugger) -> Iterator[list[str]]:
+    """Ctrl-C stops a run between two instructions, never within one; at the prompt (the list has one) the line goes."""
+    asking: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asking
+        return
+
+    def interrupted(number: int, frame: object) -> None:
+        if asking:
+            raise KeyboardInterrupt
+        debugger.interrupt()
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield asking
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def explain(
+    source: Annotated[
+        str, typer.Argument(metavar="TEXT|FILE[:LINE]", help="An instruction, a program, or one line of a program.")
+    ],
+    segment: Annotated[
+        str | None, typer.Option("--segment", metavar="s8[24,200]", help="What B of an mm is like, as it is stored.")
+    ] = None,
+    columns: Annotated[int | None, typer.Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
+    tensor: Tensor = None,
+    iota: Iota = None,
+    zeros: Zeros = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> int:
+    """Say what an instruction does: who loads, who multiplies, which registers and lines, what it costs.
+
+    With tensors the program is run, and each instruction is explained as it stands when it is first come to: the
+    columns that are on, the lines it touches and misses, what it waits for.
+    """
+    from tilewright.isa import assemble
+    from tilewright.isa import explain as explain_instruction
+
+    config = machine(settings)
+    text, line = _source(source)
+    program = assemble(text, config)
+    addresses = _addresses(program, line, source)
+    like = None if segment is None else array(segment, "--segment")
+    runs = bool(tensor or iota or zeros)
+    if runs and any(option is not None for option in (segment, columns, rows)):
+        how = "they say where each instruction stands; leave --segment, --columns and --rows out"
+        raise UsageError("tensors, and a place to explain at", how=how)
+    reached: dict[int, Explanation] = {}
+    stopped = ""
+    if runs:
+        reached, stopped = _run(program, addresses, tensors(tensor or (), iota or (), zeros or ()), config)
+    explained = {
+        pc: reached.get(pc) or explain_instruction(program.instructions[pc], config, like, columns, rows)
+        for pc in addresses
+    }
+    if as_json:
+        instructions = [
+            {"pc": pc, "line": program.instructions[pc].line, "in_a_run": pc in reached, **explanation.to_dict()}
+            for pc, explanation in explained.items()
+        ]
+        emit_json({"instructions": instructions})
+    else:
+        shown = [_shown(program, pc, it, runs and pc not in reached) for pc, it in explained.items()]
+        emit_text("\n\n".join(shown))
+    if stopped:
+        remark(stopped)
+    return 1 if stopped else 0
+
+
+def _run(
+    program: Program, addresses: Sequence[int], memory: dict[str, Any], config: MatrixUnitConfig
+) -> tuple[dict[int, Explanation], str]:
+    """Explanations of those instructions that the run reaches, and the error that stopped the run."""
+    from tilewright.isa import Debugger
+
+    debugger = Debugger(program, memory, config)
+    with progress("running") as bar:
+        return debugger.explain_first(addresses, lambda reached: bar(reached, len(addresses))), debugger.stopped
+
+
+def _shown(program: Program, pc: int, explanation: Explanation, never: bool) -> str:
+    """An explanation, with its address where there are several, and a word where the run did not come to it."""
+    address = f"{pc:04d}  " if len(program) > 1 else ""
+    return "\n".join([f"{address}{explanation.text}", *([_NEVER] if never else []), *explanation.says])
+
+
+def _addresses(program: Program, line: int | None, source: str) -> list[int]:
+    """The addresses of all instructions, or of those on a line."""
+    addresses = [pc for pc, it in enumerate(program.instructions) if line is None or it.line == line]
+    if addresses:
+        return addresses
+    if line is None:
+        raise UsageError("no instruction")
+    after = next((f"the next is on line {it.line}" for it in program.instructions if it.line > line), "")
+    raise UsageError(f"no instruction on line {line}", where=source, how=after)
+
+
+def _source(source: str) -> tuple[str, int | None]:
+    """The program's text and the line asked for: a file, a file and a line, or the text itself."""
+    path, colon, number = source.rpartition(":")
+    is_line = colon and number.isascii() and number.isdecimal() and len(number) <= 9
+    if is_line and (os.path.isfile(path) or path.endswith(".tasm")):
+        return read_text(path), int(number)
+    if source == "-" or os.path.isfile(source) or source.endswith(".tasm"):
+        return read_text(source), None
+    return source, None
