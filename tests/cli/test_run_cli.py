@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import pytest
 
 from tests.conftest import ROOT
+from tilewright.targets import target_names
 
 EXAMPLE = "examples/dlrm.py"
 
@@ -89,3 +91,13 @@ def test_a_fault_of_ours_is_one_line_too(run, monkeypatch, tmp_path):
     assert said == "tilewright: a fault in tilewright itself, ZeroDivisionError: two lines; --debug shows where\n"
     with pytest.raises(ZeroDivisionError):
         run("targets", "cpu", "--debug")
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_every_target_is_printed_with_its_sources(run, name):
+    code, printed, _ = run("targets", name)
+    assert code == 0
+    assert "source" in printed.splitlines()[1]
+    code, printed, _ = run("targets", name, "--json")
+    assert code == 0
+    assert json.loads(printed)["name"] == name

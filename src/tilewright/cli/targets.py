@@ -33,6 +33,10 @@ def targets(
         parts = {f.name: getattr(chip, f.name) for f in fields(chip) if f.name != "sources"}
         values = {k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in parts.items()}
         values["memories"] = [asdict(m) for m in chip.memories]
+        values["time"] = {
+            name: {"values": dict(known.values), "fitted_on": known.fitted_on, "error": known.error}
+            for name, known in chip.time.items()
+        }
         emit_json({**values, "sources": dict(chip.sources)})
         return
     plain = ("family", "layout_rule", "compiler_normalizes", "short_run_bytes", "short_kept_run_bytes")
@@ -43,4 +47,7 @@ def targets(
         for f in fields(value):
             source = chip.sources.get(f"{section}.{f.name}", chip.sources[section])
             constants.append((f"{section}.{f.name}", str(getattr(value, f.name)), source))
+    for name, known in chip.time.items():
+        source = chip.sources[f"time.{name}"]
+        constants += [(f"time.{name}.{key}", f"{value:g}", source) for key, value in known.values.items()]
     show_table(("constant", "value", "source"), constants, chip.title)
