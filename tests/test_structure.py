@@ -1,4 +1,4 @@
-"""The house keeps its shape: import direction, public names, file lengths, a README in every room."""
+"""The house keeps its shape: import direction, no circles, public names, file and folder sizes, a README everywhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -27,38 +28,121 @@ BENEATH = {
     "cli": {"targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine"},
 }
 FILES = sorted(SOURCE.rglob("*.py"))
+FOLDERS = sorted({path.parent for path in FILES})
+rooms_are_being_sorted = pytest.mark.xfail(reason="not all rooms are in order yet", strict=False)
+MOST_LINES = 700
+MOST_FILES = 16
 
 
-def imported(path):
-    """Names of all modules a file imports, wherever in it."""
+def short(path):
+    """A path as the messages of this test name it."""
+    return str(path.relative_to(SOURCE.parent))
+
+
+def module_of(path):
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+@cache
+def imports(path):
+    """(module, name) of all imports of a file, wherever in it; the name is None where the module itself is imported.
+
+    Imports inside functions and for type checkers count, and `import_module` with a literal. That importing a module
+    imports the packages around it does not.
+    """
+    found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [(alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield node.module
-            if node.module == "tilewright":
-                yield from (f"tilewright.{alias.name}" for alias in node.names)
+            assert node.level == 0, f"{short(path)}: relative import"
+            found += [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module":
+            found += [(word.value, None) for word in node.args[:1] if isinstance(word, ast.Constant)]
+    return found
+
+
+@cache
+def graph():
+    """File -> the files it imports, as modules of the package."""
+    arrows = {}
+    for module, path in MODULES.items():
+        ends = {f"{target}.{name}" if f"{target}.{name}" in MODULES else target for target, name in imports(path)}
+        arrows[module] = sorted(end for end in ends & MODULES.keys() if end != module)
+    return arrows
+
+
+def circle(arrows):
+    """The modules of one circle, in order; empty where there is none."""
+    done, path = set(), []
+
+    def visit(module):
+        if module in path:
+            return path[path.index(module) :]
+        if module in done:
+            return []
+        path.append(module)
+        for end in arrows[module]:
+            if around := visit(end):
+                return around
+        done.add(path.pop())
+        return []
+
+    return next((around for module in arrows if (around := visit(module))), [])
+
+
+def test_a_circle_is_found_and_named():
+    assert circle({"a": ["b"], "b": ["c", "d"], "c": [], "d": ["b"]}) == ["b", "d"]
+    assert circle({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+
+
+@rooms_are_being_sorted
+def test_no_file_imports_another_in_a_circle():
+    around = circle(graph())
+    assert not around, " -> ".join([*around, around[0]])
 
 
 @pytest.mark.parametrize("room", sorted(BENEATH))
 def test_imports_point_one_way(room):
     allowed = BENEATH[room] | {room, "errors", "kernels", "threads", "vectors", "version", "__version__"}
     for path in (SOURCE / room).rglob("*.py"):
-        for name in imported(path):
-            parts = name.split(".")
-            if parts[0] == "tilewright" and len(parts) > 1:
-                assert parts[1] in allowed, f"{path.relative_to(ROOT)} imports {name}"
+        for module, name in imports(path):
+            parts = f"{module}.{name}".split(".") if module == "tilewright" else module.split(".")
+            if parts[0] == "tilewright":
+                assert parts[1] in allowed, f"{short(path)} imports {'.'.join(parts)}"
+
+
+@rooms_are_being_sorted
+@pytest.mark.parametrize("room", sorted(BENEATH))
+def test_rooms_see_what_others_export(room):
+    """Another room is entered through its door, `tilewright.<room>`."""
+    for path in (SOURCE / room).rglob("*.py"):
+        for module, _ in imports(path):
+            parts = module.split(".")
+            inside = parts[0] != "tilewright" or parts[1:2] == [room]
+            assert inside or len(parts) <= 2, f"{short(path)} imports {module}: take it from {'.'.join(parts[:2])}"
+
+
+@rooms_are_being_sorted
+def test_no_file_imports_private_names():
+    for path in FILES:
+        for module, name in imports(path):
+            if module.startswith("tilewright") and name != "__version__":
+                assert not (name or "").startswith("_"), f"{short(path)} imports {module}.{name}"
 
 
 def test_jax_stays_in_its_rooms():
     for path in FILES:
         room = path.relative_to(SOURCE).parts[0]
-        for name in imported(path):
-            if name.split(".")[0] in ("jax", "jaxlib"):
-                assert room in ("hlo", "embed", "machine"), f"{path.relative_to(ROOT)} imports {name}"
-                private = name.startswith(("jaxlib", "jax._src"))
-                assert not private or (room == "hlo" and path.name == "ir.py"), f"{path} imports {name}"
+        for module, name in imports(path):
+            if module.split(".")[0] in ("jax", "jaxlib"):
+                assert room in ("hlo", "embed", "machine"), f"{short(path)} imports {module}"
+                private = f"{module}.{name}".startswith(("jaxlib", "jax._src"))
+                assert not private or path == SOURCE / "hlo" / "ir.py", f"{short(path)} imports {module}"
 
 
 @pytest.mark.parametrize("room", ["", *ROOMS])
@@ -80,15 +164,44 @@ def test_public_names_are_documented_and_there(room):
     assert public <= set(names), f"public members missing from __all__: {sorted(public - set(names))}"
 
 
-@pytest.mark.parametrize("room", [*ROOMS, "cli"])
-def test_every_room_says_why(room):
-    text = (SOURCE / room / "README.md").read_text()
-    assert 200 < len(text) < 6000
+@rooms_are_being_sorted
+def test_only_rooms_list_what_is_public():
+    """`__all__` stands in the package and in the rooms, nowhere below: public is what a room exports."""
+    rooms = {SOURCE / "__init__.py", *(SOURCE / room / "__init__.py" for room in BENEATH)}
+    listed = [short(path) for path in FILES if path not in rooms and re.search(r"^__all__", path.read_text(), re.M)]
+    assert not listed
+
+
+@rooms_are_being_sorted
+def test_every_folder_says_why():
+    for folder in FOLDERS:
+        text = (folder / "README.md").read_text()
+        assert (200 if folder.name in BENEATH else 80) < len(text) < 6000, short(folder)
+
+
+@rooms_are_being_sorted
+def test_readmes_name_files_that_are_there():
+    """A file in backticks, such as `page.py` or `draw/page.py`: in the folder or below it, or in the package."""
+    for folder in FOLDERS:
+        for name in re.findall(r"`([\w/]+\.(?:py|js|css|toml))`", (folder / "README.md").read_text()):
+            places = [*folder.rglob(name), SOURCE / name, ROOT / name]
+            assert any(place.exists() for place in places), f"{short(folder)}/README.md names {name}"
+
+
+@rooms_are_being_sorted
+def test_no_docstring_is_left_to_do():
+    assert not [short(path) for path in FILES if '"""TODO' in path.read_text()]
 
 
 def test_files_can_be_read_in_one_sitting():
-    long = {str(p.relative_to(ROOT)): n for p in FILES if (n := len(p.read_text().splitlines())) > 700}
-    assert not long
+    lines = {short(path): len(path.read_text().splitlines()) for path in FILES}
+    assert not {path: count for path, count in lines.items() if count > MOST_LINES}
+
+
+@rooms_are_being_sorted
+def test_folders_can_be_seen_at_a_glance():
+    files = {short(folder): len(list(folder.glob("*.py"))) for folder in FOLDERS}
+    assert not {folder: count for folder, count in files.items() if count > MOST_FILES}
 
 
 def test_light_rooms_do_not_load_jax():
@@ -97,6 +210,19 @@ def test_light_rooms_do_not_load_jax():
         "assert 'jax' not in sys.modules, 'jax was loaded'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_help_loads_nothing_heavy():
+    """What makes `tilewright --help` answer at once: the rooms, numpy and rich are imported by the commands."""
+    code = (
+        "import sys; from tilewright.cli import app\n"
+        "try: app(args=['--help'])\n"
+        "except SystemExit: pass\n"
+        f"rooms = {[f'tilewright.{room}' for room in ROOMS]}\n"
+        "loaded = {'numpy', 'rich', 'numba', 'jax', *rooms} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_the_lock_names_no_index():

@@ -6,8 +6,6 @@ one line (plus a caret line where the place is a column of a text) and exits wit
 
 from __future__ import annotations
 
-__all__ = ["CheckFailed", "LimitError", "ParseError", "TilewrightError", "UnsupportedError", "UsageError"]
-
 
 class TilewrightError(Exception):
     """Something the user can mend.

@@ -11,8 +11,6 @@ from queue import SimpleQueue
 
 from tilewright.errors import UsageError
 
-__all__ = ["call_soon", "pool", "thread_count"]
-
 
 def thread_count() -> int:
     """Kernel threads: TILEWRIGHT_THREADS, or as many as this process may use."""
