@@ -49,6 +49,8 @@ def test_hlo():
     assert {"program", "rewrites", "refusals", "moved_before", "moved_after"} <= set(hlo.Optimized.__annotations__)
     has(hlo.Optimized, "text")
     has(hlo, "load", "from_jax")
+    takes(hlo.explain_allocation, "text")
+    assert {"message", "shapes", "fixes", "advice", "unread"} <= set(hlo.AllocationReport.__annotations__)
 
 
 def test_optimize_is_the_same_function():

@@ -34,7 +34,7 @@ def test_every_page_is_listed():
 
 def commands(text):
     """The arguments of every `./run tilewright ...` in a page."""
-    return re.findall(r"\./run tilewright ([a-z]+)", text)
+    return re.findall(r"\./run tilewright ([a-z-]+)", text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

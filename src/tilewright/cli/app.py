@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import embed, isa, layout, programs
+from tilewright.cli.explain_error import explain_error
 from tilewright.cli.run import run
 from tilewright.cli.targets import targets
 from tilewright.cli.warm import warm
@@ -37,7 +38,7 @@ def _add(group: typer.Typer, commands: Iterable[Callable[..., object]]) -> None:
         group.command(short_help=first_line)(command)
 
 
-_add(app, (*programs.COMMANDS, run, targets, warm))
+_add(app, (*programs.COMMANDS, explain_error, run, targets, warm))
 for name, summary, commands in (
     ("embed", "Sparse cores: plan embedding tables before renting chips.", embed.COMMANDS),
     ("isa", "The matrix unit: assemble, run, multiply, count.", isa.COMMANDS),

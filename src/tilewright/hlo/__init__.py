@@ -3,6 +3,8 @@
 jax is imported when a function that needs it is called: a report on a dump starts without it.
 """
 
+from tilewright.hlo.allocation.message import AllocatorMessage
+from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
 from tilewright.hlo.cost import Movement, movement, place
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.optimization import Optimized, optimize
@@ -28,6 +30,8 @@ from tilewright.hlo.timing.step import StepTime, TimeRow
 
 __all__ = [
     "TPU_TOPOLOGIES",
+    "AllocationReport",
+    "AllocatorMessage",
     "Computation",
     "Difference",
     "DumpedModule",
@@ -58,6 +62,7 @@ __all__ = [
     "diff_reports",
     "dumped_modules",
     "estimate",
+    "explain_allocation",
     "from_jax",
     "from_python",
     "join_profile",

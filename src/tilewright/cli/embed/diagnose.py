@@ -32,6 +32,11 @@ from tilewright.errors import CheckFailed, UsageError
 if TYPE_CHECKING:
     from tilewright.embed import Counters, EmbedConfig, Explanation, Limits
 
+Error = Annotated[str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")]
+StackWidth = Annotated[int | None, typer.Option("--width", help="Floats per row of the stack the error is about.")]
+MaxIds = Annotated[int | None, typer.Option("--max-ids", help="Its max_ids_per_partition.")]
+SparseCores = Annotated[int, typer.Option(help="SparseCores in all: below 16 there is a second lookup program.")]
+
 _COUNTED = (".toml", ".json")
 
 
@@ -127,31 +132,27 @@ def _of_log(configured: EmbedConfig, file: str, limits: str | None, bad_ids: str
 
 
 def explain_error(
-    error: Annotated[
-        str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")
-    ],
-    width: Annotated[int | None, typer.Option(help="Floats per row of the stack the error is about.")] = None,
-    max_ids: Annotated[int | None, typer.Option("--max-ids", help="Its max_ids_per_partition.")] = None,
-    sparsecores: Annotated[
-        int, typer.Option(help="SparseCores in all: below 16 there is a second lookup program.")
-    ] = 16,
+    error: Error,
+    width: StackWidth = None,
+    max_ids: MaxIds = None,
+    sparsecores: SparseCores = 16,
     as_json: Json = False,
 ) -> None:
     """Read a TPU compiler's error about SparseCore memory: what was too large, and the changes that compile."""
     from tilewright.embed import explain_error as explain
 
-    text = _error_text(error)
+    text = error_text(error)
     try:
         explained = explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores)
     except UsageError as problem:
-        raise _no_such_file(error, problem) from None
+        raise no_such_file(error, problem) from None
     if as_json:
         emit_json({"kind": "explained_errors", "errors": [explanation.to_json() for explanation in explained]})
     else:
-        emit_text("\n\n".join(map(_explanation_text, explained)))
+        emit_text("\n\n".join(map(explanation_text, explained)))
 
 
-def _error_text(argument: str) -> str:
+def error_text(argument: str) -> str:
     """The text of a file, of stdin, or the argument itself."""
     if argument == "-":
         return read_text(argument)
@@ -162,15 +163,16 @@ def _error_text(argument: str) -> str:
     return read_text(argument) if is_file else argument
 
 
-def _no_such_file(argument: str, problem: UsageError) -> UsageError:
-    """Something short without blanks was meant as a file."""
+def no_such_file(argument: str, problem: UsageError) -> UsageError:
+    """``problem``, or that there is no such file: something short without blanks was meant as one."""
     short = argument != "-" and len(argument) < 200 and not any(c.isspace() for c in argument)
     if short and not Path(argument).exists():
         return UsageError("neither a file nor an error's text", where=argument, how="check the file's name")
     return problem
 
 
-def _explanation_text(explanation: Explanation) -> str:
+def explanation_text(explanation: Explanation) -> str:
+    """An explained SparseCore error as lines."""
     program = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}.get(
         explanation.program, "program"
     )

@@ -154,14 +154,14 @@ class Explanation:
 
 
 def explain_error(
-    text: str, *, width: int | None = None, max_ids: int | None = None, sparsecores: int = 16
+    text: str, *, width: int | None = None, max_ids: int | None = None, sparsecores: int = 16, hbm: bool = True
 ) -> tuple[Explanation, ...]:
     """Every SparseCore memory error in ``text`` (an error message, or a whole log), each once; and what
     jax-tpu-embedding prints of batches above their limits, once for each table and limit with the most observed.
 
     ``width``: floats per row of the stack, and ``max_ids``: its max_ids_per_partition, where the text does not tell
     them (a lookup's error names neither alone). ``sparsecores``: how many there are in all; below 16 the compiler has
-    a second lookup program.
+    a second lookup program. ``hbm``: messages of a full HBM count too, which any program may have.
 
     Raises :class:`UsageError` where ``text`` holds no such error, or only the head of one.
 
@@ -183,7 +183,8 @@ def explain_error(
         (HBM, _hbm),
         (OVERFLOW, _overflow),
     )
-    hits = [(match, read) for pattern, read in readers for match in pattern.finditer(text)]
+    wanted = readers if hbm else tuple(each for each in readers if each[0] is not HBM)
+    hits = [(match, read) for pattern, read in wanted for match in pattern.finditer(text)]
     ordered = sorted(hits, key=lambda hit: hit[0].start())
     first: dict[tuple[str, ...], tuple[re.Match[str], _Read]] = {}
     for match, read in ordered:
@@ -197,6 +198,12 @@ def explain_error(
         "Ran out of memory in memory space hbm, Observed max ids per partition"
     )
     raise UsageError("no SparseCore memory error in the text", where="explain-error", how=f"known are: {known}")
+
+
+def names_sparsecores(text: str) -> bool:
+    """Whether a text holds such an error, or the head of one, that is not about a full HBM."""
+    heads = (head for head in _HEADS if "hbm" not in head)
+    return any(head in text for head in heads) or bool(GATHER.search(text) or OVERFLOW.search(text))
 
 
 @dataclass(frozen=True)

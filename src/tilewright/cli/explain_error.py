@@ -1,0 +1,75 @@
+"""`tilewright explain-error`: a TPU's message about memory that is full, and what to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli.embed.diagnose import (
+    Error,
+    MaxIds,
+    SparseCores,
+    StackWidth,
+    error_text,
+    explanation_text,
+    no_such_file,
+)
+from tilewright.cli.streams import Json, emit_json, emit_text
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.embed import Explanation
+    from tilewright.hlo import AllocationReport
+
+
+def explain_error(
+    error: Error,
+    top: Annotated[int, typer.Option("--top", min=1, help="How many allocations and fixes to print.")] = 10,
+    width: StackWidth = None,
+    max_ids: MaxIds = None,
+    sparsecores: SparseCores = 16,
+    as_json: Json = False,
+) -> None:
+    """Read a TPU's out-of-memory message: every padded array in it, and the changes that make it fit by bytes saved.
+
+    Messages of the compiler and of the runtime, about HBM, vector memory and scalar memory, in any log. --width,
+    --max-ids and --sparsecores are for errors about SparseCore memory, as in `embed explain-error`.
+    """
+    text = error_text(error)
+    sparse = _sparse(text, width, max_ids, sparsecores)
+    reports = _allocator(error, text, required=not sparse)
+    if as_json:
+        allocator = [report.to_json() for report in reports]
+        found = [each.to_json() for each in sparse]
+        emit_json({"kind": "explained_errors", "allocator": allocator, "sparsecore": found})
+        return
+    from tilewright.hlo.allocation.lines import print_report
+
+    for number, report in enumerate(reports):
+        if number:
+            emit_text("")
+        print_report(report, top)
+    if sparse:
+        emit_text("\n" * bool(reports) + "\n\n".join(map(explanation_text, sparse)))
+
+
+def _sparse(text: str, width: int | None, max_ids: int | None, sparsecores: int) -> tuple[Explanation, ...]:
+    """What the text says of SparseCores' memory; () where it says nothing."""
+    from tilewright.embed import explain_error as explain
+    from tilewright.embed.diagnosis.explain import names_sparsecores
+
+    if not names_sparsecores(text):
+        return ()
+    return explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores, hbm=False)
+
+
+def _allocator(given: str, text: str, *, required: bool) -> tuple[AllocationReport, ...]:
+    from tilewright.hlo import explain_allocation
+
+    try:
+        return explain_allocation(text)
+    except UsageError as wrong:
+        if required:
+            raise no_such_file(given, wrong) from None
+        return ()

@@ -1,0 +1,145 @@
+"""What a TPU allocator's message says, as records; nothing is computed here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tilewright.hlo.allocation.size import StatedSize
+
+
+class Kind(StrEnum):
+    """What did not fit, and who said so."""
+
+    PROGRAM = "program"  # the compiler: all buffers of a program in one memory space
+    STACK = "stack"  # the compiler: what one instruction needs at once, its scoped memory
+    SINGLE = "single"  # the compiler: one allocation is larger than the memory
+    TEMPORARIES = "temporaries"  # the compiler: the intermediate values alone
+    CORES = "cores"  # the compiler: TensorCore and SparseCores together
+    ESTIMATE = "estimate"  # the compiler gave up early
+    LOAD = "load"  # the runtime: a compiled program and its scratch memory
+    BUFFER = "buffer"  # the runtime: an array
+    LISTING = "listing"  # a list of allocations without its beginning
+
+
+@dataclass(frozen=True)
+class Label:
+    """The instruction an allocation belongs to, as far as its label says.
+
+    ============  ==============================================================================
+    ``text``      the whole label
+    ``name``      ``copy.40488``, without the ``%``
+    ``opcode``    ``copy``, ``fusion``; "" where the label is no instruction or is cut
+    ``operand``   the first operand's shape, "" where the label names no shapes
+    ============  ==============================================================================
+    """
+
+    text: str = ""
+    name: str = ""
+    opcode: str = ""
+    operand: str = ""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One entry of the list of the largest allocations; None or "" where it says nothing.
+
+    =====================  =====================================================================
+    ``number``             its place in the list
+    ``size``               bytes with padding; ``unpadded`` without, ``padding`` what it adds
+    ``expansion``          size over unpadded, as printed (one digit after the point)
+    ``shape``              its shape with its layout
+    ``op_type``            ``OneHot``, and ``op_name``: what the framework calls it
+    ``source``             ``file.py:12``
+    ``label``              its instruction
+    ``type``               ``HLO temp``, ``scoped``
+    ``tag``                what scoped memory is for, such as a kernel's window
+    ``windows``            copies of the shape it holds at once (2: double buffered)
+    =====================  =====================================================================
+    """
+
+    number: int
+    size: StatedSize | None = None
+    unpadded: StatedSize | None = None
+    padding: StatedSize | None = None
+    expansion: float | None = None
+    shape: str = ""
+    op_type: str = ""
+    op_name: str = ""
+    source: str = ""
+    label: Label = field(default_factory=Label)
+    type: str = ""
+    tag: str = ""
+    windows: int = 1
+
+    @property
+    def spills(self) -> bool:
+        """Whether it holds what found no register."""
+        return "spill slots" in self.label.text
+
+    @property
+    def what(self) -> str:
+        """The shortest thing that says where it comes from."""
+        return self.op_name or self.label.name or self.label.text or self.tag
+
+
+@dataclass(frozen=True)
+class AllocatorMessage:
+    """One message; None, "" or empty where it says nothing.
+
+    =================  ========================================================================
+    ``kind``           what did not fit
+    ``space``          ``hbm``, ``vmem``, ``smem`` ...
+    ``code``           ``E1000``, where the message has one (or the name that belongs to one)
+    ``used``           what is needed: by the program, the instruction or the request
+    ``limit``          what there is
+    ``over``           what is too much, as stated
+    ``free``           the runtime: bytes that are free, ``reservable`` those at the bottom
+    ``largest_free``   the runtime: the largest free block
+    ``sparsecores``    what the SparseCores take of ``used``, where TensorCores and they do not fit together
+    ``program``        the program the runtime was loading
+    ``instruction``    the instruction whose scoped memory is too small
+    ``totals``         name -> size of "Total hbm usage"; None for "unknown size"
+    ``requirement``    "Program hbm requirement", and ``parts``: name -> size of it
+    ``utilization``    share of the temporaries that is data; ``fragmented`` share that is holes
+    ``output``         the outputs, and ``shared``: how much of them lies in arguments
+    ``allocations``    the list of the largest
+    ``unread``         what the text has but could not be read
+    =================  ========================================================================
+    """
+
+    kind: Kind
+    space: str = "hbm"
+    code: str = ""
+    used: StatedSize | None = None
+    limit: StatedSize | None = None
+    over: StatedSize | None = None
+    free: StatedSize | None = None
+    reservable: StatedSize | None = None
+    largest_free: StatedSize | None = None
+    sparsecores: StatedSize | None = None
+    program: str = ""
+    instruction: Label = field(default_factory=Label)
+    totals: tuple[tuple[str, StatedSize | None], ...] = ()
+    requirement: StatedSize | None = None
+    parts: tuple[tuple[str, StatedSize | None], ...] = ()
+    utilization: float | None = None
+    fragmented: float | None = None
+    output: StatedSize | None = None
+    shared: StatedSize | None = None
+    allocations: tuple[Allocation, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def excess(self) -> int | None:
+        """Bytes that must go: as stated, else what is needed less what there is; None where neither is said."""
+        if self.over is not None:
+            return self.over.bytes
+        runtime = [size.bytes for size in (self.free, self.reservable, self.largest_free) if size is not None]
+        limit = None if self.limit is None else self.limit.bytes
+        available = min(runtime) if runtime else limit
+        return None if self.used is None or available is None else max(0, self.used.bytes - available)
+
+    def total(self, name: str) -> StatedSize | None:
+        """A size of "Total hbm usage" by its name."""
+        return dict(self.totals).get(name)

@@ -1,0 +1,416 @@
+"""A pasted text -> the allocator messages in it, whatever else stands on their lines.
+
+Nothing is taken from a line's beginning, so any log's prefix may stand there: a section or a field begins at its own
+words, and its value ends with the line or where the next one begins. One pass of one pattern finds them all.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.allocation.message import Allocation, AllocatorMessage, Kind, Label
+from tilewright.hlo.allocation.size import SIZE, StatedSize, read_size
+from tilewright.layout import TensorLayout, parse_prefix
+
+
+def _words(pattern: str) -> str:
+    """The pattern with any blanks, line ends too, where it has one."""
+    return pattern.replace(" ", r"\s+")
+
+
+_EVENT = re.compile(
+    r"(?=[AEFHLOPRSTUX\d])(?:"  # whatever begins with none of these letters is passed over quickly
+    + "|".join(
+        (
+            _words(r"(?P<ran>Ran out of memory in memory space (?P<space>\w+))"),
+            _words(r"(?P<temporaries>Ran out of memory on HBM)"),
+            _words(r"(?P<cores>TensorCore Hbm usage:)"),
+            _words(rf"(?P<ask>Attempting to (?P<verb>reserve|allocate) (?P<asked>{SIZE}))"),
+            _words(rf"(?P<request>Failed to allocate request for (?P<requested>{SIZE}))"),
+            _words(r"(?P<single>Allocation \(size=(?P<wanted>\d{1,25})\) would exceed memory ")
+            + r"\(size=(?P<memory>\d{1,25})\))",
+            _words(r"(?P<early>Aborting compilation early)"),
+            _words(
+                rf"(?P<scoped>Scoped allocation with size (?P<needs>{SIZE}) and limit (?P<has>{SIZE}) exceeded scoped "
+                rf"(?P<scope>\w+) limit(?: by (?P<excess>{SIZE}))?)"
+            ),
+            _words(rf"(?P<total>Total (?P<totalled>\w+) usage (?:>= |&gt;= )?(?P<all>{SIZE}):?)"),
+            _words(rf"(?P<program>Program (?P<required>\w+) requirement (?P<requirement>{SIZE}):?)"),
+            _words(rf"(?P<output>Output size (?:(?P<written>{SIZE})|unknown))"),
+            _words(rf"(?P<capacity>HBM capacity (?P<whole>{SIZE}))"),
+            _words(r"(?P<largest>Largest program allocations in (?P<listed>\w+))"),
+            r"(?P<field>(?<!\S)(?:(?P<number>\d{1,4})\\?\.\s{1,4}(?=Size:))?"
+            r"(?P<name>Size|Operator|Shape|Unpadded size|Extra memory due to padding|XLA label|Allocation type|Tag):)",
+        )
+    )
+    + ")"
+)
+_FAR = 4000
+"""Characters between two parts of one message, at most; what comes later belongs to something else."""
+
+_CODES = {
+    "RuntimeBufferAllocationFailure": "E0100",
+    "RuntimeProgramAllocationFailure": "E0101",
+    "CompileTimeHbmOom": "E1000",
+    "CompileTimeScopedVmemOom": "E1001",
+}
+_CODE = re.compile(rf"\b(E\d{{4}}):|\b({'|'.join(_CODES)})\b")
+_LOADING = re.compile(r"Error\s+loading\s+program(?:\s+'([^'\n]{1,400})')?")
+_USED = re.compile(_words(rf"Used ({SIZE}) of ({SIZE})"))
+_EXCEEDED = re.compile(_words(rf"Exceeded \w+ capacity by ({SIZE})"))
+_TEMPORARIES = re.compile(_words(rf"temporaries \(({SIZE})\) exceeds available HBM \(({SIZE})\)"))
+_CORES = re.compile(_words(rf"({SIZE}), SparseCore Hbm usage:? ({SIZE}), exceeding available bytes: ({SIZE})"))
+_REQUIRES = re.compile(_words(rf"Requires ({SIZE}), has ({SIZE}) available"))
+_FREE = re.compile(_words(rf"There are ({SIZE}) free"))
+_RESERVABLE = re.compile(_words(rf"({SIZE}) reservable"))
+_CONTIGUOUS = re.compile(_words(rf"largest contiguous region of free memory is ({SIZE})"))
+_EXACT = re.compile(r"\s*\((\d{1,25}B)\)")
+_SHARES = re.compile(_words(rf"shares ({SIZE}) with arguments"))
+_UTILIZATION = re.compile(r"([\d.]{1,8})% utilization")
+_FRAGMENTED = re.compile(r"([\d.]{1,8})% fragmentation")
+_PART = re.compile(rf"(?:^|(?<=\s\s))([A-Za-z][\w ()/.-]{{0,60}}?)\s{{2,}}({SIZE}|unknown size)", re.M)
+_KNOWN_PART = re.compile(
+    rf"\b((?:reserved|heap allocations)(?:\s?\([^)\n]{{0,60}}\))?|program|arguments|global|scoped|HLO temp|overlays)\s+"
+    rf"({SIZE}|unknown size)"
+)
+_ALLOCATION = re.compile(
+    r"#allocation\w*\s*\[shape = '([^'\n]*)'(?:, space=(\w+))?(?:, size = \w+)?(, scoped)?(?:, tag = '([^'\n]*)')?"
+)
+_WINDOW = re.compile(r"The window shape is\s+([^\s,]+\[[\d,]*\](?:\{[^}\s]*\})?)")
+_EXPANSION = re.compile(r"\(([\d.]{1,12})x expansion\)")
+_QUOTED = r'="((?:[^"\\]|\\.)*)'
+_OPERATOR = re.compile(rf"\b(op_type|op_name|source_file){_QUOTED}|\b(source_line)=(\d{{1,9}})")
+_INSTRUCTION = re.compile(r"%?([\w.\-]+)\s+=\s+")
+_OPCODE = re.compile(r"([a-z][a-z0-9_-]*)\(")
+_ESCAPED = re.compile(r"\\n\s*(?:\d{1,4}\. Size:|Total \w+ usage|Program \w+ requirement|Largest program allocations)")
+_ESCAPE = re.compile(r"\\([nrt\"'\\])")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def read_messages(text: str) -> tuple[AllocatorMessage, ...]:
+    """Every TPU allocator message in a text, in its order, each once. A list without its beginning counts where nothing
+    better is there; () where there is none.
+
+    >>> found = read_messages("Ran out of memory in memory space hbm. Used 41.74G of 16.00G hbm.")[0]
+    >>> found.space, str(found.used), str(found.limit)
+    ('hbm', '41.74G', '16.00G')
+    """
+    plain = _plain(text)
+    drafts: list[_Draft] = []
+    events = [*_EVENT.finditer(plain), None]
+    for event, after in pairwise(events):
+        assert event is not None
+        end = after.start() if after else len(plain)
+        _take(drafts, _Event(plain, event, end))
+    return _distinct([draft.message() for draft in drafts])
+
+
+def _plain(text: str) -> str:
+    """Without colours, and with line ends where the text is one quoted string."""
+    plain = _COLOUR.sub("", text) if "\x1b" in text else text
+    for _ in range(3):
+        if not _ESCAPED.search(plain):
+            break
+        plain = _ESCAPE.sub(lambda found: {"n": "\n", "r": "\r", "t": "\t"}.get(found[1], found[1]), plain)
+    return plain
+
+
+@dataclass(frozen=True)
+class _Event:
+    """Where a part begins, and how far its value may reach."""
+
+    text: str
+    match: re.Match[str]
+    end: int
+
+    @property
+    def kind(self) -> str:
+        return next(name for name in _KINDS if self.match[name] is not None)
+
+    @property
+    def rest(self) -> str:
+        """What follows, as far as one part reaches."""
+        return self.text[self.match.end() : min(self.end, self.match.end() + _FAR)]
+
+    @property
+    def line(self) -> str:
+        """What follows on its line."""
+        return self.text[self.match.end() : self.end].partition("\n")[0].strip()
+
+    def size(self, group: str) -> StatedSize | None:
+        return read_size(self.match[group] or "")
+
+
+_HEADS = ("ran", "temporaries", "cores", "ask", "request", "single", "early")
+_KINDS = (*_HEADS, "scoped", "total", "program", "output", "capacity", "largest", "field")
+
+
+@dataclass
+class _Draft:
+    """A message while it is read."""
+
+    found: AllocatorMessage
+    at: int
+    parts: set[str] = field(default_factory=set)
+    entries: list[dict[str, str]] = field(default_factory=list)
+    known: list[Allocation] = field(default_factory=list)
+
+    def update(self, **values: object) -> None:
+        self.found = replace(self.found, **values)  # type: ignore[arg-type]
+
+    def message(self) -> AllocatorMessage:
+        notes = list(self.found.unread)
+        found = self.found
+        if found.used is None and found.kind is not Kind.LISTING:
+            notes.append("how much is needed and how much there is: not in the text")
+        read = [*self.known]
+        for entry in self.entries:
+            read.append(_allocation(entry, notes))
+        if "largest" in self.parts and not self.entries:
+            notes.append("the list of the largest allocations: not in the text")
+        for before, after in pairwise(read):
+            first, last = before.number + 1, after.number - 1
+            if first <= last:
+                which = f"allocation {first}" if first == last else f"allocations {first} to {last}"
+                notes.append(f"{which} of the list: not in the text")
+        if self.entries and "Allocation type" not in self.entries[-1]:
+            notes.append(f"the end of allocation {read[-1].number}: not in the text")
+        return replace(found, allocations=tuple(read), unread=tuple(notes))
+
+
+def _take(drafts: list[_Draft], event: _Event) -> None:
+    kind = event.kind
+    if kind == "field":
+        _take_field(drafts, event)
+        return
+    draft = drafts[-1] if drafts and event.match.start() - drafts[-1].at <= _FAR else None
+    if kind in _HEADS:
+        draft = _Draft(_head(event, drafts), event.match.end())
+        drafts.append(draft)
+        if kind == "single":
+            draft.known = _single(event)
+            draft.update(space=_space(event))
+    elif kind == "scoped":
+        draft = _scoped(drafts, draft, event)
+    else:
+        space = event.match["totalled"] or event.match["required"] or event.match["listed"] or ""
+        if draft is None or kind in draft.parts or (space and space != draft.found.space):
+            draft = _Draft(AllocatorMessage(Kind.LISTING, space or "hbm"), event.match.end())
+            drafts.append(draft)
+        _section(draft, kind, event)
+    draft.parts.add(kind)
+    draft.at = event.end if draft.found.kind is Kind.STACK else event.match.end()
+
+
+# -- heads -------------------------------------------------------------------------------------------------------------
+
+
+def _head(event: _Event, drafts: list[_Draft]) -> AllocatorMessage:
+    match, rest = event.match, event.rest
+    before = event.text[max(0, match.start() - 200, drafts[-1].at if drafts else 0) : match.start()]
+    codes = _CODE.findall(before)
+    code = codes[-1][0] or _CODES[codes[-1][1]] if codes else ""
+    found = AllocatorMessage(Kind.PROGRAM, code=code)
+    match event.kind:
+        case "ran":
+            used, over = _USED.search(rest), _EXCEEDED.search(rest)
+            found = replace(found, space=match["space"].lower(), over=_sized(over, 1))
+            if "while allocating on stack" in " ".join(rest[:80].split()):
+                words = " ".join(event.text[match.end() : event.end].partition(" for ")[2].split())
+                return replace(found, kind=Kind.STACK, instruction=_label(words.rstrip(".")))
+            return replace(found, used=_sized(used, 1), limit=_sized(used, 2))
+        case "temporaries":
+            temporaries = _TEMPORARIES.search(rest)
+            sizes = {"used": _sized(temporaries, 1), "limit": _sized(temporaries, 2)}
+            return replace(found, kind=Kind.TEMPORARIES, **sizes)  # type: ignore[arg-type]
+        case "cores":
+            return replace(found, kind=Kind.CORES, **_cores(rest))  # type: ignore[arg-type]
+        case "early":
+            early = _REQUIRES.search(rest)
+            return replace(found, kind=Kind.ESTIMATE, used=_sized(early, 1), limit=_sized(early, 2))
+        case "single":
+            return replace(found, kind=Kind.SINGLE, used=event.size("wanted"), limit=event.size("memory"))
+        case "request":
+            exact = _EXACT.match(rest)
+            return replace(found, kind=Kind.BUFFER, used=_sized(exact, 1) or event.size("requested"))
+    loading = _LOADING.search(before)
+    return replace(
+        found,
+        kind=Kind.LOAD if loading or match["verb"] == "reserve" else Kind.BUFFER,
+        program=(loading[1] or "") if loading else "",
+        used=event.size("asked"),
+        free=_sized(_FREE.search(rest), 1),
+        reservable=_sized(_RESERVABLE.search(rest), 1),
+        largest_free=_sized(_CONTIGUOUS.search(rest), 1),
+    )
+
+
+def _sized(match: re.Match[str] | None, group: int) -> StatedSize | None:
+    return read_size(match[group]) if match else None
+
+
+def _cores(rest: str) -> dict[str, object]:
+    found = _CORES.search(rest)
+    dense, sparse, limit = (_sized(found, group) for group in (1, 2, 3))
+    if dense is None or sparse is None:
+        return {}
+    text = str(dense.bytes + sparse.bytes)
+    used = StatedSize(text, dense.bytes + sparse.bytes, dense.low + sparse.low, dense.high + sparse.high)
+    return {"used": used, "limit": limit, "sparsecores": sparse}
+
+
+def _scoped(drafts: list[_Draft], draft: _Draft | None, event: _Event) -> _Draft:
+    """The figures of a message about one instruction's stack, or such a message without its head."""
+    if draft is None or draft.found.kind is not Kind.STACK or "scoped" in draft.parts:
+        space = event.match["scope"].lower()
+        draft = _Draft(AllocatorMessage(Kind.STACK, space), event.match.end())
+        drafts.append(draft)
+    draft.update(used=event.size("needs"), limit=event.size("has"), over=event.size("excess"))
+    return draft
+
+
+def _space(event: _Event) -> str:
+    found = _ALLOCATION.search(event.rest)
+    return (found[2] or "hbm").lower() if found else "hbm"
+
+
+def _single(event: _Event) -> list[Allocation]:
+    """The one allocation that is too large: its shape, or the window of a kernel that its tag names."""
+    found = _ALLOCATION.search(event.rest)
+    if not found:
+        return []
+    tag = found[4] or ""
+    window = _WINDOW.search(tag)
+    copies = 2 if window and "double buffered" in tag else 1
+    shape = window[1] if window else found[1]
+    kind = "scoped" if found[3] or tag.startswith("scoped") else ""
+    return [Allocation(1, event.size("wanted"), shape=shape, type=kind, tag=tag, windows=copies)]
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+
+
+def _section(draft: _Draft, kind: str, event: _Event) -> None:
+    match, rest = event.match, event.rest
+    if kind == "total":
+        draft.update(totals=_parts(rest))
+        if draft.found.kind is Kind.LISTING:
+            draft.update(used=event.size("all"))
+    elif kind == "program":
+        draft.update(requirement=event.size("requirement"), parts=_parts(rest))
+        draft.update(utilization=_share(_UTILIZATION.search(rest)), fragmented=_share(_FRAGMENTED.search(rest)))
+    elif kind == "output":
+        draft.update(output=event.size("written"), shared=_sized(_SHARES.search(rest), 1))
+    elif kind == "capacity":
+        draft.update(limit=read_size(match["whole"]))
+
+
+def _share(match: re.Match[str] | None) -> float | None:
+    try:
+        return float(match[1]) / 100 if match else None
+    except ValueError:
+        return None
+
+
+def _parts(rest: str) -> tuple[tuple[str, StatedSize | None], ...]:
+    """``name   size`` lines; known names also where line ends were lost."""
+    found: dict[str, StatedSize | None] = {}
+    for pattern in (_PART, _KNOWN_PART):
+        for name, size in pattern.findall(rest):
+            found.setdefault(" ".join(name.split()), None if size == "unknown size" else read_size(size))
+    return tuple(found.items())
+
+
+# -- the list of allocations -------------------------------------------------------------------------------------------
+
+
+def _take_field(drafts: list[_Draft], event: _Event) -> None:
+    name, number, value = event.match["name"], event.match["number"], event.line
+    near = bool(drafts) and event.match.start() - drafts[-1].at <= _FAR
+    if not near and not (name == "Size" and number):
+        return
+    if not near:
+        drafts.append(_Draft(AllocatorMessage(Kind.LISTING), event.match.end()))
+    draft = drafts[-1]
+    entry = draft.entries[-1] if draft.entries else {}
+    begins = name == "Size" or (name == "XLA label" and (not entry or name in entry) and "largest" in draft.parts)
+    if begins:
+        entry = {"number": number or str(len(draft.entries) + 1)}
+        draft.entries.append(entry)
+    elif not entry or name in entry or ("Allocation type" in entry and name != "Tag"):
+        return
+    entry[name] = value
+    draft.at = event.match.end() + len(value)
+
+
+def _allocation(entry: dict[str, str], notes: list[str]) -> Allocation:
+    number = int(entry["number"])
+    for name in ("Size", "Unpadded size", "Extra memory due to padding"):
+        if name in entry and read_size(entry[name]) is None:
+            notes.append(f"allocation {number}: {name}: no size in {entry[name][:60]!r}")
+    pairs = _OPERATOR.findall(entry.get("Operator", ""))
+    operator = {quoted or plain: value or digits for quoted, value, plain, digits in pairs}
+    place = operator.get("source_file", "")
+    expansion = _EXPANSION.search(entry.get("Extra memory due to padding", ""))
+    return Allocation(
+        number,
+        _first_size(entry.get("Size")),
+        _first_size(entry.get("Unpadded size")),
+        _first_size(entry.get("Extra memory due to padding")),
+        None if expansion is None or expansion[1].count(".") > 1 else float(expansion[1].strip(".") or 0),
+        entry.get("Shape", ""),
+        operator.get("op_type", ""),
+        operator.get("op_name", ""),
+        f"{place}:{operator['source_line']}" if place and "source_line" in operator else place,
+        _label(entry.get("XLA label", "")),
+        entry.get("Allocation type", "").partition("=")[0].strip(),
+        entry.get("Tag", ""),
+    )
+
+
+_LEADING_SIZE = re.compile(SIZE)
+
+
+def _first_size(text: str | None) -> StatedSize | None:
+    found = _LEADING_SIZE.match(text or "")
+    return read_size(found.group()) if found else None
+
+
+def _label(text: str) -> Label:
+    """An instruction's text, ``%copy.4 = f32[8]{0} copy(f32[8]{0} %x)``, with or without shapes, whole or cut."""
+    found = _INSTRUCTION.match(text)
+    if not found:
+        return Label(text)
+    at = _behind_shape(text, found.end())
+    opcode = _OPCODE.match(text, at)
+    operand = ""
+    if opcode and at > found.end():
+        try:
+            shape, _ = parse_prefix(text, opcode.end())
+            operand = str(shape) if isinstance(shape, TensorLayout) else ""
+        except TilewrightError:
+            operand = ""
+    return Label(text, found[1], opcode[1] if opcode else "", operand)
+
+
+def _behind_shape(text: str, at: int) -> int:
+    """The offset behind a shape at ``at``, or ``at`` where there is none."""
+    try:
+        return parse_prefix(text, at)[1]
+    except TilewrightError:
+        return at
+
+
+def _distinct(messages: list[AllocatorMessage]) -> tuple[AllocatorMessage, ...]:
+    """Each once; one that only repeats another's head, or a list that no error goes with, is left out."""
+    headed = [message for message in messages if message.kind is not Kind.LISTING]
+    kept = list(dict.fromkeys(headed or [m for m in messages if m.allocations or m.totals or m.requirement]))
+    longer = {_identity(m) for m in kept if m.allocations or m.totals}
+    return tuple(m for m in kept if m.allocations or m.totals or _identity(m) not in longer)
+
+
+def _identity(message: AllocatorMessage) -> tuple[object, ...]:
+    return message.kind, message.space, message.used, message.limit
