@@ -15,7 +15,7 @@ from tilewright.cli.embed.diagnose import (
     explanation_text,
     no_such_file,
 )
-from tilewright.cli.streams import Json, emit_json, emit_text
+from tilewright.cli.streams import Json, emit_json, emit_text, remark
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,8 +37,10 @@ def explain_error(
     --max-ids and --sparsecores are for errors about SparseCore memory, as in `embed explain-error`.
     """
     text = error_text(error)
-    sparse = _sparse(text, width, max_ids, sparsecores)
-    reports = _allocator(error, text, required=not sparse)
+    try:
+        reports, sparse = _explained(text, width, max_ids, sparsecores)
+    except UsageError as problem:
+        raise no_such_file(error, problem) from None
     if as_json:
         allocator = [report.to_json() for report in reports]
         found = [each.to_json() for each in sparse]
@@ -54,22 +56,27 @@ def explain_error(
         emit_text("\n" * bool(reports) + "\n\n".join(map(explanation_text, sparse)))
 
 
-def _sparse(text: str, width: int | None, max_ids: int | None, sparsecores: int) -> tuple[Explanation, ...]:
-    """What the text says of SparseCores' memory; () where it says nothing."""
+def _explained(
+    text: str, width: int | None, max_ids: int | None, sparsecores: int
+) -> tuple[tuple[AllocationReport, ...], tuple[Explanation, ...]]:
+    """What the text says of the TensorCore's memories, and of the SparseCores'. UsageError where it says nothing."""
     from tilewright.embed import explain_error as explain
     from tilewright.embed.diagnosis.explain import names_sparsecores
-
-    if not names_sparsecores(text):
-        return ()
-    return explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores, hbm=False)
-
-
-def _allocator(given: str, text: str, *, required: bool) -> tuple[AllocationReport, ...]:
     from tilewright.hlo import explain_allocation
 
+    of_sparsecores = names_sparsecores(text)
     try:
-        return explain_allocation(text)
-    except UsageError as wrong:
-        if required:
-            raise no_such_file(given, wrong) from None
-        return ()
+        reports = explain_allocation(text)
+    except UsageError:
+        if not of_sparsecores:
+            raise
+        reports = ()
+    if not of_sparsecores:
+        return reports, ()
+    try:
+        return reports, explain(text, width=width, max_ids=max_ids, sparsecores=sparsecores, hbm=False)
+    except UsageError as problem:  # only the head of an error, or a width that is not its own
+        if not reports:
+            raise
+        remark(f"SparseCores: {problem}")
+        return reports, ()
