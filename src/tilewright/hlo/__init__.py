@@ -24,6 +24,7 @@ from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTe
 from tilewright.hlo.reporting.types import from_json as report_from_json
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.chip import what_if
+from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.faces import comparison_table, slowest_table, summary_lines, time_html
 from tilewright.hlo.timing.step import StepTime, TimeRow
@@ -49,7 +50,9 @@ __all__ = [
     "ReportDiff",
     "RowChange",
     "Source",
+    "StepDiff",
     "StepTime",
+    "TimeChange",
     "TimeRow",
     "TpuComparison",
     "TpuEstimate",
@@ -59,6 +62,7 @@ __all__ = [
     "compare_on_tpu",
     "comparison_table",
     "compile_for_tpu",
+    "diagnose_upgrade",
     "diff_reports",
     "dumped_modules",
     "estimate",
