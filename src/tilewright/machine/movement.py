@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from tilewright.errors import CheckFailed
-from tilewright.hlo import MovementReport, Optimized, from_jax, optimize, report, verify
+from tilewright.hlo import MovementReport, Optimized, StepTime, estimate, from_jax, optimize, report, verify
 
 REWRITING_TARGET = "vector8x128"
 """The platform of the patent, whose compiler rewrites nothing: training runs the program rewritten for it."""
@@ -23,10 +23,11 @@ ALLOWED = 2e-5
 
 @dataclass(frozen=True)
 class Movement:
-    """The dense step under the layouts of one target, and the gate's verdicts for every target asked."""
+    """The dense step under the layouts of one target, its modelled time, and the gate's verdicts per target."""
 
     report: MovementReport
     optimized: dict[str, Optimized]
+    time: StepTime
 
     @cached_property
     def rewritten(self) -> Callable[..., Any]:
@@ -58,7 +59,7 @@ def study(step: Callable[..., Any], arguments: Sequence[Any], target: str) -> Mo
     """Trace ``step(*arguments)``, report its movement on ``target``; ask the gates of it and of the rewriting one."""
     program = from_jax(step, *arguments)
     optimized = {name: optimize(program, name) for name in dict.fromkeys((target, REWRITING_TARGET))}
-    return Movement(report(program, target), optimized)
+    return Movement(report(program, target), optimized, estimate(program, target))
 
 
 def prove(step: Callable[..., Any], movement: Movement, inputs: Sequence[Sequence[Any]]) -> Proof:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from tilewright.embed import plan_html
-from tilewright.hlo import Optimized, Verdict, report_html
+from tilewright.hlo import Optimized, Verdict, report_html, step_lanes
 from tilewright.isa import Counts
 from tilewright.machine.movement import Proof
 from tilewright.machine.products import MatrixRun
@@ -71,6 +71,7 @@ def page(run: RunResults) -> Page:
     made.section("summary", "Summary", *_summary(run))
     made.section("data", "Data", *_data(run))
     made.section("plan", "Embedding plan", plan_html(run.plan))
+    made.section("step", f"A modelled step on {run.target}", *_modelled_step(run))
     made.section("movement", f"Data movement on {run.target}", *_movement(run))
     made.section("rewrites", "Rewrites and refusals", *_rewrites(run))
     made.section("training", "Training", *_training(run))
@@ -124,6 +125,26 @@ def _data(run: RunResults) -> list[Html]:
             f"{count_text(len(rows.evaluate))} {how}."
         )
     ]
+
+
+def _modelled_step(run: RunResults) -> list[Html]:
+    """One step on the chip, SparseCores and TensorCore in turn and pipelined, and the dense side's lanes."""
+    step, feeding = run.movement.time, run.plan.feeding
+    sparse = feeding.step_seconds if feeding else 0.0
+    bars = [
+        Bar("one after the other", (sparse, step.seconds)),
+        Bar("pipelined, SparseCores", (sparse, 0.0)),
+        Bar("pipelined, TensorCore", (0.0, step.seconds)),
+    ]
+    longer = "the SparseCores" if sparse > step.seconds else "the TensorCore"
+    text = (
+        f"Modelled, not measured: the TensorCore takes {seconds_text(step.seconds)} for the whole batch, the lookups "
+        f"and updates of a chip's SparseCores at least {seconds_text(sparse)} (their bytes at the rate of HBM). One "
+        f"after the other that is {seconds_text(sparse + step.seconds)}; pipelined, a step takes as long as {longer}: "
+        f"{seconds_text(max(sparse, step.seconds))}."
+    )
+    chart = bar_chart(bars, title="Seconds of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
+    return [paragraph(text), chart, *(note(remark) for remark in step.notes), step_lanes(step)]
 
 
 def _movement(run: RunResults) -> list[Html]:

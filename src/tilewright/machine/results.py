@@ -115,6 +115,12 @@ class RunResults:
                 name: {"moved_before": done.moved_before, "moved_after": done.moved_after}
                 for name, done in self.movement.optimized.items()
             },
+            "modelled_step": {
+                "dense_seconds": self.movement.time.seconds,
+                "sparse_seconds": self.plan.feeding.step_seconds if self.plan.feeding else None,
+                "priced": self.movement.time.priced,
+                "notes": list(self.movement.time.notes),
+            },
             "max_difference": self.proof.max_difference,
             "proof": asdict(self.proof),
             "counts_equal": self.counts_equal,

@@ -116,7 +116,7 @@ def time_html(steps: Sequence[StepTime], names: Sequence[str]) -> str:
     page.section("bounds", "What it waits for", _bounds(step))
     page.section("operations", "Operations by time", _operations(step))
     page.section("roofline", "Roofline", roofline(step))
-    page.section("lanes", "Lanes over the step", lanes(step))
+    page.section("lanes", "Lanes over the step", step_lanes(step))
     page.data("time", step.to_json())
     return page.html()
 
@@ -188,7 +188,7 @@ def roofline(step: StepTime) -> Html:
     return element("figure", drawing.svg())
 
 
-def lanes(step: StepTime) -> Html:
+def step_lanes(step: StepTime) -> Html:
     """Which unit is busy when; a loop's body is drawn at its first run."""
     rows = [row for row in step.rows if row.seconds]
     names = [lane for lane in _LANES if any(row.lane == lane for row in rows)]
