@@ -240,8 +240,7 @@ def gains_table(asked):
 
 def forced(program):
     """The program after all rewrites, without asking the gate."""
-    from tilewright.hlo import load
-    from tilewright.hlo.rewrites import DEFAULT_PIPELINE, parse_pipeline, run_pipeline
+    from tilewright.hlo import DEFAULT_PIPELINE, load, parse_pipeline, run_pipeline
 
     text = run_pipeline(program.text, parse_pipeline(DEFAULT_PIPELINE))[0]
     return replace(load(text), signature=program.signature)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tilewright.hlo.rewrites import DEFAULT_PIPELINE, REWRITES
+from tilewright.hlo import DEFAULT_PIPELINE, REWRITES
 
 PROGRAM = """module @m {
   func.func public @main(%x: tensor<256x27x32xf32>) -> tensor<256x4xf32> {

@@ -7,10 +7,10 @@ import re
 import jax
 import numpy as np
 
+from tilewright.hlo import DEFAULT_PIPELINE, parse_pipeline, run_pipeline
 from tilewright.hlo.graphs.read import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.proving.reference import evaluate, own_dtype
-from tilewright.hlo.rewrites import DEFAULT_PIPELINE, parse_pipeline, run_pipeline
 from tilewright.hlo.running.execute import flat_callable
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.hlo.rewrites import REWRITES, parse_pipeline, run_pipeline
+from tilewright.hlo import REWRITES, parse_pipeline, run_pipeline
 
 CASES = sorted((Path(__file__).parent.parent / "filecheck").glob("*.mlir"))
 

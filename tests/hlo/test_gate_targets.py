@@ -9,7 +9,7 @@ from tests.hlo.norms import arguments, field_norm, group_norm, group_norm_minor,
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, optimize
 from tilewright.hlo.gating.moves import short_run_charge
-from tilewright.hlo.graphs.graph import Block, Operation
+from tilewright.hlo.graphs.graph import Block, Node
 from tilewright.targets import parse_target
 
 HEAD = 'name = "{name}"\ntitle = "A chip of mine"\nfamily = "{family}"\nlayout_rule = "{rule}"\nsource = "made up"\n'
@@ -81,7 +81,7 @@ def test_on_a_tpu_both_sides_are_in_normal_form(target, bit_exact):
 def charge(shape, dims, target):
     body = Block()
     x, init = body.add_argument(shape, "f32"), body.add_argument((), "f32")
-    op = body.append(Operation("reduce", [x, init], {"dims": dims, "monoid": "add"}))
+    op = body.append(Node("reduce", [x, init], {"dims": dims, "monoid": "add"}))
     op.add_result(tuple(n for d, n in enumerate(shape) if d not in dims), "f32")
     return short_run_charge(op, parse_target(HEAD.format(name="m", family="cpu", rule="linear") + target))
 

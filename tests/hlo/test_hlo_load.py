@@ -183,10 +183,10 @@ def test_the_reading_process_is_started_again_after_it_died(lowered):
 
 CRASHES = """
 import os, signal, sys
-from tilewright.hlo import _ir
-from tilewright.hlo.reading import _convert_child as child
+from tilewright.hlo import ir
+from tilewright.hlo.reading import convert_child as child
 child.seconds = lambda size: 1
-_ir.bytecode_text = lambda raw: eval(raw)
+ir.bytecode_text = lambda raw: eval(raw)
 for code in sys.argv[1:]:
     print(*child._served(b"m", code.encode()), flush=True)
 """

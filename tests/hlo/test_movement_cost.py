@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import movement, place
-from tilewright.hlo.cost import permutation_of, plain_opcode
-from tilewright.hlo.graphs.shape_rules import check_shapes
-from tilewright.hlo.reporting.reasons import relayout_reason
+from tilewright.hlo.cost import check_shapes, permutation_of, plain_opcode
+from tilewright.hlo.reporting.rows import relayout_reason
 from tilewright.layout import parse, xla_dtype
 from tilewright.targets import target
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tilewright.hlo.rewrites import REWRITES
+from tilewright.hlo import REWRITES
 
 
 def test_the_tutorial(root, tmp_path, monkeypatch, capsys):

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import tilewright.hlo.rewrites as rewrites
 from tests.hlo.stablehlo_values import module
 from tilewright.errors import ParseError
-from tilewright.hlo.rewrites import (
+from tilewright.hlo import (
     DEFAULT_PIPELINE,
     REWRITES,
     format_pipeline,
-    options,
     parse_pipeline,
     record_passes,
+    rewrite_options,
+    rewrites,
     run_pipeline,
 )
 
@@ -63,7 +63,7 @@ def test_every_rewrite_is_a_frozen_dataclass_in_a_file_of_its_own():
         assert cls.__module__.rpartition(".")[2] == name.replace("-", "_")
         assert (folder / f"{name.replace('-', '_')}.py").is_file()
         assert cls.summary
-        assert all(option.summary for option in options(cls))
+        assert all(option.summary for option in rewrite_options(cls))
         assert cls.__doc__
     assert DEFAULT_PIPELINE.split(",") == list(REWRITES)
 

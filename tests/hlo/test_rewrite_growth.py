@@ -8,8 +8,7 @@ import pstats
 import pytest
 
 from tests.hlo.stablehlo_values import module, reduce_line, tensor
-from tilewright.hlo import load, optimize
-from tilewright.hlo.rewrites import DEFAULT_PIPELINE, parse_pipeline, run_pipeline
+from tilewright.hlo import DEFAULT_PIPELINE, load, optimize, parse_pipeline, run_pipeline
 
 X, Y, SMALL = tensor((64, 9, 32)), tensor((64, 9, 4, 8)), tensor((64, 4))
 

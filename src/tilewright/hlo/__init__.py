@@ -5,7 +5,7 @@ jax is imported when a function that needs it is called: a report on a dump star
 
 from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
-from tilewright.hlo.cost import Movement, movement, place
+from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.program import Computation, Operation, Program, Source
@@ -16,12 +16,24 @@ from tilewright.hlo.reading.dump_folder import DumpedModule, dumped_modules
 from tilewright.hlo.reading.from_jax import from_jax
 from tilewright.hlo.reading.loading import load
 from tilewright.hlo.reading.python_source import from_python, names_python
-from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_reports, regressions
-from tilewright.hlo.reporting.movement import report
+from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
+from tilewright.hlo.reporting.lines import diff_lines, report_head, report_lines
+from tilewright.hlo.reporting.movement import MovementReport, report
+from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
-from tilewright.hlo.reporting.profile import Profile, join_profile, read_profile
-from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor, Peak, ProfileSummary
-from tilewright.hlo.reporting.types import from_json as report_from_json
+from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary
+from tilewright.hlo.rewrites.pipeline import (
+    DEFAULT_PIPELINE,
+    REWRITES,
+    PassOption,
+    PassRun,
+    format_pipeline,
+    parse_pipeline,
+    record_passes,
+    rewrite_options,
+    run_pipeline,
+)
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
@@ -30,21 +42,24 @@ from tilewright.hlo.timing.faces import comparison_table, slowest_table, step_la
 from tilewright.hlo.timing.step import StepTime, TimeRow
 
 __all__ = [
+    "DEFAULT_PIPELINE",
+    "REWRITES",
     "TPU_TOPOLOGIES",
     "AllocationReport",
     "AllocatorMessage",
     "Computation",
     "Difference",
     "DumpedModule",
-    "Movement",
+    "MeasuredTimes",
     "MovementReport",
     "MovementRow",
     "Operation",
     "Optimized",
     "OptimizedFunction",
     "PaddedTensor",
+    "PassOption",
+    "PassRun",
     "Peak",
-    "Profile",
     "ProfileSummary",
     "Program",
     "ReportDiff",
@@ -56,6 +71,7 @@ __all__ = [
     "TimeRow",
     "TpuComparison",
     "TpuEstimate",
+    "Traffic",
     "Trial",
     "Verdict",
     "Verification",
@@ -63,10 +79,13 @@ __all__ = [
     "comparison_table",
     "compile_for_tpu",
     "diagnose_upgrade",
+    "diff_html",
+    "diff_lines",
     "diff_reports",
     "dumped_modules",
     "estimate",
     "explain_allocation",
+    "format_pipeline",
     "from_jax",
     "from_python",
     "join_profile",
@@ -75,12 +94,18 @@ __all__ = [
     "names_python",
     "optimize",
     "optimize_function",
+    "parse_pipeline",
     "place",
     "read_profile",
+    "record_passes",
     "regressions",
     "report",
     "report_from_json",
+    "report_head",
     "report_html",
+    "report_lines",
+    "rewrite_options",
+    "run_pipeline",
     "slowest_table",
     "step_lanes",
     "summary_lines",

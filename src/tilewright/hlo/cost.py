@@ -8,23 +8,24 @@ and a concatenate always read and write.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from tilewright.errors import UnsupportedError
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.hlo.program import Computation, Operation
 from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset
 from tilewright.targets import Target
 
-#: Operations whose work is to move data, by their HLO names.
-MOVEMENT_OPS = frozenset({"bitcast", "broadcast", "concatenate", "copy", "pad", "reshape", "slice", "transpose"})
-
 _REARRANGING = frozenset({"broadcast", "reshape", "transpose"})
+
+_Shape = tuple[int, ...]
+_LayoutOf = Callable[[str], TensorLayout | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
+class Traffic:
     """Bytes one operation reads and writes, padding included; both 0 for a ``bitcast``."""
 
     bitcast: bool
@@ -37,7 +38,7 @@ class Movement:
         return self.bytes_read + self.bytes_written
 
 
-FREE = Movement(True, 0, 0)
+FREE = Traffic(True, 0, 0)
 
 
 def plain_opcode(opcode: str) -> str:
@@ -55,7 +56,7 @@ def movement(
     operands: Sequence[TensorLayout],
     result: TensorLayout,
     dimensions: Sequence[int] | None = None,
-) -> Movement:
+) -> Traffic:
     """Bytes that ``opcode`` (HLO's or StableHLO's name) moves from ``operands`` to ``result``.
 
     ``dimensions`` is the operation's attribute: a transpose's permutation (as ``numpy.transpose`` reads it), or the
@@ -65,7 +66,7 @@ def movement(
 
     >>> from tilewright.layout import parse
     >>> movement("reshape", [parse("f32[64,128]{1,0:T(8,128)}")], parse("f32[8,8,128]{2,1,0:T(8,128)}"))
-    Movement(bitcast=True, bytes_read=0, bytes_written=0)
+    Traffic(bitcast=True, bytes_read=0, bytes_written=0)
     >>> movement("reshape", [parse("f32[64,128]{1,0:T(8,128)}")], parse("f32[64,2,64]{2,1,0:T(2,128)}")).moved_bytes
     98304
     """
@@ -75,7 +76,7 @@ def movement(
     fit = name in _REARRANGING and operands and dimensions_fit(name, operands[0], result, dimensions)
     if fit and bitcasts(operands[0], result, permutation_of(name, dimensions)):
         return FREE
-    return Movement(False, sum(each.size_bytes for each in operands), result.size_bytes)
+    return Traffic(False, sum(operand.size_bytes for operand in operands), result.size_bytes)
 
 
 def dimensions_fit(name: str, a: TensorLayout, b: TensorLayout, dimensions: Sequence[int] | None) -> bool:
@@ -145,3 +146,161 @@ def _in_register_tiles(shape: tuple[int, ...], dtype: str, target: Target) -> Te
         return default
     text = str(default)
     return array_layout(re.sub(r":T\(\d+,\d+\)", f":T({vector.sublanes},{vector.lanes})", text, count=1))
+
+
+# An operation of a program: its shapes are checked, and where it touches only a part of an array, that part counts.
+
+
+def traffic(
+    name: str, op: Operation, operands: Sequence[TensorLayout], result: TensorLayout, dimensions: _Shape | None
+) -> Traffic:
+    """What ``op`` (by its plain name) reads and writes, padding included. Raises as :func:`check_shapes` does.
+
+    A slice reads its box; a dynamic-update-slice writes its update into the array in place; gather and scatter touch
+    the elements they take, without padding, and read their indices; the rest is :func:`movement`'s.
+    """
+    check_shapes(name, operands, result, dimensions)
+    if name == "slice":
+        return movement(name, [_box(operands[0], _slice_sizes(op, operands[0]))], result)
+    if name == "dynamic-slice" and operands[0].rank == result.rank:
+        return movement(name, [_box(operands[0], result.shape)], result)
+    if name == "dynamic-update-slice" and len(operands) > 1 and operands[1].rank == result.rank:
+        return movement(name, [operands[1]], _box(result, operands[1].shape))
+    if name == "gather" and len(operands) > 1:
+        return Traffic(False, result.data_bytes + operands[1].size_bytes, result.size_bytes)
+    if name == "scatter" and len(operands) > 2:
+        inputs = len(operands) // 2
+        updates = operands[inputs + 1 :]
+        read = operands[inputs].size_bytes + sum(update.size_bytes for update in updates)
+        return Traffic(False, read, sum(update.data_bytes for update in updates))
+    if name == "bitcast-convert" and _same_words(operands[0], result):
+        return FREE
+    return movement(name, operands, result, dimensions)
+
+
+def _same_words(a: TensorLayout, b: TensorLayout) -> bool:
+    """Only the element type's name changes: every word stays where it is."""
+    before = (a.shape, a.minor_to_major, a.tiles, a.element_bits, a.memory_space)
+    return before == (b.shape, b.minor_to_major, b.tiles, b.element_bits, b.memory_space)
+
+
+def _slice_sizes(op: Operation, operand: TensorLayout) -> tuple[int, ...]:
+    """The box a slice reads of its operand: from the first element to the last, strides included."""
+    numbers = op.attributes.get("slice", "").split("[")[1:]
+    bounds = [part.partition("]")[0].split(":") for part in numbers]
+    sizes = tuple(_size(bound) for bound in bounds)
+    if len(sizes) != operand.rank or any(not 0 <= size <= whole for size, whole in zip(sizes, operand.shape)):
+        raise UsageError(f"its bounds do not fit {operand}")
+    return sizes
+
+
+def _size(bound: list[str]) -> int:
+    words = [word.strip() for word in bound[:2]]
+    readable = len(words) == 2 and all(word.isdecimal() and len(word) < 19 for word in words)
+    return int(words[1]) - int(words[0]) if readable else -1
+
+
+def _box(layout: TensorLayout, sizes: Sequence[int]) -> TensorLayout:
+    """An array of other sizes laid out as ``layout`` is."""
+    if tuple(sizes) == layout.shape:
+        return layout
+    return array_layout(f"{layout.dtype}[{','.join(map(str, sizes))}]{str(layout).partition(']')[2]}")
+
+
+def border(body: Computation, operands: Sequence[TensorLayout | None], result: int, layout_of: _LayoutOf) -> Traffic:
+    """What a fusion that only moves reads and writes: slices of its operands where it takes only these.
+
+    ``result``: padded bytes of what it returns; a dynamic-update-slice at its end writes only the update.
+    """
+    users: dict[str, list[Operation]] = {}
+    for op in body.operations:
+        for name in op.operands:
+            users.setdefault(name, []).append(op)
+    read = 0
+    for op in body.operations:
+        number = op.parameter_number
+        whole = operands[number] if number is not None and number < len(operands) else None
+        if whole is not None:
+            taken = sum(_taken(op.name, user, whole, layout_of) for user in users.get(op.name, []))
+            read += min(whole.size_bytes, taken)
+    return Traffic(False, read, _written(body, result, layout_of))
+
+
+def _taken(name: str, user: Operation, whole: TensorLayout, layout_of: _LayoutOf) -> int:
+    """Bytes of ``whole`` that one use inside a fusion reads."""
+    kind = plain_opcode(user.opcode)
+    part = layout_of(user.shape)
+    if part is None or user.operands[:1] != (name,) or name in user.operands[1:]:
+        return whole.size_bytes
+    if kind in ("slice", "dynamic-slice") and part.rank == whole.rank:
+        return _box(whole, _slice_sizes(user, whole) if kind == "slice" else part.shape).size_bytes
+    if kind == "dynamic-update-slice" and part.rank == whole.rank:
+        return 0
+    return part.data_bytes if kind == "gather" else whole.size_bytes
+
+
+def _written(body: Computation, result: int, layout_of: _LayoutOf) -> int:
+    named = {op.name: op for op in body.operations}
+    root = body.root or body.operations[-1]
+    while root.opcode == "bitcast" and root.operands and root.operands[0] in named:
+        root = named[root.operands[0]]
+    if root.opcode != "dynamic-update-slice" or len(root.operand_shapes) < 2:
+        return result
+    whole, update = layout_of(root.shape), layout_of(root.operand_shapes[1])
+    if whole is None or update is None or whole.rank != update.rank:
+        return result
+    return min(result, _box(whole, update.shape).size_bytes)
+
+
+def check_shapes(name: str, operands: Sequence[TensorLayout], result: TensorLayout, dimensions: _Shape | None) -> None:
+    """Raise UsageError where operands, result and ``dimensions`` of a movement operation contradict each other.
+
+    >>> from tilewright.layout import parse
+    >>> check_shapes("transpose", [parse("f32[4,6]")], parse("f32[6,4]"), (1, 0))
+    >>> check_shapes("transpose", [parse("f32[4,6]")], parse("f32[4,6]"), (1, 0))
+    Traceback (most recent call last):
+    tilewright.errors.UsageError: dims (1, 0) of [4,6] are [6,4], not [4,6]
+    """
+    shape = operands[0].shape
+    if name == "transpose":
+        _check_transpose(shape, result.shape, dimensions)
+    elif name == "broadcast":
+        _check_broadcast(shape, result.shape, dimensions)
+    elif name == "concatenate":
+        _check_concatenate([operand.shape for operand in operands], result.shape, dimensions)
+    elif name in ("copy", "copy-start", "convert") and shape != result.shape:
+        raise UsageError(f"the operand is {_text(shape)}, the result {_text(result.shape)}")
+    elif name in ("slice", "pad") and len(shape) != len(result.shape):
+        raise UsageError(f"the operand has {len(shape)} dims, the result {len(result.shape)}")
+
+
+def _text(shape: _Shape) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _check_transpose(shape: _Shape, result: _Shape, dimensions: _Shape | None) -> None:
+    if dimensions is None or sorted(dimensions) != list(range(len(shape))):
+        raise UsageError(f"dimensions {dimensions or '()'} are not an order of the {len(shape)} dims of {_text(shape)}")
+    moved = tuple(shape[dim] for dim in dimensions)
+    if moved != result:
+        raise UsageError(f"dims {dimensions} of {_text(shape)} are {_text(moved)}, not {_text(result)}")
+
+
+def _check_broadcast(shape: _Shape, result: _Shape, dimensions: _Shape | None) -> None:
+    dims = dimensions or ()
+    if len(dims) != len(shape) or len(set(dims)) != len(dims):
+        raise UsageError(f"dimensions {dims} do not name one dim of the result for each dim of {_text(shape)}")
+    for size, dim in zip(shape, dims):
+        if not 0 <= dim < len(result) or size not in (1, result[dim]):
+            raise UsageError(f"a dim of size {size} cannot become dim {dim} of {_text(result)}")
+
+
+def _check_concatenate(shapes: Sequence[_Shape], result: _Shape, dimensions: _Shape | None) -> None:
+    if dimensions is None or len(dimensions) != 1 or not 0 <= dimensions[0] < len(result):
+        raise UsageError(f"dimensions {dimensions or '()'} do not name the one dim to join along")
+    dim = dimensions[0]
+    rest = (*result[:dim], *result[dim + 1 :])
+    if any(len(s) != len(result) or (*s[:dim], *s[dim + 1 :]) != rest for s in shapes):
+        raise UsageError(f"arrays {', '.join(map(_text, shapes))} do not join to {_text(result)} along dim {dim}")
+    if sum(s[dim] for s in shapes) != result[dim]:
+        raise UsageError(f"dim {dim} of the arrays adds up to {sum(s[dim] for s in shapes)}, not {result[dim]}")

@@ -59,6 +59,12 @@ class Operation:
     line: int = 0
     root: bool = False
 
+    @property
+    def parameter_number(self) -> int | None:
+        """Which parameter of its computation this is, where the text says so (HLO does), else None."""
+        literal = self.attributes.get("literal", "").strip() if self.opcode == "parameter" else ""
+        return int(literal) if literal.isdecimal() and len(literal) < 10 else None
+
     def integers(self, attribute: str) -> tuple[int, ...]:
         """The integers in an attribute's text, () if it is absent. What no dim can be comes back as 2**62.
 
@@ -76,6 +82,11 @@ class Computation:
     name: str
     operations: tuple[Operation, ...]
     entry: bool = False
+
+    @property
+    def root(self) -> Operation | None:
+        """The operation that is its result."""
+        return next((op for op in reversed(self.operations) if op.root), None)
 
 
 @dataclass(frozen=True)
@@ -114,22 +125,30 @@ class Program:
         return ((computation, op) for computation in self.computations for op in computation.operations)
 
     @cached_property
+    def by_name(self) -> Mapping[str, Computation]:
+        """Every computation by its name."""
+        return {computation.name: computation for computation in self.computations}
+
+    def body(self, op: Operation) -> Computation | None:
+        """The one computation that an operation calls, as a fusion does."""
+        return self.by_name[op.calls[0]] if len(op.calls) == 1 else None
+
+    @cached_property
     def callers(self) -> Mapping[str, tuple[tuple[str, Operation], ...]]:
         """Computation name -> (calling computation, calling operation), in the order of the text."""
-        found: dict[str, list[tuple[str, Operation]]] = {c.name: [] for c in self.computations}
+        callers: dict[str, list[tuple[str, Operation]]] = {c.name: [] for c in self.computations}
         for computation, op in self.operations():
             for callee in op.calls:
-                found[callee].append((computation.name, op))
-        return {name: tuple(calls) for name, calls in found.items()}
+                callers[callee].append((computation.name, op))
+        return {name: tuple(calls) for name, calls in callers.items()}
 
     @cached_property
     def fused(self) -> frozenset[str]:
         """Names of the computations that are bodies of fusions, and of what those call."""
         names = {callee for _, op in self.operations() if op.opcode == "fusion" for callee in op.calls}
-        by_name = {c.name: c for c in self.computations}
         open_ = list(names)
         while open_:
-            inner = {callee for op in by_name[open_.pop()].operations for callee in op.calls} - names
+            inner = {callee for op in self.by_name[open_.pop()].operations for callee in op.calls} - names
             names |= inner
             open_ += inner
         return frozenset(names)

@@ -13,8 +13,7 @@ from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark,
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.hlo import Optimized, Program
-    from tilewright.hlo.rewrites import PassRun
+    from tilewright.hlo import Optimized, PassRun, Program
 
 
 def optimize(
@@ -126,7 +125,7 @@ def _verify(optimized: Optimized, bit_exact: bool) -> None:
 
 def _list_passes(as_json: bool) -> None:
     """Every rewrite with one line, its options below it, and the default pipeline."""
-    from tilewright.hlo.rewrites import DEFAULT_PIPELINE, REWRITES, options
+    from tilewright.hlo import DEFAULT_PIPELINE, REWRITES, rewrite_options
 
     if as_json:
         emit_json({"passes": [_described(name) for name in REWRITES], "default": DEFAULT_PIPELINE})
@@ -137,22 +136,22 @@ def _list_passes(as_json: bool) -> None:
         lines.append(f"{name:{width}}  {rewrite.summary}")
         lines += [
             f"{'':{width}}    {option.name}={option.default}  {option.summary} ({option.kind})"
-            for option in options(rewrite)
+            for option in rewrite_options(rewrite)
         ]
     emit_text("\n".join([*lines, "", "by default all of them, in this order, until none changes anything:"]))
     emit_text(DEFAULT_PIPELINE)
 
 
 def _described(name: str) -> dict[str, Any]:
-    from tilewright.hlo.rewrites import REWRITES, options
+    from tilewright.hlo import REWRITES, rewrite_options
 
-    chosen = [vars(option) for option in options(REWRITES[name])]
+    chosen = [vars(option) for option in rewrite_options(REWRITES[name])]
     return {"name": name, "summary": REWRITES[name].summary, "options": chosen}
 
 
 def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_after_all: bool, as_json: bool) -> None:
     """Run a pipeline without any gate; the result goes to ``output``, what each pass did to stdout or stderr."""
-    from tilewright.hlo.rewrites import format_pipeline, parse_pipeline, record_passes, run_pipeline
+    from tilewright.hlo import format_pipeline, parse_pipeline, record_passes, run_pipeline
 
     steps = parse_pipeline(passes)
     if not (diff or print_after_all or as_json):
@@ -204,7 +203,7 @@ def _file_name(step: str) -> str:
 
 def _stages(optimized: Optimized) -> list[PassRun]:
     """A gated run: the passes work on copies of regions, so there is the program with calls inlined, and the result."""
-    from tilewright.hlo.rewrites import PassRun, parse_pipeline, record_passes, run_pipeline
+    from tilewright.hlo import PassRun, parse_pipeline, record_passes, run_pipeline
 
     inlined = record_passes(optimized.original.text, parse_pipeline("inline"))[0]
     result = run_pipeline(optimized.text, ())[0]

@@ -182,16 +182,16 @@ def report(
 
 
 def _print(movement: MovementReport, rankings: list[str], top: int, only: list[str]) -> None:
-    from tilewright.hlo.reporting.lines import by_category, by_operation, peak_lines, summary, to_lines
+    from tilewright.hlo import report_head, report_lines
 
-    head = (summary(movement), by_operation(movement), by_category(movement), *peak_lines(movement))
     width = _terminal_width()
-    _print_lines(("", line) for text in head for line in textwrap.wrap(text, width, subsequent_indent="  "))
+    head = (textwrap.wrap(text, width, subsequent_indent="  ") for text in report_head(movement))
+    _print_lines(("", line) for lines in head for line in lines)
     for note in movement.notes:
         remark(f"note: {note}")
     for ranking in rankings:
         _print_lines(iter([("", "")]))
-        _print_lines(to_lines(movement, ranking, top, width, only))
+        _print_lines(report_lines(movement, ranking, top, width, only))
 
 
 def _layouts_of(report: MovementReport) -> str:
@@ -200,8 +200,7 @@ def _layouts_of(report: MovementReport) -> str:
 
 def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bool) -> None:
     """The difference from the baseline; CheckFailed where it grew by more than is allowed."""
-    from tilewright.hlo import diff_reports, regressions
-    from tilewright.hlo.reporting.lines import diff_lines
+    from tilewright.hlo import diff_lines, diff_reports, regressions
 
     for name, before, after in (
         ("layouts", _layouts_of(old), _layouts_of(new)), ("kind of program", old.kind, new.kind)
@@ -228,9 +227,7 @@ def diff(
 ) -> None:
     """Compare the movement of two programs: rows new, gone and changed, and the totals."""
     suffix = writer_of(output, *_SUFFIXES)
-    from tilewright.hlo import diff_reports
-    from tilewright.hlo.reporting.lines import diff_lines
-    from tilewright.hlo.reporting.page import diff_html
+    from tilewright.hlo import diff_html, diff_lines, diff_reports
 
     difference = diff_reports(*(_report_or_program(side, target, arg, module) for side in (before, after)))
     if output and output != "-":

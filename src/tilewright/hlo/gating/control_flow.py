@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tilewright.hlo.gating.moves import cost
-from tilewright.hlo.graphs.graph import Block, Operation, Value, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, walk
 from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
@@ -60,7 +60,7 @@ def weighted_cost(bodies: Sequence[Block], target: Target) -> int:
     return total
 
 
-def _trips(loop: Operation) -> int:
+def _trips(loop: Node) -> int:
     """How often a counted loop runs: from the constants its counter starts from, is compared with and grows by."""
     condition, body = loop.blocks
     test = condition.operations[-1].operands[0].operation

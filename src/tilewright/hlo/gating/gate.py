@@ -1,9 +1,10 @@
 """The gate: a region is rewritten whole, and only where the modelled cost falls on the target.
 
-Every region is tried on a copy, regions that are alike once. Its cost before and after is the bytes its reshapes and
-transposes move under the target's layouts, plus, on linear memory, the charge for reductions over short inner runs. A
-target whose compiler reaches the normal form by itself gains nothing from being handed it: there both sides are
-compared in that form, and as a trial ends in the normal form of its region, a gain seldom remains.
+Every region is tried on a copy, its candidate; regions that are alike are tried once. The cost before and after is the
+bytes that reshapes and transposes move under the target's layouts, plus, on linear memory, the charge for reductions
+over short inner runs. A target whose compiler reaches the normal form by itself gains nothing from being handed it:
+there both sides are compared in that form, and as a candidate ends in the normal form of its region, a gain seldom
+remains.
 """
 
 from __future__ import annotations
@@ -14,8 +15,18 @@ from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from tilewright.hlo.gating.moves import Cost, bytes_moved, cost, type_text
-from tilewright.hlo.gating.regions import Outline, Region, Trial, another, collect, outline, settle, splice, take_out
-from tilewright.hlo.graphs.graph import Block, Operation, walk
+from tilewright.hlo.gating.regions import (
+    Candidate,
+    Outline,
+    Region,
+    another,
+    collect,
+    outline,
+    settle,
+    splice,
+    take_out,
+)
+from tilewright.hlo.graphs.graph import Block, Node, walk
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.sources import is_library
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
@@ -25,7 +36,7 @@ from tilewright.hlo.rewriting.base import Rewrite, is_elementwise
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
-#: The rewrites that make a trial worth its while; the others only tidy up.
+#: The rewrites that make a candidate worth its while; the others only tidy up.
 _MAIN = (
     "transpose-of-elementwise", "reduce-of-transpose", "reduce-of-reshape", "reduces-of-reshapes",
     "reshape-of-elementwise", "reshape-of-broadcast",
@@ -43,11 +54,11 @@ class Verdict:
     ``region``           what it is: ``f32[256,27,4,8]: 2 reduce, 9 elementwise, 2 reshape``
     ``source``           the first line of the user's program in it, or None
     ``moved_before``     bytes its reshapes and transposes move under the target's layouts, as written
-    ``moved_after``      the same for the trial
+    ``moved_after``      the same for the candidate
     ``charged_before``   on linear memory, the charge for reductions over short inner runs, as written (bytes)
-    ``charged_after``    the same for the trial
+    ``charged_after``    the same for the candidate
     ``reason``           why, in a sentence
-    ``changes``          how often each rewrite of the pipeline fired on the trial
+    ``changes``          how often each rewrite of the pipeline fired on the candidate
     ===================  ===========================================================================================
     """
 
@@ -79,18 +90,18 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
     """
     bench = _Bench(target, steps)
     accepted: list[Verdict] = []
-    refused: dict[tuple[Operation, ...], Verdict] = {}
+    refused: dict[tuple[Node, ...], Verdict] = {}
     open_ = [block for body in bodies for block in walk(body)]
     while open_:
         changed = []
         for block in open_:
             fresh = [region for region in collect(block) if _is_new(region) and region.operations not in refused]
             cases = [(region, *bench.judge(region)) for region in fresh]
-            for region, seen, trial, verdict in sorted(cases, key=lambda case: -case[3].gain):
+            for region, seen, candidate, verdict in sorted(cases, key=lambda case: -case[3].gain):
                 if not verdict.accepted:
                     refused[region.operations] = verdict
                 elif all(op.block is block for op in region.operations):
-                    splice(region, seen, trial)
+                    splice(region, seen, candidate)
                     accepted.append(verdict)
                     changed.append(block)
         open_ = list(dict.fromkeys(changed))
@@ -105,53 +116,55 @@ class _Bench:
 
     def __init__(self, target: Target, steps: Sequence[Rewrite]) -> None:
         self.target, self.steps = target, steps
-        self.known: dict[Hashable, tuple[Trial, Verdict]] = {}
+        self.known: dict[Hashable, tuple[Candidate, Verdict]] = {}
 
-    def judge(self, region: Region) -> tuple[Outline, Trial, Verdict]:
-        """What the region looks like, the trial that may take its place, and whether it does."""
+    def judge(self, region: Region) -> tuple[Outline, Candidate, Verdict]:
+        """What the region looks like, the candidate that may take its place, and whether it does."""
         seen = outline(region)
         if seen.key is not None and seen.key in self.known:
-            trial, verdict = self.known[seen.key]
-            return seen, trial, replace(verdict, source=_source(region))
-        trial, verdict = _try(region, seen, self.target, self.steps)
+            candidate, verdict = self.known[seen.key]
+            return seen, candidate, replace(verdict, source=_source(region))
+        candidate, verdict = _try(region, seen, self.target, self.steps)
         if seen.key is not None:
-            self.known[seen.key] = trial, verdict
-        return seen, trial, verdict
+            self.known[seen.key] = candidate, verdict
+        return seen, candidate, verdict
 
 
 def _is_new(region: Region) -> bool:
-    """Not what a trial left behind: that is in normal form already."""
+    """Not what a candidate left behind: that is in normal form already."""
     return any(op.handle is not None for op in region.operations)
 
 
-def _is_worth_telling(region: tuple[Operation, ...], verdict: Verdict) -> bool:
+def _is_worth_telling(region: tuple[Node, ...], verdict: Verdict) -> bool:
     """Still there, and something moves in it or could be rewritten."""
     return all(op.block is not None for op in region) and bool(verdict.name or verdict.moved_before)
 
 
-def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Trial, Verdict]:
-    """The trial of a region. A transpose with several users that sinks is there several times: it may have to stay."""
-    found = _trial(region, seen, target, steps)
-    if found[1].accepted or not found[1].changes.get(TransposeOfElementwise.name):
-        return found
-    other = _trial(region, seen, target, [step for step in steps if not isinstance(step, TransposeOfElementwise)])
-    return other if other[1].accepted else found
+def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:
+    """The better candidate of two: a transpose with several users that sinks is there several times, so it may stay."""
+    sunk = _judged(region, seen, target, steps)
+    if sunk[1].accepted or not sunk[1].changes.get(TransposeOfElementwise.name):
+        return sunk
+    left = _judged(region, seen, target, [step for step in steps if not isinstance(step, TransposeOfElementwise)])
+    return left if left[1].accepted else sunk
 
 
-def _trial(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Trial, Verdict]:
+def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:
     """Rewrite a copy of the region and judge it.
 
     As written, a region may compute the same thing twice. Computing it once is no merit of the rewrites, so both sides
     are compared without repetitions.
     """
-    trial = take_out(region, seen)
-    written = cost(trial.body, target)
-    CommonSubexpressions().apply(trial.body)
-    before = cost(trial.body, target)
-    counts = fixpoint(trial.body, steps)
-    after = cost(trial.body, target)
+    candidate = take_out(region, seen)
+    body = candidate.body
+    written = cost(body, target)
+    CommonSubexpressions().apply(body)
+    before = cost(body, target)
+    counts = fixpoint(body, steps)
+    after = cost(body, target)
     fired = [name for name in _MAIN if counts[name]]
-    reason = _refusal(trial, target, fired, before, after) or _normalised(region, seen, trial, target, before, after)
+    reason = _refusal(body, target, fired, before, after)
+    reason = reason or _normalised(region, seen, candidate, target, before, after)
     if reason and before.regrouped + before.charged:
         reason = _bits_forbid(region, seen, target, steps, before) or reason
     verdict = Verdict(
@@ -166,29 +179,29 @@ def _trial(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrit
         reason=reason or f"{_change(written, after)} on {target.name}",
         changes=dict(counts),
     )
-    return trial, verdict
+    return candidate, verdict
 
 
-def _refusal(trial: Trial, target: Target, fired: list[str], before: Cost, after: Cost) -> str:
-    """Why a trial is dropped, "" if it is not."""
+def _refusal(body: Block, target: Target, fired: list[str], before: Cost, after: Cost) -> str:
+    """Why a candidate is dropped, "" if it is not."""
     if not before.regrouped and not before.charged:
         return f"free already: on {target.name} its reshapes are bitcasts, nothing big moves"
     if not fired:
         return "no reduction or elementwise operation in it lets a reshape pass"
     if not before.falls_to(after):
-        return f"would cost no less on {target.name}: {_change(before, after)}{_what_remains(trial.body, target)}"
+        return f"would cost no less on {target.name}: {_change(before, after)}{_what_remains(body, target)}"
     return ""
 
 
 def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite], before: Cost) -> str:
-    """Why a trial that must keep the bits is dropped, where it would pay if it need not; "" elsewhere."""
+    """Why a candidate that must keep the bits is dropped, where it would pay if it need not; "" elsewhere."""
     strict = [step for step in steps if not getattr(step, "allow_reassociation", True)]
     if not strict or target.compiler_normalizes:
         return ""
-    trial = take_out(region, seen)
-    CommonSubexpressions().apply(trial.body)
-    fixpoint(trial.body, [replace(s, allow_reassociation=True) if s in strict else s for s in steps])  # type: ignore[call-arg]
-    after = cost(trial.body, target)
+    body = take_out(region, seen).body
+    CommonSubexpressions().apply(body)
+    fixpoint(body, [replace(s, allow_reassociation=True) if s in strict else s for s in steps])  # type: ignore[call-arg]
+    after = cost(body, target)
     if not before.falls_to(after):
         return ""
     return (
@@ -197,11 +210,11 @@ def _bits_forbid(region: Region, seen: Outline, target: Target, steps: Sequence[
     )
 
 
-def _normalised(region: Region, seen: Outline, trial: Trial, target: Target, before: Cost, after: Cost) -> str:
-    """Why a trial is dropped where the compiler does the same: nothing is left with both sides in its normal form."""
+def _normalised(region: Region, seen: Outline, candidate: Candidate, target: Target, before: Cost, after: Cost) -> str:
+    """Why a candidate is dropped where the compiler does the same: in its normal form both sides cost alike."""
     if not target.compiler_normalizes:
         return ""
-    sides = [take_out(region, seen), another(trial)]
+    sides = [take_out(region, seen), another(candidate)]
     for side in sides:
         fixpoint(side.body, [step for step in pipeline() if isinstance(step, Rewrite)])
     ours, theirs = (cost(side.body, target) for side in sides)
@@ -225,7 +238,7 @@ def _change(before: Cost, after: Cost) -> str:
 
 
 def _what_remains(body: Block, target: Target) -> str:
-    """The reshape that costs most in a trial, and who needs it."""
+    """The reshape that costs most in a candidate, and who needs it."""
     left = max(body.operations, key=lambda op: bytes_moved(op, target))
     if not bytes_moved(left, target):
         return ""
@@ -245,10 +258,9 @@ def _describe(region: Region) -> str:
 def _source(region: Region) -> Source | None:
     """The first position in the user's own files."""
     for op in sorted(region.operations, key=lambda op: op.position):
-        origin = op if op.handle is not None else op.like
-        if origin is None or origin.handle is None:
+        if op.lender.handle is None:
             continue
-        for file, line, column in _PLACE.findall(str(origin.handle.location)):
+        for file, line, column in _PLACE.findall(str(op.lender.handle.location)):
             if file != "-" and not is_library(file):
                 return Source(file, int(line), int(column))
     return None

@@ -9,7 +9,7 @@ from math import prod
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import movement, place
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
-from tilewright.hlo.graphs.graph import Block, Operation, Value, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, walk
 from tilewright.layout import TensorLayout, xla_dtype
 from tilewright.targets import Target
 
@@ -48,7 +48,7 @@ def cost(block: Block, target: Target) -> Cost:
     )
 
 
-def bytes_moved(op: Operation, target: Target) -> int:
+def bytes_moved(op: Node, target: Target) -> int:
     """Padded bytes a reshape or transpose reads and writes under ``target``, 0 where it is a bitcast.
 
     Broadcasts make new data where it is used; they are not counted here.
@@ -61,12 +61,12 @@ def bytes_moved(op: Operation, target: Target) -> int:
     return movement(op.name, [source], result, op.attributes.get("permutation")).moved_bytes
 
 
-def _only_unit_dims(op: Operation) -> bool:
+def _only_unit_dims(op: Node) -> bool:
     source, result = op.operands[0].shape, op.result.shape
     return op.name == "reshape" and only_unit_dims_differ(source or (), result or ())
 
 
-def short_run_charge(op: Operation, target: Target) -> int:
+def short_run_charge(op: Node, target: Target) -> int:
     """What a reduction costs on linear memory because neighbours in memory are not treated alike, in bytes.
 
     The inner run is the longest row of innermost dims that are all reduced or all kept: that many elements can be

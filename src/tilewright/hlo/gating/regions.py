@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import TypeGuard
 
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
-from tilewright.hlo.graphs.graph import Block, Operation, Value, in_order, replace_value
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value
 from tilewright.hlo.rewrites.common_subexpressions import what_it_does
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewriting.base import is_elementwise, is_static
@@ -29,12 +30,12 @@ class Region:
 
     block: Block
     shape: tuple[int, ...]
-    operations: tuple[Operation, ...]
-    leaves: tuple[Operation, ...]
+    operations: tuple[Node, ...]
+    leaves: tuple[Node, ...]
 
     @property
-    def members(self) -> tuple[Operation, ...]:
-        """What is copied for a trial: the leaves, then the operations."""
+    def members(self) -> tuple[Node, ...]:
+        """What a candidate is a copy of: the leaves, then the operations."""
         return (*self.leaves, *self.operations)
 
     @property
@@ -47,11 +48,11 @@ class Region:
 def collect(block: Block) -> list[Region]:
     """The regions of a block, largest arrays first; each operation is in at most one."""
     seen: set[Value] = set()
-    taken: set[Operation] = set()
+    taken: set[Node] = set()
     seeds = [op for op in block.operations if _is_seed(op)]
     places = {op: place for place, op in enumerate(block.operations)} if seeds else {}
     seeds.sort(key=lambda op: -_elements(op.result))
-    found = []
+    regions = []
     for seed in seeds:
         if seed.result in seen or seed in taken:
             continue
@@ -60,38 +61,33 @@ def collect(block: Block) -> list[Region]:
         operations |= _fed_leaves(operations) - taken
         taken |= operations
         leaves = _leaves(operations, places)
-        shape = seed.result.shape
-        assert shape is not None
-        found.append(Region(block, shape, tuple(sorted(operations, key=places.__getitem__)), tuple(leaves)))
-    return found
+        members = tuple(sorted(operations, key=places.__getitem__))
+        regions.append(Region(block, seed.result.sizes, members, tuple(leaves)))
+    return regions
 
 
-def _is_seed(op: Operation) -> bool:
+def _is_seed(op: Node) -> bool:
     """A reshape that really splits or merges dims."""
     if op.name != "reshape" or not op.plain or not is_static(op.result, op.operands[0]):
         return False
-    source, result = op.operands[0].shape, op.result.shape
-    return source is not None and result is not None and not only_unit_dims_differ(source, result)
+    return not only_unit_dims_differ(op.operands[0].sizes, op.result.sizes)
 
 
 def _elements(value: Value) -> int:
-    count = 1
-    for size in value.shape or ():
-        count *= size
-    return count
+    return prod(value.shape or ())
 
 
 _MOVERS = frozenset({"reshape", "broadcast_in_dim", "transpose"})
 
 
-def _is_leaf(op: Operation) -> bool:
+def _is_leaf(op: Node) -> bool:
     """Costs nothing to have twice: a constant, an iota, or a broadcast of a scalar."""
     if not op.plain:
         return False
     return op.name in ("constant", "iota") or (op.name == "broadcast_in_dim" and op.operands[0].shape == ())
 
 
-def _is_kind(op: Operation) -> bool:
+def _is_kind(op: Node) -> bool:
     """An operation regions are made of."""
     if not op.plain or not op.results or op.result.shape is None:
         return False
@@ -100,10 +96,10 @@ def _is_kind(op: Operation) -> bool:
     return is_elementwise(op) or op.name in ("reshape", "broadcast_in_dim", "transpose")
 
 
-def _flood(seed: Operation, seen: set[Value], taken: set[Operation]) -> set[Operation]:
+def _flood(seed: Node, seen: set[Value], taken: set[Node]) -> set[Node]:
     """Every operation joined to the seed's result by values of its shape, in any order of the dims."""
     block = seed.block
-    found: set[Operation] = set()
+    joined: set[Node] = set()
     open_ = [seed.result]
     while open_:
         value = open_.pop()
@@ -111,17 +107,17 @@ def _flood(seed: Operation, seen: set[Value], taken: set[Operation]) -> set[Oper
             continue
         seen.add(value)
         for op in (*_makers(value), *_users(value)):
-            if op.block is not block or op in found or op in taken:
+            if op.block is not block or op in joined or op in taken:
                 continue
-            found.add(op)
+            joined.add(op)
             if op.name == "transpose":
                 open_ += [op.operands[0], op.result]
             elif is_elementwise(op):
                 open_ += [v for v in (*op.operands, op.result) if v.shape == value.shape]
-    return found
+    return joined
 
 
-def _makers(value: Value) -> list[Operation]:
+def _makers(value: Value) -> list[Node]:
     """The operation that makes ``value``, if regions are made of such."""
     op = value.operation
     if op is None or _is_leaf(op) or not _is_kind(op):
@@ -129,7 +125,7 @@ def _makers(value: Value) -> list[Operation]:
     return [op] if is_elementwise(op) or (op.name != "reduce" and is_static(*op.operands)) else []
 
 
-def _users(value: Value) -> list[Operation]:
+def _users(value: Value) -> list[Node]:
     """Users that belong to value's region."""
     return [
         op for op in value.users
@@ -137,7 +133,7 @@ def _users(value: Value) -> list[Operation]:
     ]  # fmt: skip
 
 
-def _between(core: set[Operation], places: dict[Operation, int]) -> set[Operation]:
+def _between(core: set[Node], places: dict[Node, int]) -> set[Node]:
     """Small operations that lead from the core's reductions to its broadcasts, and what only moves data around them.
 
     Definitions come before uses, so all of them stand between the first reduction and the last operation of the core:
@@ -149,13 +145,13 @@ def _between(core: set[Operation], places: dict[Operation, int]) -> set[Operatio
     first = min((places[op] for op in core if op.name == "reduce"), default=len(places))
     last = max(places[op] for op in core)
 
-    def small(op: Operation | None) -> TypeGuard[Operation]:
+    def small(op: Node | None) -> TypeGuard[Node]:
         return op is not None and op in places and op not in core and _is_kind(op) and _elements(op.result) < limit
 
-    def inner(operations: Iterable[Operation | None]) -> list[Operation]:
+    def inner(operations: Iterable[Node | None]) -> list[Node]:
         return [op for op in operations if small(op) and first < places[op] < last]
 
-    def movers(value: Value) -> list[Operation]:
+    def movers(value: Value) -> list[Node]:
         op = value.operation
         return [op] if small(op) and op.name in _MOVERS else []
 
@@ -168,41 +164,41 @@ def _between(core: set[Operation], places: dict[Operation, int]) -> set[Operatio
 
 def _reach(
     values: list[Value],
-    step: Callable[[Value], Iterable[Operation]],
-    go_on: Callable[[Operation], list[Value]],
-) -> set[Operation]:
+    step: Callable[[Value], Iterable[Node]],
+    go_on: Callable[[Node], list[Value]],
+) -> set[Node]:
     """Operations reachable from the values: ``step`` leads from a value to operations, ``go_on`` back to values."""
-    found: set[Operation] = set()
+    reached: set[Node] = set()
     open_ = list(values)
     while open_:
         for op in step(open_.pop()):
-            if op not in found:
-                found.add(op)
+            if op not in reached:
+                reached.add(op)
                 open_ += go_on(op)
-    return found
+    return reached
 
 
-def _fed_leaves(operations: set[Operation]) -> set[Operation]:
+def _fed_leaves(operations: set[Node]) -> set[Node]:
     """Broadcasts of a scalar that the region itself computes: such a leaf belongs to it."""
     used = {v.operation for op in operations for v in op.operands if v.operation is not None}
     return {op for op in used - operations if _is_leaf(op) and any(v.operation in operations for v in op.operands)}
 
 
-def _leaves(operations: set[Operation], places: dict[Operation, int]) -> list[Operation]:
+def _leaves(operations: set[Node], places: dict[Node, int]) -> list[Node]:
     """Constants and broadcasts of scalars the operations use, producers first."""
-    found: dict[Operation, None] = {}
+    leaves: dict[Node, None] = {}
     for op in sorted(operations, key=places.__getitem__):
         for value in op.operands:
             leaf = value.operation
             if leaf is not None and leaf not in operations and _is_leaf(leaf):
                 for inner in leaf.operands:
                     if inner.operation is not None and _is_leaf(inner.operation):
-                        found[inner.operation] = None
-                found[leaf] = None
-    return list(found)
+                        leaves[inner.operation] = None
+                leaves[leaf] = None
+    return list(leaves)
 
 
-# Trials: a region copied into a block of its own, rewritten there, and put in the region's place if it pays.
+# Candidates: a region copied into a block of its own, rewritten there, and put in the region's place if it pays.
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +214,7 @@ class Outline:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class Candidate:
     """A region's copy in ``body``: its inputs became the arguments, its outputs the operands of the terminator."""
 
     region: Region
@@ -229,61 +225,60 @@ def outline(region: Region) -> Outline:
     """Inputs by first use, outputs in order, and the key: every operation with the numbers of its operands."""
     numbers: dict[Value, int] = {}
     inputs: list[Value] = []
-    told: list[Hashable] = []
-    made = False
+    described: list[Hashable] = []
     for op in region.members:
         for value in op.operands:
             if value not in numbers:
                 numbers[value] = len(numbers)
                 inputs.append(value)
-                told.append((value.shape, value.dtype))
-        told.append((what_it_does(op), tuple(numbers[v] for v in op.operands)))
+                described.append((value.shape, value.dtype))
+        described.append((what_it_does(op), tuple(numbers[v] for v in op.operands)))
         for value in op.results:
             numbers[value] = len(numbers)
-        made |= op.handle is None
     outputs = tuple(region.outputs)
-    told.append(tuple(numbers[v] for v in outputs))
-    return Outline(tuple(inputs), outputs, None if made else tuple(told))
+    described.append(tuple(numbers[v] for v in outputs))
+    made = any(op.handle is None for op in region.members)
+    return Outline(tuple(inputs), outputs, None if made else tuple(described))
 
 
-def take_out(region: Region, seen: Outline) -> Trial:
+def take_out(region: Region, seen: Outline) -> Candidate:
     """Copy a region into a block of its own."""
-    body = Block("trial")
-    copies = {value: body.add_argument(value.shape, value.dtype) for value in seen.inputs}
+    body = Block("candidate")
+    values = {value: body.add_argument(value.shape, value.dtype) for value in seen.inputs}
     for op in region.members:
-        copy = Operation(op.name, [copies[v] for v in op.operands], dict(op.attributes))
-        copy.like = op.like if op.handle is None and op.like is not None else op
-        copy.position = op.position
-        body.append(copy)
-        copies.update((old, copy.add_result(old.shape, old.dtype)) for old in op.results)
-    body.append(Operation("return", [copies[v] for v in seen.outputs]))
-    return Trial(region, body)
+        body.append(_copied(op, values, op.lender))
+    body.append(Node("return", [values[v] for v in seen.outputs]))
+    return Candidate(region, body)
 
 
-def another(trial: Trial) -> Trial:
-    """The same trial once more, to be rewritten further."""
-    body = Block("trial")
-    values = {value: body.add_argument(value.shape, value.dtype) for value in trial.body.arguments}
-    for op in trial.body.operations:
-        copy = Operation(op.name, [values[v] for v in op.operands], dict(op.attributes))
-        copy.like, copy.position = op.like, op.position
-        body.append(copy)
-        values.update((old, copy.add_result(old.shape, old.dtype)) for old in op.results)
-    return Trial(trial.region, body)
+def another(candidate: Candidate) -> Candidate:
+    """The same candidate once more, to be rewritten further."""
+    body = Block("candidate")
+    values = {value: body.add_argument(value.shape, value.dtype) for value in candidate.body.arguments}
+    for op in candidate.body.operations:
+        body.append(_copied(op, values, op.like))
+    return Candidate(candidate.region, body)
 
 
-def splice(region: Region, seen: Outline, trial: Trial) -> None:
-    """Put a copy of the trial in the region's place; :func:`settle` the block after the last splice."""
+def _copied(op: Node, values: dict[Value, Value], like: Node | None) -> Node:
+    """The same operation on other operands; its results join ``values``."""
+    copy = Node(op.name, [values[v] for v in op.operands], dict(op.attributes))
+    copy.like, copy.position = like, op.position
+    values.update((old, copy.add_result(old.shape, old.dtype)) for old in op.results)
+    return copy
+
+
+def splice(region: Region, seen: Outline, candidate: Candidate) -> None:
+    """Put a copy of the candidate in the region's place; :func:`settle` the block after the last splice."""
     block = region.block
-    values = dict(zip(trial.body.arguments, seen.inputs))
-    lenders = dict(zip(trial.region.members, region.members))
-    *operations, end = trial.body.operations
+    values = dict(zip(candidate.body.arguments, seen.inputs))
+    lenders = dict(zip(candidate.region.members, region.members))
+    *operations, end = candidate.body.operations
     for op in operations:
-        copy = Operation(op.name, [values[v] for v in op.operands], dict(op.attributes))
-        copy.like = lenders.get(op.like, op.like) if op.like is not None else None
-        copy.position = op.position if copy.like is None or copy.like is op.like else copy.like.position
-        values.update((old, copy.add_result(old.shape, old.dtype)) for old in op.results)
-        block.append(copy)
+        copy = block.append(_copied(op, values, op.like))
+        lender = lenders.get(op.like) if op.like is not None else None
+        if lender is not None and lender is not op.like:
+            copy.like, copy.position = lender, lender.position
     for old, new in zip(seen.outputs, end.operands):
         replace_value(old, values[new])
     for op in region.operations:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.hlo.graphs.graph import Block, Operation, Value, in_order, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, walk
 from tilewright.hlo.ir import ir
 
 
@@ -74,7 +74,7 @@ def _tensor(value: Value) -> Any:
     return ir.RankedTensorType.get(value.shape, ir.Type.parse(value.dtype))
 
 
-def _create(op: Operation) -> Any:
+def _create(op: Node) -> Any:
     if op.name == "constant":
         return _constant(op)
     name = op.name if "." in op.name else f"stablehlo.{op.name}"
@@ -85,7 +85,7 @@ def _create(op: Operation) -> Any:
     return ir.Operation.create(name, [_tensor(v) for v in op.results], operands, attributes)
 
 
-def _named(op: Operation) -> dict[str, Any]:
+def _named(op: Node) -> dict[str, Any]:
     """MLIR attributes: those of the operation it is like (if of the same kind), then its own."""
     made = {}
     if op.like is not None and op.like.handle is not None and op.like.name == op.name and op.name not in _STRUCTURAL:
@@ -102,7 +102,7 @@ _STRUCTURAL = frozenset({"broadcast_in_dim", "transpose", "reduce", "reshape", "
 _ARRAYS = {"dims": "broadcast_dimensions", "permutation": "permutation", "sizes": "slice_sizes"}
 
 
-def _constant(op: Operation) -> Any:
+def _constant(op: Node) -> Any:
     literal, result = op.attributes["literal"], op.result
     kind = _tensor(result)
     value = literal.attribute(result.shape, kind) if literal.element is None else None
@@ -114,7 +114,7 @@ def _constant(op: Operation) -> Any:
     return made.operation
 
 
-def _reduce(op: Operation, attributes: dict[str, Any]) -> Any:
+def _reduce(op: Node, attributes: dict[str, Any]) -> Any:
     handles = [value.handle for value in op.operands]
     if "chooses" in op.attributes:
         return _like(op, handles, attributes)
@@ -130,7 +130,7 @@ def _reduce(op: Operation, attributes: dict[str, Any]) -> Any:
     return made
 
 
-def _like(op: Operation, handles: list[Any], attributes: dict[str, Any]) -> Any:
+def _like(op: Node, handles: list[Any], attributes: dict[str, Any]) -> Any:
     """A copy of the operation ``op`` is like, its body included, on other operands."""
     assert op.like is not None
     made = op.like.handle.clone().operation

@@ -1,11 +1,11 @@
-"""A program as the rewrites see it: plain Python values and operations, with their users.
+"""A program as the rewrites see it: plain Python values and nodes, with their users.
 
 The rewrites never touch MLIR: its handles dangle when operations are erased and cost microseconds each. A module is
-read into this graph (``_read``), rewritten, and written back into a clone of the module (``_emit``).
+read into this graph (``read.py``), rewritten, and written back into a clone of the module (``emit.py``).
 
     Block            a function body, a loop body, or one region taken out for a trial
       .arguments     Values that come from outside
-      .operations    Operations in an order that defines every value before its use; the last one is the terminator
+      .operations    Nodes in an order that defines every value before its use; the last one is the terminator
         .operands    Values
         .results     Values, each with a shape, an element type and its users
         .blocks      nested bodies; their operations may use values of the blocks around them
@@ -25,18 +25,24 @@ class Value:
 
     __slots__ = ("dtype", "handle", "index", "operation", "shape", "users")
 
-    def __init__(self, shape: Shape | None, dtype: str, operation: Operation | None = None, index: int = 0) -> None:
+    def __init__(self, shape: Shape | None, dtype: str, operation: Node | None = None, index: int = 0) -> None:
         self.shape, self.dtype, self.operation, self.index = shape, dtype, operation, index
-        self.users: dict[Operation, int] = {}
+        self.users: dict[Node, int] = {}
         self.handle: Any = None
+
+    @property
+    def sizes(self) -> Shape:
+        """The shape of a value that is known to have one."""
+        assert self.shape is not None
+        return self.shape
 
     def __repr__(self) -> str:
         """The type as a reader writes it: ``f32[8,32]``."""
         return f"{self.dtype}[{'?' if self.shape is None else ','.join(map(str, self.shape))}]"
 
 
-class Operation:
-    """One operation.
+class Node:
+    """One operation of a graph.
 
     ==============  ================================================================================================
     ``name``        ``reshape`` for ``stablehlo.reshape``; other dialects keep their prefix (``chlo.square``)
@@ -60,7 +66,7 @@ class Operation:
         self.blocks: list[Block] = []
         self.block: Block | None = None
         self.handle: Any = None
-        self.like: Operation | None = None
+        self.like: Node | None = None
         self.read: tuple[Value, ...] = ()
         self.plain = True
         self.position = 0
@@ -71,6 +77,11 @@ class Operation:
     def result(self) -> Value:
         """Its first result."""
         return self.results[0]
+
+    @property
+    def lender(self) -> Node:
+        """What lends a made operation attributes and position; one that was read lends its own."""
+        return self.like if self.handle is None and self.like is not None else self
 
     def add_result(self, shape: Shape | None, dtype: str) -> Value:
         """One more result."""
@@ -92,11 +103,11 @@ class Operation:
 
     def __repr__(self) -> str:
         """``reshape(f32[8,256]) -> f32[8,32,8]``."""
-        made = ", ".join(map(repr, self.results))
-        return f"{self.name}({', '.join(map(repr, self.operands))}) -> {made}"
+        results = ", ".join(map(repr, self.results))
+        return f"{self.name}({', '.join(map(repr, self.operands))}) -> {results}"
 
 
-def _release(value: Value, user: Operation) -> None:
+def _release(value: Value, user: Node) -> None:
     count = value.users[user] - 1
     if count:
         value.users[user] = count
@@ -112,10 +123,10 @@ class Block:
 
     __slots__ = ("arguments", "changed", "handle", "module", "name", "operations", "owner")
 
-    def __init__(self, name: str = "", owner: Operation | None = None) -> None:
+    def __init__(self, name: str = "", owner: Node | None = None) -> None:
         self.name, self.owner = name, owner
         self.arguments: list[Value] = []
-        self.operations: list[Operation] = []
+        self.operations: list[Node] = []
         self.handle: Any = None
         self.module: Any = None
         self.changed = False
@@ -125,7 +136,7 @@ class Block:
         self.arguments.append(Value(shape, dtype, None, len(self.arguments)))
         return self.arguments[-1]
 
-    def append(self, operation: Operation) -> Operation:
+    def append(self, operation: Node) -> Node:
         """Put an operation at the end."""
         operation.block = self
         self.operations.append(operation)
@@ -149,7 +160,7 @@ def walk(block: Block) -> Iterator[Block]:
         open_ += [inner for op in reversed(current.operations) for inner in reversed(op.blocks)]
 
 
-def captured(operation: Operation) -> list[Value]:
+def captured(operation: Node) -> list[Value]:
     """Values of outer blocks that an operation's bodies use."""
     if not operation.blocks:
         return []
@@ -159,12 +170,12 @@ def captured(operation: Operation) -> list[Value]:
     return [v for body in bodies for op in body.operations for v in op.operands if id(v) not in own]
 
 
-def in_order(operations: Sequence[Operation]) -> list[Operation]:
+def in_order(operations: Sequence[Node]) -> list[Node]:
     """The operations with every definition before its uses, otherwise in the order of their positions."""
-    waiting: dict[Operation, int] = {}
-    blocked: dict[Operation, list[Operation]] = {}
+    waiting: dict[Node, int] = {}
+    blocked: dict[Node, list[Node]] = {}
     inside = set(operations)
-    ready: list[tuple[int, int, Operation]] = []
+    ready: list[tuple[int, int, Node]] = []
     for serial, op in enumerate(operations):
         needs = {v.operation for v in (*op.operands, *captured(op)) if v.operation in inside}
         needs.discard(op)
@@ -176,7 +187,7 @@ def in_order(operations: Sequence[Operation]) -> list[Operation]:
             ready.append((op.position, serial, op))
     heapq.heapify(ready)
     serials = {op: serial for serial, op in enumerate(operations)}
-    done: list[Operation] = []
+    done: list[Node] = []
     while ready:
         op = heapq.heappop(ready)[2]
         done.append(op)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.hlo.graphs.bodies import reduction
-from tilewright.hlo.graphs.graph import Block, Operation, Value
+from tilewright.hlo.graphs.graph import Block, Node, Value
 from tilewright.hlo.graphs.literal import Literal
 from tilewright.hlo.ir import ir
 
@@ -31,7 +31,7 @@ class _Reader:
             self.types[kind] = found
         return self.types[kind]
 
-    def block(self, handle: Any, name: str, owner: Operation | None) -> Block:
+    def block(self, handle: Any, name: str, owner: Node | None) -> Block:
         block = Block(name, owner)
         block.handle = handle
         for argument in handle.arguments:
@@ -42,9 +42,9 @@ class _Reader:
             block.append(self.operation(each.operation))
         return block
 
-    def operation(self, handle: Any) -> Operation:
+    def operation(self, handle: Any) -> Node:
         name: str = handle.name
-        op = Operation(name.removeprefix(_PREFIX), [self.values[v] for v in handle.operands])
+        op = Node(name.removeprefix(_PREFIX), [self.values[v] for v in handle.operands])
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
         op.plain = not any("." in key for key in handle.attributes)

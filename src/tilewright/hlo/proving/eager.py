@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
-from tilewright.hlo.graphs.graph import Block, Operation, Value, captured
+from tilewright.hlo.graphs.graph import Block, Node, Value, captured
 from tilewright.hlo.ir import operation_module, parse_module, print_module
 from tilewright.hlo.proving.agreement import is_integral
 from tilewright.hlo.proving.reference import own_dtype
@@ -30,7 +30,7 @@ class OneByOne:
     def __init__(self, limit: int = EAGER_LIMIT) -> None:
         self.limit = limit
         self._compiled: dict[str, Callable[..., Any]] = {}
-        self._texts: dict[Operation, tuple[str, list[Value]]] = {}
+        self._texts: dict[Node, tuple[str, list[Value]]] = {}
 
     def prepare(self, body: Block) -> None:
         """Write every operation's module. Raises UnsupportedError where there are too many, or one cannot be alone."""
@@ -55,7 +55,7 @@ class OneByOne:
                     values.pop(value, None)
         return [values[v] for v in body.operations[-1].operands]
 
-    def _call(self, text: str, op: Operation, inputs: list[Value]) -> Callable[..., Any]:
+    def _call(self, text: str, op: Node, inputs: list[Value]) -> Callable[..., Any]:
         import jax
 
         if text not in self._compiled:
@@ -65,7 +65,7 @@ class OneByOne:
         return self._compiled[text]
 
 
-def _module_of(op: Operation) -> tuple[str, list[Value]]:
+def _module_of(op: Node) -> tuple[str, list[Value]]:
     """One operation as a module, and the values it takes: its operands and what its bodies use from outside."""
     if op.name in ("func.call", "call") or op.handle is None or any(v.shape is None for v in op.results):
         raise UnsupportedError(f"{op.name} cannot be run alone")

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.errors import UnsupportedError
-from tilewright.hlo.graphs.graph import Block, Operation, Value
+from tilewright.hlo.graphs.graph import Block, Node, Value
 from tilewright.hlo.ir import ir
 from tilewright.layout import xla_dtype
 
@@ -81,7 +81,7 @@ def evaluate(block: Block, arguments: Sequence[Array]) -> list[Array]:
     return [values[v] for v in block.operations[-1].operands]
 
 
-def _one(op: Operation, x: list[Array]) -> Any:
+def _one(op: Node, x: list[Array]) -> Any:
     """The value of one operation; what numpy cannot do with these operands is as unknown as an unknown operation."""
     try:
         return _value(op, x)
@@ -89,7 +89,7 @@ def _one(op: Operation, x: list[Array]) -> Any:
         raise UnsupportedError(f"the float64 reference cannot evaluate this {op.name}: {error}") from error
 
 
-def _value(op: Operation, x: list[Array]) -> Any:
+def _value(op: Node, x: list[Array]) -> Any:
     if op.name in _UNARY:
         return _UNARY[op.name](x[0])
     if op.name in _BINARY:
@@ -99,13 +99,11 @@ def _value(op: Operation, x: list[Array]) -> Any:
     raise UnsupportedError(f"the float64 reference does not know {op.name}")
 
 
-def _attribute(op: Operation, name: str) -> Any:
-    origin = op if op.handle is not None else op.like
-    assert origin is not None
-    return origin.handle.attributes[name]
+def _attribute(op: Node, name: str) -> Any:
+    return op.lender.handle.attributes[name]
 
 
-def _divide(op: Operation, x: list[Array]) -> Array:
+def _divide(op: Node, x: list[Array]) -> Array:
     a, b = x
     if a.dtype.kind not in "iu":
         return np.asarray(a / b)
@@ -124,7 +122,7 @@ def _integer_power(a: Array, b: Array) -> Array:
     return np.where(b < 0, inverse, found)
 
 
-def _reduce(op: Operation, x: list[Array]) -> Array:
+def _reduce(op: Node, x: list[Array]) -> Array:
     monoid, dims = op.attributes.get("monoid"), op.attributes["dims"]
     if monoid is None:
         raise UnsupportedError("the float64 reference does not know reductions of other bodies")
@@ -148,7 +146,7 @@ def _start(monoid: str, dtype: np.dtype[Any]) -> Any:
     return 1 if monoid == "multiply" else 0
 
 
-def _broadcast(op: Operation, x: list[Array]) -> Array:
+def _broadcast(op: Node, x: list[Array]) -> Array:
     shape, dims = op.result.shape or (), op.attributes["dims"]
     order = sorted(range(len(dims)), key=lambda k: dims[k])
     wide = [1] * len(shape)
@@ -157,7 +155,7 @@ def _broadcast(op: Operation, x: list[Array]) -> Array:
     return np.broadcast_to(x[0].transpose(order).reshape(wide), shape)
 
 
-def _constant(op: Operation, x: list[Array]) -> Array:
+def _constant(op: Node, x: list[Array]) -> Array:
     literal, result = op.attributes["literal"], op.result
     dtype = wide_dtype(result.dtype)
     if literal.element is None:
@@ -195,12 +193,12 @@ def _number(text: str, element_type: str) -> Any:
     return float(text) if any(c in text for c in ".eE") else int(text, 0)
 
 
-def _compare(op: Operation, x: list[Array]) -> Array:
+def _compare(op: Node, x: list[Array]) -> Array:
     direction = str(_attribute(op, "comparison_direction")).rpartition(" ")[2].rstrip(">")
     return np.asarray(_COMPARE[direction](x[0], x[1]))
 
 
-def _convert(op: Operation, x: list[Array]) -> Array:
+def _convert(op: Node, x: list[Array]) -> Array:
     kind, given = wide_dtype(op.result.dtype), x[0]
     if kind.kind == "b":
         return np.asarray(given != 0)
@@ -219,14 +217,14 @@ def _saturate(x: Array, kind: np.dtype[Any]) -> Array:
     return np.where(x >= float(high), high, np.where(x <= float(low), low, found)).astype(kind)
 
 
-def _iota(op: Operation, x: list[Array]) -> Array:
+def _iota(op: Node, x: list[Array]) -> Array:
     shape, dim = op.result.shape or (), int(ir.IntegerAttr(_attribute(op, "iota_dimension")).value)
     wide = [1] * len(shape)
     wide[dim] = shape[dim]
     return np.broadcast_to(np.arange(shape[dim]).reshape(wide), shape)
 
 
-_OTHERS: dict[str, Callable[[Operation, list[Array]], Any]] = {
+_OTHERS: dict[str, Callable[[Node, list[Array]], Any]] = {
     "broadcast_in_dim": _broadcast,
     "clamp": lambda op, x: np.minimum(np.maximum(x[1], x[0]), x[2]),
     "compare": _compare,

@@ -77,8 +77,8 @@ def estimate(program: Program, rate: float, temp_bytes: int = 0) -> TpuEstimate:
     context = Context(program, None)
     cycles = filled_cycles = hbm = count = filled = 0
     for name in _executed(program):
-        runs = context.runs_of(name).count
-        for op in context.by_name[name].operations:
+        runs = context.runs[name].count
+        for op in program.by_name[name].operations:
             if op.opcode in _NOTHING and _cycles(op) is None:
                 continue
             moved, in_hbm = _bytes(context, op)
@@ -107,13 +107,12 @@ def _bytes(context: Context, op: Operation) -> tuple[int, int]:
 
 def _executed(program: Program) -> list[str]:
     """The computations that run operation by operation: the entry, bodies of loops, branches and calls."""
-    by_name = {computation.name: computation for computation in program.computations}
-    found = [program.entry.name]
-    for name in found:
-        for op in by_name[name].operations:
+    names = [program.entry.name]
+    for name in names:
+        for op in program.by_name[name].operations:
             if op.opcode in _BODIES:
-                found += [callee for callee in op.calls if callee not in found]
-    return found
+                names += [callee for callee in op.calls if callee not in names]
+    return names
 
 
 #: The smallest topology of each chip that its compiler takes; one of its chips is compiled for.

@@ -14,6 +14,7 @@ import sys
 from typing import BinaryIO
 
 from tilewright.errors import UnsupportedError
+from tilewright.hlo import ir
 
 #: kind ("m" bytecode, "h" HLO proto; answers "t" text, "e" refused, "d" died, "u" no jaxlib), length
 FRAME = struct.Struct(">cQ")
@@ -27,13 +28,11 @@ def seconds(size: int) -> int:
 
 def main() -> None:
     """Serve requests until stdin ends."""
-    from tilewright.hlo import ir as _ir
-
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the parsers print goes to stderr
     requests, missing = sys.stdin.buffer, ""
     try:
-        _ir.plain_context()
+        ir.plain_context()
     except UnsupportedError as error:
         missing = str(error)
     while header := requests.read(FRAME.size):
@@ -89,10 +88,8 @@ def _limit(size: int) -> None:
 
 
 def _convert(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
-    from tilewright.hlo import ir as _ir
-
     try:
-        text = _ir.bytecode_text(payload) if kind == b"m" else _ir.proto_text(payload)
+        text = ir.bytecode_text(payload) if kind == b"m" else ir.proto_text(payload)
     except MemoryError:
         return b"e", b"it asks for more memory than there is"
     except Exception as error:

@@ -1,9 +1,10 @@
-"""What every part of the report asks of a program: layouts, paths, source lines, runs, cores, places of errors."""
+"""A program under a target: where its arrays live, and what each computation has from its callers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.errors import ParseError, TilewrightError, UnsupportedError
@@ -20,22 +21,64 @@ _COMPUTE_TYPE = re.compile(r'_xla_compute_type"?\s*=\s*"(\w+)"')
 _OFFLOADED = {"sparse": "sparsecore", "sparseoffload": "sparsecore", "host": "host"}
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a computation has from its callers, the nearest that says it.
+
+    ``chain``: the computations from the entry to this one by first callers, the middle of a very long one left out;
+    ``source``: the user's line; ``core``: where it is offloaded to.
+    """
+
+    chain: tuple[str, ...] = ()
+    source: str = ""
+    core: str = ""
+
+    @property
+    def path(self) -> str:
+        """The chain as a report writes it."""
+        return " > ".join(self.chain)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An operation in its place: the layouts of arrays it reads and writes, its line, its path, its runs.
+
+    A layout is None for what is no array (tokens) or has no size.
+    """
+
+    op: Operation
+    operands: list[TensorLayout | None]
+    results: list[TensorLayout | None]
+    source: str
+    path: str
+    core: str
+    runs: Runs
+
+
 class Context:
-    """One program under one target."""
+    """One program under one target; ``tiled`` and ``unsized`` tell what the layouts asked for so far were like."""
 
     def __init__(self, program: Program, chip: Target | None) -> None:
         self.program, self.chip = program, chip
         self.predicted = program.kind == "stablehlo"
         self.tiled = False
         self.unsized: set[str] = set()
-        self.by_name = {computation.name: computation for computation in program.computations}
         self.runs, self.unknown_loops = count_runs(program)
-        self._paths: dict[str, tuple[str, ...]] = {}
-        self._sources: dict[str, str] = {}
-        self._texts: dict[int, tuple[TensorLayout, str]] = {}
-        self._cores: dict[str, str] = {}
+        self._scopes: dict[str, Scope] = {}
         self._lines = program.text.split("\n") if self.predicted and "_xla_compute_type" in program.text else []
         self._marked = self.predicted or any(word in program.text for word in ("sparse", "_xla_compute_type", "host"))
+
+    def placed(self, computation: Computation, op: Operation, operand_shapes: Sequence[str]) -> Placed:
+        """Everything a row tells about an operation but its cost; of its operands those of ``operand_shapes``."""
+        return Placed(
+            results=[self.layout(shape) for shape in array_shapes(op.shape)],
+            operands=[self.layout(shape) for shape in operand_shapes],
+            op=op,
+            source=self.source(computation.name, op),
+            path=self.scope(computation.name).path,
+            core=self.core(computation.name, op),
+            runs=self.runs[computation.name],
+        )
 
     def layout(self, shape: str) -> TensorLayout | None:
         """Where an array lives; None for what is no array (tuples, tokens) or has no size."""
@@ -54,12 +97,6 @@ class Context:
         """Every array in a shape, those of a tuple one after the other."""
         return [layout for text in array_shapes(shape) if (layout := self.layout(text)) is not None]
 
-    def text(self, layout: TensorLayout) -> str:
-        """``str(layout)``, remembered by identity: a program has far fewer layouts than places where they are named."""
-        if id(layout) not in self._texts:
-            self._texts[id(layout)] = (layout, str(layout))
-        return self._texts[id(layout)][1]
-
     @property
     def register_bytes(self) -> int | None:
         """Bytes of one vector register: the target's, a TPU's for a dump with tiles, None for linear memory."""
@@ -67,61 +104,41 @@ class Context:
             return self.chip.vector.register_bytes
         return _TPU_REGISTER if self.tiled and not self.predicted else None
 
-    def registers(self, layouts: Sequence[TensorLayout]) -> int | None:
-        """Vector registers that arrays fill, padding included."""
-        size = self.register_bytes
-        return None if size is None else sum(-(-layout.size_bytes // size) for layout in layouts)
+    def scope(self, computation: str) -> Scope:
+        """What a computation has from its callers."""
+        open_: dict[str, None] = {}  # this computation and its first callers up to one that is known, or a circle's end
+        name = computation
+        while name not in self._scopes and name not in open_:
+            open_[name] = None
+            name = calls[0][0] if (calls := self.program.callers[name]) else name
+        for name in reversed(open_):
+            self._scopes[name] = self._called(name)
+        return self._scopes[computation]
 
-    def runs_of(self, computation: str) -> Runs:
-        """How often a computation runs."""
-        return self.runs[computation]
-
-    def path(self, computation: str) -> str:
-        """The computations from the entry to this one by first callers; the middle of a very long chain is left out."""
-        for name in reversed(self._open_chain(computation, self._paths)):
-            calls = self.program.callers[name]
-            outer = self._paths.get(calls[0][0], ()) if calls else ()
-            whole = (*outer, name)
-            self._paths[name] = whole if len(whole) <= _LONGEST_PATH else (*whole[:8], "...", *whole[-7:])
-        return " > ".join(self._paths[computation])
+    def _called(self, computation: str) -> Scope:
+        """The scope of a computation whose first caller's is known."""
+        calls = self.program.callers[computation]
+        if not calls:
+            return Scope((computation,))
+        caller, op = calls[0]
+        outer = self._scopes.get(caller, Scope())
+        chain = (*outer.chain, computation)
+        if len(chain) > _LONGEST_PATH:
+            chain = (*chain[:8], "...", *chain[-7:])
+        return Scope(chain, str(op.source or "") or outer.source, self._core(op) or outer.core)
 
     def source(self, computation: str, op: Operation) -> str:
         """The operation's own line, or that of the nearest caller that has one."""
-        if op.source is not None:
-            return str(op.source)
-        for name in reversed(self._open_chain(computation, self._sources)):
-            calls = self.program.callers[name]
-            caller = calls[0] if calls else None
-            found = "" if caller is None else str(caller[1].source or "") or self._sources.get(caller[0], "")
-            self._sources[name] = found
-        return self._sources[computation]
-
-    def _open_chain(self, computation: str, known: Mapping[str, object]) -> list[str]:
-        """This computation and its first callers, inner first, up to one that is known (or to a circle's end)."""
-        chain: dict[str, None] = {}
-        while computation not in known and computation not in chain:
-            chain[computation] = None
-            calls = self.program.callers[computation]
-            if not calls:
-                break
-            computation = calls[0][0]
-        return list(chain)
+        return str(op.source or "") or self.scope(computation).source
 
     def core(self, computation: str, op: Operation) -> str:
         """ "sparsecore" or "host" where the operation, or what calls its computation, is offloaded, else ""."""
+        return self._core(op) or self.scope(computation).core
+
+    def _core(self, op: Operation) -> str:
+        """ "sparsecore" or "host" where the operation itself says that it is offloaded, else ""."""
         if not self._marked:
             return ""
-        return self._mark(op) or self._core_of(computation)
-
-    def _core_of(self, computation: str) -> str:
-        """What the nearest marked caller says."""
-        for name in reversed(self._open_chain(computation, self._cores)):
-            calls = self.program.callers[name]
-            self._cores[name] = (self._mark(calls[0][1]) or self._cores.get(calls[0][0], "")) if calls else ""
-        return self._cores[computation]
-
-    def _mark(self, op: Operation) -> str:
-        """Where this operation says it runs."""
         if self.predicted:
             line = self._lines[op.line - 1] if self._lines else ""
             kind = _COMPUTE_TYPE.search(line.replace(" ", ""))
@@ -139,13 +156,9 @@ class Context:
         text, start = self.program.text, 0
         for _ in range(op.line - 1):
             start = text.find("\n", start) + 1
-        if isinstance(error, ParseError) and (found := text.find(error.text, start)) >= 0:
-            start = found + error.column
+        if isinstance(error, ParseError) and (offset := text.find(error.text, start)) >= 0:
+            start = offset + error.column
         return ParseError(f"{op.opcode} {op.name}: {error.what}", text=text, column=start, how=error.how)
-
-    def body(self, op: Operation) -> Computation | None:
-        """The one computation a fusion calls."""
-        return self.by_name[op.calls[0]] if len(op.calls) == 1 else None
 
 
 @lru_cache(maxsize=4096)
@@ -162,10 +175,10 @@ def array_shapes(shape: str) -> tuple[str, ...]:
 
 
 def _flat(layout: TupleLayout) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
     for element in layout.elements:
         if isinstance(element, TupleLayout):
-            found += _flat(element)
+            texts += _flat(element)
         elif isinstance(element, TensorLayout) and element.dtype not in ("token", "opaque"):
-            found.append(str(element))
-    return found
+            texts.append(str(element))
+    return texts

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from tilewright.hlo.reporting.types import MovementReport, MovementRow
+from tilewright.hlo.reporting.types import MovementRow, ReportData
+from tilewright.render import Column, Html, Page, Tone, badge, element, escape, join, place_text, table
 
 Status = Literal["new", "gone", "changed", "same"]
+#: The quantities a reader is shown, and what they are called.
+QUANTITIES = {"moved_bytes": "moved", "wasted_bytes": "padding", "padded_bytes": "all tensors", "peak_bytes": "peak"}
 _COMPARED = ("from_layout", "to_layout", "moved_bytes", "hidden_bytes", "bitcast", "runs", "core")
 
 
@@ -33,6 +37,16 @@ class RowChange:
         after = self.after.total_bytes if self.after else 0
         return after - (self.before.total_bytes if self.before else 0)
 
+    @property
+    def sides(self) -> list[MovementRow]:
+        """The row as it is now, and as it was, where it is there."""
+        return [row for row in (self.after, self.before) if row is not None]
+
+    @property
+    def layouts(self) -> list[str]:
+        """From which layout to which: before, and after where that differs."""
+        return list(dict.fromkeys(row.layouts for row in reversed(self.sides)))
+
 
 @dataclass(frozen=True)
 class ReportDiff:
@@ -41,13 +55,13 @@ class ReportDiff:
 
     >>> from tilewright.hlo import load, report
     >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
-    >>> found = diff_reports(report(load(text)), report(load(text.replace("{0,1}", "{1,0}"))))
-    >>> [(row.status, row.change) for row in found.rows], found.totals["moved_bytes"]
+    >>> diff = diff_reports(report(load(text)), report(load(text.replace("{0,1}", "{1,0}"))))
+    >>> [(row.status, row.change) for row in diff.rows], diff.totals["moved_bytes"]
     ([('changed', 0)], (64, 64))
     """
 
-    before: MovementReport
-    after: MovementReport
+    before: ReportData
+    after: ReportData
     rows: tuple[RowChange, ...]
 
     @cached_property
@@ -60,28 +74,31 @@ class ReportDiff:
         """How many pairs have this status."""
         return sum(row.status == status for row in self.rows)
 
+    @property
+    def counts_text(self) -> str:
+        """``1 new, 0 gone, 2 changed, 14 same``."""
+        return ", ".join(f"{self.count(status)} {status}" for status in get_args(Status))
+
     def ranked(self, top: int | None = None) -> list[RowChange]:
         """The pairs that differ and move bytes on a side, largest change first."""
-        moving = [row for row in self.rows if row.status != "same" and (_moves(row.before) or _moves(row.after))]
+        moving = [row for row in self.rows if row.status != "same" and any(side.moved_bytes for side in row.sides)]
         return sorted(moving, key=lambda row: -abs(row.change))[:top]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; rows that are the same are counted, not listed."""
-        from tilewright.hlo.reporting.types import row_json
-
         return {
             "schema_version": 1,
             "kind": "movement_diff",
             "before": _head(self.before),
             "after": _head(self.after),
             "totals": {name: {"before": a, "after": b} for name, (a, b) in self.totals.items()},
-            "counts": {status: self.count(status) for status in ("new", "gone", "changed", "same")},
+            "counts": {status: self.count(status) for status in get_args(Status)},
             "rows": [
                 {
                     "status": row.status,
                     "change": row.change,
-                    "before": row_json(row.before) if row.before else None,
-                    "after": row_json(row.after) if row.after else None,
+                    "before": row.before and row.before.to_json(),
+                    "after": row.after and row.after.to_json(),
                 }
                 for row in self.rows
                 if row.status != "same"
@@ -89,15 +106,11 @@ class ReportDiff:
         }
 
 
-def _moves(row: MovementRow | None) -> bool:
-    return row is not None and row.moved_bytes > 0
-
-
-def _head(report: MovementReport) -> dict[str, Any]:
+def _head(report: ReportData) -> dict[str, Any]:
     return {"name": report.program, "kind": report.kind, "target": report.target, "predicted": report.predicted}
 
 
-def _quantities(report: MovementReport) -> dict[str, int]:
+def _quantities(report: ReportData) -> dict[str, int]:
     before, after = report.registers
     return {
         "moved_bytes": report.moved_bytes,
@@ -108,7 +121,7 @@ def _quantities(report: MovementReport) -> dict[str, int]:
     }
 
 
-def diff_reports(before: MovementReport, after: MovementReport) -> ReportDiff:
+def diff_reports(before: ReportData, after: ReportData) -> ReportDiff:
     """Pair the rows of two reports; linear in their number."""
     left = [row for row in before.rows if not row.in_fusion]
     right = [row for row in after.rows if not row.in_fusion]
@@ -170,17 +183,52 @@ def _change(before: MovementRow | None, after: MovementRow) -> RowChange:
     return RowChange("same" if same else "changed", before, after)
 
 
-def regressions(before: MovementReport, after: MovementReport, allowed: float) -> list[str]:
+def regressions(before: ReportData, after: ReportData, allowed: float) -> list[str]:
     """What has grown by more than the share ``allowed`` (0.05 is 5 %): bytes moved, bytes of padding, peak memory.
 
     Each is judged by itself; from 0 bytes every growth counts. A line for each that failed.
     """
-    found = diff_reports(before, after).totals
+    totals = diff_reports(before, after).totals
     names = {"moved_bytes": "bytes moved", "wasted_bytes": "bytes of padding", "peak_bytes": "peak memory"}
     failed = []
     for key, words in names.items():
-        old, new = found[key]
+        old, new = totals[key]
         if new > old * (1 + allowed):
             growth = f"+{(new - old) / old:.1%}" if old else "from nothing"
             failed.append(f"{words} {growth}: {old} -> {new}")
     return failed
+
+
+_MOST_ROWS = 2000
+_TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
+_ROWS = (
+    Column("change", "bytes", "bytes moved after, less before, over all runs"),
+    Column("status", "text"),
+    Column("operation", "text", "what it is and what it is called"),
+    Column("layouts", "text", "before, and below it after where that differs"),
+    Column("where", "text", "source line, and the path of callers"),
+)
+_TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
+
+
+def diff_html(diff: ReportDiff) -> str:
+    """One self-contained page: totals, and every row that differs."""
+    sides = (("before", diff.before), ("after", diff.after))
+    facts = [(name, " of ".join(filter(None, (side.program, place_text(side.source))))) for name, side in sides]
+    facts += [("rows", diff.counts_text), ("written", date.today().isoformat())]
+    page = Page("Data movement: what changed", diff.counts_text, facts=facts)
+    pairs = [(words, *diff.totals[key]) for key, words in QUANTITIES.items()]
+    totals = [(words, before, after, after - before) for words, before, after in pairs]
+    page.section("totals", "Totals", table(_TOTALS, totals))
+    rows = [_cells(row) for row in diff.ranked()]
+    page.section("rows", "Operations that differ", table(_ROWS, rows, limit=_MOST_ROWS, empty="nothing differs"))
+    page.data("diff", diff.to_json())
+    return page.html()
+
+
+def _cells(row: RowChange) -> tuple[object, ...]:
+    operation = row.sides[0]
+    layouts = join([element("code", text) for text in row.layouts], Html("<br>now "))
+    where = join([element("code", text) for text in (place_text(operation.source), operation.path) if text], " ")
+    name = Html(escape(operation.op) + " " + element("code", operation.name))
+    return (row.change, badge(row.status, _TONES.get(row.status, "plain")), name, layouts, where)

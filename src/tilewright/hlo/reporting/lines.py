@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Collection, Iterator
 
-from tilewright.hlo.reporting.difference import ReportDiff, RowChange
-from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor, Peak
+from tilewright.hlo.reporting.difference import QUANTITIES, ReportDiff, RowChange
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData
 from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
 
 _INDENT = 9
@@ -15,32 +15,24 @@ _SPACES = {0: "main memory", 1: "vector memory S(1)", 5: "host memory S(5)"}
 _SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
 
 
-def summary(report: MovementReport) -> str:
-    """One line: the program, whose layouts, what moves."""
-    where = f"predicted for {report.target}" if report.predicted else "its own layouts"
-    where += ", before optimisation" if report.unoptimized else ""
-    return f"{report.program} ({where}): {totals(report)}"
+def report_head(report: ReportData) -> Iterator[str]:
+    """The program and what it moves; the kinds of operation and of movement, if there are several; the peaks."""
+    layouts = f"predicted for {report.target}" if report.predicted else "its own layouts"
+    layouts += ", before optimisation" if report.unoptimized else ""
+    yield f"{report.program} ({layouts}): {totals(report)}"
+    for moved in (report.moved_by_op, report.moved_by_category):
+        parts = [f"{name} {bytes_text(count)}" for name, count in moved.items() if count]
+        if len(parts) > 1:
+            yield ", ".join(parts)
+    for peak in report.peaks:
+        if peak.padded_bytes >= _SMALL or not peak.memory_space:
+            yield _peak(peak)
 
 
-def totals(report: MovementReport) -> str:
+def totals(report: ReportData) -> str:
     """What moves and what is padding, in one line."""
     moved = f"{bytes_text(report.moved_bytes)} moved by {_number(len(report.ranked()), 'operation')}"
     return f"{moved}, {bytes_text(report.wasted_bytes)} of padding in {_number(len(report.wasteful()), 'tensor')}"
-
-
-def by_operation(report: MovementReport) -> str:
-    """Bytes moved by each kind of operation, "" if only one kind moves any."""
-    return _split(report.moved_by_op)
-
-
-def by_category(report: MovementReport) -> str:
-    """Bytes moved by relayouts, transfers ..., "" if all are of one category."""
-    return _split(report.moved_by_category)
-
-
-def _split(moved: dict[str, int]) -> str:
-    parts = [f"{name} {bytes_text(count)}" for name, count in moved.items() if count]
-    return ", ".join(parts) if len(parts) > 1 else ""
 
 
 def space_text(space: int) -> str:
@@ -48,31 +40,18 @@ def space_text(space: int) -> str:
     return _SPACES.get(space, f"memory space S({space})")
 
 
-def peak_lines(report: MovementReport) -> Iterator[str]:
-    """The peak of each memory space that holds more than a few bytes."""
-    for peak in report.peaks:
-        if peak.padded_bytes >= _SMALL or not peak.memory_space:
-            yield _peak(peak)
-
-
 def _peak(peak: Peak) -> str:
-    padding = percent_text(1 - peak.logical_bytes / peak.padded_bytes) if peak.padded_bytes else "0 %"
-    place = f"{peak.at} in {_innermost(peak.path)}"
-    return (
-        f"peak of {space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}, {padding} of it padding, at {place}"
-    )
+    peak_bytes = f"{space_text(peak.memory_space)} {bytes_text(peak.padded_bytes)}"
+    place = f"{peak.at} in {peak.path.rpartition(' > ')[2]}"
+    return f"peak of {peak_bytes}, {percent_text(peak.padding_share)} of it padding, at {place}"
 
 
-def _innermost(path: str) -> str:
-    return path.rpartition(" > ")[2]
+def _number(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count_text(count)} {what}{'' if count == 1 else 's'}"
-
-
-def to_lines(
-    report: MovementReport, by: str = "moved", top: int = 20, width: int = 100, only: Collection[str] = ()
+def report_lines(
+    report: ReportData, by: str = "moved", top: int = 20, width: int = 100, only: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
     """(style, line) for a terminal: a ranking ``by`` moved, padding or time, three or four lines to an entry.
 
@@ -86,7 +65,7 @@ def to_lines(
         yield from (_by_time if by == "time" else _by_moved)(report, rows, top, width)
 
 
-def _by_moved(report: MovementReport, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
+def _by_moved(report: ReportData, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
     many, vectors = any(row.runs != 1 for row in rows), any(row.registers_after is not None for row in rows)
     head = "   # " + "moved".rjust(9) + "  share  padding"
     yield "bold", head + ("    runs" if many else "") + ("      registers" if vectors else "") + "  operation"
@@ -100,7 +79,7 @@ def _by_moved(report: MovementReport, rows: list[MovementRow], top: int, width: 
     yield from _rest(len(rows), top, bytes_text(left), "no operation moves data for layout's sake")
 
 
-def _by_time(report: MovementReport, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
+def _by_time(report: ReportData, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
     total = report.profile.total_us if report.profile else 0.0
     yield "bold", "   # " + "time".rjust(9) + "  share   events      moved  operation"
     for number, row in enumerate(rows[:top], 1):
@@ -111,13 +90,13 @@ def _by_time(report: MovementReport, rows: list[MovementRow], top: int, width: i
     yield from _rest(len(rows), top, seconds_text(left / 1e6), "no operation that moves data has a measured time")
 
 
-def _by_padding(report: MovementReport, top: int) -> Iterator[tuple[str, str]]:
+def _by_padding(report: ReportData, top: int) -> Iterator[tuple[str, str]]:
     tensors = report.wasteful()
     yield "bold", "   # " + "wasted".rjust(9) + "   size  padding  tensor"
     for number, tensor in enumerate(tensors[:top], 1):
         figures = f"{bytes_text(tensor.wasted_bytes):>9} {bytes_text(tensor.padded_bytes):>8} "
         figures += f"{ratio_text(tensor.padding_ratio):>6}"
-        yield "", f"{number:>4} {figures}  {_what(tensor)}"
+        yield "", f"{number:>4} {figures}  {_operation(tensor)}"
         yield "cyan", " " * _INDENT + tensor.layout
     left = sum(tensor.wasted_bytes for tensor in tensors[top:])
     yield from _rest(len(tensors), top, bytes_text(left), "no tensor has padding")
@@ -140,15 +119,15 @@ def _registers(row: MovementRow) -> str:
     return f"{count_text(row.registers_before)} → {count_text(row.registers_after)}"
 
 
-def _what(row: MovementRow | PaddedTensor) -> str:
+def _operation(row: MovementRow | PaddedTensor) -> str:
     place = place_text(row.source) or (f"({row.op_name})" if isinstance(row, MovementRow) and row.op_name else "")
     core = f"  on {row.core}" if isinstance(row, MovementRow) and row.core else ""
     return f"{row.op} {row.name}{core}  {place}".rstrip()
 
 
 def _row(number: int, figures: str, row: MovementRow, width: int) -> Iterator[tuple[str, str]]:
-    yield "", f"{number:>4} {figures}  {_what(row)}"
-    for line in _folded(f"{row.from_short} -> {row.to_layout}", width - _INDENT):
+    yield "", f"{number:>4} {figures}  {_operation(row)}"
+    for line in _folded(row.layouts, width - _INDENT):
         yield "cyan", " " * _INDENT + line
     for line in textwrap.wrap(row.reason, width - _INDENT, break_long_words=False):
         yield "dim", " " * _INDENT + line
@@ -165,22 +144,13 @@ def _folded(text: str, width: int) -> list[str]:
     return [before, f"-> {after}"]
 
 
-_QUANTITIES = {
-    "moved_bytes": "moved",
-    "wasted_bytes": "padding",
-    "padded_bytes": "all tensors",
-    "peak_bytes": "peak",
-}
-
-
 def diff_lines(diff: ReportDiff, top: int = 20, width: int = 100) -> Iterator[tuple[str, str]]:
     """(style, line) for a terminal: the totals of both sides, then the rows that differ, largest change first."""
     yield "bold", " " * 14 + "before".rjust(10) + "after".rjust(12) + "change".rjust(12)
-    for key, words in _QUANTITIES.items():
+    for key, words in QUANTITIES.items():
         before, after = diff.totals[key]
         yield "", f"{words:<14}{bytes_text(before):>10}{bytes_text(after):>12}{_growth(before, after):>12}"
-    counts = [f"{diff.count(status)} {status}" for status in ("new", "gone", "changed", "same")]
-    yield "dim", "rows: " + ", ".join(counts)
+    yield "dim", f"rows: {diff.counts_text}"
     rows = diff.ranked()
     if rows:
         yield "", ""
@@ -197,18 +167,16 @@ def _growth(before: int, after: int) -> str:
 
 
 def _change(row: RowChange, width: int) -> Iterator[tuple[str, str]]:
-    held = row.after or row.before
-    if held is None:
-        return
     style = {"new": "red", "gone": "green"}.get(row.status, "yellow")
     sign = "+" if row.change > 0 else "-" if row.change < 0 else " "
-    yield style, f"{_SIGNS[row.status]} {sign}{bytes_text(abs(row.change)):>9}  {row.status:<7}  {_what(held)}"
-    sides = [side for side in (row.before, row.after) if side is not None]
-    layouts = list(dict.fromkeys(f"{side.from_short} -> {side.to_layout}" for side in sides))
-    for number, text in enumerate(layouts):
+    yield (
+        style,
+        f"{_SIGNS[row.status]} {sign}{bytes_text(abs(row.change)):>9}  {row.status:<7}  {_operation(row.sides[0])}",
+    )
+    for number, text in enumerate(row.layouts):
         for line in _folded(text, width - _INDENT - 5):
             yield "cyan", " " * _INDENT + ("now: " if number else "") + line
-    if row.status == "changed" and len(layouts) == 1:
+    if row.status == "changed" and len(row.layouts) == 1:
         yield "dim", " " * _INDENT + _why_changed(row)
 
 

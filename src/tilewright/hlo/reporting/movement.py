@@ -14,23 +14,40 @@ What counts as traffic:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from msgspec import ValidationError, convert
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.collector import collector_paused
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Program
+from tilewright.hlo.reporting import page
+from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.context import Context
-from tilewright.hlo.reporting.liveness import peaks
 from tilewright.hlo.reporting.rows import fusion_row, operation_row
-from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor
+from tilewright.hlo.reporting.types import SCHEMA_VERSION, MovementRow, PaddedTensor, Peak, ProfileSummary, ReportData
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
-_NO_BUFFER = frozenset(
-    {"bitcast", "get-tuple-element", "tuple", "return", "while", "conditional", "case", "if", "call", "opt-barrier"}
-    | {"optimization-barrier", "domain", "after-all", "send", "send-done"}
-)
+_HOW = "write it with: tilewright report X -o report.json"
+
+
+@dataclass(frozen=True)
+class MovementReport(ReportData):
+    """The rows in the order of the program, the tensors with buffers, and rankings of both.
+
+    >>> from tilewright.hlo import load, report
+    >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
+    >>> result = report(load(text))
+    >>> [(row.op, row.moved_bytes, row.reason) for row in result.rows]
+    [('copy', 64, 'the order of the elements changes: dim 1 (2) was the fastest, dim 0 (4) is now')]
+    """
+
+    def to_html(self) -> str:
+        """One self-contained page."""
+        return page.to_html(self)
 
 
 @collector_paused()
@@ -48,14 +65,14 @@ def report(program: Program, target: Target | str | None = None) -> MovementRepo
             how="name one, such as tpu-v5e or vector8x128",
         )
     context = Context(program, chip)
-    tensors = tuple(tensor for computation in program.computations for tensor in _tensors(context, computation))
+    tensors, peaks = buffers(context)
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
     return MovementReport(
         *(program.name, program.kind, chip.name if chip else None),
         *(context.predicted, context.tiled, tuple(sorted(context.unsized))),
         rows=rows,
         tensors=tensors,
-        peaks=peaks(context),
+        peaks=peaks,
         unknown_loops=context.unknown_loops,
         register_bytes=context.register_bytes,
         unoptimized=program.kind == "hlo" and not context.tiled and _is_unoptimized(program),
@@ -73,37 +90,46 @@ def _rows(context: Context, computation: Computation) -> Iterator[MovementRow]:
     fused = computation.name in context.program.fused
     for op in computation.operations:
         try:
-            row = _row(context, computation, op, fused)
+            whole = op.opcode == "fusion" and not fused
+            row = fusion_row(context, computation, op) if whole else operation_row(context, computation, op, fused)
         except TilewrightError as error:
             raise context.at(op, error) from None
         if row is not None:
             yield row
 
 
-def _row(context: Context, computation: Computation, op: Operation, fused: bool) -> MovementRow | None:
-    if op.opcode == "fusion" and not fused:
-        return fusion_row(context, computation, op)
-    return operation_row(context, computation, op, fused)
+def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
+    """The report that :meth:`MovementReport.to_json` wrote. Raises UsageError for anything else, naming what is wrong.
+
+    >>> from tilewright.hlo import load, report
+    >>> written = report(load("HloModule m\\nENTRY e { ROOT p = f32[4,2]{1,0:T(8,128)} parameter(0) }"))
+    >>> from_json(written.to_json()) == written
+    True
+    """
+    if not isinstance(plain, Mapping) or plain.get("kind") != "movement_report":
+        raise UsageError("this JSON is not a movement report", where=where, how=_HOW)
+    version = plain.get("schema_version")
+    if version != SCHEMA_VERSION:
+        reason = f"schema_version {version!r}, but this version reads {SCHEMA_VERSION}"
+        raise UsageError(reason, where=where, how=f"{_HOW} of this version")
+    try:
+        own = {"program": plain["program"]["name"], "kind": plain["program"]["kind"], "source": plain.get("input", "")}
+        _require(MovementRow, plain["rows"])
+        _require(PaddedTensor, [*plain["tensors"], *(tensor for peak in plain["peaks"] for tensor in peak["tensors"])])
+        _require(Peak, plain["peaks"])
+        _require(ProfileSummary, [plain["profile"]] if plain["profile"] else ())
+        whole = {"unoptimized": False, **plain, **own}
+        _require(MovementReport, [whole])
+        return convert(whole, MovementReport)
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+        reason = f"no field {error}" if isinstance(error, KeyError) else str(error)
+        raise UsageError(f"not a whole movement report: {reason}", where=where, how=_HOW) from None
 
 
-def _tensors(context: Context, computation: Computation) -> Iterator[PaddedTensor]:
-    """Arrays that have a buffer of their own: not those inside fusions, nor other names for buffers."""
-    if computation.name in context.program.fused:
-        return
-    for op in computation.operations:
-        kind = plain_opcode(op.opcode)
-        if kind in _NO_BUFFER or kind.endswith("-start") or (kind == "parameter" and not computation.entry):
-            continue
-        try:
-            layouts = context.layouts(op.shape)
-        except TilewrightError as error:
-            raise context.at(op, error) from None
-        several = op.shape.startswith("(")
-        for number, layout in enumerate(layouts):
-            if not layout.rank:
-                continue
-            name = f"{op.name}{{{number}}}" if several else op.name
-            yield PaddedTensor(
-                *(name, op.opcode, context.source(computation.name, op), context.text(layout)),
-                *(layout.data_bytes, layout.size_bytes, context.path(computation.name), layout.memory_space),
-            )
+def _require(record: type[Any], values: Sequence[Mapping[str, Any]]) -> None:
+    """KeyError for a field that one of the values lacks: those with a default are always written, too."""
+    names = [field.name for field in fields(record)]
+    for value in values:
+        for name in names:
+            if name not in value:
+                raise KeyError(name)

@@ -11,19 +11,15 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.reporting.difference import ReportDiff, RowChange
 from tilewright.hlo.reporting.lines import space_text, totals
-from tilewright.hlo.reporting.types import MovementReport, MovementRow, PaddedTensor, Peak, to_json
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData
 from tilewright.layout import TensorLayout, parse
 from tilewright.render import (
     Card,
-    Column,
     Field,
     Html,
     Page,
     Scripted,
-    Tone,
-    badge,
     bytes_text,
     cards,
     carried,
@@ -68,18 +64,17 @@ def digit_forms(texts: Iterable[str]) -> dict[str, list[object]]:
 
     What has no such form, or offsets that no script holds exactly, is left out.
 
-
     >>> digit_forms(["f32[3,5]{1,0:T(2,2)}"])["f32[3,5]{1,0:T(2,2)}"]
     [[3, 5], 32, 0, [1, 0], [2, 2], 0, [1, 1, 1, 2, 0, 2, 1, 2, 1, 4, 2, 0, 0, 12, 2, 0]]
     """
-    found: dict[str, list[object]] = {}
+    forms: dict[str, list[object]] = {}
     for text in dict.fromkeys(texts):
         form = _digit_form(text)
         if form is not None:
-            found[text] = form
-        if len(found) == _MOST_LAYOUTS:
+            forms[text] = form
+        if len(forms) == _MOST_LAYOUTS:
             break
-    return found
+    return forms
 
 
 def _digit_form(text: str) -> list[object] | None:
@@ -129,7 +124,7 @@ def _turn(row: MovementRow) -> str:
 # The columns of the report's page: what each is called, how it is written, and where its value comes from.
 
 
-def movement_fields(report: MovementReport) -> list[Field]:
+def movement_fields(report: ReportData) -> list[Field]:
     """The columns that this report's rows have values for; sums and times count all runs."""
     return list(_fields(report))
 
@@ -139,7 +134,7 @@ def row_key(row: MovementRow | PaddedTensor) -> str:
     return row.name
 
 
-def _fields(report: MovementReport) -> Iterator[Field]:
+def _fields(report: ReportData) -> Iterator[Field]:
     rows = report.rows
     yield Field(
         "moved", "bytes", "read and written in all runs, with padding", lambda r: r.total_bytes, 5.4, total=True
@@ -171,7 +166,7 @@ def _fields(report: MovementReport) -> Iterator[Field]:
     yield Field("written", "bytes", "in one run", lambda r: r.bytes_written, shown=False)
     yield Field("hidden", "bytes", "what it would move by itself", lambda r: r.hidden_bytes or None, shown=False)
     yield Field("logical", "bytes", "the result's elements", lambda r: r.logical_bytes, shown=False)
-    yield Field("wasted", "bytes", "the result's padding", _wasted, shown=False)
+    yield Field("wasted", "bytes", "the result's padding", lambda r: r.wasted_bytes, shown=False)
     yield Field("operand", "code", "", _first_of_several, shown=False, listed=False)
     yield Field("matching", "text", "", _remembered(matching), shown=False, listed=False)
 
@@ -199,10 +194,6 @@ def _trips(row: MovementRow) -> str:
     return ", ".join("unknown" if count is None else str(count) for count in row.trips)
 
 
-def _wasted(row: MovementRow) -> int:
-    return row.padded_bytes - row.logical_bytes
-
-
 def _first_of_several(row: MovementRow) -> str | None:
     return first_layout(row) if row.from_layout.startswith("(") else None
 
@@ -211,13 +202,13 @@ def _remembered(find: Callable[[MovementRow], str]) -> Callable[[MovementRow], s
     """Rows between the same two layouts are asked once."""
     known: dict[tuple[str, str, str, bool], str] = {}
 
-    def found(row: MovementRow) -> str:
+    def remembered(row: MovementRow) -> str:
         key = (row.op, row.from_layout, row.to_layout, row.bitcast)
         if key not in known:
             known[key] = find(row)
         return known[key]
 
-    return found
+    return remembered
 
 
 def _space(tensor: Any) -> str:
@@ -248,7 +239,7 @@ PEAK_FIELDS = (
 )
 
 
-def to_html(report: MovementReport) -> str:
+def to_html(report: ReportData) -> str:
     """One self-contained page: summary, movement, padding, peak."""
     target = report.target or "none named"
     layouts = "predicted" if report.predicted else "its own, before optimisation" if report.unoptimized else "its own"
@@ -264,19 +255,19 @@ def to_html(report: MovementReport) -> str:
     page.section("padding", "Tensors by wasted bytes", _padding(report))
     if report.peak is not None:
         page.section("peak", "What lives at the peak", *(_peak(peak) for peak in report.peaks))
-    plain = to_json(report)
+    plain = report.to_json()
     page.data("report", {name: value for name, value in plain.items() if name not in ("rows", "tensors", "peaks")})
     return page.html()
 
 
-def report_html(report: MovementReport) -> Html:
+def report_html(report: ReportData) -> Html:
     """The report as one block for a page of another room: figures, notes and the operations."""
     movement = _movement(report)
     whole = join([cards(_figures(report)), *map(note, report.notes), movement], "\n")
     return Scripted(whole, drawing_module()) if isinstance(movement, Scripted) else whole
 
 
-def _figures(report: MovementReport) -> list[Card]:
+def _figures(report: ReportData) -> list[Card]:
     ratio = report.padded_bytes / report.logical_bytes if report.logical_bytes else 1.0
     figures = [
         Card("moved", bytes_text(report.moved_bytes), f"by {count_text(len(report.ranked()))} operations"),
@@ -285,18 +276,18 @@ def _figures(report: MovementReport) -> list[Card]:
         Card("memory over data", ratio_text(ratio), f"{bytes_text(report.padded_bytes)} hold the tensors"),
     ]
     if report.peak is not None:
-        figures.append(Card("peak", bytes_text(report.peak.padded_bytes), f"{_share(report.peak)} of it padding"))
+        figures.append(
+            Card(
+                "peak", bytes_text(report.peak.padded_bytes), f"{percent_text(report.peak.padding_share)} of it padding"
+            )
+        )
     if report.profile is not None:
         time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
         figures.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))
     return figures
 
 
-def _share(peak: Peak) -> str:
-    return percent_text(1 - peak.logical_bytes / peak.padded_bytes) if peak.padded_bytes else percent_text(0)
-
-
-def _movement(report: MovementReport) -> Html:
+def _movement(report: ReportData) -> Html:
     """The operations, and the digits of their layouts for the drawings."""
     if not report.rows:
         return element("p", "nothing moves", class_="empty")
@@ -307,54 +298,13 @@ def _movement(report: MovementReport) -> Html:
     return Scripted(join([grid, carried("layouts", digit_forms(texts))], "\n"), drawing_module())
 
 
-def _padding(report: MovementReport) -> Html:
+def _padding(report: ReportData) -> Html:
     tensors = report.wasteful()
     return explorer(TENSOR_FIELDS, tensors, key=row_key, sort="wasted", prefix="tensor", empty="no tensor has padding")
 
 
 def _peak(peak: Peak) -> Html:
     space = space_text(peak.memory_space)
-    words = f"{bytes_text(peak.padded_bytes)} of {space}, {_share(peak)} of it padding, during "
+    words = f"{bytes_text(peak.padded_bytes)} of {space}, {percent_text(peak.padding_share)} of it padding, during "
     where = element("p", escape(words), element("code", peak.at), " in ", element("code", peak.path))
     return join([where, table(PEAK_FIELDS, cells(PEAK_FIELDS, peak.tensors))], "\n")
-
-
-# The difference of two movement reports as a page.
-
-_MOST_ROWS = 2000
-_TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
-_ROWS = (
-    Column("change", "bytes", "bytes moved after, less before, over all runs"),
-    Column("status", "text"),
-    Column("operation", "text", "what it is and what it is called"),
-    Column("layouts", "text", "before, and below it after where that differs"),
-    Column("where", "text", "source line, and the path of callers"),
-)
-_TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
-_WORDS = {"moved_bytes": "moved", "wasted_bytes": "padding", "padded_bytes": "all tensors", "peak_bytes": "peak"}
-
-
-def diff_html(diff: ReportDiff) -> str:
-    """One self-contained page: totals, and every row that differs."""
-    counts = ", ".join(f"{diff.count(status)} {status}" for status in ("new", "gone", "changed", "same"))
-    sides = (("before", diff.before), ("after", diff.after))
-    facts = [(name, " of ".join(filter(None, (s.program, place_text(s.source))))) for name, s in sides]
-    facts += [("rows", counts), ("written", date.today().isoformat())]
-    page = Page("Data movement: what changed", counts, facts=facts)
-    totals = [(words, *diff.totals[key], diff.totals[key][1] - diff.totals[key][0]) for key, words in _WORDS.items()]
-    page.section("totals", "Totals", table(_TOTALS, totals))
-    rows = [_cells(row) for row in diff.ranked()]
-    page.section("rows", "Operations that differ", table(_ROWS, rows, limit=_MOST_ROWS, empty="nothing differs"))
-    page.data("diff", diff.to_json())
-    return page.html()
-
-
-def _cells(row: RowChange) -> tuple[object, ...]:
-    held = row.after or row.before
-    if held is None:
-        return ()
-    sides = {f"{side.from_short} -> {side.to_layout}": None for side in (row.before, row.after) if side}
-    layouts = join([element("code", text) for text in sides], Html("<br>now "))
-    where = join([element("code", text) for text in (place_text(held.source), held.path) if text], " ")
-    what = Html(escape(held.op) + " " + element("code", held.name))
-    return (row.change, badge(row.status, _TONES.get(row.status, "plain")), what, layouts, where)

@@ -20,7 +20,8 @@ from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.program import Program
-from tilewright.hlo.reporting.types import MovementReport, MovementRow, ProfileSummary
+from tilewright.hlo.reporting.movement import MovementReport
+from tilewright.hlo.reporting.types import MovementRow, ProfileSummary
 
 _LONG_NAME = re.compile(r"%?([\w.\-]+)\s*=\s")
 _CONTAINERS = re.compile(r"(?:while|conditional|call|case)(?:[.\d]*)$")
@@ -30,14 +31,14 @@ _HOW = "jax.profiler.trace(folder) writes plugins/profile/*/*.trace.json.gz; XPr
 
 
 @dataclass(frozen=True)
-class Profile:
+class MeasuredTimes:
     """(module, operation) -> (microseconds, events); the module is "" where the trace does not say."""
 
     source: str
     times: Mapping[tuple[str, str], tuple[float, int]]
 
 
-def read_profile(path: str | Path) -> Profile:
+def read_profile(path: str | Path) -> MeasuredTimes:
     """Read a ``.trace.json`` or ``.trace.json.gz``, or the newest one under a profiler's folder.
 
     Raises UsageError for a file that is no such trace or holds no operation, UnsupportedError for an XSpace (``.pb``).
@@ -53,7 +54,7 @@ def read_profile(path: str | Path) -> Profile:
         times[key] = (total + duration, count + 1)
     if not times:
         raise UsageError("the trace holds no event of an XLA operation", where=str(file), how=_HOW)
-    return Profile(str(path), times)
+    return MeasuredTimes(str(path), times)
 
 
 def _newest(folder: Path) -> Path:
@@ -124,7 +125,7 @@ def _microseconds(event: Mapping[str, Any], arguments: Mapping[str, Any]) -> flo
         return None
 
 
-def join_profile(report: MovementReport, program: Program, profile: Profile) -> MovementReport:
+def join_profile(report: MovementReport, program: Program, profile: MeasuredTimes) -> MovementReport:
     """The report with measured times; :attr:`MovementReport.profile` says what found no operation.
 
     Raises UsageError for a StableHLO program, whose names no profile knows.
@@ -149,7 +150,7 @@ def join_profile(report: MovementReport, program: Program, profile: Profile) -> 
     return replace(report, rows=rows, profile=summary)
 
 
-def _of_program(profile: Profile, program: Program) -> dict[str, tuple[float, int]]:
+def _of_program(profile: MeasuredTimes, program: Program) -> dict[str, tuple[float, int]]:
     """Operation -> its time, containers left out; of this program's module alone where the trace names modules."""
     modules = {module for module, _ in profile.times}
     named = program.name in modules

@@ -1,130 +1,19 @@
-"""The row of one operation outside and inside fusions: what it moves, and why."""
+"""The row of one operation, outside and inside fusions: what it moves, and in words why it must."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
 
-from tilewright.errors import UsageError
-from tilewright.hlo.cost import FREE, Movement, array_layout, movement, permutation_of, plain_opcode
-from tilewright.hlo.graphs.shape_rules import check_shapes
+from tilewright.hlo.cost import Traffic, border, permutation_of, plain_opcode, traffic
 from tilewright.hlo.program import Computation, Operation
-from tilewright.hlo.reporting.context import Context, array_shapes
-from tilewright.hlo.reporting.reasons import relayout_reason, space_reason
+from tilewright.hlo.reporting.context import Context, Placed
 from tilewright.hlo.reporting.types import MovementRow
 from tilewright.layout import TensorLayout
 
-# Bytes an operation reads and writes where it touches only a part of an array, and at the border of a fusion.
-
 _Layouts = Sequence[TensorLayout]
-_LayoutOf = Callable[[str], TensorLayout | None]
-
-#: Where the array that a started operation writes stands in its result; most put their operands first.
-ASYNC_RESULT = {"copy-start": 0}
-
-
-def traffic(
-    name: str, op: Operation, operands: _Layouts, result: TensorLayout, dimensions: tuple[int, ...] | None
-) -> Movement:
-    """What ``op`` (by its plain name) reads and writes, padding included.
-
-    A slice reads its box; a dynamic-update-slice writes its update into the array in place; gather and scatter touch
-    the elements they take, without padding, and read their indices; the rest is :func:`movement`'s.
-    """
-    if name == "slice":
-        return movement(name, [box(operands[0], slice_sizes(op, operands[0]))], result)
-    if name == "dynamic-slice" and operands[0].rank == result.rank:
-        return movement(name, [box(operands[0], result.shape)], result)
-    if name == "dynamic-update-slice" and len(operands) > 1 and operands[1].rank == result.rank:
-        return movement(name, [operands[1]], box(result, operands[1].shape))
-    if name == "gather" and len(operands) > 1:
-        return Movement(False, result.data_bytes + operands[1].size_bytes, result.size_bytes)
-    if name == "scatter" and len(operands) > 2:
-        inputs = len(operands) // 2
-        updates = operands[inputs + 1 :]
-        read = operands[inputs].size_bytes + sum(update.size_bytes for update in updates)
-        return Movement(False, read, sum(update.data_bytes for update in updates))
-    if name == "bitcast-convert" and _same_words(operands[0], result):
-        return FREE
-    return movement(name, operands, result, dimensions)
-
-
-def _same_words(a: TensorLayout, b: TensorLayout) -> bool:
-    """Only the element type's name changes: every word stays where it is."""
-    before = (a.shape, a.minor_to_major, a.tiles, a.element_bits, a.memory_space)
-    return before == (b.shape, b.minor_to_major, b.tiles, b.element_bits, b.memory_space)
-
-
-def slice_sizes(op: Operation, operand: TensorLayout) -> tuple[int, ...]:
-    """The box a slice reads of its operand: from the first element to the last, strides included."""
-    numbers = op.attributes.get("slice", "").split("[")[1:]
-    bounds = [part.partition("]")[0].split(":") for part in numbers]
-    sizes = tuple(_size(bound) for bound in bounds)
-    if len(sizes) != operand.rank or any(not 0 <= size <= whole for size, whole in zip(sizes, operand.shape)):
-        raise UsageError(f"its bounds do not fit {operand}")
-    return sizes
-
-
-def _size(bound: list[str]) -> int:
-    words = [word.strip() for word in bound[:2]]
-    return (
-        int(words[1]) - int(words[0]) if len(words) == 2 and all(w.isdecimal() and len(w) < 19 for w in words) else -1
-    )
-
-
-def box(layout: TensorLayout, sizes: Sequence[int]) -> TensorLayout:
-    """An array of other sizes laid out as ``layout`` is."""
-    if tuple(sizes) == layout.shape:
-        return layout
-    return array_layout(f"{layout.dtype}[{','.join(map(str, sizes))}]{str(layout).partition(']')[2]}")
-
-
-def border(body: Computation, operands: Sequence[TensorLayout | None], result: int, layout_of: _LayoutOf) -> Movement:
-    """What a fusion that only moves reads and writes: slices of its operands where it takes only these.
-
-    ``result``: padded bytes of what it returns; a dynamic-update-slice at its end writes only the update.
-    """
-    users: dict[str, list[Operation]] = {}
-    for op in body.operations:
-        for name in op.operands:
-            users.setdefault(name, []).append(op)
-    read = 0
-    for op in body.operations:
-        number = op.attributes.get("literal", "").strip()
-        if op.opcode == "parameter" and number.isdecimal() and int(number[:9]) < len(operands):
-            whole = operands[int(number[:9])]
-            if whole is not None:
-                read += min(
-                    whole.size_bytes, sum(_taken(op.name, user, whole, layout_of) for user in users.get(op.name, []))
-                )
-    return Movement(False, read, _written(body, result, layout_of))
-
-
-def _taken(name: str, user: Operation, whole: TensorLayout, layout_of: _LayoutOf) -> int:
-    """Bytes of ``whole`` that one use inside a fusion reads."""
-    kind = plain_opcode(user.opcode)
-    first = user.operands[:1] == (name,) and name not in user.operands[1:]
-    found = layout_of(user.shape)
-    if first and found is not None and found.rank == whole.rank:
-        if kind in ("slice", "dynamic-slice"):
-            return box(whole, slice_sizes(user, whole) if kind == "slice" else found.shape).size_bytes
-        if kind == "dynamic-update-slice":
-            return 0
-    return found.data_bytes if first and kind == "gather" and found is not None else whole.size_bytes
-
-
-def _written(body: Computation, result: int, layout_of: _LayoutOf) -> int:
-    named = {op.name: op for op in body.operations}
-    root = next((op for op in body.operations if op.root), body.operations[-1])
-    while root.opcode == "bitcast" and root.operands and root.operands[0] in named:
-        root = named[root.operands[0]]
-    if root.opcode != "dynamic-update-slice" or len(root.operand_shapes) < 2:
-        return result
-    whole, update = layout_of(root.shape), layout_of(root.operand_shapes[1])
-    if whole is None or update is None or whole.rank != update.rank:
-        return result
-    return min(result, box(whole, update.shape).size_bytes)
-
-
 _Dims = tuple[int, ...] | None
 
 #: Operations whose work is to move data; the value says whether a row names all their operands.
@@ -149,6 +38,9 @@ _MOVERS = {
 
 _PARTS = frozenset({"concatenate", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "scatter", "slice"})
 
+#: Where the array that a started operation writes stands in its result; most put their operands first.
+_ASYNC_RESULT = {"copy-start": 0}
+
 #: Custom calls of XLA whose meaning is known: free ones, and ones that copy.
 _FREE_CALLS = frozenset({"ConcatBitcast"})
 _COPYING_CALLS = frozenset({"LayoutConstraint", "MoveToDevice", "MoveToHost"})
@@ -159,56 +51,52 @@ def operation_row(context: Context, computation: Computation, op: Operation, fus
     name = plain_opcode(op.opcode).removesuffix("-start")
     if name not in _MOVERS:
         return None
-    result = written_by(context, op)
     shapes = op.operand_shapes if _MOVERS[name] else op.operand_shapes[:1]
-    operands = [layout for shape in shapes if (layout := context.layout(shape)) is not None]
-    if result is None or not operands:
-        return None
-    if name == "convert" and not result.rank:
+    placed = context.placed(computation, op, shapes)
+    operands = [layout for layout in placed.operands if layout is not None]
+    result = _written_by(placed)
+    if result is None or not operands or (name == "convert" and not result.rank):
         return None
     if name == "custom-call":
-        return _custom_call(context, computation, op, operands, result, fused)
+        return _custom_call(context, placed, operands, result, fused)
     dimensions = op.integers("dimensions") if "dimensions" in op.attributes else None
-    check_shapes(name, operands, result, dimensions)
     cost = traffic(name, op, operands, result, dimensions)
     reason = _reason(op, name, operands, result, dimensions, cost)
     in_place = name == "convert" and operands[0].minor_to_major == result.minor_to_major
-    return finish(context, computation, op, operands, result, cost, reason, fused, counted=not (fused or in_place))
+    return _row(context, placed, operands, result, cost, reason, fused, counted=not (fused or in_place))
 
 
-def written_by(context: Context, op: Operation) -> TensorLayout | None:
+def _written_by(placed: Placed) -> TensorLayout | None:
     """The array an operation writes; a started one has it in its tuple."""
-    if not op.shape.startswith("("):
-        return context.layout(op.shape)
-    if not op.opcode.endswith("-start"):
-        return None
-    number = ASYNC_RESULT.get(op.opcode, len(op.operands))
-    shapes = array_shapes(op.shape)
-    return context.layout(shapes[number]) if number < len(shapes) else None
+    opcode, number = placed.op.opcode, 0
+    if placed.op.shape.startswith("("):
+        if not opcode.endswith("-start"):
+            return None
+        number = _ASYNC_RESULT.get(opcode, len(placed.op.operands))
+    return placed.results[number] if number < len(placed.results) else None
 
 
 def _custom_call(
-    context: Context, computation: Computation, op: Operation, operands: _Layouts, result: TensorLayout, fused: bool
+    context: Context, placed: Placed, operands: _Layouts, result: TensorLayout, fused: bool
 ) -> MovementRow | None:
     """Calls that are known to move, and any whose result has an operand's dims in another layout."""
-    target = op.attributes.get("custom_call_target", "").strip('"')
+    target = placed.op.attributes.get("custom_call_target", "").strip('"')
     if target in _FREE_CALLS:
-        cost = Movement(True, 0, 0)
-        return finish(context, computation, op, operands, result, cost, f"{target}: joins in place", fused)
+        return _row(context, placed, operands, result, Traffic(True, 0, 0), f"{target}: joins in place", fused)
     same = [a for a in operands if (a.shape, a.dtype) == (result.shape, result.dtype)]
     changed = [a for a in same if a.minor_to_major != result.minor_to_major or a.tiles != result.tiles]
     if target in _COPYING_CALLS and same:
-        cost = Movement(False, same[0].size_bytes, result.size_bytes)
+        cost = Traffic(False, same[0].size_bytes, result.size_bytes)
         reason = f"{target}: {_relaid(same[0], result, None, cost)}"
-        return finish(context, computation, op, same[:1], result, cost, reason, fused)
+        return _row(context, placed, same[:1], result, cost, reason, fused)
     if not changed:
         return None
-    cost = Movement(False, changed[0].size_bytes, result.size_bytes)
+    cost = Traffic(False, changed[0].size_bytes, result.size_bytes)
     reason = f"the custom call {target} lays an operand out anew: {relayout_reason(changed[0], result, None, False)}"
-    return finish(context, computation, op, changed[:1], result, cost, reason, fused, counted=False)
+    return _row(context, placed, changed[:1], result, cost, reason, fused, counted=False)
 
 
-def _reason(op: Operation, name: str, operands: _Layouts, result: TensorLayout, dims: _Dims, cost: Movement) -> str:
+def _reason(op: Operation, name: str, operands: _Layouts, result: TensorLayout, dims: _Dims, cost: Traffic) -> str:
     """Why the row costs what it costs."""
     a = operands[0]
     if name in _PLAIN_REASONS:
@@ -225,7 +113,7 @@ def _reason(op: Operation, name: str, operands: _Layouts, result: TensorLayout, 
     return _relaid(a, result, permutation_of(name, dims), cost)
 
 
-def _relaid(a: TensorLayout, result: TensorLayout, permutation: _Dims, cost: Movement) -> str:
+def _relaid(a: TensorLayout, result: TensorLayout, permutation: _Dims, cost: Traffic) -> str:
     if _same_place(a, result) and a.memory_space != result.memory_space:
         return space_reason(a, result)
     reason = relayout_reason(a, result, permutation, cost.bitcast)
@@ -257,8 +145,8 @@ def _update(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
 
 def _gather(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
     sizes = op.integers("slice_sizes")
-    what = f"slices of [{','.join(map(str, sizes))}]" if sizes else "slices"
-    return f"gathers {what} out of {_text(operands[0])}"
+    slices = f"slices of [{','.join(map(str, sizes))}]" if sizes else "slices"
+    return f"gathers {slices} out of {_text(operands[0])}"
 
 
 def _scatter(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
@@ -305,7 +193,7 @@ def _text(layout: TensorLayout) -> str:
     return f"[{','.join(map(str, layout.shape))}]"
 
 
-def category_of(opcodes: Collection[str], a: TensorLayout, result: TensorLayout, cost: Movement) -> str:
+def _category(opcodes: Collection[str], a: TensorLayout, result: TensorLayout, cost: Traffic) -> str:
     """What kind of movement it is, by the operations in it (one, or those of a fusion) and its layouts."""
     kinds = {plain_opcode(opcode).removesuffix("-start") for opcode in opcodes}
     if cost.bitcast:
@@ -321,59 +209,56 @@ def category_of(opcodes: Collection[str], a: TensorLayout, result: TensorLayout,
     return "relayout"
 
 
-def _uncounted(cost: Movement) -> str:
-    return "bitcast" if cost.bitcast else "fused"
-
-
-def finish(
+def _row(
     context: Context,
-    computation: Computation,
-    op: Operation,
+    placed: Placed,
     operands: _Layouts,
     result: TensorLayout,
-    cost: Movement,
+    cost: Traffic,
     reason: str,
     fused: bool,
     counted: bool = True,
     category: str = "",
 ) -> MovementRow:
     """The row; where it is not ``counted``, its traffic is hidden and it moves 0 bytes."""
-    texts = [context.text(layout) for layout in operands]
-    runs = context.runs_of(computation.name)
+    op, texts = placed.op, [str(layout) for layout in operands]
+    register = context.register_bytes
     counted = counted and not fused
+    if not counted:
+        category = "bitcast" if cost.bitcast else "fused"
     return MovementRow(
         op=op.opcode,
         name=op.name,
-        source=context.source(computation.name, op),
+        source=placed.source,
         from_layout=texts[0] if len(texts) == 1 else f"({', '.join(texts)})",
-        to_layout=context.text(result),
+        to_layout=str(result),
         logical_bytes=result.data_bytes,
         padded_bytes=result.size_bytes,
         moved_bytes=cost.moved_bytes if counted else 0,
         bitcast=cost.bitcast,
         reason=reason,
-        path=context.path(computation.name),
+        path=placed.path,
         op_name=op.op_name,
         in_fusion=fused,
         predicted=context.predicted,
         bytes_read=cost.bytes_read if counted else 0,
         bytes_written=cost.bytes_written if counted else 0,
         hidden_bytes=0 if counted else cost.moved_bytes,
-        runs=runs.count,
-        runs_known=runs.known,
-        trips=runs.trips,
-        registers_before=context.registers(operands),
-        registers_after=context.registers([result]),
+        runs=placed.runs.count,
+        runs_known=placed.runs.known,
+        trips=placed.runs.trips,
+        registers_before=None if register is None else sum(-(-layout.size_bytes // register) for layout in operands),
+        registers_after=None if register is None else -(-result.size_bytes // register),
         from_space=operands[0].memory_space,
         to_space=result.memory_space,
-        core=context.core(computation.name, op),
-        category=(category or category_of([op.opcode], operands[0], result, cost)) if counted else _uncounted(cost),
+        core=placed.core,
+        category=category or _category([op.opcode], operands[0], result, cost),
     )
 
 
 # The row of a fusion: one that only moves, and one that lays an operand out anew while it computes.
 
-_NOTHING = Movement(False, 0, 0)
+_NOTHING = Traffic(False, 0, 0)
 _STILL = frozenset({"bitcast", "constant", "get-tuple-element", "iota", "parameter", "tuple"})
 _MOVING = frozenset(
     {"broadcast", "concatenate", "copy", "dynamic-slice", "dynamic-update-slice", "gather", "pad", "reshape"}
@@ -391,37 +276,32 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
     A fusion that does nothing but move counts the traffic at its border. One that computes, and has a relayout inside
     or returns an operand's dims in another order, moves no bytes beyond its own and counts 0; its row names the reason.
     """
-    body = context.body(op)
-    results = context.layouts(op.shape)
-    operands = [context.layout(shape) for shape in op.operand_shapes]
-    arrays = [layout for layout in operands if layout is not None and layout.rank]
+    placed = context.placed(computation, op, op.operand_shapes)
+    body = context.program.body(op)
+    results = [layout for layout in placed.results if layout is not None]
     if body is None or not results:
         return None
+    operands = [layout for layout in placed.operands if layout is not None]
+    arrays = [layout for layout in operands if layout.rank]
     kinds = {plain_opcode(inner.opcode) for inner in body.operations if not inner.shape.endswith("[]")} - _STILL
     if kinds <= _MOVING and kinds and results[0].rank:
-        whole = sum(layout.size_bytes for layout in results)
-        cost = border(body, operands, whole, context.layout)
-        given = arrays or [layout for layout in operands if layout is not None] or results[:1]
+        cost = border(body, placed.operands, sum(layout.size_bytes for layout in results), context.layout)
+        sources = arrays or operands or results[:1]
         reason = f"a fusion that only moves: {' and '.join(sorted(kinds))}"
-        category = category_of(kinds, given[0], results[0], cost)
-        return finish(context, computation, op, given, results[0], cost, reason, False, category=category)
+        category = _category(kinds, sources[0], results[0], cost)
+        return _row(context, placed, sources, results[0], cost, reason, False, category=category)
     if inside := _relayouts_inside(context, body):
         more = f", and {len(inside) - 1} more" if len(inside) > 1 else ""
         reason = f"computes; inside it {inside[0].op} {inside[0].name}{more}: {inside[0].reason}"
-        return finish(
-            context, computation, op, arrays or results[:1], results[0], _NOTHING, reason, False, counted=False
-        )
-    if kinds & _GATHERING:
+        return _row(context, placed, arrays or results[:1], results[0], _NOTHING, reason, False, counted=False)
+    pairs = [(a, b) for b in results for a in arrays if a.shape == b.shape and _dim_order(a) != _dim_order(b)]
+    if kinds & _GATHERING or not pairs:
         return None
-    pair = _relaid_fusion(arrays, results)
-    if pair is None:
-        return None
-    before, after = pair
-    cost = Movement(False, before.size_bytes, after.size_bytes)
-    reason = (
-        f"computes and lays out anew on the way, no bytes of its own: {relayout_reason(before, after, None, False)}"
-    )
-    return finish(context, computation, op, [before], after, cost, reason, False, counted=False)
+    before, after = max(pairs, key=lambda pair: pair[0].size_bytes)
+    cost = Traffic(False, before.size_bytes, after.size_bytes)
+    why = relayout_reason(before, after, None, False)
+    reason = f"computes and lays out anew on the way, no bytes of its own: {why}"
+    return _row(context, placed, [before], after, cost, reason, False, counted=False)
 
 
 def _relayouts_inside(context: Context, body: Computation) -> list[MovementRow]:
@@ -431,13 +311,180 @@ def _relayouts_inside(context: Context, body: Computation) -> list[MovementRow]:
     return [row for row in rows if row is not None and not row.bitcast and row.from_layout != row.to_layout]
 
 
-def _relaid_fusion(
-    operands: list[TensorLayout], results: list[TensorLayout]
-) -> tuple[TensorLayout, TensorLayout] | None:
-    """The largest operand whose dims come back in another order."""
-    pairs = [(a, b) for b in results for a in operands if a.shape == b.shape and _order(a) != _order(b)]
-    return max(pairs, key=lambda pair: pair[0].size_bytes) if pairs else None
-
-
-def _order(layout: TensorLayout) -> list[int]:
+def _dim_order(layout: TensorLayout) -> list[int]:
     return [dim for dim in layout.minor_to_major if layout.shape[dim] != 1]
+
+
+# Why an operation is, or is not, a bitcast, with the dims and tiles responsible. The decision is `layout.is_bitcast`,
+# which is exact; the words are found afterwards: dims are matched by runs of equal product, and the first of these that
+# differs is named: the order of the elements, a dim that is split or merged across a tile, the tiles.
+
+_MOST_GROUPS = 2
+
+
+@lru_cache(maxsize=16384)
+def relayout_reason(a: TensorLayout, b: TensorLayout, permutation: tuple[int, ...] | None, bitcast: bool) -> str:
+    """Why reshape(transpose(a, permutation)) to b is, or is not, a bitcast.
+
+    >>> from tilewright.layout import parse
+    >>> relayout_reason(parse("f32[336,50]{1,0:T(8,128)}"), parse("f32[16800]{0:T(1024)}"), None, False)
+    'dims 0 (336) and 1 (50) merge into dim 0 (16800), but dim 1 (50) is cut by the tile 128'
+    """
+    if bitcast:
+        return "a bitcast: every element keeps its offset"
+    if 0 in a.shape or 0 in b.shape:
+        return "an array without elements"
+    groups = _groups(a.shape, b.shape, permutation)
+    order = _order_reason(a, b, groups)
+    if order:
+        return order
+    if regrouped := [group for group in groups if len(group.before) != 1 or len(group.after) != 1]:
+        cut = [text for group in regrouped if (text := _cut_reason(a, b, group))]
+        if cut:
+            return "; ".join(cut[:_MOST_GROUPS])
+    if a.tiles != b.tiles:
+        return f"the tiles change from {_tiles(a)} to {_tiles(b)}"
+    if a.size_bytes != b.size_bytes:
+        return _padding_reason(a, b)
+    if a.memory_space != b.memory_space:
+        return space_reason(a, b)
+    return f"the same dims lie elsewhere under {_tiles(a)}: the tiles fall on other dims"
+
+
+def space_reason(a: TensorLayout, b: TensorLayout) -> str:
+    """Which memory space the array leaves and which it enters.
+
+    >>> from tilewright.layout import parse
+    >>> space_reason(parse("f32[8]{0}"), parse("f32[8]{0:S(1)}"))
+    'moves from S(0) to S(1)'
+    """
+    return f"moves from S({a.memory_space}) to S({b.memory_space})"
+
+
+class _Group(NamedTuple):
+    """Dims of the operand and of the result that hold the same elements (a run of equal product)."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def _groups(before: Sequence[int], after: Sequence[int], permutation: _Dims) -> list[_Group]:
+    """Dims matched by prefix products, as a rewrite matches them; dims of size 1 belong to no group."""
+    order = range(len(before)) if permutation is None else permutation
+    left = [dim for dim in order if before[dim] != 1]
+    right = [dim for dim, size in enumerate(after) if size != 1]
+    groups, i, j = [], 0, 0
+    while i < len(left) and j < len(right):
+        i0, j0 = i, j
+        p, q = before[left[i]], after[right[j]]
+        i, j = i + 1, j + 1
+        while p != q and (i < len(left) if p < q else j < len(right)):
+            if p < q:
+                p, i = p * before[left[i]], i + 1
+            else:
+                q, j = q * after[right[j]], j + 1
+        groups.append(_Group(tuple(left[i0:i]), tuple(right[j0:j])))
+    return groups
+
+
+def _order_reason(a: TensorLayout, b: TensorLayout, groups: list[_Group]) -> str:
+    """Do the elements lie in another order, tiles apart?"""
+    before, after = _physical(a, [group.before for group in groups]), _physical(b, [group.after for group in groups])
+    if before == after:
+        return ""
+    apart = [n for n in range(len(groups)) if (n, True) not in before or (n, True) not in after]
+    if apart:
+        side, layout = ("before", a) if (apart[0], True) not in before else ("after", b)
+        regrouped = _deed(a, b, groups[apart[0]])
+        return f"{regrouped}, which do not lie side by side in order in the layout {side}, {_order_text(layout)}"
+    fastest_a, fastest_b = _fastest(a), _fastest(b)
+    if any(fastest_a == group.before[-1] and fastest_b == group.after[-1] for group in groups):
+        return (
+            f"the slower dims change places: {_named(before, groups)} from major to minor, {_named(after, groups)} now"
+        )
+    was, now = f"dim {fastest_a} ({a.shape[fastest_a]})", f"dim {fastest_b} ({b.shape[fastest_b]})"
+    return f"the order of the elements changes: {was} was the fastest, {now} is now"
+
+
+def _physical(layout: TensorLayout, groups: list[tuple[int, ...]]) -> list[tuple[int, bool]]:
+    """The groups from major to minor, each with whether its dims stand in order and side by side."""
+    places = {
+        dim: place for place, dim in enumerate(d for d in reversed(layout.minor_to_major) if layout.shape[d] != 1)
+    }
+    standing = []
+    for number, group in enumerate(groups):
+        at = [places[dim] for dim in group]
+        standing.append((at[0], number, at == list(range(at[0], at[0] + len(at)))))
+    return [(number, whole) for _, number, whole in sorted(standing)]
+
+
+def _named(order: list[tuple[int, bool]], groups: list[_Group]) -> str:
+    """The operand's dims in an order of groups."""
+    return "dims " + ", ".join(str(dim) for number, _ in order for dim in groups[number].before)
+
+
+def _fastest(layout: TensorLayout) -> int:
+    return next((dim for dim in layout.minor_to_major if layout.shape[dim] != 1), 0)
+
+
+def _order_text(layout: TensorLayout) -> str:
+    return "{" + ",".join(map(str, layout.minor_to_major)) + "}"
+
+
+def _padding_reason(a: TensorLayout, b: TensorLayout) -> str:
+    """Sizes differ though order and tiles agree: name the dim that leaves most of its tile empty."""
+    change = f"the padding changes: {a.size_bytes} bytes become {b.size_bytes}"
+    larger, side = (a, "the operand") if a.size_bytes > b.size_bytes else (b, "the result")
+    partial = [(larger.shape[d] / t, d, t) for d in range(larger.rank) if (t := _tile_of(larger, d)) > larger.shape[d]]
+    if not partial:
+        return change
+    _, dim, tile = min(partial)
+    return f"{change}; dim {dim} ({larger.shape[dim]}) of {side} fills part of the tile {tile}"
+
+
+def _cut_reason(a: TensorLayout, b: TensorLayout, group: _Group) -> str:
+    """Which tile stands against the split or merge of this group, if one does."""
+    cuts = [f"dim {d} ({a.shape[d]}) is cut by the tile {t}" for d in group.before[1:] if (t := _tile_of(a, d)) > 1]
+    cuts += [
+        f"dim {d} ({b.shape[d]}) of the result is cut by the tile {t}"
+        for d in group.after[1:]
+        if (t := _tile_of(b, d)) > 1
+    ]
+    if not cuts:
+        cuts = [f"dim {d} ({a.shape[d]}) is cut by the tile {t}" for d in group.before if (t := _tile_of(a, d)) > 1]
+    if not cuts:
+        return ""
+    return f"{_deed(a, b, group)}, but {' and '.join(cuts)}"
+
+
+def _deed(a: TensorLayout, b: TensorLayout, group: _Group) -> str:
+    before, after = _dims(a, group.before), _dims(b, group.after)
+    if len(group.after) == 1:
+        return f"{before} merge into {after}"
+    return f"{before} {'splits' if len(group.before) == 1 else 'regroup'} into {after}"
+
+
+def _dims(layout: TensorLayout, dims: tuple[int, ...]) -> str:
+    named = [f"{dim} ({layout.shape[dim]})" for dim in dims]
+    if len(named) == 1:
+        return f"dim {named[0]}"
+    return f"dims {', '.join(named[:-1])} and {named[-1]}"
+
+
+def _tile_of(layout: TensorLayout, dim: int) -> int:
+    """The size of the first tile over a dim, 1 if none covers it (a combined dim counts as a tile of its size)."""
+    if not layout.tiles:
+        return 1
+    tile = layout.tiles[0]
+    place = layout.minor_to_major.index(dim)
+    if place >= len(tile):
+        return 1
+    size = tile[len(tile) - 1 - place]
+    return size if size > 0 else prod((layout.shape[dim],))
+
+
+def _tiles(layout: TensorLayout) -> str:
+    if not layout.tiles:
+        return "no tiles"
+    inside = ")(".join(",".join("*" if size < 0 else str(size) for size in tile) for tile in layout.tiles)
+    return f"T({inside})"

@@ -52,7 +52,6 @@ class Trips:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.places = {computation.name: computation for computation in program.computations}
         self.named: dict[str, dict[str, Operation]] = {}
         self.values: dict[tuple[str, str, _Arguments], _Linear | None] = {}
 
@@ -61,7 +60,7 @@ class Trips:
         if known := _KNOWN.search(loop.attributes.get("backend_config", "")):
             return int(known[1])
         condition, body = _parts(loop)
-        if condition not in self.places or body not in self.places:
+        if condition not in self.program.by_name or body not in self.program.by_name:
             return None
         test = self._comparison(condition, self._carried(condition), 0)
         if test is None:
@@ -73,7 +72,7 @@ class Trips:
 
     def _carried(self, computation: str) -> _Arguments:
         """What a loop's computation gets: HLO's one tuple, or StableHLO's list of values."""
-        parameters = [op for op in self.places[computation].operations if op.opcode == "parameter"]
+        parameters = [op for op in self.program.by_name[computation].operations if op.opcode == "parameter"]
         if len(parameters) == 1 and parameters[0].shape.startswith("("):
             return (_CARRIED,)
         return tuple(_Linear(number, 0) for number in range(len(parameters)))
@@ -136,7 +135,7 @@ class Trips:
 
     def _returned(self, computation: str, element: int) -> str:
         """The name of one element of a computation's result, "" if it has no such name."""
-        root = next((op for op in reversed(self.places[computation].operations) if op.root), None)
+        root = self.program.by_name[computation].root
         if root is None:
             return ""
         if root.opcode in ("tuple", "return"):
@@ -147,7 +146,7 @@ class Trips:
         """The operation called ``name`` here or, in nested regions, around here, with its computation."""
         for _ in range(_DEEPEST):
             if computation not in self.named:
-                self.named[computation] = {op.name: op for op in self.places[computation].operations}
+                self.named[computation] = {op.name: op for op in self.program.by_name[computation].operations}
             if name in self.named[computation]:
                 return computation, self.named[computation][name]
             if self.program.kind != "stablehlo" or "/" not in computation:
@@ -189,10 +188,9 @@ class Trips:
 
     def _number(self, computation: str, parameter: Operation) -> int:
         """Which parameter this is: HLO says it, StableHLO lists them in order."""
-        literal = parameter.attributes.get("literal", "").strip()
-        if literal.isdecimal() and len(literal) < 10:
-            return int(literal)
-        parameters = [op.name for op in self.places[computation].operations if op.opcode == "parameter"]
+        if parameter.parameter_number is not None:
+            return parameter.parameter_number
+        parameters = [op.name for op in self.program.by_name[computation].operations if op.opcode == "parameter"]
         return parameters.index(parameter.name)
 
 
@@ -279,7 +277,6 @@ def _over(
 def callers_first(program: Program) -> list[Computation]:
     """Computations so that each comes after all that call it; those in circles come last, in the text's order."""
     waiting = {name: len(calls) for name, calls in program.callers.items()}
-    named = {c.name: c for c in program.computations}
     ready = [c for c in program.computations if not waiting[c.name]]
     done: list[Computation] = []
     while ready:
@@ -289,5 +286,5 @@ def callers_first(program: Program) -> list[Computation]:
             for callee in op.calls:
                 waiting[callee] -= 1
                 if not waiting[callee]:
-                    ready.append(named[callee])
+                    ready.append(program.by_name[callee])
     return done + [c for c in program.computations if waiting[c.name]]

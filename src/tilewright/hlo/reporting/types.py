@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from tilewright.errors import UsageError
+from msgspec import to_builtins
+
+from tilewright.version import __version__
+
+#: Counts changes of the JSON that break readers. 2: totals count loops by their trips; ``tensors`` has every tensor.
+SCHEMA_VERSION = 2
+
+
+class _Padded:
+    """Something with bytes of data, and bytes with padding."""
+
+    __slots__ = ()
+    logical_bytes: int
+    padded_bytes: int
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Padding, in bytes."""
+        return self.padded_bytes - self.logical_bytes
+
+    @property
+    def padding_ratio(self) -> float:
+        """padded_bytes / logical_bytes, 1.0 for an empty array."""
+        return self.padded_bytes / self.logical_bytes if self.logical_bytes else 1.0
+
+    @property
+    def padding_share(self) -> float:
+        """The part of the bytes that is padding, 0 to 1."""
+        return self.wasted_bytes / self.padded_bytes if self.padded_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class MovementRow:
+class MovementRow(_Padded):
     """One operation. Bytes are of one run of it; ``moved_bytes`` are read and written together.
 
     ====================  ======================================================================================
@@ -88,13 +116,17 @@ class MovementRow:
         return "(" + ", ".join(f"{n} x {operand}" if n > 1 else operand for operand, n in runs) + ")"
 
     @property
-    def padding_ratio(self) -> float:
-        """padded_bytes / logical_bytes, 1.0 for an empty array."""
-        return self.padded_bytes / self.logical_bytes if self.logical_bytes else 1.0
+    def layouts(self) -> str:
+        """Both layouts in a line."""
+        return f"{self.from_short} -> {self.to_layout}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with what is derived from them."""
+        return {**to_builtins(self), "total_bytes": self.total_bytes, "padding_ratio": self.padding_ratio}
 
 
 @dataclass(frozen=True, slots=True)
-class PaddedTensor:
+class PaddedTensor(_Padded):
     """An array that has a buffer of its own, and the bytes of it that hold no data."""
 
     name: str
@@ -106,19 +138,13 @@ class PaddedTensor:
     path: str
     memory_space: int = 0
 
-    @property
-    def wasted_bytes(self) -> int:
-        """Padding, in bytes."""
-        return self.padded_bytes - self.logical_bytes
-
-    @property
-    def padding_ratio(self) -> float:
-        """padded_bytes / logical_bytes, 1.0 for an empty array."""
-        return self.padded_bytes / self.logical_bytes if self.logical_bytes else 1.0
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with what is derived from them."""
+        return {**to_builtins(self), "wasted_bytes": self.wasted_bytes, "padding_ratio": self.padding_ratio}
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(_Padded):
     """The most bytes that live at once in one memory space, by a sequential reading of the program.
 
     Operations run one after the other in the order of the text. A buffer lives from the operation that writes it to
@@ -132,6 +158,10 @@ class Peak:
     at: str
     path: str
     tensors: tuple[PaddedTensor, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with what is derived from them."""
+        return {**to_builtins(self), "tensors": [tensor.to_json() for tensor in self.tensors]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +182,27 @@ class ProfileSummary:
         """Share of the measured time that belongs to no operation of this program, 0 to 1."""
         return 1 - self.matched_us / self.total_us if self.total_us else 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with what is derived from them."""
+        return {
+            "source": self.source,
+            "total_us": self.total_us,
+            "matched_us": self.matched_us,
+            "rows_us": self.rows_us,
+            "unmatched_share": self.unmatched_share,
+            "unmatched": list(self.unmatched),
+        }
+
 
 @dataclass(frozen=True)
-class MovementReport:
-    """The rows in the order of the program, the tensors with buffers, and rankings of both.
+class ReportData:
+    """What a movement report holds, without its page: rows in the program's order, tensors with buffers, rankings.
 
     ``predicted``: layouts are the target's predictions; ``tiled``: any of them has tiles; ``unsized``: shapes with
     unbounded dims, which have no bytes to count; ``peaks``: one :class:`Peak` per memory space, main memory first;
     ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements;
     ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile);
     ``source``: the file it was read from, "" where nobody said.
-
-    >>> from tilewright.hlo import load, report
-    >>> text = "HloModule m\\nENTRY e {\\n p = f32[4,2]{1,0} parameter(0)\\n ROOT c = f32[4,2]{0,1} copy(p)\\n}"
-    >>> result = report(load(text))
-    >>> [(row.op, row.moved_bytes, row.reason) for row in result.rows]
-    [('copy', 64, 'the order of the elements changes: dim 1 (2) was the fastest, dim 0 (4) is now')]
     """
 
     program: str
@@ -265,18 +300,51 @@ class MovementReport:
         return sorted(padded, key=lambda tensor: -tensor.wasted_bytes)[:top]
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values; ``schema_version`` counts changes that break readers."""
+        """Plain values: the version, the input, totals, peaks, rows and tensors in the program's order.
 
-        return to_json(self)
+        ``schema_version`` counts changes that break readers.
+        """
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "movement_report",
+            "tilewright": __version__,
+            "input": self.source,
+            "program": {"name": self.program, "kind": self.kind},
+            "target": self.target,
+            "predicted": self.predicted,
+            "tiled": self.tiled,
+            "unoptimized": self.unoptimized,
+            "register_bytes": self.register_bytes,
+            "unsized": list(self.unsized),
+            "unknown_loops": list(self.unknown_loops),
+            "notes": list(self.notes),
+            "totals": self._totals(),
+            "profile": self.profile and self.profile.to_json(),
+            "peaks": [peak.to_json() for peak in self.peaks],
+            "rows": [row.to_json() for row in self.rows],
+            "tensors": [tensor.to_json() for tensor in self.tensors],
+        }
 
-    def to_html(self) -> str:
-        """One self-contained page."""
-        from tilewright.hlo.reporting.page import to_html
+    def _totals(self) -> dict[str, Any]:
+        before, after = self.registers
+        return {
+            "rows": len(self.rows),
+            "bitcasts": self.bitcasts,
+            "moved_bytes": self.moved_bytes,
+            "moved_by_op": self.moved_by_op,
+            "moved_by_category": self.moved_by_category,
+            "hidden_bytes": self.hidden_bytes,
+            "registers_before": before,
+            "registers_after": after,
+            "tensors": len(self.tensors),
+            "logical_bytes": self.logical_bytes,
+            "padded_bytes": self.padded_bytes,
+            "wasted_bytes": self.wasted_bytes,
+            "peak_bytes": self.peak.padded_bytes if self.peak else 0,
+        }
 
-        return to_html(self)
 
-
-def _notes(report: MovementReport) -> Iterator[str]:
+def _notes(report: ReportData) -> Iterator[str]:
     if report.predicted:
         yield f"layouts are predicted by the rule of {report.target}; the compiler may choose others"
         yield "each operation is counted by itself; a compiler fuses most broadcasts into their users"
@@ -299,154 +367,3 @@ def _notes(report: MovementReport) -> Iterator[str]:
         joined = profile.rows_us / profile.total_us if profile.total_us else 0.0
         yield f"{joined:.1%} of the profile's time was joined to rows of this report; the rest computes, or is unknown"
         yield f"{profile.unmatched_share:.1%} of the profile's time belongs to no operation of this program"
-
-
-# A movement report as plain values, and back: what `report --json` writes and `--baseline` reads.
-
-#: Counts changes that break readers. 2: totals count loops by their trips; ``tensors`` has every tensor.
-SCHEMA_VERSION = 2
-
-_ROW = tuple(field.name for field in fields(MovementRow))
-_TENSOR = tuple(field.name for field in fields(PaddedTensor))
-
-
-def to_json(report: MovementReport) -> dict[str, Any]:
-    """Plain values: the version, the input, totals, peaks, rows and tensors in the program's order."""
-    from tilewright.version import __version__
-
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "kind": "movement_report",
-        "tilewright": __version__,
-        "input": report.source,
-        "program": {"name": report.program, "kind": report.kind},
-        "target": report.target,
-        "predicted": report.predicted,
-        "tiled": report.tiled,
-        "unoptimized": report.unoptimized,
-        "register_bytes": report.register_bytes,
-        "unsized": list(report.unsized),
-        "unknown_loops": list(report.unknown_loops),
-        "notes": list(report.notes),
-        "totals": _totals(report),
-        "profile": _profile_json(report.profile),
-        "peaks": [_peak_json(peak) for peak in report.peaks],
-        "rows": [row_json(row) for row in report.rows],
-        "tensors": [_tensor_json(tensor) for tensor in report.tensors],
-    }
-
-
-def _totals(report: MovementReport) -> dict[str, Any]:
-    before, after = report.registers
-    return {
-        "rows": len(report.rows),
-        "bitcasts": report.bitcasts,
-        "moved_bytes": report.moved_bytes,
-        "moved_by_op": report.moved_by_op,
-        "moved_by_category": report.moved_by_category,
-        "hidden_bytes": report.hidden_bytes,
-        "registers_before": before,
-        "registers_after": after,
-        "tensors": len(report.tensors),
-        "logical_bytes": report.logical_bytes,
-        "padded_bytes": report.padded_bytes,
-        "wasted_bytes": report.wasted_bytes,
-        "peak_bytes": report.peak.padded_bytes if report.peak else 0,
-    }
-
-
-def row_json(row: MovementRow) -> dict[str, Any]:
-    """One row as plain values, with what is derived from them."""
-    plain: dict[str, Any] = {name: getattr(row, name) for name in _ROW}
-    plain["trips"] = list(row.trips)
-    return {**plain, "total_bytes": row.total_bytes, "padding_ratio": row.padding_ratio}
-
-
-def _tensor_json(tensor: PaddedTensor) -> dict[str, Any]:
-    plain: dict[str, Any] = {name: getattr(tensor, name) for name in _TENSOR}
-    return {**plain, "wasted_bytes": tensor.wasted_bytes, "padding_ratio": tensor.padding_ratio}
-
-
-def _peak_json(peak: Peak) -> dict[str, Any]:
-    return {
-        "memory_space": peak.memory_space,
-        "padded_bytes": peak.padded_bytes,
-        "logical_bytes": peak.logical_bytes,
-        "at": peak.at,
-        "path": peak.path,
-        "tensors": [_tensor_json(tensor) for tensor in peak.tensors],
-    }
-
-
-def _profile_json(profile: ProfileSummary | None) -> dict[str, Any] | None:
-    if profile is None:
-        return None
-    return {
-        "source": profile.source,
-        "total_us": profile.total_us,
-        "matched_us": profile.matched_us,
-        "rows_us": profile.rows_us,
-        "unmatched_share": profile.unmatched_share,
-        "unmatched": list(profile.unmatched),
-    }
-
-
-def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
-    """The report that :func:`to_json` wrote. Raises UsageError for anything else, naming what is wrong.
-
-    >>> from tilewright.hlo import load, report
-    >>> found = report(load("HloModule m\\nENTRY e { ROOT p = f32[4,2]{1,0:T(8,128)} parameter(0) }"))
-    >>> from_json(to_json(found)) == found
-    True
-    """
-    _check_head(plain, where)
-    try:
-        program, profile = plain["program"], plain["profile"]
-        return MovementReport(
-            *(str(program["name"]), str(program["kind"]), plain["target"]),
-            *(bool(plain["predicted"]), bool(plain["tiled"]), tuple(plain["unsized"])),
-            rows=tuple(_row(row) for row in plain["rows"]),
-            tensors=tuple(_tensor(tensor) for tensor in plain["tensors"]),
-            peaks=tuple(_peak(peak) for peak in plain["peaks"]),
-            unknown_loops=tuple(plain["unknown_loops"]),
-            register_bytes=plain["register_bytes"],
-            profile=None if profile is None else _profile(profile),
-            unoptimized=bool(plain.get("unoptimized", False)),
-            source=str(plain.get("input", "")),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"no field {error}" if isinstance(error, KeyError) else str(error)
-        raise UsageError(
-            f"not a whole movement report: {what}", where=where, how="write it with: tilewright report X -o report.json"
-        ) from None
-
-
-def _check_head(plain: Mapping[str, Any], where: str) -> None:
-    how = "write it with: tilewright report X -o report.json"
-    if not isinstance(plain, Mapping) or plain.get("kind") != "movement_report":
-        raise UsageError("this JSON is not a movement report", where=where, how=how)
-    if plain.get("schema_version") != SCHEMA_VERSION:
-        raise UsageError(
-            f"schema_version {plain.get('schema_version')!r}, but this version reads {SCHEMA_VERSION}",
-            where=where,
-            how=f"{how} of this version",
-        )
-
-
-def _row(plain: Mapping[str, Any]) -> MovementRow:
-    found = {name: plain[name] for name in _ROW}
-    return MovementRow(**{**found, "trips": tuple(found["trips"])})
-
-
-def _tensor(plain: Mapping[str, Any]) -> PaddedTensor:
-    return PaddedTensor(**{name: plain[name] for name in _TENSOR})
-
-
-def _peak(plain: Mapping[str, Any]) -> Peak:
-    names = ("memory_space", "padded_bytes", "logical_bytes", "at", "path")
-    return Peak(**{name: plain[name] for name in names}, tensors=tuple(map(_tensor, plain["tensors"])))
-
-
-def _profile(plain: Mapping[str, Any]) -> ProfileSummary:
-    names = ("source", "total_us", "matched_us", "rows_us")
-    return ProfileSummary(**{name: plain[name] for name in names}, unmatched=tuple(plain["unmatched"]))

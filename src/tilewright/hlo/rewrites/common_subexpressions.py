@@ -6,10 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs.graph import Block, Operation, replace_value
+from tilewright.hlo.graphs.graph import Block, Node, replace_value
 from tilewright.hlo.rewriting.base import PURE, Rewrite
-
-__all__ = ["CommonSubexpressions", "what_it_does"]
 
 
 @dataclass(frozen=True)
@@ -21,8 +19,8 @@ class CommonSubexpressions(Rewrite):
 
     def apply(self, block: Block) -> int:
         """One pass; operands are merged before their users, so one is enough."""
-        seen: dict[Hashable, Operation] = {}
-        kept: list[Operation] = []
+        seen: dict[Hashable, Node] = {}
+        kept: list[Node] = []
         for op in block.operations:
             key = _key(op)
             first = seen.setdefault(key, op) if key is not None else op
@@ -37,7 +35,7 @@ class CommonSubexpressions(Rewrite):
         return count
 
 
-def _key(op: Operation) -> Hashable | None:
+def _key(op: Node) -> Hashable | None:
     """Equal for operations that surely compute the same; None for those that are never merged."""
     if op.name not in PURE or len(op.results) != 1 or not op.plain:
         return None
@@ -46,16 +44,15 @@ def _key(op: Operation) -> Hashable | None:
     return what_it_does(op), tuple(map(id, op.operands))
 
 
-def what_it_does(op: Operation) -> tuple[Hashable, ...]:
+def what_it_does(op: Node) -> tuple[Hashable, ...]:
     """Equal for operations that surely do the same to equal operands, their results' types included."""
     own = tuple((k, v.key if k == "literal" else v) for k, v in sorted(op.attributes.items()))
     return op.name, own, _lent(op), *((v.shape, v.dtype) for v in op.results)
 
 
-def _lent(op: Operation) -> str:
+def _lent(op: Node) -> str:
     """The attributes that only MLIR knows (a comparison's direction, an accuracy), as text."""
-    origin = op if op.handle is not None else op.like
-    if origin is None or origin.handle is None or origin.name != op.name or op.attributes:
+    if op.lender.handle is None or op.lender.name != op.name or op.attributes:
         return ""
-    named = origin.handle.attributes
+    named = op.lender.handle.attributes
     return "; ".join(f"{key} = {named[key]}" for key in named)

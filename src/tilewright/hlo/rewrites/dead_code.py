@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs.graph import Block, Operation
+from tilewright.hlo.graphs.graph import Block, Node
 from tilewright.hlo.rewriting.base import PURE, Rewrite
-
-__all__ = ["DeadCode"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class DeadCode(Rewrite):
 
     def apply(self, block: Block) -> int:
         """One pass from the end, so that whole chains go."""
-        kept: list[Operation] = []
+        kept: list[Node] = []
         for op in reversed(block.operations):
             if op.name in PURE and not any(value.users for value in op.results):
                 op.drop()

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 from tilewright.hlo.ir import ir
 from tilewright.hlo.rewriting.base import option, pass_text
 
-__all__ = ["Inline", "calls_itself"]
-
 _SYMBOL = re.compile(r'@(?:"((?:[^"\\]|\\.)*)"|([\w.$-]+))')
 _ESCAPE = re.compile(rb'\\(?:([0-9A-Fa-f]{2})|(["\\]))')
 
@@ -51,19 +49,24 @@ class Inline:
 
 
 def _functions(module: Any) -> list[Any]:
-    return [each.operation for each in module.body.operations if each.operation.name == "func.func"]
+    return [op for op in _top_level(module) if op.name == "func.func"]
+
+
+def _top_level(module: Any) -> list[Any]:
+    """The functions of a module, and what stands beside them and may name them."""
+    return [view.operation for view in module.body.operations]
 
 
 def _walk(root: Any) -> list[Any]:
     """Every operation inside ``root``, collected before anything changes."""
-    found, open_ = [], [root]
+    operations, open_ = [], [root]
     while open_:
         for region in open_.pop().regions:
             for block in region.blocks:
-                inner = [each.operation for each in block.operations]
-                found += inner
+                inner = [view.operation for view in block.operations]
+                operations += inner
                 open_ += inner
-    return found
+    return operations
 
 
 def _calls(function: Any) -> list[Any]:
@@ -119,14 +122,14 @@ def _is_plain(call: Any) -> bool:
 def _expand(call: Any, function: Any) -> None:
     body = function.regions[0].blocks[0]
     inside = dict(zip(body.arguments, call.operands))
-    *inner, last = [each.operation for each in body.operations]
+    *inner, last = [view.operation for view in body.operations]
     for op in inner:
         with ir.InsertionPoint(call):
             copy = op.clone()
-        for each in (copy.operation, *_walk(copy.operation)):
-            for index, value in enumerate(each.operands):
+        for user in (copy.operation, *_walk(copy.operation)):
+            for index, value in enumerate(user.operands):
                 if value in inside:
-                    each.operands[index] = inside[value]
+                    user.operands[index] = inside[value]
         inside.update(zip(op.results, copy.operation.results))
     for old, new in zip(call.results, last.operands):
         old.replace_all_uses_with(inside[new])
@@ -136,7 +139,7 @@ def _expand(call: Any, function: Any) -> None:
 def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
     """Erase private functions that no operation names any more."""
     named = {name: _named(function) for name, function in functions.items()}
-    elsewhere = set().union(*(_named(each) for each in _tables(module)))
+    elsewhere = set().union(*(_named(op) for op in _top_level(module) if op.name != "func.func"))
     while True:
         used = elsewhere.union(*named.values())
         dead = [name for name in functions if name not in used and _inlinable(functions[name])]
@@ -147,11 +150,6 @@ def _drop_unused(module: Any, functions: dict[str, Any]) -> None:
             functions.pop(name).erase()
 
 
-def _tables(module: Any) -> list[Any]:
-    """What stands beside the functions of a module and may name them."""
-    return [each.operation for each in module.body.operations if each.operation.name != "func.func"]
-
-
 def _named(root: Any) -> set[str]:
     """Every symbol that ``root`` or an operation in it refers to, whatever the attribute and however it is quoted."""
     texts = (str(op.attributes[key]) for op in (root, *_walk(root)) for key in op.attributes if _may_name(op, key))
@@ -160,7 +158,7 @@ def _named(root: Any) -> set[str]:
 
 def _unescaped(quoted: str) -> str:
     """MLIR's escapes undone: a backslash, then itself, a quote or two hexadecimal digits of UTF-8."""
-    raw = _ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()) if found[1] else found[2], quoted.encode())
+    raw = _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()) if match[1] else match[2], quoted.encode())
     return raw.decode(errors="replace")
 
 

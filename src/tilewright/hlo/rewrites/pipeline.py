@@ -1,4 +1,4 @@
-"""Running rewrites: their fixpoint on a block or a module."""
+"""Pipelines of rewrites: their text, their fixpoint on a block or a module, and a record of what each step did."""
 
 from __future__ import annotations
 
@@ -31,14 +31,12 @@ from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 from tilewright.hlo.rewriting.base import Rewrite
 
-# The text form of a pipeline: ``inline,reduce-of-reshape{allow_reassociation=false}``; it prints and parses back.
-
 Step = Rewrite | Inline
 
 #: Every rewrite, in the order of the default pipeline.
 REWRITES: dict[str, type[Rewrite] | type[Inline]] = {
-    each.name: each
-    for each in (
+    rewrite.name: rewrite
+    for rewrite in (
         Inline, Canonicalize, TransposeOfElementwise, ReduceOfTranspose, ReduceOfReshape, ReducesOfReshapes,
         ReshapeOfElementwise, ReshapeOfBroadcast, ReshapeOfDynamicSlice, ReshapeOfBranch, ReshapeOfLoop,
         CommonSubexpressions, DeadCode,
@@ -60,10 +58,10 @@ class PassOption:
     summary: str
 
 
-def options(rewrite: type[Step]) -> tuple[PassOption, ...]:
+def rewrite_options(rewrite: type[Step]) -> tuple[PassOption, ...]:
     """The options of a rewrite, which are the fields of its dataclass.
 
-    >>> [(option.name, option.default) for option in options(REWRITES["reduce-of-reshape"])]
+    >>> [(option.name, option.default) for option in rewrite_options(REWRITES["reduce-of-reshape"])]
     [('allow_reassociation', 'true')]
     """
     return tuple(
@@ -91,35 +89,35 @@ def parse_pipeline(text: str) -> tuple[Step, ...]:
     steps: list[Step] = []
     at = 0
     while at < len(text) or not steps:
-        found = _STEP.match(text, at)
-        if not found:
+        match = _STEP.match(text, at)
+        if not match:
             raise ParseError("expected the name of a rewrite", text=text, column=at)
-        if found[1] not in REWRITES:
+        if match[1] not in REWRITES:
             raise ParseError(
-                f"no rewrite called '{found[1]}'", text=text, column=found.start(1), how=f"known: {DEFAULT_PIPELINE}"
+                f"no rewrite called '{match[1]}'", text=text, column=match.start(1), how=f"known: {DEFAULT_PIPELINE}"
             )
-        steps.append(_with_options(REWRITES[found[1]], found, text))
-        at = found.end()
-        if found[3] == "," and at >= len(text):
+        steps.append(_with_options(REWRITES[match[1]], match, text))
+        at = match.end()
+        if match[3] == "," and at >= len(text):
             raise ParseError("expected a rewrite after the comma", text=text, column=at)
     return tuple(steps)
 
 
-def _with_options(cls: type[Any], found: re.Match[str], text: str) -> Step:
-    """The rewrite with the options of ``found[2]``: ``key=value``, separated by spaces or commas."""
+def _with_options(cls: type[Any], step: re.Match[str], text: str) -> Step:
+    """The rewrite with the options of ``step[2]``: ``key=value``, separated by spaces or commas."""
     values: dict[str, Any] = {}
-    for word in _OPTION.finditer(found[2] or ""):
-        column = found.start(2) + word.start()
+    for word in _OPTION.finditer(step[2] or ""):
+        column = step.start(2) + word.start()
         key, _, value = word[0].partition("=")
         if key in values:
             raise ParseError(f"option '{key}' is given twice", text=text, column=column)
         values[key] = _value(cls, key, value, text, column)
-    made: Step = cls(**values)
-    return made
+    rewrite: Step = cls(**values)
+    return rewrite
 
 
 def _value(cls: type[Any], key: str, value: str, text: str, column: int) -> bool | int:
-    known = {option.name: option for option in options(cls)}
+    known = {option.name: option for option in rewrite_options(cls)}
     if key not in known:
         how = f"options of {cls.name}: {', '.join(known) or 'none'}"
         raise ParseError(f"no option called '{key}'", text=text, column=column, how=how)
@@ -139,12 +137,12 @@ def pipeline(allow_reassociation: bool = True) -> tuple[Step, ...]:
     >>> [str(step) for step in pipeline(False) if "{" in str(step)][0]
     'reduce-of-transpose{allow_reassociation=false}'
     """
-    made = []
+    steps = []
     for cls in REWRITES.values():
         known = {"allow_reassociation"} & {field.name for field in fields(cls)}
         chosen: dict[str, Any] = dict.fromkeys(known, allow_reassociation)
-        made.append(cls(**chosen))
-    return tuple(made)
+        steps.append(cls(**chosen))
+    return tuple(steps)
 
 
 def fixpoint(block: Block, steps: Sequence[Rewrite]) -> Counter[str]:
@@ -227,11 +225,11 @@ def record_passes(text: str, steps: Sequence[Step]) -> tuple[PassRun, ...]:
     runs: list[PassRun] = []
     current = print_module(parse_module(text))
     for number in range(1, _RECORDED_ROUNDS + 1):
-        made = list(_round(current, steps, number))
-        if number > 1 and not any(run.changes for run in made):
+        round_runs = list(_round(current, steps, number))
+        if number > 1 and not any(run.changes for run in round_runs):
             break
-        runs += made
-        current = made[-1].after if made else current
+        runs += round_runs
+        current = round_runs[-1].after if round_runs else current
     return tuple(runs)
 
 

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce
-from tilewright.hlo.graphs.graph import Operation, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static, option
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, made_by, option
 from tilewright.hlo.rewriting.monoid import is_identity, regroups, starts
-
-__all__ = ["ReduceOfReshape"]
 
 
 @dataclass(frozen=True)
@@ -31,23 +29,19 @@ class ReduceOfReshape(LocalRewrite):
     summary: ClassVar[str] = "P1: reduce the dims a reshape leaves alone before the reshape"
     allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
 
-    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The two-stage form of a reduction of a reshape."""
-        if op.name != "reduce" or len(op.operands) != 2 or not is_static(*op.operands):
-            return None
-        if not regroups(op.attributes, op.operands[0], self.allow_reassociation):
+        if not regroups(op, self.allow_reassociation):
             return None
         return _over_unit_dims(op, make, self.allow_reassociation) or _in_two_stages(op, make)
 
 
-def _in_two_stages(op: Operation, make: Maker) -> Value | None:
-    reshape = op.operands[0].operation
-    if reshape is None or reshape.name != "reshape" or not reshape.plain or not is_static(reshape.operands[0]):
+def _in_two_stages(op: Node, make: Maker) -> Value | None:
+    reshape = made_by(op.operands[0], "reshape")
+    if reshape is None:
         return None
     source, init = reshape.operands[0], op.operands[1]
-    assert source.shape is not None
-    assert reshape.result.shape is not None
-    plan = plan_reduce(source.shape, reshape.result.shape, op.attributes["dims"])
+    plan = plan_reduce(source.sizes, reshape.result.sizes, op.attributes["dims"])
     if plan is None:
         return None
     monoid, dtype = op.attributes["monoid"], source.dtype
@@ -61,13 +55,10 @@ def _in_two_stages(op: Operation, make: Maker) -> Value | None:
     return make.reshape(make.convert(reduced, dtype), plan.final)
 
 
-def _over_unit_dims(op: Operation, make: Maker, allow_reassociation: bool) -> Value | None:
+def _over_unit_dims(op: Node, make: Maker, allow_reassociation: bool) -> Value | None:
     """A reduction over dims of size 1 from the identity only drops them."""
-    shape = op.operands[0].shape
-    assert shape is not None
-    assert op.result.shape is not None
-    if any(shape[d] != 1 for d in op.attributes["dims"]):
+    if any(op.operands[0].sizes[d] != 1 for d in op.attributes["dims"]):
         return None
     if not is_identity(op.attributes["monoid"], op.operands[1], exact=not allow_reassociation):
         return None
-    return make.reshape(op.operands[0], op.result.shape)
+    return make.reshape(op.operands[0], op.result.sizes)

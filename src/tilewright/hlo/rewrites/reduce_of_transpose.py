@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs.graph import Operation, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static, option
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, made_by, option
 from tilewright.hlo.rewriting.monoid import regroups
-
-__all__ = ["ReduceOfTranspose"]
 
 
 @dataclass(frozen=True)
@@ -21,14 +19,10 @@ class ReduceOfTranspose(LocalRewrite):
     summary: ClassVar[str] = "reduce before a transpose, so that reduce-of-reshape sees the reshape behind it"
     allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
 
-    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The reduction of the transpose's operand."""
-        if op.name != "reduce" or len(op.operands) != 2 or not is_static(*op.operands):
-            return None
-        transpose = op.operands[0].operation
-        if transpose is None or transpose.name != "transpose" or not transpose.plain:
-            return None
-        if not regroups(op.attributes, op.operands[0], self.allow_reassociation):
+        transpose = made_by(op.operands[0], "transpose")
+        if transpose is None or not regroups(op, self.allow_reassociation):
             return None
         permutation, dims = transpose.attributes["permutation"], op.attributes["dims"]
         reduced = {permutation[d] for d in dims}

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce
-from tilewright.hlo.graphs.graph import Block, Operation, Value, replace_value
-from tilewright.hlo.rewriting.base import Maker, Rewrite, is_static, option
+from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value
+from tilewright.hlo.rewriting.base import Maker, Rewrite, is_static, made_by, option
 from tilewright.hlo.rewriting.monoid import is_exact, starts
 from tilewright.hlo.rewriting.relay import Relay, ReshapeMove, TransposeMove
-
-__all__ = ["ReducesOfReshapes"]
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,12 @@ class ReducesOfReshapes(Rewrite):
         block.changed |= count > 0
         return count
 
-    def _rewrite(self, op: Operation, make: Maker) -> list[Value] | None:
+    def _rewrite(self, op: Node, make: Maker) -> list[Value] | None:
         if not op.plain or not is_static(*op.operands, *op.results) or not self._is_understood(op):
             return None
         return self._below_reshape(op, make) or self._below_transpose(op, make)
 
-    def _is_understood(self, op: Operation) -> bool:
+    def _is_understood(self, op: Node) -> bool:
         """Whether the body may take its elements in the order of another shape."""
         if "chooses" in op.attributes:
             return True
@@ -57,12 +55,12 @@ class ReducesOfReshapes(Rewrite):
         exact = all(self.allow_reassociation or is_exact(monoid, value.dtype) for monoid, value in pairs)
         return "monoids" in op.attributes and exact
 
-    def _below_reshape(self, op: Operation, make: Maker) -> list[Value] | None:
+    def _below_reshape(self, op: Node, make: Maker) -> list[Value] | None:
         inputs = op.operands[: len(op.results)]
-        found = _maker(inputs, "reshape")
-        if found is None or found.operands[0].shape is None or found.result.shape is None:
+        reshape = _maker(inputs, "reshape")
+        if reshape is None:
             return None
-        source, target = found.operands[0].shape, found.result.shape
+        source, target = reshape.operands[0].sizes, reshape.result.sizes
         plan = plan_reduce(source, target, op.attributes["dims"])
         relay = Relay(ReshapeMove(source, target))
         if plan is None or not all(map(relay.can, inputs)):
@@ -80,13 +78,13 @@ class ReducesOfReshapes(Rewrite):
         kinds = [result.dtype for result in op.results]
         return [make.reshape(make.convert(value, kind), plan.final) for value, kind in zip(values, kinds)]
 
-    def _below_transpose(self, op: Operation, make: Maker) -> list[Value] | None:
+    def _below_transpose(self, op: Node, make: Maker) -> list[Value] | None:
         inputs, dims = op.operands[: len(op.results)], op.attributes["dims"]
-        found = _maker(inputs, "transpose")
-        if found is None or found.operands[0].shape is None or ("chooses" in op.attributes and len(dims) > 1):
+        transpose = _maker(inputs, "transpose")
+        if transpose is None or ("chooses" in op.attributes and len(dims) > 1):
             return None
-        permutation = found.attributes["permutation"]
-        relay = Relay(TransposeMove(found.operands[0].shape, permutation))
+        permutation = transpose.attributes["permutation"]
+        relay = Relay(TransposeMove(transpose.operands[0].sizes, permutation))
         if not all(map(relay.can, inputs)):
             return None
         reduced = {permutation[d] for d in dims}
@@ -95,23 +93,19 @@ class ReducesOfReshapes(Rewrite):
         return [make.transpose(value, [sorted(kept).index(p) for p in kept]) for value in small]
 
 
-def _inits(op: Operation) -> list[Value]:
+def _inits(op: Node) -> list[Value]:
     return op.operands[len(op.results) :]
 
 
-def _maker(values: list[Value], name: str) -> Operation | None:
+def _maker(values: list[Value], name: str) -> Node | None:
     """The first operation called ``name`` that makes one of the values."""
-    for value in values:
-        op = value.operation
-        if op is not None and op.name == name and op.plain and is_static(op.operands[0]):
-            return op
-    return None
+    return next((op for value in values if (op := made_by(value, name)) is not None), None)
 
 
-def _begin(op: Operation, make: Maker) -> list[tuple[Value, Value]] | None:
+def _begin(op: Node, make: Maker) -> list[tuple[Value, Value]] | None:
     """What the two stages start from, for each array; None if one of them has nothing to start from."""
     inits = _inits(op)
     if "chooses" in op.attributes:  # the choice of an extreme: its init counts twice like once
         return [(init, init) for init in inits] if is_exact("add", inits[0].dtype) else None
-    found = [starts(monoid, init, make) for monoid, init in zip(op.attributes["monoids"], inits)]
-    return [pair for pair in found if pair is not None] if None not in found else None
+    pairs = [starts(monoid, init, make) for monoid, init in zip(op.attributes["monoids"], inits)]
+    return [pair for pair in pairs if pair is not None] if None not in pairs else None

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from tilewright.hlo.graphs.graph import Block, Operation, Value, walk
+from tilewright.hlo.graphs.graph import Block, Node, Value, walk
 from tilewright.hlo.rewriting.base import Maker, Rewrite
 from tilewright.hlo.rewriting.carry import insert, real_reshape, reshape_return, reshape_users, unreshaped
 from tilewright.hlo.rewriting.relay import Relay, ReshapeMove
-
-__all__ = ["ReshapeOfBranch"]
 
 Shape = tuple[int, ...]
 
@@ -43,7 +41,7 @@ class ReshapeOfBranch(Rewrite):
         return count
 
 
-def _before(op: Operation, k: int) -> Shape | None:
+def _before(op: Node, k: int) -> Shape | None:
     """The shape in which every branch could give the ``k``-th result, because one makes it of a reshape."""
     values = [inner.operations[-1].operands[k] for inner in op.blocks]
     for shape in filter(None, map(unreshaped, values)):
@@ -54,24 +52,21 @@ def _before(op: Operation, k: int) -> Shape | None:
     return None
 
 
-def _reshape(source: Value, shape: Shape, make: Maker) -> Value:
-    return make.reshape(source, shape)
-
-
-def _take_in(op: Operation, block: Block) -> int:
+def _take_in(op: Node, block: Block) -> int:
     """Make the reshapes of ``block`` that the branches use inside of them."""
     count = 0
-    for inner in op.blocks:
-        made: dict[Value, Value] = {}
-        users = [(user, k, v) for each in walk(inner) for user in each.operations for k, v in enumerate(user.operands)]
+    for branch in op.blocks:
+        inside: dict[Value, Value] = {}
+        blocks = list(walk(branch))
+        users = [(user, k, v) for inner in blocks for user in inner.operations for k, v in enumerate(user.operands)]
         for user, k, value in users:
             if value.operation is None or value.operation.block is not block or real_reshape(value) is None:
                 continue
-            if value not in made:
-                source, shape = value.operation.operands[0], value.shape or ()
-                made[value] = insert(inner, 0, value.operation, partial(_reshape, source, shape))
-            user.set_operand(k, made[value])
-        for each in walk(inner) if made else ():
-            each.changed = True
-        count += len(made)
+            if value not in inside:
+                reshape = partial(Maker.reshape, value=value.operation.operands[0], shape=value.sizes)
+                inside[value] = insert(branch, 0, value.operation, reshape)
+            user.set_operand(k, inside[value])
+        for inner in blocks if inside else ():
+            inner.changed = True
+        count += len(inside)
     return count

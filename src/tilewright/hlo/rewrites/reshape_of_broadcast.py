@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_broadcast
-from tilewright.hlo.graphs.graph import Operation, Value
+from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static
 from tilewright.hlo.rewriting.relay import broadcast_at, spread
-
-__all__ = ["ReshapeOfBroadcast"]
 
 
 @dataclass(frozen=True)
@@ -26,15 +24,13 @@ class ReshapeOfBroadcast(LocalRewrite):
     name: ClassVar[str] = "reshape-of-broadcast"
     summary: ClassVar[str] = "reshape the operand of a broadcast instead of its result"
 
-    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The broadcast of a small reshape."""
-        if op.name != "reshape" or not is_static(op.result, op.operands[0]):
+        inner = op.operands[0].operation
+        if inner is None or not inner.plain or not is_static(op.result, op.operands[0]):
             return None
-        inner, shape = op.operands[0].operation, op.result.shape
-        if inner is None or not inner.plain or shape is None or inner.result.shape is None:
-            return None
-        found = spread(inner)
-        plan = plan_broadcast(*found, inner.result.shape, shape) if found else None
+        small_shape, shape = spread(inner), op.result.sizes
+        plan = plan_broadcast(*small_shape, inner.result.sizes, shape) if small_shape else None
         if plan is None or sum(n != 1 for n in plan.folded) == sum(n != 1 for n in shape):
             return None  # every dim comes from the operand: nothing would be smaller
         return broadcast_at(inner, shape, make)

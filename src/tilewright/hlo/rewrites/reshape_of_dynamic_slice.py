@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import runs
-from tilewright.hlo.graphs.graph import Operation, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static, made_by
 from tilewright.hlo.rewriting.carry import without_unit_steps
-
-__all__ = ["ReshapeOfDynamicSlice"]
 
 Shape = tuple[int, ...]
 
@@ -29,44 +27,38 @@ class ReshapeOfDynamicSlice(LocalRewrite):
     name: ClassVar[str] = "reshape-of-dynamic-slice"
     summary: ClassVar[str] = "slice and update the rows of a stack before a reshape that leaves the rows' number alone"
 
-    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The slice or update of the reshape's operand, reshaped."""
         if op.name not in ("dynamic_slice", "dynamic_update_slice") or not is_static(op.result):
             return None
-        reshape = op.operands[0].operation
-        if reshape is None or reshape.name != "reshape" or not reshape.plain or not is_static(reshape.operands[0]):
-            return None
-        if op.result.shape == () or reshape.operands[0].shape == ():
+        reshape = made_by(op.operands[0], "reshape")
+        if reshape is None or op.result.shape == () or reshape.operands[0].shape == ():
             return None  # a scalar has no dims to slice, and MLIR prints such a slice so that it cannot be read again
         if op.name == "dynamic_slice":
             return _slice(op, reshape.operands[0], make)
         return _update(op, reshape.operands[0], make)
 
 
-def _slice(op: Operation, source: Value, make: Maker) -> Value | None:
-    whole, sizes = op.operands[0].shape, op.result.shape
-    if whole is None or sizes is None or source.shape is None:
-        return None
-    place = _places(source.shape, whole, sizes)
+def _slice(op: Node, source: Value, make: Maker) -> Value | None:
+    sizes = op.result.sizes
+    place = _places(source.sizes, op.operands[0].sizes, sizes)
     if place is None:
         return None
-    inner = _sizes(source.shape, sizes, place)
-    starts = _starts(op.operands[1:], len(source.shape), place, make)
+    inner = _sizes(source.sizes, sizes, place)
+    starts = _starts(op.operands[1:], len(source.sizes), place, make)
     small = make.operation("dynamic_slice", [source, *starts], inner, source.dtype, {"sizes": inner})
     return make.reshape(small, sizes)
 
 
-def _update(op: Operation, source: Value, make: Maker) -> Value | None:
-    whole, update = op.result.shape, op.operands[1]
-    if whole is None or update.shape is None or source.shape is None or not is_static(update):
-        return None
-    place = _places(source.shape, whole, update.shape)
+def _update(op: Node, source: Value, make: Maker) -> Value | None:
+    update = op.operands[1]
+    place = _places(source.sizes, op.result.sizes, update.sizes) if is_static(update) else None
     if place is None:
         return None
-    small = make.reshape(without_unit_steps(update), _sizes(source.shape, update.shape, place))
-    starts = _starts(op.operands[2:], len(source.shape), place, make)
-    new = make.operation("dynamic_update_slice", [source, small, *starts], source.shape, source.dtype)
-    return make.reshape(new, whole)
+    small = make.reshape(without_unit_steps(update), _sizes(source.sizes, update.sizes, place))
+    starts = _starts(op.operands[2:], len(source.sizes), place, make)
+    new = make.operation("dynamic_update_slice", [source, small, *starts], source.sizes, source.dtype)
+    return make.reshape(new, op.result.sizes)
 
 
 def _places(source: Shape, target: Shape, sizes: Shape) -> dict[int, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs.graph import Block, Operation
+from tilewright.hlo.graphs.graph import Block, Node
 from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
 from tilewright.hlo.rewriting.base import Rewrite, is_static
 from tilewright.hlo.rewriting.carry import (
@@ -18,8 +18,6 @@ from tilewright.hlo.rewriting.carry import (
     without_unit_steps,
 )
 from tilewright.hlo.rewriting.relay import Relay, ReshapeMove
-
-__all__ = ["ReshapeOfLoop"]
 
 Shape = tuple[int, ...]
 
@@ -49,27 +47,26 @@ class ReshapeOfLoop(Rewrite):
         return count
 
 
-def _is_loop(op: Operation) -> bool:
+def _is_loop(op: Node) -> bool:
     return op.name == "while" and op.plain and len(op.blocks) == 2
 
 
-def _from_reshape(op: Operation, k: int) -> Shape | None:
+def _from_reshape(op: Node, k: int) -> Shape | None:
     """What a carried array was before it was reshaped, if the body can hand it on like that."""
-    found = real_reshape(op.operands[k])
-    if found is None or follows(found):
+    reshape = real_reshape(op.operands[k])
+    if reshape is None or follows(reshape):
         return None
-    shape, argument, new = found.operands[0].shape, op.blocks[1].arguments[k], op.blocks[1].operations[-1].operands[k]
+    body = op.blocks[1]
+    shape, argument, new = reshape.operands[0].sizes, body.arguments[k], body.operations[-1].operands[k]
     update = new.operation
-    if shape is None or argument.shape is None:
-        return None
     if update is not None and update.name == "dynamic_update_slice" and update.operands[0] is argument:
         return shape
-    relay = Relay(ReshapeMove(shape, argument.shape))
+    relay = Relay(ReshapeMove(shape, argument.sizes))
     relay.possible[argument] = True
     return shape if relay.can(new) else None
 
 
-def _from_rows(op: Operation, k: int) -> Shape | None:
+def _from_rows(op: Node, k: int) -> Shape | None:
     """For a stack whose only use in the body is an update of one row: the stack of rows before they were reshaped."""
     argument, end = op.blocks[1].arguments[k], op.blocks[1].operations[-1]
     update = end.operands[k].operation
@@ -79,17 +76,16 @@ def _from_rows(op: Operation, k: int) -> Shape | None:
     only = update.operands[0] is argument and list(argument.users.values()) == [1] == list(update.result.users.values())
     if not only or not is_static(argument, row) or not stack or row.shape != (1, *stack[1:]):
         return None
-    inner = without_unit_steps(row)
-    shape = unreshaped(inner)
+    shape = unreshaped(without_unit_steps(row))
     return None if shape is None else (stack[0], *shape)
 
 
-def _change(op: Operation, k: int, shape: Shape) -> None:
+def _change(op: Node, k: int, shape: Shape) -> None:
     """Carry the ``k``-th array in another shape of the same size."""
-    block, given = op.block, op.operands[k]
+    block, old = op.block, op.operands[k]
     assert block is not None
     place = block.operations.index(op)
-    op.set_operand(k, insert(block, place, op, lambda make: make.reshape(given, shape)))
+    op.set_operand(k, insert(block, place, op, lambda make: make.reshape(old, shape)))
     reshape_users(op.results[k], shape, block, block.operations.index(op) + 1, op)
     for inner in op.blocks:
         reshape_users(inner.arguments[k], shape, inner, 0, inner.operations[-1])

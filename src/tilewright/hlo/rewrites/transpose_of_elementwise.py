@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.hlo.graphs.graph import Operation, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_elementwise, is_static
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_elementwise, is_static, made_by
 from tilewright.hlo.rewriting.relay import Relay, TransposeMove
-
-__all__ = ["TransposeOfElementwise"]
 
 
 @dataclass(frozen=True)
@@ -26,23 +24,22 @@ class TransposeOfElementwise(LocalRewrite):
         "sink a transpose below elementwise operations, so that reshapes behind it meet their users"
     )
 
-    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The elementwise operation on what its operands were before they were transposed."""
         if not is_elementwise(op) or not is_static(op.result):
             return None
         before = next((t for t in map(_transpose, op.operands) if t is not None), None)
-        if before is None or before.operands[0].shape is None or before.result.shape != op.result.shape:
+        if before is None or before.result.shape != op.result.shape:
             return None
         permutation = before.attributes["permutation"]
-        relay = Relay.of_sweep(make, TransposeMove, before.operands[0].shape, permutation)
+        relay = Relay.of_sweep(make, TransposeMove, before.operands[0].sizes, permutation)
         return make.transpose(relay.build(op.result, make), permutation) if relay.can(op.result) else None
 
 
-def _transpose(value: Value) -> Operation | None:
+def _transpose(value: Value) -> Node | None:
     """The transpose that makes ``value``, if it moves more than unit dims."""
-    op = value.operation
-    if op is None or op.name != "transpose" or not op.plain or not is_static(op.operands[0]):
+    op = made_by(value, "transpose")
+    if op is None:
         return None
-    shape = op.operands[0].shape or ()
-    moved = [d for d in op.attributes["permutation"] if shape[d] != 1]
+    moved = [d for d in op.attributes["permutation"] if op.operands[0].sizes[d] != 1]
     return op if moved != sorted(moved) else None

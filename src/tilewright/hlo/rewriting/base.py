@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from tilewright.hlo.graphs.graph import Block, Operation, Value, replace_value
+from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value
 from tilewright.hlo.graphs.literal import Literal
 
 _NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
@@ -23,7 +23,7 @@ ELEMENTWISE = frozenset(_NAMES.split())
 PURE = ELEMENTWISE | {"bitcast_convert", "broadcast_in_dim", "constant", "iota", "reduce", "reshape", "transpose"}
 
 
-def is_elementwise(op: Operation) -> bool:
+def is_elementwise(op: Node) -> bool:
     """Whether ``op`` commutes with every reshape and transpose of its operands.
 
     A ``bitcast_convert`` does as long as it keeps the shape: between types of one width.
@@ -36,6 +36,12 @@ def is_static(*values: Value) -> bool:
     return all(v.shape is not None and 0 not in v.shape for v in values)
 
 
+def made_by(value: Value, name: str) -> Node | None:
+    """The operation called ``name`` that makes ``value``, if rewrites may look through it: plain, static operands."""
+    op = value.operation
+    return op if op is not None and op.name == name and op.plain and is_static(*op.operands) else None
+
+
 class Maker:
     """Makes operations for one place in a block; the obvious simplifications happen as they are made.
 
@@ -46,7 +52,7 @@ class Maker:
     True
     """
 
-    def __init__(self, block: Block, like: Operation | None = None, sweep: dict[Any, Any] | None = None) -> None:
+    def __init__(self, block: Block, like: Node | None = None, sweep: dict[Any, Any] | None = None) -> None:
         self.block, self.like = block, like
         self.sweep = {} if sweep is None else sweep  # what a rewrite learnt in this sweep of the block
 
@@ -59,11 +65,9 @@ class Maker:
         attributes: dict[str, Any] | None = None,
     ) -> Value:
         """Any operation with one result."""
-        op = Operation(name, operands, attributes)
-        root = self.like
-        if root is not None:
-            op.like = root.like if root.handle is None and root.like is not None else root
-            op.position = root.position
+        op = Node(name, operands, attributes)
+        if self.like is not None:
+            op.like, op.position = self.like.lender, self.like.position
         self.block.append(op)
         return op.add_result(tuple(shape), dtype)
 
@@ -85,10 +89,9 @@ class Maker:
         if inner is not None and inner.name == "transpose" and inner.plain:
             value, first = inner.operands[0], inner.attributes["permutation"]
             permutation = [first[d] for d in permutation]
-        assert value.shape is not None
         if list(permutation) == list(range(len(permutation))):
             return value
-        shape = [value.shape[d] for d in permutation]
+        shape = [value.sizes[d] for d in permutation]
         return self.operation("transpose", [value], shape, value.dtype, {"permutation": tuple(permutation)})
 
     def broadcast(self, value: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
@@ -105,11 +108,11 @@ class Maker:
         """``[0, 1, ..., size - 1]``."""
         return self.operation("iota", [], (size,), dtype, {"dim": 0})
 
-    def relaid(self, constant: Operation, shape: Sequence[int]) -> Value:
+    def relaid(self, constant: Node, shape: Sequence[int]) -> Value:
         """A constant's elements in another shape."""
         return self.operation("constant", [], shape, constant.result.dtype, dict(constant.attributes))
 
-    def turned(self, constant: Operation, permutation: Sequence[int]) -> Value:
+    def turned(self, constant: Node, permutation: Sequence[int]) -> Value:
         """A constant, transposed at compile time."""
         shape, literal = constant.result.shape or (), constant.attributes["literal"]
         turned = {"literal": literal.transposed(shape, tuple(permutation))}
@@ -117,30 +120,23 @@ class Maker:
 
     def convert(self, value: Value, dtype: str) -> Value:
         """``value`` in another element type."""
-        assert value.shape is not None
-        return value if value.dtype == dtype else self.operation("convert", [value], value.shape, dtype)
+        return value if value.dtype == dtype else self.operation("convert", [value], value.sizes, dtype)
 
     def reduce(self, value: Value, init: Value, dims: Sequence[int], monoid: str) -> Value:
         """Reduce ``dims`` of one array from ``init``."""
-        assert value.shape is not None
-        shape = [size for d, size in enumerate(value.shape) if d not in dims]
-        return self.operation(
-            "reduce", [value, init], shape, value.dtype, {"dims": tuple(sorted(dims)), "monoid": monoid}
-        )
+        shape = [size for d, size in enumerate(value.sizes) if d not in dims]
+        attributes = {"dims": tuple(sorted(dims)), "monoid": monoid}
+        return self.operation("reduce", [value, init], shape, value.dtype, attributes)
 
-    def reduces(
-        self, op: Operation, values: Sequence[Value], inits: Sequence[Value], dims: Sequence[int]
-    ) -> list[Value]:
+    def reduces(self, op: Node, values: Sequence[Value], inits: Sequence[Value], dims: Sequence[int]) -> list[Value]:
         """The reduction ``op`` of several arrays, of others; its body goes with it."""
-        assert values[0].shape is not None
-        shape = tuple(size for d, size in enumerate(values[0].shape) if d not in dims)
-        attributes = {key: value for key, value in op.attributes.items() if key != "dims"}
-        made = Operation("reduce", [*values, *inits], {**attributes, "dims": tuple(sorted(dims))})
-        made.like, made.position = op.like if op.handle is None and op.like is not None else op, op.position
-        self.block.append(made)
-        return [made.add_result(shape, value.dtype) for value in values]
+        shape = tuple(size for d, size in enumerate(values[0].sizes) if d not in dims)
+        reduce = Node("reduce", [*values, *inits], {**op.attributes, "dims": tuple(sorted(dims))})
+        reduce.like, reduce.position = op.lender, op.position
+        self.block.append(reduce)
+        return [reduce.add_result(shape, value.dtype) for value in values]
 
-    def same(self, op: Operation, operands: Sequence[Value], shape: Sequence[int]) -> Value:
+    def same(self, op: Node, operands: Sequence[Value], shape: Sequence[int]) -> Value:
         """The elementwise ``op`` on other operands of another shape; its own attributes go with it."""
         return Maker(self.block, op).operation(op.name, operands, shape, op.result.dtype, dict(op.attributes))
 
@@ -182,7 +178,7 @@ class LocalRewrite(Rewrite):
 
     roots: ClassVar[frozenset[str]] = frozenset()
 
-    def rewrite(self, op: Operation, make: Maker) -> Value | None:
+    def rewrite(self, op: Node, make: Maker) -> Value | None:
         """The value to use instead of ``op.result``, or None to leave it."""
         raise NotImplementedError
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tilewright.hlo.graphs.dims import only_unit_dims_differ
-from tilewright.hlo.graphs.graph import Block, Operation, Value
-from tilewright.hlo.rewriting.base import Maker, is_elementwise, is_static
+from tilewright.hlo.graphs.graph import Block, Node, Value
+from tilewright.hlo.rewriting.base import Maker, is_elementwise, is_static, made_by
 from tilewright.hlo.rewriting.relay import Relay, ReshapeMove
 
 Shape = tuple[int, ...]
@@ -15,18 +14,18 @@ Shape = tuple[int, ...]
 _REACH = 256
 
 
-def insert(block: Block, index: int, like: Operation, build: Callable[[Maker], Value]) -> Value:
+def insert(block: Block, index: int, like: Node, build: Callable[[Maker], Value]) -> Value:
     """What ``build`` makes, its operations placed before the one that stands at ``index``."""
     end = len(block.operations)
     value = build(Maker(block, like))
-    made = block.operations[end:]
+    inserted = block.operations[end:]
     del block.operations[end:]
-    block.operations[index:index] = made
+    block.operations[index:index] = inserted
     block.changed = True
     return value
 
 
-def reshape_users(value: Value, shape: Shape, block: Block, index: int, like: Operation) -> None:
+def reshape_users(value: Value, shape: Shape, block: Block, index: int, like: Node) -> None:
     """Change the shape of ``value``; whoever used it uses a reshape of it, made at ``index`` of ``block``."""
     old, users = value.shape, list(value.users)
     value.shape = shape
@@ -43,29 +42,28 @@ def reshape_users(value: Value, shape: Shape, block: Block, index: int, like: Op
 def reshape_return(block: Block, k: int, shape: Shape) -> None:
     """Let a body hand on its ``k``-th result in another shape."""
     end = block.operations[-1]
-    given = end.operands[k]
-    new = insert(block, len(block.operations) - 1, end, lambda make: make.reshape(given, shape))
+    old = end.operands[k]
+    new = insert(block, len(block.operations) - 1, end, lambda make: make.reshape(old, shape))
     end.set_operand(k, new)
 
 
-def real_reshape(value: Value) -> Operation | None:
+def real_reshape(value: Value) -> Node | None:
     """The static reshape that makes ``value``, if it splits or merges dims."""
-    op = value.operation
-    if op is None or op.name != "reshape" or not op.plain or not is_static(op.operands[0], value):
+    op = made_by(value, "reshape")
+    if op is None or not is_static(value) or only_unit_dims_differ(op.operands[0].sizes, value.sizes):
         return None
-    source: Any = op.operands[0].shape
-    return None if only_unit_dims_differ(source, value.shape or ()) else op
+    return op
 
 
-def _reshaped_leaf(value: Value) -> Operation | None:
+def _reshaped_leaf(value: Value) -> Node | None:
     """A reshape at the end of a tree of elementwise operations."""
     open_, seen = [value], {value}
     while open_ and len(seen) < _REACH:
         op = open_.pop(0).operation
         if op is None or not op.plain or not is_static(*op.results):
             continue
-        if found := real_reshape(op.result):
-            return found
+        if reshape := real_reshape(op.result):
+            return reshape
         inner = op.operands if is_elementwise(op) else []
         fresh = [v for v in inner if v not in seen and v.shape]
         open_ += fresh
@@ -88,10 +86,10 @@ def unreshaped(value: Value) -> Shape | None:
     return source if Relay(ReshapeMove(source, target)).can(value) else None
 
 
-def follows(reshape: Operation) -> bool:
+def follows(reshape: Node) -> bool:
     """Whether what is reshaped could be computed in the new shape just as well: a reshape back, or of a constant."""
-    given, shape = reshape.operands[0], reshape.result.shape
-    return shape is not None and given.shape is not None and Relay(ReshapeMove(shape, given.shape)).can(given)
+    source, shape = reshape.operands[0], reshape.result.shape
+    return shape is not None and source.shape is not None and Relay(ReshapeMove(shape, source.shape)).can(source)
 
 
 def without_unit_steps(value: Value) -> Value:
@@ -101,7 +99,7 @@ def without_unit_steps(value: Value) -> Value:
     return value
 
 
-def _is_unit_step(op: Operation) -> bool:
+def _is_unit_step(op: Node) -> bool:
     if op.name not in ("reshape", "broadcast_in_dim") or not is_static(op.operands[0]):
         return False
     dims = op.attributes.get("dims", ())

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from tilewright.hlo.graphs.graph import Value
-from tilewright.hlo.rewriting.base import Maker
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.base import Maker, is_static
 
 #: Element types whose sums and products round so coarsely that a first stage must not store them; so do 8-bit floats.
 NARROW = frozenset({"bf16", "f16"})
@@ -17,8 +16,8 @@ _INFINITY = {"f64": "0x{}FF0000000000000", "f32": "0x{}F800000", "f16": "0x{}C00
 
 def _integer(dtype: str) -> tuple[bool, int] | None:
     """(signed, bits) of an integer type; MLIR's signless integers are signed in StableHLO."""
-    found = _INTEGER.match(dtype)
-    return (found[1] != "ui", int(found[2])) if found else None
+    match = _INTEGER.match(dtype)
+    return (match[1] != "ui", int(match[2])) if match else None
 
 
 def identity(monoid: str, dtype: str) -> str | None:
@@ -33,10 +32,10 @@ def identity(monoid: str, dtype: str) -> str | None:
         signed, bits = kind
         low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
         ones = -1 if signed else high
-        found = {"add": 0, "multiply": 1, "maximum": low, "minimum": high, "and": ones, "or": 0, "xor": 0}[monoid]
         if bits == 1 and dtype == "i1":
             return "false" if monoid in ("add", "or", "xor", "maximum") else "true"
-        return str(found)
+        element = {"add": 0, "multiply": 1, "maximum": low, "minimum": high, "and": ones, "or": 0, "xor": 0}[monoid]
+        return str(element)
     if monoid in ("and", "or", "xor"):
         return None
     if monoid in ("add", "multiply"):
@@ -67,12 +66,12 @@ def is_identity(monoid: str, init: Value, exact: bool) -> bool:
     op = init.operation
     if op is None or op.name != "constant":
         return False
-    element, wanted = op.attributes["literal"].element, identity(monoid, init.dtype)
-    if element is None or wanted is None:
+    element, neutral = op.attributes["literal"].element, identity(monoid, init.dtype)
+    if element is None or neutral is None:
         return False
-    if element.lower() == wanted.lower():
+    if element.lower() == neutral.lower():
         return True
-    parts = [(_number(a), _number(b), a) for a, b in zip(_parts(element), _parts(wanted))]
+    parts = [(_number(a), _number(b), a) for a, b in zip(_parts(element), _parts(neutral))]
     if any(number is None or number != target for number, target, _ in parts):
         return False
     floating_sum = monoid == "add" and _integer(init.dtype) is None
@@ -84,10 +83,12 @@ def is_exact(monoid: str, dtype: str) -> bool:
     return _integer(dtype) is not None or monoid in ("maximum", "minimum", "and", "or", "xor")
 
 
-def regroups(attributes: dict[str, Any], value: Value, allow_reassociation: bool) -> bool:
-    """Whether a reduction may take the elements of ``value`` in another order: a monoid, exact or free to round."""
-    monoid = attributes.get("monoid")
-    return monoid is not None and (allow_reassociation or is_exact(monoid, value.dtype))
+def regroups(reduce: Node, allow_reassociation: bool) -> bool:
+    """Whether a reduction of one static array may take its elements in another order: exactly, or free to round."""
+    monoid = reduce.attributes.get("monoid")
+    if monoid is None or len(reduce.operands) != 2 or not is_static(*reduce.operands):
+        return False
+    return allow_reassociation or is_exact(monoid, reduce.operands[0].dtype)
 
 
 def accumulator(monoid: str, dtype: str) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Protocol
 
 from tilewright.hlo.graphs.dims import plan_broadcast, runs
-from tilewright.hlo.graphs.graph import Operation, Value
+from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.base import Maker, is_elementwise, is_static
 
 
-def spread(op: Operation) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def spread(op: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The small shape that a ``broadcast_in_dim`` or an ``iota`` spreads, and the dims it becomes; None for others."""
     shape = op.result.shape
     if op.name == "iota" and shape is not None:
@@ -19,20 +19,17 @@ def spread(op: Operation) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     return None
 
 
-def _small(op: Operation, make: Maker) -> Value:
+def _small(op: Node, make: Maker) -> Value:
     """What a ``broadcast_in_dim`` or an ``iota`` spreads."""
     if op.name != "iota":
         return op.operands[0]
-    assert op.result.shape is not None
-    return make.iota(op.result.shape[op.attributes["dim"]], op.result.dtype)
+    return make.iota(op.result.sizes[op.attributes["dim"]], op.result.dtype)
 
 
-def broadcast_at(op: Operation, shape: tuple[int, ...], make: Maker) -> Value | None:
+def broadcast_at(op: Node, shape: tuple[int, ...], make: Maker) -> Value | None:
     """A ``broadcast_in_dim`` or ``iota`` as one of ``shape``; what is reshaped and transposed on the way is small."""
-    found, target = spread(op), op.result.shape
-    if found is None or target is None:
-        return None
-    plan = plan_broadcast(*found, target, shape)
+    small_shape, target = spread(op), op.result.shape
+    plan = plan_broadcast(*small_shape, target, shape) if small_shape is not None and target is not None else None
     if plan is None:
         return None
     small = make.transpose(make.reshape(_small(op, make), plan.dropped), plan.order)
@@ -40,15 +37,15 @@ def broadcast_at(op: Operation, shape: tuple[int, ...], make: Maker) -> Value | 
     return make.broadcast(small, shape, plan.dims)
 
 
-def turned_leaf(op: Operation, permutation: tuple[int, ...], make: Maker) -> Value | None:
+def turned_leaf(op: Node, permutation: tuple[int, ...], make: Maker) -> Value | None:
     """``numpy.transpose`` of a constant, a broadcast or an iota, without a transpose of anything big."""
     shape = op.result.shape
     if op.name == "constant":
         return make.turned(op, permutation) if op.attributes["literal"].movable else None
-    found = spread(op)
-    if found is None or shape is None:
+    small_shape = spread(op)
+    if small_shape is None or shape is None:
         return None
-    dims = [permutation.index(d) for d in found[1]]
+    dims = [permutation.index(d) for d in small_shape[1]]
     order = sorted(range(len(dims)), key=dims.__getitem__)
     small = make.transpose(_small(op, make), order)
     return make.broadcast(small, [shape[d] for d in permutation], [dims[k] for k in order])
@@ -60,11 +57,11 @@ class Move(Protocol):
     source: tuple[int, ...]
     target: tuple[int, ...]
 
-    def takes(self, op: Operation) -> bool:
+    def takes(self, op: Node) -> bool:
         """Whether :meth:`leaf` can re-express the result of ``op``."""
         ...
 
-    def leaf(self, op: Operation, make: Maker) -> Value:
+    def leaf(self, op: Node, make: Maker) -> Value:
         """The value of shape ``source`` that the move would turn into the result of ``op``."""
         ...
 
@@ -76,7 +73,7 @@ class ReshapeMove:
         self.source, self.target = source, target
         self._matched = runs(source, target) is not None
 
-    def takes(self, op: Operation) -> bool:
+    def takes(self, op: Node) -> bool:
         """Static reshapes, constants that stand in the text, and broadcasts whose dims can be matched."""
         if op.name == "reshape":
             return is_static(op.operands[0])
@@ -84,15 +81,15 @@ class ReshapeMove:
             return bool(op.attributes["literal"].movable)
         return self._matched and spread(op) is not None
 
-    def leaf(self, op: Operation, make: Maker) -> Value:
+    def leaf(self, op: Node, make: Maker) -> Value:
         """The leaf at the reshape's operand."""
         if op.name == "reshape":
             return make.reshape(op.operands[0], self.source)
         if op.name == "constant":
             return make.relaid(op, self.source)
-        found = broadcast_at(op, self.source, make)
-        assert found is not None
-        return found
+        broadcast = broadcast_at(op, self.source, make)
+        assert broadcast is not None
+        return broadcast
 
 
 class TransposeMove:
@@ -103,7 +100,7 @@ class TransposeMove:
         self.target = tuple(source[d] for d in permutation)
         self._inverse = tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
-    def takes(self, op: Operation) -> bool:
+    def takes(self, op: Node) -> bool:
         """Static transposes, constants that stand in the text, and broadcasts."""
         if op.name == "transpose":
             return is_static(op.operands[0])
@@ -111,13 +108,13 @@ class TransposeMove:
             return bool(op.attributes["literal"].movable)
         return spread(op) is not None
 
-    def leaf(self, op: Operation, make: Maker) -> Value:
+    def leaf(self, op: Node, make: Maker) -> Value:
         """The leaf at the transpose's operand."""
         if op.name == "transpose":
             return make.transpose(op.result, self._inverse)
-        found = turned_leaf(op, self._inverse, make)
-        assert found is not None
-        return found
+        turned = turned_leaf(op, self._inverse, make)
+        assert turned is not None
+        return turned
 
 
 class Relay:
@@ -139,8 +136,8 @@ class Relay:
         key = (kind, *how)
         if key not in make.sweep:
             make.sweep[key] = cls(kind(*how))
-        found: Relay = make.sweep[key]
-        return found
+        relay: Relay = make.sweep[key]
+        return relay
 
     def can(self, value: Value) -> bool:
         """Whether ``value`` and everything it is made of can be re-expressed; iterative, as trees may be deep."""

@@ -123,7 +123,7 @@ def inlined(context: Context, computation: Computation, prefix: str = "", depth:
             operations.append(replace(op, name=prefix + op.name, operands=operands))
             continue
         inside = f"{prefix}{op.name}/"
-        body = inlined(context, context.by_name[op.calls[0]], inside, depth + 1)
+        body = inlined(context, context.program.by_name[op.calls[0]], inside, depth + 1)
         parameters = [inner.name for inner in body if inner.opcode == "parameter"]
         renamed = dict(zip(parameters, operands))
         for inner in body:
@@ -297,8 +297,8 @@ class Fusing:
 
     def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int, int]:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
-        body = self.context.by_name[op.calls[-1]]
-        inside = self.context.runs_of(body.name)
+        body = self.context.program.by_name[op.calls[-1]]
+        inside = self.context.runs[body.name]
         trips = inside.trips[-1] if inside.trips and inside.trips[-1] is not None else 1
         rows, us, priced, unpriced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
         return rows, us * trips, priced, unpriced

@@ -89,9 +89,9 @@ class Schedule:
     def _loop(self, op: Operation) -> None:
         """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs."""
         for callee in op.calls:
-            begin, inside = self.now, self.context.runs_of(callee)
+            begin, inside = self.now, self.context.runs[callee]
             trips = inside.trips[-1] if inside.trips else 1
-            self.run(self.context.by_name[callee], inside.count)
+            self.run(self.context.program.by_name[callee], inside.count)
             self.now = begin + (self.now - begin) * (1 if trips is None else trips)
 
     def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
@@ -104,7 +104,7 @@ class Schedule:
         begin = self.now
         for callee in op.calls:
             self.now = begin
-            self.run(self.context.by_name[callee], runs)
+            self.run(self.context.program.by_name[callee], runs)
             ends.append(self.now)
         self.now = max(ends)
 
@@ -162,7 +162,7 @@ class Schedule:
         work = Work()
         read = {k: tiles.megabytes for k, tiles in operands}
         if name == "fusion" and op.calls:
-            body = self.context.by_name[op.calls[0]]
+            body = self.context.program.by_name[op.calls[0]]
             self._fused(work, body)
             read = {k: self._read(body, k, tiles) for k, tiles in operands}
         elif name == "custom-call":
@@ -233,7 +233,7 @@ class Schedule:
     def _fused(self, work: Work, body: Computation) -> None:
         for op in body.operations:
             if op.opcode == "fusion" and op.calls:
-                self._fused(work, self.context.by_name[op.calls[0]])
+                self._fused(work, self.context.program.by_name[op.calls[0]])
                 continue
             if op.opcode in MOVES_ONLY and op.opcode not in ("gather", "scatter"):
                 continue
@@ -274,7 +274,7 @@ class Schedule:
             if user.opcode in ("slice", "dynamic-slice", "gather") and user.operands[0] == parameter.name:
                 taken += sum(t.megabytes for t in self._tiles([user.shape]))
             elif user.opcode == "fusion" and user.calls:
-                inner = self.context.by_name[user.calls[0]]
+                inner = self.context.program.by_name[user.calls[0]]
                 taken += self._read(inner, user.operands.index(parameter.name), tiles)
             else:
                 return tiles.megabytes

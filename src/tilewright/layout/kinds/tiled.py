@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -159,8 +159,12 @@ class TensorLayout(IndexMap):
             longest[dim] = max(b - a for a, b in pairwise(marks))
         return tuple(longest)
 
+    @cached_property
+    def _written(self) -> str:
+        return format_shape(self.text)  # kept: a report names a layout in thousands of rows
+
     def __str__(self) -> str:
-        return format_shape(self.text)
+        return self._written
 
     def __repr__(self) -> str:
         return f"parse({str(self)!r})"

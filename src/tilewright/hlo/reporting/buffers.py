@@ -1,23 +1,24 @@
-"""How many bytes live at once: a sequential reading of the program.
+"""Arrays that have a buffer of their own, and how many bytes live at once: a sequential reading of the program.
 
-The model. Operations run one after the other in the order of the text (in a scheduled dump that is the schedule). Every
-operation writes a new buffer, born when it runs and dead after its last reader, but for these: bitcasts, tuples, their
-elements, barriers and the done half of an asynchronous pair are other names; a dynamic-update-slice or scatter writes
-in place of its first operand if nobody reads that later; what a loop carries is updated in place, and what a called
-computation returns is its caller's. Inside a fusion nothing has a buffer. While a computation is called, its own
-buffers lie on top of its caller's. Arguments and results of the program live throughout. Memory spaces are counted
-apart. A real compiler reuses operands in place more often and reorders unscheduled programs: the figure is what the
-program asks for, not what an allocator makes of it.
+The model of the peaks. Operations run one after the other in the order of the text (in a scheduled dump that is the
+schedule). Every operation writes a new buffer, born when it runs and dead after its last reader, but for these:
+bitcasts, tuples, their elements, barriers and the done half of an asynchronous pair are other names; a
+dynamic-update-slice or scatter writes in place of its first operand if nobody reads that later; what a loop carries is
+updated in place, and what a called computation returns is its caller's. Inside a fusion nothing has a buffer. While a
+computation is called, its own buffers lie on top of its caller's. Arguments and results of the program live throughout.
+Memory spaces are counted apart. A real compiler reuses operands in place more often and reorders unscheduled programs:
+the figure is what the program asks for, not what an allocator makes of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Computation, Operation
-from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.reporting.context import Context, Scope
 from tilewright.hlo.reporting.runs import callers_first
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.layout import TensorLayout, TupleLayout, parse
@@ -26,6 +27,10 @@ _SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain", "
 _CALLING = frozenset({"while", "conditional", "case", "if", "call", "async-start", "call-start"})
 _IN_PLACE = frozenset({"dynamic-update-slice", "scatter"})
 _LARGEST = 10
+_NO_BUFFER = frozenset(
+    {"bitcast", "get-tuple-element", "tuple", "return", "while", "conditional", "case", "if", "call", "opt-barrier"}
+    | {"optimization-barrier", "domain", "after-all", "send", "send-done"}
+)
 
 _Value = list[set[int]]
 
@@ -47,15 +52,46 @@ class _Inside:
     free: set[str] = field(default_factory=set)
 
 
-def peaks(context: Context) -> tuple[Peak, ...]:
-    """One peak for each memory space that holds anything, main memory first."""
+def buffers(context: Context) -> tuple[tuple[PaddedTensor, ...], tuple[Peak, ...]]:
+    """The arrays with a buffer, in the program's order, and the peak of each memory space, main memory first."""
+    program = context.program
+    unfused = [computation for computation in program.computations if computation.name not in program.fused]
+    tensors = tuple(tensor for computation in unfused for tensor in _tensors(context, computation))
+    return tensors, _peaks(context)
+
+
+def _tensors(context: Context, computation: Computation) -> Iterator[PaddedTensor]:
+    """The arrays that a computation's operations write, but for other names of buffers."""
+    for op in computation.operations:
+        kind = plain_opcode(op.opcode)
+        if kind in _NO_BUFFER or kind.endswith("-start") or (kind == "parameter" and not computation.entry):
+            continue
+        try:
+            layouts = context.layouts(op.shape)
+        except TilewrightError as error:
+            raise context.at(op, error) from None
+        several = op.shape.startswith("(")
+        for number, layout in enumerate(layouts):
+            if layout.rank:
+                name = f"{op.name}{{{number}}}" if several else op.name
+                yield _tensor(context.scope(computation.name), op, name, layout)
+
+
+def _tensor(scope: Scope, op: Operation, name: str, layout: TensorLayout) -> PaddedTensor:
+    return PaddedTensor(
+        *(name, op.opcode, str(op.source or "") or scope.source, str(layout)),
+        *(layout.data_bytes, layout.size_bytes, scope.path, layout.memory_space),
+    )
+
+
+def _peaks(context: Context) -> tuple[Peak, ...]:
     inside: dict[str, _Inside] = {}
     entry = context.program.entry.name
     for computation in reversed(callers_first(context.program)):
         if computation.name not in context.program.fused:
             inside[computation.name] = _Sweep(context, computation, inside).inside()
-    found = inside[entry].peaks if entry in inside else {}
-    return tuple(found[space] for space in sorted(found))
+    peaks = inside[entry].peaks if entry in inside else {}
+    return tuple(peaks[space] for space in sorted(peaks))
 
 
 class _Sweep:
@@ -63,6 +99,7 @@ class _Sweep:
 
     def __init__(self, context: Context, computation: Computation, inside: dict[str, _Inside]) -> None:
         self.context, self.computation, self.known = context, computation, inside
+        self.scope = context.scope(computation.name)
         self.buffers: list[_Buffer] = []
         self.values: dict[str, _Value] = {}
         self.last_named: dict[str, int] = {}
@@ -93,11 +130,11 @@ class _Sweep:
 
     def _captured(self, op: Operation) -> list[set[int]]:
         """Values of this computation that the regions of an operation read."""
-        found: list[set[int]] = []
+        captured: list[set[int]] = []
         for callee in op.calls if self.context.program.kind == "stablehlo" else ():
             for name in self.known[callee].free if callee in self.known and "/" in callee else ():
-                found += self._value(name)
-        return found
+                captured += self._value(name)
+        return captured
 
     def _value(self, name: str) -> _Value:
         base, _, index = name.partition("#")
@@ -134,7 +171,7 @@ class _Sweep:
     def _in_place(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value | None:
         """The first operand's buffers, where the operation writes into them and nobody reads them later."""
         number: int | None = 0 if kind in _IN_PLACE else None
-        if kind == "fusion" and (body := self.context.body(op)):
+        if kind == "fusion" and (body := self.context.program.body(op)):
             number = _updated(body)
         if number is None or number >= len(operands) or op.shape.startswith("("):
             return None
@@ -162,7 +199,7 @@ class _Sweep:
 
     def _keep_results(self, last: int) -> None:
         """The entry's results live to the end; those of another computation are its caller's."""
-        root = next((op for op in reversed(self.computation.operations) if op.root), None)
+        root = self.computation.root
         if root is None:
             return
         names = root.operands if root.opcode == "return" else (root.name,)
@@ -202,23 +239,16 @@ class _Sweep:
     def _peak(self, space: int, total: int, at: int) -> Peak:
         op = self.computation.operations[at]
         held = [b for b in self.buffers if b.born <= at <= b.dead and b.layout.memory_space == space]
-        tensors = [self._tensor(buffer) for buffer in held]
+        tensors = [_tensor(self.scope, buffer.op, buffer.name, buffer.layout) for buffer in held]
         logical = sum(tensor.logical_bytes for tensor in tensors)
         inner = [callee.peaks[space] for callee in self._callees(op) if space in callee.peaks]
-        name, path = op.name or op.opcode, self.context.path(self.computation.name)
+        name, path = op.name or op.opcode, self.scope.path
         if inner:
             worst = max(inner, key=lambda peak: peak.padded_bytes)
             name, path, logical = worst.at, worst.path, logical + worst.logical_bytes
             tensors += worst.tensors
         largest = sorted(tensors, key=lambda tensor: -tensor.padded_bytes)[:_LARGEST]
         return Peak(space, total, logical, name, path, tuple(largest))
-
-    def _tensor(self, buffer: _Buffer) -> PaddedTensor:
-        layout, name = buffer.layout, self.computation.name
-        return PaddedTensor(
-            *(buffer.name, buffer.op.opcode, self.context.source(name, buffer.op), self.context.text(layout)),
-            *(layout.data_bytes, layout.size_bytes, self.context.path(name), layout.memory_space),
-        )
 
 
 def _base(name: str) -> str:
@@ -228,13 +258,12 @@ def _base(name: str) -> str:
 def _updated(body: Computation) -> int | None:
     """Which operand a fusion writes into, where it ends in a dynamic-update-slice of one."""
     named = {op.name: op for op in body.operations}
-    op = next((op for op in body.operations if op.root), body.operations[-1])
+    op = body.root or body.operations[-1]
     seen_update = False
     while op.operands and op.operands[0] in named and op.opcode in ("bitcast", "dynamic-update-slice", "scatter"):
         seen_update = seen_update or op.opcode != "bitcast"
         op = named[op.operands[0]]
-    literal = op.attributes.get("literal", "").strip()
-    return int(literal[:9]) if seen_update and op.opcode == "parameter" and literal.isdecimal() else None
+    return op.parameter_number if seen_update else None
 
 
 def _elements(context: Context, op: Operation) -> list[list[TensorLayout]]:
