@@ -57,7 +57,7 @@ def buffers(context: Context) -> tuple[tuple[PaddedTensor, ...], tuple[Peak, ...
     program = context.program
     unfused = [computation for computation in program.computations if computation.name not in program.fused]
     tensors = tuple(tensor for computation in unfused for tensor in _tensors(context, computation))
-    return tensors, _peaks(context)
+    return tensors, peaks(context)
 
 
 def _tensors(context: Context, computation: Computation) -> Iterator[PaddedTensor]:
@@ -84,14 +84,15 @@ def _tensor(scope: Scope, op: Operation, name: str, layout: TensorLayout) -> Pad
     )
 
 
-def _peaks(context: Context) -> tuple[Peak, ...]:
+def peaks(context: Context) -> tuple[Peak, ...]:
+    """One peak for each memory space that holds anything, main memory first."""
     inside: dict[str, _Inside] = {}
     entry = context.program.entry.name
     for computation in reversed(callers_first(context.program)):
         if computation.name not in context.program.fused:
             inside[computation.name] = _Sweep(context, computation, inside).inside()
-    peaks = inside[entry].peaks if entry in inside else {}
-    return tuple(peaks[space] for space in sorted(peaks))
+    spaces = inside[entry].peaks if entry in inside else {}
+    return tuple(spaces[space] for space in sorted(spaces))
 
 
 class _Sweep:

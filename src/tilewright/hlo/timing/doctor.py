@@ -18,6 +18,7 @@ from typing import Any
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.reporting.buffers import peaks
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.estimate import estimate
 from tilewright.hlo.timing.step import StepTime, TimeRow
@@ -168,8 +169,6 @@ class _Side:
     @property
     def peak(self) -> int:
         """Padded bytes alive at once."""
-        from tilewright.hlo.reporting.liveness import peaks
-
         return max((peak.padded_bytes for peak in peaks(self.context)), default=0)
 
 
@@ -177,7 +176,7 @@ def _inside(context: Context, op: Operation, depth: int = 0) -> Iterable[Operati
     if op.opcode != "fusion" or not op.calls or depth > 40:
         yield op
         return
-    for inner in context.by_name[op.calls[0]].operations:
+    for inner in context.program.by_name[op.calls[0]].operations:
         yield from _inside(context, inner, depth + 1)
 
 
