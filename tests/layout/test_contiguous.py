@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import any_layouts, tile_levels, tiled_layouts
 from tilewright.layout import parse, tiled
-from tilewright.layout.index.bitcast import places_along
 from tilewright.layout.move.runs import longest_run
 
 
@@ -19,7 +18,7 @@ def walked(a, b, order):
     import numpy as np
 
     def flat(layout, order):
-        places = places_along(layout, tuple(order), np.arange(layout.num_elements))
+        places = layout.addresses(layout.indices_of(np.arange(layout.num_elements), order))
         return np.ravel_multi_index(tuple(places.T), tuple(axis.extent for axis in layout.axis_terms)).tolist()
 
     target_of = dict(zip(flat(a, order), flat(b, range(b.rank)), strict=True))

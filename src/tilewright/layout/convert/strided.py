@@ -186,9 +186,8 @@ def _steps_by_enumeration(layout: IndexMap, how: str) -> tuple[int, list[int]]:
     """(first slot, step of every dim) of a map without digits (a `*` whose tile does not divide): looked at."""
     if layout.num_elements > _ENUMERATED:
         raise UnsupportedError(f"{layout} has no digit form and is too large to look at every element", how=how)
-    inside = np.stack(np.unravel_index(np.arange(layout.num_elements), layout.shape), -1)
-    places = layout.addresses(inside + np.array(layout.origin or (0,) * layout.rank))
-    flat = np.ravel_multi_index(tuple(places.T), tuple(axis.extent for axis in layout.axis_terms))
+    numbers = np.arange(layout.num_elements)
+    inside, flat = layout.indices_of(numbers) - np.array(layout.first_index), layout.slots_of(numbers)
     after = np.cumprod([1, *reversed(layout.shape)])[:-1][::-1]  # how far apart neighbours along a dim are, in order
     steps = [int(flat[n] - flat[0]) if size > 1 else 0 for n, size in zip(after, layout.shape, strict=True)]
     if not np.array_equal(flat, flat[0] + inside @ np.array(steps, np.int64)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -58,25 +57,15 @@ class Comparison:
 
     def onward(self, indices: Array) -> Array:
         """Indices of b for indices of a (int64[..., rank])."""
-        inside = indices - _origin(self.a)
-        order = self.move.permutation
-        e = _ravel([inside[..., d] for d in order], [self.a.shape[d] for d in order], indices.shape[:-1])
-        return _unravel(e, self.b.shape) + _origin(self.b)
+        return self.b.indices_of(self.a.numbers_of(indices, self.move.permutation))
 
     def back(self, indices: Array) -> Array:
         """Indices of a for indices of b."""
-        inside = indices - _origin(self.b)
-        e = _ravel([inside[..., d] for d in range(self.b.rank)], self.b.shape, indices.shape[:-1])
-        picked = _unravel(e, tuple(self.a.shape[d] for d in self.move.permutation))
-        found = np.zeros((*indices.shape[:-1], self.a.rank), np.int64)
-        for place, dim in enumerate(self.move.permutation):
-            found[..., dim] = picked[..., place]
-        return found + _origin(self.a)
+        return self.a.indices_of(self.b.numbers_of(indices), self.move.permutation)
 
     def moves(self, places_a: Array, places_b: Array) -> Array:
         """Whether elements at these places change theirs: another byte, another NPU (page, shard) or memory."""
-        spaces = [getattr(layout, "memory_space", 0) for layout in (self.a, self.b)]
-        if self.a.axes != self.b.axes or spaces[0] != spaces[1]:
+        if self.a.axes != self.b.axes or self.a.memory_space != self.b.memory_space:
             return np.ones(places_a.shape[:-1], bool)
         bits = [
             flat_offsets(layout, places) * layout.element_bits
@@ -93,7 +82,7 @@ class Comparison:
         total = min(self.b.num_elements, _COUNTED)
         chunk = _CHUNK if total == self.b.num_elements else _CHUNK >> 6
         for start in range(0, total, chunk):
-            index_b = _unravel(np.arange(start, min(start + chunk, total)), self.b.shape) + _origin(self.b)
+            index_b = self.b.indices_of(np.arange(start, min(start + chunk, total)))
             index_a = self.back(index_b)
             place_a, place_b = self.a.addresses(index_a), self.b.addresses(index_b)
             moved = np.nonzero(self.moves(place_a, place_b))[0]
@@ -145,25 +134,6 @@ def compare(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) 
     return Comparison(a, b, relayout(a, b, permutation))
 
 
-def _origin(layout: IndexMap) -> Array:
-    return np.array(layout.origin or (0,) * layout.rank, np.int64)
-
-
-def _ravel(values: Sequence[Any], sizes: Sequence[int], shape: tuple[int, ...]) -> Array:
-    e: Array = np.zeros(shape, np.int64)
-    for value, size in zip(values, sizes, strict=True):
-        e = e * size + value
-    return e
-
-
-def _unravel(e: Array, sizes: Sequence[int]) -> Array:
-    found = np.zeros((*e.shape, len(sizes)), np.int64)
-    rest = e
-    for d in reversed(range(len(sizes))):
-        rest, found[..., d] = rest // sizes[d], rest % sizes[d]
-    return found
-
-
 # -- pictures -----------------------------------------------------------------------------------------------------
 
 
@@ -194,7 +164,7 @@ def _side(found: Comparison, layout: IndexMap, key: IndexMap, way: str, most: Bo
 
 def _with_moves(found: Comparison, layout: IndexMap, panel: Panel, key: IndexMap, way: str) -> Panel:
     here = panel.elements
-    index = np.where(here[..., None], panel.indices, _origin(layout))
+    index = np.where(here[..., None], panel.indices, np.array(layout.first_index, np.int64))
     other = found.b if layout is found.a else found.a
     there = other.addresses(found.onward(index) if layout is found.a else found.back(index))
     pair = (panel.places, there) if layout is found.a else (there, panel.places)

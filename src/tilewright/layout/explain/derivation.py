@@ -107,7 +107,7 @@ def explain_place(layout: AddressMap, *place: int) -> str:
 
 def _states(layout: AddressMap, index: Sequence[int]) -> list[list[Coordinate]]:
     """The coordinates of an element before the first step and behind every step."""
-    first = layout.origin or (0,) * layout.rank
+    first = layout.first_index
     names = (f"{n}-{low}" if low else n for n, low in zip(layout.dim_names, first, strict=True))
     values = (int(value) - low for value, low in zip(index, first, strict=True))
     states = [[Coordinate(n, v, size) for n, v, size in zip(names, values, layout.shape, strict=True)]]
@@ -255,7 +255,7 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
             return f"{axis.name} {value} lies {where}"
         for (c, _), digit in zip(axis.terms, digits, strict=True):
             values[c] = digit
-    states = _states(layout, layout.origin or (0,) * layout.rank)
+    states = _states(layout, layout.first_index)
     for k in reversed(range(len(layout.steps))):
         behind, step = values, layout.steps[k]
         values, inside = step.inverse(values, sizes[k])

@@ -141,7 +141,12 @@ class AddressMap:
         """Places for elements in one memory: see :attr:`inner_axes`."""
         return math.prod(axis.extent for axis in self.inner_axes)
 
-    # What a kind of layout may have more of, for words and pictures.
+    @property
+    def first_index(self) -> tuple[int, ...]:
+        """The first index of each dim."""
+        return self.origin or (0,) * self.rank
+
+    # What only some kinds of layouts have; words and pictures ask for it.
 
     @property
     def memory_space(self) -> int:
@@ -214,8 +219,7 @@ class AddressMap:
         if len(index) != self.rank:
             raise IndexRangeError(f"{len(index)} indices for {self.rank} dims", where=str(self))
         shifted = []
-        for dim, (value, size) in enumerate(zip(map(_whole, index), self.shape, strict=True)):
-            first = self.origin[dim] if self.origin else 0
+        for dim, (value, first, size) in enumerate(zip(map(_whole, index), self.first_index, self.shape, strict=True)):
             if not first <= value < first + size:
                 what = f"index {value} is outside dim {dim}, which runs from {first} to {first + size - 1}"
                 raise IndexRangeError(what, where=str(self))
@@ -264,21 +268,15 @@ class AddressMap:
         ix = ix.astype(np.int64, copy=False)
         if self.origin:
             ix = ix - np.array(self.origin, np.int64)
+        places = None
         if self.tables is not None and self.digits is not None:
             places = places_by_tables(ix, self.shape, self.digits, self.tables)
-        else:
-            places = None if first_outside(ix, self.shape) is not None else self._places_by_steps(ix)
+        if places is None and (outside := first_outside(ix, self.shape)) is not None:
+            value, dim = int(ix[tuple(outside)]), int(outside[-1])
+            raise IndexRangeError(f"index {value + self.first_index[dim]} is outside dim {dim}", where=str(self))
         if places is None:
-            bad = first_outside(ix, self.shape)
-            dim, at = (int(bad[-1]), tuple(bad)) if bad is not None else (0, ())
-            value = int(ix[at]) + (self.origin[dim] if self.origin else 0)
-            raise IndexRangeError(f"index {value} is outside dim {dim}", where=str(self))
-        return places
-
-    def _places_by_steps(self, ix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        places = np.empty((*ix.shape[:-1], len(self.axis_terms)), np.int64)
-        for a, value in enumerate(self._axis_values([ix[..., d] for d in range(self.rank)])):
-            places[..., a] = value
+            values = self._axis_values([ix[..., d] for d in range(self.rank)])
+            places = np.stack([np.broadcast_to(value, ix.shape[:-1]) for value in values], axis=-1)
         return places
 
     def offsets(self, indices: Any) -> np.ndarray[Any, Any]:
@@ -325,7 +323,7 @@ class AddressMap:
                     coordinates[c] = value
             index, inside = self._backwards(coordinates)
             if inside:
-                return tuple(int(v) + (self.origin[d] if self.origin else 0) for d, v in enumerate(index))
+                return tuple(int(v) + first for v, first in zip(index, self.first_index, strict=True))
         return None
 
     def terms_of(self, axis: Axis) -> list[tuple[int, int]]:
@@ -368,8 +366,8 @@ class AddressMap:
 
     def _stack(self, values: Sequence[Any], inside: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         out = np.full((*shape, self.rank), -1, np.int64)
-        for d, value in enumerate(values):
-            out[..., d] = np.where(inside, value + (self.origin[d] if self.origin else 0), -1)
+        for d, (value, first) in enumerate(zip(values, self.first_index, strict=True)):
+            out[..., d] = np.where(inside, value + first, -1)
         return out
 
     def _indices_by_table(self, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -377,14 +375,37 @@ class AddressMap:
         extents = tuple(axis.extent for axis in self.axis_terms)
         if max(self.num_elements, self.num_slots) > _TABLE_ENTRIES:
             raise UnsupportedError(f"{self} interleaves free strides and is too large to invert as a whole")
-        everything = np.stack(np.unravel_index(np.arange(self.num_elements), self.shape), -1)
         owner = np.full(self.num_slots, -1, np.int64)
-        shift = np.array(self.origin, np.int64) if self.origin else 0
-        owner[np.ravel_multi_index(tuple(self.addresses(everything + shift).T), extents)] = np.arange(self.num_elements)
+        everything = np.arange(self.num_elements)
+        owner[self.slots_of(everything)] = everything
         inside: Any = ((at >= 0) & (at < np.array(extents))).all(axis=-1)
-        linear = owner[np.ravel_multi_index(tuple(np.moveaxis(np.where(inside[..., None], at, 0), -1, 0)), extents)]
-        inside &= linear >= 0
-        return self._stack(np.unravel_index(np.maximum(linear, 0), self.shape), inside, at.shape[:-1])
+        number = owner[np.ravel_multi_index(tuple(np.moveaxis(np.where(inside[..., None], at, 0), -1, 0)), extents)]
+        inside &= number >= 0
+        return self._stack(np.unravel_index(np.maximum(number, 0), self.shape), inside, at.shape[:-1])
+
+    # -- elements by number ---------------------------------------------------------------------------------------
+
+    def indices_of(self, numbers: np.ndarray[Any, Any], order: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
+        """int64[..., rank]: the elements of these numbers, counted with the dims read in ``order`` (as they are)."""
+        indices = np.empty((*numbers.shape, self.rank), np.int64)
+        for d in reversed(range(self.rank) if order is None else order):
+            numbers, indices[..., d] = numbers // self.shape[d], numbers % self.shape[d]
+        return indices + np.array(self.first_index, np.int64)
+
+    def numbers_of(self, indices: np.ndarray[Any, Any], order: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
+        """The inverse of :meth:`indices_of`."""
+        numbers = np.zeros(indices.shape[:-1], np.int64)
+        for d in range(self.rank) if order is None else order:
+            numbers = numbers * self.shape[d] + indices[..., d] - self.first_index[d]
+        return numbers
+
+    def slots_of(self, numbers: np.ndarray[Any, Any], order: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
+        """The slots of these elements in a packed buffer, which holds the axes row-major."""
+        places = self.addresses(self.indices_of(numbers, order))
+        slots: np.ndarray[Any, Any] = np.zeros(numbers.shape, np.int64)
+        for a, axis in enumerate(self.axis_terms):
+            slots = slots * axis.extent + places[..., a]
+        return slots
 
     # -- symbols -------------------------------------------------------------------------------------------------
 

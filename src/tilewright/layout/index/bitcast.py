@@ -8,7 +8,7 @@ none, by enumeration.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -24,6 +24,7 @@ from tilewright.layout.index.digits import Digit, Line
 
 # An axis as a chain over the linear logical index: what the bitcast decision compares.
 
+Array = np.ndarray[Any, Any]
 _CHUNK = 1 << 20
 _BY_DIV = attrgetter("div")
 
@@ -48,22 +49,22 @@ class Chain:
 
 def _entries(digits: list[Digit], size: int) -> list[tuple[int, int]] | None:
     """(div, weight) of one dim's digits; None unless they partition the dim's index without shifts."""
-    found: list[tuple[int, int]] = []
+    entries: list[tuple[int, int]] = []
     next_div = 1
     digits.sort(key=_BY_DIV)
     for k, (_, weight, div, mod, _, shift) in enumerate(digits):
         if shift or div < next_div:
             return None
         if div > next_div:  # the axis ignores these digits
-            found.append((next_div, 0))
-        found.append((div, weight))
+            entries.append((next_div, 0))
+        entries.append((div, weight))
         if mod == 0 or div * mod >= size:
-            return found if k == len(digits) - 1 else None
+            return entries if k == len(digits) - 1 else None
         next_div = div * mod
-    return [*found, (next_div, 0)] if next_div < size else found
+    return [*entries, (next_div, 0)] if next_div < size else entries
 
 
-def chain(line: Line, shape: tuple[int, ...], order: tuple[int, ...]) -> Chain | None:
+def chain(line: Line, shape: tuple[int, ...], order: Sequence[int]) -> Chain | None:
     """The chain of an axis over the dims of ``shape`` read in ``order`` (row-major); None where none exists."""
     places: list[int] = []
     strides: list[int] = []
@@ -98,12 +99,17 @@ def first_difference(a: Chain, b: Chain, count: int) -> int | None:
     for e in sorted(t for t in tries if 0 <= t < count):
         if a(e) != b(e):
             return e
-    for start in range(0, count, _CHUNK):  # rare: decide by looking at every element
-        many = np.arange(start, min(start + _CHUNK, count), dtype=np.int64)
+    for many in _all_numbers(count):  # rare: decide by looking at every element
         differs = np.nonzero(a(many) != b(many))[0]
         if len(differs):
-            return start + int(differs[0])
+            return int(many[differs[0]])
     return None
+
+
+def _all_numbers(count: int) -> Iterator[Array]:
+    """0 .. count - 1, in pieces that fit into memory."""
+    for start in range(0, count, _CHUNK):
+        yield np.arange(start, min(start + _CHUNK, count), dtype=np.int64)
 
 
 _MOST = 1 << 27  # elements that are looked at one by one, in about ten seconds
@@ -121,51 +127,34 @@ def order_of(a: AddressMap, b: AddressMap, permutation: Sequence[int] | None) ->
     return order
 
 
-def _chains(layout: AddressMap, order: tuple[int, ...]) -> list[Chain] | None:
+def _chains(layout: AddressMap, order: Sequence[int]) -> list[Chain] | None:
     if layout.digits is None:
         return None
-    found = [chain(line, layout.shape, order) for line in layout.digits.values()]
-    return None if any(c is None for c in found) else [c for c in found if c is not None]
-
-
-def places_along(layout: AddressMap, order: tuple[int, ...], e: Any) -> np.ndarray[Any, Any]:
-    """Addresses of linear indices ``e`` over the dims read in ``order``."""
-    picked = np.unravel_index(e, tuple(layout.shape[d] for d in order)) if order else ()
-    ix = np.zeros((len(e), layout.rank), np.int64)
-    for place, dim in enumerate(order):
-        ix[:, dim] = picked[place]
-    if layout.origin:
-        ix += np.array(layout.origin, np.int64)
-    return layout.addresses(ix)
+    chains = [chain(line, layout.shape, order) for line in layout.digits.values()]
+    return None if any(c is None for c in chains) else [c for c in chains if c is not None]
 
 
 def _difference(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> int | None:
-    """A linear index (of the transposed a) whose address differs, or None."""
+    """The number of an element (of the transposed a) whose address differs, or None."""
     count = a.num_elements
-    straight = tuple(range(b.rank))
-    chains_a, chains_b = _chains(a, order), _chains(b, straight)
+    chains_a, chains_b = _chains(a, order), _chains(b, range(b.rank))
     if chains_a is not None and chains_b is not None:
-        for one, other in zip(chains_a, chains_b, strict=True):
-            found = first_difference(one, other, count)
-            if found is not None:
-                return found
+        pairs = zip(chains_a, chains_b, strict=True)
+        return next((e for one, other in pairs if (e := first_difference(one, other, count)) is not None), None)
+    if _same_map(a, b) and order == tuple(range(b.rank)):
         return None
-    if _same_map(a, b) and order == straight:
-        return None
+    numbers: Iterable[Array] = _all_numbers(count)
     if count > _MOST:  # a difference is mostly found near the ends or anywhere; sameness would need every element
-        spread = np.linspace(0, count - 1, _CHUNK).astype(np.int64)
         ends = np.concatenate([np.arange(_CHUNK), np.arange(count - _CHUNK, count)])
-        for e in (ends, spread):
-            differs = np.nonzero((places_along(a, order, e) != places_along(b, straight, e)).any(axis=1))[0]
-            if len(differs):
-                return int(e[differs[0]])
+        numbers = ends, np.linspace(0, count - 1, _CHUNK).astype(np.int64)
+    for some in numbers:
+        places_a, places_b = a.addresses(a.indices_of(some, order)), b.addresses(b.indices_of(some))
+        differs = np.nonzero((places_a != places_b).any(axis=1))[0]
+        if len(differs):
+            return int(some[differs[0]])
+    if count > _MOST:
         how = "a '*' whose tile does not divide has no digit form, and looking at every element would take too long"
         raise UnsupportedError(f"cannot decide whether {a} and {b} keep all {count} places", how=how)
-    for start in range(0, count, _CHUNK):
-        e = np.arange(start, min(start + _CHUNK, count))
-        differs = np.nonzero((places_along(a, order, e) != places_along(b, straight, e)).any(axis=1))[0]
-        if len(differs):
-            return start + int(differs[0])
     return None
 
 
@@ -194,16 +183,14 @@ def why_not(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> str:
     """Why b is not a bitcast of a; empty if it is."""
     if outer := _outer_reason(a, b):
         return outer
-    found = _difference(a, b, order) if a.num_elements else None
-    if found is None:
+    moved = _difference(a, b, order) if a.num_elements else None
+    if moved is None:
         return ""
-    place_a, place_b = (
-        places_along(a, order, np.array([found]))[0],
-        places_along(b, tuple(range(b.rank)), np.array([found]))[0],
-    )
-    index = tuple(int(i) for i in np.unravel_index(found, b.shape))
+    number = np.array(moved)
+    places = a.addresses(a.indices_of(number, order)), b.addresses(b.indices_of(number))
+    index = tuple(int(i) for i in np.unravel_index(moved, b.shape))
     names = "/".join(a.axes)
-    old, new = ("/".join(map(str, p.tolist())) for p in (place_a, place_b))
+    old, new = ("/".join(map(str, place.tolist())) for place in places)
     return f"element {index} of the result moves from {names} {old} to {new}"
 
 
@@ -216,7 +203,7 @@ def _keeps_places(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> bool:
 
 
 def _differs(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> bool:
-    chains_a, chains_b = _chains(a, order), _chains(b, tuple(range(b.rank)))
+    chains_a, chains_b = _chains(a, order), _chains(b, range(b.rank))
     if chains_a is None or chains_b is None:
         return _difference(a, b, order) is not None
     pairs = [(one, other) for one, other in zip(chains_a, chains_b, strict=True) if one != other]

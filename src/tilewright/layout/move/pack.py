@@ -256,17 +256,6 @@ def _weighted(weights: Array, tables: list[Array]) -> Array:
     return sum((int(w) * table for w, table in zip(weights, tables, strict=True)), start=np.zeros_like(tables[0]))
 
 
-def _all_slots(layout: AddressMap, start: int, stop: int) -> Array:
-    """Flat slots of the elements start..stop-1 in C order."""
-    e = np.arange(start, stop)
-    ix = np.stack(np.unravel_index(e, layout.shape), -1) if layout.rank else np.zeros((len(e), 0), np.int64)
-    if layout.origin:
-        ix = ix + np.array(layout.origin)
-    places = layout.addresses(ix)
-    flat: Array = np.ravel_multi_index(tuple(places.T), tuple(axis.extent for axis in layout.axis_terms))
-    return flat
-
-
 def _bits_view(array: Array) -> Array:
     """The array as unsigned integers of its width, so that one kernel serves every element type."""
     return array.view(np.dtype(f"u{array.itemsize}"))
@@ -283,7 +272,7 @@ def _scatter(layout: AddressMap, values: Array, slots: Array) -> None:
     flat = np.ascontiguousarray(values).reshape(-1)
     for start in range(0, len(flat), _CHUNK):
         stop = min(start + _CHUNK, len(flat))
-        slots[_all_slots(layout, start, stop)] = flat[start:stop]
+        slots[layout.slots_of(np.arange(start, stop))] = flat[start:stop]
 
 
 def _gather(layout: AddressMap, slots: Array, out: Array) -> None:
@@ -297,6 +286,6 @@ def _gather(layout: AddressMap, slots: Array, out: Array) -> None:
         flat = result.reshape(-1)
         for start in range(0, len(flat), _CHUNK):
             stop = min(start + _CHUNK, len(flat))
-            flat[start:stop] = slots[_all_slots(layout, start, stop)]
+            flat[start:stop] = slots[layout.slots_of(np.arange(start, stop))]
     if result is not out:
         out[...] = result

@@ -11,7 +11,6 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.bitcast import places_along
 from tilewright.layout.move.moves import relayout_boxes
 from tilewright.layout.move.nest import Box, Dim, Loop, boxes, layout_terms
 
@@ -59,9 +58,7 @@ def _flat(layout: AddressMap, order: Sequence[int]) -> Array:
     """Flat slots of all elements, the dims read in ``order``."""
     if layout.num_elements > _MOST_RUNS:
         raise _too_many(layout)
-    places = places_along(layout, tuple(order), np.arange(layout.num_elements))
-    flat: Array = np.ravel_multi_index(tuple(places.T), tuple(axis.extent for axis in layout.axis_terms))
-    return flat
+    return layout.slots_of(np.arange(layout.num_elements), order)
 
 
 def longest_of_all_runs(a: AddressMap, b: AddressMap, order: Sequence[int]) -> int:
