@@ -28,7 +28,6 @@ from tilewright.layout.kinds.presets import predict, preset
 from tilewright.layout.kinds.sharded import ShardedLayout, mod_sharded
 from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
 from tilewright.layout.move.relayout import Relayout, relayout
-from tilewright.layout.warming import warm
 
 if TYPE_CHECKING:
     from tilewright.layout.draw.comparison import Comparison, MovedElement, compare, compare_svg, draw_comparison
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
     from tilewright.layout.explain.derivation import Derivation, derive, explain_place
     from tilewright.layout.explain.summary import summary
+    from tilewright.layout.warming import warm
 
 __all__ = [
     "Axis",
@@ -108,7 +108,7 @@ __all__ = [
     "xla_dtype",
 ]
 
-_WORDS_AND_PICTURES = {  # imported when asked for: reading a dump should not wait for them
+_LATE = {  # imported when asked for: reading a dump should not wait for them
     "draw.comparison": ("Comparison", "MovedElement", "compare", "compare_svg", "draw_comparison"),
     "draw.local_plan": ("plan_svg",),
     "draw.panels": ("Level", "Panel", "Scene"),
@@ -118,11 +118,12 @@ _WORDS_AND_PICTURES = {  # imported when asked for: reading a dump should not wa
     "draw.terminal": ("terminal_drawing", "terminal_ruler"),
     "explain.derivation": ("Derivation", "derive", "explain_place"),
     "explain.summary": ("summary",),
+    "warming": ("warm",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _WORDS_AND_PICTURES.items():
+    for module, names in _LATE.items():
         if name in names:
             return getattr(import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import numpy as np
 
+from tilewright.kernels import Job, do_jobs
+from tilewright.layout.kinds.tiled import tiled
 from tilewright.layout.move.words import JOIN, SHORTS, TRANSPOSE, UNZIP, ZIP
 
 
-def _rows(unit: np.dtype[Any]) -> None:
+def _rows(size: int) -> None:
     from tilewright.layout.index.table_kernels import gather_rows, scatter_rows
 
-    rows, table = np.zeros((1, 1), unit), np.zeros(1, np.int64)
-    scatter_rows(rows, table, table, np.zeros(1, unit))
-    gather_rows(np.zeros(1, unit), table, table, rows)
+    unit, table = np.dtype(f"u{size}"), np.zeros(1, np.int64)
+    rows, slots = np.zeros((1, 1), unit), np.zeros(1, unit)
+    scatter_rows(rows, table, table, slots)
+    gather_rows(slots, table, table, rows)
 
 
 def _moves() -> None:
-    from tilewright.layout.kinds.tiled import tiled
-
     layout, array = tiled((3, 5), "u8"), np.zeros((3, 5), np.uint8)
     out = layout.pack(array)
     layout.pack(array, out=out)  # the second time it is found among the kept
@@ -46,8 +46,6 @@ def _shorts() -> None:
 
 
 def _offsets() -> None:
-    from tilewright.layout.kinds.tiled import tiled
-
     tiled((8, 8), "u8").offsets(np.zeros((1 << 13, 2), np.int64))
 
 
@@ -56,14 +54,8 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
 
     ``report`` is told each kernel's name and the seconds it took.
     """
-    units = [np.dtype(f"u{size}") for size in (1, 2, 4, 8)]
-    jobs: list[tuple[str, Callable[[], None]]] = [("offsets", _offsets), ("moves", _moves), ("short runs", _shorts)]
-    for unit in units:
-        bits, size = 8 * unit.itemsize, unit.itemsize
-        jobs.append((f"interleaving of {bits}-bit elements", lambda size=size: _elements(size)))  # type: ignore[misc]
-        jobs.append((f"rows of {8 * unit.itemsize}-bit elements", lambda unit=unit: _rows(unit)))  # type: ignore[misc]
-    for name, job in jobs:
-        start = time.perf_counter()
-        job()
-        if report is not None:
-            report(name, time.perf_counter() - start)
+    jobs: list[Job] = [("offsets", _offsets), ("moves", _moves), ("short runs", _shorts)]
+    for size in (1, 2, 4, 8):
+        jobs.append((f"interleaving of {8 * size}-bit elements", partial(_elements, size)))
+        jobs.append((f"rows of {8 * size}-bit elements", partial(_rows, size)))
+    do_jobs(jobs, report)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,36 +68,12 @@ def _by_numpy(ix: Array, bases: Sequence[int], tables: Sequence[Sequence[Array]]
 
 
 def _by_kernel(ix: Array, table: Array, starts: Array, base: int, out: Array, axis: int) -> bool:
+    """Whether all indices are inside; their places on the axis are then in ``out``."""
     from tilewright.layout.index.table_kernels import look_up
 
-    parts = -(-len(ix) // _PART)
-    inside = [False] * parts
+    def part(begin: int) -> bool:
+        return look_up(ix, table, starts, base, out, axis, begin, min(begin + _PART, len(ix)))
 
-    def job(k: int) -> None:
-        inside[k] = look_up(ix, table, starts, base, out, axis, k * _PART, min((k + 1) * _PART, len(ix)))
-
-    _share_out(job, parts, thread_count())
-    return all(inside)
-
-
-def _share_out(job: Callable[[int], None], parts: int, threads: int) -> None:
-    """``job(part)`` for every part; the caller works too, and whoever is done takes the next part.
-
-    Parts are taken rather than dealt, since a core of a shared machine may stand still for a while.
-    """
-    if threads == 1 or parts <= 1:
-        for part in range(parts):
-            job(part)
-        return
-    taken = count()
-
-    def work() -> None:
-        while (part := next(taken)) < parts:
-            job(part)
-
-    helpers = [pool("layout", threads - 1).submit(work) for _ in range(min(threads, parts) - 1)]
-    try:
-        work()
-    finally:
-        for helper in helpers:
-            helper.result()
+    begins, threads = range(0, len(ix), _PART), thread_count()
+    run = map if min(threads, len(begins)) == 1 else pool("layout", threads).map
+    return all(list(run(part, begins)))
