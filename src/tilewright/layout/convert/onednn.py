@@ -15,12 +15,12 @@ from typing import Any
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout.convert.strided import ConvertedLayout, converted, natural_sizes, split_dims
+from tilewright.layout.index.address_map import row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.checks import require_layout, text_of
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.steps import Permute
+from tilewright.layout.index.steps import Permute, sizes_behind
 from tilewright.layout.index.types import dtype_name
-from tilewright.layout.kinds.tiled import row_major_axis
 
 _PART = re.compile(r"([0-9]*)([A-Za-z])")
 _PLAIN = "abcdefghijkl"
@@ -78,9 +78,8 @@ def from_onednn_tag(tag: str, shape: Sequence[int], dtype: Any) -> ConvertedLayo
     cut, places = split_dims(inner)
     left = [list(at[1:]) for at in places]
     in_memory = (*(places[d][0] for d in order), *(left[dim].pop(0) for dim, _ in blocks))
-    steps, sizes = (*cut, Permute(in_memory)), dims
-    for step in steps:
-        sizes = step.sizes(sizes)
+    steps = (*cut, Permute(in_memory))
+    sizes = sizes_behind(steps, dims)
     return converted(name, dims, steps, row_major_axis("offset", range(len(sizes)), sizes), tag)
 
 

@@ -48,6 +48,15 @@ class Axis:
     extent: int
 
 
+def row_major_axis(name: str, coordinates: Sequence[int], sizes: Sequence[int], align: int = 1) -> Axis:
+    """The axis that linearises ``coordinates`` (places into ``sizes``) row-major; extent rounded up to ``align``."""
+    terms, stride = [], 1
+    for c in reversed(coordinates):
+        terms.append((c, stride))
+        stride *= sizes[c]
+    return Axis(name, tuple(reversed(terms)), -(-stride // align) * align)
+
+
 @dataclass(frozen=True)
 class AddressMap:
     """Where every element of an array lives: the arithmetic of an :class:`IndexMap`, which adds data and pictures.

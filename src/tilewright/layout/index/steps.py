@@ -13,6 +13,7 @@ integers and on int64 arrays alike; ``inverse`` also tells which coordinates are
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,6 +38,13 @@ class Step(Protocol):
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         """The step on symbolic coordinates; None where no digit form exists."""
+
+
+def sizes_behind(steps: Iterable[Step], sizes: Sizes) -> Sizes:
+    """The sizes of the coordinates behind all the steps; ``sizes`` are those before them."""
+    for step in steps:
+        sizes = step.sizes(sizes)
+    return sizes
 
 
 def _replace(values: Any, at: int, count: int, new: list[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ such a tensor too (:mod:`tilewright.layout.kinds.lanes`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from tilewright.layout.index.address_map import Axis
 from tilewright.layout.index.checks import whole, wholes
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.linear import is_injective
-from tilewright.layout.index.steps import Pad, Split, Step
+from tilewright.layout.index.steps import Pad, Split, Step, sizes_behind
 from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
 from tilewright.layout.kinds.tiled import TensorLayout, tiled
 from tilewright.targets import LaneMemory, target
@@ -110,44 +110,32 @@ def lane_bits(dtype: str) -> int:
 def lane_memory(chip: Any, count: int | None, eu_bytes: int | None, n_stride: str | None = None) -> LaneMemory:
     """The memory of a chip (its name, its target or its memory), or one of ``count`` NPUs."""
     if chip is not None:
-        found = chip if isinstance(chip, LaneMemory) else target(chip).lanes
-        if found is None:
+        memory = chip if isinstance(chip, LaneMemory) else target(chip).lanes
+        if memory is None:
             raise UsageError(f"{target(chip).name} has no lane memories", how="name an NPU such as bm1684x")
-        memory = found
     elif count is None or eu_bytes is None or count < 1 or eu_bytes < 1:
         raise UsageError("a lane memory needs chip=, or lanes= and eu_bytes=")
     else:
         memory = LaneMemory(count, eu_bytes, local_bytes=0, banks=1)
-    rule = n_stride or memory.n_stride
-    if rule not in _N_STRIDES:
-        raise UsageError(f"no rule {rule!r} for the N stride", how=f"one of {', '.join(_N_STRIDES)}")
-    return memory if rule == memory.n_stride else LaneMemory(*_sizes(memory), n_stride=rule)
-
-
-def _sizes(memory: LaneMemory) -> tuple[int, int, int, int, int]:
-    return memory.npu_num, memory.eu_bytes, memory.local_bytes, memory.banks, memory.ic_parallel
-
-
-def _eu_elements(memory: LaneMemory, dtype: str) -> int:
-    bits = lane_bits(dtype)
-    if memory.eu_bytes * 8 % bits:
-        raise UsageError(f"eu_bytes {memory.eu_bytes} is no multiple of the {bits // 8} bytes of {dtype}")
-    return memory.eu_bytes * 8 // bits
-
-
-def _channel_rows(memory: LaneMemory, start: int, channels: int) -> int:
-    """Rows of channels that one batch takes, by the chip's rule for the N stride."""
-    return -(-((start if memory.n_stride == "with_start" else 0) + channels) // memory.npu_num)
+    if n_stride is None:
+        return memory
+    if n_stride not in _N_STRIDES:
+        raise UsageError(f"no rule {n_stride!r} for the N stride", how=f"one of {', '.join(_N_STRIDES)}")
+    return replace(memory, n_stride=n_stride)
 
 
 def _strides(rule: str | Four, tensor: Four, dtype: str, memory: LaneMemory, start: int) -> Four:
-    eu = _eu_elements(memory, dtype)
+    bits = lane_bits(dtype)
+    if memory.eu_bytes * 8 % bits:
+        raise UsageError(f"eu_bytes {memory.eu_bytes} is no multiple of the {bits // 8} bytes of {dtype}")
     if not isinstance(rule, str):
         return rule
     _, channels, height, width = tensor
-    row = round_up(width, eu) if rule == "row_aligned" else width
-    channel = round_up(height * row, eu) if rule == "aligned" else height * row
-    return _channel_rows(memory, start, channels) * channel, channel, row, 1
+    unit = memory.eu_bytes * 8 // bits
+    row = round_up(width, unit) if rule == "row_aligned" else width
+    channel = round_up(height * row, unit) if rule == "aligned" else height * row
+    before = start if memory.n_stride == "with_start" else 0
+    return -(-(before + channels) // memory.npu_num) * channel, channel, row, 1
 
 
 @dataclass(frozen=True)
@@ -195,9 +183,7 @@ def build(
     free = not isinstance(stored.rule, str)
     strides = _strides(stored.rule, stored.tensor, dtype, memory, start)
     steps = (*stored.steps, Pad(stored.c, low=start), Split(stored.c, memory.npu_num))
-    sizes = shape
-    for step in steps:
-        sizes = step.sizes(sizes)
+    sizes = sizes_behind(steps, shape)
     terms = _terms(stored, strides, sizes)
     extent = 0
     if all(shape) and free:
@@ -235,11 +221,9 @@ def lanes(
     >>> fp16.strides, fp16.address(0, 2, 0, 0)
     ((64, 32, 5, 1), {'npu': 0, 'offset': 32})
     """
-    dims = wholes(shape, "a size")
-    if len(dims) != 4 or any(n < 0 for n in dims):
-        raise UsageError(f"a lane tensor has four sizes (N, C, H, W), got {dims}")
+    dims = _four(shape, "a size", "a lane tensor has four sizes (N, C, H, W)")
     memory = lane_memory(chip, lanes, eu_bytes, n_stride)
-    stored = Stored((dims[0], dims[1], dims[2], dims[3]), _rule(mode), 0, 1, (2,), 3)
+    stored = Stored(dims, _rule(mode), 0, 1, (2,), 3)
     return build(dtype_name(dtype), dims, stored, memory, start)
 
 
@@ -248,10 +232,15 @@ def _rule(mode: str | Sequence[int]) -> str | Four:
         if mode not in _MODES:
             raise UsageError(f"no lane mode called {mode!r}", how=f"one of {', '.join(_MODES)}, or four strides")
         return mode
-    given = wholes(mode, "a stride")
-    if len(given) != 4 or any(s < 0 for s in given):
-        raise UsageError(f"free strides are four whole numbers (N, C, H, W) from 0 up, got {given}")
-    return given[0], given[1], given[2], given[3]
+    return _four(mode, "a stride", "free strides are four whole numbers (N, C, H, W) from 0 up")
+
+
+def _four(values: Sequence[int], name: str, rule: str) -> Four:
+    """Four whole numbers from 0 up; ``name`` is one of them, ``rule`` what they must be."""
+    numbers = wholes(values, name)
+    if len(numbers) != 4 or any(n < 0 for n in numbers):
+        raise UsageError(f"{rule}, got {numbers}")
+    return numbers[0], numbers[1], numbers[2], numbers[3]
 
 
 # Matrices and weights over an NPU's local memories, and its global memory (source: Sophgo's tensor storage).
@@ -339,9 +328,7 @@ def lane_weights(
     >>> weights.address(66, 69, 2, 2)
     {'npu': 2, 'offset': 2245}
     """
-    dims = wholes(shape, "a size")
-    if len(dims) != 4 or any(n < 0 for n in dims):
-        raise UsageError(f"weights have four sizes (oc, ic, kh, kw), got {dims}")
+    dims = _four(shape, "a size", "weights have four sizes (oc, ic, kh, kw)")
     memory = lane_memory(chip, lanes, eu_bytes)
     name = dtype_name(dtype)
     parallel = memory.ic_parallel if ic_parallel is None else ic_parallel

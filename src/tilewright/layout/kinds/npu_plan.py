@@ -164,17 +164,17 @@ class LocalPlan:
     @property
     def gaps(self) -> tuple[tuple[int, int], ...]:
         """(first byte, end) of what lies unused between the tensors' regions."""
-        found, at = [], 0
+        gaps, at = [], 0
         for tensor in sorted(self.tensors, key=lambda t: t.base):
             if tensor.base > at and tensor.end > tensor.base:
-                found.append((at, tensor.base))
+                gaps.append((at, tensor.base))
             at = max(at, tensor.end)
-        return tuple(found)
+        return tuple(gaps)
 
     @property
     def data_bytes_per_npu(self) -> tuple[int, ...]:
         """Bytes of elements on every NPU."""
-        return tuple(sum(each) for each in zip(*(t.data_bytes_per_npu for t in self.tensors), strict=True))
+        return tuple(map(sum, zip(*(t.data_bytes_per_npu for t in self.tensors), strict=True)))
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, for JSON."""
@@ -315,8 +315,8 @@ def _bases(tensor: LocalTensor, memory: LaneMemory, taken: Iterable[PlacedTensor
     others = [t for t in taken if t.end > t.base]
     edges = {0, *(t.end for t in others), *(b * memory.bank_bytes for b in range(memory.banks))}
     size = tensor.layout.bytes_per_npu
-    found = {round_up(edge, _alignment(tensor.layout)) for edge in edges}
-    return [b for b in sorted(found) if all(b >= t.end or b + size <= t.base for t in others)]
+    aligned = {round_up(edge, _alignment(tensor.layout)) for edge in edges}
+    return [b for b in sorted(aligned) if all(b >= t.end or b + size <= t.base for t in others)]
 
 
 def _choose(
@@ -357,8 +357,8 @@ def plan_local_memory(
     memory = lane_memory(chip, None, None)
     if memory.local_bytes < 1:
         raise UsageError("this memory has no size", how="give local_bytes")
-    given: Sequence[Any] = tensors
-    if strangers := [each for each in given if not isinstance(each, LocalTensor)]:
+    values: Sequence[Any] = tensors
+    if strangers := [value for value in values if not isinstance(value, LocalTensor)]:
         raise UsageError(f"{strangers[0]!r} is no tensor of a plan", how="LocalTensor(name, layout) makes one")
     _check(tensors, memory)
     known = {t.name for t in tensors}

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.layout.index.address_map import row_major_axis
 from tilewright.layout.index.checks import wholes
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.steps import Permute, Split, Step
+from tilewright.layout.index.steps import Permute, Split, Step, sizes_behind
 from tilewright.layout.index.types import dtype_name, type_bits
-from tilewright.layout.kinds.tiled import row_major_axis
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,30 +112,15 @@ def paged(
     origin = () if start is None else wholes(start, "an index")
     if start is not None and (len(origin) != rank or any(n < 0 for n in origin)):
         raise UsageError(f"start={origin} needs {rank} values from 0 up, one per dim")
-    return _make(name, bits, dims, pages, lines, fastest_first, origin)
+    steps = _steps(pages, lines, tuple(reversed(fastest_first)))
+    sizes = sizes_behind(steps, dims)
+    axes = row_major_axis("page", range(rank), sizes), row_major_axis("offset", range(rank, 3 * rank), sizes)
+    return PagedLayout(name, dims, steps, axes, origin, bits, pages, lines, fastest_first)
 
 
-def _make(
-    name: str,
-    bits: int,
-    dims: tuple[int, ...],
-    pages: tuple[int, ...],
-    lines: tuple[int, ...],
-    order: tuple[int, ...],
-    origin: tuple[int, ...],
-) -> PagedLayout:
-    rank = len(dims)
-    major_first = tuple(reversed(order))
+def _steps(pages: tuple[int, ...], lines: tuple[int, ...], major_first: tuple[int, ...]) -> tuple[Step, ...]:
     steps: list[Step] = [Permute(major_first)]
     for k, d in enumerate(major_first):
         # Coordinate 3k: page number; then the line inside the page; then the element inside the line.
         steps += [Split(3 * k, pages[d]), Split(3 * k + 1, lines[d])]
-    steps.append(Permute(tuple(3 * k + part for part in range(3) for k in range(rank))))
-    sizes: tuple[int, ...] = dims
-    for step in steps:
-        sizes = step.sizes(sizes)
-    axes = (
-        row_major_axis("page", range(rank), sizes),
-        row_major_axis("offset", range(rank, 3 * rank), sizes),
-    )
-    return PagedLayout(name, dims, tuple(steps), axes, origin, bits, pages, lines, order)
+    return (*steps, Permute(tuple(3 * k + part for part in range(3) for k in range(len(pages)))))

@@ -65,8 +65,8 @@ def mod_sharded(
     >>> table.address(6, 3), table.physical_shape
     ({'shard': 3, 'row': 17, 'column': 3}, (4, 48, 16))
     """
-    given = {"vocab": vocab, "width": width, "shards": shards, "rotation": rotation, "row_offset": row_offset}
-    vocab, width, shards, rotation, row_offset = (whole(value, name) for name, value in given.items())
+    arguments = {"vocab": vocab, "width": width, "shards": shards, "rotation": rotation, "row_offset": row_offset}
+    vocab, width, shards, rotation, row_offset = (whole(value, name) for name, value in arguments.items())
     if vocab < 0 or width < 0 or shards < 1 or row_offset < 0:
         raise UsageError(f"a table needs vocab, width, row_offset from 0 and shards from 1 up, got {vocab=} {width=}")
     name = dtype_name(dtype)

@@ -13,11 +13,11 @@ from itertools import pairwise
 from typing import Any
 
 from tilewright.errors import ParseError, UsageError
-from tilewright.layout.index.address_map import Axis
+from tilewright.layout.index.address_map import Axis, row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.checks import text_of, wholes
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit
+from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit, sizes_behind
 from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
 from tilewright.layout.text.cursor import LARGEST
 from tilewright.layout.text.notation import (
@@ -33,50 +33,29 @@ from tilewright.layout.text.notation import (
 )
 
 
-def row_major_axis(name: str, coordinates: Sequence[int], sizes: Sequence[int], align: int = 1) -> Axis:
-    """The axis that linearises ``coordinates`` (places into ``sizes``) row-major; extent rounded up to ``align``."""
-    terms, stride = [], 1
-    for c in reversed(coordinates):
-        terms.append((c, stride))
-        stride *= sizes[c]
-    return Axis(name, tuple(reversed(terms)), -(-stride // align) * align)
-
-
-def _apply(steps: list[Step], sizes: tuple[int, ...], *new: Step) -> tuple[int, ...]:
-    for step in new:
-        steps.append(step)
-        sizes = step.sizes(sizes)
-    return sizes
-
-
-def _cut(steps: list[Step], sizes: tuple[int, ...], tile: tuple[int, ...]) -> tuple[int, ...]:
-    """Append the steps of one tile level; returns the sizes behind them."""
-    for _ in range(len(tile) - len(sizes)):
-        sizes = _apply(steps, sizes, Unit(0))
-    first = len(sizes) - len(tile)
+def _tile_steps(tile: tuple[int, ...], rank: int) -> list[Step]:
+    """The steps of one tile level on ``rank`` coordinates."""
+    steps: list[Step] = [Unit(0)] * (len(tile) - rank)
+    first = max(rank - len(tile), 0)
     while COMBINE in tile:
         place = tile.index(COMBINE)
-        sizes = _apply(steps, sizes, Merge(first + place))
+        steps.append(Merge(first + place))
         tile = (*tile[:place], *tile[place + 1 :])
     count = len(tile)
-    for k, t in enumerate(tile):
-        sizes = _apply(steps, sizes, Split(first + 2 * k, t))
+    steps += [Split(first + 2 * k, t) for k, t in enumerate(tile)]
     order = (*range(first), *(first + 2 * k for k in range(count)), *(first + 2 * k + 1 for k in range(count)))
-    return sizes if count == 1 else _apply(steps, sizes, Permute(order))
+    return steps if count == 1 else [*steps, Permute(order)]
 
 
-def _program(text: ArrayText) -> tuple[list[Step], tuple[int, ...], list[int]]:
-    """The steps of a layout, the sizes behind them, and the tile level each step belongs to."""
-    steps: list[Step] = []
-    levels: list[int] = []
-    sizes = text.dims
+def _program(text: ArrayText) -> list[list[Step]]:
+    """The steps that bring the dims in order, then those of each tile level."""
+    rank = len(text.dims)
     major_first = tuple(reversed(text.minor_to_major))
-    if major_first != tuple(range(len(sizes))):
-        sizes = _apply(steps, sizes, Permute(major_first))
-    for level, tile in enumerate(text.tiles, start=1):
-        levels += [level - 1] * (len(steps) - len(levels))
-        sizes = _cut(steps, sizes, tile)
-    return steps, sizes, levels + [len(text.tiles)] * (len(steps) - len(levels))
+    levels: list[list[Step]] = [[Permute(major_first)] if major_first != tuple(range(rank)) else []]
+    for tile in text.tiles:
+        levels.append(_tile_steps(tile, rank))
+        rank = max(rank, len(tile)) + sum(-1 if t == COMBINE else 1 for t in tile)
+    return levels
 
 
 _SCALAR = ArrayText("f32", (), (), ())
@@ -121,7 +100,7 @@ class TensorLayout(IndexMap):
     @property
     def step_levels(self) -> tuple[int, ...]:
         """The tile level each step belongs to, 0 before the tiles."""
-        return tuple(_program(self.text)[2])
+        return tuple(level for level, steps in enumerate(_program(self.text)) for _ in steps)
 
     @property
     def particulars(self) -> dict[str, Any]:
@@ -193,9 +172,10 @@ def from_text(text: ArrayText) -> TensorLayout:
     bits = text.element_bits or type_bits(text.dtype)
     if UNBOUNDED in text.dims:
         return TensorLayout(text.dtype, text.dims, (), (Axis("offset", (), 0),), (), bits, text)
-    steps, sizes, _ = _program(text)
+    steps = tuple(step for level in _program(text) for step in level)
+    sizes = sizes_behind(steps, text.dims)
     offset = row_major_axis("offset", range(len(sizes)), sizes, text.tail_alignment)
-    return TensorLayout(text.dtype, text.dims, tuple(steps), (offset,), (), bits, text)
+    return TensorLayout(text.dtype, text.dims, steps, (offset,), (), bits, text)
 
 
 def _wrap(text: ArrayText | TupleText) -> TensorLayout | TupleLayout:
