@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts
+from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts, each_cell
 from tilewright.layout.draw.picture import (
     MARGIN,
     Cell,
@@ -67,11 +67,10 @@ class Comparison:
         """Whether elements at these places change theirs: another byte, another NPU (page, shard) or memory."""
         if self.a.axes != self.b.axes or self.a.memory_space != self.b.memory_space:
             return np.ones(places_a.shape[:-1], bool)
-        bits = [
-            flat_offsets(layout, places) * layout.element_bits
-            for layout, places in ((self.a, places_a), (self.b, places_b))
-        ]
-        apart: Array = bits[0] != bits[1]
+        bit_a, bit_b = (
+            flat_offsets(m, places) * m.element_bits for m, places in ((self.a, places_a), (self.b, places_b))
+        )
+        apart: Array = bit_a != bit_b
         return apart if len(self.a.axes) == 1 else apart | (places_a[..., 0] != places_b[..., 0])
 
     # -- all elements --------------------------------------------------------------------------------------------
@@ -88,8 +87,8 @@ class Comparison:
             moved = np.nonzero(self.moves(place_a, place_b))[0]
             count += len(moved)
             for k in moved[: 4 - len(first)]:
-                found = (index_a, place_a, index_b, place_b)
-                first.append(MovedElement(*(tuple(int(v) for v in values[k]) for values in found)))
+                sides = (index_a[k], place_a[k], index_b[k], place_b[k])
+                first.append(MovedElement(*(tuple(values.tolist()) for values in sides)))
             if len(first) == 4 and self.b.num_elements > _COUNTED:
                 break  # they are not counted anyway
         return count, tuple(first)
@@ -127,8 +126,8 @@ def compare(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) 
     """The comparison of two layouts, ``permutation`` as in :func:`tilewright.layout.relayout`.
 
     >>> from tilewright.layout import parse
-    >>> found = compare(parse("f32[2,4]{1,0}"), parse("f32[2,4]{1,0:T(2,2)}"))
-    >>> found.moved_elements, found.first_moves[0].from_index, found.first_moves[0].to_place
+    >>> comparison = compare(parse("f32[2,4]{1,0}"), parse("f32[2,4]{1,0:T(2,2)}"))
+    >>> comparison.moved_elements, comparison.first_moves[0].from_index, comparison.first_moves[0].to_place
     (4, (0, 2), (4,))
     """
     return Comparison(a, b, relayout(a, b, permutation))
@@ -137,51 +136,48 @@ def compare(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) 
 # -- pictures -----------------------------------------------------------------------------------------------------
 
 
-def compare_scenes(found: Comparison, colour: str = "auto", cells: int = 2048) -> tuple[Scene, Scene]:
+def compare_scenes(pair: Comparison, colour: str = "auto", cells: int = 2048) -> tuple[Scene, Scene]:
     """Scenes of both layouts in the colours of one of them, elements that move marked."""
-    key, way = colour_key(found, colour)
+    key, way = colour_key(pair, colour)
     most = Bounds(rows=32, columns=64, wide=80, cells=cells)
-    return _side(found, found.a, key, way, most), _side(found, found.b, key, way, most)
+    return _side(pair, pair.a, key, way, most), _side(pair, pair.b, key, way, most)
 
 
-def colour_key(found: Comparison, colour: str) -> tuple[IndexMap, str]:
+def colour_key(pair: Comparison, colour: str) -> tuple[IndexMap, str]:
     """Whose blocks give the colours: the first layout's, else the second's, else the first one's offsets."""
     if colour != "auto":
-        return found.a, choose_colour(found.a, colour)
-    for layout in (found.a, found.b):
+        return pair.a, choose_colour(pair.a, colour)
+    for layout in (pair.a, pair.b):
         if colour_ways(layout)[0] != "none":
             return layout, colour_ways(layout)[0]
-    return found.a, "offset"
+    return pair.a, "offset"
 
 
-def _side(found: Comparison, layout: IndexMap, key: IndexMap, way: str, most: Bounds) -> Scene:
+def _side(pair: Comparison, layout: IndexMap, key: IndexMap, way: str, most: Bounds) -> Scene:
     scene = make_scene(layout, most=most)
     strip = strip_panel(layout, "auto") if len(layout.axes) == 1 and layout.num_slots else None
-    panels = tuple(tuple(_with_moves(found, layout, panel, key, way) for panel in row) for row in scene.panels)
-    marked = _with_moves(found, layout, strip, key, way) if strip else None
+    panels = tuple(tuple(_with_moves(pair, layout, panel, key, way) for panel in row) for row in scene.panels)
+    marked = _with_moves(pair, layout, strip, key, way) if strip else None
     return replace(scene, panels=panels, strip=marked, colour_by=way, last=max(0, key.num_slots - 1))
 
 
-def _with_moves(found: Comparison, layout: IndexMap, panel: Panel, key: IndexMap, way: str) -> Panel:
+def _with_moves(pair: Comparison, layout: IndexMap, panel: Panel, key: IndexMap, way: str) -> Panel:
     here = panel.elements
     index = np.where(here[..., None], panel.indices, np.array(layout.first_index, np.int64))
-    other = found.b if layout is found.a else found.a
-    there = other.addresses(found.onward(index) if layout is found.a else found.back(index))
-    pair = (panel.places, there) if layout is found.a else (there, panel.places)
-    moved = found.moves(*pair) & here
+    other = pair.b if layout is pair.a else pair.a
+    there = other.addresses(pair.onward(index) if layout is pair.a else pair.back(index))
+    moved = pair.moves(*((panel.places, there) if layout is pair.a else (there, panel.places))) & here
     colours = colour_numbers(key, panel.places if layout is key else there, way)
-    return replace(panel, moved=moved, colours=colours, tips=_tips(panel, other, there, moved, layout is found.a))
+    return replace(panel, moved=moved, colours=colours, tips=_tips(panel, other, there, moved, layout is pair.a))
 
 
 def _tips(panel: Panel, other: IndexMap, there: Array, moved: Array, forth: bool) -> Texts:
     def tip(text: str, place: list[int], out: bool, moves: bool) -> str:
         if out or not text:
             return text
-        where = ", ".join(f"{name} {value}" for name, value in zip(other.axes, place, strict=True))
-        return f"{text} {'to' if forth else 'from'} {where}" if moves else f"{text} stays"
+        return f"{text} {'to' if forth else 'from'} {other.place_text(place)}" if moves else f"{text} stays"
 
-    cells = (panel.tips, there.tolist(), panel.padding.tolist(), moved.tolist())
-    return tuple(tuple(tip(*cell) for cell in zip(*row, strict=True)) for row in zip(*cells, strict=True))
+    return each_cell(tip, panel.tips, there, panel.padding, moved)
 
 
 # Two layouts side by side as an SVG, the elements that move marked.
@@ -215,24 +211,23 @@ def compare_svg(
     >>> "4 of 8 elements move" in picture
     True
     """
-
     return str(draw_comparison(compare(a, b, permutation), colour, max(1, cells)).svg())
 
 
-def draw_comparison(found: Comparison, colour: str = "auto", cells: int = 2048) -> Drawing:
+def draw_comparison(pair: Comparison, colour: str = "auto", cells: int = 2048) -> Drawing:
     """Both layouts, beside each other where they fit, else one below the other."""
-    scenes = compare_scenes(found, colour, cells)
+    scenes = compare_scenes(pair, colour, cells)
     beside = [_block(scene, _BESIDE) for scene in scenes]
     stacked = [_block(scene, _WIDEST) for scene in scenes]
     side_by_side = all(a.cell.labelled == b.cell.labelled for a, b in zip(beside, stacked, strict=True))
     blocks = beside if side_by_side else stacked
-    legend = _legend(found, blocks, colour)
+    legend = _legend(pair, blocks, colour)
     wide = sum(b.wide for b in blocks) + _GAP if side_by_side else max(b.wide for b in blocks)
     tall = max(b.tall for b in blocks) if side_by_side else sum(b.tall for b in blocks)
-    width = max(wide, text_width(found.verdict, 15) * 1.04, text_width(found.costs), legend_width(legend)) + 2 * MARGIN
-    drawing = Drawing(width, 62 + tall + 32, title=f"{found.a} and {found.b}", description=found.verdict, ground=True)
-    drawing.text(MARGIN, 26, found.verdict, "strong large")
-    drawing.text(MARGIN, 46, found.costs, "soft")
+    width = max(wide, text_width(pair.verdict, 15) * 1.04, text_width(pair.costs), legend_width(legend)) + 2 * MARGIN
+    drawing = Drawing(width, 62 + tall + 32, title=f"{pair.a} and {pair.b}", description=pair.verdict, ground=True)
+    drawing.text(MARGIN, 26, pair.verdict, "strong large")
+    drawing.text(MARGIN, 46, pair.costs, "soft")
     x, y = MARGIN, 66.0
     for block in blocks:
         _draw(drawing, block, x, y)
@@ -256,9 +251,9 @@ def _draw(drawing: Drawing, block: _Block, x: float, y: float) -> None:
         drawing.text(x, y + block.tall - 10, block.scene.cut, "soft")
 
 
-def _legend(found: Comparison, blocks: list[_Block], colour: str) -> list[tuple[str, str]]:
+def _legend(pair: Comparison, blocks: list[_Block], colour: str) -> list[tuple[str, str]]:
     """The marks of both sides, each once; colours say whose they are."""
     parts = dict.fromkeys(part for block in blocks for part in legend_parts(block.scene, block.cell))
-    whose = "first" if colour_key(found, colour)[0] is found.a else "second"
+    whose = "first" if colour_key(pair, colour)[0] is pair.a else "second"
     named = [(mark, f"{text} of the {whose} layout" if mark == "colour" else text) for mark, text in parts]
     return [part for part in named if part[0] != "moved"] + [part for part in named if part[0] == "moved"]

@@ -21,7 +21,6 @@ def plan_svg(plan: LocalPlan) -> str:
     >>> "image: bytes 0 to 1599 of every NPU" in plan_svg(plan)
     True
     """
-
     return str(draw_plan(plan).svg())
 
 

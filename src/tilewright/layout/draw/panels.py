@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,6 +120,12 @@ def cut_text(names: Sequence[str], extents: Sequence[int], shown: Sequence[int])
     return f"one corner: {', '.join(parts)} (padding included)" if parts else ""
 
 
+def each_cell(text: Callable[..., str], *values: Array | Texts) -> Texts:
+    """The text of every cell's values, row by row."""
+    grids = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
+    return tuple(tuple(text(*cell) for cell in zip(*row, strict=True)) for row in zip(*grids, strict=True))
+
+
 def padding_cells(layout: AddressMap, places: Array, indices: Array) -> Array:
     """Which places hold no element."""
     return np.asarray((indices < 0).any(axis=-1) if layout.rank else (places != 0).any(axis=-1))
@@ -129,8 +135,6 @@ def cell_tips(layout: AddressMap, places: Array, indices: Array, padding: Array)
     """Address and index of every cell, in words."""
 
     def tip(place: list[int], index: list[int], out: bool) -> str:
-        where = ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
-        return f"{where}: {'padding' if out else '(' + ', '.join(map(str, index)) + ')'}"
+        return f"{layout.place_text(place)}: {'padding' if out else '(' + ', '.join(map(str, index)) + ')'}"
 
-    rows = zip(places.tolist(), indices.tolist(), padding.tolist(), strict=True)
-    return tuple(tuple(tip(*cell) for cell in zip(*row, strict=True)) for row in rows)
+    return each_cell(tip, places, indices, padding)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts, cut_text, padding_cells
+from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts, cut_text, each_cell, padding_cells
 from tilewright.layout.draw.picture import draw_picture
 from tilewright.layout.draw.scene import MOST_SLOTS, choose_colour, colour_numbers, layout_facts
 from tilewright.layout.explain.lineage import lineage
@@ -64,7 +64,6 @@ def ruler_svg(layout: AddressMap, *, unit: str = "auto", colour: str = "auto") -
     >>> "byte 68, one slot: (2, 3)" in ruler_svg(parse("f32[3,5]{1,0:T(2,2)}"))
     True
     """
-
     return str(draw_picture(ruler_scene(layout, unit=unit, colour=colour)).svg())
 
 
@@ -113,12 +112,12 @@ def _grid(layout: AddressMap, unit: str, most_columns: int) -> _Grid:
     return _Grid(layout, slots, name, _columns(layout, slots, 16, most_columns))
 
 
-def _columns(layout: AddressMap, unit: int, wanted: int, most: int) -> int:
-    """Cells to a row: all if they fit, else as wanted, a power of two where a terminal is narrower."""
+def _columns(layout: AddressMap, unit: int, usual: int, most: int) -> int:
+    """Cells to a row: all if they fit, else the usual number, a power of two where a terminal is narrower."""
     cells = -(-layout.memory_slots // unit)
-    if cells <= min(wanted, most):
+    if cells <= min(usual, most):
         return cells
-    return wanted if wanted <= most else 1 << (max(1, most).bit_length() - 1)
+    return usual if usual <= most else 1 << (max(1, most).bit_length() - 1)
 
 
 def _unit_for(layout: AddressMap) -> str:
@@ -188,12 +187,12 @@ def _byte(grid: _Grid, slot: int) -> str:
 
 
 def _row_names(grid: _Grid, rows: int) -> tuple[str, ...]:
-    found = []
+    names = []
     for row in range(rows):
         group, part = divmod(row, grid.rows_each)
         byte = _byte(grid, part * grid.columns * grid.unit)
-        found.append(byte if grid.groups == 1 else f"{group}" if grid.rows_each == 1 else f"{group}: {byte}")
-    return tuple(found)
+        names.append(byte if grid.groups == 1 else f"{group}" if grid.rows_each == 1 else f"{group}: {byte}")
+    return tuple(names)
 
 
 def _marks(grid: _Grid) -> tuple[str, ...]:
@@ -205,12 +204,8 @@ def _marks(grid: _Grid) -> tuple[str, ...]:
 def _labels(grid: _Grid, index: Array, held: Array, count: Array) -> Texts:
     """The index of an element; how many elements a line or tile holds."""
     if grid.unit > 1:
-        return tuple(
-            tuple(str(h) if n else "" for h, n in zip(*row, strict=True))
-            for row in zip(held.tolist(), count.tolist(), strict=True)
-        )
-    rows = zip(index.tolist(), held.tolist(), strict=True)
-    return tuple(tuple(",".join(map(str, i)) if h else "" for i, h in zip(*row, strict=True)) for row in rows)
+        return each_cell(lambda h, n: str(h) if n else "", held, count)
+    return each_cell(lambda i, h: ",".join(map(str, i)) if h else "", index, held)
 
 
 def _tips(grid: _Grid, group: Array, start: Array, index: Array, held: Array, count: Array) -> Texts:
@@ -224,5 +219,4 @@ def _tips(grid: _Grid, group: Array, start: Array, index: Array, held: Array, co
             return where + (first if held else "padding")
         return where + (f"{held} elements from {first} on" if held else "padding")
 
-    cells = (group.tolist(), start.tolist(), index.tolist(), held.tolist(), count.tolist())
-    return tuple(tuple(tip(*cell) for cell in zip(*row, strict=True)) for row in zip(*cells, strict=True))
+    return each_cell(tip, group, start, index, held, count)

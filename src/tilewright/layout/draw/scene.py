@@ -21,9 +21,9 @@ from tilewright.layout.draw.panels import (
     Level,
     Panel,
     Scene,
-    Texts,
     cell_tips,
     cut_text,
+    each_cell,
     in_rows,
     padding_cells,
     shown_extents,
@@ -156,10 +156,7 @@ def memory_panel(layout: AddressMap, places: Array, heading: str, colour: str) -
     """Cells at the given places (int64[rows, columns, axes])."""
     indices = layout.indices(places)
     padding = padding_cells(layout, places, indices)
-    labels = tuple(
-        tuple("" if out else ",".join(map(str, index)) for index, out in zip(row, outs, strict=True))
-        for row, outs in zip(indices.tolist(), padding.tolist(), strict=True)
-    )
+    labels = each_cell(lambda index, out: "" if out else ",".join(map(str, index)), indices, padding)
     single = len(layout.axes) == 1
     rows = tuple(str(row[0, -1 if single else -2]) for row in places)
     columns = () if single else tuple(map(str, range(places.shape[1])))
@@ -214,19 +211,18 @@ class _Frame:
     def positions(self, down: int, across: int, rows: int, columns: int) -> dict[Dim, Any]:
         """Positions along every dim of the cells of one panel."""
         r, c = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
-        found: dict[Dim, Any] = {self.across: across, self.row: r, self.column: c}
+        positions: dict[Dim, Any] = {self.across: across, self.row: r, self.column: c}
         if self.wrap:
-            found |= {self.row: 0, self.column: np.minimum(r * self.wrap + c, self.column.extent - 1)}
+            positions |= {self.row: 0, self.column: np.minimum(r * self.wrap + c, self.column.extent - 1)}
         for dim in reversed(self.down):
-            down, found[dim] = divmod(down, dim.extent)
-        return found
+            down, positions[dim] = divmod(down, dim.extent)
+        return positions
 
     def present(self, rows: int, columns: int) -> Array:
         """Which cells of a panel are there: all, but for the end of the last row of a folded one."""
-        there = np.ones((rows, columns), bool)
-        if self.wrap:
-            there = np.arange(rows * columns).reshape(rows, columns) < self.column.extent
-        return there
+        if not self.wrap:
+            return np.ones((rows, columns), bool)
+        return np.asarray(np.arange(rows * columns).reshape(rows, columns) < self.column.extent)
 
     def level(self, name: str, number: int) -> Level:
         """The outlines of a tile level in this frame."""
@@ -294,8 +290,8 @@ def _array_panel(layout: AddressMap, frame: _Frame, block: tuple[int, int], size
         "" if frame.wrap else frame.column.name,
         _headings(frame.column if frame.wrap else frame.row, indices, padding, 0),
         () if frame.wrap else _headings(frame.column, indices, padding, 1),
-        _where(there, tuple(tuple(str(v) for v in row) for row in places[..., -1].tolist())),
-        _where(there, cell_tips(layout, places, indices, padding)),
+        each_cell(lambda offset, here: str(offset) if here else "", places[..., -1], there),
+        each_cell(lambda tip, here: tip if here else "", cell_tips(layout, places, indices, padding), there),
         padding,
         colour_numbers(layout, places, way),
         places,
@@ -314,18 +310,12 @@ def _places(layout: AddressMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Ar
     return np.stack([np.broadcast_to(value, size) for value in sums], axis=-1)
 
 
-def _where(there: Array, texts: Texts) -> Texts:
-    """The texts of the cells that are there."""
-    rows = zip(there.tolist(), texts, strict=True)
-    return tuple(tuple(text if here else "" for here, text in zip(*row, strict=True)) for row in rows)
-
-
 def _headings(dim: Dim, indices: Array, padding: Array, axis: int) -> tuple[str, ...]:
     """The index of every row (axis 0) or column (axis 1) along its dim, blank where all is padding."""
     if not dim.name:
         return ("",) * int(padding.shape[axis])
-    found: list[str] = []
+    headings: list[str] = []
     for k, outside in enumerate(np.moveaxis(padding, axis, 0)):
         here: Array = np.full(len(outside), k) if dim.logical is None else np.take(indices[..., dim.logical], k, axis)
-        found.append("" if outside.all() else str(here[~outside][0]))
-    return tuple(found)
+        headings.append("" if outside.all() else str(here[~outside][0]))
+    return tuple(headings)

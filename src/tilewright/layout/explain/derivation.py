@@ -95,11 +95,10 @@ def explain_place(layout: AddressMap, *place: int) -> str:
     <BLANKLINE>
     d1 = 2*2 + 1 = 5 would be outside 0..4
     """
-    found = layout.index(*place)  # checks the place
-    where = ", ".join(f"{name} {value}" for name, value in zip(layout.axes, place, strict=True))
-    if found is None:
+    index, where = layout.index(*place), layout.place_text(place)
+    if index is None:
         return f"{layout}, {where}: padding\n\n{_why_padding(layout, place)}"
-    return f"{layout}, {where}: element {_vector(found)}\n\n{explain(layout, *found)}"
+    return f"{layout}, {where}: element {_vector(index)}\n\n{explain(layout, *index)}"
 
 
 # -- the beginning ------------------------------------------------------------------------------------------------

@@ -416,6 +416,10 @@ class AddressMap:
             slots = slots * axis.extent + places[..., a]
         return slots
 
+    def place_text(self, place: Sequence[int]) -> str:
+        """A place in words: ``npu 3, offset 64``."""
+        return ", ".join(f"{name} {value}" for name, value in zip(self.axes, place, strict=True))
+
     # -- symbols -------------------------------------------------------------------------------------------------
 
     @cached_property
