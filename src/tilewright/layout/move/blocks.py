@@ -30,9 +30,8 @@ _MOST_SHELLS = 1 << 20
 
 # -- padding -----------------------------------------------------------------------------------------------------------
 
-Shells = dict[
-    int, int
-]  # bytes of a box's data that lie together, and those up to the next, where all between is padding
+# Bytes of a box's data that lie together, and those up to the next, where all between is padding.
+Shells = dict[int, int]
 
 
 def _all_padding(gaps: Array, starts: Array, length: int) -> bool:
@@ -50,7 +49,7 @@ def shells_of(box: Box, size: int, gaps: Array) -> Shells:
     Written whole, from scratch memory that holds the padding already, such an edge costs no more than a full tile;
     written as it is, every line it shares with padding is read, written and later written again.
     """
-    found: Shells = {}
+    shells: Shells = {}
     loops = sorted(box.loops, key=lambda x: x.target)
     extent = size
     for k, loop in enumerate(loops):
@@ -64,9 +63,9 @@ def shells_of(box: Box, size: int, gaps: Array) -> Shells:
                 starts = (starts[:, None] + np.arange(other.count) * other.target).reshape(-1)
             if not _all_padding(gaps, starts, loop.target - extent):
                 break
-            found[extent] = loop.target
+            shells[extent] = loop.target
         extent = loop.target * loop.count
-    return found
+    return shells
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
@@ -158,11 +157,11 @@ def row_loops(block: Sequence[Loop], size: int, shells: Shells) -> tuple[list[Lo
 
 def places_of(loops: Sequence[Loop], targets: Sequence[int]) -> Array:
     """int64[n, 2]: (source, target) of all steps, the first loop fastest; ``targets`` are the steps to use."""
-    found = np.zeros((1, 2), np.int64)
+    places = np.zeros((1, 2), np.int64)
     for loop, target in zip(loops, targets, strict=True):
         steps = np.arange(loop.count, dtype=np.int64)[:, None] * np.array([loop.source, target])
-        found = (steps[:, None, :] + found[None, :, :]).reshape(-1, 2)
-    return found
+        places = (steps[:, None, :] + places[None, :, :]).reshape(-1, 2)
+    return places
 
 
 def runs_of(loops: Sequence[Loop], size: int) -> tuple[Array, int]:
@@ -205,15 +204,15 @@ def lines_of(loops: Sequence[Loop], run: int) -> Lines | None:
     Lines(loops=(Loop(count=2, source=256, target=16), Loop(count=6, source=1024, target=32)), count=3, step=2048, \
 pitch=256, wide=1024)
     """
-    each = LINE // run  # runs to a line
+    per_line = LINE // run
     first = next((loop for loop in loops if loop.target == run), None)
     if run not in SHORT_RUNS or first is None:
         return None
-    if first.count % each == 0 and first.count > each:
-        return Lines((first,), first.count // each, each * first.source, first.source, 2 * first.source)
+    if first.count % per_line == 0 and first.count > per_line:
+        return Lines((first,), first.count // per_line, per_line * first.source, first.source, 2 * first.source)
     second = next((loop for loop in loops if loop.target == run * first.count), None)
-    if each % first.count or second is None or second.count * first.count % each:
+    if per_line % first.count or second is None or second.count * first.count % per_line:
         return None
-    times = each // first.count  # steps of the second loop to a line
+    times = per_line // first.count  # steps of the second loop to a line
     wide = second.source if times > 1 else 2 * first.source
     return Lines((first, second), second.count // times, times * second.source, first.source, wide)

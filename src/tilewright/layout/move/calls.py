@@ -217,8 +217,8 @@ class MovePlan:
             call = address_of_primitive(w.kind, wide, w.numbers[CORE + 3])
             numbers.append([*w.numbers, inner, counts[0], outs, counts[1], runs, counts[2], w.length, w.padded, call])
             inner, outs, runs = inner + counts[0], outs + counts[1], runs + counts[2]
-        each = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))
-        whole = (np.ascontiguousarray(np.concatenate(part), np.int64) for part in each)
+        by_name = ([getattr(w, name) for w in self.works] for name in ("inner", "rows", "runs", "places"))
+        whole = (np.ascontiguousarray(np.concatenate(parts), np.int64) for parts in by_name)
         places = np.array([len(w.places) for w in self.works])
         starts = (np.cumsum(places) - places)[:, None] + np.arange(self.parts + 1) * places[:, None] // self.parts
         works, *rest = np.array(numbers, np.int64), *whole, np.ascontiguousarray(starts, np.int64)

@@ -47,13 +47,13 @@ class Term:
     @property
     def marks(self) -> tuple[int, ...]:
         """Distances in e at which the term starts, steps and wraps."""
-        found = (self.below, self.below * self.div, self.below * self.div * self.mod, self.below * self.size)
-        return tuple(m for m in found if m)
+        marks = (self.below, self.below * self.div, self.below * self.div * self.mod, self.below * self.size)
+        return tuple(m for m in marks if m)
 
 
 @dataclass(frozen=True)
-class Dim:
-    """A dim both sides know: its size and the terms of each side."""
+class CommonDim:
+    """A dim that both sides share: its size and the terms of each side."""
 
     size: int
     source: tuple[Term, ...]
@@ -103,13 +103,13 @@ def layout_terms(layout: AddressMap, slot: int) -> tuple[int, Terms] | None:
     if layout.digits is None:
         return None
     base, unit = 0, slot
-    found: list[list[Term]] = [[] for _ in layout.shape]
+    terms: list[list[Term]] = [[] for _ in layout.shape]
     for axis, line in zip(reversed(layout.axis_terms), reversed(layout.digits.values()), strict=True):
         base += line.base * unit
         for d in line.digits:
-            found[d.dim].append(Term(d.weight * unit, d.div, d.mod, d.shift))
+            terms[d.dim].append(Term(d.weight * unit, d.div, d.mod, d.shift))
         unit *= axis.extent
-    return base, tuple(tuple(terms) for terms in found)
+    return base, tuple(map(tuple, terms))
 
 
 def array_terms(strides: Sequence[int]) -> Terms:
@@ -131,23 +131,23 @@ def _group_ends(a: Sequence[int], b: Sequence[int]) -> Iterator[tuple[int, int]]
 
 def _along(shape: Sequence[int], terms: Sequence[tuple[Term, ...]]) -> tuple[Term, ...]:
     """Terms of neighbouring dims as terms of the one dim they make together."""
-    found, below = [], 1
+    along, below = list[Term](), 1
     for place in range(len(shape) - 1, -1, -1):
         size = shape[place] if any(n > 1 for n in shape[:place]) else 0
         if shape[place] > 1:
-            found += [replace(t, below=below, size=size) for t in terms[place]]
+            along += [replace(t, below=below, size=size) for t in terms[place]]
         below *= shape[place]
-    return tuple(found)
+    return tuple(along)
 
 
-def line_up(shape_a: Sequence[int], terms_a: Terms, shape_b: Sequence[int], terms_b: Terms) -> list[Dim]:
+def line_up(shape_a: Sequence[int], terms_a: Terms, shape_b: Sequence[int], terms_b: Terms) -> list[CommonDim]:
     """Common dims of two shapes of as many elements: the longest list of groups whose products agree."""
     dims, last_i, last_j = [], len(shape_a), len(shape_b)
     for i, j in _group_ends(shape_a, shape_b):
         size = math.prod(shape_a[i:last_i])
         if size > 1:
             one = _along(shape_a[i:last_i], terms_a[i:last_i])
-            dims.append(Dim(size, one, _along(shape_b[j:last_j], terms_b[j:last_j])))
+            dims.append(CommonDim(size, one, _along(shape_b[j:last_j], terms_b[j:last_j])))
         last_i, last_j = i, j
     return dims[::-1]
 
@@ -204,7 +204,7 @@ def _nested(size: int, terms: tuple[Term, ...], levels: list[int]) -> Iterator[_
         yield _Segment(np.array([start]), tuple(loop for loop in loops if loop[0] > 1))
 
 
-def _uneven(dim: Dim) -> list[_Segment] | None:
+def _uneven(dim: CommonDim) -> list[_Segment] | None:
     """Runs of constant slope where blocks do not nest (14 rows against tiles of 8): runs of one length together."""
     if dim.size > _MOST_SEGMENTS:
         return None
@@ -224,7 +224,7 @@ def _value(terms: tuple[Term, ...], e: Any) -> Any:
     return sum((t(e) for t in terms), start=e * 0)
 
 
-def _segments(dim: Dim) -> list[_Segment] | None:
+def _segments(dim: CommonDim) -> list[_Segment] | None:
     both = dim.source + dim.target
     levels = _levels(dim.size, both)
     return _uneven(dim) if levels is None else list(_nested(dim.size, both, levels))
@@ -242,7 +242,7 @@ class _Piece:
     loops: tuple[Loop, ...]
 
 
-def _piece(dim: Dim, segment: _Segment) -> _Piece:
+def _piece(dim: CommonDim, segment: _Segment) -> _Piece:
     places = [_value(terms, segment.starts) for terms in (dim.source, dim.target)]
     first = int(segment.starts[0])
     loops = []
@@ -262,17 +262,17 @@ def _join(pieces: tuple[_Piece, ...], base: tuple[int, int]) -> Box:
 
 def merged(loops: Sequence[Loop]) -> tuple[Loop, ...]:
     """Loops in ascending target stride, neighbours that continue each other as one."""
-    found: list[Loop] = []
+    ascending: list[Loop] = []
     for loop in sorted(loops, key=lambda x: (abs(x.target), abs(x.source))):
-        last = found[-1] if found else None
+        last = ascending[-1] if ascending else None
         if last and loop.source == last.source * last.count and loop.target == last.target * last.count:
-            found[-1] = replace(last, count=last.count * loop.count)
+            ascending[-1] = replace(last, count=last.count * loop.count)
         elif loop.count > 1:
-            found.append(loop)
-    return tuple(found)
+            ascending.append(loop)
+    return tuple(ascending)
 
 
-def boxes(dims: Sequence[Dim], base: tuple[int, int] = (0, 0)) -> list[Box] | None:
+def boxes_of(dims: Sequence[CommonDim], base: tuple[int, int] = (0, 0)) -> list[Box] | None:
     """The move over ``dims`` as boxes; None where it falls into too many of them."""
     cut = []
     for dim in dims:

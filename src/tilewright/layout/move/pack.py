@@ -16,6 +16,7 @@ from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.checks import array_of, require_room
 from tilewright.layout.index.types import TYPE_BITS
+from tilewright.layout.move.blocks import LINE
 from tilewright.layout.move.calls import run_plan
 from tilewright.layout.move.kept import Kept
 from tilewright.layout.move.moves import aligned_empty, pack_plan, padding_of, run_filled, unpack_plan
@@ -70,7 +71,6 @@ def to_type(wide: Array, dtype: str, bits: int, numpy_type: np.dtype[Any]) -> Ar
 
 _CHUNK = 1 << 20
 _KINDS = {"f": "biuf", "b": "biuf", "c": "biufc"}  # numpy's kinds that a fill of this type may have
-_LINE = 64
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -178,14 +178,14 @@ def _pack_slots(layout: AddressMap, values: Array, slots: Array, fill: Any, kept
     if not layout.num_elements:
         slots[:] = fill
         return
-    found = pack_plan(layout, values.strides if layout.rank else (), size, slots.ctypes.data % _LINE == 0)
-    if found is None:
+    filled_plan = pack_plan(layout, values.strides if layout.rank else (), size, slots.ctypes.data % LINE == 0)
+    if filled_plan is None:
         if layout.num_elements < layout.num_slots:
             slots[:] = fill
         _scatter(layout, values, slots)
         return
-    run_filled(found, slots, values, fill)
-    plan, whole = found
+    run_filled(filled_plan, slots, values, fill)
+    plan, whole = filled_plan
     if kept is not None and not whole and (zeros := padding_of(0, values.dtype)) is not None:
         kept.keep(slots, values, plan, zeros, packing=True)
 
@@ -224,7 +224,7 @@ def _unpack_slots(layout: AddressMap, slots: Array, result: Array, kept: Kept | 
     if not layout.num_elements:
         return
     slots = np.ascontiguousarray(slots)
-    aligned = result.ctypes.data % _LINE == 0
+    aligned = result.ctypes.data % LINE == 0
     strides = result.strides if layout.rank else ()
     plan = unpack_plan(layout, strides, result.itemsize, aligned)
     if plan is not None:

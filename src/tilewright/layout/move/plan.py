@@ -73,12 +73,12 @@ def _split(box: Box, loop: Loop, count: int) -> list[Box]:
     times, left = divmod(loop.count, count)
     others = tuple(other for other in box.loops if other is not loop)
     outer = Loop(times, loop.source * count, loop.target * count)
-    found = [replace(box, loops=(replace(loop, count=count), *((outer,) if times > 1 else ()), *others))]
+    parts = [replace(box, loops=(replace(loop, count=count), *((outer,) if times > 1 else ()), *others))]
     if left:
         rest = (replace(loop, count=left),) if left > 1 else ()
         places = box.sources + times * outer.source, box.targets + times * outer.target
-        found.append(Box(*places, (*rest, *others)))
-    return found
+        parts.append(Box(*places, (*rest, *others)))
+    return parts
 
 
 # -- works -------------------------------------------------------------------------------------------------------------

@@ -14,11 +14,10 @@ from tilewright.errors import UsageError
 from tilewright.layout.index.bitcast import order_of, why_not
 from tilewright.layout.index.checks import require_room
 from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.move.blocks import LINE
 from tilewright.layout.move.moves import aligned_empty, relayout_plan, run_filled
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
 from tilewright.layout.move.runs import lines_touched, longest_run
-
-_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,12 @@ class Relayout:
     @cached_property
     def lines_read(self) -> int:
         """Distinct 64-byte lines of ``a`` that hold data."""
-        return lines_touched(self.a, _LINE)
+        return lines_touched(self.a, LINE)
 
     @cached_property
     def lines_written(self) -> int:
         """Distinct 64-byte lines of ``b`` that hold data (padding aside)."""
-        return lines_touched(self.b, _LINE)
+        return lines_touched(self.b, LINE)
 
     @cached_property
     def tiles_read(self) -> int:
@@ -68,18 +67,12 @@ class Relayout:
     @property
     def direct(self) -> bool:
         """Whether :meth:`apply` needs no dense copy of the array in between (a ``*`` that does not divide does)."""
-        return self._narrow == self._narrow_b and (not self.a.num_elements or self._plan(True) is not None)
-
-    @property
-    def _narrow(self) -> bool:
-        return self.a.element_bits < 8
-
-    @property
-    def _narrow_b(self) -> bool:
-        return self.b.element_bits < 8
+        if (self.a.element_bits < 8) != (self.b.element_bits < 8):
+            return False
+        return not self.a.num_elements or self._plan(True) is not None
 
     def _plan(self, aligned: bool) -> Any:
-        slot = 1 if self._narrow else self.a.numpy_dtype.itemsize
+        slot = 1 if self.a.element_bits < 8 else self.a.numpy_dtype.itemsize
         return relayout_plan(self.a, self.b, self.permutation, slot, aligned)
 
     def apply(self, buffer: Any, out: Any = None) -> np.ndarray[Any, Any]:
@@ -103,31 +96,22 @@ class Relayout:
             require_room(self.b.size_bytes, f"{self.b} with its padding")
         target = aligned_empty(length, dtype) if out is None else check_buffer(self.b, out, "out", write=True)
         if not self.direct:
-            return self._by_array(source, target)
+            return self.b.pack(self.a.unpack(source).transpose(self.permutation).reshape(self.b.shape), target)
         if not target.flags.c_contiguous:
             target[:] = self.apply(source)
-        elif self._narrow:
-            slots = self._moved(widen(source, self.a.element_bits, self.a.num_slots), np.dtype(np.uint8))
+        elif self.a.element_bits < 8:
+            slots = aligned_empty(self.b.num_slots, np.dtype(np.uint8))
+            self._move(widen(source, self.a.element_bits, self.a.num_slots), slots)
             target[:] = narrow(slots, self.b.element_bits, length)
         else:
-            clear = source.copy() if np.may_share_memory(source, target) else source
-            self._move(clear, target)
-        return target
-
-    def _by_array(self, source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        values = self.a.unpack(source).transpose(self.permutation).reshape(self.b.shape)
-        return self.b.pack(values, target)
-
-    def _moved(self, slots: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        target = aligned_empty(self.b.num_slots, dtype)
-        self._move(slots, target)
+            self._move(source.copy() if np.may_share_memory(source, target) else source, target)
         return target
 
     def _move(self, source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> None:
-        if not self.a.num_elements:
+        if self.a.num_elements:
+            run_filled(self._plan(target.ctypes.data % LINE == 0), target, source, 0)
+        else:
             target[:] = 0
-            return
-        run_filled(self._plan(target.ctypes.data % _LINE == 0), target, source, 0)
 
 
 def _tile_bytes(layout: IndexMap) -> int:
@@ -135,7 +119,7 @@ def _tile_bytes(layout: IndexMap) -> int:
     elements = layout.page_elements
     if layout.tiles:
         elements = math.prod(t for t in layout.tiles[0] if t > 0)
-    return max(1, elements * layout.element_bits // 8) if elements else _LINE
+    return max(1, elements * layout.element_bits // 8) if elements else LINE
 
 
 def relayout(a: IndexMap, b: IndexMap, permutation: Sequence[int] | None = None) -> Relayout:

@@ -12,71 +12,59 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.move.moves import relayout_boxes
-from tilewright.layout.move.nest import Box, Dim, Loop, boxes, layout_terms
+from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 
 Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
+
+
+class _Runs(NamedTuple):
+    """The runs of a box: ``length`` elements from each of its places on, again along ``loops``."""
+
+    length: int
+    loops: list[Loop]
+    box: Box
+
+
+def _runs_of(box: Box, both: bool) -> _Runs:
+    """Runs that are contiguous on the target's side, or on ``both``."""
+    length, around = 1, []
+    for loop in sorted(box.loops, key=lambda x: x.target):
+        if loop.target == length and (loop.source == length or not both):
+            length *= loop.count
+        else:
+            around.append(loop)
+    return _Runs(length, around, box)
+
+
+def _listed(all_runs: Sequence[_Runs], layout: AddressMap) -> tuple[Array, Array, Array]:
+    """(source, target, elements) of every run."""
+    if sum(len(runs.box.targets) * math.prod(loop.count for loop in runs.loops) for runs in all_runs) > _MOST_RUNS:
+        raise _too_many(layout)
+    columns = []
+    for length, loops, box in all_runs:
+        sources, targets = box.sources, box.targets
+        for loop in loops:
+            steps = np.arange(loop.count, dtype=np.int64)
+            sources = (sources[:, None] + steps * loop.source).reshape(-1)
+            targets = (targets[:, None] + steps * loop.target).reshape(-1)
+        columns.append((sources, targets, np.full(len(sources), length)))
+    sources, targets, lengths = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return sources, targets, lengths
 
 
 def _too_many(layout: AddressMap) -> UnsupportedError:
     return UnsupportedError(f"{layout} lies in more than {_MOST_RUNS} pieces", how="ask for a slice of the array")
 
 
-def _run_of(box: Box, both: bool) -> tuple[int, list[Loop]]:
-    """Elements contiguous on the target (or on both sides), and the loops around them."""
-    extent, outer = 1, []
-    for loop in sorted(box.loops, key=lambda x: x.target):
-        if loop.target == extent and (loop.source == extent or not both):
-            extent *= loop.count
-        else:
-            outer.append(loop)
-    return extent, outer
-
-
-def _starts(box: Box, loops: Sequence[Loop]) -> tuple[Array, Array]:
-    """(source, target) places of all runs of a box."""
-    sources, targets = box.sources, box.targets
-    for loop in loops:
-        k = np.arange(loop.count, dtype=np.int64)
-        sources = (sources[:, None] + k * loop.source).reshape(-1)
-        targets = (targets[:, None] + k * loop.target).reshape(-1)
-    return sources, targets
-
-
-def _runs(found: Sequence[Box], both: bool, layout: AddressMap) -> tuple[Array, Array, Array]:
-    """(source, target, elements) of every run of the boxes."""
-    cut = [_run_of(box, both) for box in found]
-    count = sum(len(b.targets) * math.prod(x.count for x in c[1]) for b, c in zip(found, cut, strict=True))
-    if count > _MOST_RUNS:
-        raise _too_many(layout)
-    places = [_starts(box, loops) for box, (_, loops) in zip(found, cut, strict=True)]
-    lengths = [np.full(len(s), extent) for (s, _), (extent, _) in zip(places, cut, strict=True)]
-    return np.concatenate([s for s, _ in places]), np.concatenate([t for _, t in places]), np.concatenate(lengths)
-
-
-def _flat(layout: AddressMap, order: Sequence[int]) -> Array:
-    """Flat slots of all elements, the dims read in ``order``."""
+def _all_slots(layout: AddressMap, order: Sequence[int]) -> Array:
+    """The slots of all elements, the dims read in ``order``."""
     if layout.num_elements > _MOST_RUNS:
         raise _too_many(layout)
     return layout.slots_of(np.arange(layout.num_elements), order)
 
 
-def longest_of_all_runs(a: AddressMap, b: AddressMap, order: Sequence[int]) -> int:
-    """Elements of the longest piece that is contiguous in both layouts, b being reshape(transpose(a, order))."""
-    if not a.num_elements:
-        return 0
-    found = relayout_boxes(a, b, order, 1)
-    if found is None:
-        sources, targets = _flat(a, order), _flat(b, range(b.rank))
-        lengths = np.ones(len(sources), np.int64)
-    else:
-        sources, targets, lengths = _runs(found, True, a)
-    by_source = np.argsort(sources, kind="stable")
-    sources, targets, lengths = sources[by_source], targets[by_source], lengths[by_source]
-    goes_on = (np.diff(sources) == lengths[:-1]) & (np.diff(targets) == lengths[:-1])
-    ends = np.append(np.nonzero(~goes_on)[0], len(lengths) - 1)
-    total = np.cumsum(lengths)[ends]
-    return int(np.diff(total, prepend=0).max())
+# -- lines -------------------------------------------------------------------------------------------------------------
 
 
 def lines_touched(layout: AddressMap, line_bytes: int) -> int:
@@ -85,17 +73,17 @@ def lines_touched(layout: AddressMap, line_bytes: int) -> int:
         return 0
     bits = layout.element_bits
     terms = layout_terms(layout, 1)
-    found = None
+    boxes = None
     if terms is not None:
-        dims = [Dim(n, (), t) for n, t in zip(layout.shape, terms[1], strict=True) if n > 1]
-        found = boxes(dims, (0, terms[0]))
-    if found is None:
-        starts = np.unique(_flat(layout, range(layout.rank)))
+        dims = [CommonDim(n, (), t) for n, t in zip(layout.shape, terms[1], strict=True) if n > 1]
+        boxes = boxes_of(dims, (0, terms[0]))
+    if boxes is None:
+        starts = np.unique(_all_slots(layout, range(layout.rank)))
         return _count(starts, np.ones(len(starts), np.int64), bits, line_bytes)
     times = 1
-    if len(found) == 1:
-        found, times = _without_far(found[0], bits, line_bytes)
-    _, starts, lengths = _runs(found, False, layout)
+    if len(boxes) == 1:
+        boxes, times = _without_far(boxes[0], bits, line_bytes)
+    _, starts, lengths = _listed([_runs_of(box, both=False) for box in boxes], layout)
     order = np.argsort(starts, kind="stable")
     return times * _count(starts[order], lengths[order], bits, line_bytes)
 
@@ -132,10 +120,45 @@ def _count(starts: Array, lengths: Array, bits: int, line_bytes: int) -> int:
     return int((last - first + 1).sum() - shared.sum())
 
 
-# The longest piece that a move leaves in one piece, from the boxes of the move rather than from its elements.
+# -- the longest run, from the boxes of the move rather than from its elements where no run goes on in another ---------
 
 _MOST_PAIRS = 1 << 12  # pairs of places where boxes begin, in about a quarter of a second
 _MOST_TRIES = 1 << 10
+
+
+def longest_run(a: AddressMap, b: AddressMap, order: Sequence[int]) -> int:
+    """Elements of the longest piece that is contiguous in both layouts, b being reshape(transpose(a, order))."""
+    if not a.num_elements:
+        return 0
+    boxes = relayout_boxes(a, b, order, 1)
+    if boxes is None:
+        sources, targets = _all_slots(a, order), _all_slots(b, range(b.rank))
+        lengths = np.ones(len(sources), np.int64)
+    else:
+        runs = [_runs_of(box, both=True) for box in boxes]
+        if not _join(runs):
+            return max(some.length for some in runs)
+        sources, targets, lengths = _listed(runs, a)
+    by_source = np.argsort(sources, kind="stable")
+    sources, targets, lengths = sources[by_source], targets[by_source], lengths[by_source]
+    goes_on = (np.diff(sources) == lengths[:-1]) & (np.diff(targets) == lengths[:-1])
+    ends = np.append(np.nonzero(~goes_on)[0], len(lengths) - 1)
+    total = np.cumsum(lengths)[ends]
+    return int(np.diff(total, prepend=0).max())
+
+
+def _join(all_runs: Sequence[_Runs]) -> bool:
+    """Whether some run may go on in another one, on both sides at once."""
+    if sum(len(runs.box.targets) for runs in all_runs) ** 2 > _MOST_PAIRS:
+        return True
+    begins = [list(zip(runs.box.sources.tolist(), runs.box.targets.tolist(), strict=True)) for runs in all_runs]
+    for (a, begins_a), (b, begins_b) in product(zip(all_runs, begins, strict=True), repeat=2):
+        counters = _counters(a, b)
+        for (from_source, from_target), (to_source, to_target) in product(begins_a, begins_b):
+            source, target = from_source + a.length - to_source, from_target + a.length - to_target
+            if _solvable(counters, source, target, [0]):
+                return True
+    return False
 
 
 class _Counter(NamedTuple):
@@ -147,29 +170,14 @@ class _Counter(NamedTuple):
     target: int
 
 
-class _Runs(NamedTuple):
-    """The runs of a box: ``length`` elements from every (source, target) of ``begins`` on, again along ``loops``."""
-
-    length: int
-    begins: tuple[tuple[int, int], ...]
-    loops: tuple[Loop, ...]
-
-
-def _runs_of(box: Box) -> _Runs:
-    length, around = 1, []
-    for loop in sorted(box.loops, key=lambda x: x.target):
-        if loop.target == loop.source == length:
-            length *= loop.count
-        else:
-            around.append(loop)
-    begins = tuple(zip(box.sources.tolist(), box.targets.tolist(), strict=True))
-    return _Runs(length, begins, tuple(around))
-
-
-def _reach(counters: Sequence[_Counter], side: int) -> tuple[int, int]:
-    """The least and the largest sum of the counters on a side (2: source, 3: target)."""
-    ends = [sorted((c.low * c[side], c.high * c[side])) for c in counters]
-    return sum(low for low, _ in ends), sum(high for _, high in ends)
+def _counters(a: _Runs, b: _Runs) -> list[_Counter]:
+    """What lies between a run of ``a`` and one of ``b``, widest steps first."""
+    if a is b:
+        counters = [_Counter(1 - loop.count, loop.count - 1, loop.source, loop.target) for loop in a.loops]
+    else:
+        counters = [_Counter(0, loop.count - 1, loop.source, loop.target) for loop in b.loops]
+        counters += [_Counter(1 - loop.count, 0, loop.source, loop.target) for loop in a.loops]
+    return sorted(counters, key=lambda c: -max(abs(c.source), abs(c.target)))
 
 
 def _solvable(counters: Sequence[_Counter], source: int, target: int, tries: list[int]) -> bool:
@@ -181,48 +189,21 @@ def _solvable(counters: Sequence[_Counter], source: int, target: int, tries: lis
         return True
     first, rest = counters[0], counters[1:]
     low, high = first.low, first.high
-    for side, wanted in ((2, source), (3, target)):
+    for side, total in ((2, source), (3, target)):
         least, most = _reach(rest, side)
         step = first[side]
         if not step:
-            if not least <= wanted <= most:
+            if not least <= total <= most:
                 return False
             continue
-        a, b = (wanted - most, wanted - least) if step > 0 else (least - wanted, most - wanted)
+        a, b = (total - most, total - least) if step > 0 else (least - total, most - total)
         low, high = max(low, -(-a // abs(step))), min(high, b // abs(step))
     return any(
         _solvable(rest, source - k * first.source, target - k * first.target, tries) for k in range(low, high + 1)
     )
 
 
-def _counters(a: _Runs, b: _Runs) -> list[_Counter]:
-    """What lies between a run of ``a`` and one of ``b``, widest steps first."""
-    if a is b:
-        found = [_Counter(1 - loop.count, loop.count - 1, loop.source, loop.target) for loop in a.loops]
-    else:
-        found = [_Counter(0, loop.count - 1, loop.source, loop.target) for loop in b.loops]
-        found += [_Counter(1 - loop.count, 0, loop.source, loop.target) for loop in a.loops]
-    return sorted(found, key=lambda c: -max(abs(c.source), abs(c.target)))
-
-
-def _join(runs: Sequence[_Runs]) -> bool:
-    """Whether some run may go on in another one, on both sides at once."""
-    if sum(len(each.begins) for each in runs) ** 2 > _MOST_PAIRS:
-        return True
-    for a, b in product(runs, repeat=2):
-        counters = _counters(a, b)
-        for (from_source, from_target), (to_source, to_target) in product(a.begins, b.begins):
-            source, target = from_source + a.length - to_source, from_target + a.length - to_target
-            if _solvable(counters, source, target, [0]):
-                return True
-    return False
-
-
-def longest_run(a: AddressMap, b: AddressMap, order: Sequence[int]) -> int:
-    """Elements of the longest piece that is contiguous in both layouts, b being reshape(transpose(a, order))."""
-    found = relayout_boxes(a, b, order, 1) if a.num_elements else None
-    if found is not None:
-        runs = [_runs_of(box) for box in found]
-        if not _join(runs):
-            return max(each.length for each in runs)
-    return longest_of_all_runs(a, b, order)
+def _reach(counters: Sequence[_Counter], side: int) -> tuple[int, int]:
+    """The least and the largest sum of the counters on a side (2: source, 3: target)."""
+    ends = [sorted((c.low * c[side], c.high * c[side])) for c in counters]
+    return sum(low for low, _ in ends), sum(high for _, high in ends)
