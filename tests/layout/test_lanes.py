@@ -124,7 +124,7 @@ def test_empty_tensors(shape, mode):
         (lambda: lanes((1, 2, 3, 4), "f16", "bm1684x", mode="diagonal"), "no lane mode"),
         (lambda: lanes((1, 2, 3, 4), "f16", "bm1684x", mode=(1, 2, 3)), "four whole numbers"),
         (lambda: lanes((1, 2, 3, 4), "f16", "bm1684x", n_stride="maybe"), "no rule"),
-        (lambda: lanes((1, 2, 3, 4), "f32", lanes=2, eu_bytes=2), "no multiple"),
+        (lambda: lanes((1, 2, 3, 4), "f32", lanes=2, eu_bytes=2), "not a multiple"),
         (lambda: lane_matrix(4, 4, "s8", "bm1684x", columns_per_npu=0), "below 1"),
         (lambda: lane_matrix2(-1, 4, "s8", "bm1684x"), "sizes from 0 up"),
         (lambda: lane_weights((1, 2, 3), "s8", "bm1684x"), "four sizes"),

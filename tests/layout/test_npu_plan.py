@@ -193,9 +193,9 @@ ALIGNED = lanes((1, 3, 1, 4), "f16", SMALL)
 @pytest.mark.parametrize(
     ("given_tensors", "message"),
     [
-        ([LocalTensor("x", ALIGNED, 12)], "x: base 12 is no multiple of 8 bytes; use 16"),
-        ([LocalTensor("x", ALIGNED, -8)], "x: base -8 is no multiple"),
-        ([LocalTensor("x", lanes((1, 3, 1, 4), "f16", SMALL, mode="compact"), 3)], "no multiple of 2 bytes; use 4"),
+        ([LocalTensor("x", ALIGNED, 12)], "x: base 12 is not a multiple of 8 bytes; use 16"),
+        ([LocalTensor("x", ALIGNED, -8)], "x: base -8 is not a multiple"),
+        ([LocalTensor("x", lanes((1, 3, 1, 4), "f16", SMALL, mode="compact"), 3)], "not a multiple of 2 bytes; use 4"),
         ([LocalTensor("x", ALIGNED), LocalTensor("x", ALIGNED)], "two tensors"),
         ([LocalTensor("x", lanes((1, 3, 1, 4), "f16", "bm1684x"))], "not of this chip"),
         ([LocalTensor("x", ALIGNED, 0), LocalTensor("y", ALIGNED, 0)], "NPU 0 byte 0 belongs to x already"),
@@ -211,6 +211,6 @@ def test_refused_chips_and_instructions():
         plan_local_memory([], "tpu-v4")
     with pytest.raises(UsageError, match="no size"):
         plan_local_memory([], LaneMemory(3, 8, 0, 1))
-    with pytest.raises(UsageError, match="instruction 0 has the operand 'z'"):
+    with pytest.raises(UsageError, match="the operand 'z' of instruction 0"):
         plan_local_memory([LocalTensor("x", ALIGNED)], SMALL, [("x", "z")])
     assert plan_local_memory([], SMALL).bytes_used == 0

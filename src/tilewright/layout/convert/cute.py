@@ -35,7 +35,7 @@ def _mode(layout: IndexMap, dim: int, digits: Sequence[Digit]) -> Mode:
     size, parts, reach = layout.shape[dim], Mode(), 1
     for digit in sorted((d for d in digits if d.dim == dim), key=lambda d: d.div):
         if digit.shift:
-            raise UnsupportedError(f"{layout}: dim {dim} begins inside a tile, which CuTe cannot say")
+            raise UnsupportedError(f"{layout}: dim {dim} begins inside a tile, which CuTe cannot express")
         if digit.div % reach or digit.div < reach:
             raise UnsupportedError(f"{layout}: the tiles of dim {dim} do not divide each other")
         if digit.div > reach:
@@ -54,13 +54,13 @@ def _mode(layout: IndexMap, dim: int, digits: Sequence[Digit]) -> Mode:
 
 def _coalesced(parts: Mode) -> Mode:
     """Parts that count on where the one before stops, joined with it."""
-    found = Mode()
+    joined = Mode()
     for size, stride in parts:
-        if found and stride == found[-1][0] * found[-1][1]:
-            found[-1] = (found[-1][0] * size, found[-1][1])
+        if joined and stride == joined[-1][0] * joined[-1][1]:
+            joined[-1] = (joined[-1][0] * size, joined[-1][1])
         else:
-            found.append((size, stride))
-    return found
+            joined.append((size, stride))
+    return joined
 
 
 def _padded(layout: IndexMap) -> IndexMap:
@@ -84,8 +84,8 @@ def _tree_text(parts: Sequence[int]) -> str:
 def to_cute(layout: IndexMap, padded: bool = False) -> str:
     """The layout as CuTe's ``shape:stride``, one mode per dim; offsets count elements.
 
-    Raises :class:`UnsupportedError` with the reason where CuTe cannot say it: several axes, padding (``padded=True``
-    gives the layout of the padded array instead), a rotation, a `*` that its tile does not divide.
+    Raises :class:`UnsupportedError` with the reason where CuTe cannot express it: several axes, padding
+    (``padded=True`` gives the layout of the padded array instead), a rotation, a `*` that its tile does not divide.
 
     >>> from tilewright.layout import parse
     >>> to_cute(parse("f32[4,8]{1,0:T(2,4)(2,1)}"))
@@ -95,7 +95,7 @@ def to_cute(layout: IndexMap, padded: bool = False) -> str:
     if len(layout.axis_terms) != 1:
         raise UnsupportedError(f"{layout} has the axes {', '.join(layout.axes)}; CuTe's offsets are one number")
     if layout.digits is None:
-        raise UnsupportedError(f"{layout} merges dims by a `*` that its tile does not divide; CuTe cannot say that")
+        raise UnsupportedError(f"{layout} merges dims by a `*` that its tile does not divide; CuTe cannot express that")
     line = layout.digits[layout.axes[0]]
     if line.base:
         raise UnsupportedError(f"{layout} begins at offset {line.base}; CuTe layouts begin at 0")
@@ -108,8 +108,8 @@ def to_cute(layout: IndexMap, padded: bool = False) -> str:
     reach = 1 + sum((n - 1) * s for mode in modes for n, s in mode) if layout.num_elements else 0
     if reach != layout.num_slots:
         how = "padded=True gives the layout of the padded array"
-        what = f"{layout} has {layout.num_slots - reach} slots of padding at its end; CuTe has no padding"
-        raise UnsupportedError(what, how=how)
+        tail = layout.num_slots - reach
+        raise UnsupportedError(f"{layout} has {tail} slots of padding at its end; CuTe has no padding", how=how)
     sizes = [_tree_text([n for n, _ in mode]) for mode in modes]
     strides = [_tree_text([s for _, s in mode]) for mode in modes]
     if layout.rank == 1 and len(modes[0]) == 1:
@@ -120,19 +120,19 @@ def to_cute(layout: IndexMap, padded: bool = False) -> str:
 # -- from CuTe ---------------------------------------------------------------------------------------------------------
 
 
-def _read_tree(cursor: Cursor, what: str, depth: int = 0) -> Tree:
+def _read_tree(cursor: Cursor, name: str, depth: int = 0) -> Tree:
     if depth > 64:
         raise cursor.fail("modes nested more than 64 deep")
     if not cursor.take("("):
         cursor.take("_")  # C++ prints static integers as _8
-        return cursor.integer(f"as a {what}")
-    found: list[Tree] = []
-    while found or not cursor.peek(")"):
-        found.append(_read_tree(cursor, what, depth + 1))
+        return cursor.integer(f"as a {name}")
+    parts: list[Tree] = []
+    while parts or not cursor.peek(")"):
+        parts.append(_read_tree(cursor, name, depth + 1))
         if not cursor.take(","):
             break
-    cursor.expect(")", f"or ',' in the {what}s")
-    return found
+    cursor.expect(")", f"or ',' in the {name}s")
+    return parts
 
 
 def _pair(cursor: Cursor, sizes: Tree, strides: Tree, at: int) -> Mode:
@@ -140,7 +140,7 @@ def _pair(cursor: Cursor, sizes: Tree, strides: Tree, at: int) -> Mode:
     if isinstance(sizes, int) and isinstance(strides, int):
         return [(sizes, strides)]
     if isinstance(sizes, int) or isinstance(strides, int) or len(sizes) != len(strides):
-        raise cursor.fail("shape and stride are not of one form", at)
+        raise cursor.fail("shape and stride have different forms", at)
     return [part for pair in zip(sizes, strides, strict=True) for part in _pair(cursor, *pair, at)]
 
 
@@ -160,14 +160,12 @@ def from_cute(text: str, dtype: Any) -> ConvertedLayout:
     strides = _read_tree(cursor, "stride")
     if cursor.at != len(text):
         raise cursor.fail("text left over behind the layout")
-    if isinstance(sizes, int) != isinstance(strides, int):
-        raise cursor.fail("shape and stride are not of one form", at)
-    top = [(sizes, strides)] if isinstance(sizes, int) or isinstance(strides, int) else None
-    if top is None and isinstance(sizes, list) and isinstance(strides, list):
-        if len(sizes) != len(strides):
-            raise cursor.fail("shape and stride are not of one form", at)
-        top = list(zip(sizes, strides, strict=True))
-    modes = [_pair(cursor, *pair, at) for pair in top or []]
+    if isinstance(sizes, int) or isinstance(strides, int):
+        modes = [_pair(cursor, sizes, strides, at)]
+    elif len(sizes) == len(strides):
+        modes = [_pair(cursor, *pair, at) for pair in zip(sizes, strides, strict=True)]
+    else:
+        raise cursor.fail("shape and stride have different forms", at)
     return _from_modes(modes, dtype_name(dtype), text.strip())
 
 

@@ -75,32 +75,34 @@ def to_linalg_pack(layout: IndexMap) -> tuple[LinalgPack, ...]:
     """
     require_layout(layout)
     if not isinstance(layout, TensorLayout):
-        raise UnsupportedError(f"{layout} is no tiling of dims in order; linalg.pack writes tiles")
+        raise UnsupportedError(f"{layout} does not tile its dims in order; linalg.pack writes tiles")
     layout.require_static()
     if layout.text.tail_alignment != 1:
         raise UnsupportedError(f"{layout} pads its end to L({layout.text.tail_alignment}); linalg.pack pads tiles only")
     order = tuple(reversed(layout.minor_to_major))
-    shape, found = layout.shape, list[LinalgPack]()
+    shape, packs = layout.shape, list[LinalgPack]()
     for tile in layout.tiles or ((),):
         if COMBINE in tile:
-            raise UnsupportedError(f"{layout} merges dims by `*`; collapse them before linalg.pack")
+            raise UnsupportedError(f"{layout} merges dims by `*`; collapse the dims before linalg.pack")
         if len(tile) > len(shape):
             raise UnsupportedError(f"{layout} has a tile of {len(tile)} dims over {len(shape)}; expand the array first")
         cut = order[len(order) - len(tile) :]
-        found.append(LinalgPack(layout.dtype, shape, cut, tile, order))
-        shape = found[-1].packed_shape
+        packs.append(LinalgPack(layout.dtype, shape, cut, tile, order))
+        shape = packs[-1].packed_shape
         order = tuple(range(len(shape)))
-    return tuple(found)
+    return tuple(packs)
 
 
 def check_pack(pack: LinalgPack, rank: int) -> None:
-    """Raises :class:`UsageError` where an operation's attributes do not go with a tensor of ``rank`` dims."""
+    """Raises :class:`UsageError` where an operation's attributes do not match a tensor of ``rank`` dims."""
     if sorted(pack.outer_dims_perm) != list(range(rank)):
-        raise UsageError(f"outer_dims_perm {list(pack.outer_dims_perm)} is no permutation of {rank} dims")
+        raise UsageError(f"outer_dims_perm {list(pack.outer_dims_perm)} is not a permutation of {rank} dims")
     if len(pack.inner_dims_pos) != len(pack.inner_tiles) or any(t < 1 for t in pack.inner_tiles):
-        raise UsageError(f"inner_tiles {list(pack.inner_tiles)} do not go with {list(pack.inner_dims_pos)}")
+        raise UsageError(
+            f"inner_tiles {list(pack.inner_tiles)} do not match inner_dims_pos {list(pack.inner_dims_pos)}"
+        )
     if len(set(pack.inner_dims_pos)) != len(pack.inner_dims_pos) or not set(pack.inner_dims_pos) <= set(range(rank)):
-        raise UsageError(f"inner_dims_pos {list(pack.inner_dims_pos)} names a dim twice or one that is not there")
+        raise UsageError(f"inner_dims_pos {list(pack.inner_dims_pos)} names a dim twice, or one that does not exist")
 
 
 def _pack_steps(pack: LinalgPack) -> list[Step]:
@@ -153,30 +155,30 @@ _SHAPE = re.compile(r"((?:[0-9?]+x)*)(.+)", re.DOTALL)
 
 def _numbers(text: str, name: str, start: int, end: int) -> tuple[int, ...] | None:
     """The list behind ``name =`` between two places of the text; None where it is not there."""
-    found = re.compile(rf"\b{name}{_NUMBERS}").search(text, start, end)
-    if found is None:
+    attribute = re.compile(rf"\b{name}{_NUMBERS}").search(text, start, end)
+    if attribute is None:
         return None
-    parts = found[1].split(",") if found[1].strip() else []
+    parts = attribute[1].split(",") if attribute[1].strip() else []
     if not all(re.fullmatch(r"\s*[0-9]{1,18}\s*", part) for part in parts):
-        raise ParseError(f"{name} is not a list of whole numbers", text=text, column=found.start(1))
+        raise ParseError(f"{name} is not a list of whole numbers", text=text, column=attribute.start(1))
     return tuple(map(int, parts))
 
 
 def _tensor(text: str, inside: str, at: int) -> tuple[tuple[int, ...], str]:
     """Sizes and element type within ``tensor<...>``, which begins at ``at``."""
-    found = _SHAPE.fullmatch(inside.strip())
-    sizes, kind = (found[1], found[2].strip()) if found else ("", "")
+    parts = _SHAPE.fullmatch(inside.strip())
+    sizes, kind = (parts[1], parts[2].strip()) if parts else ("", "")
     if "," in kind:
-        raise UnsupportedError(f"<{inside}> says itself how it lies in memory", how="linalg.pack packs plain tensors")
+        raise UnsupportedError(f"<{inside}> has a memory layout of its own", how="linalg.pack packs plain tensors")
     dtype = xla_dtype(kind)
     if dtype not in TYPE_BITS:
         raise ParseError(f"no element type called {kind!r}", text=text, column=at)
     if "?" in sizes:
-        raise UnsupportedError(f"tensor<{inside}> has dims without a size", how="give the sizes the program runs with")
-    parts = sizes.split("x")[:-1]
-    if any(len(part) > 18 for part in parts):
+        raise UnsupportedError(f"tensor<{inside}> has dims without a size", how="give the sizes of the run")
+    dims = sizes.split("x")[:-1]
+    if any(len(dim) > 18 for dim in dims):
         raise ParseError("a dim of more than 18 digits", text=text, column=at)
-    return tuple(map(int, parts)), dtype
+    return tuple(map(int, dims)), dtype
 
 
 def _operation(text: str, start: int, end: int) -> LinalgPack:

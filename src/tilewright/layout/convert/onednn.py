@@ -42,11 +42,11 @@ def _read(tag: str) -> tuple[list[int], list[Block]]:
     """The outer dims in order and the blocks in order."""
     parts, at = [], 0
     while at < len(tag):
-        found = _PART.match(tag, at)
-        if not found:
+        part = _PART.match(tag, at)
+        if not part:
             raise ParseError("expected a letter, or a block such as 16c", text=tag, column=at)
-        parts.append((found[1], found[2], at))
-        at = found.end()
+        parts.append((part[1], part[2], at))
+        at = part.end()
     outer = [part for part in parts if not part[0]]
     letters = _letters(tag, {letter.lower() for _, letter, _ in parts})
     blocked = {letter.lower() for size, letter, _ in parts if size}
@@ -57,14 +57,14 @@ def _read(tag: str) -> tuple[list[int], list[Block]]:
             raise ParseError(f"{letter!r} is a capital exactly where a block cuts its dim", text=tag, column=at)
     order = [letters.index(letter.lower()) for _, letter, _ in outer]
     if sorted(order) != list(range(len(letters))):
-        raise ParseError("every dim stands once among the outer dims", text=tag, column=0)
+        raise ParseError("each dim must stand once among the outer dims", text=tag, column=0)
     return order, [(letters.index(letter), int(size)) for size, letter, _ in parts if size]
 
 
 def from_onednn_tag(tag: str, shape: Sequence[int], dtype: Any) -> ConvertedLayout:
     """The layout that a oneDNN tag gives an array of ``shape`` (dims in oneDNN's logical order, n c h w).
 
-    Raises :class:`ParseError` on a tag that is none and :class:`UsageError` where it is of other dims.
+    Raises :class:`ParseError` on a malformed tag and :class:`UsageError` where its dims do not match the shape.
 
     >>> layout = from_onednn_tag("nChw16c", (2, 40, 3, 5), "f32")
     >>> layout.physical_shape, layout.offset(1, 17, 2, 4)
@@ -73,7 +73,7 @@ def from_onednn_tag(tag: str, shape: Sequence[int], dtype: Any) -> ConvertedLayo
     dims, name = natural_sizes(shape), dtype_name(dtype)
     order, blocks = _read(text_of(tag, "a tag"))
     if len(order) != len(dims):
-        raise UsageError(f"the tag {tag} is of {len(order)} dims, the shape {dims} of {len(dims)}")
+        raise UsageError(f"the tag {tag} has {len(order)} dims, the shape {dims} has {len(dims)}")
     inner = [[size for dim, size in reversed(blocks) if dim == d] for d in range(len(dims))]
     cut, places = split_dims(inner)
     left = [list(at[1:]) for at in places]
@@ -97,7 +97,7 @@ def to_onednn_tag(layout: IndexMap) -> str:
     'aBcd16b'
     """
     require_layout(layout)
-    reason = f"no oneDNN tag says {layout}"
+    reason = f"no oneDNN tag describes {layout}"
     if len(layout.axis_terms) != 1 or layout.digits is None or not 0 < layout.rank <= len(_PLAIN):
         raise UnsupportedError(reason)
     digits = sorted(layout.digits[layout.axes[0]].digits, key=lambda d: -d.weight)

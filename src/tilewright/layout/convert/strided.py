@@ -85,14 +85,14 @@ def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> In
     """
     dims, name = natural_sizes(shape), dtype_name(dtype)
     size = type_bits(name) // 8
-    given = wholes(strides, "a stride")
-    if len(given) != len(dims):
-        raise UsageError(f"{len(given)} strides for {len(dims)} dims")
-    if any(s < 0 for s, n in zip(given, dims, strict=True) if n > 1):
-        raise UnsupportedError(f"negative strides {given}", how="turn the dim round first; offsets count from 0 up")
-    if any(s % size for s in given):
-        raise UnsupportedError(f"strides {given} are no multiples of the {size} bytes of {name}")
-    elements = tuple(s // size for s in given)
+    numbers = wholes(strides, "a stride")
+    if len(numbers) != len(dims):
+        raise UsageError(f"{len(numbers)} strides for {len(dims)} dims")
+    if any(s < 0 for s, n in zip(numbers, dims, strict=True) if n > 1):
+        raise UnsupportedError(f"negative strides {numbers}", how="reverse the dim first; offsets count from 0 up")
+    if any(s % size for s in numbers):
+        raise UnsupportedError(f"strides {numbers} are not multiples of the {size} bytes of {name}")
+    elements = tuple(s // size for s in numbers)
     live = tuple(s if n > 1 else 0 for s, n in zip(elements, dims, strict=True))
     row_major = tuple(range(len(dims) - 1, -1, -1))
     for order in (row_major, tuple(sorted(row_major, key=lambda d: live[d]))):
@@ -105,11 +105,11 @@ def from_strides(shape: Sequence[int], strides: Sequence[int], dtype: Any) -> In
 
 def _dense_strides(shape: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
     """Strides in elements of a dense array, 0 for dims of size 1."""
-    found, stride = [0] * len(shape), 1
+    strides, stride = [0] * len(shape), 1
     for d in order:
-        found[d] = stride if shape[d] > 1 else 0
+        strides[d] = stride if shape[d] > 1 else 0
         stride *= shape[d]
-    return tuple(found)
+    return tuple(strides)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def _steps_by_enumeration(layout: IndexMap, how: str) -> tuple[int, list[int]]:
     after = np.cumprod([1, *reversed(layout.shape)])[:-1][::-1]  # how far apart neighbours along a dim are, in order
     steps = [int(flat[n] - flat[0]) if size > 1 else 0 for n, size in zip(after, layout.shape, strict=True)]
     if not np.array_equal(flat, flat[0] + inside @ np.array(steps, np.int64)):
-        raise UnsupportedError(f"{layout} is no sum over its dims (a `*` that its tile does not divide)", how=how)
+        raise UnsupportedError(f"{layout} is not a sum over its dims (a `*` that its tile does not divide)", how=how)
     return int(flat[0]), steps
 
 

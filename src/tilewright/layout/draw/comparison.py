@@ -203,7 +203,7 @@ def compare_svg(
 
     Both sides wear the colours of one layout's tiles (NPUs, pages, shards), the first one's where it has any, so that a
     tile can be found again on the other side; ``colour`` may name another way, as in ``to_svg``. Small arrays are shown
-    as memory too, large ones as one corner of at most ``cells`` cells a side (a page with many pictures wants few).
+    as memory too, large ones as one corner of at most ``cells`` cells a side (for pages with many pictures).
     Raises :class:`UsageError` where the element counts differ.
 
     >>> from tilewright.layout import parse

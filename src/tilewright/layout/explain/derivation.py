@@ -73,8 +73,8 @@ def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
     levels = layout.step_levels
     for k, step in enumerate(layout.steps):
         level = levels[k] if levels else None
-        said = _say(step, states[k], states[k + 1], _part_names(layout, k))
-        lines += [(_heading(layout, level), sentence) for sentence in said]
+        sentences = _sentences(step, states[k], states[k + 1], _part_names(layout, k))
+        lines += [(_heading(layout, level), sentence) for sentence in sentences]
         if levels and level and levels[k + 1 : k + 2] != (level,):
             lines.append(("", _both_parts(states[k + 1], level)))
     now = states[-1]
@@ -193,7 +193,7 @@ def _tags(step: Step, now: list[Coordinate], level: int | None) -> list[tuple[st
     return tags
 
 
-def _say(step: Step, before: list[Coordinate], after: list[Coordinate], parts: tuple[str, str]) -> list[str]:
+def _sentences(step: Step, before: list[Coordinate], after: list[Coordinate], parts: tuple[str, str]) -> list[str]:
     """What a step does to this element; nothing where it does nothing."""
     match step:
         case Permute():

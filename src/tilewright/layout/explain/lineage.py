@@ -64,10 +64,10 @@ class _Walk:
             self._split(step, level)
 
     def _unit(self, step: Unit) -> None:
-        made = len(self.level)
-        self.level[made] = 0
-        self.now.insert(step.dim, made)
-        self.chains.insert(0, [made])
+        new = len(self.level)
+        self.level[new] = 0
+        self.now.insert(step.dim, new)
+        self.chains.insert(0, [new])
         self.names.insert(0, "")
         self.logical.insert(0, None)
 
@@ -130,7 +130,7 @@ def lineage(layout: AddressMap) -> tuple[Dim, ...]:
     walk = _Walk(names, logical)
     for k, step in enumerate(layout.steps[start:], start=start):
         walk.take(step, None if levels is None else levels[k])
-    place = {made: k for k, made in enumerate(walk.now)}
+    place = {coordinate: k for k, coordinate in enumerate(walk.now)}
     sizes = layout.step_sizes[-1]
     return tuple(
         Dim(name, dim, tuple(Leaf(place[i], sizes[place[i]], walk.level[i]) for i in chain))

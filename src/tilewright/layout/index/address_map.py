@@ -230,8 +230,8 @@ class AddressMap:
         shifted = []
         for dim, (value, first, size) in enumerate(zip(map(_whole, index), self.first_index, self.shape, strict=True)):
             if not first <= value < first + size:
-                what = f"index {value} is outside dim {dim}, which runs from {first} to {first + size - 1}"
-                raise IndexRangeError(what, where=str(self))
+                bounds = f"from {first} to {first + size - 1}"
+                raise IndexRangeError(f"index {value} is outside dim {dim}, which runs {bounds}", where=str(self))
             shifted.append(value - first)
         return shifted
 
@@ -263,7 +263,7 @@ class AddressMap:
 
     @cached_property
     def tables(self) -> list[list[np.ndarray[Any, Any]]] | None:
-        """Per axis and dim, what every index adds to the place; None where the map is no such sum, or too large."""
+        """Per axis and dim, what every index adds to the place; None where the map is not such a sum, or too large."""
         return dim_tables(self.digits, self.shape)
 
     def addresses(self, indices: Any) -> np.ndarray[Any, Any]:
@@ -322,8 +322,8 @@ class AddressMap:
         choices = []
         for axis, value in zip(self.axis_terms, map(_whole, place), strict=True):
             if not 0 <= value < axis.extent:
-                what = f"{axis.name} {value} is outside the memory, which runs from 0 to {axis.extent - 1}"
-                raise IndexRangeError(what, where=str(self))
+                memory = f"the memory, which runs from 0 to {axis.extent - 1}"
+                raise IndexRangeError(f"{axis.name} {value} is outside {memory}", where=str(self))
             choices.append(solutions(value, self.terms_of(axis)))
         for picked in product(*choices):  # one choice at most, but for free strides
             coordinates = [0] * len(self.step_sizes[-1])
@@ -453,7 +453,7 @@ def _whole(value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise IndexRangeError(f"{value!r} is no whole number") from None
+        raise IndexRangeError(f"{value!r} is not a whole number") from None
 
 
 def all_positive(shape: tuple[int, ...]) -> bool:

@@ -31,7 +31,7 @@ _BY_DIV = attrgetter("div")
 
 @dataclass(frozen=True)
 class Chain:
-    """``places`` ascend from 1; ``exact`` tells whether each divides the next."""
+    """``places`` ascend from 1; ``exact`` says whether each divides the next."""
 
     base: int
     places: tuple[int, ...]
@@ -116,7 +116,7 @@ _MOST = 1 << 27  # elements that are looked at one by one, in about ten seconds
 
 
 def order_of(a: AddressMap, b: AddressMap, permutation: Sequence[int] | None) -> tuple[int, ...]:
-    """The order in which b reads the dims of a; a :class:`UsageError` where b is no reshape of that."""
+    """The order in which b reads the dims of a; a :class:`UsageError` where b is not a reshape of that."""
     for layout in (a, b):
         require_layout(layout)
     order = tuple(range(a.rank)) if permutation is None else wholes(permutation, "a dim")
@@ -225,7 +225,7 @@ def _first_odd_place(one: Chain, other: Chain) -> int:
 def is_bitcast(a: AddressMap, b: AddressMap, permutation: Sequence[int] | None = None) -> bool:
     """Whether b = reshape(transpose(a, permutation)) costs nothing: every element keeps its byte address.
 
-    Raises :class:`UsageError` where the element counts differ or the permutation is none. Exact.
+    Raises :class:`UsageError` where the element counts differ or the permutation is not one. Exact.
 
     >>> from tilewright.layout import parse
     >>> is_bitcast(parse("f32[8,32,256]{2,1,0:T(8,128)}"), parse("f32[256,256]{1,0:T(8,128)}"))

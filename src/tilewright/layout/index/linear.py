@@ -65,20 +65,20 @@ def _all_different(live: Terms) -> bool:
 def solutions(value: int, terms: Terms) -> Iterator[tuple[int, ...]]:
     """All coordinate vectors with this value (one at most where strides nest)."""
     order, _ = _ordered(terms)
-    found = [0] * len(terms)
+    values = [0] * len(terms)
     live = [k for k in order if terms[k][0] > 1]
     reach = [sum((terms[k][0] - 1) * terms[k][1] for k in live[i:]) for i in range(len(live) + 1)]
 
     def search(i: int, rest: int) -> Iterator[tuple[int, ...]]:
         if i == len(live):
             if rest == 0:
-                yield tuple(found)
+                yield tuple(values)
             return
         size, stride = terms[live[i]]
         low = max(0, -(-(rest - reach[i + 1]) // stride)) if stride else 0
         high = min(size - 1, rest // stride) if stride else size - 1
         for c in range(high, low - 1, -1):
-            found[live[i]] = c
+            values[live[i]] = c
             yield from search(i + 1, rest - c * stride)
 
     yield from search(0, value)

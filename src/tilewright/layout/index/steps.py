@@ -1,7 +1,7 @@
 """The steps an index map is made of, each with its forward rule, its inverse and its digit rule.
 
 A step turns a list of coordinates (with their sizes) into another list. ``forward`` and ``inverse`` work on Python
-integers and on int64 arrays alike; ``inverse`` also tells which coordinates are data and which are padding.
+integers and on int64 arrays alike; ``inverse`` also says which coordinates are data and which are padding.
 
     Permute   reorder the coordinates
     Merge     two neighbours become one: c0 * d1 + c1              (`*` in a tile)

@@ -83,7 +83,7 @@ def dtype_name(dtype: Any) -> str:
     """
     if isinstance(dtype, str):
         return str(_resolve(dtype))
-    if dtype is None:  # numpy's default, but hardly what was meant
+    if dtype is None:  # numpy's default, but hardly what the caller meant
         raise UsageError("None is not an element type")
     try:
         return str(_resolve(np.dtype(dtype).name))
@@ -104,10 +104,10 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     if dtype in _ML_DTYPES:
         import ml_dtypes
 
-        found: Any = getattr(ml_dtypes, _ML_DTYPES[dtype], None)
-        if found is not None:
-            of_ml_dtypes: np.dtype[Any] = np.dtype(found)
-            return of_ml_dtypes
+        scalar: Any = getattr(ml_dtypes, _ML_DTYPES[dtype], None)
+        if scalar is not None:
+            numpy_type: np.dtype[Any] = np.dtype(scalar)
+            return numpy_type
     raise UsageError(f"numpy has no type for {dtype}")
 
 
@@ -134,13 +134,13 @@ def mlir_type(dtype: str) -> str:
 
 
 def xla_dtype(element_type: str) -> str:
-    """XLA's name of MLIR's element type; a name that MLIR has not comes back in small letters.
+    """XLA's name of MLIR's element type; a name that MLIR does not have comes back in small letters.
 
     >>> [xla_dtype(name) for name in ("f32", "i1", "i32", "ui8", "f8E4M3FN", "complex<f32>")]
     ['f32', 'pred', 's32', 'u8', 'f8e4m3fn', 'c64']
     """
     if element_type in _XLA:
         return _XLA[element_type]
-    if found := _INTEGER.fullmatch(element_type):
-        return f"{'u' if found[1] == 'u' else 's'}{found[2]}"
+    if integer := _INTEGER.fullmatch(element_type):
+        return f"{'u' if integer[1] == 'u' else 's'}{integer[2]}"
     return element_type.lower()

@@ -51,10 +51,10 @@ class LaneLayout(IndexMap):
 
     @property
     def byte_strides(self) -> Four:
-        """The strides in bytes, as CV180X states them; a :class:`UsageError` where one is no whole byte (int4)."""
+        """The strides in bytes, as CV180X states them; a :class:`UsageError` where one is not a whole byte (int4)."""
         bits = tuple(stride * self.element_bits for stride in self.strides)
         if any(b % 8 for b in bits):
-            raise UsageError(f"{self} has strides that are no whole bytes", how="use .strides, in elements")
+            raise UsageError(f"{self} has strides that are not whole bytes", how="use .strides, in elements")
         n, c, h, w = (b // 8 for b in bits)
         return n, c, h, w
 
@@ -127,7 +127,7 @@ def lane_memory(chip: Any, count: int | None, eu_bytes: int | None, n_stride: st
 def _strides(rule: str | Four, tensor: Four, dtype: str, memory: LaneMemory, start: int) -> Four:
     bits = lane_bits(dtype)
     if memory.eu_bytes * 8 % bits:
-        raise UsageError(f"eu_bytes {memory.eu_bytes} is no multiple of the {bits // 8} bytes of {dtype}")
+        raise UsageError(f"eu_bytes {memory.eu_bytes} is not a multiple of the {bits // 8} bytes of {dtype}")
     if not isinstance(rule, str):
         return rule
     _, channels, height, width = tensor

@@ -138,7 +138,7 @@ class PlacedTensor:
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """Tensors placed in the local memories of a chip; all sizes in bytes, per NPU where not said otherwise."""
+    """Tensors placed in the local memories of a chip; all sizes in bytes, per NPU unless it says otherwise."""
 
     memory: LaneMemory
     tensors: tuple[PlacedTensor, ...]
@@ -277,22 +277,21 @@ def _check(tensors: Sequence[LocalTensor], memory: LaneMemory) -> None:
         if names.count(tensor.name) > 1:
             raise UsageError(f"two tensors are called {tensor.name!r}")
         if (layout.lane_count, layout.eu_bytes) != (memory.npu_num, memory.eu_bytes):
-            what = f"{layout} is not of this chip, which has {memory.npu_num} NPUs and EU_BYTES {memory.eu_bytes}"
-            raise UsageError(what, where=tensor.name, how="make the layout for the chip")
+            problem = f"{layout} is not of this chip, which has {memory.npu_num} NPUs and EU_BYTES {memory.eu_bytes}"
+            raise UsageError(problem, where=tensor.name, how="make the layout for the chip")
         unit = _alignment(layout)
         if tensor.base is not None and (tensor.base < 0 or tensor.base % unit):
             how = f"use {round_up(max(tensor.base, 0), unit)}"
-            raise UsageError(f"base {tensor.base} is no multiple of {unit} bytes", where=tensor.name, how=how)
+            raise UsageError(f"base {tensor.base} is not a multiple of {unit} bytes", where=tensor.name, how=how)
 
 
 def _fit(placed: PlacedTensor) -> PlacedTensor:
     short = placed.end - placed.memory.local_bytes
     if short > 0:
-        size = placed.layout.bytes_per_npu
-        local = placed.memory.local_bytes
-        what = f"{size} bytes per NPU at base {placed.base} overflow the local memory of {local} bytes by {short} bytes"
+        region = f"{placed.layout.bytes_per_npu} bytes per NPU at base {placed.base}"
+        problem = f"{region} overflow the local memory of {placed.memory.local_bytes} bytes by {short} bytes"
         how = "split the tensor or free another one"
-        raise LocalMemoryError(what, tensor=placed.name, bytes_short=short, where=placed.name, how=how)
+        raise LocalMemoryError(problem, tensor=placed.name, bytes_short=short, where=placed.name, how=how)
     return placed
 
 
@@ -304,8 +303,8 @@ def _fixed(tensors: Sequence[LocalTensor], memory: LaneMemory) -> dict[str, Plac
         new = _fit(PlacedTensor(tensor.name, tensor.layout, tensor.base, memory))
         for other in placed.values():
             if met := _collide(other, new):
-                what = f"NPU {met[0]} byte {met[1]} belongs to {other.name} already"
-                raise UsageError(what, where=tensor.name, how="move its base, or leave the base out")
+                problem = f"NPU {met[0]} byte {met[1]} belongs to {other.name} already"
+                raise UsageError(problem, where=tensor.name, how="move its base, or leave the base out")
         placed[tensor.name] = new
     return placed
 
@@ -359,12 +358,12 @@ def plan_local_memory(
         raise UsageError("this memory has no size", how="give local_bytes")
     values: Sequence[Any] = tensors
     if strangers := [value for value in values if not isinstance(value, LocalTensor)]:
-        raise UsageError(f"{strangers[0]!r} is no tensor of a plan", how="LocalTensor(name, layout) makes one")
+        raise UsageError(f"{strangers[0]!r} is not a tensor of a plan", how="LocalTensor(name, layout) makes one")
     _check(tensors, memory)
     known = {t.name for t in tensors}
     for number, operands in enumerate(instructions):
         if unknown := set(operands) - known:
-            raise UsageError(f"instruction {number} has the operand {min(unknown)!r}, which is no tensor of the plan")
+            raise UsageError(f"the operand {min(unknown)!r} of instruction {number} is not a tensor of the plan")
     placed = _fixed(tensors, memory)
     for tensor in tensors:
         if tensor.base is None:

@@ -161,8 +161,8 @@ def preset(name: str, shape: Sequence[int], dtype: Any, **options: bool) -> Tens
     chosen = _PRESETS[name]
     dims = wholes(shape, "a size")
     if len(dims) not in chosen.ranks:
-        wanted = "four dims" if chosen.ranks is _FOUR else f"{chosen.ranks[0]} dims or more"
-        raise UsageError(f"the preset {name} is of {wanted}, got the shape {dims}")
+        dims_needed = "four dims" if chosen.ranks is _FOUR else f"{chosen.ranks[0]} dims or more"
+        raise UsageError(f"the preset {name} needs {dims_needed}, got the shape {dims}")
     if unknown := set(options) - set(chosen.options):
         known = ", ".join(chosen.options) or "none"
         raise UsageError(f"the preset {name} has no option {min(unknown)!r}", how=f"options: {known}")

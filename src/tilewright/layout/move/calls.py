@@ -1,7 +1,7 @@
-"""Moves as they are run: what a kernel is told, by which threads, and what becomes of whoever comes late.
+"""Running moves: what a kernel gets to know, which threads run it, and what happens to a thread that comes late.
 
-A kernel is told everything in a few words of memory, a *call*, which all threads share. Making one costs more than a
-small move with cold caches, and so does each thread's scratch memory; so both are kept and used again.
+A kernel reads all it needs from a few words of memory, a *call*, which all threads share. With cold caches, making a
+call or a thread's scratch memory costs more than a small move, so both are kept and used again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def address_of(array: Array) -> int:
 
 
 class Call:
-    """What a kernel is told (``words``, three lines), and a thread's scratch memory with a line of room before it."""
+    """What a kernel reads (``words``, three lines), and a thread's scratch memory with a line of room before it."""
 
     __slots__ = ("address", "scratch", "words")
 
@@ -44,9 +44,9 @@ _idle: list[Call] = []
 
 
 def take_call() -> Call:
-    """A call that nobody uses; who is done with it gives it back, and who is interrupted leaves it to the collector."""
+    """A call that is not in use. Give it back after use; one lost by an interrupt is collected as garbage."""
     try:
-        return _idle.pop()  # not asked beforehand: another thread may take the last one in between
+        return _idle.pop()  # no check before: another thread may take the last one in between
     except IndexError:
         return Call()
 
@@ -65,7 +65,7 @@ def run_plan(plan: MovePlan, target: Array, source: Array, value: int = 0) -> No
 
 
 def run_call(call: Call, plan: MovePlan) -> None:
-    """Run a call that tells of ``plan``, and give it back; whoever asks holds the arrays until then."""
+    """Run a call that describes ``plan``, and give it back; the caller holds the arrays until then."""
     if plan.total > _SMALL and (others := min(thread_count(), plan.parts) - 1):
         _share(call, plan, others)
     else:
@@ -74,10 +74,10 @@ def run_call(call: Call, plan: MovePlan) -> None:
 
 
 def _share(call: Call, plan: MovePlan, others: int) -> None:
-    """Run it with as many other threads, should they come in time.
+    """Run it with so many other threads, if they come in time.
 
-    One that comes late still reads the call and the plan, so the last of all gives the call back. It holds no array:
-    those are the caller's again, who may close or resize their memory.
+    A thread that comes late still reads the call and the plan, so the last one to leave gives the call back. It holds
+    no array: these belong to the caller again, who may close or resize their memory.
     """
     leaving = [True, *[False] * others]
     call.words[THREADS] = 1 + others
@@ -103,7 +103,7 @@ def _share(call: Call, plan: MovePlan, others: int) -> None:
 
 
 def _finish(call: Call, plan: MovePlan) -> None:
-    """Work until nobody does: whoever is left behind would write into arrays that belong to the caller again."""
+    """Work until every thread has finished: one that still ran would write into arrays that are the caller's again."""
     try:
         while not plan.kernel(call.address, call.scratch):
             time.sleep(1e-4)
@@ -112,7 +112,7 @@ def _finish(call: Call, plan: MovePlan) -> None:
         raise
 
 
-# Attributes that are made when they are first asked for.
+# Attributes that are made on first use.
 
 T = TypeVar("T")
 
@@ -203,7 +203,7 @@ class MovePlan:
 
     @once
     def tables(self) -> tuple[Array, ...]:
-        """What the kernel reads, the same whoever asks at the same time: their addresses are given away.
+        """What the kernel reads. Threads that ask at the same time get the same tables, for their addresses are stored.
 
         First the header; then a row of numbers per work; inner places, rows, runs and places end to end;
         int64[works, parts + 1], where each part's places begin; and the pads.
@@ -235,5 +235,5 @@ class MovePlan:
 
     @once
     def header(self) -> int:
-        """The address of the table that tells where the others are and how long ."""
+        """The address of the header, which says where the other tables are and how long."""
         return int(self.tables[0].ctypes.data)

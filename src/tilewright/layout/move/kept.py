@@ -3,7 +3,7 @@
 A program moves arrays of few shapes many times. What a move needs besides its addresses (checks of shapes and types, a
 plan, the number that padding is) is the same every time, and with cold caches finding it all again costs as much as
 moving several megabytes. So a layout keeps its moves under the shapes, strides and types they were made for, as records
-that a kernel looks through (``_kernels_find.py``).
+that a kernel looks through (``find_kernels.py``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _side(array: Array) -> tuple[int, ...]:
 
 
 def _record(target: Array, source: Array, packing: bool, header: int, value: int) -> tuple[int, ...]:
-    """What a move is kept under. Shapes do not tell packing from unpacking where both sides are 1-D, so it is said."""
+    """What a move is kept under; 1-D sides do not show whether it packs or unpacks, so the record says it."""
     alike = int(packing), int(address_of(target) % LINE == 0), *_side(target), *_side(source)
     return header, value, *_reach(target), *_reach(source), *alike
 
@@ -48,15 +48,15 @@ def _usual(array: Array) -> bool:
 
 @cache
 def _finder() -> Find | None:
-    """The kernel that looks through records; None where numpy's arrays are not in memory as it takes them to be."""
+    """The kernel that looks through records; None where numpy's arrays do not lie in memory as it expects."""
     from tilewright.layout.move.find_kernels import find_move
 
     target, source, call = np.zeros((3, 2), np.int16)[::2], np.zeros(5), take_call()
     records = np.array(_record(target, source, True, 5, 7), np.int64)
-    found = find_move(address_of(records), 1, id(target), id(source), 1, call.address)
-    told = call.words[[0, DONE, *range(GIVEN, GIVEN + 4)]].tolist()
+    record = find_move(address_of(records), 1, id(target), id(source), 1, call.address)
+    words = call.words[[0, DONE, *range(GIVEN, GIVEN + 4)]].tolist()
     give_call(call)
-    return find_move if (found, told) == (0, [0, 0, address_of(target), address_of(source), 5, 7]) else None
+    return find_move if (record, words) == (0, [0, 0, address_of(target), address_of(source), 5, 7]) else None
 
 
 class Kept:
@@ -87,7 +87,7 @@ class Kept:
         self._found: tuple[int, int, tuple[MovePlan, ...], Array] = 0, 0, (), np.zeros((0, RECORD), np.int64)
 
     def keep(self, target: Array, source: Array, plan: MovePlan, value: int = 0, packing: bool = False) -> None:
-        """Make this move again when arrays like these come, on a cache line or off it."""
+        """Make this move again for arrays like these, on a cache line or off it."""
         if not (_usual(target) and _usual(source)):
             return
         record = np.array([_record(target, source, packing, plan.header, value)], np.int64)
@@ -98,17 +98,17 @@ class Kept:
         self._found = address_of(records), len(records), (*(plans[k] for k in others), plan), records
 
     def again(self, target: Any, source: Any, packing: int = 0) -> bool:
-        """Make a kept move; False, and nothing moved, where none fits or anything about the arrays is unusual."""
-        address, count, plans, _records = self._found  # held here, should another thread put others in their place
+        """Make a kept move; False, and nothing moved, where none fits or the arrays are unusual."""
+        address, count, plans, _records = self._found  # held here: another thread may put others in their place
         if not count or type(target) is not np.ndarray or type(source) is not np.ndarray:
             return False
         find = _finder()
         if find is None:
             return False
         call = take_call()
-        found = find(address, count, id(target), id(source), packing, call.address)
-        if found < 0:
+        record = find(address, count, id(target), id(source), packing, call.address)
+        if record < 0:
             give_call(call)
             return False
-        run_call(call, plans[found])
+        run_call(call, plans[record])
         return True

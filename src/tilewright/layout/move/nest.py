@@ -168,7 +168,7 @@ def _levels(size: int, terms: tuple[Term, ...]) -> list[int] | None:
 
 
 def _wraps(terms: tuple[Term, ...], first: int, last: int, step: int) -> list[int]:
-    """Multiples k of ``step``, first < k < last, at which a shifted term steps or wraps; both ends besides."""
+    """Multiples k of ``step``, first < k < last, at which a shifted term steps or wraps, and both ends."""
     cuts = {first, last}
     for t in terms:
         for period in (t.div, t.div * t.mod):

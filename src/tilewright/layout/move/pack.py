@@ -3,7 +3,7 @@
     digits --_nest--> boxes --_plan--> primitives and places --_kernels--> data          (_move keeps and runs plans)
 
 A map without a digit form, or with one that falls into too many boxes, goes row by row along tables of places, and
-one that is no sum over dims (a `*` that its tile does not divide) is enumerated.
+one that is not a sum over dims (a `*` that its tile does not divide) is enumerated.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def buffer_spec(layout: AddressMap) -> tuple[int, np.dtype[Any]]:
 
 
 def check_buffer(layout: AddressMap, buffer: Any, name: str, write: bool = False) -> Array:
-    """The buffer, or a :class:`UsageError` that tells what it should be."""
+    """The buffer, or a :class:`UsageError` that says what it should be."""
     length, dtype = buffer_spec(layout)
     if not isinstance(buffer, np.ndarray) or buffer.shape != (length,) or buffer.dtype != dtype:
         got = f"{buffer.dtype}{list(buffer.shape)}" if isinstance(buffer, np.ndarray) else type(buffer).__name__
@@ -129,9 +129,9 @@ def _fill_value(layout: AddressMap, fill: Any) -> Any:
     if name[0] in "su" or name == "pred":
         low = -(1 << (bits - 1)) if name[0] == "s" else 0
         if (number.dtype.kind not in "biu" and number.dtype != dtype) or not low <= int(number) < low + (1 << bits):
-            raise UsageError(f"fill={fill!r} is no value of {name}", how=f"{low} to {low + (1 << bits) - 1}")
+            raise UsageError(f"fill={fill!r} is not a value of {name}", how=f"{low} to {low + (1 << bits) - 1}")
     elif number.dtype != dtype and number.dtype.kind not in _KINDS[name[0]]:
-        raise UsageError(f"fill={fill!r} is no value of {name}")
+        raise UsageError(f"fill={fill!r} is not a value of {name}")
     with np.errstate(all="ignore"):  # a number beyond the type is its infinity
         value = number.astype(dtype)
     return int(value.reshape(1).view(np.uint8)[0]) if layout.element_bits < 8 else value[()]

@@ -1,4 +1,4 @@
-"""From boxes to what the kernels do: primitives (``_work.py``), places within entries and of them, kinds of stores.
+"""From boxes to what the kernels do: primitives (``words.py``), places within entries and of them, kinds of stores.
 
 **Order.** Whole runs follow the source, so that it is read in order. Zips and unzips follow the *tiled* side (the
 target when packing, the source when unpacking), blocks the other one, which then reads and writes page after page.
@@ -104,7 +104,7 @@ def _writes_lines(kind: int, core: Sequence[Loop], box: Box, size: int) -> bool:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Makes works of boxes; ``by_target`` tells which side is the tiled one."""
+    """Makes works of boxes; ``by_target``: the target is the tiled side."""
 
     size: int
     by_target: bool
@@ -240,7 +240,7 @@ def plan_moves(
 ) -> MovePlan | None:
     """The plan for ``boxes`` of ``size``-byte elements, ``total`` bytes in all; None where it takes too many places.
 
-    ``by_target`` tells which side is the tiled one; ``aligned``, that the target starts on a cache line; ``gaps``
+    ``by_target``: the target is the tiled side; ``aligned``: it starts on a cache line; ``gaps``
     int64[n, 2], ascending, is padding (first byte, bytes) that the move may write too: see :func:`left_over`.
     """
     if size > 8:  # the kernels' widest element: a complex128 is two of 8 bytes

@@ -1,6 +1,6 @@
 """The numbers that Python and the kernels share: primitives, and which word of a call, a work, a record holds what.
 
-A kernel sees addresses only, so what it is told stands in tables of 64-bit words, laid out here.
+A kernel sees addresses only, so all it needs stands in tables of 64-bit words, laid out here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KIND, STREAM, REPEAT, CORE, INNER, ROWS, RUNS, LENGTH, PADDED, CALL, NUMBERS = 0
 
 # A plan's header: works, how many; inner places, rows, runs, places, starts of parts; parts; pads, how many.
 
-# A record of a kept move: what the call is told (header, padding's value); the bytes it writes and reads (first, one
+# A record of a kept move: what goes into the call (header, padding's value); the bytes it writes and reads (first, one
 # behind the last); and, from WAY on, under what it is kept: packing, alignment, target and source. A side is the
 # address of an array's type, its rank, its sizes and its steps.
 MOST_DIMS = 8

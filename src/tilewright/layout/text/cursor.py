@@ -1,4 +1,4 @@
-"""A place in a text that a reader moves along; every expectation that fails names its column."""
+"""A place in a text that a reader moves along; a failed expectation names its column."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _DIGITS = re.compile(r"[0-9]+")
 
 def after_blanks(text: str, at: int) -> int:
     """The offset behind blanks and comments (``/* .. */`` and ``// ..``) at ``at``."""
-    found = _BLANKS.match(text, at)
-    return found.end() if found else at
+    blanks = _BLANKS.match(text, at)
+    return blanks.end() if blanks else at
 
 
 class Cursor:
@@ -66,22 +66,22 @@ class Cursor:
 
     def integer(self, context: str, least: int = 0, most: int = LARGEST) -> int:
         """A whole number in least..most."""
-        found = _DIGITS.match(self.text, self.at)
-        if not found:
+        match = _DIGITS.match(self.text, self.at)
+        if not match:
             raise self.fail(f"expected a whole number of at least {least} {context}")
-        digits, start = found.group().lstrip("0") or "0", self.at
+        digits, start = match.group().lstrip("0") or "0", self.at
         value = int(digits) if len(digits) < 20 else most + 1
         if value > most:
             raise self.fail(f"expected a whole number of at most {most} {context}", start)
         if value < least:
             raise self.fail(f"{value} {context}: at least {least} is needed", start)
-        self.move(found.end())
+        self.move(match.end())
         return value
 
     def name(self, context: str) -> str:
         """A name."""
-        found = _NAME.match(self.text, self.at)
-        if not found:
+        match = _NAME.match(self.text, self.at)
+        if not match:
             raise self.fail(f"expected {context}")
-        self.move(found.end())
-        return found.group()
+        self.move(match.end())
+        return match.group()

@@ -146,7 +146,7 @@ def _dims(cursor: Cursor) -> tuple[tuple[int, ...], tuple[bool, ...]]:
 
 
 def addressable(dtype: str, dims: tuple[int, ...]) -> bool:
-    """Whether the data's bytes can be counted in 64 bits, as XLA wants it."""
+    """Whether the data's bytes can be counted in 64 bits, as XLA demands."""
     return math.prod(n for n in dims if n != UNBOUNDED) * (type_bits(dtype) // 8) <= LARGEST
 
 
@@ -229,8 +229,8 @@ def _minor_to_major(cursor: Cursor, rank: int) -> tuple[int, ...]:
         if not cursor.take(","):
             break
     if len(order) != rank:
-        what = f"layout minor_to_major field contains {len(order)} elements, but shape has {rank} dimensions"
-        raise cursor.fail(what, start)
+        fields = f"layout minor_to_major field contains {len(order)} elements"
+        raise cursor.fail(f"{fields}, but shape has {rank} dimensions", start)
     return tuple(order)
 
 
@@ -259,8 +259,8 @@ def _tile(cursor: Cursor) -> tuple[int, ...]:
             try:
                 dims.append(cursor.integer("as a tile dim", least=1))
             except ParseError as error:
-                what = "a tile without dims" if cursor.peek(")") and not dims else error.what
-                raise cursor.fail(f"layout has invalid tiles: {what}", at) from None
+                reason = "a tile without dims" if cursor.peek(")") and not dims else error.what
+                raise cursor.fail(f"layout has invalid tiles: {reason}", at) from None
         if not cursor.take(","):
             break
     if dims[-1] == COMBINE:
@@ -325,19 +325,19 @@ def _splits(cursor: Cursor, sizes: tuple[int, ...]) -> tuple[tuple[int, tuple[in
     """``SC(d:i,j)..``; ``sizes`` are those of the physical dims, major first."""
     if not cursor.key("SC"):
         return ()
-    found: dict[int, tuple[int, ...]] = {}
+    splits: dict[int, tuple[int, ...]] = {}
     while True:
         at = cursor.at
         dim = cursor.integer("as a physical dim of SC(..)")
         if dim >= len(sizes):
             raise cursor.fail(f"SC(..) names physical dim {dim}, but the shape has {len(sizes)} dimensions", at)
-        if dim in found:
+        if dim in splits:
             raise cursor.fail(f"SC(..) names physical dim {dim} twice", at)
         cursor.expect(":", "after the dim of SC(..)")
-        found[dim] = _cuts(cursor, sizes[dim])
+        splits[dim] = _cuts(cursor, sizes[dim])
         cursor.expect(")", "or ',' after a cut point")
         if not cursor.take("("):
-            return tuple(found.items())
+            return tuple(splits.items())
 
 
 def _layout(cursor: Cursor, shape: ArrayText) -> ArrayText:
@@ -380,13 +380,13 @@ def _fits(numbers: Iterable[int], least: int) -> bool:
 
 def _fast(text: str, start: int) -> tuple[ArrayText, int] | None:
     """The common plain case by one regular expression; None sends the text to the cursor (and its errors)."""
-    found = _PLAIN.match(text, start)
-    if not found:
+    plain = _PLAIN.match(text, start)
+    if not plain:
         return None
-    dtype, dims_text, order_text, tiles_text, space_text = found.groups()
-    end = after_blanks(text, found.end())
+    dtype, dims_text, order_text, tiles_text, space_text = plain.groups()
+    end = after_blanks(text, plain.end())
     braces_open = order_text is None and text.startswith("{", end)
-    empty_braces = order_text == "" and text[found.end(3)] == "}"
+    empty_braces = order_text == "" and text[plain.end(3)] == "}"
     if dtype not in TYPE_BITS or dtype in _BARE or braces_open or empty_braces:
         return None
     try:
