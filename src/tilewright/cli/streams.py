@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from tilewright.errors import UsageError
+from tilewright.files import write_whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,20 +63,12 @@ def read_text(path: str) -> str:
 
 def write_file(path: str, data: str | bytes) -> None:
     """Write to a file (made whole or not at all), or to stdout for ``-``."""
-    raw = data.encode("utf-8") if isinstance(data, str) else data
-    if path == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(raw)
-        sys.stdout.buffer.flush()
+    if path != "-":
+        write_whole(path, data)
         return
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        partial.write_bytes(raw)
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"cannot write it: {error.strerror or error}", where=path) from None
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data.encode("utf-8") if isinstance(data, str) else data)
+    sys.stdout.buffer.flush()
 
 
 def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:

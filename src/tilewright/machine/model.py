@@ -75,9 +75,9 @@ def check_model(model: Model, widths: Mapping[str, int], batch: int) -> None:
     result = _try(model, "loss", lambda: jax.eval_shape(model.loss, params, numeric, vectors, labels))
     shapes = [getattr(part, "shape", None) for part in result] if isinstance(result, tuple | list) else []
     if shapes != [(), (batch,)]:
-        found = [str(getattr(part, "shape", part)) for part in jax.tree_util.tree_leaves(result)]
-        what = f"loss returns shapes {', '.join(found)} where a mean () and logits ({batch},) are expected"
-        raise UsageError(what, where=model.name, how="return (loss, logits)")
+        returned = [str(getattr(part, "shape", part)) for part in jax.tree_util.tree_leaves(result)]
+        problem = f"loss returns shapes {', '.join(returned)} where a mean () and logits ({batch},) are expected"
+        raise UsageError(problem, where=model.name, how="return (loss, logits)")
     step = jax.value_and_grad(model.loss, argnums=(0, 2), has_aux=True)
     _try(model, "the gradient of loss", lambda: jax.eval_shape(step, params, numeric, vectors, labels))
     _try(model, "optimizer", lambda: jax.eval_shape(model.optimizer().init, params))
@@ -88,5 +88,5 @@ def _try(model: Model, name: str, call: Callable[[], Any]) -> Any:
         return call()
     except Exception as error:  # whatever the user's function does wrong is the user's to mend
         first = next((line for line in str(error).splitlines() if line.strip()), "")
-        what = f"{name} fails: {type(error).__name__}: {first}"
-        raise UsageError(what, where=model.name, how="--debug shows where") from error
+        problem = f"{name} fails: {type(error).__name__}: {first}"
+        raise UsageError(problem, where=model.name, how="--debug shows where") from error

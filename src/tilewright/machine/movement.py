@@ -87,8 +87,8 @@ def compare(
     for number, arguments in enumerate(inputs):
         pairs = [jax.tree_util.tree_flatten_with_path(f(*arguments))[0] for f in (straight, rewritten)]
         outputs = len(pairs[0])
-        for (path, expected), (_, found) in zip(*pairs, strict=True):
-            difference, size = _difference(np.asarray(expected, np.float64), np.asarray(found, np.float64))
+        for (path, expected), (_, actual) in zip(*pairs, strict=True):
+            difference, size = _difference(np.asarray(expected, np.float64), np.asarray(actual, np.float64))
             share = difference / max(size, 1e-30)
             if not share <= ALLOWED:
                 place = f"input {number}, output {jax.tree_util.keystr(path)}"

@@ -67,18 +67,18 @@ def page(run: RunResults) -> Page:
         ("data", run.data.source),
         ("took", seconds_text(sum(run.stages.values()))),
     ]
-    made = Page(f"{run.model} on {run.target}", "planned, rewritten, proved, trained and counted", facts=facts)
-    made.section("summary", "Summary", *_summary(run))
-    made.section("data", "Data", *_data(run))
-    made.section("plan", "Embedding plan", plan_html(run.plan))
-    made.section("step", f"A modelled step on {run.target}", *_modelled_step(run))
-    made.section("movement", f"Data movement on {run.target}", *_movement(run))
-    made.section("rewrites", "Rewrites and refusals", *_rewrites(run))
-    made.section("training", "Training", *_training(run))
-    made.section("matrix-unit", "Matrix unit", *_matrix(run))
-    made.section("timings", "Timings", *_timings(run))
-    made.data("report", run.to_json())
-    return made
+    document = Page(f"{run.model} on {run.target}", "planned, rewritten, proved, trained and counted", facts=facts)
+    document.section("summary", "Summary", *_summary(run))
+    document.section("data", "Data", *_data(run))
+    document.section("plan", "Embedding plan", plan_html(run.plan))
+    document.section("step", f"A modelled step on {run.target}", *_modelled_step(run))
+    document.section("movement", f"Data movement on {run.target}", *_movement(run))
+    document.section("rewrites", "Rewrites and refusals", *_rewrites(run))
+    document.section("training", "Training", *_training(run))
+    document.section("matrix-unit", "Matrix unit", *_matrix(run))
+    document.section("timings", "Timings", *_timings(run))
+    document.data("report", run.to_json())
+    return document
 
 
 def _summary(run: RunResults) -> list[Html]:
@@ -99,7 +99,7 @@ def _summary(run: RunResults) -> list[Html]:
         Card("matrix unit", unit, _products_note(run), _tone(equal) if run.matrix else "plain"),
     ]
     drawings = side_by_side(_moved_chart(run, width=460), _loss_chart(run, width=460, height=190))
-    return [*(note(each, tone="bad") for each in run.failures), cards(figures), drawings]
+    return [*(note(failure, tone="bad") for failure in run.failures), cards(figures), drawings]
 
 
 def _products_note(run: RunResults) -> str:

@@ -60,8 +60,8 @@ class _Evaluator:
         if inner is not None:
             return self.run(*_open(inner), inputs)
         self.left_out += sum(map(_dots_in, _jaxprs(equation)))
-        found = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
-        results = list(found) if equation.primitive.multiple_results else [found]
+        outputs = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
+        results = list(outputs) if equation.primitive.multiple_results else [outputs]
         if equation.primitive.name == "dot_general":
             self.note(equation, inputs, results[0])
         return results
@@ -82,12 +82,12 @@ _CUSTOM = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 def _jaxprs(equation: Any) -> list[Any]:
     """Whatever an equation carries inside: the bodies of loops and branches."""
-    found = []
+    bodies = []
     for value in equation.params.values():
-        for each in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(_open(each)[0], "eqns"):
-                found.append(_open(each)[0])
-    return found
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(_open(part)[0], "eqns"):
+                bodies.append(_open(part)[0])
+    return bodies
 
 
 def _dots_in(jaxpr: Any) -> int:

@@ -39,6 +39,6 @@ def make_folder(folder: str | Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        what = f"cannot write into it: {error.strerror or error}"
-        raise UsageError(what, where=str(out), how="give another folder with --out") from None
+        problem = f"cannot write into it: {error.strerror or error}"
+        raise UsageError(problem, where=str(out), how="give another folder with --out") from None
     return out

@@ -82,14 +82,14 @@ class RunResults:
     @property
     def failures(self) -> tuple[str, ...]:
         """What the run found to be wrong, in sentences; empty when all agrees."""
-        found = []
+        failures = []
         if self.counts_equal is False:
-            found.append("the matrix unit's counts differ from the closed forms")
+            failures.append("the matrix unit's counts differ from the closed forms")
         if self.values_equal is False:
-            found.append("the matrix unit's values differ from XLA's by more than rounding")
+            failures.append("the matrix unit's values differ from XLA's by more than rounding")
         if not math.isfinite(self.loss_after):
-            found.append(f"training diverged: the loss is {self.loss_after}")
-        return tuple(found)
+            failures.append(f"training diverged: the loss is {self.loss_after}")
+        return tuple(failures)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``; what is not finite (a loss that diverged) becomes None."""
@@ -139,9 +139,9 @@ _FIGURES = ("loss_before", "loss_after", "auc_before", "auc_after")
 def _finite(value: Any) -> Any:
     """The same plain value with None for every number that JSON cannot write."""
     if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

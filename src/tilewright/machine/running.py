@@ -110,8 +110,10 @@ def _prepare(
     topology = Topology.for_target(chip, chips)
     if batch < 1 or batch % topology.sparsecores:
         near = max(1, round(batch / topology.sparsecores)) * topology.sparsecores
-        what = f"a batch of {batch} does not divide over the {topology.sparsecores} SparseCores of {chips} {chip.name}"
-        raise UsageError(what, how=f"use a multiple of {topology.sparsecores}, such as --batch {near}")
+        problem = (
+            f"a batch of {batch} does not divide over the {topology.sparsecores} SparseCores of {chips} {chip.name}"
+        )
+        raise UsageError(problem, how=f"use a multiple of {topology.sparsecores}, such as --batch {near}")
     loaded = load_model(model)
     features = tuple(loaded.features(scale))
     if {feature.name for feature in features} != set(CATEGORICAL):
@@ -158,7 +160,7 @@ def _inputs(job: _Job, state: TrainingState, rows: RunData) -> list[tuple[Any, .
 
 def _matrix(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
     """Every product on the machine; its math and memory on the timeline, one product behind the other."""
-    config, clock, found = MatrixUnitConfig(), 0, []
+    config, clock, runs = MatrixUnitConfig(), 0, []
     for number, product in enumerate(products.plain):
         job.stages.watch("matrix unit", number, len(products.plain))
         done = run_product(product, config)
@@ -170,8 +172,8 @@ def _matrix(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
             )
         )
         clock += done.cycles
-        found.append(done)
-    return tuple(found)
+        runs.append(done)
+    return tuple(runs)
 
 
 def _peak_bytes() -> int:

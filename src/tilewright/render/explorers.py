@@ -130,8 +130,8 @@ def _packed(column: Sequence[object], coded: bool) -> object:
 
 def _unique(keys: Iterable[str]) -> list[str]:
     seen: dict[str, int] = {}
-    found: list[str] = []
+    names: list[str] = []
     for key in keys:
         seen[key] = number = seen.get(key, 0) + 1
-        found.append(key if number == 1 else f"{key}~{number}")
-    return found
+        names.append(key if number == 1 else f"{key}~{number}")
+    return names

@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from tilewright.errors import UsageError
+from tilewright.files import write_whole
 from tilewright.render.markup import Html, Scripted, element, escape, join, json_for_script
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9-]*")
@@ -73,14 +73,7 @@ class Page:
 
     def write(self, path: Path | str) -> None:
         """Write the document (made whole or not at all); UsageError where that cannot be."""
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.partial")
-        try:
-            partial.write_text(self.html(), encoding="utf-8")
-            partial.replace(target)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise UsageError(f"cannot write it: {error.strerror or error}", where=str(path)) from None
+        write_whole(path, self.html())
 
     def _claim(self, name: str) -> None:
         if not _IDENTIFIER.fullmatch(name):

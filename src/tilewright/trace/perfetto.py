@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.files import write_whole
 from tilewright.trace.events import Args, Counter, Event, Instant, Slice, Track
 
 # Slices of one track, laid into rows in which they nest: what every timeline format wants.
@@ -30,17 +31,17 @@ def nested_rows(slices: Iterable[Slice]) -> list[list[Mark]]:
     """
     rows: list[list[Mark]] = []
     open_ends: list[list[int]] = []
-    for each in sorted(slices, key=lambda s: (s.start, -s.duration)):
-        end = each.start + each.duration
+    for piece in sorted(slices, key=lambda s: (s.start, -s.duration)):
+        end = piece.start + piece.duration
         for row, ends in zip(rows, open_ends, strict=True):
-            _close(row, ends, each.start)
+            _close(row, ends, piece.start)
             if not ends or end <= ends[-1]:
                 break
         else:
             row, ends = [], []
             rows.append(row)
             open_ends.append(ends)
-        row.append((each.start, each))
+        row.append((piece.start, piece))
         ends.append(end)
     for row, ends in zip(rows, open_ends, strict=True):
         _close(row, ends, None)
@@ -75,14 +76,7 @@ def perfetto_bytes(events: Iterable[Event]) -> bytes:
 def write_perfetto(events: Iterable[Event], path: Path | str) -> int:
     """Write the trace to a file (made whole or not at all); its size in bytes."""
     raw = perfetto_bytes(events)
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        partial.write_bytes(raw)
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"cannot write it: {error.strerror or error}", where=str(path)) from None
+    write_whole(path, raw)
     return len(raw)
 
 
@@ -227,8 +221,8 @@ class _Writer:
 
     def _body(self, uuid: int, kind: int, name: str, args: Args) -> bytes:
         key = (uuid, kind, name, args, *(type(value) for _, value in args))  # True == 1, but reads otherwise
-        found = self._bodies.get(key)
-        if found is None:
+        body = self._bodies.get(key)
+        if body is None:
             packet = self._packet()
             packet.track_event.type = kind
             packet.track_event.track_uuid = uuid
@@ -236,8 +230,8 @@ class _Writer:
                 packet.track_event.name = name
             for label, value in args:
                 _annotate(packet.track_event.debug_annotations.add(), label, value)
-            found = self._bodies[key] = packet.SerializeToString(deterministic=True)
-        return found
+            body = self._bodies[key] = packet.SerializeToString(deterministic=True)
+        return body
 
 
 def _annotate(annotation: Any, label: str, value: int | float | str | bool) -> None:

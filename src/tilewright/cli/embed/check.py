@@ -6,25 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.embed.model import (
-    BadIds,
-    Batch,
-    Chips,
-    Config,
-    NarrowPacking,
-    OptimizerName,
-    Rows,
-    Scale,
-    TableStacking,
-    Target,
-    Vocab,
-    Width,
-    batches,
-    model,
-    options_named,
-    placed,
-    settled,
-)
+from tilewright.cli.embed import model
 from tilewright.cli.streams import Heading, Json, emit_json, emit_text, progress, show_table
 from tilewright.errors import CheckFailed, UsageError
 
@@ -37,18 +19,18 @@ def check(
     limits: Annotated[
         str | None, typer.Argument(help="The limits file; without it those of --config are used.")
     ] = None,
-    config: Config = None,
-    target: Target = None,
-    chips: Chips = None,
-    batch: Batch = None,
-    vocab: Vocab = None,
-    scale: Scale = None,
-    width: Width = None,
-    optimizer: OptimizerName = None,
-    stacking: TableStacking = None,
-    narrow_packing: NarrowPacking = None,
-    bad_ids: BadIds = "error",
-    rows: Rows = 0,
+    config: model.Config = None,
+    target: model.Target = None,
+    chips: model.Chips = None,
+    batch: model.Batch = None,
+    vocab: model.Vocab = None,
+    scale: model.Scale = None,
+    width: model.Width = None,
+    optimizer: model.Optimizer = None,
+    stacking: model.TableStacking = None,
+    narrow_packing: model.NarrowPacking = None,
+    bad_ids: model.BadIds = "error",
+    rows: model.Rows = 0,
     as_json: Json = False,
 ) -> None:
     """Hold the batches of a file against limits, without a chip: what is asked of each, where, and what it costs.
@@ -57,20 +39,20 @@ def check(
     """
     options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    configured = model(config, options | tables)
-    bounds = _limits(limits, configured, file)
-    configured = settled(configured, file, rows, limits, batch, free=config is None)
+    setup = model.configured(config, options | tables)
+    bounds = _limits(limits, setup, file)
+    setup = model.settled(setup, file, rows, limits, batch, free=config is None)
     from tilewright.embed import check_batches, diagnose
     from tilewright.embed.diagnosis.sources import check_counters
 
-    stacked = placed(configured, not configured.sparsecore.disable_table_stacking if stacking is None else stacking)
+    stacked = model.placed(setup, not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
     _check_names(bounds, stacked, limits or "--config")
-    log, total = batches(configured, file, rows)
-    with options_named(), progress("batches") as advance:
+    log, total = model.batches(setup, file, rows)
+    with model.options_named(), progress("batches") as advance:
         inputs = (part.features for part in log)
-        knobs = configured.sparsecore if config is not None else None
-        checked = check_batches(inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), configured.narrow)
-    diagnosis = diagnose(check_counters(checked, stacked, configured.target))
+        knobs = setup.sparsecore if config is not None else None
+        checked = check_batches(inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow)
+    diagnosis = diagnose(check_counters(checked, stacked, setup.target))
     if as_json:
         emit_json({**checked.to_json(), "findings": [finding.to_json() for finding in diagnosis.findings]})
     else:
@@ -84,17 +66,17 @@ def check(
         raise CheckFailed(f"{checked.batches_over} of {checked.batches} batches overflow", where=file, how=how)
 
 
-def _limits(file: str | None, configured: EmbedConfig, batches: str) -> dict[str, Limits]:
+def _limits(file: str | None, setup: EmbedConfig, batches: str) -> dict[str, Limits]:
     if file is not None:
         if batches.endswith(".json") and not file.endswith(".json"):
             how = "first the batches, then the limits: tilewright embed check LOG limits.json"
             raise UsageError("the limits stand where the batches should", where=batches, how=how)
         from tilewright.embed import read_limits
 
-        return read_limits(file, configured.topology)
-    if configured.limits is None:
+        return read_limits(file, setup.topology)
+    if setup.limits is None:
         raise UsageError("no limits", how="name a limits file, or write [limits.STACK] into --config")
-    return dict(configured.limits)
+    return dict(setup.limits)
 
 
 def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> None:

@@ -8,24 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.embed.model import (
-    BadIds,
-    Batch,
-    Chips,
-    Config,
-    InitArgs,
-    NarrowPacking,
-    OptimizerName,
-    Rows,
-    Scale,
-    Target,
-    Vocab,
-    Width,
-    batches,
-    model,
-    options_named,
-    settled,
-)
+from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, emit_json, emit_text, progress, read_text, remark
 from tilewright.errors import CheckFailed, UsageError
 
@@ -51,18 +34,18 @@ def diagnose(
     limits: Annotated[
         str | None, typer.Option(help="The limits file in use, over those of --config. None: the log's maxima.")
     ] = None,
-    config: Config = None,
-    target: Target = None,
-    chips: Chips = None,
-    batch: Batch = None,
-    vocab: Vocab = None,
-    scale: Scale = None,
-    width: Width = None,
-    optimizer: OptimizerName = None,
-    narrow_packing: NarrowPacking = None,
-    bad_ids: BadIds = "error",
-    init_args: InitArgs = None,
-    rows: Rows = 0,
+    config: model.Config = None,
+    target: model.Target = None,
+    chips: model.Chips = None,
+    batch: model.Batch = None,
+    vocab: model.Vocab = None,
+    scale: model.Scale = None,
+    width: model.Width = None,
+    optimizer: model.Optimizer = None,
+    narrow_packing: model.NarrowPacking = None,
+    bad_ids: model.BadIds = "error",
+    init_args: model.InitArgs = None,
+    rows: model.Rows = 0,
     template: Annotated[bool, typer.Option("--template", help="Print a counters file to fill in, and stop.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -89,9 +72,9 @@ def diagnose(
             raise UsageError(f"--{option} beside a counters file", where=file, how="they belong to a log")
         counted = _with_flags(read_counters(file), init_args)
     elif file is not None:
-        configured = settled(model(config, options), file, rows, limits, batch, free=config is None)
-        knobs, _ = configured.sparsecore.with_flags(init_args or "")
-        counted = _of_log(replace(configured, sparsecore=knobs), file, limits, bad_ids, rows)
+        setup = model.settled(model.configured(config, options), file, rows, limits, batch, free=config is None)
+        knobs, _ = setup.sparsecore.with_flags(init_args or "")
+        counted = _of_log(replace(setup, sparsecore=knobs), file, limits, bad_ids, rows)
     if counters is not None:
         measured = read_counters(counters)
         counted = measured if counted is None else counted.merged(measured)
@@ -113,21 +96,21 @@ def _with_flags(counters: Counters, init_args: str | None) -> Counters:
     return replace(counters, sparsecore=counters.knobs.with_flags(init_args)[0])
 
 
-def _of_log(configured: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
+def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
     from tilewright.embed.diagnosis.sources import log_counters
 
     bounds: dict[str, Limits] | None = None
     if limits is not None:
         from tilewright.embed import read_limits
 
-        bounds = read_limits(limits, configured.topology)
-    log, total = batches(configured, file, rows)
-    with options_named(), progress("batches") as advance:
+        bounds = read_limits(limits, setup.topology)
+    log, total = model.batches(setup, file, rows)
+    with model.options_named(), progress("batches") as advance:
         counters = log_counters(
-            (part.features for part in log), configured, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
+            (part.features for part in log), setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
         )
     many = "1 batch" if counters.steps == 1 else f"{counters.steps} batches"
-    remark(f"{file}: {many} on {counters.shards} SparseCores ({configured.target})")
+    remark(f"{file}: {many} on {counters.shards} SparseCores ({setup.target})")
     return counters
 
 

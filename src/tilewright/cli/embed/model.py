@@ -30,7 +30,7 @@ Vocab = Annotated[
 ]
 Scale = Annotated[float | None, typer.Option(help="Factor on the vocabularies, above 0, at most 1 (1).")]
 Width = Annotated[int | None, typer.Option(help="Floats per row of every table (16).")]
-OptimizerName = Annotated[str | None, typer.Option(help="sgd or adagrad (adagrad).")]
+Optimizer = Annotated[str | None, typer.Option(help="sgd or adagrad (adagrad).")]
 TableStacking = Annotated[
     bool | None, typer.Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
 ]
@@ -48,7 +48,7 @@ Rows = Annotated[int, typer.Option(help="Rows of the log to read at most (0: all
 _TABLES: dict[str, Any] = {"vocab": "kaggle", "scale": 1.0, "width": 16, "optimizer": "adagrad"}
 
 
-def model(config: str | None, options: Mapping[str, Any]) -> EmbedConfig:
+def configured(config: str | None, options: Mapping[str, Any]) -> EmbedConfig:
     """The TOML file's model, or Criteo's tables of ``options`` (vocab, scale, width, optimizer).
 
     The others (target, chips, batch, narrow_packing) override the file's; None leaves an option as it is.
@@ -56,16 +56,16 @@ def model(config: str | None, options: Mapping[str, Any]) -> EmbedConfig:
     chosen = {name: value for name, value in options.items() if value is not None}
     tables = {name: chosen.pop(name) for name in _TABLES if name in chosen}
     if config is None:
-        configured = _criteo(**(_TABLES | tables))
+        result = _criteo(**(_TABLES | tables))
     else:
         from tilewright.embed import read_config
 
         if tables:
             raise UsageError(f"--{next(iter(tables))} beside --config", how="the tables are those of the file")
-        configured = read_config(config)
-    configured = replace(configured, **chosen)
-    _check_batch(configured.batch, configured.topology.sparsecores)
-    return configured
+        result = read_config(config)
+    result = replace(result, **chosen)
+    _check_batch(result.batch, result.topology.sparsecores)
+    return result
 
 
 def placed(config: EmbedConfig, together: bool) -> Stacking:

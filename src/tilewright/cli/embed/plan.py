@@ -6,24 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.embed.model import (
-    BadIds,
-    Chips,
-    Config,
-    InitArgs,
-    NarrowPacking,
-    OptimizerName,
-    Scale,
-    TableStacking,
-    Target,
-    Vocab,
-    Width,
-    batches,
-    fitted,
-    model,
-    options_named,
-    placed,
-)
+from tilewright.cli.embed import model
 from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
 
 if TYPE_CHECKING:
@@ -39,24 +22,24 @@ def plan(
             "None: a generated one.",
         ),
     ] = None,
-    config: Config = None,
-    target: Target = None,
-    chips: Chips = None,
+    config: model.Config = None,
+    target: model.Target = None,
+    chips: model.Chips = None,
     batch: Annotated[
         int | None, typer.Option(help="Samples of a batch on all chips together, over the file's (4096).")
     ] = None,
-    vocab: Vocab = None,
-    scale: Scale = None,
-    width: Width = None,
-    optimizer: OptimizerName = None,
+    vocab: model.Vocab = None,
+    scale: model.Scale = None,
+    width: model.Width = None,
+    optimizer: model.Optimizer = None,
     quantile: Annotated[float, typer.Option(help="Share of the partitions that the limits must hold.")] = 1.0,
     headroom: Annotated[
         float, typer.Option(help="Raise the limits by this share, rounded up to 8: 0.1 for days busier than the log.")
     ] = 0.0,
-    stacking: TableStacking = None,
-    narrow_packing: NarrowPacking = None,
-    bad_ids: BadIds = "error",
-    init_args: InitArgs = None,
+    stacking: model.TableStacking = None,
+    narrow_packing: model.NarrowPacking = None,
+    bad_ids: model.BadIds = "error",
+    init_args: model.InitArgs = None,
     rows: Annotated[int, typer.Option(help="Rows to read at most (0: all), or to generate.")] = 0,
     flags: Annotated[
         bool, typer.Option("--flags", help="Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan.")
@@ -74,27 +57,27 @@ def plan(
     suffix = writer_of(out, ".json", ".html", stdout=False)
     options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
     tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    configured = model(config, options | tables)
+    setup = model.configured(config, options | tables)
     if batch is None and config is None:
-        configured = fitted(configured, files, rows)
-    knobs, others = configured.sparsecore.with_flags(init_args or "")
+        setup = model.fitted(setup, files, rows)
+    knobs, others = setup.sparsecore.with_flags(init_args or "")
     from tilewright.embed import diagnose, plan_counters
     from tilewright.embed import plan as make_plan
 
     together = not knobs.disable_table_stacking if stacking is None else stacking
-    by_hand = placed(configured, together) if configured.stacks else None
-    log, total = batches(configured, files, rows)
-    with options_named(), progress("batches") as advance:
+    by_hand = model.placed(setup, together) if setup.stacks else None
+    log, total = model.batches(setup, files, rows)
+    with model.options_named(), progress("batches") as advance:
         planned = make_plan(
             (part.features for part in log),
-            configured.features,
-            configured.topology,
+            setup.features,
+            setup.topology,
             quantile,
             headroom=headroom,
-            target=configured.target,
+            target=setup.target,
             stacking=by_hand,
             table_stacking=together,
-            narrow_packing=configured.narrow_packing,
+            narrow_packing=setup.narrow_packing,
             prefetched_batches=knobs.maximum_parallel_iterations,
             pipelining=not knobs.disable_full_embedding_pipelining,
             serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,

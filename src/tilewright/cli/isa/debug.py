@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.isa.machine import (
-    EveryPe,
-    File,
-    Iota,
-    Settings,
-    Tensor,
-    Zeros,
-    array,
-    machine,
-    remark_errors,
-    started,
-    tensors,
-)
+from tilewright.cli.isa import machine
 from tilewright.cli.streams import Json, emit_json, emit_text, progress, read_text, remark
 from tilewright.errors import UsageError
 
@@ -37,15 +25,15 @@ _NEVER = "this run never comes to it; in general:"
 
 
 def step(
-    file: File,
-    tensor: Tensor = None,
-    iota: Iota = None,
-    zeros: Zeros = None,
+    file: machine.File,
+    tensor: machine.Tensor = None,
+    iota: machine.Iota = None,
+    zeros: machine.Zeros = None,
     execute: Annotated[
         str | None, typer.Option("-x", "--execute", metavar="COMMANDS", help="Do these, separated by ;, and end.")
     ] = None,
-    every_pe: EveryPe = False,
-    settings: Settings = None,
+    every_pe: machine.EveryPe = False,
+    settings: machine.Settings = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON object a line for every command (-x, or standard input).")
     ] = False,
@@ -61,7 +49,7 @@ def step(
     typed = execute is None and sys.stdin.isatty()
     if as_json and typed:
         raise UsageError("--json answers -x or commands on standard input, not a terminal")
-    debugger = _debugger(read_text(file), tensors(tensor or (), iota or (), zeros or ()), machine(settings), every_pe)
+    debugger = _debugger(read_text(file), machine.tensors(tensor, iota, zeros), machine.configured(settings), every_pe)
     if typed:
         _converse(debugger)
         return 0
@@ -73,7 +61,7 @@ def _debugger(text: str, memory: dict[str, Any], config: MatrixUnitConfig, every
     from tilewright.isa import Debugger
 
     if every_pe:
-        return Debugger(started(text, memory, config))
+        return Debugger(machine.started(text, memory, config))
     if config.pes > 1:
         remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
     return Debugger(text, memory, config)
@@ -96,7 +84,7 @@ def _obey(debugger: Debugger, lines: Iterator[str], as_json: bool) -> int:
             emit_text(f"> {line}\n{answer.text}")
         sys.stdout.flush()  # a program may read the answer before it gives the next command
     records = [record for pe in debugger.runner.pes for record in pe.errors]
-    remark_errors(records)
+    machine.remark_errors(records)
     return 1 if debugger.stopped or records else 0 if understood else 2
 
 
@@ -173,10 +161,10 @@ def explain(
     ] = None,
     columns: Annotated[int | None, typer.Option(min=1, help="Columns of an mm, as setmm would say.")] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Rows of an mm, as setmm would say.")] = None,
-    tensor: Tensor = None,
-    iota: Iota = None,
-    zeros: Zeros = None,
-    settings: Settings = None,
+    tensor: machine.Tensor = None,
+    iota: machine.Iota = None,
+    zeros: machine.Zeros = None,
+    settings: machine.Settings = None,
     as_json: Json = False,
 ) -> int:
     """Say what an instruction does: who loads, who multiplies, which registers and lines, what it costs.
@@ -187,11 +175,11 @@ def explain(
     from tilewright.isa import assemble
     from tilewright.isa import explain as explain_instruction
 
-    config = machine(settings)
+    config = machine.configured(settings)
     text, line = _source(source)
     program = assemble(text, config)
     addresses = _addresses(program, line, source)
-    like = None if segment is None else array(segment, "--segment")
+    like = None if segment is None else machine.array(segment, "--segment")
     runs = bool(tensor or iota or zeros)
     if runs and any(option is not None for option in (segment, columns, rows)):
         how = "they say where each instruction stands; leave --segment, --columns and --rows out"
@@ -199,7 +187,7 @@ def explain(
     reached: dict[int, Explanation] = {}
     stopped = ""
     if runs:
-        reached, stopped = _run(program, addresses, tensors(tensor or (), iota or (), zeros or ()), config)
+        reached, stopped = _run(program, addresses, machine.tensors(tensor, iota, zeros), config)
     explained = {
         pc: reached.get(pc) or explain_instruction(program.instructions[pc], config, like, columns, rows)
         for pc in addresses

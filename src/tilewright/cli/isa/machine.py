@@ -60,7 +60,7 @@ Zeros = Annotated[
 ]
 
 
-def machine(settings: Sequence[str] | None) -> MatrixUnitConfig:
+def configured(settings: Sequence[str] | None) -> MatrixUnitConfig:
     """The machine with the fields that ``--set`` gives."""
     from tilewright.isa import MatrixUnitConfig
 
@@ -110,21 +110,23 @@ def array(text: str, option: str, count_up: bool = False) -> np.ndarray[Any, Any
     return np.zeros(layout.shape, layout.numpy_dtype)
 
 
-def tensors(files: Sequence[str], iota: Sequence[str], zeros: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+def tensors(
+    files: Sequence[str] | None, iota: Sequence[str] | None = None, zeros: Sequence[str] | None = None
+) -> dict[str, np.ndarray[Any, Any]]:
     """The tensors of ``--tensor``, ``--iota`` and ``--zeros`` by name."""
     from pathlib import Path
 
     import numpy as np
 
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for file in files:
+    for file in files or ():
         name, path = pair(file, "--tensor", "FILE.npy") if "=" in file else (Path(file).stem, file)
         try:
             arrays[name] = np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read the array: {error}", where=path) from None
     for option, shapes in (("--iota", iota), ("--zeros", zeros)):
-        for shape in shapes:
+        for shape in shapes or ():
             name, text = pair(shape, option, "s32[4,4]")
             arrays[name] = array(text, option, option == "--iota")
     return arrays

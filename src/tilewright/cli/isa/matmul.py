@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.isa.machine import (
-    MOST,
-    Settings,
-    machine,
-    pes_value,
-    print_account,
-    print_pes,
-    remark_errors,
-    tensors,
-    watch,
-    write_timeline,
-)
+from tilewright.cli.isa import machine
 from tilewright.cli.streams import (
     Json,
     emit_json,
@@ -39,6 +28,7 @@ if TYPE_CHECKING:
     from tilewright.isa import MatmulResult
 
 _DTYPES = ("s8", "u8", "s16", "u16", "s32", "u32", "f16", "bf16", "f32")
+_SMALLER = "this machine is simulated; give smaller sizes"
 _Sizes = tuple[int | None, int | None]
 
 
@@ -87,13 +77,13 @@ def shape_of(text: str | None, option: str) -> tuple[int, ...] | None:
 
 
 def operands(
-    files: Sequence[str], m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
+    files: Sequence[str] | None, m: int | None, n: int | None, k: int | None, dtypes: tuple[str, str], seed: int
 ) -> Any:
     """A and B: those of ``files`` (A=FILE.npy), random ones of the sizes and types for the others."""
     for dtype in dtypes:
         if dtype not in _DTYPES:
             raise UsageError(f"no element type called {dtype!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
-    arrays = tensors(files, (), ())
+    arrays = machine.tensors(files)
     if unknown := next((name for name in arrays if name not in ("A", "B")), None):
         raise UsageError(f"--data {unknown}: no such matrix", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
     read = [_read(name, arrays[name], dtype) if name in arrays else None for name, dtype in zip("AB", dtypes)]
@@ -106,8 +96,10 @@ def operands(
         random_matrix(_known(name, sizes), dtype, seed + i) if matrix is None else matrix
         for i, (name, matrix, sizes, dtype) in enumerate(zip("AB", read, options, dtypes))
     ]
-    if matrices[0].shape[0] * matrices[1].shape[1] > MOST:
-        raise UsageError(f"C has more than {MOST} elements", how="this machine is simulated; give smaller sizes")
+    if matrices[0].shape[0] * matrices[1].shape[1] > machine.MOST:
+        raise UsageError(
+            f"C has more than {machine.MOST} elements", how="this machine is simulated; give smaller sizes"
+        )
     return matrices
 
 
@@ -138,8 +130,10 @@ def _known(name: str, sizes: _Sizes) -> tuple[int, int]:
     if rows is None or columns is None:
         missing = {"A": "--m and --k", "B": "--k and --n"}[name]
         raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
-    if prod(sizes) > MOST:  # type: ignore[arg-type]
-        raise UsageError(f"{name} has more than {MOST} elements", how="this machine is simulated; give smaller sizes")
+    if prod(sizes) > machine.MOST:  # type: ignore[arg-type]
+        raise UsageError(
+            f"{name} has more than {machine.MOST} elements", how="this machine is simulated; give smaller sizes"
+        )
     return rows, columns
 
 
@@ -178,7 +172,7 @@ def matmul(
         bool, typer.Option("--double-buffer/--no-double-buffer", help="The next segment comes while one is worked on.")
     ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random matrices.")] = 0,
-    settings: Settings = None,
+    settings: machine.Settings = None,
     listing: Annotated[bool, typer.Option("--listing", help="Print the program too, of several PEs each.")] = False,
     out: Annotated[
         str | None,
@@ -198,8 +192,8 @@ def matmul(
     from tilewright.isa.multiply.matmul import element_type, type_and_signs
 
     suffix = writer_of(out, ".tasm", ".pftrace", ".npy", as_json=as_json)
-    config = machine(settings)
-    a, b = operands(data or (), m, n, k, (dtype, dtype_b or dtype), seed)
+    config = machine.configured(settings)
+    a, b = operands(data, m, n, k, (dtype, dtype_b or dtype), seed)
     types = element_type(a, "A"), element_type(b, "B")
     type_and_signs(*types)
     sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
@@ -208,7 +202,7 @@ def matmul(
     more: dict[str, Any] = {"page": shape_of(page, "--page"), "double_buffer": double_buffer}
     expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
     with progress("mm") as bar:
-        watcher = watch(bar, expected.instructions)
+        watcher = machine.watch(bar, expected.instructions)
         result = multiply(a, b, config=config, trace=suffix == ".pftrace", watch=watcher, **options, **more)
     equal, difference = difference_of(result.value, a, b)
     _write(out, suffix, result)
@@ -225,7 +219,7 @@ def matmul(
         if listing:
             emit_text(_listing(result))
         _print_matmul(result, counted, forms, holds, equal, difference)
-    remark_errors(result.errors)
+    machine.remark_errors(result.errors)
     return 0 if fine else 1
 
 
@@ -233,7 +227,7 @@ def _write(out: str | None, suffix: str, result: MatmulResult) -> None:
     if out is None:
         return
     if suffix == ".pftrace":
-        write_timeline(out, result.trace)
+        machine.write_timeline(out, result.trace)
     elif suffix == ".npy":
         write_file(out, npy_bytes(result.value))
         remark(f"wrote {out}")
@@ -279,7 +273,7 @@ def _value(result: MatmulResult, listing: bool) -> dict[str, Any]:
     """What JSON has of the run."""
     plain: dict[str, Any] = {"cycles": result.cycles, "math_cycles": result.math_cycles, "stalls": result.stalls}
     plain |= {"queue": result.queue, "traffic": result.traffic.to_dict(), "executed": result.executed}
-    plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering, "pes": pes_value(result.pes)}
+    plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering, "pes": machine.pes_value(result.pes)}
     if listing:
         plain |= {"program": str(result.program), "programs": [str(program) for program in result.programs]}
     return plain
@@ -300,10 +294,10 @@ def _print_matmul(
     show_table(("counter", ("machine", "count"), ("closed form", "count"), ""), rows)
     emit_text("")
     if len(result.pes) > 1:
-        print_pes(result.pes)
+        machine.print_pes(result.pes)
     emit_text(f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{_last(result)}")
-    print_account("the math unit was idle", result.stalls)
-    print_account("the issue queue", result.queue)
+    machine.print_account("the math unit was idle", result.stalls)
+    machine.print_account("the issue queue", result.queue)
     if result.buffering:
         emit_text(f"segments of B: {result.dma_bytes:,} bytes by DMA, {_BUFFERING[result.buffering]}")
     if result.value.dtype.kind == "f":

@@ -6,20 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.isa.machine import (
-    EveryPe,
-    File,
-    Iota,
-    Settings,
-    Tensor,
-    Zeros,
-    machine,
-    print_account,
-    remark_errors,
-    started,
-    tensors,
-    watch,
-)
+from tilewright.cli.isa import machine
 from tilewright.cli.streams import (
     Json,
     emit_json,
@@ -67,21 +54,21 @@ _PES: tuple[tuple[str, Kind, str], ...] = (
 
 
 def profile(
-    file: File,
-    tensor: Tensor = None,
-    iota: Iota = None,
-    zeros: Zeros = None,
+    file: machine.File,
+    tensor: machine.Tensor = None,
+    iota: machine.Iota = None,
+    zeros: machine.Zeros = None,
     heat: Annotated[
         str | None, typer.Option("--heat", metavar="NAME", help="Draw how often each line of this tensor was accessed.")
     ] = None,
     misses: Annotated[bool, typer.Option("--misses", help="Draw the L1 misses of mm instead of all accesses.")] = False,
     top: Annotated[int, typer.Option(min=0, help="Only so many instructions, the most cycles first; 0: all.")] = 0,
-    every_pe: EveryPe = False,
+    every_pe: machine.EveryPe = False,
     pe: Annotated[
         int | None,
         typer.Option("--pe", min=0, help="With --every-pe: this element's lines and heat, not all together."),
     ] = None,
-    settings: Settings = None,
+    settings: machine.Settings = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -99,15 +86,15 @@ def profile(
     suffix = writer_of(out, ".csv", ".svg", ".html", ".json", as_json=as_json)
     if suffix == ".svg" and heat is None:
         raise UsageError("a picture of which tensor?", where="-o", how="--heat NAME")
-    config = machine(settings)
+    config = machine.configured(settings)
     if pe is not None and (not every_pe or pe >= config.pes):
         raise UsageError(f"--pe {pe} of {config.pes if every_pe else 1}", how="--every-pe, --set pes=N; count from 0")
     program = assemble(read_text(file), config)
-    memory = tensors(tensor or (), iota or (), zeros or ())
+    memory = machine.tensors(tensor, iota, zeros)
     if heat is not None and heat not in memory:
         raise UsageError(f"--heat {heat}: no such tensor", how=f"there are {', '.join(memory) or 'none'}")
     with progress(file) as bar:
-        every = _profiled(program, memory, config, every_pe, watch(bar, 0))
+        every = _profiled(program, memory, config, every_pe, machine.watch(bar, 0))
     chosen = every if pe is None or not every.pes else every.pes[pe]
     kind = "misses" if misses else "accesses"
     if out is not None:
@@ -119,7 +106,7 @@ def profile(
         if heat is not None and out is None:
             _draw(chosen.heat(heat), kind)
     errors = [error for part in every.pes or (every,) for error in part.result.errors]
-    remark_errors(errors)
+    machine.remark_errors(errors)
     return 1 if errors else 0
 
 
@@ -134,7 +121,7 @@ def _profiled(
     from tilewright.isa import profile as profile_run
 
     if every_pe:
-        return profile_run(started(program, memory, config), watch=watcher)
+        return profile_run(machine.started(program, memory, config), watch=watcher)
     if config.pes > 1:
         remark(f"PE 0 of {config.pes} runs the program, as in isa run; --every-pe starts it on all")
     return profile_run(program, memory, config, watcher)
@@ -185,8 +172,8 @@ def _print(profile: Profile, top: int) -> None:
         show_table(_PES, [_pe_row(part) for part in profile.pes])
         emit_text(f"\n{profile.result.cycles:,} cycles until the last of them was done (PE {profile.number})")
     of = f" of {len(profile.pes)} elements" if profile.pes else ""
-    print_account(f"the issue queue{of}", profile.totals.queue)
-    print_account(f"the math unit{of} was idle", profile.totals.stalls)
+    machine.print_account(f"the issue queue{of}", profile.totals.queue)
+    machine.print_account(f"the math unit{of} was idle", profile.totals.stalls)
 
 
 def _pe_row(part: Profile) -> tuple[object, ...]:

@@ -7,24 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.isa.machine import (
-    EveryPe,
-    File,
-    Iota,
-    Settings,
-    Tensor,
-    Zeros,
-    machine,
-    pair,
-    pes_value,
-    print_account,
-    print_pes,
-    remark_errors,
-    started,
-    tensors,
-    watch,
-    write_timeline,
-)
+from tilewright.cli.isa import machine
 from tilewright.cli.streams import (
     Json,
     emit_json,
@@ -44,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def asm(
-    file: File,
-    settings: Settings = None,
+    file: machine.File,
+    settings: machine.Settings = None,
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE.tasm", help="Write the canonical text; - is stdout.")
     ] = None,
@@ -55,7 +38,7 @@ def asm(
     from tilewright.isa import assemble
 
     writer_of(out, ".tasm")
-    program = assemble(read_text(file), machine(settings))
+    program = assemble(read_text(file), machine.configured(settings))
     if out is not None:
         write_file(out, str(program) + "\n")
         return
@@ -70,15 +53,15 @@ def asm(
 
 
 def run(
-    file: File,
-    tensor: Tensor = None,
-    iota: Iota = None,
-    zeros: Zeros = None,
+    file: machine.File,
+    tensor: machine.Tensor = None,
+    iota: machine.Iota = None,
+    zeros: machine.Zeros = None,
     save: Annotated[
         list[str] | None, typer.Option("--save", metavar="NAME=FILE.npy", help="Write a tensor after the run.")
     ] = None,
-    every_pe: EveryPe = False,
-    settings: Settings = None,
+    every_pe: machine.EveryPe = False,
+    settings: machine.Settings = None,
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE.pftrace", help="Write a timeline for Perfetto.")
     ] = None,
@@ -88,25 +71,25 @@ def run(
     from tilewright.isa import MatrixUnit, assemble, timeline
 
     writer_of(out, ".pftrace", stdout=False)
-    config = machine(settings)
+    config = machine.configured(settings)
     program = assemble(read_text(file), config)
-    memory = tensors(tensor or (), iota or (), zeros or ())
+    memory = machine.tensors(tensor, iota, zeros)
     if config.pes > 1 and not every_pe:
         remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
     with progress(file) as bar:
         if every_pe:
-            runs = started(program, memory, config, trace=out is not None).run(watch(bar, 0))
+            runs = machine.started(program, memory, config, trace=out is not None).run(machine.watch(bar, 0))
         else:
-            runs = [MatrixUnit(config).run(program, memory, trace=out is not None, watch=watch(bar, 0))]
+            runs = [MatrixUnit(config).run(program, memory, trace=out is not None, watch=machine.watch(bar, 0))]
     for assignment in save or ():
-        name, path = pair(assignment, "--save", "FILE.npy")
+        name, path = machine.pair(assignment, "--save", "FILE.npy")
         write_file(path, npy_bytes(runs[0].tensor(name)))
-    shown = [pair(shape, "--zeros", "")[0] for shape in zeros or ()]
+    shown = [machine.pair(shape, "--zeros", "")[0] for shape in zeros or ()]
     _print_run(runs, shown, as_json)
     if out is not None:
-        write_timeline(out, timeline(runs))
+        machine.write_timeline(out, timeline(runs))
     errors = [error for run in runs for error in run.errors]
-    remark_errors(errors)
+    machine.remark_errors(errors)
     return 1 if errors else 0
 
 
@@ -132,20 +115,20 @@ def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -
                 "traffic": Traffic.together(run.traffic for run in runs).to_dict(),
                 "errors": records,
                 "tensors": {name: _plain(last.tensor(name)) for name in shown},
-                "pes": pes_value(runs) if len(runs) > 1 else [],
+                "pes": machine.pes_value(runs) if len(runs) > 1 else [],
             }
         )
         return
     for name in shown:
         emit_text(f"{name} =\n{last.tensor(name)}\n")
     if len(runs) > 1:
-        print_pes(runs)
+        machine.print_pes(runs)
     emit_text(f"{executed:,} instructions executed, {last.cycles:,} cycles by the model")
     for key, count in counts.to_dict().items():
         if count:
             emit_text(f"{key:20} {count:,}")
-    print_account("the math unit was idle", last.stalls)
-    print_account("the issue queue", last.queue)
+    machine.print_account("the math unit was idle", last.stalls)
+    machine.print_account("the issue queue", last.queue)
 
 
 def _plain(array: np.ndarray[Any, Any]) -> Any:

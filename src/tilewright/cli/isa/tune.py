@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.isa.machine import Depth, Elements, MostChoices, Settings, Within, machine, setting
+from tilewright.cli.isa import machine
 from tilewright.cli.isa.matmul import difference_of, random_matrix
 from tilewright.cli.streams import (
     Heading,
@@ -45,10 +45,10 @@ _SHORT = (0, 1, 2, 3, 5, 7, 8, 9, 11)
 
 
 def tune(
-    m: Annotated[int, Depth],
-    n: Annotated[int, Depth],
-    k: Annotated[int, Depth],
-    dtype: Elements = "s8",
+    m: Annotated[int, machine.Depth],
+    n: Annotated[int, machine.Depth],
+    k: Annotated[int, machine.Depth],
+    dtype: machine.Elements = "s8",
     ka: Annotated[int | None, typer.Option(help="Keep to this ka.")] = None,
     kb: Annotated[int | None, typer.Option(help="Keep to this kb.")] = None,
     transpose_b: Annotated[
@@ -59,13 +59,13 @@ def tune(
     split: Annotated[str | None, typer.Option(help="Keep to C divided by rows or columns (several PEs).")] = None,
     segments: Annotated[int | None, typer.Option(help="Keep to B in so many segments, brought in by DMA.")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Keep B's lines and pages as matmul lays them.")] = False,
-    most: MostChoices = 96,
-    within: Within = 0.0,
+    most: machine.MostChoices = 96,
+    within: machine.Within = 0.0,
     top: Annotated[int, typer.Option(min=1, help="Rows of the ranking printed.")] = 8,
     check: Annotated[
         bool, typer.Option("--check", help="Run the choice with random values too; exit 1 where anything differs.")
     ] = False,
-    settings: Settings = None,
+    settings: machine.Settings = None,
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json: all numbers.")
     ] = None,
@@ -80,7 +80,7 @@ def tune(
     fixed = {name: value for name, value in fixed.items() if value is not None}
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
-        tuning = autotune(m, n, k, dtype, machine(settings), most=most, within=within, watch=bar, **fixed)
+        tuning = autotune(m, n, k, dtype, machine.configured(settings), most=most, within=within, watch=bar, **fixed)
     if out is not None and suffix == ".html":
         write_file(out, _page(tuning))
         remark(f"wrote {out}")
@@ -191,16 +191,16 @@ def _page(tuning: Tuning) -> str:
 
 
 def sweep(
-    m: Annotated[int, Depth],
-    n: Annotated[int, Depth],
-    k: Annotated[int, Depth],
+    m: Annotated[int, machine.Depth],
+    n: Annotated[int, machine.Depth],
+    k: Annotated[int, machine.Depth],
     over: Annotated[
         list[str],
         typer.Option("--over", metavar="FIELD=A,B,..", help="Values of a field of the machine; all combinations."),
     ],
-    dtype: Elements = "s8",
-    most: MostChoices = 96,
-    within: Within = 0.0,
+    dtype: machine.Elements = "s8",
+    most: machine.MostChoices = 96,
+    within: machine.Within = 0.0,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="A field all these machines share.")
     ] = None,
@@ -210,7 +210,9 @@ def sweep(
     from tilewright.isa import sweep as tune_each
 
     with progress("machines") as bar:
-        designs = tune_each(m, n, k, _values(over), dtype, machine(settings), watch=bar, most=most, within=within)
+        designs = tune_each(
+            m, n, k, _values(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
+        )
     if as_json:
         emit_json({"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]})
     else:
@@ -223,7 +225,7 @@ def _values(over: Sequence[str]) -> dict[str, list[Any]]:
         name, equals, text = assignment.partition("=")
         if not equals or not text or name in fields:
             raise UsageError(f"--over {assignment}", how="each field once, as --over l1_ports=1,2,4")
-        fields[name] = [setting(value) for value in text.split(",")]
+        fields[name] = [machine.setting(value) for value in text.split(",")]
     return fields
 
 

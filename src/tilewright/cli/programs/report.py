@@ -206,8 +206,8 @@ def _compare(old: MovementReport, new: MovementReport, allowed: float, quiet: bo
         ("layouts", _layouts_of(old), _layouts_of(new)), ("kind of program", old.kind, new.kind)
     ):  # fmt: skip
         if before != after:
-            what = f"the baseline's {name}: {before}; this report's: {after}"
-            raise UsageError(what, where="--baseline", how="make the baseline anew, from the same kind of program")
+            problem = f"the baseline's {name}: {before}; this report's: {after}"
+            raise UsageError(problem, where="--baseline", how="make the baseline anew, from the same kind of program")
     if not quiet:
         _print_lines(iter([("", ""), ("bold", "against the baseline")]))
         _print_lines(diff_lines(diff_reports(old, new), 10, _terminal_width()))

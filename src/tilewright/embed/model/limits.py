@@ -27,18 +27,6 @@ def limits_json(limits: Mapping[str, Limits], **facts: Any) -> dict[str, Any]:
     return {"schema_version": LIMITS_VERSION, "kind": LIMITS_KIND, **facts, "stacks": stacks}
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write a file, made whole or not at all; :class:`UsageError` where that cannot be."""
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(target)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UsageError(f"cannot write it: {error.strerror or error}", where=str(path)) from None
-
-
 def read_limits(path: str | Path, topology: Topology | None = None) -> dict[str, Limits]:
     """Stack -> limits from a file that ``Plan.write_limits`` wrote; with ``topology``, for those chips only.
 

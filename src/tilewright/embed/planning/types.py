@@ -263,9 +263,9 @@ class Plan:
         """Write the chosen limits as JSON, for :func:`read_limits`."""
         import json
 
-        from tilewright.embed.model.limits import write_text
+        from tilewright.files import write_whole
 
-        write_text(path, json.dumps(limits_file(self), indent=2) + "\n")
+        write_whole(path, json.dumps(limits_file(self), indent=2) + "\n")
 
 
 # A plan as plain values.
