@@ -277,7 +277,7 @@ def test_other_tools_layouts_are_read(run, arguments, index, offset):
         (("cute", "4:1", "--dtype", "q7"), "no element type called 'q7'"),
         (("linalg", LINALG.replace("2x2x8", "2x3x8")), "the packed tensor has the sizes 2x2x8x128"),
         (("onednn", "nChw16q", "f32[2,40,3,5]"), "the letters name no known set of dims"),
-        (("onednn", "nChw16c", "f32[2,40]"), "is of 4 dims"),
+        (("onednn", "nChw16c", "f32[2,40]"), "has 4 dims"),
     ],
 )
 def test_what_is_no_layout_of_another_tool_is_refused(run, arguments, what):
