@@ -15,7 +15,7 @@ from tilewright.layout.index.digits import Digit, Line
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.types import dtype_name, xla_dtype
 from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
-from tilewright.layout.kinds.npu_plan import (
+from tilewright.layout.kinds.local_plan import (
     BankConflict,
     LocalMemoryError,
     LocalPlan,

@@ -1,1 +1,1 @@
-"""Other notations: numpy strides, CuTe, MLIR linalg.pack, oneDNN tags."""
+"""Layouts in other notations, both ways: numpy strides, CuTe, linalg.pack, oneDNN tags."""

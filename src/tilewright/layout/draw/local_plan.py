@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.layout.kinds.npu_plan import LocalPlan, PlacedTensor
+from tilewright.layout.kinds.local_plan import LocalPlan, PlacedTensor
 from tilewright.render import Drawing, bytes_text, count_text, text_width
 
 _MARGIN, _ROW, _HIGH, _WIDE = 16.0, 30.0, 20.0, 960.0

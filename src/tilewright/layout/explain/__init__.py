@@ -1,1 +1,1 @@
-"""Words: how an element gets its address, and what a layout is."""
+"""Layouts in words: how one element gets its address, and the facts of the whole."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.layout.index.address_map import AddressMap
+from tilewright.layout.index.types import UNBOUNDED
 from tilewright.layout.kinds.tiled import TupleLayout
-from tilewright.layout.text.notation import UNBOUNDED
 
 
 def summary(layout: AddressMap | TupleLayout) -> dict[str, Any]:

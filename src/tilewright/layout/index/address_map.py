@@ -26,8 +26,7 @@ from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits
 from tilewright.layout.index.linear import decode_many, is_injective, solutions
 from tilewright.layout.index.steps import Step
 from tilewright.layout.index.tables import dim_tables, first_outside, places_by_tables
-from tilewright.layout.index.types import numpy_dtype, type_bits
-from tilewright.layout.text.notation import UNBOUNDED
+from tilewright.layout.index.types import UNBOUNDED, numpy_dtype, type_bits
 
 _TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most
 _LARGEST = 2**63 - 1

@@ -1,4 +1,4 @@
-"""Element types: XLA's names, their widths in bits and the numpy types that hold them."""
+"""Element types: XLA's names, their widths in bits, the numpy types that hold them, MLIR's names."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ TYPE_BITS: dict[str, int] = {
     "opaque": 0,
 }
 """Width of a value in bits. A ``pred`` and every type narrower than 8 bits takes a whole byte unless E(n) says less."""
+
+UNBOUNDED = -1
+"""The size of a ``?`` dim."""
 
 _NUMPY = {
     "pred": "bool",

@@ -18,12 +18,11 @@ from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.checks import text_of, wholes
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit, sizes_behind
-from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
+from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits
 from tilewright.layout.text.cursor import LARGEST
 from tilewright.layout.text.notation import (
     COMBINE,
     LAST_SPACE,
-    UNBOUNDED,
     ArrayText,
     TupleText,
     addressable,

@@ -1,1 +1,1 @@
-"""Data through index maps: packing, unpacking, moving from layout to layout, many addresses at once."""
+"""Data through index maps: packed, unpacked, moved from layout to layout."""

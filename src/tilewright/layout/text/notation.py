@@ -17,15 +17,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilewright.errors import ParseError, UsageError
-from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
+from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits
 from tilewright.layout.text.cursor import LARGEST, Cursor, after_blanks
 
 # What a shape's text says, as values, and the canonical text of such a value.
 
 COMBINE = -1
 """A ``*`` in a tile: this dim is merged with the next more minor one."""
-UNBOUNDED = -1
-"""The size of a ``?`` dim."""
 
 
 @dataclass(frozen=True)
