@@ -18,8 +18,7 @@ from tests.conftest import VECTORS
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.hlo import from_jax, load, optimize, report, verify
 from tilewright.hlo.ir import context
-from tilewright.hlo.reading.binary import binary_form
-from tilewright.hlo.reading.guarded import _child
+from tilewright.hlo.reading.binary import _child, binary_form
 
 HLO = "HloModule m\nENTRY e {\n  ROOT p = f32[4]{0} parameter(0)\n}\n"
 STABLEHLO = (

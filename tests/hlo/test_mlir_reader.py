@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.hlo import Source, from_jax, report
-from tilewright.hlo.reading.mlir_locations import Locations
 from tilewright.hlo.reading.mlir_reader import read_stablehlo, xla_shape
+from tilewright.hlo.reading.sources import Locations
 
 GENERIC = """\
 #map = loc("x.py":1:2)

@@ -13,9 +13,8 @@ from tilewright.hlo.proving.tpu import TPU_TOPOLOGIES, TpuComparison, TpuEstimat
 from tilewright.hlo.proving.verification import Difference, Trial, Verification
 from tilewright.hlo.proving.verify import trial_arguments, verify
 from tilewright.hlo.reading.dump_folder import DumpedModule, dumped_modules
-from tilewright.hlo.reading.from_jax import from_jax
 from tilewright.hlo.reading.loading import load
-from tilewright.hlo.reading.python_source import from_python, names_python
+from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
 from tilewright.hlo.reporting.lines import diff_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report

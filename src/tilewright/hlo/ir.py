@@ -176,7 +176,7 @@ def plain_context() -> Any:
 
 
 def bytecode_text(raw: bytes) -> str:
-    """The text of MLIR bytecode or of a portable artifact. Damaged bytes may end the process: see _guarded."""
+    """The text of MLIR bytecode or of a portable artifact. Damaged bytes may end the process."""
     parts = binary_parts()
     with plain_context() as context:
         if b"StableHLO_v" in raw[:32]:
@@ -187,7 +187,7 @@ def bytecode_text(raw: bytes) -> str:
 
 
 def proto_text(raw: bytes) -> str:
-    """The HLO text of a serialized HloModuleProto. Damaged bytes may end the process: see _guarded."""
+    """The HLO text of a serialized HloModuleProto. Damaged bytes may end the process."""
     parts = binary_parts()["jaxlib._hlo"]
     module = parts.HloModule.from_serialized_hlo_module_proto(raw)
     return str(module.to_string(parts.HloPrintOptions()))

@@ -18,7 +18,7 @@ from tilewright.hlo.graphs.graph import Block, Node, Value, captured
 from tilewright.hlo.ir import operation_module, parse_module, print_module
 from tilewright.hlo.proving.agreement import is_integral
 from tilewright.hlo.proving.reference import own_dtype
-from tilewright.hlo.running.execute import flat_callable
+from tilewright.hlo.running.execute import array_struct, flat_callable
 
 #: Distinct operations that are compiled for a run; each takes some hundredths of a second.
 EAGER_LIMIT = 300
@@ -47,8 +47,8 @@ class OneByOne:
         uses.update(body.operations[-1].operands)
         for op in body.operations[:-1]:
             text, inputs = self._texts[op]
-            found = self._call(text, op, inputs)(*(values[v] for v in inputs))
-            values.update(zip(op.results, found))
+            results = self._call(text, op, inputs)(*(values[v] for v in inputs))
+            values.update(zip(op.results, results))
             for value in inputs:
                 uses[value] -= 1
                 if not uses[value]:
@@ -60,7 +60,7 @@ class OneByOne:
 
         if text not in self._compiled:
             self._compiled[text] = jax.jit(
-                flat_callable(text, [_struct(v) for v in inputs], [*map(_struct, op.results)])
+                flat_callable(text, [*map(struct_of, inputs)], [*map(struct_of, op.results)])
             )
         return self._compiled[text]
 
@@ -73,11 +73,9 @@ def _module_of(op: Node) -> tuple[str, list[Value]]:
     return operation_module(op.handle, [v.handle for v in inputs]), inputs
 
 
-def _struct(value: Value) -> Any:
-    import jax
-
-    struct: Any = jax.ShapeDtypeStruct
-    return struct(value.shape, own_dtype(value.dtype))
+def struct_of(value: Value) -> Any:
+    """The ``jax.ShapeDtypeStruct`` of an array of known shape."""
+    return array_struct(value.sizes, own_dtype(value.dtype))
 
 
 # A StableHLO program in float64: every floating type of its text widened, for a reference by XLA itself.
@@ -102,9 +100,11 @@ def widened(text: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> Callabl
     if _BLOB.search(plain) or "stablehlo.custom_call" in plain or "bitcast_convert" in plain:
         raise UnsupportedError("it has raw constants, bit casts or foreign calls, which cannot be widened")
     wide = _NARROW.sub("f64", _BITS.sub(_widen_bits, plain))
-    structs: Any = jax.ShapeDtypeStruct
-    given, made = ([structs(o.shape, _wide(np.empty(0, o.dtype)).dtype) for o in each] for each in (inputs, outputs))
-    jitted = jax.jit(flat_callable(wide, given, made))
+    wide_inputs, wide_outputs = (
+        [array_struct(struct.shape, _wide(np.empty(0, struct.dtype)).dtype) for struct in structs]
+        for structs in (inputs, outputs)
+    )
+    jitted = jax.jit(flat_callable(wide, wide_inputs, wide_outputs))
     return lambda arrays: [np.asarray(out) for out in jitted(*(_wide(np.asarray(a)) for a in arrays))]
 
 
@@ -114,12 +114,12 @@ def _wide(array: Array) -> Array:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
-def _widen_bits(found: re.Match[str]) -> str:
+def _widen_bits(constant: re.Match[str]) -> str:
     """A constant written as the bits of a narrow float, as the bits of the same f64 (NaN and infinities mostly)."""
-    word = int(found[1], 16)
-    if found[3] == "f16":
+    word = int(constant[1], 16)
+    if constant[3] == "f16":
         value = float(np.uint16(word).view(np.float16))
     else:
-        value = struct.unpack(">f", struct.pack(">I", word << 16 if found[3] == "bf16" else word))[0]
+        value = struct.unpack(">f", struct.pack(">I", word << 16 if constant[3] == "bf16" else word))[0]
     bits = struct.unpack(">Q", struct.pack(">d", value))[0]
-    return f"dense<0x{bits:016X}> : {found[2]}f64>"
+    return f"dense<0x{bits:016X}> : {constant[2]}f64>"

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from tilewright.errors import UnsupportedError
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.hlo.cost import array_layout
 from tilewright.hlo.graphs.graph import Block, Node, Value
 from tilewright.hlo.ir import ir
 from tilewright.layout import xla_dtype
@@ -46,27 +46,19 @@ def wide_dtype(element_type: str) -> np.dtype[Any]:
     if name == "pred":
         return np.dtype(bool)
     if name[0] in "su" and name[1:].isdigit():
-        found = (_SIGNED if name[0] == "s" else _UNSIGNED).get(int(name[1:]))
-        if found is None:
+        integer = (_SIGNED if name[0] == "s" else _UNSIGNED).get(int(name[1:]))
+        if integer is None:
             raise UnsupportedError(f"the float64 reference has no integers of type {name}")
-        return np.dtype(found)
+        return np.dtype(integer)
     return np.dtype(np.complex128 if name[0] == "c" else np.float64)
 
 
 def own_dtype(element_type: str) -> np.dtype[Any]:
     """The numpy type of an MLIR element type itself."""
-    name = xla_dtype(element_type)
-    if name == "pred" or name in ("s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"):
-        return wide_dtype(element_type)
-    plain = {"f16": "float16", "f32": "float32", "f64": "float64", "c64": "complex64", "c128": "complex128"}
-    if name in plain:
-        return np.dtype(plain[name])
-    words = {"b": "bfloat16", "s": f"int{name[1:]}", "u": f"uint{name[1:]}"}
-    found = getattr(ml_dtypes, words.get(name[0], f"float{name[1:].replace('e', '_e', 1)}"), None)
-    if found is None:
-        raise UnsupportedError(f"numpy has no element type {name}")
-    dtype: np.dtype[Any] = np.dtype(found)
-    return dtype
+    try:
+        return array_layout(f"{xla_dtype(element_type)}[]").numpy_dtype
+    except TilewrightError as error:
+        raise UnsupportedError(f"numpy has no element type {element_type}") from error
 
 
 def evaluate(block: Block, arguments: Sequence[Array]) -> list[Array]:
@@ -115,11 +107,11 @@ def _divide(op: Node, x: list[Array]) -> Array:
 
 def _integer_power(a: Array, b: Array) -> Array:
     """XLA's: a negative exponent gives 0, except of 1 and -1."""
-    found = np.power(a, np.maximum(b, 0))
+    power = np.power(a, np.maximum(b, 0))
     if a.dtype.kind == "u":
-        return np.asarray(found)
+        return np.asarray(power)
     inverse = np.where(a == 1, 1, np.where(a == -1, np.where(b % 2 == 0, 1, -1), 0)).astype(a.dtype)
-    return np.where(b < 0, inverse, found)
+    return np.where(b < 0, inverse, power)
 
 
 def _reduce(op: Node, x: list[Array]) -> Array:
@@ -159,10 +151,10 @@ def _constant(op: Node, x: list[Array]) -> Array:
     literal, result = op.attributes["literal"], op.result
     dtype = wide_dtype(result.dtype)
     if literal.element is None:
-        found = literal.array()
-        if found is None:
-            found = _written(literal.elements, result)
-        return np.asarray(found).reshape(result.shape or ()).astype(dtype)
+        array = literal.array()
+        if array is None:
+            array = _written(literal.elements, result)
+        return np.asarray(array).reshape(result.shape or ()).astype(dtype)
     return np.full(result.shape or (), _number(literal.element, result.dtype), dtype)
 
 
@@ -171,7 +163,7 @@ def _written(elements: list[str] | bytes | None, result: Value) -> Array:
         raise UnsupportedError(f"the float64 reference cannot read a constant of type {result!r}")
     if isinstance(elements, bytes):
         return np.frombuffer(elements, own_dtype(result.dtype))
-    return np.array([_number(each, result.dtype) for each in elements])
+    return np.array([_number(element, result.dtype) for element in elements])
 
 
 def _number(text: str, element_type: str) -> Any:
@@ -199,22 +191,22 @@ def _compare(op: Node, x: list[Array]) -> Array:
 
 
 def _convert(op: Node, x: list[Array]) -> Array:
-    kind, given = wide_dtype(op.result.dtype), x[0]
+    kind, array = wide_dtype(op.result.dtype), x[0]
     if kind.kind == "b":
-        return np.asarray(given != 0)
-    if given.dtype.kind == "c" and kind.kind != "c":
-        given = given.real
-    if given.dtype.kind == "f" and kind.kind in "iu":
-        return _saturate(given, kind)
-    return np.asarray(given.astype(kind))
+        return np.asarray(array != 0)
+    if array.dtype.kind == "c" and kind.kind != "c":
+        array = array.real
+    if array.dtype.kind == "f" and kind.kind in "iu":
+        return _saturate(array, kind)
+    return np.asarray(array.astype(kind))
 
 
 def _saturate(x: Array, kind: np.dtype[Any]) -> Array:
     """Towards zero; beyond the range its ends, and 0 for what is not a number, as XLA does."""
     low, high = np.iinfo(kind).min, np.iinfo(kind).max
     inside = (x > float(low)) & (x < float(high))
-    found = np.where(inside, x, 0).astype(kind)
-    return np.where(x >= float(high), high, np.where(x <= float(low), low, found)).astype(kind)
+    whole = np.where(inside, x, 0).astype(kind)
+    return np.where(x >= float(high), high, np.where(x <= float(low), low, whole)).astype(kind)
 
 
 def _iota(op: Node, x: list[Array]) -> Array:

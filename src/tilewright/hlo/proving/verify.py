@@ -25,8 +25,8 @@ from tilewright.hlo.proving.agreement import (
     worst,
     zeros_differ,
 )
-from tilewright.hlo.proving.eager import OneByOne, widened
-from tilewright.hlo.proving.reference import evaluate, own_dtype
+from tilewright.hlo.proving.eager import OneByOne, struct_of, widened
+from tilewright.hlo.proving.reference import evaluate
 from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.proving.verification import Difference, Trial, Verification
 from tilewright.hlo.rewrites.inline import Inline, calls_itself
@@ -93,7 +93,7 @@ def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
 def main_types(text: str) -> tuple[list[Any], list[Any]]:
     """The arguments and results of a StableHLO text's main, as ShapeDtypeStructs."""
     body = _main(Program("stablehlo", "", text, ()))
-    return [_struct(v) for v in body.arguments], [_struct(v) for v in body.operations[-1].operands]
+    return [*map(struct_of, body.arguments)], [*map(struct_of, body.operations[-1].operands)]
 
 
 def _main(program: Program) -> Block:
@@ -110,13 +110,6 @@ def _main(program: Program) -> Block:
     if any(v.shape is None for v in values):
         raise UnsupportedError("main takes or gives something that is not an array of known shape")
     return bodies["main"]
-
-
-def _struct(value: Value) -> Any:
-    import jax
-
-    struct: Any = jax.ShapeDtypeStruct
-    return struct(value.shape, own_dtype(value.dtype))
 
 
 def _runs(judge: _Judge, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[str]]:
@@ -157,7 +150,7 @@ class _Judge:
         """Both programs, each compiled as a whole."""
         import jax
 
-        inputs, outputs = ([_struct(v) for v in vs] for vs in (self.before.arguments, self._results))
+        inputs, outputs = ([*map(struct_of, values)] for values in (self.before.arguments, self._results))
 
         def run(program: Program) -> Run:
             jitted = jax.jit(flat_callable(program.text, inputs, outputs))
@@ -216,14 +209,11 @@ class _Judge:
 
     def _widen(self, unknown: str) -> None:
         try:
-            self._wide = widened(self.original.text, [_struct(v) for v in self.before.arguments], self._outputs)
+            inputs, outputs = ([*map(struct_of, values)] for values in (self.before.arguments, self._results))
+            self._wide = widened(self.original.text, inputs, outputs)
             self.reference_kind = "XLA in float64"
         except TilewrightError as error:
             self.reference_kind = f"none: {unknown}; {error}"
-
-    @property
-    def _outputs(self) -> list[Any]:
-        return [_struct(v) for v in self._results]
 
     def _remark_on_xla(self, kind: str, how: str, old: list[Array]) -> None:
         """XLA can be wrong under jit: say where the original alone differs from itself run op by op."""

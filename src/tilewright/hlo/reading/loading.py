@@ -11,9 +11,8 @@ from pathlib import Path
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.hlo.graphs.collector import collector_paused
 from tilewright.hlo.program import Program
-from tilewright.hlo.reading.binary import binary_form
+from tilewright.hlo.reading.binary import binary_form, to_text
 from tilewright.hlo.reading.dump_folder import dumped_modules
-from tilewright.hlo.reading.guarded import to_text
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reading.hlo_scan import FRAGMENT
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
@@ -79,8 +78,8 @@ def _text(raw: bytes, where: str) -> str:
         bad = -1
     if _kind(text):
         return text
-    if found := binary_form(raw):
-        return to_text(*found, where)
+    if form := binary_form(raw):
+        return to_text(*form, where)
     if bad < 0:
         return text
     raise UnsupportedError(

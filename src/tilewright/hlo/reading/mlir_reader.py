@@ -15,7 +15,7 @@ from tilewright.errors import ParseError
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.reading import mlir_tokens as tokens
 from tilewright.hlo.reading.hlo_scan import Scanner
-from tilewright.hlo.reading.mlir_locations import Locations
+from tilewright.hlo.reading.sources import Locations
 from tilewright.layout import xla_dtype
 
 # The few attributes of StableHLO operations that a report reads, from the printed and from the generic form.

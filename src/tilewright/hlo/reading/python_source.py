@@ -1,4 +1,7 @@
-"""``model.py:step`` to a Program: the user's file is imported, the function is found and lowered, never run."""
+"""A JAX function to a Program: the function itself, or ``model.py:step``, whose file is imported.
+
+Functions are lowered, never run. jax is imported when one is.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,38 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tilewright.errors import ParseError, TilewrightError, UsageError
+from tilewright.hlo.cost import array_layout
 from tilewright.hlo.program import Program
-from tilewright.hlo.proving.reference import own_dtype
-from tilewright.hlo.reading.from_jax import from_jax
+from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sources import is_library
+from tilewright.hlo.running.execute import array_struct, signature_of
 from tilewright.layout import dtype_name
+
+
+def from_jax(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Program:
+    """The StableHLO program of ``fn`` on arguments like these, with the source line of every operation.
+
+    ``fn`` is a plain or a jitted function; arguments are arrays, pytrees of arrays or ``jax.ShapeDtypeStruct``.
+    Nothing is compiled or run. ``Program.text`` is the lowered text, locations included.
+
+    >>> import jax.numpy as jnp
+    >>> program = from_jax(lambda x: x.reshape(6), jnp.zeros((2, 3)))
+    >>> [op.opcode for op in program.entry.operations]
+    ['parameter', 'reshape', 'return']
+    """
+    import jax
+
+    jitted = fn if hasattr(fn, "lower") else jax.jit(fn)
+    lowered = jitted.lower(*args, **kwargs)
+    program = read_stablehlo(lowered.as_text("stablehlo", debug_info=True))
+    return replace(program, signature=signature_of(lowered))
+
 
 # Example arguments as text: ``f32[8,128]``, ``{"w": bf16[4,4], "b": [f32[4]]}``, ``3``, ``key``, ``mask=pred[8]``.
 
@@ -69,9 +94,9 @@ class _Reader:
         return ParseError(what, text=self.text, column=self.at, where="argument", how=how)
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        found = pattern.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return found
+        match = pattern.match(self.text, self.at)
+        self.at = match.end() if match else self.at
+        return match
 
     def peek(self) -> str:
         self.take(_BLANK)
@@ -99,24 +124,24 @@ class _Reader:
     def items(self, closer: str, depth: int) -> list[Any]:
         """The values up to ``closer``; pairs of key and value for a brace."""
         self.at += 1
-        found: list[Any] = []
+        items: list[Any] = []
         while self.peek() != closer:
-            found.append((self.key(), self.value(depth + 1)) if closer == "}" else self.value(depth + 1))
+            items.append((self.key(), self.value(depth + 1)) if closer == "}" else self.value(depth + 1))
             if self.peek() == ",":
                 self.at += 1
             elif self.peek() != closer:
                 raise self.fail(f"expected ',' or '{closer}'")
         self.at += 1
-        return found
+        return items
 
     def key(self) -> str:
-        found = self.take(_STRING) or self.take(_WORD)
-        if found is None:
+        name = self.take(_STRING) or self.take(_WORD)
+        if name is None:
             raise self.fail("expected a name and ':'")
         if self.peek() != ":":
-            raise self.fail(f"expected ':' after {found[0]}")
+            raise self.fail(f"expected ':' after {name[0]}")
         self.at += 1
-        return str(next((group for group in found.groups() if group is not None), found[0]))
+        return str(next((group for group in name.groups() if group is not None), name[0]))
 
     def leaf(self) -> Any:
         if shape := self.take(_SHAPE):
@@ -140,11 +165,10 @@ def _array(dtype: str, dims: list[int], text: str) -> Any:
 
     if math.prod(dims) >= 2**60:
         raise UsageError("an array of more than 2**60 elements", where=text)
-    kind = own_dtype(dtype_name(dtype))
+    kind = array_layout(f"{dtype_name(dtype)}[]").numpy_dtype
     if kind.name in ("float64", "int64", "uint64", "complex128") and jax.dtypes.canonicalize_dtype(kind) != kind:
         raise UsageError(f"JAX makes no {kind.name} in its 32-bit mode", where=text, how="set JAX_ENABLE_X64=1")
-    made: Any = jax.ShapeDtypeStruct
-    return made(tuple(dims), kind)
+    return array_struct(tuple(dims), kind)
 
 
 def _random_key() -> Any:
@@ -174,16 +198,17 @@ def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
     function in ``EXAMPLES`` is taken, or the only one there is. The module is imported and so runs, with its folder on
     the path; the function is traced, not run. What fails in it is one UsageError that names the user's line.
     """
-    found = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
-    if found is None:
+    match = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
+    if match is None:
         raise UsageError("not FILE.py:FUNCTION or MODULE:FUNCTION", where=source)
-    with _users_faults(found[1], "importing it"):
-        module = _import_file(Path(found[1])) if found[1].endswith(".py") else _import_module(found[1])
-    name = found[2] or _only_function(module, found[1])
-    function = _member(module, name, found[1])
-    with _users_faults(found[1], f"making the arguments of {name}"):
-        args, kwargs = example_arguments(arguments) if arguments else _examples(module, name, function, found[1])
-    with _users_faults(found[1], f"tracing {name}"):
+    where = match[1]
+    with _users_faults(where, "importing it"):
+        module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    name = match[2] or _only_function(module, where)
+    function = _member(module, name, where)
+    with _users_faults(where, f"making the arguments of {name}"):
+        args, kwargs = example_arguments(arguments) if arguments else _examples(module, name, function, where)
+    with _users_faults(where, f"tracing {name}"):
         return from_jax(function, *args, **kwargs)
 
 
@@ -222,9 +247,9 @@ def _users_faults(where: str, doing: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-        said = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        reason = f"{type(error).__name__}: {first}" if first else type(error).__name__
         raise UsageError(
-            f"{doing} fails: {said}", where=_users_line(error) or where, how="--debug shows the whole traceback"
+            f"{doing} fails: {reason}", where=_users_line(error) or where, how="--debug shows the whole traceback"
         ) from error
 
 
@@ -275,8 +300,8 @@ def _member(module: ModuleType, name: str, where: str) -> Callable[..., Any]:
         value = getattr(value, part)
     if not callable(value):
         raise UsageError(f"{name} is no function but {type(value).__name__}", where=where)
-    found: Callable[..., Any] = value
-    return found
+    function: Callable[..., Any] = value
+    return function
 
 
 def _examples(module: ModuleType, name: str, function: Callable[..., Any], where: str) -> _Arguments:
@@ -298,10 +323,10 @@ def _examples(module: ModuleType, name: str, function: Callable[..., Any], where
 
 
 def _called_with(example: Any) -> _Arguments:
-    made = example() if callable(example) else example
-    if isinstance(made, Mapping):
-        return (), dict(made)
-    return (tuple(made) if isinstance(made, tuple | list) else (made,)), {}
+    arguments = example() if callable(example) else example
+    if isinstance(arguments, Mapping):
+        return (), dict(arguments)
+    return (tuple(arguments) if isinstance(arguments, tuple | list) else (arguments,)), {}
 
 
 def _required(function: Callable[..., Any]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from tilewright.errors import TilewrightError
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
-from tilewright.hlo.running.execute import with_module
+from tilewright.hlo.running.execute import array_struct, with_module
 from tilewright.targets import Target
 
 CALL, LINEAR = "tilewright_call", "tilewright_linear_call"
@@ -371,7 +371,7 @@ def _rewrite(program: TracedProgram, platform: str) -> Rewritten:
         return Rewritten(program.original, reason, optimized)
 
     try:
-        specs = [_strong(aval.shape, aval.dtype) for aval in program.in_avals]
+        specs = [array_struct(aval.shape, aval.dtype) for aval in program.in_avals]
         exported = export.export(jax.jit(program.original), platforms=(platform,))(*specs)
     except Exception as error:  # the original is called instead: a fault of the user's own shows there
         return fallback(f"JAX cannot export it ({_first_line(error)})")
@@ -417,20 +417,14 @@ def struct_of(value: Any) -> Any:
     if isinstance(value, jax.ShapeDtypeStruct):
         return value
     aval = value if hasattr(value, "to_tangent_aval") else jax.typeof(value)
-    struct: Any = jax.ShapeDtypeStruct
-    return struct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+    return array_struct(aval.shape, aval.dtype, getattr(aval, "weak_type", False))
 
 
 def _with_axis(value: Any, size: int, axis: int | None) -> Any:
     """The shape of a batch of arrays like ``value``, the batch along ``axis``."""
-    return struct_of(value) if axis is None else _strong((*value.shape[:axis], size, *value.shape[axis:]), value.dtype)
-
-
-def _strong(shape: Sequence[int], dtype: Any) -> Any:
-    import jax
-
-    struct: Any = jax.ShapeDtypeStruct
-    return struct(shape, dtype)
+    if axis is None:
+        return struct_of(value)
+    return array_struct((*value.shape[:axis], size, *value.shape[axis:]), value.dtype)
 
 
 def is_inexact(value: Any) -> bool:

@@ -14,12 +14,20 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.ir import kept_arguments, module_bytes, parse_module
 from tilewright.hlo.program import Program
 
-# The arguments and results of a JAX function, kept beside its program so that the program can be run again.
+
+def array_struct(shape: Sequence[int], dtype: Any, weak_type: bool = False) -> Any:
+    """A ``jax.ShapeDtypeStruct``."""
+    import jax
+
+    struct: Any = jax.ShapeDtypeStruct
+    return struct(shape, dtype, weak_type=weak_type)
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Trees of arguments ``(args, kwargs)`` and results, with a ``jax.ShapeDtypeStruct`` for every leaf.
+    """The arguments and results of a JAX function, kept beside its program so that the program can be run again.
+
+    Trees of arguments ``(args, kwargs)`` and results, with a ``jax.ShapeDtypeStruct`` for every leaf.
 
     ``kept`` lists the arguments the program takes: JAX drops those the function does not use.
     """
@@ -35,9 +43,8 @@ def signature_of(lowered: Any) -> Signature:
     """The signature of ``jax.jit(f).lower(...)``."""
     import jax
 
-    struct: Any = jax.ShapeDtypeStruct
-    inputs = tuple(struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.in_avals))
-    outputs = tuple(struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.out_info))
+    inputs = tuple(array_struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.in_avals))
+    outputs = tuple(array_struct(a.shape, a.dtype) for a in jax.tree.leaves(lowered.out_info))
     return Signature(lowered.in_tree, lowered.out_tree, inputs, outputs, kept_arguments(lowered, len(inputs)))
 
 
@@ -58,12 +65,12 @@ def flat_callable(
     from jax import export
 
     def stand_in(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(jnp.zeros(each.shape, each.dtype) for each in outputs)
+        return tuple(jnp.zeros(output.shape, output.dtype) for output in outputs)
 
-    for each in (*inputs, *outputs):
-        if jnp.issubdtype(each.dtype, jax.dtypes.extended):
+    for struct in (*inputs, *outputs):
+        if jnp.issubdtype(struct.dtype, jax.dtypes.extended):
             raise UnsupportedError(
-                f"a program with arguments of type {each.dtype} cannot be run from its text",
+                f"a program with arguments of type {struct.dtype} cannot be run from its text",
                 how="pass jax.random.key_data(key) and wrap it inside",
             )
     platforms = None if platform is None else (platform,)
@@ -91,9 +98,9 @@ def callable_of(program: Program) -> Callable[..., Any]:
         flat, tree = jax.tree.flatten((args, kwargs))
         if tree != signature.in_tree:
             raise UsageError(f"arguments of another structure: {tree}", how=f"this program takes {signature.in_tree}")
-        for index, (value, wanted) in enumerate(zip(flat, signature.inputs)):
-            if jax.numpy.shape(value) != wanted.shape:
-                raise UsageError(f"array {index} has shape {jax.numpy.shape(value)}, the program takes {wanted.shape}")
+        for index, (value, struct) in enumerate(zip(flat, signature.inputs)):
+            if jax.numpy.shape(value) != struct.shape:
+                raise UsageError(f"array {index} has shape {jax.numpy.shape(value)}, the program takes {struct.shape}")
         kept = [jax.numpy.asarray(flat[i], signature.inputs[i].dtype) for i in signature.kept]
         return jax.tree.unflatten(signature.out_tree, call(*kept))
 
