@@ -163,7 +163,7 @@ def test_limits_of_the_file_itself(run, files, tmp_path):
         (("log.npz", "--config", "model.toml"), "no limits; name a limits file"),
         (("log.npz", "none.json", "--config", "model.toml"), "none.json: cannot read it"),
         (("none.npz", "good.json", "--config", "model.toml"), "none.npz: cannot read it"),
-        (("log.npz", "other.json", "--config", "model.toml"), "limits of 'x', which is no stack"),
+        (("log.npz", "other.json", "--config", "model.toml"), "limits of 'x', which is not a stack"),
         (("log.npz", "empty.json", "--config", "model.toml"), "no limits of stack 'user_item'"),
         (
             ("log.npz", "good.json", "--config", "model.toml", "--chips", "2"),

@@ -148,7 +148,7 @@ def test_matrices_of_files(run, tmp_path):
         ((*SIZES, "--data", "A={cube}"), 2, "a matrix has two dims"),
         ((*SIZES, "--data", "A={small}"), 2, "A has shape [2, 3], not 20 x 30"),
         (("--data", "A={small}", "--data", "B={small}"), 2, "B has shape [2, 3], not 3 x any"),
-        (("--data", "X={small}"), 2, "no such matrix"),
+        (("--data", "X={small}"), 2, "unknown matrix in --data X"),
     ],
 )
 def test_bad_options_of_a_product_are_one_line(run, tmp_path, words, code, reason):
@@ -279,7 +279,7 @@ def test_floats_that_json_has_no_number_for(run, tmp_path):
         (("matmul", *SIZES, "--dtype", "s8", "--dtype-b", "s16"), 2, "different widths"),
         (("matmul", *SIZES, "--dtype", "q7"), 2, "no element type"),
         (("matmul", *SIZES, "--ka", "999"), 2, "more than 256 threads"),
-        (("matmul", *SIZES, "--set", "spin=3"), 2, "no such field"),
+        (("matmul", *SIZES, "--set", "spin=3"), 2, "unknown field in --set spin=3"),
         (("matmul", *SIZES, "-o", "x.svg"), 2, "no writer for 'x.svg'"),
         (("matmul", "--m", "-1", "--n", "1", "--k", "1"), 2, "--m"),
         (("matmul", "--m", "100000", "--n", "100000", "--k", "1"), 2, "more than"),

@@ -114,7 +114,7 @@ def test_without_every_pe_the_first_one_runs_and_says_so(run):
     [
         (("--pe", "0"), "--pe 0 of 1"),
         (("--pe", "2", "--every-pe", "--set", "pes=2"), "--pe 2 of 2"),
-        (("--heat", "Z"), "no such tensor"),
+        (("--heat", "Z"), "unknown tensor 'Z'; known: "),
         (("-o", "p.svg"), "a picture of which tensor"),
         (("-o", "p.png", "--heat", "B"), "no writer for 'p.png'"),
         (("-o", "-", "--json"), "both want stdout"),

@@ -98,8 +98,8 @@ def test_a_dump_folder(run, files):
 def test_options_that_do_not_fit_get_a_remark(run, files):
     code, _, err = run("report", str(files / "m.hlo"), "--arg", "f32[8]", "--module", "x")
     assert code == 0
-    assert "m.hlo is no function of a Python file and takes no --arg" in err
-    assert "m.hlo is no dump folder and has no --module" in err
+    assert "m.hlo is not a function of a Python file; --arg is ignored" in err
+    assert "m.hlo is not a dump folder; --module is ignored" in err
 
 
 def test_diff_of_a_file_and_a_function(run, files):

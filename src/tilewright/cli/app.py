@@ -49,7 +49,7 @@ for name, summary, commands in (
     app.add_typer(group, name=name)
 
 
-# Whatever the option parser complains about: the parser's own base class, wherever this version of typer keeps it.
+# What the option parser raises: its own base class, wherever this version of typer keeps it.
 _OptionError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
@@ -70,8 +70,8 @@ def _options(
 
 
 def _interrupted(number: int, frame: object) -> None:
-    """Ctrl-C: leave at once. Kernels and compilers run on other threads, and neither they nor numba's compiler stand an
-    exception or a tear-down in their midst; files are written whole or not at all, so nothing is left half done.
+    """Ctrl-C: leave at once. Kernels and compilers run on other threads, and an exception or a tear-down in the middle
+    can crash them. Files are written whole or not at all, so nothing is left half done.
     """
     with suppress(OSError):
         os.write(2, b"\ntilewright: interrupted\n")

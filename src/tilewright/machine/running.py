@@ -42,7 +42,7 @@ def run(
     ``model`` is a model file's path (see :mod:`tilewright.machine`), a module or a :class:`Model`. ``data`` is a
     Criteo TSV or CSV file; without one a click log is generated from ``seed``. ``scale`` is the share of Criteo's
     published vocabularies that the tables keep. ``batch`` divides by the SparseCores. ``watch(stage, done, total)`` is
-    told of progress.
+    called as it goes on.
 
     Raises :class:`UsageError` for wrong arguments, model files or data, :class:`CheckFailed` where the rewritten
     program differs from the original.

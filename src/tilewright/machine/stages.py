@@ -1,4 +1,4 @@
-"""The stages of a run: how long each takes, told to whoever watches and drawn on the timeline."""
+"""The stages of a run: how long each takes, reported to a watcher and drawn on the timeline."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ Event = Slice | Instant | Counter
 
 
 class Sink(Protocol):
-    """Whoever wants to know what an engine does."""
+    """A listener to what an engine does."""
 
     def emit(self, event: Event, /) -> None:
         """Take one event. Called often: be quick."""

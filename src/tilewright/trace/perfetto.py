@@ -11,7 +11,7 @@ from tilewright.errors import UsageError
 from tilewright.files import write_whole
 from tilewright.trace.events import Args, Counter, Event, Instant, Slice, Track
 
-# Slices of one track, laid into rows in which they nest: what every timeline format wants.
+# Slices of one track, laid into rows in which they nest, as timeline formats need them.
 
 Mark = tuple[int, Slice | None]
 """A moment in a row: a slice begins, or (None) the innermost open slice ends."""

@@ -83,7 +83,7 @@ def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> N
     """Limits of other stacks would pass unseen."""
     if other := [name for name in limits if name not in stacking.stacks]:
         how = f"the stacks are {', '.join(stacking.stacks)}: plan again for this model, batch and topology"
-        raise UsageError(f"limits of {other[0]!r}, which is no stack", where=where, how=how)
+        raise UsageError(f"limits of {other[0]!r}, which is not a stack", where=where, how=how)
     if unbound := [name for name in stacking.stacks if name not in limits]:
         raise UsageError(f"no limits of stack {unbound[0]!r}", where=where, how="plan again for this model")
 

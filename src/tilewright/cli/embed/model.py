@@ -99,7 +99,7 @@ def _vocabs(text: str, scale: float) -> tuple[int, ...]:
         words = text.split(",")
         if not all(word.strip().isdecimal() for word in words) or len(words) not in (1, 26):
             how = f"{', '.join(CRITEO_CARDINALITIES)}, one number, or 26 with commas"
-            raise UsageError(f"vocabularies {text!r}", where="--vocab", how=how)
+            raise UsageError(f"unknown vocabularies {text!r}", where="--vocab", how=f"give {how}")
         known = tuple(int(word) for word in words) * (26 if len(words) == 1 else 1)
     return scale_vocabs(known, scale)
 
@@ -109,7 +109,7 @@ def _optimizer(name: str) -> Any:
 
     kinds = {"sgd": SGD(), "adagrad": Adagrad()}
     if name not in kinds:
-        raise UsageError(f"optimizer {name!r}", where="--optimizer", how=f"one of {', '.join(kinds)}")
+        raise UsageError(f"unknown optimizer {name!r}", where="--optimizer", how=f"known: {', '.join(kinds)}")
     return kinds[name]
 
 
@@ -126,7 +126,7 @@ def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:
 
 
 def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> EmbedConfig:
-    """The model with the batch that a single log shorter than one allows; where nobody has chosen a batch."""
+    """The model; where its one log is shorter than a batch, with a batch of what the log holds."""
     names = [files] if isinstance(files, str) else files or ()
     if len(names) != 1 or rows or names[0] == "-" or names[0].endswith(".toml"):
         return config
@@ -144,8 +144,10 @@ def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) ->
 def settled(
     config: EmbedConfig, file: str, rows: int, limits: str | None, batch: int | None, free: bool
 ) -> EmbedConfig:
-    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's; where none says
-    (``free``), that of a log shorter than one, as a plan takes it."""
+    """The model with its batch: ``batch``, else what the limits file was learnt with, else the model's.
+
+    ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
+    """
     from tilewright.embed.model.limits import check_packing, learnt_batch
 
     if limits is not None:
@@ -164,8 +166,7 @@ def settled(
 
 
 def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -> tuple[Iterator[LogBatch], int | None]:
-    """Whole batches of a log or of several, one behind the other (None: a generated one), and how many there will be,
-    where that is known."""
+    """Whole batches of one log or several in turn (None: a generated one), and how many there will be, if known."""
     if rows < 0 or 0 < rows < config.batch:
         problem = f"{rows} rows are less than one batch of {config.batch}"
         raise UsageError(problem, where="--rows", how="give a multiple of --batch")
@@ -218,7 +219,7 @@ def _named(log: Iterator[LogBatch]) -> Iterator[LogBatch]:
 
 @contextmanager
 def options_named() -> Iterator[None]:
-    """Errors that name an argument of Python's name the option instead."""
+    """Errors that name a Python argument name the option instead."""
     try:
         yield
     except UsageError as error:

@@ -69,7 +69,7 @@ def configured(settings: Sequence[str] | None) -> MatrixUnitConfig:
     for assignment in settings or ():
         name, equals, text = assignment.partition("=")
         if not equals or name not in known:
-            raise UsageError(f"--set {assignment}: no such field", how=f"one of {', '.join(sorted(known))}")
+            raise UsageError(f"unknown field in --set {assignment}", how=f"known: {', '.join(sorted(known))}")
         values[name] = setting(text)
     return MatrixUnitConfig(**values)
 

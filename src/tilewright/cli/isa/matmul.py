@@ -48,7 +48,7 @@ def random_matrix(shape: tuple[int, int], dtype: str, seed: int) -> np.ndarray[A
 def difference_of(value: np.ndarray[Any, Any], a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[bool, float]:
     """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of k float32 roundings.
 
-    What is no finite number in float32 has to be the same; the largest difference is that of the others.
+    Elements that are not finite in float32 must be the same; the largest difference is that of the others.
     """
     import numpy as np
 
@@ -85,7 +85,7 @@ def operands(
             raise UsageError(f"no element type called {dtype!r} for matrices", how=f"one of {', '.join(_DTYPES)}")
     arrays = machine.tensors(files)
     if unknown := next((name for name in arrays if name not in ("A", "B")), None):
-        raise UsageError(f"--data {unknown}: no such matrix", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
+        raise UsageError(f"unknown matrix in --data {unknown}", how="A=FILE.npy, m x k, or B=FILE.npy, k x n")
     read = [_read(name, arrays[name], dtype) if name in arrays else None for name, dtype in zip("AB", dtypes)]
     depths = [k, *(matrix.shape[dim] for matrix, dim in zip(read, (1, 0)) if matrix is not None)]
     depth = next((size for size in depths if size is not None), None)

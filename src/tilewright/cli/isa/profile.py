@@ -92,7 +92,7 @@ def profile(
     program = assemble(read_text(file), config)
     memory = machine.tensors(tensor, iota, zeros)
     if heat is not None and heat not in memory:
-        raise UsageError(f"--heat {heat}: no such tensor", how=f"there are {', '.join(memory) or 'none'}")
+        raise UsageError(f"unknown tensor {heat!r}", where="--heat", how=f"known: {', '.join(memory) or 'none'}")
     with progress(file) as bar:
         every = _profiled(program, memory, config, every_pe, machine.watch(bar, 0))
     chosen = every if pe is None or not every.pes else every.pes[pe]

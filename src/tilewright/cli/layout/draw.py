@@ -261,7 +261,7 @@ def _place_text(layout: IndexMap, place: tuple[int, ...], in_bytes: bool) -> str
 
 
 def _sentence(comparison: Comparison, moved: MovedElement) -> str:
-    """Where an element goes: offsets count elements, so bytes are told where these differ in width."""
+    """Where an element goes: an offset counts elements, so where these differ in width it is given in bytes."""
     old, new = ("(" + ",".join(map(str, index)) + ")" for index in (moved.from_index, moved.to_index))
     wider = comparison.a.element_bits != comparison.b.element_bits
     before, after = _place_text(comparison.a, moved.from_place, wider), _place_text(comparison.b, moved.to_place, wider)

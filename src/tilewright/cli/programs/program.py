@@ -38,9 +38,9 @@ def load_program(source: str, arguments: Sequence[str] | None = None, module: st
 
     python, folder = names_python(source), source != "-" and Path(source).is_dir()
     if arguments and not python:
-        remark(f"note: {source} is no function of a Python file and takes no --arg")
+        remark(f"note: {source} is not a function of a Python file; --arg is ignored")
     if module is not None and not folder:
-        remark(f"note: {source} is no dump folder and has no --module")
+        remark(f"note: {source} is not a dump folder; --module is ignored")
     if python:
         with redirect_stdout(sys.stderr):
             return from_python(source, arguments or ())
