@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,7 @@ _RANKS = (
 _MOVES = frozenset({"copy", "transpose", "reshape", "copy-start", "copy-done", "slice-start", "slice-done", "bitcast"})
 _SILENT = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "broadcast"})
 _NUMBERS = re.compile(r"[\d.]+$")
+_LOOP_WORDS = frozenset({"while", "body", "cond", "closed_call", "checkpoint", "scan", "remat"})
 _SPACES = {0: "HBM", 1: "vector memory", 3: "common memory", 5: "host memory"}
 
 
@@ -146,17 +147,21 @@ class _Side:
     context: Context
     kernels: dict[tuple[str, str], list[_Kernel]] = field(default_factory=lambda: defaultdict(list))
     homes: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
+    users: dict[str, list[Operation]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
     def of(cls, program: Program, chip: Target) -> _Side:
         side = cls(program, estimate(program, chip), Context(program, chip))
+        for _, op in program.operations():
+            for name in op.operands:
+                side.users[name].append(op)
         operations = {op.name: (computation.name, op) for computation, op in program.operations()}
         for row in side.step.rows:
             if row.name not in operations:
                 continue
             computation, op = operations[row.name]
             kernel = _Kernel(
-                *(row, op, tuple(_inside(side.context, op)), side.context.source(computation, op)),
+                *(row, op, tuple(_inside(side.context, op)), side.line(computation, op, operations)),
                 core=side.context.core(computation, op),
                 looped=computation != program.entry.name,
             )
@@ -165,6 +170,21 @@ class _Side:
                 if inner.opcode not in _SILENT and plain_opcode(inner.opcode) not in _MOVES:
                     side.homes[f"{plain_opcode(inner.opcode)} {_origin(inner)}"].add(kernel.key)
         return side
+
+    def line(self, computation: str, op: Operation, operations: Mapping[str, tuple[str, Operation]]) -> str:
+        """The operation's line; of what the compiler added, that of who uses it, or of what it is made of."""
+        if source := self.context.source(computation, op):
+            return source
+        made_of = [operations[name][1] for name in op.operands if name in operations]
+        seen, around = {op.name}, [*self.users[op.name], *made_of]
+        for near in around:
+            inside = _inside(self.context, near)
+            if source := next((str(inner.source) for inner in inside if inner.source), ""):
+                return source
+            if len(seen) < 32 and near.name not in seen:
+                seen.add(near.name)
+                around += [*self.users[near.name], *(operations[n][1] for n in near.operands if n in operations)]
+        return ""
 
     @property
     def peak(self) -> int:
@@ -181,9 +201,10 @@ def _inside(context: Context, op: Operation, depth: int = 0) -> Iterable[Operati
 
 
 def _origin(op: Operation) -> str:
-    """Where an operation comes from: the framework's name, else its line; what the compiler made itself, its shape."""
+    """Where an operation comes from: the framework's name without loops around it, else its line, else its shape."""
     if op.op_name:
-        return op.op_name.partition("/")[2] or op.op_name
+        words = (op.op_name.partition("/")[2] or op.op_name).split("/")
+        return "/".join(word for word in words if word not in _LOOP_WORDS) or op.op_name
     return str(op.source) if op.source else _NUMBERS.sub("", op.shape.partition("{")[0])
 
 
@@ -202,7 +223,7 @@ def diagnose_upgrade(before: Program, after: Program, target: Target | str) -> S
         mine, theirs = old.kernels.get(key, []), new.kernels.get(key, [])
         seconds = sum(k.row.seconds for k in mine), sum(k.row.seconds for k in theirs)
         if not mine:
-            cause, detail = _appeared(theirs, old)
+            cause, detail = _appeared(theirs, old, new)
         elif not theirs:
             cause, detail = _vanished(mine, new)
         else:
@@ -210,11 +231,42 @@ def diagnose_upgrade(before: Program, after: Program, target: Target | str) -> S
         if cause and (any(seconds) or cause == "offloaded"):
             place = next((k.source for k in (*theirs, *mine) if k.source), "")
             changes.append(TimeChange(cause, detail, place, *seconds))
+    if _border_turned(before, after):
+        changes = [_from_layouts(change, changes) for change in changes]
+    changes = _loops_together(changes)
     changes.sort(key=lambda change: -abs(change.seconds))
     return StepDiff(old.step, new.step, tuple(changes), (old.peak, new.peak))
 
 
-def _appeared(kernels: Sequence[_Kernel], before: _Side) -> tuple[str, str]:
+def _border_turned(before: Program, after: Program) -> bool:
+    """Whether arguments or results of the whole program have other layouts, their shapes being the same."""
+    borders = [program.attributes.get("entry_computation_layout", "") for program in (before, after)]
+    bare = [re.sub(r"\](\{[^}]*\})", "]", border) for border in borders]
+    return borders[0] != borders[1] and bare[0] == bare[1]
+
+
+def _loops_together(changes: Sequence[TimeChange]) -> list[TimeChange]:
+    """A loop that was unrolled (or rolled up) with all that came and went on its line, as one change."""
+    loops = {change.source: change for change in changes if change.cause in ("unrolled loop", "rolled loop")}
+    kept = [change for change in changes if change.source not in loops]
+    for source, loop in loops.items():
+        here = [change for change in changes if change.source == source]
+        sums = sum(change.before for change in here), sum(change.after for change in here)
+        kept.append(TimeChange(loop.cause, loop.detail, source, *sums))
+    return kept
+
+
+def _from_layouts(change: TimeChange, others: Sequence[TimeChange]) -> TimeChange:
+    """A new relayout between the very layouts that another kernel changed from and to is that change's price."""
+    ends = change.detail.replace("S(1)", "").partition("; ")[0]
+    if change.cause == "new relayout" and any(
+        other.cause == "changed layout" and other.detail.replace("S(1)", "") == ends for other in others
+    ):
+        return replace(change, cause="changed layout", detail=f"{change.detail}: the data must be turned")
+    return change
+
+
+def _appeared(kernels: Sequence[_Kernel], before: _Side, after: _Side) -> tuple[str, str]:
     kernel = kernels[0]
     if kernel.core:
         return "offloaded", f"{kernel.op.opcode} runs on the {kernel.core} now"
@@ -224,6 +276,10 @@ def _appeared(kernels: Sequence[_Kernel], before: _Side) -> tuple[str, str]:
     homes = _homes(kernels, before)
     name = plain_opcode(kernel.main.opcode)
     if homes:
+        between = _new_movement(kernel, before, after)
+        if between is not None:
+            relayout, detail = _movement(between)
+            return f"new {relayout}", f"{detail}; {name} before or behind it is a kernel of its own now"
         return "lost fusion", f"{name} was part of a kernel with {_listed(homes)} and is one of its own now"
     return "new", f"{name} was not there before" + _times(kernels)
 
@@ -238,6 +294,20 @@ def _vanished(kernels: Sequence[_Kernel], after: _Side) -> tuple[str, str]:
     if homes:
         return "new fusion", f"{name} is part of a kernel with {_listed(homes)} now"
     return "gone", f"{name} is not there any more" + _times(kernels)
+
+
+def _new_movement(kernel: _Kernel, before: _Side, after: _Side) -> _Kernel | None:
+    """A kernel that only moves data, directly before or behind this one, that the other side does not have."""
+    near = {*kernel.op.operands, *(user.name for user in after.users[kernel.op.name])}
+    for key, others in after.kernels.items():
+        if len(others) <= len(before.kernels.get(key, ())):
+            continue
+        for other in others:
+            around = {other.op.name, *other.op.operands, *(user.name for user in after.users[other.op.name])}
+            counts = other.row.seconds >= 0.1 * kernel.row.seconds and other.op.name != kernel.op.name
+            if other.moves_only and counts and around & near:
+                return other
+    return None
 
 
 def _homes(kernels: Sequence[_Kernel], side: _Side) -> list[str]:
@@ -264,7 +334,10 @@ def _movement(kernel: _Kernel) -> tuple[str, str]:
     """``relayout`` or ``copy``, and what is moved from where to where."""
     op = kernel.op
     shapes = (*op.operand_shapes[:1], op.shape)
-    return ("relayout", f"{shapes[0]} -> {shapes[-1]}") if _relays(shapes) else ("copy", f"{op.opcode} of {shapes[0]}")
+    turned = any(plain_opcode(inner.opcode) == "transpose" for inner in kernel.inside)
+    if turned or _relays(shapes):
+        return "relayout", f"{shapes[0]} -> {shapes[-1]}"
+    return "copy", f"{op.opcode} of {shapes[0]}"
 
 
 def _relays(shapes: Sequence[str]) -> bool:
@@ -291,6 +364,10 @@ def _changed(before: Sequence[_Kernel], after: Sequence[_Kernel], old: Context, 
     seconds = sum(k.row.seconds for k in before), sum(k.row.seconds for k in after)
     if abs(seconds[1] - seconds[0]) <= 0.01 * max(seconds):
         return "", ""
+    if len(before) != len(after) and runs[0] != runs[1] and name in _MOVES:
+        return (
+            "new copy" if runs[1] > runs[0] else "copy gone"
+        ), f"{runs[1]} of {after[0].op.shape} instead of {runs[0]}"
     if len(before) != len(after) and runs[0] != runs[1]:
         return ("new" if runs[1] > runs[0] else "gone"), f"{name} runs {runs[1]} times instead of {runs[0]}"
     if flops[0] != flops[1]:
