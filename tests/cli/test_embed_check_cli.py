@@ -112,7 +112,7 @@ def test_what_flags_paste_is_the_plans_limits_file(run, files, tmp_path):
     assert run("embed", "check", "log.npz", "limits.json", "--config", "model.toml")[0] == 0
     code, _, err = run("embed", "check", "log.npz", "limits.json", "--config", "model.toml", "--chips", "2")
     assert code == 2
-    assert "limits for 1 chip of 2, asked for 2 chips of 2 SparseCores" in err
+    assert "limits for 1 chip of 2, not for 2 chips of 2 SparseCores" in err
 
 
 def test_packed_tables_from_plan_to_check(run, files, tmp_path):
@@ -141,7 +141,7 @@ def test_packed_tables_from_plan_to_check(run, files, tmp_path):
     for command in (("check", "log.npz", "limits.json"), ("diagnose", "log.npz", "--limits", "limits.json")):
         code, _, err = run("embed", *command, "--config", "model.toml")
         assert code == 2
-        assert "limits.json: limits of packed tables, asked for unpacked ones; give --narrow-packing" in err
+        assert "limits.json: limits of packed tables, not of unpacked ones; give --narrow-packing" in err
     code, plain, _ = run("embed", "plan", "log.npz", "--config", "packed.toml", "--no-narrow-packing", "--json")
     assert [t["rows_per_line"] for t in json.loads(plain)["tables"]] == [1, 1]
     code, _, err = run("embed", "plan", "log.npz", "--config", "packed.toml", "--bad-ids", "drop")
@@ -167,7 +167,7 @@ def test_limits_of_the_file_itself(run, files, tmp_path):
         (("log.npz", "empty.json", "--config", "model.toml"), "no limits of stack 'user_item'"),
         (
             ("log.npz", "good.json", "--config", "model.toml", "--chips", "2"),
-            "limits for 1 chip of 2, asked for 2 chips of 2",
+            "limits for 1 chip of 2, not for 2 chips of 2",
         ),
         (("log.npz", "swapped.json", "--config", "model.toml"), "max_unique_ids_per_partition 9 is above"),
         (("log.npz", "good.json", "--config", "model.toml", "--batch", "7"), "7 does not divide over 2"),

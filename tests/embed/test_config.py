@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.embed import SGD, Adagrad, Column, Feature, Limits, SparseCoreConfig, Table, Topology, read_config
+from tilewright.embed import SGD, Adagrad, Feature, Limits, LogColumn, SparseCoreConfig, Table, Topology, read_config
 from tilewright.errors import UsageError
 
 WHOLE = """
@@ -62,7 +62,7 @@ def test_a_whole_file(tmp_path):
     user = Table("user", 1000, 32, "mean", Adagrad(0.05))
     assert made.features == (Feature("user", user), Feature("seen", Table("item", 50, 8, optimizer=SGD())))
     assert (made.target, made.chips, made.batch, made.topology) == ("tpu-v6e", 4, 512, Topology(4, 2))
-    assert made.columns == {"user": Column(ids="hash"), "seen": Column("items_seen", "seconds")}
+    assert made.columns == {"user": LogColumn(ids="hash"), "seen": LogColumn("items_seen", "seconds")}
     assert made.limits == {"user": Limits(12, 7)}
     knobs = made.sparsecore
     assert (knobs.allow_id_dropping, knobs.maximum_parallel_iterations, knobs.max_ids_per_table) == (
@@ -102,21 +102,21 @@ LEAST = '[[table]]\nname = "t"\nvocab = 9\nwidth = 4\n'
         ("[table]\nname = 3", "two brackets"),
         ("chip = 3\n" + LEAST, "unknown key 'chip'; did you mean chips?"),
         ("chips = 0\n" + LEAST, "chips = 0"),
-        ('batch = "8"\n' + LEAST, "batch = '8'"),
-        ("target = 3\n" + LEAST, "target = 3 is not a text"),
-        ("narrow_packing = 1\n" + LEAST, "narrow_packing = 1 is not true or false"),
+        ('batch = "8"\n' + LEAST, "batch = '8': expected a whole number"),
+        ("target = 3\n" + LEAST, "target = 3: expected a text, got a whole number"),
+        ("narrow_packing = 1\n" + LEAST, "narrow_packing = 1: expected true or false"),
         (LEAST + LEAST, "two tables of one name"),
         ('[[table]]\nname = "t"\nwidth = 3', "table 't': vocab missing"),
         (LEAST + "rows = 4", "table 't': unknown key 'rows'"),
         (LEAST.replace("9", "0"), "table 't': vocab = 0"),
-        (LEAST + 'optimizer = "adamw"', "optimizer 'adamw'; one of sgd, adagrad"),
-        (LEAST + 'optimizer = { kind = "sgd", rate = 1 }', "unknown key 'rate'; did you mean learning_rate?"),
+        (LEAST + 'optimizer = "adamw"', "optimizer = 'adamw'; one of sgd, adagrad"),
+        (LEAST + 'optimizer = { kind = "sgd", rate = 1 }', "unknown key 'rate'; known keys: learning_rate"),
         (LEAST + "optimizer = 3", "optimizer = 3"),
         (LEAST + '[[feature]]\nname = "f"', "no table called 'f'; tables are t"),
         (LEAST + '[[feature]]\nname = "t"\nids = "x"', "ids = 'x'"),
-        (LEAST + '[[feature]]\nname = "t"\nweights = 3', "3 is not a text"),
+        (LEAST + '[[feature]]\nname = "t"\nweights = 3', "weights = 3: expected a text"),
         (LEAST + LEAST.replace('"t"', '"u"') + '[[feature]]\nname = "t"', "no feature uses table 'u'"),
-        (LEAST + "[limits.t]\nmax_ids_per_partition = 4", "limits of 't': needs max_ids_per_partition and"),
+        (LEAST + "[limits.t]\nmax_ids_per_partition = 4", "limits of 't': max_unique_ids_per_partition missing"),
         (LEAST + "[limits.t]\nmax_ids_per_partition = 4\nmax_unique_ids_per_partition = 5", "5 is above"),
         ("limits = 3\n" + LEAST, "write [limits]"),
         (LEAST + "[sparsecore]\ndetect_nans = true", "unknown key 'detect_nans'; did you mean detect_nan?"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.embed import CATEGORICAL, Column, Feature, Table, Topology, preprocess, read_criteo, read_log, stack
+from tilewright.embed import CATEGORICAL, Feature, LogColumn, Table, Topology, preprocess, read_criteo, read_log, stack
 from tilewright.errors import UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -60,7 +60,7 @@ def test_every_text_and_array_form_gives_the_same(tmp_path):
     one = np.array([o for o, _ in ROWS])
     np.savez(tmp_path / "log.npz", **{"one": one, "many.values": values, "many.offsets": offsets, "w": weights})
     write_parquet(tmp_path / "log.parquet")
-    named = {"one": Column(ids="direct"), "many": Column(ids="direct", weights="w")}
+    named = {"one": LogColumn(ids="direct"), "many": LogColumn(ids="direct", weights="w")}
     stacking = stack(FEATURES, Topology(1, 4))
     first = None
     for name in ("log.parquet", "log.csv", "log.tsv", "log.npz"):
@@ -85,7 +85,7 @@ def test_a_folder_and_missing_values(tmp_path):
     found, _, _ = read(write_parquet(tmp_path / "holes.parquet", holes))
     assert found == [([1], [1]), ([], []), ([3], []), ([], [2, 3])]
     (tmp_path / "holes.csv").write_text("one,many\n1,1\n,\n3,\n,2|3\n")
-    direct = {"one": Column(ids="direct"), "many": Column(ids="direct")}
+    direct = {"one": LogColumn(ids="direct"), "many": LogColumn(ids="direct")}
     assert read(tmp_path / "holes.csv", **direct)[0] == found
 
 
@@ -114,7 +114,7 @@ def test_texts_are_hashed_as_the_criteo_reader_does(tmp_path):
 
 def test_integers_can_be_hashed(tmp_path):
     path = write_parquet(tmp_path / "log.parquet", {"one": [-5, 2**62, 7, 7]})
-    found, _, _ = read(path, features=FEATURES[:1], one=Column(ids="hash"))
+    found, _, _ = read(path, features=FEATURES[:1], one=LogColumn(ids="hash"))
     ids = [row[0][0] for row in found]
     assert ids[2] == ids[3]
     assert all(1 <= i < 50 for i in ids)
@@ -127,9 +127,9 @@ def test_integers_can_be_hashed(tmp_path):
         ({"one": [1.5], "many": [[1]]}, {}, "column 'one': values of type double"),
         ({"one": [1], "many": [[True]]}, {}, "column 'many': values of type bool"),
         ({"one": [1], "many": [[1, None]]}, {}, "a list with a missing id"),
-        ({"one": ["a"], "many": [[1]]}, {"one": Column(ids="direct")}, "'a' is not a whole number"),
-        ({"one": [1], "many": [[1]], "w": ["x"]}, {"many": Column(weights="w")}, "weights that are not numbers"),
-        ({"one": [1], "many": [[1, 2]], "w": [[1.0]]}, {"many": Column(weights="w")}, "1 weights for 2 ids in row 1"),
+        ({"one": ["a"], "many": [[1]]}, {"one": LogColumn(ids="direct")}, "'a' is not a whole number"),
+        ({"one": [1], "many": [[1]], "w": ["x"]}, {"many": LogColumn(weights="w")}, "weights that are not numbers"),
+        ({"one": [1], "many": [[1, 2]], "w": [[1.0]]}, {"many": LogColumn(weights="w")}, "1 weights for 2 ids in row"),
         ({"one": pa.array([], pa.int32()), "many": pa.array([], pa.list_(pa.int32()))}, {}, "no rows in the file"),
     ],
 )
@@ -193,11 +193,11 @@ def test_bad_arrays(tmp_path):
 def test_wrong_questions(tmp_path):
     path = write_parquet(tmp_path / "log.parquet")
     with pytest.raises(UsageError, match="which is no feature"):
-        read_log(path, FEATURES, 4, {"two": Column()})
+        read_log(path, FEATURES, 4, {"two": LogColumn()})
     with pytest.raises(UsageError, match="batch = 0"):
         read_log(path, FEATURES, 0)
     with pytest.raises(UsageError, match="ids = 'maybe'"):
-        Column(ids="maybe")
+        LogColumn(ids="maybe")
 
 
 def test_one_table_is_not_read_in_two_ways(tmp_path):
@@ -207,6 +207,6 @@ def test_one_table_is_not_read_in_two_ways(tmp_path):
     features = [Feature("item", item), Feature("seen", item)]
     with pytest.raises(UsageError, match='the same id would be two rows; give both features ids = "direct"'):
         next(iter(read_log(path, features, 2)))
-    log = read_log(path, features, 2, {name: Column(name, ids="direct") for name in ("item", "seen")})
+    log = read_log(path, features, 2, {name: LogColumn(name, ids="direct") for name in ("item", "seen")})
     read = next(iter(log)).features
     assert set(np.ravel(read["item"])) == set(read["seen"][0]) == {3, 14}

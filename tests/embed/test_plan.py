@@ -244,7 +244,10 @@ def test_limits_survive_the_file(tmp_path):
         ("[]", "not a limits file"),
         ('{"kind": "embedding_plan", "stacks": {}}', "not a limits file"),
         ('{"kind": "embedding_limits", "schema_version": 9, "stacks": {}}', "schema_version 9"),
-        ('{"kind": "embedding_limits", "schema_version": 1, "stacks": {"a": {}}}', "stack 'a': needs max_ids"),
+        (
+            '{"kind": "embedding_limits", "schema_version": 1, "stacks": {"a": {}}}',
+            "stack 'a': max_ids_per_partition and max_unique",
+        ),
         (
             '{"kind": "embedding_limits", "schema_version": 1, "stacks": {"a": {"max_ids_per_partition": 0, '
             '"max_unique_ids_per_partition": 2}}}',

@@ -13,7 +13,7 @@ from tests.embed.slow_batch import partitions
 from tilewright.embed import SGD, Feature, Limits, Table, Topology, plan, stack
 from tilewright.embed.host.observe import Observed
 from tilewright.embed.planning.faces import savings
-from tilewright.embed.planning.skew import permuted, ragged, shuffled, skew_of
+from tilewright.embed.planning.skew import permuted, shuffled, skew_of, unweighted
 
 TOPOLOGY = Topology(2, 2)
 TABLES = [Table(n, v, 8, optimizer=SGD(0.1)) for n, v in (("a", 100), ("b", 41), ("c", 7))]
@@ -131,7 +131,7 @@ def test_a_shuffle_keeps_samples_whole_and_features_together():
         ids = np.repeat(np.arange(8) + 8 * b, lengths)
         dense = np.arange(8 * b, 8 * b + 8).reshape(-1, 1)
         batches.append({"dense": dense, "ragged": (ids, np.cumsum([0, *lengths]))})
-    mixed = shuffled([ragged(b, stacking) for b in batches])
+    mixed = shuffled([unweighted(b, stacking) for b in batches])
     seen = []
     for batch in mixed:
         for k, i in enumerate(batch["dense"].values.tolist()):

@@ -139,7 +139,8 @@ def test_a_slot_that_does_not_exist():
 
 WHERE = """
 import jax, numpy as np
-from tilewright.embed import Feature, SparseCoreConfig, Table, Topology, _state, init, stack, tables
+from tilewright.embed import Feature, SparseCoreConfig, Table, Topology, init, stack, tables
+from tilewright.embed.device import state as _state
 plan, key = stack([Feature("f", Table("t", 40, 8))], Topology(1, 2)), jax.random.key(3)
 host, device = jax.local_devices()
 draw, made = _state._draw_stack, []

@@ -8,7 +8,7 @@ import pytest
 from tests.embed import batches
 from tests.embed.test_preprocess import check_against_oracle
 from tilewright.embed import Feature, Limits, Table, Topology, preprocess, stack
-from tilewright.embed.host import schedule as _units
+from tilewright.embed.host import tally as _tally
 
 MANY = stack([Feature(f"f{k}", Table(f"t{k}", 40 * k + 9, 8)) for k in range(6)], Topology(3, 4))
 
@@ -16,7 +16,7 @@ MANY = stack([Feature(f"f{k}", Table(f"t{k}", 40 * k + 9, 8)) for k in range(6)]
 @pytest.mark.parametrize("few", [1, 10**9])
 @pytest.mark.parametrize("weighted", [0.0, 0.5])
 def test_tables_sorted_alone_and_together_make_the_same_buffers(few, weighted, monkeypatch):
-    monkeypatch.setattr(_units, "_FEW", few)
+    monkeypatch.setattr(_tally, "_FEW", few)
     plan = stack(MANY.features, MANY.topology)
     batch = batches.random_batch(plan, 3, most=30, hot=5, weighted=weighted)
     host = preprocess(batches.given(batch, 3), plan)
@@ -25,9 +25,9 @@ def test_tables_sorted_alone_and_together_make_the_same_buffers(few, weighted, m
 
 
 def test_units_grow_as_ids_get_few():
-    assert _units._tables_together(10**6, 26, 16) == 1
-    assert _units._tables_together(_units._FEW * 26 * 4 // 5, 26, 4) == 5
-    assert _units._tables_together(0, 26, 4) == 26
+    assert _tally._tables_together(10**6, 26, 16) == 1
+    assert _tally._tables_together(_tally._FEW * 26 * 4 // 5, 26, 4) == 5
+    assert _tally._tables_together(0, 26, 4) == 26
 
 
 def buffers(host):

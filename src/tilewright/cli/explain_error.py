@@ -19,7 +19,7 @@ from tilewright.cli.streams import Json, emit_json, emit_text, remark
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import Explanation
+    from tilewright.embed import ErrorExplanation
     from tilewright.hlo import AllocationReport
 
 
@@ -58,10 +58,10 @@ def explain_error(
 
 def _explained(
     text: str, width: int | None, max_ids: int | None, sparsecores: int
-) -> tuple[tuple[AllocationReport, ...], tuple[Explanation, ...]]:
+) -> tuple[tuple[AllocationReport, ...], tuple[ErrorExplanation, ...]]:
     """What the text says of the TensorCore's memories, and of the SparseCores'. UsageError where it says nothing."""
     from tilewright.embed import explain_error as explain
-    from tilewright.embed.diagnosis.explain import names_sparsecores
+    from tilewright.embed import names_sparsecores
     from tilewright.hlo import explain_allocation
 
     of_sparsecores = names_sparsecores(text)

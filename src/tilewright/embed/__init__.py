@@ -1,57 +1,65 @@
-"""Sparse cores: tables, stacking, host preprocessing, lookup and update, planning.
+"""Sparse cores: tables, stacking, host preprocessing, lookup and update, planning, diagnosis.
 
-The host side needs no jax; the device side (``init``, ``lookup``, ``update`` and their arrays) imports it on first use.
+Every name is loaded on first use: numba comes with the first batch, jax with the first lookup.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from tilewright.embed.diagnosis.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
-from tilewright.embed.diagnosis.diagnose import diagnose
-from tilewright.embed.diagnosis.explain import Explanation, explain_error
-from tilewright.embed.diagnosis.finding import Diagnosis, Finding
-from tilewright.embed.diagnosis.sources import batch_counters, plan_counters, read_counters
-from tilewright.embed.host.batch import Agreement, HostBatch, StackStats, check_host_batch
-from tilewright.embed.host.check import Check, Excess, check_batches
-from tilewright.embed.host.inputs import COO
-from tilewright.embed.host.narrow import NarrowTables, pack_narrow
-from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
-from tilewright.embed.logs.clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs, synthetic_criteo
-from tilewright.embed.logs.config import EmbedConfig, read_config
-from tilewright.embed.logs.criteo import read_criteo
-from tilewright.embed.logs.log import Column, Log, LogBatch, read_log
-from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.limits import read_limits
-from tilewright.embed.model.specs import as_feature, as_table, spec_batch_sizes, spec_limits
-from tilewright.embed.model.stacking import Placement, Stack, Stacking, stack
-from tilewright.embed.model.tables import SGD, Adagrad, Feature, Limits, Quantization, Table, Topology
-from tilewright.embed.planning.faces import plan_html, print_plan
-from tilewright.embed.planning.memory import SparseMemory, memory
-from tilewright.embed.planning.plan import plan
-from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan
 
 if TYPE_CHECKING:
     from tilewright.embed.device.batch import DeviceBatch, device_batch
     from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
     from tilewright.embed.device.step import lookup, update
+    from tilewright.embed.diagnosis.diagnose import diagnose
+    from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error, names_sparsecores
+    from tilewright.embed.diagnosis.faces import diagnosis_html, diagnosis_lines, diagnosis_text
+    from tilewright.embed.diagnosis.finding import Diagnosis, Finding
+    from tilewright.embed.diagnosis.sources import (
+        COUNTERS_TEMPLATE,
+        batch_counters,
+        check_counters,
+        log_counters,
+        read_counters,
+    )
+    from tilewright.embed.host.batch import Agreement, HostBatch, StackStats, check_host_batch
+    from tilewright.embed.host.check import Check, Excess, check_batches
+    from tilewright.embed.host.inputs import COO
+    from tilewright.embed.host.narrow import NarrowTables, pack_narrow
+    from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
+    from tilewright.embed.logs.clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs, synthetic_criteo
+    from tilewright.embed.logs.config import EmbedConfig, read_config
+    from tilewright.embed.logs.criteo import read_criteo
+    from tilewright.embed.logs.log import Log, LogBatch, LogColumn, hashed_numbers, read_log
+    from tilewright.embed.model.knobs import SparseCoreConfig, paste_text
+    from tilewright.embed.model.limits import check_packing, learnt_batch, read_limits
+    from tilewright.embed.model.specs import as_feature, as_table, spec_batch_sizes, spec_limits
+    from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
+    from tilewright.embed.model.tables import SGD, Adagrad, Feature, Limits, Quantization, Table, Topology
+    from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
+    from tilewright.embed.planning.faces import plan_html, print_plan
+    from tilewright.embed.planning.memory import SparseMemory, memory
+    from tilewright.embed.planning.plan import plan
+    from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan, plan_counters
+    from tilewright.embed.warming import warm
 
 __all__ = [
     "CATEGORICAL",
     "COO",
+    "COUNTERS_TEMPLATE",
     "CRITEO_CARDINALITIES",
     "SGD",
     "Adagrad",
     "Agreement",
     "Check",
     "Clicks",
-    "Column",
     "Counters",
     "CurvePoint",
     "DeviceBatch",
     "Diagnosis",
     "EmbedConfig",
     "EmbeddingState",
+    "ErrorExplanation",
     "Excess",
-    "Explanation",
     "Feature",
     "Finding",
     "HbmCounters",
@@ -60,8 +68,8 @@ __all__ = [
     "Limits",
     "Log",
     "LogBatch",
+    "LogColumn",
     "NarrowTables",
-    "Placement",
     "Plan",
     "Quantization",
     "Seconds",
@@ -74,21 +82,32 @@ __all__ = [
     "Stacking",
     "Table",
     "TableCounters",
+    "TablePlacement",
     "TablePlan",
     "Topology",
     "as_feature",
     "as_table",
     "batch_counters",
     "check_batches",
+    "check_counters",
     "check_host_batch",
+    "check_packing",
     "device_batch",
     "diagnose",
+    "diagnosis_html",
+    "diagnosis_lines",
+    "diagnosis_text",
     "explain_error",
     "from_tables",
+    "hashed_numbers",
     "init",
+    "learnt_batch",
+    "log_counters",
     "lookup",
     "memory",
+    "names_sparsecores",
     "pack_narrow",
+    "paste_text",
     "plan",
     "plan_counters",
     "plan_html",
@@ -108,26 +127,46 @@ __all__ = [
     "synthetic_criteo",
     "tables",
     "update",
+    "warm",
 ]
 
-_DEVICE_SIDE = {
-    "DeviceBatch": "device.batch",
-    "EmbeddingState": "device.state",
-    "device_batch": "device.batch",
-    "from_tables": "device.state",
-    "init": "device.state",
-    "lookup": "device.step",
-    "tables": "device.state",
-    "update": "device.step",
+_HOMES = {
+    "device.batch": "DeviceBatch device_batch",
+    "device.state": "EmbeddingState from_tables init tables",
+    "device.step": "lookup update",
+    "diagnosis.diagnose": "diagnose",
+    "diagnosis.explain": "ErrorExplanation explain_error names_sparsecores",
+    "diagnosis.faces": "diagnosis_html diagnosis_lines diagnosis_text",
+    "diagnosis.finding": "Diagnosis Finding",
+    "diagnosis.sources": "COUNTERS_TEMPLATE batch_counters check_counters log_counters read_counters",
+    "host.batch": "Agreement HostBatch StackStats check_host_batch",
+    "host.check": "Check Excess check_batches",
+    "host.inputs": "COO",
+    "host.narrow": "NarrowTables pack_narrow",
+    "host.preprocess": "preprocess preprocess_samples sample_order",
+    "logs.clicks": "CATEGORICAL CRITEO_CARDINALITIES Clicks scale_vocabs synthetic_criteo",
+    "logs.config": "EmbedConfig read_config",
+    "logs.criteo": "read_criteo",
+    "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
+    "model.knobs": "SparseCoreConfig paste_text",
+    "model.limits": "check_packing learnt_batch read_limits",
+    "model.specs": "as_feature as_table spec_batch_sizes spec_limits",
+    "model.stacking": "Stack Stacking TablePlacement stack",
+    "model.tables": "SGD Adagrad Feature Limits Quantization Table Topology",
+    "planning.counters": "Counters HbmCounters Seconds StackCounters TableCounters",
+    "planning.faces": "plan_html print_plan",
+    "planning.memory": "SparseMemory memory",
+    "planning.plan": "plan",
+    "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
+    "warming": "warm",
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _DEVICE_SIDE:
+    if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"{__name__}.{_DEVICE_SIDE[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -42,8 +42,7 @@ def check(
     setup = model.configured(config, options | tables)
     bounds = _limits(limits, setup, file)
     setup = model.settled(setup, file, rows, limits, batch, free=config is None)
-    from tilewright.embed import check_batches, diagnose
-    from tilewright.embed.diagnosis.sources import check_counters
+    from tilewright.embed import check_batches, check_counters, diagnose
 
     stacked = model.placed(setup, not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
     _check_names(bounds, stacked, limits or "--config")
@@ -89,7 +88,7 @@ def _check_names(limits: dict[str, Limits], stacking: Stacking, where: str) -> N
 
 
 def _print(checked: Check, diagnosis: Diagnosis) -> None:
-    from tilewright.embed.diagnosis.faces import diagnosis_lines
+    from tilewright.embed import diagnosis_lines
 
     columns: list[Heading] = [("of", "code"), ("limit", "code"), ("allowed", "count"), ("observed", "count")]
     rows = [(e.what, e.knob, e.limit, e.observed, e.place, "no" if e.over else "yes") for e in checked.limits]

@@ -13,7 +13,7 @@ from tilewright.cli.streams import Json, emit_json, emit_text, progress, read_te
 from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.embed import Counters, EmbedConfig, Explanation, Limits
+    from tilewright.embed import Counters, EmbedConfig, ErrorExplanation, Limits
 
 Error = Annotated[str, typer.Argument(help="The error's text, a file that holds it (a whole log may), or - (stdin).")]
 StackWidth = Annotated[int | None, typer.Option("--width", help="Floats per row of the stack the error is about.")]
@@ -53,13 +53,11 @@ def diagnose(
 
     Exit code 1 when a finding is severe.
     """
+    from tilewright.embed import COUNTERS_TEMPLATE, diagnosis_text, read_counters
     from tilewright.embed import diagnose as find_bottlenecks
-    from tilewright.embed import read_counters
-    from tilewright.embed.diagnosis.faces import diagnosis_text
-    from tilewright.embed.diagnosis.sources import TEMPLATE
 
     if template:
-        emit_text(TEMPLATE)
+        emit_text(COUNTERS_TEMPLATE)
         return
     if file is None and counters is None:
         raise UsageError("nothing to judge", how="name a log or a counters file; --template prints one to fill in")
@@ -97,7 +95,7 @@ def _with_flags(counters: Counters, init_args: str | None) -> Counters:
 
 
 def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, rows: int) -> Counters:
-    from tilewright.embed.diagnosis.sources import log_counters
+    from tilewright.embed import log_counters
 
     bounds: dict[str, Limits] | None = None
     if limits is not None:
@@ -154,7 +152,7 @@ def no_such_file(argument: str, problem: UsageError) -> UsageError:
     return problem
 
 
-def explanation_text(explanation: Explanation) -> str:
+def explanation_text(explanation: ErrorExplanation) -> str:
     """An explained SparseCore error as lines."""
     program = {"forward": "lookup", "backward": "update", "host": "preprocessing on the host"}.get(
         explanation.program, "program"

@@ -148,7 +148,7 @@ def settled(
 
     ``free``: nobody chose one, so a log shorter than a batch is one batch, as a plan takes it.
     """
-    from tilewright.embed.model.limits import check_packing, learnt_batch
+    from tilewright.embed import check_packing, learnt_batch
 
     if limits is not None:
         check_packing(limits, any(config.narrow.rows_per_line))
@@ -196,7 +196,7 @@ def _say_if_cold() -> None:
 
 
 def _hint(log: Log) -> None:
-    from tilewright.embed.logs.log import hashed_numbers
+    from tilewright.embed import hashed_numbers
 
     if hashed := hashed_numbers(log):
         many = "hold" if len(hashed) > 1 else "holds"

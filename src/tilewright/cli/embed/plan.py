@@ -85,10 +85,9 @@ def plan(
             progress=lambda n: advance(n, total),
         )
     if flags:
-        from tilewright.embed.model.knobs import paste_text
-        from tilewright.embed.planning.types import limits_file
+        from tilewright.embed import paste_text
 
-        emit_text(paste_text(knobs, others, limits_file(planned)))
+        emit_text(paste_text(knobs, others, planned.limits_json()))
         return
     diagnosis = diagnose(plan_counters(planned, knobs))
     if out is not None and suffix == ".json":
@@ -105,8 +104,7 @@ def plan(
 
 
 def _print(plan: Plan, diagnosis: Diagnosis) -> None:
-    from tilewright.embed import print_plan
-    from tilewright.embed.diagnosis.faces import diagnosis_lines
+    from tilewright.embed import diagnosis_lines, print_plan
 
     print_plan(plan)
     emit_text("\n".join(["", "findings", *diagnosis_lines(diagnosis)]))
@@ -118,8 +116,7 @@ def _json(plan: Plan, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _page(plan: Plan, diagnosis: Diagnosis, source: str) -> str:
-    from tilewright.embed import plan_html
-    from tilewright.embed.diagnosis.faces import diagnosis_html
+    from tilewright.embed import diagnosis_html, plan_html
     from tilewright.render import Page
 
     topology = plan.stacking.topology

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tilewright.embed.host.batch import HostBatch
-from tilewright.embed.model.formulas import MINIBATCH_FACTOR, round8
+from tilewright.embed.model.formulas import BUCKETS, pointers_per_segment, round8
 from tilewright.embed.model.stacking import Stacking
 from tilewright.errors import UsageError
 
@@ -69,7 +69,7 @@ def _capacity(batch: HostBatch, stack: str) -> int:
     """Slots of one partition: the buffers hold S equal ones for every source."""
     per_device = batch.stacking.topology.sparsecores_per_device
     slots = int(batch.embedding_ids[stack].shape[1]) // per_device
-    minibatches = MINIBATCH_FACTOR if batch.minibatch_layout else 1
+    minibatches = BUCKETS if batch.minibatch_layout else 1
     return -(-slots // (batch.stacking.topology.sparsecores * minibatches))
 
 
@@ -129,7 +129,7 @@ def _bounds(batch: DeviceBatch, stack: str, minibatch: Any) -> tuple[jax.Array, 
     topology = batch.stacking.topology
     shards, per_device = topology.sparsecores, topology.sparsecores_per_device
     pointers = jnp.asarray(batch.row_pointers[stack])
-    devices, segment = pointers.shape[0], max(shards, 8)
+    devices, segment = pointers.shape[0], pointers_per_segment(shards)
     source = jnp.arange(per_device, dtype=jnp.int32)
     if batch.minibatch_layout:
         starts = round8(jnp.pad(pointers[:, :-1], ((0, 0), (1, 0))))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.stacking import Placement, Stack, Stacking
+from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import Optimizer
 from tilewright.errors import UsageError
 
@@ -41,7 +41,7 @@ class EmbeddingState:
     stacking: Stacking = field(metadata={"static": True})
 
 
-def _rows(placement: Placement) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _rows(placement: TablePlacement) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Shard and local row of every row of a table, from its index map, a chunk at a time."""
     layout, vocab = placement.layout(), placement.table.vocab
     shard, local = np.empty(vocab, np.int32), np.empty(vocab, np.int32)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from tilewright.embed.diagnosis.counters import Counters
 from tilewright.embed.diagnosis.finding import SEVERITIES, Diagnosis, Finding, Rule
-from tilewright.embed.diagnosis.rules.limits import RULES as LIMITS
-from tilewright.embed.diagnosis.rules.memory import PADDING_RULES as PADDING
-from tilewright.embed.diagnosis.rules.memory import RULES as MEMORY
-from tilewright.embed.diagnosis.rules.stacks import BALANCE_RULES as BALANCE
-from tilewright.embed.diagnosis.rules.stacks import RULES as STACKS
-from tilewright.embed.diagnosis.rules.time import RULES as TIME
-from tilewright.embed.diagnosis.rules.time import RUN_RULES as RUN
+from tilewright.embed.diagnosis.rules import limits, memory, stacks, time
+from tilewright.embed.planning.counters import Counters
+from tilewright.embed.planning.types import Plan, plan_counters
 
-if TYPE_CHECKING:
-    from tilewright.embed.planning.types import Plan
-
-RULES: tuple[Rule, ...] = (*TIME, *LIMITS, *BALANCE, *STACKS, *PADDING, *MEMORY, *RUN)
+RULES: tuple[Rule, ...] = (
+    *(time.host_bound, time.missing_overlap, time.hbm_bandwidth),
+    *(limits.limits_too_low, limits.limits_too_high, limits.mini_batching, limits.idle_mini_batching),
+    *(limits.id_dropping, limits.recompilation),
+    *(stacks.skew, stacks.clustered_log, stacks.too_few_tables_stacked, stacks.too_many_tables_stacked, stacks.float32),
+    *(memory.padding_of_width, memory.padding_of_vocabulary, memory.spmem_overflow, memory.gather_operand),
+    *(memory.hbm_stack_overflow, memory.hbm_heap_exhaustion),
+    *(time.needless_serialization, time.checks_left_on),
+)
 """In the order of the guide's sections 10 and 11."""
 
 
@@ -30,13 +27,11 @@ def diagnose(counters: Counters | Plan) -> Diagnosis:
 
     >>> from tilewright.embed import Seconds
     >>> slow = Counters("tpu-v5p", seconds=Seconds(step=0.040, host=0.040, sparsecore=0.008, tensorcore=0.010))
-    >>> found = diagnose(slow).findings[0]
-    >>> found.bottleneck, found.severity, found.effect
+    >>> worst = diagnose(slow).findings[0]
+    >>> worst.bottleneck, worst.severity, worst.effect
     ('host-bound', 'severe', 'steps of 10.0 ms instead of 40.0 ms, 4.00 times as many')
     """
-    if not isinstance(counters, Counters):
-        from tilewright.embed.diagnosis.sources import plan_counters
-
+    if isinstance(counters, Plan):
         counters = plan_counters(counters)
     findings: list[Finding] = []
     clear: list[str] = []
@@ -44,9 +39,9 @@ def diagnose(counters: Counters | Plan) -> Diagnosis:
     for rule in RULES:
         if missing := rule.missing(counters):
             not_judged[rule.name] = missing
-        elif found := [replace(each, source=rule.source) for each in rule.find(counters)]:
-            findings += found
+        elif of_rule := rule.findings(counters):
+            findings += of_rule
         else:
             clear.append(rule.name)
-    findings.sort(key=lambda each: SEVERITIES.index(each.severity))
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return Diagnosis(tuple(findings), tuple(clear), not_judged, counters)

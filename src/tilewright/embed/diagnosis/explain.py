@@ -116,7 +116,7 @@ _WIDEST = 2048
 
 
 @dataclass(frozen=True)
-class Explanation:
+class ErrorExplanation:
     """One compiler error, read.
 
     ==================  =========================================================================================
@@ -155,7 +155,7 @@ class Explanation:
 
 def explain_error(
     text: str, *, width: int | None = None, max_ids: int | None = None, sparsecores: int = 16, hbm: bool = True
-) -> tuple[Explanation, ...]:
+) -> tuple[ErrorExplanation, ...]:
     """Every SparseCore memory error in ``text`` (an error message, or a whole log), each once; and what
     jax-tpu-embedding prints of batches above their limits, once for each table and limit with the most observed.
 
@@ -183,8 +183,7 @@ def explain_error(
         (HBM, _hbm),
         (OVERFLOW, _overflow),
     )
-    wanted = readers if hbm else tuple(each for each in readers if each[0] is not HBM)
-    hits = [(match, read) for pattern, read in wanted for match in pattern.finditer(text)]
+    hits = [(match, read) for pattern, read in readers if hbm or pattern is not HBM for match in pattern.finditer(text)]
     ordered = sorted(hits, key=lambda hit: hit[0].start())
     first: dict[tuple[str, ...], tuple[re.Match[str], _Read]] = {}
     for match, read in ordered:
@@ -213,7 +212,7 @@ class _Asked:
     sparsecores: int
 
 
-_Read: TypeAlias = Callable[[re.Match[str], _Asked], Explanation]
+_Read: TypeAlias = Callable[[re.Match[str], _Asked], ErrorExplanation]
 
 
 def _same(match: re.Match[str]) -> tuple[str, ...]:
@@ -240,7 +239,7 @@ def _chip(total: int) -> tuple[str, int]:
     return "", 1024
 
 
-def _row(match: re.Match[str], asked: _Asked) -> Explanation:
+def _row(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
     """The lookup's error: row bytes = 4 * (width + 1) * max_unique_ids rounded up to 8."""
     total, row = _numbers(match)
     chip, fixed = _chip(total)
@@ -255,7 +254,7 @@ def _row(match: re.Match[str], asked: _Asked) -> Explanation:
         some = ", ".join(f"{w} ({u:,} distinct ids)" for w, u in choices[:6])
         hint = f"; those that fit the figures: {some}" if some else ""
         advice = (f"give the stack's width, from which the limits follow{hint}",)
-        return Explanation(_words(match), "forward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
+        return ErrorExplanation(_words(match), "forward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
     width, unique = choices[0]
     rule = TileRule(total, fixed, "forward", asked.sparsecores, width)
     ids = max(unique, asked.max_ids or unique)
@@ -266,20 +265,20 @@ def _widths(given: int | None) -> list[int]:
     return [given] if given is not None else list(range(8, _WIDEST + 1, 8))
 
 
-def _replicas(match: re.Match[str], asked: _Asked) -> Explanation:
+def _replicas(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
     """The update's error: fixed = 36 * U8 + constant (or per row, where 8 does not divide the width); 12 * m8."""
     fixed, per_row, total = _numbers(match)
     figures = {"fixed": fixed, "row dependent": per_row, "TileSpmem per tile": total}
     return _update(match, asked, figures, per_row // 12)
 
 
-def _fixed(match: re.Match[str], asked: _Asked) -> Explanation:
+def _fixed(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
     """The older wording of the same: the part that no replication makes smaller does not fit."""
     fixed, total = _numbers(match)
     return _update(match, asked, {"fixed": fixed, "TileSpmem per tile": total}, asked.max_ids or 0)
 
 
-def _update(match: re.Match[str], asked: _Asked, figures: dict[str, int], ids: int) -> Explanation:
+def _update(match: re.Match[str], asked: _Asked, figures: dict[str, int], ids: int) -> ErrorExplanation:
     total, fixed = figures["TileSpmem per tile"], figures["fixed"]
     chip, constant = _chip(total)
     width, unique = _fixed_part(fixed, constant, asked.width, ids)
@@ -291,7 +290,7 @@ def _update(match: re.Match[str], asked: _Asked, figures: dict[str, int], ids: i
     )
     if not unique:
         advice = ("give the stack's width: no width alone explains the figures", "lower max_unique_ids_per_partition")
-        return Explanation(_words(match), "backward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
+        return ErrorExplanation(_words(match), "backward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
     rule = TileRule(total, constant, "sgd", asked.sparsecores, width)
     ids_known = "row dependent" in figures or asked.max_ids is not None
     limits = Limits(max(ids, unique), unique)
@@ -323,7 +322,7 @@ def _judged(
     width: int,
     *,
     ids_known: bool,
-) -> Explanation:
+) -> ErrorExplanation:
     best = rule.largest(limits)
     deduced = {"max_unique_ids_per_partition, rounded up to 8 (ids)": limits.max_unique_ids_per_partition}
     if ids_known:
@@ -333,24 +332,28 @@ def _judged(
     program = "forward" if rule.op == "forward" else "backward"
     advice = advice_for(rule, limits, best, ids_known=ids_known)
     figures = {**figures, **deduced, **tight(rule, limits)}
-    return Explanation(_words(match), program, chip, meaning, figures, width, limits, best, advice, _basis(chip, rule))
+    return ErrorExplanation(
+        _words(match), program, chip, meaning, figures, width, limits, best, advice, _basis(chip, rule)
+    )
 
 
-def _gather(match: re.Match[str], asked: _Asked) -> Explanation:
+def _gather(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
     figures, meaning, advice = gather_figures(match)
     chip, _ = _chip(figures.get("TileSpmem per tile", 0))
     basis = f"the guide; not in {RULE_VERSION}"
-    return Explanation(_words(match), "", chip, meaning, figures, asked.width or 0, None, None, advice, basis)
+    return ErrorExplanation(_words(match), "", chip, meaning, figures, asked.width or 0, None, None, advice, basis)
 
 
-def _hbm(match: re.Match[str], asked: _Asked) -> Explanation:
+def _hbm(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
     figures, meaning, advice = hbm_figures(match)
-    return Explanation(_words(match), "", "", meaning, figures, asked.width or 0, None, None, advice, "the guide")
+    return ErrorExplanation(_words(match), "", "", meaning, figures, asked.width or 0, None, None, advice, "the guide")
 
 
-def _overflow(match: re.Match[str], asked: _Asked) -> Explanation:
+def _overflow(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
     figures, meaning, advice = overflow_figures(match, match.string)
-    return Explanation(_words(match), "host", "", meaning, figures, 0, None, None, advice, "jax-tpu-embedding 0.2.0")
+    return ErrorExplanation(
+        _words(match), "host", "", meaning, figures, 0, None, None, advice, "jax-tpu-embedding 0.2.0"
+    )
 
 
 def _basis(chip: str, rule: TileRule | None = None) -> str:

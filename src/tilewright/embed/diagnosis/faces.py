@@ -20,39 +20,41 @@ from tilewright.render import (
 _TONES: dict[str, Tone] = {"severe": "bad", "warning": "warn", "note": "plain"}
 
 
-def diagnosis_text(made: Diagnosis) -> str:
+def diagnosis_text(diagnosis: Diagnosis) -> str:
     """Every finding with its evidence, advice, effect and source; then what could not be judged."""
-    blocks = [_summary(made)]
-    blocks += ["\n".join(_told(made, found)) for found in made.findings]
-    if made.clear:
-        blocks.append(f"clear: {', '.join(made.clear)}")
-    if made.not_judged:
-        lines = [f"  {name}: needs {_needs(needs)}" for name, needs in made.not_judged.items()]
+    blocks = [_summary(diagnosis)]
+    blocks += ["\n".join(_finding_lines(diagnosis, finding)) for finding in diagnosis.findings]
+    if diagnosis.clear:
+        blocks.append(f"clear: {', '.join(diagnosis.clear)}")
+    if diagnosis.not_judged:
+        lines = [f"  {name}: needs {_needs(needs)}" for name, needs in diagnosis.not_judged.items()]
         blocks.append("\n".join(["not judged, for want of counters:", *lines]))
     return "\n\n".join(blocks)
 
 
-def diagnosis_lines(made: Diagnosis, *, notes: bool = False) -> list[str]:
+def diagnosis_lines(diagnosis: Diagnosis, *, notes: bool = False) -> list[str]:
     """Two lines for each finding; without ``notes`` those are only counted."""
     lines = []
-    for found in made.findings:
-        if notes or found.severity != "note":
-            lines += [f"{found.severity}: {_title(made, found)}: {found.cause}", f"  -> {found.advice[0]}"]
-    left = 0 if notes else sum(found.severity == "note" for found in made.findings)
+    for finding in diagnosis.findings:
+        if notes or finding.severity != "note":
+            title = _title(diagnosis, finding)
+            lines += [f"{finding.severity}: {title}: {finding.cause}", f"  -> {finding.advice[0]}"]
+    left = 0 if notes else sum(finding.severity == "note" for finding in diagnosis.findings)
     if left:
         lines.append(f"{left} note{'s' if left > 1 else ''} more: `tilewright embed diagnose`")
     return lines or ["nothing stands out"]
 
 
-def diagnosis_html(made: Diagnosis) -> Html:
+def diagnosis_html(diagnosis: Diagnosis) -> Html:
     """Blocks of a page, for ``Page.section``."""
-    blocks = [paragraph(_summary(made))]
-    for found in made.findings:
-        blocks.append(note(f"{_title(made, found)}: {found.cause}", tone=_TONES[found.severity]))
-        words = ("do", *("or" for _ in found.advice[1:]))
-        blocks.append(listing([*zip(words, found.advice), *([("gives", found.effect)] if found.effect else [])]))
-        rows = [(name, value_text(name, value)) for name, value in found.evidence.items()]
-        blocks.append(details("evidence", listing([*rows, ("source", found.source)])))
+    blocks = [paragraph(_summary(diagnosis))]
+    for finding in diagnosis.findings:
+        blocks.append(note(f"{_title(diagnosis, finding)}: {finding.cause}", tone=_TONES[finding.severity]))
+        words = ("do", *("or" for _ in finding.advice[1:]))
+        effect = [("gives", finding.effect)] if finding.effect else []
+        blocks.append(listing([*zip(words, finding.advice), *effect]))
+        rows = [(name, value_text(name, value)) for name, value in finding.evidence.items()]
+        blocks.append(details("evidence", listing([*rows, ("source", finding.source)])))
     return join(blocks, "\n")
 
 
@@ -71,26 +73,26 @@ def value_text(name: str, value: float) -> str:
     return count_text(value)
 
 
-def _title(made: Diagnosis, found: Finding) -> str:
-    stack = made.counters.stacks.get(found.subject)
-    subject = (stack.label if stack else "") or found.subject
+def _title(diagnosis: Diagnosis, finding: Finding) -> str:
+    stack = diagnosis.counters.stacks.get(finding.subject)
+    subject = (stack.label if stack else "") or finding.subject
     subject = subject if len(subject) <= 40 else subject[:37] + "..."
-    return f"{found.bottleneck}, {subject}" if subject else found.bottleneck
+    return f"{finding.bottleneck}, {subject}" if subject else finding.bottleneck
 
 
-def _summary(made: Diagnosis) -> str:
-    counts = [(sum(f.severity == s for f in made.findings), s) for s in SEVERITIES]
-    found = ", ".join(f"{n} {s}{'s' if n > 1 and s != 'severe' else ''}" for n, s in counts if n) or "nothing found"
-    return f"{found}; {len(made.clear)} clear, {len(made.not_judged)} not judged"
+def _summary(diagnosis: Diagnosis) -> str:
+    counts = [(sum(finding.severity == s for finding in diagnosis.findings), s) for s in SEVERITIES]
+    by_severity = ", ".join(f"{n} {s}{'s' if n > 1 and s != 'severe' else ''}" for n, s in counts if n)
+    return f"{by_severity or 'nothing found'}; {len(diagnosis.clear)} clear, {len(diagnosis.not_judged)} not judged"
 
 
-def _told(made: Diagnosis, found: Finding) -> list[str]:
-    lines = [f"{found.severity}: {_title(made, found)}", f"  {found.cause}"]
-    lines += [f"    {name}: {value_text(name, value)}" for name, value in found.evidence.items()]
-    lines += [f"  -> {line}" for line in found.advice]
-    if found.effect:
-        lines.append(f"  gives {found.effect}")
-    return [*lines, f"  ({found.source})"]
+def _finding_lines(diagnosis: Diagnosis, finding: Finding) -> list[str]:
+    lines = [f"{finding.severity}: {_title(diagnosis, finding)}", f"  {finding.cause}"]
+    lines += [f"    {name}: {value_text(name, value)}" for name, value in finding.evidence.items()]
+    lines += [f"  -> {line}" for line in finding.advice]
+    if finding.effect:
+        lines.append(f"  gives {finding.effect}")
+    return [*lines, f"  ({finding.source})"]
 
 
 def _needs(needs: tuple[str, ...]) -> str:

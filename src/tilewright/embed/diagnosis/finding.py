@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from tilewright.embed.diagnosis.counters import Counters
+from tilewright.embed.planning.counters import Counters
 
 Severity: TypeAlias = Literal["severe", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("severe", "warning", "note")
@@ -29,24 +29,25 @@ class Finding:
     ==============  ============================================================================================
     """
 
-    bottleneck: str
     severity: Severity
     cause: str
     advice: tuple[str, ...]
     subject: str = ""
     evidence: Mapping[str, float] = field(default_factory=dict, hash=False)
     effect: str = ""
+    bottleneck: str = ""
     source: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**vars(self), "advice": list(self.advice), "evidence": dict(self.evidence)}
+        plain = {**vars(self), "advice": list(self.advice), "evidence": dict(self.evidence)}
+        return {"bottleneck": self.bottleneck, **plain}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One bottleneck: ``find`` yields it; ``needs`` are the counters without which it cannot be judged (``a|b``: one
-    of them is enough); ``what`` says in a line when it speaks."""
+    """One bottleneck: ``find`` yields its findings; ``needs`` are the counters without which it cannot be judged
+    (``a|b``: one of them is enough); ``what`` says in a line when it speaks."""
 
     name: str
     source: str
@@ -57,6 +58,17 @@ class Rule:
     def missing(self, counters: Counters) -> tuple[str, ...]:
         """The counters it needs and has not got."""
         return tuple(need for need in self.needs if not any(map(counters.has, need.split("|"))))
+
+    def findings(self, counters: Counters) -> list[Finding]:
+        """What it finds, under its own name and source."""
+        return [replace(finding, bottleneck=self.name, source=self.source) for finding in self.find(counters)]
+
+
+def rule(
+    name: str, source: str, *, needs: tuple[str, ...], what: str
+) -> Callable[[Callable[[Counters], Iterator[Finding]]], Rule]:
+    """Make the function below a :class:`Rule`."""
+    return lambda find: Rule(name, source, needs, what, find)
 
 
 @dataclass(frozen=True)
@@ -72,7 +84,7 @@ class Diagnosis:
     @property
     def severe(self) -> bool:
         """Whether anything severe was found."""
-        return any(found.severity == "severe" for found in self.findings)
+        return any(finding.severity == "severe" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``; ``counters`` can be read back by :func:`read_counters`."""
@@ -80,7 +92,7 @@ class Diagnosis:
             "schema_version": 1,
             "kind": "embedding_diagnosis",
             "severe": self.severe,
-            "findings": [found.to_json() for found in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
             "clear": list(self.clear),
             "not_judged": {name: list(needs) for name, needs in self.not_judged.items()},
             "counters": self.counters.to_json(),

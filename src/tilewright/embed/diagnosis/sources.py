@@ -1,102 +1,49 @@
-"""A plan as counters: what a log asks, before any step has been run."""
+"""Counters from everything they can be learnt from: a check, preprocessed batches, a log and a model, a file.
+
+A plan's own counters are ``plan_counters``, beside the plan.
+"""
 
 from __future__ import annotations
 
-import json
-import tomllib
-import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, replace
-from difflib import get_close_matches
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.embed.diagnosis.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.host.check import Check
 from tilewright.embed.host.narrow import NarrowTables
+from tilewright.embed.host.observe import added, quantile_of
+from tilewright.embed.host.overflow import Overflow, limit_table
+from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.tally import tally
 from tilewright.embed.logs.config import EmbedConfig
+from tilewright.embed.model.formulas import pointers_per_segment, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.stacking import Stacking, stack
+from tilewright.embed.model.reading import check_keys, read_file, table_of, typed
+from tilewright.embed.model.stacking import Stack, Stacking, stack
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.faces import stack_label
-from tilewright.embed.planning.memory import OPERATIONS, memory
+from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
+from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import plan
-from tilewright.embed.planning.types import Plan, StackPlan, TablePlan
+from tilewright.embed.planning.types import TYPICAL, plan_counters
 from tilewright.errors import UsageError
 from tilewright.targets import target
 
-_TYPICAL = 0.99
+
+def _limits_of(limits: Limits | None) -> dict[str, Any]:
+    """The fields of :class:`StackCounters` that hold the limits."""
+    return dict.fromkeys(vars(Limits(1, 1))) if limits is None else dict(vars(limits))
 
 
-def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Counters:
-    """A plan's counts, with the guide's knobs in use where they are given.
-
-    Steps are the log's batches; ``seconds.host`` is this host's preprocessing time, ``hbm.moved`` the least traffic of
-    a step. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
-    """
-    topology, heap = plan.stacking.topology, plan.heap
-    return Counters(
-        target=plan.target,
-        chips=topology.chips,
-        sparsecores=topology.sparsecores,
-        steps=plan.batches,
-        steps_over=plan.batches_over,
-        buffer_bytes=sum(each.buffer_bytes for each in plan.stacks) * topology.devices // topology.chips,
-        seconds=Seconds(host=plan.feeding.host_seconds),
-        hbm=HbmCounters(
-            tables=heap.tables,
-            slots=heap.slots,
-            inputs=heap.inputs,
-            exchange=heap.exchange + heap.pipelined,
-            forward_stack=heap.forward_stack if plan.target else None,
-            backward_stack=heap.backward_stack if plan.target else None,
-            capacity=heap.capacity or None,
-            moved=plan.feeding.step_bytes,
-            moved_modelled=True,
-        ),
-        stacks={each.name: _stack(plan, each) for each in plan.stacks},
-        tables={each.name: _table(each) for each in plan.tables},
-        sparsecore=sparsecore,
-    )
-
-
-def _table(each: TablePlan) -> TableCounters:
-    """A packed table as the lines it lives in."""
-    lines = -(-each.vocab // each.rows_per_line)
-    return TableCounters(lines, each.width * each.rows_per_line)
-
-
-def _stack(plan: Plan, each: StackPlan) -> StackCounters:
-    typical = next((limits for q, limits in each.quantiles if q == _TYPICAL), Limits(1, 1))
-    hot = next((h for h in plan.skew.hot if h.stack == each.name), None)
-    return StackCounters(
-        tables=len(each.tables),
-        width=each.padded_width,
-        label=stack_label(each),
-        optimizer=each.optimizer,
-        combiner=plan.stacking.stacks[each.name].combiner,
-        samples_per_sparsecore=each.samples_per_sparsecore,
-        max_ids_per_partition=each.limits.max_ids_per_partition,
-        max_unique_ids_per_partition=each.limits.max_unique_ids_per_partition,
-        observed_ids=each.observed.max_ids_per_partition,
-        observed_unique_ids=each.observed.max_unique_ids_per_partition,
-        typical_ids=typical.max_ids_per_partition,
-        typical_unique_ids=typical.max_unique_ids_per_partition,
-        mean_ids=each.mean_ids,
-        imbalance=each.imbalance,
-        dropped_share=each.drop_rate,
-        hot=(hot.table, hot.id, hot.share) if hot else (),
-        remedies={
-            r.change: (r.limits.max_ids_per_partition, r.limits.max_unique_ids_per_partition, r.imbalance)
-            for r in plan.skew.remedies
-            if r.stack == each.name
-        },
-    )
+def _kind_of(group: Stack) -> dict[str, Any]:
+    """Its fields that a stack itself fills."""
+    optimizer = type(group.optimizer).__name__
+    shape = {"tables": len(group.tables), "width": group.padded_width}
+    return {**shape, "optimizer": optimizer, "combiner": group.combiner}
 
 
 # A check of batches against limits as counters: are the limits too low, too high, too large for a tile?
@@ -106,19 +53,11 @@ _SEEN = {"max_ids_per_partition": "observed_ids", "max_unique_ids_per_partition"
 
 def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counters:
     """Every stack's limits beside the most that was asked of it."""
-    stacks = {
-        name: StackCounters(
-            tables=len(stack.tables),
-            width=stack.padded_width,
-            optimizer=type(stack.optimizer).__name__,
-            combiner=stack.combiner,
-        )
-        for name, stack in stacking.stacks.items()
-    }
-    for each in check.limits:
-        if each.what in stacks and each.knob in _SEEN:
-            found = {each.knob: each.limit, _SEEN[each.knob]: each.observed}
-            stacks[each.what] = replace(stacks[each.what], **found)  # type: ignore[arg-type]
+    known: dict[str, dict[str, Any]] = {}
+    for excess in check.limits:
+        if excess.knob in _SEEN:
+            seen = {excess.knob: excess.limit, _SEEN[excess.knob]: excess.observed}
+            known[excess.what] = known.get(excess.what, {}) | seen
     topology = stacking.topology
     return Counters(
         target=target,
@@ -126,7 +65,11 @@ def check_counters(check: Check, stacking: Stacking, target: str = "") -> Counte
         sparsecores=topology.sparsecores,
         steps=check.batches,
         steps_over=check.batches_over / check.batches,
-        stacks={name: each for name, each in stacks.items() if each.limits is not None},
+        stacks={
+            name: StackCounters(**_kind_of(group), **known[name])
+            for name, group in stacking.stacks.items()
+            if name in known
+        },
     )
 
 
@@ -146,21 +89,21 @@ def batch_counters(
 
     >>> from tilewright.embed import Feature, Table, Topology, preprocess, stack
     >>> model = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
-    >>> made = batch_counters(preprocess({"f": ids}, model) for ids in ([[0, 2], [4]], [[1], [1]]))
-    >>> made.steps, made.stacks["t"].observed_ids, made.stacks["t"].shard_ids
+    >>> counters = batch_counters(preprocess({"f": ids}, model) for ids in ([[0, 2], [4]], [[1], [1]]))
+    >>> counters.steps, counters.stacks["t"].observed_ids, counters.stacks["t"].shard_ids
     (2, 2, (3, 2))
     """
-    seen: _Seen | None = None
+    fed: _Fed | None = None
     for batch in batches:
-        seen = seen or _Seen(batch)
-        seen.add(batch)
-    if seen is None:
+        fed = fed or _Fed(batch)
+        fed.add(batch)
+    if fed is None:
         raise UsageError("no batches", where="batch_counters", how="give at least one preprocessed batch")
-    return seen.counters(limits or {}, target)
+    return fed.counters(limits or {}, target)
 
 
-class _Seen:
-    """Sums and maxima so far."""
+class _Fed:
+    """What a run was fed: sums and maxima so far."""
 
     def __init__(self, first: HostBatch) -> None:
         self.stacking, self.sizes, self.sources = first.stacking, first.batch_sizes, len(first.sources)
@@ -181,14 +124,12 @@ class _Seen:
         self.minibatches += batch.num_minibatches
         self.over += batch.num_minibatches > 1 or any(s.dropped_ids.any() for s in batch.stats.values())
         for name, stats in batch.stats.items():
-            found = partition_counts(batch, name)
-            self.per_shard[name] += found.sum(axis=0) + stats.dropped_ids
+            counts = partition_counts(batch, name)
+            self.per_shard[name] += counts.sum(axis=0) + stats.dropped_ids
             self.dropped[name] += int(stats.dropped_ids.sum())
             both = int(stats.max_ids_per_partition.max()), int(stats.max_unique_ids_per_partition.max())
             self.most[name] = max(self.most[name][0], both[0]), max(self.most[name][1], both[1])
-            more = np.bincount(found.reshape(-1), minlength=len(self.histograms[name]))
-            more[: len(self.histograms[name])] += self.histograms[name]
-            self.histograms[name] = more
+            self.histograms[name] = added(self.histograms[name], counts)
         arrays = [a for kind in (batch.row_pointers, batch.embedding_ids) for a in kind.values()]
         self.shapes.add(tuple(a.shape[1] for a in arrays))
         size = sum(a.nbytes for a in arrays) + 2 * sum(a.nbytes for a in batch.embedding_ids.values())
@@ -212,21 +153,16 @@ class _Seen:
         )
 
     def _stack(self, name: str, limits: Limits | None) -> StackCounters:
-        stack, shards = self.stacking.stacks[name], self.per_shard[name]
+        group, shards = self.stacking.stacks[name], self.per_shard[name]
         partitions = self.steps * self.sources * len(shards)
-        below = np.cumsum(self.histograms[name])
         dropped = self.dropped[name]
         return StackCounters(
-            tables=len(stack.tables),
-            width=stack.padded_width,
-            optimizer=type(stack.optimizer).__name__,
-            combiner=stack.combiner,
-            samples_per_sparsecore=stack.samples_per_sparsecore(self.sizes),
-            max_ids_per_partition=limits.max_ids_per_partition if limits else None,
-            max_unique_ids_per_partition=limits.max_unique_ids_per_partition if limits else None,
+            **_kind_of(group),
+            **_limits_of(limits),
+            samples_per_sparsecore=group.samples_per_sparsecore(self.sizes),
             observed_ids=self.most[name][0],
             observed_unique_ids=self.most[name][1],
-            typical_ids=None if dropped else int(np.searchsorted(below, 0.99 * below[-1])),
+            typical_ids=None if dropped else quantile_of(self.histograms[name], TYPICAL),
             mean_ids=float(shards.sum() / partitions),
             shard_ids=tuple(shards.tolist()),
             ids=int(shards.sum()),
@@ -236,22 +172,21 @@ class _Seen:
 
 def partition_counts(batch: HostBatch, stack: str) -> Longs:
     """int64[sources, S]: entries kept of every partition, all mini-batches together, from the row pointers."""
-    shards = batch.stacking.topology.sparsecores
-    per_device = batch.stacking.topology.sparsecores_per_device
-    segments = per_device * (batch.num_minibatches if batch.minibatch_layout else 1)
-    ends = batch.row_pointers[stack].astype(np.int64)[:, : segments * max(shards, 8)]
+    topology = batch.stacking.topology
+    segment = pointers_per_segment(topology.sparsecores)
+    segments = topology.sparsecores_per_device * (batch.num_minibatches if batch.minibatch_layout else 1)
+    ends = batch.row_pointers[stack].astype(np.int64)[:, : segments * segment]
     if not batch.minibatch_layout:  # every source counts from the start of its own slice
-        ends = ends.reshape(-1, max(shards, 8))
+        ends = ends.reshape(-1, segment)
     starts = np.zeros_like(ends)
-    starts[:, 1:] = (ends[:, :-1] + 7) // 8 * 8
-    counts = (ends - starts).reshape(len(batch.sources), -1, max(shards, 8))[:, :, :shards]
-    found: Longs = counts.sum(axis=1)
-    return found
+    starts[:, 1:] = round8(ends[:, :-1])
+    counts = (ends - starts).reshape(len(batch.sources), -1, segment)[:, :, : topology.sparsecores]
+    return np.asarray(counts.sum(axis=1), np.int64)
 
 
 # A log against a model's limits as counters: what a run would be fed, before it is run.
 
-Batch = Mapping[str, Any]
+Batch: TypeAlias = Mapping[str, Any]
 
 
 def log_counters(
@@ -274,7 +209,7 @@ def log_counters(
     stacking = stack(narrow.features, model.topology, together, sizes, stacks=model.stacks)
     limits = model.limits if limits is None else limits
     under = _Under(stacking, limits or {}, bad_ids, narrow, drop=knobs.allow_id_dropping)
-    made = plan(
+    learnt = plan(
         under.watch(batches),
         model.features,
         model.topology,
@@ -287,7 +222,7 @@ def log_counters(
         bad_ids=bad_ids,
         progress=progress,
     )
-    counters = plan_counters(made, knobs)
+    counters = plan_counters(learnt, knobs)
     return _under_limits(counters, under) if limits else counters
 
 
@@ -311,19 +246,15 @@ class _Under:
             yield batch
 
     def _add(self, batch: Batch) -> None:
-        from tilewright.embed.host.observe import count_batch, splits
-        from tilewright.embed.host.overflow import limit_table
-        from tilewright.embed.host.preprocess import preprocess
-
         batch = self.narrow.batch(batch, self.bad_ids)
-        table = limit_table(self.limits, self.stacking)
-        made, counts, _ = count_batch(batch, self.stacking, self.bad_ids)
-        over = any((found.max(axis=(1, 2)) > most).any() for found, most in zip(counts, table))
+        counted = tally(batch, self.stacking, self.bad_ids)
+        overflow = Overflow(self.stacking, counted, limit_table(self.limits, self.stacking))
+        over = bool(overflow.over.any())
         self.steps += 1
         self.over += over
-        self.minibatches += splits(self.stacking, made, table) if over and not self.drop else 1
-        for name, found in zip(self.ids, counts):
-            self.ids[name] += int(found[0].sum())
+        self.minibatches += 1 if self.drop else overflow.minibatches()
+        for name, counts in zip(self.ids, counted.per_stack):
+            self.ids[name] += int(counts[0].sum())
         if over and self.drop:
             host = preprocess(batch, self.stacking, self.limits, overflow="drop", bad_ids=self.bad_ids)
             for name, stats in host.stats.items():
@@ -332,49 +263,39 @@ class _Under:
 
 def _under_limits(counters: Counters, under: _Under) -> Counters:
     """The counters with the limits of ``under`` in place of those the log would need."""
-    stacks = {}
-    for name, each in counters.stacks.items():
-        limits = under.limits.get(name)
-        stacks[name] = replace(
-            each,
-            max_ids_per_partition=limits.max_ids_per_partition if limits else None,
-            max_unique_ids_per_partition=limits.max_unique_ids_per_partition if limits else None,
+    stacks = {
+        name: replace(
+            stack,
+            **_limits_of(under.limits.get(name)),
             ids=under.ids[name],
             dropped_ids=under.dropped[name] if under.drop else None,
             dropped_share=None,
         )
-    now, then = (_program_bytes(counters, each) for each in (counters.stacks, stacks))
+        for name, stack in counters.stacks.items()
+    }
+    now, then = (_program_bytes(counters, side) for side in (counters.stacks, stacks))
     hbm = counters.hbm
     if now[0]:
         hbm = replace(hbm, forward_stack=round((hbm.forward_stack or 0) * then[0] / now[0]))
     if now[1]:
         hbm = replace(hbm, backward_stack=round((hbm.backward_stack or 0) * then[1] / now[1]))
-    return replace(
-        counters,
-        stacks=stacks,
-        minibatches=under.minibatches,
-        steps_over=under.over / under.steps,
-        hbm=hbm,
-    )
+    over = under.over / under.steps
+    return replace(counters, stacks=stacks, minibatches=under.minibatches, steps_over=over, hbm=hbm)
 
 
 def _program_bytes(counters: Counters, stacks: Mapping[str, StackCounters]) -> tuple[int, int]:
     """HBM stack of the lookups and of the updates, each alone."""
     sums = [0, 0]
-    for each in stacks.values():
-        if each.limits is not None and counters.target:
-            for i, op in enumerate(("forward", each.optimizer.lower())):
-                if op in OPERATIONS:
-                    found = memory(counters.target, counters.shards, each.width, each.limits, op)
-                    sums[i] += found.stack_bytes
+    for counted in stacks.values():
+        if counted.limits is not None and counters.target:
+            for i, op in enumerate(counted.operations):
+                sums[i] += memory(counters.target, counters.shards, counted.width, counted.limits, op).stack_bytes
     return sums[0], sums[1]
 
 
 # Counters of a run as a TOML or JSON file, written by hand from a profile or by a training loop.
 
-T = TypeVar("T")
-
-TEMPLATE = """\
+COUNTERS_TEMPLATE = """\
 # Counters of a run, for `tilewright embed diagnose`. Keep what you know and delete the rest.
 target = "tpu-v5p"
 chips = 4
@@ -421,7 +342,7 @@ maximum_parallel_iterations = 2
 
 
 def read_counters(path: str | Path) -> Counters:
-    """Counters from a ``.toml`` or ``.json`` file (:data:`TEMPLATE` shows every section).
+    """Counters from a ``.toml`` or ``.json`` file (:data:`COUNTERS_TEMPLATE` shows every section).
 
     JSON may also be what ``embed plan --json``, ``embed diagnose --json`` or ``run`` (``report.json``) wrote: their
     counters are taken.
@@ -429,18 +350,7 @@ def read_counters(path: str | Path) -> Counters:
     Raises :class:`UsageError` that names the file and the entry: no such file, not TOML or JSON, an unknown key (with
     the nearest one), a value of a wrong type or below 0, an unknown target.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read it: {error.strerror or error}", where=str(path)) from None
-    except UnicodeDecodeError:
-        raise UsageError("not UTF-8 text", where=str(path)) from None
-    try:
-        value = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, ValueError) as error:
-        kind = "JSON" if str(path).endswith(".json") else "TOML"
-        raise UsageError(f"not {kind}: {error}", where=str(path)) from None
-    return parse_counters(value, str(path))
+    return parse_counters(read_file(path, "JSON" if str(path).endswith(".json") else "TOML"), str(path))
 
 
 def parse_counters(value: Any, where: str = "counters") -> Counters:
@@ -449,20 +359,19 @@ def parse_counters(value: Any, where: str = "counters") -> Counters:
     >>> parse_counters({"target": "tpu-v6e", "chips": 2, "seconds": {"step": 0.02}}).shards
     4
     """
-    if not isinstance(value, Mapping):
-        raise UsageError("not a table of counters", where=where)
+    value = table_of(value, where)
     if isinstance(value.get("table"), list) or isinstance(value.get("feature"), list):
         how = "`tilewright embed diagnose LOG --config MODEL` judges a model; --template prints counters to fill in"
         raise UsageError("a model, not counters", where=where, how=how)
     if value.get("kind") == "run":
-        value = value.get("plan") or {}
+        value = table_of(value.get("plan") or {}, where)
     if value.get("kind") in ("embedding_plan", "embedding_diagnosis"):
         if "counters" not in value:
             raise UsageError("holds no counters", where=where, how="write it again with this version")
-        value = value["counters"]
+        value = table_of(value["counters"], where)
     if value.get("kind", "embedding_counters") != "embedding_counters":
-        what = f"a file of kind {value['kind']!r} holds no counters"
-        raise UsageError(what, where=where, how="`tilewright embed diagnose --template` prints one to fill in")
+        problem = f"a file of kind {value['kind']!r} holds no counters"
+        raise UsageError(problem, where=where, how="`tilewright embed diagnose --template` prints one to fill in")
     try:
         return _counters({k: v for k, v in value.items() if k not in ("kind", "schema_version")}, where)
     except UsageError as error:
@@ -470,7 +379,7 @@ def parse_counters(value: Any, where: str = "counters") -> Counters:
         raise UsageError(error.what, where=inside, how=error.how) from None
 
 
-_PARTS: dict[str, type[Any]] = {"seconds": Seconds, "hbm": HbmCounters, "sparsecore": SparseCoreConfig}
+_PARTS: dict[str, type[Any]] = {"seconds": Seconds, "hbm": HbmCounters}
 _NAMED: dict[str, tuple[str, type[Any]]] = {
     **dict.fromkeys(("stack", "stacks"), ("stacks", StackCounters)),
     **dict.fromkeys(("table", "tables"), ("tables", TableCounters)),
@@ -479,86 +388,30 @@ _NAMED: dict[str, tuple[str, type[Any]]] = {
 
 def _counters(value: Mapping[str, Any], where: str) -> Counters:
     plain: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for key, entry in value.items():
         if key in _PARTS:
-            plain[key] = _build(_PARTS[key], entry, f"{where}: {key}")
+            parts[key] = typed(entry, _PARTS[key], f"{where}: {key}")
+        elif key == "sparsecore":
+            knobs = table_of(entry, f"{where}: {key}")
+            check_keys(knobs, [knob.name for knob in fields(SparseCoreConfig)], f"{where}: {key}")
+            parts[key] = SparseCoreConfig(**knobs)
         elif key in _NAMED:
             name, kind = _NAMED[key]
-            entry = _mapping(entry, f"{where}: {key}", f"write [{key}.NAME] for each")
-            plain[name] = {str(n): _build(kind, each, f"{where}: {key} {n!r}") for n, each in entry.items()}
+            named = table_of(entry, f"{where}: {key}", f"write [{key}.NAME] for each")
+            parts[name] = {n: typed(of_name, kind, f"{where}: {key} {n!r}") for n, of_name in named.items()}
         else:
             plain[key] = entry
-    found = _build(Counters, plain, where)
-    return _with_capacity(found) if found.target else found
+    counters = replace(typed(plain, Counters, where), **parts)
+    return _with_capacity(counters) if counters.target else counters
 
 
-def _with_capacity(found: Counters) -> Counters:
+def _with_capacity(counters: Counters) -> Counters:
     """HBM figures are of the target's HBM."""
-    chip = target(found.target)
+    chip = target(counters.target)
     if chip.sparse is None:
         raise UsageError(f"{chip.name} has no SparseCores", where="target", how="take one that has, such as tpu-v5p")
     hbm = chip.memory("hbm")
-    if hbm is None or found.hbm == HbmCounters() or found.hbm.capacity is not None:
-        return found
-    return found.merged(Counters(hbm=HbmCounters(capacity=hbm.bytes)))
-
-
-def _build(kind: type[T], value: Any, where: str) -> T:
-    """A dataclass from plain values, each checked against the type of its field."""
-    if isinstance(value, kind):
-        return value
-    value = _mapping(value, where)
-    hints = typing.get_type_hints(kind)
-    known = {each.name: each for each in fields(kind)}  # type: ignore[arg-type]
-    for key in value:
-        if key not in known:
-            near = get_close_matches(key, list(known), n=1) or [", ".join(known)]
-            raise UsageError(f"unknown key {key!r}", where=where, how=f"did you mean {near[0]}?")
-    if missing := [n for n, f in known.items() if f.default is f.default_factory is MISSING and n not in value]:
-        raise UsageError(f"{' and '.join(missing)} missing", where=where)
-    return kind(**{key: _checked(entry, hints[key], key, where) for key, entry in value.items()})
-
-
-def _mapping(value: Any, where: str, how: str = "") -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
-        raise UsageError(f"{shown} is not a table of values", where=where, how=how)
-    return value
-
-
-def _checked(value: Any, hint: Any, key: str, where: str) -> Any:
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    kind = next(each for each in kinds if each is not type(None))
-    origin = typing.get_origin(kind) or kind
-    if origin is float or origin is int:
-        wanted = (int, float) if origin is float else (int,)
-        if isinstance(value, bool) or not isinstance(value, wanted) or not 0 <= value < float("inf"):
-            what = "a number" if origin is float else "a whole number"
-            raise UsageError(f"{key} = {value!r} is not {what} of at least 0", where=where)
-        if key in ("chips", "width", "vocab") and value < 1:
-            raise UsageError(f"{key} = {value!r} is below 1", where=where)
-        return value
-    if key == "hot":
-        return _listed(value, key, where, (str, int, float))
-    if origin is tuple:
-        return _listed(value, key, where, (int,) * len(value) if isinstance(value, list) else ())
-    if origin in (str, bool) and not isinstance(value, origin):
-        raise UsageError(f"{key} = {value!r} is not {'a text' if origin is str else 'true or false'}", where=where)
-    if key == "remedies":
-        return {str(k): _listed(v, f"remedies {k!r}", where, (float,) * 3) for k, v in _mapping(value, where).items()}
-    return value
-
-
-def _listed(value: Any, key: str, where: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """A list with one value of each kind, in order."""
-    if not isinstance(value, list) or len(value) != len(kinds):
-        raise UsageError(f"{key} = {value!r} is not a list of {len(kinds) or 'whole numbers'}", where=where)
-    for each, kind in zip(value, kinds):
-        if kind is str:
-            fine = isinstance(each, str)
-        else:
-            fine = type(each) is int or (kind is float and isinstance(each, float))
-            fine = fine and 0 <= each < float("inf")
-        if not fine:
-            raise UsageError(f"{each!r} in {key} is not what stands there ({kind.__name__})", where=where)
-    return tuple(value)
+    if hbm is None or counters.hbm == HbmCounters() or counters.hbm.capacity is not None:
+        return counters
+    return counters.merged(Counters(hbm=HbmCounters(capacity=hbm.bytes)))

@@ -1,4 +1,4 @@
-"""Array types the host side passes around."""
+"""What the host side works in: array types, kernel threads, and memory that is kept from one batch to the next."""
 
 from __future__ import annotations
 

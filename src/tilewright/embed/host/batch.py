@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs
+from tilewright.embed.model.formulas import BUCKETS, pointers_per_segment, round8
 from tilewright.embed.model.stacking import Stacking
 from tilewright.errors import CheckFailed, UsageError
 
@@ -84,14 +85,14 @@ class HostBatch:
     def _bounds(self, stack: str, local: int, shard: int, minibatch: int) -> tuple[int, int, int]:
         """Device, first and last slot (within the device's buffer) of a partition."""
         per_device = self.stacking.topology.sparsecores_per_device
-        pointers_per_segment = max(self.stacking.topology.sparsecores, 8)
+        pointers_in_segment = pointers_per_segment(self.stacking.topology.sparsecores)
         device, in_device = divmod(local, per_device)
         segment = in_device * self.num_minibatches + minibatch
         pointers = self.row_pointers[stack][device]
-        at = segment * pointers_per_segment + shard
+        at = segment * pointers_in_segment + shard
         base = 0 if self.minibatch_layout else in_device * (self.embedding_ids[stack].shape[1] // per_device)
         first_of_all = at == 0 or (shard == 0 and not self.minibatch_layout)
-        begin = 0 if first_of_all else -(-int(pointers[at - 1]) // 8) * 8
+        begin = 0 if first_of_all else round8(int(pointers[at - 1]))
         return device, base + begin, base + int(pointers[at])
 
     def _check(self, stack: str, source: int, shard: int, minibatch: int) -> None:
@@ -108,8 +109,6 @@ class HostBatch:
 
 
 # Mini-batches over the vocabulary: where they begin, and what all processes of a step must agree on.
-
-BUCKETS = 64
 
 
 def minibatch_starts(bits: int, buckets: int = BUCKETS) -> list[int]:
@@ -191,10 +190,10 @@ def _partitions(host: HostBatch, name: str) -> Iterator[tuple[str, tuple[np.ndar
                 yield place, host.partition(name, source, shard, minibatch)
 
 
-def _inside(values: np.ndarray, bound: int, what: str, place: str) -> None:
+def _inside(values: np.ndarray, bound: int, noun: str, place: str) -> None:
     wrong = values[(values < 0) | (values >= bound)]
     if wrong.size:
-        raise CheckFailed(f"{what} {int(wrong[0])} is not in 0 .. {bound - 1}", where=f"id bounds: {place}")
+        raise CheckFailed(f"{noun} {int(wrong[0])} is not in 0 .. {bound - 1}", where=f"id bounds: {place}")
 
 
 def _check_pointers(host: HostBatch) -> None:

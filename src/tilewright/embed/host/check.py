@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.host.narrow import NarrowTables
+from tilewright.embed.host.inputs import ragged_inputs, source_slices
+from tilewright.embed.host.narrow import NarrowTables, pack_narrow
+from tilewright.embed.host.overflow import Overflow, limit_table
+from tilewright.embed.host.tally import tally
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Limits
@@ -49,11 +51,11 @@ class Check:
     @property
     def passed(self) -> bool:
         """Nothing overflows."""
-        return not any(each.over for each in self.limits)
+        return not any(excess.over for excess in self.limits)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values with a ``schema_version``."""
-        limits = [{**vars(each), "over": each.over} for each in self.limits]
+        limits = [{**vars(excess), "over": excess.over} for excess in self.limits]
         head = {"schema_version": 1, "kind": "embedding_check", "passed": self.passed}
         return {**head, **vars(self), "limits": limits}
 
@@ -75,116 +77,103 @@ def check_batches(
 
     >>> from tilewright.embed import Feature, Table, Topology
     >>> stacking = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
-    >>> found = check_batches([{"f": [[0, 2, 4], [1]]}], stacking, {"t": Limits(2, 2)})
-    >>> found.passed, found.limits[0].observed, found.limits[0].place
+    >>> check = check_batches([{"f": [[0, 2, 4], [1]]}], stacking, {"t": Limits(2, 2)})
+    >>> check.passed, check.limits[0].observed, check.limits[0].place
     (False, 3, 'batch 0, source 0, shard 0')
     """
-    seen = _Seen(stacking, limits, sparsecore, bad_ids)
-    seen.narrow = narrow
+    asked = _Asked(stacking, limits, sparsecore, bad_ids, narrow or pack_narrow(stacking.features, pack=False))
     for n, batch in enumerate(batches):
-        seen.add(n, batch)
+        asked.add(n, batch)
         if progress is not None:
             progress(n + 1)
-    if not seen.batches:
+    if not asked.batches:
         raise UsageError("no batches", where="check", how="give at least one batch")
-    return Check(seen.batches, seen.over, seen.minibatches, tuple(seen.most.values()))
+    return Check(asked.batches, asked.over, asked.minibatches, tuple(asked.most.values()))
 
 
-class _Seen:
-    """The most of everything so far."""
+class _Asked:
+    """The most that any batch so far has asked of each limit."""
 
     def __init__(
-        self, stacking: Stacking, limits: Mapping[str, Limits], knobs: SparseCoreConfig | None, bad_ids: str
+        self,
+        stacking: Stacking,
+        limits: Mapping[str, Limits],
+        knobs: SparseCoreConfig | None,
+        bad_ids: str,
+        narrow: NarrowTables,
     ) -> None:
-        from tilewright.embed.host.overflow import limit_table
-
         self.stacking, self.table, self.bad_ids, self.knobs = stacking, limit_table(limits, stacking), bad_ids, knobs
-        self.limits = {name: each.consistent(f"limits of {name!r}") for name, each in limits.items()}
+        self.limits = {name: limit.consistent(f"limits of {name!r}") for name, limit in limits.items()}
         self.alone = stack(stacking.features, stacking.topology, table_stacking=False)
-        self.narrow: NarrowTables | None = None
+        self.narrow = narrow
         self.batches = self.over = 0
         self.minibatches = 1
         self.most: dict[tuple[str, str], Excess] = {}
 
     def add(self, n: int, batch: Mapping[str, Any]) -> None:
         """One more batch."""
-        from tilewright.embed.host.observe import count_batch, splits
-
-        if self.narrow is not None:
-            batch = self.narrow.batch(batch, self.bad_ids)
-        made, counts, _ = count_batch(batch, self.stacking, self.bad_ids)
-        found = [*self._partitions(n, counts)]
-        over = any(each.over for each in found)
-        if over:
-            self.minibatches = max(self.minibatches, splits(self.stacking, made, self.table))
+        batch = self.narrow.batch(batch, self.bad_ids)
+        counted = tally(batch, self.stacking, self.bad_ids)
+        overflow = Overflow(self.stacking, counted, self.table)
+        self.minibatches = max(self.minibatches, overflow.minibatches())
+        asked = [*self._partitions(n, counted.per_stack)]
         if self.knobs is not None:
-            found += [*self._tables(n, batch), *self._samples(n, batch)]
-        for each in found:
-            key = each.what, each.knob
-            if key not in self.most or each.observed > self.most[key].observed:
-                self.most[key] = each
+            asked += [*self._tables(n, batch, self.knobs), self._samples(n, batch, self.knobs)]
+        for excess in asked:
+            key = excess.what, excess.knob
+            if key not in self.most or excess.observed > self.most[key].observed:
+                self.most[key] = excess
         self.batches += 1
-        self.over += any(each.over for each in found)
+        self.over += any(excess.over for excess in asked)
 
     def _partitions(self, n: int, counts: Longs) -> Iterable[Excess]:
         for name, stack_counts in zip(self.stacking.stacks, counts):
-            for knob, per_partition in zip(("max_ids_per_partition", "max_unique_ids_per_partition"), stack_counts):
-                if name in self.limits:
+            if name in self.limits:
+                for knob, per_partition in zip(fields(Limits), stack_counts):
                     source, shard = (int(i) for i in np.unravel_index(per_partition.argmax(), per_partition.shape))
                     place = f"batch {n}, source {source}, shard {shard}"
-                    limit = getattr(self.limits[name], knob)
-                    yield Excess(name, knob, limit, int(per_partition[source, shard]), place)
+                    limit = getattr(self.limits[name], knob.name)
+                    yield Excess(name, knob.name, limit, int(per_partition[source, shard]), place)
 
-    def _tables(self, n: int, batch: Mapping[str, Any]) -> Iterable[Excess]:
-        from tilewright.embed.host.observe import count_batch
-
-        assert self.knobs is not None
+    def _tables(self, n: int, batch: Mapping[str, Any], knobs: SparseCoreConfig) -> Iterable[Excess]:
         bounds = {
-            "max_ids_per_table": self.knobs.max_ids_per_table or {},
-            "max_unique_ids_per_table": self.knobs.max_unique_ids_per_table or {},
+            "max_ids_per_table": knobs.max_ids_per_table or {},
+            "max_unique_ids_per_table": knobs.max_unique_ids_per_table or {},
         }
         if not any(bounds.values()):
             return
         for name in {name for bound in bounds.values() for name in bound} - set(self.stacking.tables):
             raise UsageError(f"a bound for {name!r}, which is no table", where="sparsecore")
-        _, counts, _ = count_batch(batch, self.alone, self.bad_ids)
-        sums = counts.sum(axis=(2, 3))
+        sums = tally(batch, self.alone, self.bad_ids).per_stack.sum(axis=(2, 3))
         for kind, (knob, bound) in enumerate(bounds.items()):
-            for name, (total, unique) in zip(self.alone.stacks, sums):
+            for name, totals in zip(self.alone.stacks, sums):
                 if name in bound:
-                    yield Excess(name, knob, bound[name], int((total, unique)[kind]), f"batch {n}")
+                    yield Excess(name, knob, bound[name], int(totals[kind]), f"batch {n}")
 
-    def _samples(self, n: int, batch: Mapping[str, Any]) -> Iterable[Excess]:
-        assert self.knobs is not None
-        parts = self.narrow.samples_per_sample() if self.narrow is not None else {}
-        found = ids_per_chip_and_sample(batch, self.stacking, parts)
-        sample, chip = (int(i) for i in np.unravel_index(found.argmax(), found.shape))
-        limit, place = self.knobs.max_ids_per_chip_per_sample, f"batch {n}, sample {sample}, chip {chip}"
-        yield Excess("all tables", "max_ids_per_chip_per_sample", limit, int(found[sample, chip]), place)
+    def _samples(self, n: int, batch: Mapping[str, Any], knobs: SparseCoreConfig) -> Excess:
+        counts = ids_per_chip_and_sample(batch, self.stacking, self.narrow.samples_per_sample())
+        sample, chip = (int(i) for i in np.unravel_index(counts.argmax(), counts.shape))
+        limit, place = knobs.max_ids_per_chip_per_sample, f"batch {n}, sample {sample}, chip {chip}"
+        return Excess("all tables", "max_ids_per_chip_per_sample", limit, int(counts[sample, chip]), place)
 
 
-def ids_per_chip_and_sample(
-    batch: Mapping[str, Any], stacking: Stacking, parts: Mapping[str, int] = MappingProxyType({})
-) -> Longs:
+def ids_per_chip_and_sample(batch: Mapping[str, Any], stacking: Stacking, parts: Mapping[str, int]) -> Longs:
     """int64[samples, chips]: merged ids of sample i, over all features, that live on the shards of each chip.
 
     Features of other batch sizes share sample numbers as far as they go. Ids outside a vocabulary are not counted.
     ``parts``: feature -> how many of its samples are one, for packed tables.
     """
-    from tilewright.embed.host.preprocess import ragged_inputs, source_slices
-
     topology = stacking.topology
-    inputs = ragged_inputs(batch, stacking, source_slices(stacking, None, False))
-    most = max(r.batch_size // parts.get(name, 1) for name, r in inputs.items())
+    inputs = ragged_inputs(batch, stacking, source_slices(stacking))
+    most = max(ragged.batch_size // parts[name] for name, ragged in inputs.items())
     counts = np.zeros((most, topology.chips), np.int64)
     for feature in stacking.features:
         ragged, place = inputs[feature.name], stacking.tables[feature.table.name]
-        bounds = ragged.bounds(np.arange(ragged.batch_size + 1))
-        samples = np.repeat(np.arange(ragged.batch_size), np.diff(bounds))
+        samples = ragged.samples
         ids = ragged.values.astype(np.int64)
         good = (ids >= 0) & (ids < feature.table.vocab)
         merged = np.unique(samples[good] * feature.table.vocab + ids[good])
-        samples, ids = merged // feature.table.vocab // parts.get(feature.name, 1), merged % feature.table.vocab
+        samples, ids = merged // feature.table.vocab // parts[feature.name], merged % feature.table.vocab
         shard = (ids + place.rotation) % topology.sparsecores
         np.add.at(counts, (samples, shard // topology.sparsecores_per_chip), 1)
     return counts

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.embed.host.arrays import Index, Keys, Longs
-from tilewright.embed.host.batch import BUCKETS
+from tilewright.embed.model.formulas import BUCKETS
 from tilewright.kernels import njit
 
 _KEY = (0x4451E30F87DB9609, 0xCA7358A1FD2737F8, 0x4B2C991FCEE4FDEA, 0x0B2658E18326F6BA)

@@ -1,20 +1,25 @@
-"""The kinds of input a feature may have, brought to one form: flat ids, where each sample begins, weights."""
+"""A batch as it is given: any kind of input as flat ids of samples, and the slices of it that this process feeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Floats, Ids, Longs
+from tilewright.embed.model.stacking import Stacking, check_batch_divides
 from tilewright.embed.model.tables import count
 from tilewright.errors import UsageError
 
+BAD_IDS = ("error", "clip", "drop")
+"""What to do with an id outside its table's vocabulary; kernel 1 knows them by their place here."""
+
 _IDS = (np.dtype(np.int32), np.dtype(np.int64))
-KINDS = "give (values, offsets), (values, offsets, weights), a 2-D array, a list of lists or a COO"
+_KINDS = "give (values, offsets), (values, offsets, weights), a 2-D array, a list of lists or a COO"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,60 +53,152 @@ class Ragged:
         """Where the given samples begin in ``values``."""
         return samples * self.hot if self.offsets is None else self.offsets[samples]
 
+    @property
+    def lengths(self) -> Longs:
+        """How many ids every sample has."""
+        return np.diff(self.bounds(np.arange(self.batch_size + 1)))
 
-def normalise(given: Any, feature: str) -> Ragged:
+    @property
+    def samples(self) -> Longs:
+        """The sample that every id belongs to."""
+        return np.repeat(np.arange(self.batch_size), self.lengths)
+
+    def take(self, samples: Longs) -> Ragged:
+        """The given samples, in that order."""
+        begins, lengths = self.bounds(samples), self.lengths[samples]
+        offsets = offsets_of(lengths)
+        places = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
+        weights = None if self.weights is None else self.weights[places]
+        return Ragged(self.values[places], len(samples), offsets=offsets, weights=weights)
+
+    def as_input(self) -> Any:
+        """The same as ``preprocess`` takes it."""
+        if self.offsets is None:
+            return self.values.reshape(self.batch_size, self.hot)
+        flat = self.values, self.offsets
+        return flat if self.weights is None else (*flat, self.weights)
+
+
+def offsets_of(lengths: Longs) -> Longs:
+    """Where each of several runs of these lengths begins, and the end of the last."""
+    offsets = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The SparseCores this process feeds: ``sources`` of ``shards`` in all.
+
+    Every SparseCore reads an equal slice of each feature's samples. The batch at hand has ``in_batch`` slices, and
+    that of the first source is number ``first``.
+    """
+
+    sources: range
+    shards: int
+    first: int
+    in_batch: int
+
+    def size(self, ragged: Ragged) -> int:
+        """Samples of a feature in one slice."""
+        return ragged.batch_size // self.in_batch
+
+    def samples(self, ragged: Ragged) -> Longs:
+        """The feature's samples in these slices, and the one behind them."""
+        size = self.size(ragged)
+        return np.arange(self.first * size, (self.first + len(self.sources)) * size + 1)
+
+
+def source_slices(stacking: Stacking, sources: range | None = None, local_batch: bool = False) -> Slices:
+    """Which slices to read, checked: consecutive SparseCores of whole devices; None: those of all SparseCores.
+
+    ``local_batch``: the batch holds the samples of ``sources`` only.
+    """
+    topology = stacking.topology
+    shards, per_device = topology.sparsecores, topology.sparsecores_per_device
+    if sources is None:
+        return Slices(range(shards), shards, 0, shards)
+    if not isinstance(sources, range) or sources.step != 1 or not sources or sources[0] < 0 or sources[-1] >= shards:
+        problem = f"sources = {sources!r} is not a range of the {shards} SparseCores"
+        raise UsageError(problem, where="preprocess", how=f"such as range(0, {shards})")
+    if sources.start % per_device or len(sources) % per_device:
+        problem = f"sources = {sources!r} cuts a device of {per_device} SparseCores"
+        raise UsageError(problem, where="preprocess", how=f"begin and end at a multiple of {per_device}")
+    if local_batch:
+        return Slices(sources, shards, 0, len(sources))
+    return Slices(sources, shards, sources.start, shards)
+
+
+def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) -> dict[str, Ragged]:
+    """Every feature's input in one form, checked."""
+    names = [feature.name for feature in stacking.features]
+    for name in batch:
+        if name not in names:
+            near = get_close_matches(str(name), names, n=3, cutoff=0.4) or names
+            raise UsageError(f"no feature called {name!r}", where="batch", how=f"did you mean {' or '.join(near)}?")
+    inputs = {}
+    for name in names:
+        if name not in batch:
+            raise UsageError(f"no input for feature {name!r}", where="batch", how="give every feature of the stacking")
+        inputs[name] = normalise(batch[name], name)
+        if inputs[name].batch_size % slices.in_batch:
+            check_batch_divides(inputs[name].batch_size, slices.in_batch, f"feature {name!r}")
+    return inputs
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """:class:`UsageError` for an argument of ``preprocess`` that is none of the ``allowed`` texts."""
+    if value not in allowed:
+        raise UsageError(f"{name} = {value!r}", where="preprocess", how=f"one of {', '.join(allowed)}")
+
+
+def normalise(raw: Any, feature: str) -> Ragged:
     """Any kind of input as :class:`Ragged`; :class:`UsageError` names the feature and what is wrong with it."""
-    if (
-        type(given) is np.ndarray
-        and given.ndim == 2
-        and given.size
-        and given.dtype in _IDS
-        and given.flags.c_contiguous
-    ):
-        return Ragged(given.reshape(-1), given.shape[0], given.shape[1])
+    if type(raw) is np.ndarray and raw.ndim == 2 and raw.size and raw.dtype in _IDS and raw.flags.c_contiguous:
+        return Ragged(raw.reshape(-1), raw.shape[0], raw.shape[1])
     where = f"feature {feature!r}"
-    if isinstance(given, COO):
-        return _from_coo(given, where)
-    if isinstance(given, tuple):
-        if len(given) not in (2, 3):
-            raise UsageError(f"a tuple of {len(given)} is not an input", where=where, how=KINDS)
-        return _from_offsets(given[0], given[1], given[2] if len(given) == 3 else None, where)
-    if isinstance(given, list) and not _is_flat(given):
-        return _from_lists(given, where)
-    return _from_array(given, where)
+    if isinstance(raw, COO):
+        return _from_coo(raw, where)
+    if isinstance(raw, tuple):
+        if len(raw) not in (2, 3):
+            raise UsageError(f"a tuple of {len(raw)} is not an input", where=where, how=_KINDS)
+        return _from_offsets(raw[0], raw[1], raw[2] if len(raw) == 3 else None, where)
+    if isinstance(raw, list) and not _is_flat(raw):
+        return _from_lists(raw, where)
+    return _from_array(raw, where)
 
 
-def _is_flat(given: list[Any]) -> bool:
-    return all(np.ndim(x) == 0 and not isinstance(x, (str, bytes)) for x in given)
+def _is_flat(raw: list[Any]) -> bool:
+    return all(np.ndim(x) == 0 and not isinstance(x, (str, bytes)) for x in raw)
 
 
-def _from_array(given: Any, where: str) -> Ragged:
-    values = _integers(given, "ids", where)
+def _from_array(raw: Any, where: str) -> Ragged:
+    values = _integers(raw, "ids", where)
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2 or values.shape[0] == 0:
-        raise UsageError(f"an array of shape {values.shape} is not [batch, ids]", where=where, how=KINDS)
+        raise UsageError(f"an array of shape {values.shape} is not [batch, ids]", where=where, how=_KINDS)
     return Ragged(values.reshape(-1), values.shape[0], hot=values.shape[1])
 
 
-def _from_lists(given: Sequence[Any], where: str) -> Ragged:
+def _from_lists(raw: Sequence[Any], where: str) -> Ragged:
     try:
-        if any(isinstance(row, (str, bytes)) for row in given):
+        if any(isinstance(row, (str, bytes)) for row in raw):
             raise UsageError("texts where ids should stand", where=where, how="hash the texts to ids first")
-        lengths = np.fromiter((len(row) for row in given), np.int64, len(given))
+        lengths = np.fromiter((len(row) for row in raw), np.int64, len(raw))
     except TypeError:
-        raise UsageError("a list that mixes ids and lists", where=where, how=KINDS) from None
-    flat = list(chain.from_iterable(given))
+        raise UsageError("a list that mixes ids and lists", where=where, how=_KINDS) from None
+    flat = list(chain.from_iterable(raw))
     values = _integers(flat, "ids", where)
     if values.ndim != 1:
-        raise UsageError("lists nested deeper than sample and id", where=where, how=KINDS)
-    return Ragged(values, len(given), offsets=_offsets_of(lengths))
+        raise UsageError("lists nested deeper than sample and id", where=where, how=_KINDS)
+    return Ragged(values, len(raw), offsets=offsets_of(lengths))
 
 
 def _from_offsets(values: Any, offsets: Any, weights: Any, where: str) -> Ragged:
     flat = _integers(values, "values", where)
     if flat.ndim != 1:
-        raise UsageError(f"values of shape {flat.shape} are not flat", where=where, how=KINDS)
+        raise UsageError(f"values of shape {flat.shape} are not flat", where=where, how=_KINDS)
     at = _integers(offsets, "offsets", where).astype(np.int64, copy=False)
     if at.ndim != 1 or at.size < 2:
         raise UsageError(f"offsets of shape {at.shape}", where=where, how="give one more than there are samples")
@@ -110,43 +207,37 @@ def _from_offsets(values: Any, offsets: Any, weights: Any, where: str) -> Ragged
         i = int(falls[0])
         raise UsageError(f"offsets decrease: offsets[{i}] = {at[i]}, offsets[{i + 1}] = {at[i + 1]}", where=where)
     if at[0] != 0 or at[-1] != flat.size:
-        what = f"offsets run from {at[0]} to {at[-1]}, but there are {flat.size} values"
-        raise UsageError(what, where=where, how="offsets begin with 0 and end with the number of values")
+        problem = f"offsets run from {at[0]} to {at[-1]}, but there are {flat.size} values"
+        raise UsageError(problem, where=where, how="offsets begin with 0 and end with the number of values")
     return Ragged(flat, at.size - 1, offsets=at, weights=_weights(weights, flat.size, where))
 
 
-def _from_coo(given: COO, where: str) -> Ragged:
-    size = count(given.batch_size, "batch_size", where)
-    samples = _integers(given.row_ids, "row_ids", where).astype(np.int64, copy=False)
-    values = _integers(given.col_ids, "col_ids", where)
+def _from_coo(raw: COO, where: str) -> Ragged:
+    size = count(raw.batch_size, "batch_size", where)
+    samples = _integers(raw.row_ids, "row_ids", where).astype(np.int64, copy=False)
+    values = _integers(raw.col_ids, "col_ids", where)
     if samples.ndim != 1 or samples.shape != values.shape:
         raise UsageError(f"row_ids of shape {samples.shape}, col_ids of shape {values.shape}", where=where)
     wrong = np.flatnonzero((samples < 0) | (samples >= size))
     if wrong.size:
         k = int(wrong[0])
         raise UsageError(f"row_ids[{k}] = {samples[k]} is not a sample of a batch of {size}", where=where)
-    weights = _weights(given.weights, values.size, where)
+    weights = _weights(raw.weights, values.size, where)
     if np.any(samples[1:] < samples[:-1]):
         order = np.argsort(samples, kind="stable")
         values = values[order]
         weights = None if weights is None else weights[order]
-    return Ragged(values, size, offsets=_offsets_of(np.bincount(samples, minlength=size)), weights=weights)
+    return Ragged(values, size, offsets=offsets_of(np.bincount(samples, minlength=size)), weights=weights)
 
 
-def _offsets_of(lengths: Longs) -> Longs:
-    offsets = np.zeros(lengths.size + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
-
-
-def _integers(given: Any, name: str, where: str) -> Ids:
-    """``given`` as a C-contiguous int32 or int64 array, without a copy where it is one."""
-    if isinstance(given, np.ma.MaskedArray):
+def _integers(raw: Any, name: str, where: str) -> Ids:
+    """``raw`` as a C-contiguous int32 or int64 array, without a copy where it is one."""
+    if isinstance(raw, np.ma.MaskedArray):
         raise UsageError(f"{name} are a masked array", where=where, how="take the masked ids out: (values, offsets)")
     try:
-        array = np.asarray(given)
+        array = np.asarray(raw)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{name} are not an array: {error}", where=where, how=KINDS) from None
+        raise UsageError(f"{name} are not an array: {error}", where=where, how=_KINDS) from None
     if array.size == 0 and array.dtype != object:
         return np.zeros(array.shape, np.int64)
     if array.dtype.kind not in "iu":
@@ -159,12 +250,12 @@ def _integers(given: Any, name: str, where: str) -> Ids:
     return np.ascontiguousarray(array, np.int64)
 
 
-def _weights(given: Any, size: int, where: str) -> Floats | None:
-    if given is None:
+def _weights(raw: Any, size: int, where: str) -> Floats | None:
+    if raw is None:
         return None
     try:
         with np.errstate(over="ignore"):
-            weights = np.ascontiguousarray(given, np.float32)
+            weights = np.ascontiguousarray(raw, np.float32)
     except (TypeError, ValueError) as error:
         raise UsageError(f"weights are not numbers: {error}", where=where) from None
     if weights.shape != (size,):

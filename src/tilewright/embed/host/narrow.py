@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.embed.host.inputs import Ragged, normalise
+from tilewright.embed.host.inputs import COO, Ragged, normalise
 from tilewright.embed.model.specs import as_feature
 from tilewright.embed.model.tables import Feature, Table
 from tilewright.errors import UsageError
@@ -26,18 +26,18 @@ LINE = 8
 class NarrowTables:
     """Features whose narrow tables share lines; see :func:`pack_narrow`.
 
-    ``given`` are the model's features, ``features`` those to stack: packed tables have the combiner ``sum``, for the
-    gains are made here. Where both are the same nothing is packed, and every method gives back what it got. Bounds of
-    ids per sample count the parts of a sample apart, but in ``check_batches``, which is told of the packing.
+    ``original`` are the model's features, ``features`` those to stack: packed tables have the combiner ``sum``, for
+    the gains are made here. Where both are the same nothing is packed, and every method gives back what it got. Bounds
+    of ids per sample count the parts of a sample apart, but in ``check_batches``, which is told of the packing.
     """
 
-    given: tuple[Feature, ...]
+    original: tuple[Feature, ...]
     features: tuple[Feature, ...]
 
     @property
     def saved_bytes(self) -> int:
         """Bytes of table that lines of one row each would take on top."""
-        tables = {f.table.name: (f.table, p.table) for f, p in zip(self.given, self.features)}
+        tables = {f.table.name: (f.table, p.table) for f, p in zip(self.original, self.features)}
         return sum(4 * LINE * (a.vocab - b.vocab) for a, b in tables.values() if a is not b)
 
     @property
@@ -48,35 +48,35 @@ class NarrowTables:
     def samples_per_sample(self) -> dict[str, int]:
         """Feature -> the samples its batch has for each one of the model's."""
         rows = self.rows_per_line
-        return {feature.name: rows.get(feature.table.name, 1) for feature in self.given}
+        return {feature.name: rows.get(feature.table.name, 1) for feature in self.original}
 
     def batch_sizes(self, batch: int) -> dict[str, int]:
         """Feature -> its batch, as ``stack`` takes it, for ``batch`` samples of the model."""
         return {name: batch * parts for name, parts in self.samples_per_sample().items()}
 
     def _packed(self) -> Iterator[tuple[Feature, int]]:
-        for feature, other in zip(self.given, self.features):
+        for feature, other in zip(self.original, self.features):
             if feature.table != other.table:
                 yield feature, _parts(feature.table)
 
-    def batch(self, batch: Mapping[str, Any], bad_ids: str = "error") -> dict[str, Any]:
+    def batch(self, batch: Mapping[str, Any], bad_ids: str = "error") -> Mapping[str, Any]:
         """The batch for ``features``: ids of lines, ``parts`` samples for each sample of a packed table's feature.
 
         ``bad_ids`` as ``preprocess`` takes it. Raises :class:`UsageError` for a feature that is missing, ids outside
         the vocabulary where they are an error, input that cannot be read.
         """
-        found = dict(batch)
+        packed = {}
         for feature, parts in self._packed():
             if feature.name not in batch:
                 raise UsageError(f"no input for feature {feature.name!r}", where="batch")
-            found[feature.name] = _by_part(normalise(batch[feature.name], feature.name), feature, parts, bad_ids)
-        return found
+            packed[feature.name] = _by_part(normalise(batch[feature.name], feature.name), feature, parts, bad_ids)
+        return {**batch, **packed} if packed else batch
 
-    def activations(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def activations(self, activations: Mapping[str, Any]) -> dict[str, Any]:
         """{feature: [batch, width]} from a lookup of ``features``: part q of every sample's q-th row, added up."""
-        result = dict(found)
+        result = dict(activations)
         for feature, parts in self._packed():
-            value = found[feature.name].reshape(-1, parts, parts, LINE // parts)
+            value = activations[feature.name].reshape(-1, parts, parts, LINE // parts)
             own = sum(value[:, q, q] for q in range(parts))
             result[feature.name] = own[:, : feature.table.width]
         return result
@@ -85,8 +85,8 @@ class NarrowTables:
         """The other way: {feature: [batch, width]} to the gradients of ``features``, for ``update``."""
         result = dict(gradients)
         for feature, parts in self._packed():
-            each = LINE // parts
-            value = xp.pad(xp.asarray(gradients[feature.name]), ((0, 0), (0, each - feature.table.width)))
+            padding = LINE // parts - feature.table.width
+            value = xp.pad(xp.asarray(gradients[feature.name]), ((0, 0), (0, padding)))
             spread = xp.eye(parts, dtype=value.dtype)[None, :, :, None] * value[:, None, None, :]
             result[feature.name] = spread.reshape(-1, LINE)
         return result
@@ -109,18 +109,20 @@ class NarrowTables:
         return result
 
 
-def pack_narrow(features: Iterable[Any]) -> NarrowTables:
+def pack_narrow(features: Iterable[Any], pack: bool = True) -> NarrowTables:
     """Pack every table of at most 4 floats a row; wider ones stay as they are. For optimizers that work by element.
 
-    ``features`` may be FeatureSpecs of jax-tpu-embedding.
+    ``features`` may be FeatureSpecs of jax-tpu-embedding. ``pack`` False leaves all tables as they are.
 
     >>> narrow = pack_narrow([Feature("day", Table("day", vocab=1000, width=2))])
     >>> narrow.features[0].table.vocab, narrow.features[0].table.width, narrow.saved_bytes
     (250, 8, 24000)
     """
-    given = tuple(as_feature(each) for each in features)
-    packed = {f.table.name: _packed(f.table) for f in given}
-    return NarrowTables(given, tuple(Feature(f.name, packed[f.table.name]) for f in given))
+    original = tuple(as_feature(feature) for feature in features)
+    if not pack:
+        return NarrowTables(original, original)
+    packed = {f.table.name: _packed(f.table) for f in original}
+    return NarrowTables(original, tuple(Feature(f.name, packed[f.table.name]) for f in original))
 
 
 def _parts(table: Table) -> int:
@@ -139,11 +141,8 @@ def _packed(table: Table) -> Table:
 
 def _by_part(ragged: Ragged, feature: Feature, parts: int, bad_ids: str) -> Any:
     """COO of lines: sample * parts + part, with the gains of the table's combiner."""
-    from tilewright.embed.host.inputs import COO
-
     ids = ragged.values.astype(np.int64)
-    bounds = ragged.bounds(np.arange(ragged.batch_size + 1))
-    samples = np.repeat(np.arange(ragged.batch_size), np.diff(bounds))
+    samples = ragged.samples
     weights = np.ones(ids.size, np.float32) if ragged.weights is None else ragged.weights
     wrong, last = (ids < 0) | (ids >= feature.table.vocab), feature.table.vocab - 1
     if bad_ids == "clip":
@@ -152,9 +151,9 @@ def _by_part(ragged: Ragged, feature: Feature, parts: int, bad_ids: str) -> Any:
         ids, samples, weights = ids[~wrong], samples[~wrong], weights[~wrong]
     elif wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        what = f"id {ids[at]} of sample {samples[at]} is not in 0 .. {last}"
+        problem = f"id {ids[at]} of sample {samples[at]} is not in 0 .. {last}"
         how = 'pass bad_ids="clip" or bad_ids="drop"'
-        raise UsageError(what, where=f"feature {feature.name!r}", how=how)
+        raise UsageError(problem, where=f"feature {feature.name!r}", how=how)
     gains = _gains(weights, samples, ragged.batch_size, feature)
     return COO(samples * parts + ids % parts, ids // parts, ragged.batch_size * parts, gains)
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Entries, Ints, Longs, Mask, run_all
-from tilewright.embed.host.batch import BUCKETS
-from tilewright.embed.host.hash_kernels import fresh_state
+from tilewright.embed.host.batch import minibatch_starts
+from tilewright.embed.host.buffers import Arrays, Buffers
 from tilewright.embed.host.tally import Tally
+from tilewright.embed.model.formulas import BUCKETS
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import LimitError, UsageError
-
-if TYPE_CHECKING:
-    from tilewright.embed.host.buffers import Buffers
+from tilewright.threads import thread_count
 
 NO_LIMIT = 2**62
 
@@ -40,39 +38,38 @@ def limit_table(limits: Mapping[str, Limits] | None, stacking: Stacking) -> Long
 
 @dataclass(frozen=True, eq=False)
 class Overflow:
-    """The stacks' ``counts`` int64[stacks, 2, sources, S] held against their ``limits`` int64[stacks, 2]."""
+    """A counted batch held against ``limits`` int64[stacks, 2]; ``first_source``: the first SparseCore it is of."""
 
     stacking: Stacking
     tally: Tally
     limits: Longs
-    first_source: int
+    first_source: int = 0
 
     @cached_property
-    def counts(self) -> Longs:
-        """Entries and distinct ids of whole stacks: added up only where something overflows."""
-        return self.tally.per_stack()
-
-    @property
     def over(self) -> Mask:
         """bool[stacks, 2, sources, S]: which partitions exceed which limit."""
-        return self.counts > self.limits[:, :, None, None]
+        return self.tally.per_stack > self.limits[:, :, None, None]
+
+    def minibatches(self) -> int:
+        """How many mini-batches the batch is cut into (a bucket that alone is too full stays whole)."""
+        return len(minibatch_starts(self.split_bits(allow_id_dropping=True))) if self.over.any() else 1
 
     def error(self) -> LimitError:
         """The first partition above a limit, by stack, source, shard, with the limit the whole batch needs."""
         over = self.over
         stack, source, shard = (int(i) for i in np.argwhere(over.any(axis=1))[0])
         kind = 0 if over[stack, 0, source, shard] else 1
-        observed, limit = int(self.counts[stack, kind, source, shard]), int(self.limits[stack, kind])
-        need = int(self.counts[stack, kind].max())
+        counts, limit = self.tally.per_stack[stack, kind], int(self.limits[stack, kind])
+        observed, need = int(counts[source, shard]), int(counts.max())
         return self._limit_error(stack, source, shard, kind, observed, limit, f"{need}, which this batch needs")
 
     def _limit_error(
         self, stack: int, source: int, shard: int, kind: int, observed: int, limit: int, advice: str
     ) -> LimitError:
         name = self.stacking.groups[stack].name
-        knob, what = (("max_ids_per_partition", "ids"), ("max_unique_ids_per_partition", "distinct ids"))[kind]
+        knob, noun = (("max_ids_per_partition", "ids"), ("max_unique_ids_per_partition", "distinct ids"))[kind]
         return LimitError(
-            f"{observed} {what} in one partition, {knob} is {limit}",
+            f"{observed} {noun} in one partition, {knob} is {limit}",
             table=name,
             shard=shard,
             observed=observed,
@@ -85,7 +82,7 @@ class Overflow:
         """Rows, samples and gains of one source by (shard, row, sample), and int64[2, S]: their counts per shard."""
         from tilewright.embed.host.write_kernels import gather_source
 
-        per_shard = np.ascontiguousarray(self.counts[stack, :, source])
+        per_shard = np.ascontiguousarray(self.tally.per_stack[stack, :, source])
         n = int(per_shard[0].sum())
         gathered = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.float32)
         first, last = self.tally.first_unit[stack], self.tally.first_unit[stack + 1]
@@ -94,15 +91,15 @@ class Overflow:
         )
         return gathered, per_shard
 
-    def split_bits(self, allow_id_dropping: bool, threads: int) -> int:
+    def split_bits(self, allow_id_dropping: bool) -> int:
         """Nodes of the bucket tree at which this process wants a cut.
 
         Raises :class:`LimitError` for a bucket that alone exceeds a limit, unless ids may be dropped.
         """
         jobs = [partial(self._splits, int(k), int(l)) for k, l in np.argwhere(self.over.any(axis=(1, 3)))]
         bits = 0
-        for found, lone, stack, source in run_all(jobs, threads):
-            bits |= found
+        for wanted_bits, lone, stack, source in run_all(jobs, thread_count()):
+            bits |= wanted_bits
             if lone[0] >= 0 and not allow_id_dropping:
                 kind = 0 if lone[1] > self.limits[stack, 0] else 1
                 observed, limit = int(lone[1 + kind]), int(self.limits[stack, kind])
@@ -112,6 +109,7 @@ class Overflow:
         return bits
 
     def _splits(self, stack: int, source: int) -> tuple[int, Longs, int, int]:
+        from tilewright.embed.host.hash_kernels import fresh_state
         from tilewright.embed.host.write_kernels import find_splits
 
         gathered, per_shard = self._gather(stack, source)
@@ -119,49 +117,41 @@ class Overflow:
         bits = find_splits(gathered[0], per_shard, self.limits[stack], fresh_state(), lone)
         return int(bits), lone, stack, source
 
-    def write(self, buffers: Buffers, starts: list[int], lowest: bool, threads: int) -> Longs:
-        """Fill the buffers, cut at the buckets ``starts``; int64[stacks, S]: entries dropped per shard."""
+    def write(self, buffers: Buffers, starts: list[int], lowest: bool) -> tuple[Arrays, Longs]:
+        """The buffers filled, cut at the buckets ``starts``; int64[stacks, S]: entries dropped per shard."""
         cuts = np.array([*starts, BUCKETS], np.int64)
         dropped = np.zeros((len(self.limits), self.tally.counts.shape[3]), np.int64)
         devices = range(0, buffers.sources, buffers.per_device)
-        jobs = [
-            partial(self._write_device, buffers, k, first, cuts, lowest)
-            for k in range(len(dropped))
-            for first in devices
-        ]
-        for k, gone in run_all(jobs, threads):
+        stacks = range(len(dropped))
+        jobs = [partial(self._write_device, buffers, k, first, cuts, lowest) for k in stacks for first in devices]
+        for k, gone in run_all(jobs, thread_count()):
             dropped[k] += gone
-        if buffers.minibatch_layout:
-            buffers.repeat_last_pointer(len(starts))
-        buffers.done()
-        return dropped
+        return buffers.finished(len(starts)), dropped
 
     def _write_device(self, buffers: Buffers, stack: int, first: int, cuts: Longs, lowest: bool) -> tuple[int, Longs]:
         """One stack on one device, source after source: each begins where the one before it ended."""
+        from tilewright.embed.host.hash_kernels import fresh_state
         from tilewright.embed.host.write_kernels import PAD, write_cut
 
-        minibatches = len(cuts) - 1
+        minibatches, segment = len(cuts) - 1, buffers.segment
         places = buffers.places(np.zeros((len(self.limits), buffers.sources), np.int64))[stack]
-        dropped = np.zeros(self.counts.shape[3], np.int64)
+        dropped = np.zeros(self.tally.counts.shape[3], np.int64)
         at = int(places[first, 1])
         for i, source in enumerate(range(first, first + buffers.per_device)):
             origin, begin, end, pointer = (int(x) for x in places[source])
             if buffers.minibatch_layout:
-                begin, pointer = at, int(places[first, 3]) + i * minibatches * buffers.segment
+                begin, pointer = at, int(places[first, 3]) + i * minibatches * segment
                 end = origin + int(buffers.slots[stack]) if i == buffers.per_device - 1 else 0
             gathered, per_shard = self._gather(stack, source)
             out, pointers, place = buffers.out, buffers.row_pointers, (origin, begin, pointer)
             if buffers.bounds_checked:
-                out, pointers, place = _scratch(
-                    len(gathered[0]), minibatches, per_shard.shape[1], buffers.segment, place
-                )
-            how = (cuts, self.limits[stack], lowest)
-            segment, state = buffers.segment, fresh_state()
-            at = int(write_cut(gathered, per_shard[0], *how, place, segment, out, pointers, dropped, state))
+                out, pointers = _scratch(len(gathered[0]), minibatches, per_shard.shape[1], segment)
+                place = (origin - begin, 0, 0)
+            rules = (cuts, self.limits[stack], lowest)
+            state = fresh_state()
+            at = int(write_cut(gathered, per_shard[0], *rules, place, segment, out, pointers, dropped, state))
             if buffers.bounds_checked:
-                from tilewright.embed.host.buffers import put
-
-                put(buffers, stack, source, (begin, pointer), (out, at, pointers))
+                buffers.put(stack, source, (begin, pointer), out, at, pointers)
                 at += begin
             for flat, pad in zip(buffers.out, (PAD, PAD, np.nan)):
                 flat[at : min(end, int(buffers.ends[stack, source]))] = pad
@@ -169,11 +159,8 @@ class Overflow:
         return stack, dropped
 
 
-def _scratch(
-    entries: int, minibatches: int, shards: int, segment: int, place: tuple[int, int, int]
-) -> tuple[Entries, Ints, tuple[int, int, int]]:
+def _scratch(entries: int, minibatches: int, shards: int, segment: int) -> tuple[Entries, Ints]:
     """Room of its own for one source, from where every store is checked: entries and up to 7 pads per partition."""
     room = entries + 8 * minibatches * shards
     out = np.empty(room, np.int32), np.empty(room, np.int32), np.empty(room, np.float32)
-    origin, begin, _ = place
-    return out, np.empty(minibatches * segment, np.int32), (origin - begin, 0, 0)
+    return out, np.empty(minibatches * segment, np.int32)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import Agree, Agreement, HostBatch, StackStats, check_host_batch, minibatch_starts
-from tilewright.embed.host.inputs import Ragged, normalise
-from tilewright.embed.host.schedule import Slices
-from tilewright.embed.host.tally import BAD_IDS, tally
+from tilewright.embed.host.buffers import Buffers
+from tilewright.embed.host.check import check_batches
+from tilewright.embed.host.inputs import check_choice, ragged_inputs, source_slices
+from tilewright.embed.host.overflow import NO_LIMIT, Overflow, limit_table
+from tilewright.embed.host.tally import tally
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.stacking import Stacking, check_batch_divides
+from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits, count
 from tilewright.errors import LimitError, UsageError
-from tilewright.threads import thread_count
 
 OVERFLOW = ("minibatch", "drop", "error")
 DROP_ORDERS = ("scattered", "lowest")
@@ -76,141 +76,79 @@ def preprocess(
     >>> [part.tolist() for part in host.partition("t", source=0, shard=0)]
     [[0, 1, 2], [0, 0, 0], [3.0, 1.0, 1.0]]
     """
-    check_choices(overflow=(overflow, OVERFLOW), bad_ids=(bad_ids, BAD_IDS), drop_order=(drop_order, DROP_ORDERS))
-    from tilewright.embed.host.buffers import GUARD, Buffers, check_canaries, set_canaries
-    from tilewright.embed.host.overflow import Overflow, limit_table
-
-    _check_kinds(batch, limits, agree, sparsecore)
-    threads = thread_count()
+    check_choice("overflow", overflow, OVERFLOW)
+    check_choice("drop_order", drop_order, DROP_ORDERS)
+    _check_types(batch, limits, agree, sparsecore)
+    knobs = sparsecore or _NO_KNOBS
     limit = limit_table(limits, stacking)
     slices = source_slices(stacking, sources, local_batch)
-    inputs = ragged_inputs(batch, stacking, slices)
-    sizes = {name: ragged.batch_size * slices.shards // slices.given for name, ragged in inputs.items()}
-    offsets = {name: at for s in stacking.groups for name, at in s.sample_offsets(sizes).items()}
-    knobs = sparsecore or _NO_KNOBS
-    allow_id_dropping = allow_id_dropping or knobs.allow_id_dropping
-    if sparsecore is not None:
-        _check_bounds(batch, stacking, sparsecore, bad_ids, sources)
-    made = tally(stacking, inputs, offsets, slices, bad_ids, threads)
-    most, required = made.totals()
+    if sparsecore is not None and sources is None:  # a process with a part of the batch cannot tell
+        _check_bounds(batch, stacking, sparsecore, bad_ids)
+    counted = tally(batch, stacking, bad_ids, slices)
+    most, required = counted.totals()
     exceeded = bool((most > limit[:, :, None]).any())
-    over = Overflow(stacking, made, limit, slices.sources.start)
+    over = Overflow(stacking, counted, limit, slices.sources.start)
     if exceeded and overflow == "error":
         raise over.error()
-    bits = over.split_bits(allow_id_dropping, threads) if exceeded and overflow == "minibatch" else 0
-    agreed = Agreement(bits, _capacity(limit, most))
-    if agree is not None:
-        joined: object = agree(agreed)
-        if not isinstance(joined, Agreement):
-            what = f"agree returned {type(joined).__name__}"
-            raise UsageError(what, where="preprocess", how="return the Agreement.join of all processes")
-        agreed = joined
+    cut = exceeded and overflow == "minibatch"
+    bits = over.split_bits(allow_id_dropping or knobs.allow_id_dropping) if cut else 0
+    agreed = _agreed(Agreement(bits, _capacity(limit, most)), agree)
     starts = minibatch_starts(agreed.split_bits)
-    minibatch_layout = limits is not None and overflow == "minibatch"
-    room = np.array(agreed.max_ids, np.int64)
-    guard = GUARD if knobs.buffer_contents_sanitizer_config else 0
-    bounded = knobs.assert_level == "bounds"
-    buffers = Buffers.allocate(stacking, len(slices.sources), room, minibatch_layout, bounded, guard)
-    if guard:
-        set_canaries(buffers)
+    layout = limits is not None and overflow == "minibatch"
+    guard, bounded = bool(knobs.buffer_contents_sanitizer_config), knobs.assert_level == "bounds"
+    buffers = Buffers.allocate(stacking, len(slices.sources), agreed.max_ids, layout, bounded, guard)
     if exceeded or len(starts) > 1:
-        dropped = over.write(buffers, starts, drop_order == "lowest", threads)
+        arrays, dropped = over.write(buffers, starts, drop_order == "lowest")
     else:
-        dropped = np.zeros((len(most), slices.shards), np.int64)
-        buffers.write(made, required, threads)
-    if guard:
-        check_canaries(buffers)
-    stats = {
-        name: StackStats(ids, unique, slots, gone)
-        for name, (ids, unique), slots, gone in zip(stacking.stacks, most, required, dropped)
-    }
-    cut = (len(starts), minibatch_layout, agreed.split_bits)
-    pointers, rows, samples, gains = buffers.views()
-    host = HostBatch(stacking, sizes, slices.sources, *cut, pointers, rows, samples, gains, stats)
+        arrays, dropped = buffers.write(counted, required)
+    counts = zip(stacking.stacks, most[:, 0], most[:, 1], required, dropped)
+    stats = {name: StackStats(*of_stack) for name, *of_stack in counts}
+    host = HostBatch(stacking, counted.sizes, slices.sources, len(starts), layout, agreed.split_bits, *arrays, stats)
     if knobs.enable_id_bound_check or knobs.detect_nan:
         check_host_batch(host, id_bounds=knobs.enable_id_bound_check, nan=knobs.detect_nan)
     return host
 
 
-def _check_kinds(batch: object, limits: object, agree: object, knobs: object) -> None:
-    """Arguments of another type are told by name."""
-    for name, given, fits, wanted in (
+def _check_types(batch: object, limits: object, agree: object, knobs: object) -> None:
+    """:class:`UsageError` for an argument of the wrong type, by its name."""
+    for name, value, fits, expected in (
         ("batch", batch, isinstance(batch, Mapping), "a dict: feature -> input"),
         ("limits", limits, limits is None or isinstance(limits, Mapping), "a dict: stack -> Limits"),
         ("agree", agree, agree is None or callable(agree), "a function: Agreement -> Agreement"),
         ("sparsecore", knobs, knobs is None or isinstance(knobs, SparseCoreConfig), "a SparseCoreConfig"),
     ):
         if not fits:
-            raise UsageError(f"{name} is of type {type(given).__name__}", where="preprocess", how=f"give {wanted}")
+            raise UsageError(f"{name} is of type {type(value).__name__}", where="preprocess", how=f"give {expected}")
 
 
-def _check_bounds(
-    batch: Mapping[str, Any], stacking: Stacking, knobs: SparseCoreConfig, bad_ids: str, sources: range | None
-) -> None:
-    """The guide's bounds of whole tables and of one sample on one chip."""
-    from tilewright.embed.host.check import check_batches
-
-    if sources is not None:
-        return  # bounds of whole batches: a process with a part of one cannot tell
-    for each in check_batches([batch], stacking, {}, knobs, bad_ids).limits:
-        if each.over:
-            what = f"{each.observed} ids, {each.knob} is {each.limit}"
+def _check_bounds(batch: Mapping[str, Any], stacking: Stacking, knobs: SparseCoreConfig, bad_ids: str) -> None:
+    """:class:`LimitError` where the guide's bounds of a whole table, or of one sample on one chip, do not hold."""
+    for excess in check_batches([batch], stacking, {}, knobs, bad_ids).limits:
+        if excess.over:
             raise LimitError(
-                what,
-                table=each.what,
+                f"{excess.observed} ids, {excess.knob} is {excess.limit}",
+                table=excess.what,
                 shard=-1,
-                observed=each.observed,
-                limit=each.limit,
-                where=f"{each.what}: {each.place}",
-                how=f"set {each.knob} to at least {each.observed}",
+                observed=excess.observed,
+                limit=excess.limit,
+                where=f"{excess.what}: {excess.place}",
+                how=f"set {excess.knob} to at least {excess.observed}",
             )
 
 
-def check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
-    """Every named choice is one of those allowed."""
-    for name, (given, allowed) in choices.items():
-        if given not in allowed:
-            raise UsageError(f"{name} = {given!r}", where="preprocess", how=f"one of {', '.join(allowed)}")
-
-
-def source_slices(stacking: Stacking, sources: range | None, local_batch: bool) -> Slices:
-    """Which slices, checked: consecutive SparseCores of whole devices."""
-    topology = stacking.topology
-    shards, per_device = topology.sparsecores, topology.sparsecores_per_device
-    if sources is None:
-        return Slices(range(shards), shards, 0, shards)
-    if not isinstance(sources, range) or sources.step != 1 or not sources or sources[0] < 0 or sources[-1] >= shards:
-        what = f"sources = {sources!r} is not a range of the {shards} SparseCores"
-        raise UsageError(what, where="preprocess", how=f"such as range(0, {shards})")
-    if sources.start % per_device or len(sources) % per_device:
-        what = f"sources = {sources!r} cuts a device of {per_device} SparseCores"
-        raise UsageError(what, where="preprocess", how=f"begin and end at a multiple of {per_device}")
-    if local_batch:
-        return Slices(sources, shards, 0, len(sources))
-    return Slices(sources, shards, sources.start, shards)
-
-
-def ragged_inputs(batch: Mapping[str, Any], stacking: Stacking, slices: Slices) -> dict[str, Ragged]:
-    """Every feature's input in one form, checked."""
-    names = [f.name for f in stacking.features]
-    for name in batch:
-        if name not in names:
-            near = get_close_matches(str(name), names, n=3, cutoff=0.4) or names
-            raise UsageError(f"no feature called {name!r}", where="batch", how=f"did you mean {' or '.join(near)}?")
-    inputs = {}
-    for name in names:
-        if name not in batch:
-            raise UsageError(f"no input for feature {name!r}", where="batch", how="give every feature of the stacking")
-        inputs[name] = normalise(batch[name], name)
-        if inputs[name].batch_size % slices.given:
-            check_batch_divides(inputs[name].batch_size, slices.given, f"feature {name!r}")
-    return inputs
+def _agreed(proposal: Agreement, agree: Agree | None) -> Agreement:
+    """What all processes of the step agree on; without ``agree`` this process decides alone."""
+    if agree is None:
+        return proposal
+    joined: object = agree(proposal)
+    if not isinstance(joined, Agreement):
+        problem = f"agree returned {type(joined).__name__}"
+        raise UsageError(problem, where="preprocess", how="return the Agreement.join of all processes")
+    return joined
 
 
 def _capacity(limits: Longs, most: Longs) -> tuple[int, ...]:
     """Entries a partition's slots must hold: the limit, or the batch's own maximum rounded up to a power of two."""
-    from tilewright.embed.host.overflow import NO_LIMIT
-
     rounded = [max(8, 1 << (n - 1).bit_length()) if n else 8 for n in most[:, 0].max(axis=1).tolist()]
     return tuple(r if limit == NO_LIMIT else limit for r, limit in zip(rounded, limits[:, 0].tolist()))
 
@@ -240,16 +178,22 @@ def preprocess_samples(
     >>> len(preprocess_samples({"f": [[0, 2], [4], [1], [3]]}, stacking, {"t": Limits(2, 2)}))
     2
     """
-    inputs = ragged_inputs(batch, stacking, source_slices(stacking, None, False))
+    inputs = ragged_inputs(batch, stacking, source_slices(stacking))
     shards = stacking.topology.sparsecores
-    slices = int(np.gcd.reduce([ragged.batch_size // shards for ragged in inputs.values()]))
-    if parts is not None and slices % count(parts, "parts", "preprocess"):
-        what = f"parts = {parts} does not divide slices of {slices} samples"
-        raise UsageError(what, where="preprocess", how=f"take a divisor of {slices}")
-    tries = [n for n in range(1, slices + 1) if slices % n == 0] if parts is None else [parts]
+    slice_samples = int(np.gcd.reduce([ragged.batch_size // shards for ragged in inputs.values()]))
+    if parts is not None and slice_samples % count(parts, "parts", "preprocess"):
+        problem = f"parts = {parts} does not divide slices of {slice_samples} samples"
+        raise UsageError(problem, where="preprocess", how=f"take a divisor of {slice_samples}")
+    tries = [n for n in range(1, slice_samples + 1) if slice_samples % n == 0] if parts is None else [parts]
+
+    def part(k: int, parts: int) -> HostBatch:
+        orders = {name: sample_order(r.batch_size, parts, shards).reshape(parts, -1)[k] for name, r in inputs.items()}
+        chosen = {name: ragged.take(orders[name]).as_input() for name, ragged in inputs.items()}
+        return preprocess(chosen, stacking, limits, "error", bad_ids)
+
     for n in tries:
         try:
-            return [_part(inputs, k, n, shards, stacking, limits, bad_ids) for k in range(n)]
+            return [part(k, n) for k in range(n)]
         except LimitError:
             if n == tries[-1]:
                 raise
@@ -263,28 +207,3 @@ def sample_order(batch_size: int, parts: int, shards: int) -> Longs:
     [0, 1, 4, 5, 2, 3, 6, 7]
     """
     return np.arange(batch_size).reshape(shards, parts, -1).transpose(1, 0, 2).reshape(-1)
-
-
-def _part(
-    inputs: Mapping[str, Ragged],
-    k: int,
-    parts: int,
-    shards: int,
-    stacking: Stacking,
-    limits: Mapping[str, Limits],
-    bad_ids: str,
-) -> HostBatch:
-    chosen = {}
-    for name, ragged in inputs.items():
-        order = sample_order(ragged.batch_size, parts, shards).reshape(parts, -1)[k]
-        chosen[name] = _take(ragged, order)
-    return preprocess(chosen, stacking, limits, "error", bad_ids)
-
-
-def _take(ragged: Ragged, samples: Longs) -> tuple[Any, ...]:
-    """(values, offsets) or (values, offsets, weights) of the given samples."""
-    begin, end = ragged.bounds(samples), ragged.bounds(samples + 1)
-    offsets = np.concatenate([[0], np.cumsum(end - begin)])
-    places = np.repeat(begin - offsets[:-1], end - begin) + np.arange(offsets[-1])
-    flat = ragged.values[places], offsets
-    return flat if ragged.weights is None else (*flat, ragged.weights[places])

@@ -1,42 +1,48 @@
-"""Step 1 of preprocessing: every unit's ids become merged, sorted entries, counted per source and shard."""
+"""Step 1 of preprocessing: a batch's ids become merged, sorted entries, counted per source and shard.
+
+Kernel 1 sorts one unit at a time: a table, or neighbouring tables of a stack where a table alone has few ids. What it
+has to do follows from the shapes of the inputs; the schedule says so before any id is seen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeAlias
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Entries, Floats, Ids, Index, Ints, Longs, run_all, workspace
-from tilewright.embed.host.inputs import Ragged
-from tilewright.embed.host.schedule import Slices, Unit, schedule
-from tilewright.embed.model.stacking import Stacking
+from tilewright.embed.host.arrays import Entries, Floats, Ids, Ints, Longs, run_all, workspace
+from tilewright.embed.host.inputs import BAD_IDS, Ragged, Slices, check_choice, ragged_inputs, source_slices
+from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
+from tilewright.embed.model.tables import COMBINERS, Feature
 from tilewright.errors import UsageError
-from tilewright.kernels import njit
+from tilewright.threads import thread_count
 
-Arguments: TypeAlias = tuple[Ids, Longs, Floats, tuple[int, ...]]
-
-Call: TypeAlias = tuple[Arguments, Longs, tuple[int, int], Longs, Ints]
-
-BAD_IDS = ("error", "clip", "drop")
 _NO_OFFSETS = np.empty(0, np.int64)
 _NO_WEIGHTS = np.empty(0, np.float32)
-SPARE = 8
+_SPARE = 8
 """Entries behind the last that may be read: kernel 2 copies whole vectors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """What kernel 1 made; units (tables sorted together) stand stack by stack, in their order inside it.
+    """The entries kernel 1 made of a batch; units stand stack by stack, in their order inside it.
 
     ``entries`` are the calling thread's working buffers: its next tally overwrites them.
 
-    ``entries`` rows (in the stack), samples, gains; ``bases`` int64[units, sources]: where each run begins;
-    ``counts`` int32[units, 2, sources, S]: entries, distinct ids; ``first_unit`` int64[stacks + 1].
+    ===============  ================================================================================
+    ``sizes``        the whole batch of every feature, over all SparseCores
+    ``entries``      rows (in the stack), samples, gains
+    ``bases``        int64[units, sources]: where each run of entries begins
+    ``counts``       int32[units, 2, sources, S]: entries, distinct ids
+    ``first_unit``   int64[stacks + 1]: the first unit of every stack, and the end
+    ===============  ================================================================================
     """
 
+    sizes: dict[str, int]
     entries: Entries
     bases: Longs
     counts: Ints
@@ -45,74 +51,88 @@ class Tally:
     def totals(self) -> tuple[Longs, Longs]:
         """int64[stacks, 2, S]: the most entries and distinct ids any source has for a shard; int64[stacks, sources]:
         slots a source needs, every partition rounded up to 8."""
+        from tilewright.embed.host.reduce_kernels import add_up
 
         stacks, (_, _, sources, shards) = len(self.first_unit) - 1, self.counts.shape
         most, required = np.empty((stacks, 2, shards), np.int64), np.empty((stacks, sources), np.int64)
         add_up(self.counts, self.first_unit, most, required)
         return most, required
 
+    @cached_property
     def per_stack(self) -> Longs:
         """int64[stacks, 2, sources, S]: entries and distinct ids of whole stacks."""
         return np.add.reduceat(self.counts, self.first_unit[:-1], axis=0, dtype=np.int64)
 
 
-def tally(
-    stacking: Stacking,
-    inputs: Mapping[str, Ragged],
-    offsets: Mapping[str, int],
-    slices: Slices,
-    bad_ids: str,
-    threads: int,
-) -> Tally:
-    """Run kernel 1 over all units and sources; ``offsets``: first sample id of every feature inside a slice."""
-    plan = schedule(stacking, inputs, offsets, slices, threads)
+def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", slices: Slices | None = None) -> Tally:
+    """Run kernel 1 over all units and sources; without ``slices`` the sources are all SparseCores.
+
+    Raises :class:`UsageError` for input that cannot be read, a bad id, or weights without a sum to divide by.
+    """
+    check_choice("bad_ids", bad_ids, BAD_IDS)
+    threads = thread_count()
+    slices = slices or source_slices(stacking)
+    inputs = ragged_inputs(batch, stacking, slices)
+    sizes = {name: slices.size(ragged) * slices.shards for name, ragged in inputs.items()}
+    first_samples = {name: at for stack in stacking.groups for name, at in stack.sample_offsets(sizes).items()}
+    plan = schedule(stacking, inputs, first_samples, slices, threads)
     entries = (
-        workspace.get("rows", plan.entries + SPARE, np.int32),
-        workspace.get("samples", plan.entries + SPARE, np.int32),
-        workspace.get("gains", plan.entries + SPARE, np.float32),
+        workspace.get("rows", plan.entries + _SPARE, np.int32),
+        workspace.get("samples", plan.entries + _SPARE, np.int32),
+        workspace.get("gains", plan.entries + _SPARE, np.float32),
     )
     bases = plan.bases.copy()
     counts = np.empty((len(plan.units), 2, len(slices.sources), slices.shards), np.int32)
-    bad = BAD_IDS.index(bad_ids)
-    arguments = [_arguments(unit, [inputs[f.name] for f in unit.features], bad) for unit in plan.units]
-    calls = list(zip(arguments, plan.features, zip(plan.groups, plan.samples), bases, counts))
-    runs = [partial(_run, calls, entries, chosen, part, slices.first, plan.need) for chosen, part in plan.parts]
-    if any(run_all(runs, threads)):
+    calls = []
+    for u, unit in enumerate(plan.units):
+        values, offsets, weights = _joined([inputs[feature.name] for feature in unit.features])
+        numbers = (*unit.numbers[:5], BAD_IDS.index(bad_ids), *unit.numbers[5:])
+        group, samples = plan.groups[u], plan.samples[u]
+        calls.append(_Call(values, offsets, weights, plan.features[u], numbers, group, samples, bases[u], counts[u]))
+    jobs = [partial(_run, calls, entries, units, part, slices.first, plan.scratch) for units, part in plan.parts]
+    if any(run_all(jobs, threads)):
         raise _complaint(stacking, inputs, slices)
-    return Tally(entries, bases, counts, plan.first_unit)
+    return Tally(sizes, entries, bases, counts, plan.first_unit)
 
 
-def _arguments(unit: Unit, given: list[Ragged], bad_ids: int) -> Arguments:
-    """Kernel 1's values, offsets, weights and unit; the features of one unit are joined."""
-    numbers = (*unit.numbers[:5], bad_ids, *unit.numbers[5:])
-    first = given[0]
-    if len(given) == 1:
-        return (
-            first.values,
-            _NO_OFFSETS if first.offsets is None else first.offsets,
-            _NO_WEIGHTS if first.weights is None else first.weights,
-            numbers,
-        )
-    values = np.concatenate([r.values for r in given])
-    offsets = np.concatenate([_NO_OFFSETS if r.offsets is None else r.offsets for r in given])
+class _Call(NamedTuple):
+    """What kernel 1 is given for one unit; see ``reduce_unit``."""
+
+    values: Ids
+    offsets: Longs
+    weights: Floats
+    features: Longs
+    unit: tuple[int, ...]
+    group: int
+    samples: int
+    bases: Longs
+    counts: Ints
+
+
+def _joined(inputs: list[Ragged]) -> tuple[Ids, Longs, Floats]:
+    """Values, offsets and weights of a unit's features, one feature behind the other."""
+    offsets = [_NO_OFFSETS if ragged.offsets is None else ragged.offsets for ragged in inputs]
+    if len(inputs) == 1:
+        return inputs[0].values, offsets[0], _NO_WEIGHTS if inputs[0].weights is None else inputs[0].weights
+    values = np.concatenate([ragged.values for ragged in inputs])
     weights = _NO_WEIGHTS
-    if any(r.weights is not None for r in given):
-        ones = [np.ones(r.values.size, np.float32) if r.weights is None else r.weights for r in given]
+    if any(ragged.weights is not None for ragged in inputs):
+        ones = [np.ones(r.values.size, np.float32) if r.weights is None else r.weights for r in inputs]
         weights = np.concatenate(ones)
-    return values, offsets, weights, numbers
+    return values, np.concatenate(offsets), weights
 
 
 def _run(
-    calls: list[Call], entries: Entries, chosen: range, part: tuple[int, int], first: int, need: tuple[int, int]
+    calls: list[_Call], entries: Entries, units: range, part: tuple[int, int], first: int, sizes: tuple[int, int]
 ) -> int:
-    """Kernel 1 for some units and sources, in this thread's scratch; not 0 if one of them found something bad."""
+    """Kernel 1 for some units and sources, in this thread's scratch; not 0 where it found something bad."""
     from tilewright.embed.host.reduce_kernels import reduce_unit, scratch
 
-    room = scratch(*need)
-    for t in chosen:
-        (values, offsets, weights, numbers), rows, (group, samples), bases, counts = calls[t]
+    room = scratch(*sizes)
+    for u in units:
+        values, offsets, weights, features, unit, group, samples, bases, counts = calls[u]
         status = reduce_unit(
-            values, offsets, weights, rows, numbers, (*part, first), group, samples, bases, entries, counts, room
+            values, offsets, weights, features, unit, (*part, first), group, samples, bases, entries, counts, room
         )
         if status:
             return int(status)
@@ -148,9 +168,9 @@ def _bad_divisor(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slice
         for sample, begin, end in zip(samples, bounds, bounds[1:]):
             total = _float32_sum(ragged.weights[begin:end], table.combiner)
             if end > begin and (total == 0 or not np.isfinite(total)):
+                problem = f"the weights of sample {sample} sum to {total:g}, so their {table.combiner} has no value"
                 how = "leave such a sample empty, or give it other weights"
-                what = f"the weights of sample {sample} sum to {total:g}, so their {table.combiner} has no value"
-                return UsageError(what, where=f"feature {feature.name!r}", how=how)
+                return UsageError(problem, where=f"feature {feature.name!r}", how=how)
     return UsageError("without its bad ids a sample's weights sum to zero", where="preprocess", how="mend the ids")
 
 
@@ -163,33 +183,183 @@ def _float32_sum(weights: Floats, combiner: str) -> float:
     return float(total)
 
 
-# One pass over the counts of kernel 1 for all that limits, buffers and statistics need: there may be millions.
+# Units: which tables kernel 1 sorts together.
+
+_FEW = 36
+"""Ids per table, source and shard below which tables are sorted together."""
 
 
-@njit(cache=True, nogil=True)
-def add_up(counts: Ints, units: Longs, most: Longs, required: Longs) -> None:
-    """From ``counts`` int32[units, 2, sources, S] (entries, distinct ids) and the first unit of every stack and the
-    end ``units`` int64[stacks + 1]: ``most`` int64[stacks, 2, S], of all sources, and ``required`` int64[stacks,
-    sources], slots with every partition rounded up to 8.
+@dataclass(frozen=True, eq=False)
+class SortUnit:
+    """``placements`` of neighbouring tables of one stack and their ``features``, table by table.
+
+    ``numbers``: kernel 1's ``unit`` argument but for the bad-id mode (S, rows per shard, the two numbers of the
+    division by S, combiner, first row in the stack, bits of a position); ``tables``: int64[features, 3] vocab,
+    rotation and first row in the unit of each feature's table.
     """
-    shards = counts.shape[3]
-    whole = np.empty(shards, np.int32)
-    for k in range(units.size - 1):
-        most[k] = 0
-        for kind in range(2):
-            peak = most[k, kind]
-            for l in range(counts.shape[2]):
-                if units[k + 1] - units[k] == 1:
-                    row = counts[units[k], kind, l]
-                else:
-                    row = whole
-                    row[:] = 0
-                    for u in range(units[k], units[k + 1]):
-                        row += counts[u, kind, l]
-                slots: Index = 0
-                for shard in range(shards):
-                    n = np.int64(row[shard])
-                    peak[shard] = max(peak[shard], n)
-                    slots += (n + 7) & ~7
-                if kind == 0:
-                    required[k, l] = slots
+
+    stack: str
+    features: tuple[Feature, ...]
+    numbers: tuple[int, ...]
+    tables: Longs
+    positions: int
+
+
+def _division(shards: int) -> tuple[int, int]:
+    """``id // S == (id * magic) >> shift`` for 0 <= id < 2**31: with 2**k >= S and magic = 2**(31 + k) // S + 1 the
+    error of the product stays below one part in 2**31."""
+    shift = 31 + (shards - 1).bit_length()
+    return (1 << shift) // shards + 1, shift
+
+
+def _unit(stack: Stack, placements: list[TablePlacement]) -> SortUnit:
+    users = [(f, p) for p in placements for f in stack.features if f.table.name == p.table.name]
+    first, shards = placements[0], placements[0].shards
+    rows = sum(p.rows_per_shard for p in placements)
+    combiner = COMBINERS.index(first.table.combiner)
+    numbers = (shards, rows, *_division(shards), combiner, first.row_offset, (rows * shards - 1).bit_length())
+    tables = [(p.table.vocab, p.rotation, p.row_offset - first.row_offset) for _, p in users]
+    return SortUnit(stack.name, tuple(f for f, _ in users), numbers, np.array(tables, np.int64), rows * shards)
+
+
+def _tables_together(ids: int, tables: int, partitions: int) -> int:
+    """How many tables of a stack of ``tables`` make a unit, for ``ids`` in so many (source, shard) ``partitions``."""
+    return min(tables, max(1, _FEW * tables * partitions // max(1, ids)))
+
+
+def _units_of(stacking: Stacking, ids: Mapping[str, int], sources: int) -> tuple[tuple[SortUnit, ...], Longs]:
+    """The units of all stacks, stack by stack, and int64[stacks + 1]: the first of every stack.
+
+    ``ids``: of every feature in this batch. What was decided is kept with the stacking.
+    """
+    sizes = []
+    for stack in stacking.groups:
+        in_stack = sum(ids[f.name] for f in stack.features)
+        sizes.append(_tables_together(in_stack, len(stack.tables), sources * stacking.topology.sparsecores))
+    held: dict[tuple[int, ...], tuple[tuple[SortUnit, ...], Longs]] = stacking.__dict__.setdefault("_units", {})
+    key = tuple(sizes)
+    if key not in held:
+        held[key] = _make_units(stacking, sizes)
+    return held[key]
+
+
+def _make_units(stacking: Stacking, sizes: list[int]) -> tuple[tuple[SortUnit, ...], Longs]:
+    units, first = [], [0]
+    for stack, size in zip(stacking.groups, sizes):
+        placements = [stacking.tables[t.name] for t in stack.tables]
+        cuts = [*range(0, len(placements), size), len(placements)]
+        units += [_unit(stack, placements[a:b]) for a, b in pairwise(cuts)]
+        first.append(len(units))
+    return tuple(units), np.array(first, np.int64)
+
+
+# The schedule of a batch: a function of the shapes of its inputs, kept with the stacking.
+
+_GROUP = 2048
+"""Ids that are sorted together: enough to pay for the counters of the sort, few enough for the first-level cache."""
+_SMALL = 20_000
+"""Below so many ids a second thread costs more than it brings."""
+_KEPT = 8
+"""Shapes of batches remembered with a stacking."""
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """What kernel 1 has to do.
+
+    ===============  ===================================================================================
+    ``units``        what is sorted together; ``first_unit`` int64[stacks + 1] of every stack
+    ``bases``        int64[units, sources]: where their entries begin
+    ``groups``       slices sorted together, per unit
+    ``samples``      samples of a slice of the unit's stack
+    ``features``     kernel 1's ``features`` of every unit
+    ``entries``      of all units; ``scratch``: entries and samples of a thread's scratch
+    ``parts``        the units and the sources of every thread
+    ===============  ===================================================================================
+    """
+
+    units: tuple[SortUnit, ...]
+    first_unit: Longs
+    bases: Longs
+    groups: list[int]
+    samples: list[int]
+    features: list[Longs]
+    entries: int
+    scratch: tuple[int, int]
+    parts: list[tuple[range, tuple[int, int]]]
+
+
+def schedule(
+    stacking: Stacking, inputs: Mapping[str, Ragged], first_samples: Mapping[str, int], slices: Slices, threads: int
+) -> Schedule:
+    """The schedule for these inputs; ``first_samples``: first sample id of every feature inside a slice.
+
+    Where every feature is dense it follows from the shapes, so the next batch of the same shapes has it already.
+    """
+    if any(ragged.offsets is not None for ragged in inputs.values()):
+        return _make_schedule(stacking, inputs, first_samples, slices, threads)
+    held: dict[Any, Schedule] = stacking.__dict__.setdefault("_schedules", {})
+    key = (slices, threads, *((ragged.batch_size, ragged.hot) for ragged in inputs.values()))
+    known = held.get(key)  # another thread may clear what is held
+    if known is None:
+        if len(held) >= _KEPT:
+            held.clear()
+        known = held[key] = _make_schedule(stacking, inputs, first_samples, slices, threads)
+    return known
+
+
+def _make_schedule(
+    stacking: Stacking, inputs: Mapping[str, Ragged], first_samples: Mapping[str, int], slices: Slices, threads: int
+) -> Schedule:
+    at = np.arange(slices.first, slices.first + len(slices.sources) + 1, dtype=np.int64)
+    bounds = {name: ragged.bounds(at * slices.size(ragged)) for name, ragged in inputs.items()}
+    ids = {name: int(ends[-1]) - int(ends[0]) for name, ends in bounds.items()}
+    units, first_unit = _units_of(stacking, ids, len(slices.sources))
+    begins = np.array([bounds[f.name] for unit in units for f in unit.features])
+    sizes = np.add.reduceat(np.diff(begins), np.cumsum([0, *(len(unit.features) for unit in units[:-1])]), axis=0)
+    ends = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
+    total = int(ends[-1, -1])
+    groups = _groups(units, sizes)
+    widths = {s.name: sum(slices.size(inputs[f.name]) for f in s.features) for s in stacking.groups}
+    samples = [widths[unit.stack] for unit in units]
+    most_entries = max(n * g for n, g in zip(sizes.max(axis=1).tolist(), groups))
+    most_samples = max(w * g for w, g in zip(samples, groups))
+    parts = _parts(len(units), len(slices.sources), threads if total > _SMALL else 1)
+    rows = _features(units, inputs, first_samples, slices)
+    return Schedule(units, first_unit, ends - sizes, groups, samples, rows, total, (most_entries, most_samples), parts)
+
+
+def _groups(units: tuple[SortUnit, ...], sizes: Longs) -> list[int]:
+    """Slices sorted together, per unit: about _GROUP ids, and positions that stay within 32 bits."""
+    means = sizes.mean(axis=1)
+    return [
+        int(max(1, min(sizes.shape[1], _GROUP // max(1, mean), 2**32 // unit.positions)))
+        for unit, mean in zip(units, means.tolist())
+    ]
+
+
+def _parts(units: int, sources: int, threads: int) -> list[tuple[range, tuple[int, int]]]:
+    """Which units and which sources each thread does: sources are divided first."""
+    columns = min(sources, threads)
+    rows = min(units, -(-threads // columns))
+    cuts = [sources * i // columns for i in range(columns + 1)]
+    return [(range(r, units, rows), cut) for cut in pairwise(cuts) for r in range(rows)]
+
+
+def _features(
+    units: tuple[SortUnit, ...], inputs: Mapping[str, Ragged], first_samples: Mapping[str, int], slices: Slices
+) -> list[Longs]:
+    """Kernel 1's ``features`` of every unit."""
+    rows = []
+    for unit in units:
+        value_base = offset_base = 0
+        for feature, table in zip(unit.features, unit.tables.tolist()):
+            ragged = inputs[feature.name]
+            sparse = ragged.offsets is not None
+            at = offset_base if sparse else -1
+            rows.append((value_base, at, ragged.hot, slices.size(ragged), first_samples[feature.name], *table))
+            value_base += ragged.values.size
+            offset_base += ragged.batch_size + 1 if sparse else 0
+    joined = np.array(rows, np.int64)
+    ends = list(accumulate(len(unit.features) for unit in units))
+    return [joined[b:e] for b, e in pairwise([0, *ends])]

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright.embed.host.arrays import Entries, Index, Ints, Keys, Longs, Mask
-from tilewright.embed.host.batch import BUCKETS
 from tilewright.embed.host.hash_kernels import bucket_of
+from tilewright.embed.model.formulas import BUCKETS
 from tilewright.kernels import njit
 from tilewright.vectors import copy_vector
 
@@ -112,6 +112,31 @@ def write_plain(
     pads[0] = no_gains[0] = 0  # read by address only: keep them alive until here
 
 
+# Stores that are tested one by one: the same copies where every write is checked.
+
+
+@njit(cache=True, nogil=True)
+def put_entries(out: Entries, at: Index, entries: Entries, n: Index, low: Index, high: Index) -> np.int64:
+    """Copy ``n`` entries to ``at``, each store tested; the first slot outside ``low .. high``, or -1."""
+    for j in range(n):
+        if at + j < low or at + j >= high:
+            return np.int64(at + j)
+        out[0][at + j] = entries[0][j]
+        out[1][at + j] = entries[1][j]
+        out[2][at + j] = entries[2][j]
+    return np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def put_pointers(out: Ints, at: Index, pointers: Ints, low: Index, high: Index) -> np.int64:
+    """The same for row pointers."""
+    for j in range(pointers.size):
+        if at + j < low or at + j >= high:
+            return np.int64(at + j)
+        out[at + j] = pointers[j]
+    return np.int64(-1)
+
+
 # Which entries of an overfull partition stay: the lowest, as the peer does, or a choice without bias to low ids.
 
 
@@ -133,16 +158,16 @@ def _word(entries: Entries, q: Index) -> np.uint64:
 @njit(cache=True, nogil=True)
 def _cutoff(words: Keys, n: Index, rank: Index) -> np.uint64:
     """The value of which exactly ``rank`` of the first ``n`` words, all distinct, are below or equal: bit by bit."""
-    found = np.uint64(0)
+    cut = np.uint64(0)
     for place in range(64):
         shift = np.uint64(63 - place)
         below = 0
         for i in range(n):
-            below += (words[i] >> shift) == (found >> shift)
+            below += (words[i] >> shift) == (cut >> shift)
         if rank > below:
             rank -= below
-            found |= np.uint64(1) << shift
-    return found
+            cut |= np.uint64(1) << shift
+    return cut
 
 
 @njit(cache=True, nogil=True)
@@ -165,24 +190,24 @@ def _keep_scattered(chosen: Longs, n: Index, entries: Entries, limits: Longs, ke
     seed = np.uint64(0)
     for i in range(n):
         seed += _mix(_word(entries, chosen[i]))
-    last, found = np.int64(-1), 0
+    last, count = np.int64(-1), 0
     for i in range(n):
         row = np.int64(rows[chosen[i]])
         if row != last:
             last = row
-            words[found] = _mix(np.uint64(row) ^ seed)
-            found += 1
-    if found > limits[1]:
-        cut = _cutoff(words, found, limits[1])
+            words[count] = _mix(np.uint64(row) ^ seed)
+            count += 1
+    if count > limits[1]:
+        cut = _cutoff(words, count, limits[1])
         for i in range(n):
             keep[chosen[i]] = _mix(np.uint64(rows[chosen[i]]) ^ seed) <= cut
-    found = 0
+    count = 0
     for i in range(n):
         if keep[chosen[i]]:
-            words[found] = _mix(_word(entries, chosen[i]) ^ seed)
-            found += 1
-    if found > limits[0]:
-        cut = _cutoff(words, found, limits[0])
+            words[count] = _mix(_word(entries, chosen[i]) ^ seed)
+            count += 1
+    if count > limits[0]:
+        cut = _cutoff(words, count, limits[0])
         for i in range(n):
             if _mix(_word(entries, chosen[i]) ^ seed) > cut:
                 keep[chosen[i]] = False

@@ -23,7 +23,7 @@ IDS = ("auto", "direct", "hash")
 
 
 @dataclass(frozen=True)
-class Column:
+class LogColumn:
     """Where a feature stands in a log.
 
     ===========  ==================================================================================================
@@ -59,7 +59,7 @@ class Log:
     path: str
     features: tuple[Feature, ...]
     batch: int
-    columns: tuple[Column, ...]
+    columns: tuple[LogColumn, ...]
     rows: int | None = None
 
     @property
@@ -76,7 +76,7 @@ def read_log(
     path: str | Path,
     features: Sequence[Feature],
     batch: int,
-    columns: Mapping[str, Column] | None = None,
+    columns: Mapping[str, LogColumn] | None = None,
 ) -> Log:
     """The batches of a log, one at a time in memory.
 
@@ -88,7 +88,7 @@ def read_log(
     ``batch``
         rows of a batch (of all SparseCores).
     ``columns``
-        feature -> :class:`Column` where it is not simply the column of the feature's name.
+        feature -> :class:`LogColumn` where it is not simply the column of the feature's name.
 
     Raises :class:`UsageError` that names the file, the column and the batch: here for a missing file or column and
     a file that is not what its name says; while reading for a value of a wrong type or a file that breaks off.
@@ -98,7 +98,7 @@ def read_log(
     named = dict(columns or {})
     if unknown := sorted(set(named) - {f.name for f in features}):
         raise UsageError(f"a column for {unknown[0]!r}, which is no feature", where=where)
-    chosen = tuple(_filled(named.get(f.name, Column()), f) for f in features)
+    chosen = tuple(_filled(named.get(f.name, LogColumn()), f) for f in features)
     log = Log(where, tuple(features), batch, chosen)
     if where != "-" and not Path(where).exists():
         raise UsageError("cannot read it: No such file or directory", where=where)
@@ -107,8 +107,8 @@ def read_log(
     return log
 
 
-def _filled(column: Column, feature: Feature) -> Column:
-    return column if column.name else Column(feature.name, column.weights, column.ids)
+def _filled(column: LogColumn, feature: Feature) -> LogColumn:
+    return column if column.name else LogColumn(feature.name, column.weights, column.ids)
 
 
 def _kind(log: Log) -> str:
@@ -118,7 +118,7 @@ def _kind(log: Log) -> str:
     if path.suffix == ".npz":
         return "npz"
     if tuple(f.name for f in log.features) == CATEGORICAL and all(
-        c == Column(f.name) or c == Column(f.name, ids="hash") for f, c in zip(log.features, log.columns)
+        c == LogColumn(f.name) or c == LogColumn(f.name, ids="hash") for f, c in zip(log.features, log.columns)
     ):
         return "criteo"
     return "text"
@@ -147,7 +147,7 @@ def _criteo(log: Log) -> Iterator[LogBatch]:
 SEPARATOR = "|"
 
 
-def feature_input(table: Any, feature: Feature, column: Column, place: str) -> Any:
+def feature_input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
     """[rows, 1], (values, offsets) or (values, offsets, weights) of one feature, as ``preprocess`` takes it."""
     where = f"{place}, column {column.name!r}"
     ids = _whole(table[column.name])
@@ -159,9 +159,9 @@ def feature_input(table: Any, feature: Feature, column: Column, place: str) -> A
     return numbers, _offsets(lengths), _weights(_whole(table[column.weights]), lengths, place, column.weights)
 
 
-def check_one_way(table: Any, features: Sequence[Feature], columns: Sequence[Column], where: str) -> None:
+def check_one_way(table: Any, features: Sequence[Feature], columns: Sequence[LogColumn], where: str) -> None:
     """Refuse to guess two ways for one table: rows by number for one feature, hashed texts for another."""
-    ways: dict[str, tuple[Feature, Column, str]] = {}
+    ways: dict[str, tuple[Feature, LogColumn, str]] = {}
     for feature, column in zip(features, columns):
         way = _way(table.schema.field(column.name).type, column)
         other, its, first = ways.setdefault(feature.table.name, (feature, column, way))
@@ -175,7 +175,7 @@ def check_one_way(table: Any, features: Sequence[Feature], columns: Sequence[Col
             )
 
 
-def _way(kind: Any, column: Column) -> str:
+def _way(kind: Any, column: LogColumn) -> str:
     """``direct``, ``hash``, or "" where a column is empty."""
     from pyarrow import types
 
@@ -478,7 +478,7 @@ def _load(log: Log) -> dict[str, Ragged]:
         raise UsageError(f"not a numpy archive: {error}", where=log.path) from None
 
 
-def _feature(archive: Mapping[str, Any], log: Log, feature: str, column: Column) -> Ragged:
+def _feature(archive: Mapping[str, Any], log: Log, feature: str, column: LogColumn) -> Ragged:
     values, offsets = f"{column.name}.values", f"{column.name}.offsets"
     weights = _array(archive, log, column.weights) if column.weights else None
     try:

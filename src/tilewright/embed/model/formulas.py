@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 Number = TypeVar("Number")
 
-MINIBATCH_FACTOR = 64
-"""Mini-batching multiplies every buffer by the number of hash buckets."""
+BUCKETS = 64
+"""Hash buckets of the vocabulary. A mini-batch is a run of them, and every buffer in the mini-batch layout is as many
+times as long as in the plain one."""
 
 
 def round8(value: Number) -> Number:
@@ -60,16 +61,21 @@ def slots_per_device(max_ids: int, shards: int, shards_per_device: int, minibatc
     >>> slots_per_device(9, shards=16, shards_per_device=4)
     1024
     """
-    return round8(max_ids) * shards_per_device * shards * (MINIBATCH_FACTOR if minibatching else 1)
+    return round8(max_ids) * shards_per_device * shards * (BUCKETS if minibatching else 1)
+
+
+def pointers_per_segment(shards: int) -> int:
+    """Row pointers of one source SparseCore and mini-batch: one for each shard, at least 8."""
+    return max(shards, 8)
 
 
 def pointers_per_device(shards: int, shards_per_device: int, minibatching: bool = False) -> int:
-    """Row pointers of one device: at least 8 for every source SparseCore.
+    """Row pointers of one device.
 
     >>> pointers_per_device(shards=2, shards_per_device=2)
     16
     """
-    return max(shards, 8) * shards_per_device * (MINIBATCH_FACTOR if minibatching else 1)
+    return pointers_per_segment(shards) * shards_per_device * (BUCKETS if minibatching else 1)
 
 
 def gather_operand_floats(samples: int, width: int, tiles: int) -> int:

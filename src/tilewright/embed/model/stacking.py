@@ -133,7 +133,7 @@ def _one_kind(group: list[Table], shards: int) -> None:
 
 
 @dataclass(frozen=True)
-class Placement:
+class TablePlacement:
     """Where one table stands in its stack.
 
     Row r lives on shard ``(r % S + rotation) % S`` at local row ``r // S + row_offset``; :meth:`layout` is that map.
@@ -239,11 +239,11 @@ class Stacking:
 
     features: tuple[Feature, ...]
     topology: Topology
-    placements: tuple[Placement, ...]
+    placements: tuple[TablePlacement, ...]
     groups: tuple[Stack, ...]
 
     @cached_property
-    def tables(self) -> Mapping[str, Placement]:
+    def tables(self) -> Mapping[str, TablePlacement]:
         """Table name -> its placement."""
         return MappingProxyType({p.table.name: p for p in self.placements})
 
@@ -309,7 +309,7 @@ def stack(
     _check_names(features)
     step = topology.sparsecores_per_device if rotation is None else count(rotation, "rotation", "stack", least=0)
     sizes = batch_sizes_of(features, topology, batch_size)
-    placements: dict[str, Placement] = {}
+    placements: dict[str, TablePlacement] = {}
     made_stacks: dict[str, Stack] = {}
     for tables in _groups(features, topology.sparsecores, table_stacking, sizes, activation_bytes, stacks):
         made = _place(tables, features, topology.sparsecores, step)
@@ -359,13 +359,15 @@ def check_batch_divides(size: int, shards: int, where: str) -> None:
         raise UsageError(f"a batch of {size} does not divide over {shards} SparseCores", where=where, how=how)
 
 
-def _place(tables: list[Table], features: tuple[Feature, ...], shards: int, step: int) -> tuple[Stack, list[Placement]]:
+def _place(
+    tables: list[Table], features: tuple[Feature, ...], shards: int, step: int
+) -> tuple[Stack, list[TablePlacement]]:
     name = stack_name(t.name for t in tables)
     placements = []
     at = 0
     for k, table in enumerate(tables):
         padded = padded_vocab(table, shards)
-        placements.append(Placement(table, name, k * step % shards, at // shards, padded, shards))
+        placements.append(TablePlacement(table, name, k * step % shards, at // shards, padded, shards))
         at += padded
     chosen = {t.name for t in tables}
     users = tuple(f for f in features if f.table.name in chosen)

@@ -222,6 +222,16 @@ class Limits:
         for name in ("max_ids_per_partition", "max_unique_ids_per_partition"):
             object.__setattr__(self, name, count(getattr(self, name), name, "limits"))
 
+    @classmethod
+    def holding(cls, ids: int, unique: int) -> Limits:
+        """The smallest limits for partitions of so many ids and distinct ids: at least 1, and distinct ids among ids.
+
+        >>> Limits.holding(0, 3)
+        Limits(max_ids_per_partition=1, max_unique_ids_per_partition=1)
+        """
+        ids = max(1, int(ids))
+        return cls(ids, min(ids, max(1, int(unique))))
+
     def consistent(self, where: str = "limits") -> Limits:
         """These limits, or :class:`UsageError` at ``where`` for more distinct ids than ids.
 
@@ -230,9 +240,9 @@ class Limits:
         """
         ids, unique = self.max_ids_per_partition, self.max_unique_ids_per_partition
         if unique > ids:
-            what = f"max_unique_ids_per_partition {unique} is above max_ids_per_partition {ids}"
+            problem = f"max_unique_ids_per_partition {unique} is above max_ids_per_partition {ids}"
             how = "no partition has more distinct ids than ids: swap or lower them"
-            raise UsageError(what, where=where, how=how)
+            raise UsageError(problem, where=where, how=how)
         return self
 
 
@@ -261,8 +271,8 @@ class Topology:
         devices = count(self.devices, "devices", "topology", least=0) or chips
         object.__setattr__(self, "devices", devices)
         if self.sparsecores % devices:
-            what = f"{self.sparsecores} SparseCores do not divide over {devices} devices"
-            raise UsageError(what, where="topology", how="give a number of devices that divides them")
+            problem = f"{self.sparsecores} SparseCores do not divide over {devices} devices"
+            raise UsageError(problem, where="topology", how="give a number of devices that divides them")
 
     @property
     def sparsecores(self) -> int:

@@ -1,4 +1,4 @@
-"""A plan on the terminal, and its sentences."""
+"""A plan on the terminal and on a page: its tables, its curves and its sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.embed.planning.memory import SparseMemory
-from tilewright.embed.planning.types import HotId, Plan, Remedy, StackPlan
+from tilewright.embed.planning.types import QUANTILES, HotId, Plan, Remedy, StackPlan
 from tilewright.render import (
     Bar,
     Card,
@@ -38,11 +38,6 @@ if TYPE_CHECKING:
 # The columns of a plan's tables, for the terminal and the page: what each is called and where its value comes from.
 
 
-def stack_label(stack: StackPlan) -> str:
-    """A stack's name, or its first and last table where the name is long."""
-    return stack.name if len(stack.name) <= 28 else f"{stack.tables[0]} … {stack.tables[-1]}"
-
-
 def _rounded(value: float) -> float:
     """A mean; whole where four digits are not enough."""
     return round(value) if value >= 1000 else value
@@ -50,7 +45,7 @@ def _rounded(value: float) -> float:
 
 #: Of :class:`StackPlan`.
 STACKS = (
-    Field("stack", "code", of=stack_label),
+    Field("stack", "code", of=lambda s: s.label),
     Field("tables", "count", of=lambda s: len(s.tables)),
     Field("width", "count", "floats per row, padded to 8", lambda s: s.padded_width),
     Field(
@@ -71,7 +66,7 @@ _LARGEST = "the largest max_ids_per_partition of the same proportion that compil
 
 #: Of (stack, its program's memory).
 MEMORY = (
-    Field("stack", "code", of=lambda p: stack_label(p[0])),
+    Field("stack", "code", of=lambda p: p[0].label),
     Field("program", of=lambda p: p[1].op),
     Field("compiles", of=lambda p: p[1].compiles),
     Field("replicas", "count", "logical_replica_count", lambda p: p[1].logical_replica_count),
@@ -129,9 +124,9 @@ def _pair(at: int) -> Callable[[StackPlan], str]:
 
 
 #: Of :class:`StackPlan`: limits that hold a share of its partitions.
-QUANTILES = (
-    Field("stack", "code", of=stack_label),
-    *(Field(_share(q), of=_pair(k)) for k, q in enumerate((0.5, 0.9, 0.99, 0.999, 1.0))),
+HOLDING = (
+    Field("stack", "code", of=lambda s: s.label),
+    *(Field(_share(quantile), of=_pair(k)) for k, quantile in enumerate(QUANTILES)),
 )
 
 #: Of (stack's label, hot id).
@@ -156,12 +151,12 @@ REMEDIES = (
 
 def hot_rows(plan: Plan, stacks: Iterable[StackPlan]) -> list[tuple[str, HotId]]:
     """What :data:`HOT` shows, stack by stack."""
-    return [(stack_label(s), h) for s in stacks for h in plan.skew.hot if h.stack == s.name]
+    return [(s.label, h) for s in stacks for h in plan.skew.hot if h.stack == s.name]
 
 
 def remedy_rows(plan: Plan, stacks: Iterable[StackPlan]) -> list[tuple[str, Remedy]]:
     """What :data:`REMEDIES` shows, stack by stack."""
-    return [(stack_label(s), r) for s in stacks for r in plan.skew.remedies if r.stack == s.name]
+    return [(s.label, r) for s in stacks for r in plan.skew.remedies if r.stack == s.name]
 
 
 #: Of (what, now, otherwise) of :func:`savings`.
@@ -189,29 +184,9 @@ def savings(plan: Plan) -> list[tuple[str, int, int]]:
     saved = plan.savings
     rows = [("stacking: buffers of one batch on a device", saved.separate_buffer_bytes, saved.stacked_buffer_bytes)]
     if narrow := [t for t in plan.tables if t.name in saved.packed_tables or t.rows_per_line > 1]:
-        what = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
-        rows.append((what, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
+        name = f"narrow rows sharing lines: {len(narrow)} table{'s' if len(narrow) > 1 else ''}"
+        rows.append((name, sum(t.unpacked_bytes for t in narrow), sum(t.packed_bytes for t in narrow)))
     return rows
-
-
-def verdict(plan: Plan) -> str:
-    """One sentence."""
-    if not plan.target:
-        return "no target given: limits and buffers only"
-    failing = [(stack_label(s), m) for s in plan.stacks for m in s.programs if not m.compiles]
-    if failing:
-        name, program = failing[0]
-        best = program.largest_limits
-        mend = ""
-        if best:
-            ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
-            mend = f"; limits of {ids} ids and {unique} distinct ids would compile"
-        return f"does not compile on {plan.target}: stack {name}, {program.op}: {program.reason}{mend}"
-    heap = plan.heap
-    figures = f"{bytes_text(heap.total)} of {bytes_text(heap.capacity)} HBM a chip"
-    if heap.total > heap.capacity:
-        return f"does not fit on {plan.target}: {figures}; take more chips, or smaller tables"
-    return f"compiles and fits on {plan.target}: {figures}"
 
 
 def all_programs(plan: Plan) -> list[tuple[StackPlan, SparseMemory]]:
@@ -243,9 +218,9 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
     console = console or Console()
     topology = plan.stacking.topology
     log = f"{many(plan.batches, 'batch', 'batches')}, {many(plan.samples, 'sample')}"
-    what = f"{many(len(plan.tables), 'table')} in {many(len(plan.stacks), 'stack')}"
-    where = f"{many(topology.sparsecores, 'SparseCore')} ({many(topology.chips, 'chip')})"
-    console.print(f"{log}, {what} on {where}", highlight=False, soft_wrap=True)
+    tables = f"{many(len(plan.tables), 'table')} in {many(len(plan.stacks), 'stack')}"
+    chips = f"{many(topology.sparsecores, 'SparseCore')} ({many(topology.chips, 'chip')})"
+    console.print(f"{log}, {tables} on {chips}", highlight=False, soft_wrap=True)
     console.print(plan.verdict, highlight=False, soft_wrap=True)
     for title, columns, rows in _tables(plan):
         if rows:
@@ -264,7 +239,7 @@ def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[o
     columns = table_fields(plan)
     return [
         (limits, STACKS, cells(STACKS, plan.stacks)),
-        ("ids / distinct ids that hold a share of the partitions", QUANTILES, cells(QUANTILES, plan.stacks)),
+        ("ids / distinct ids that hold a share of the partitions", HOLDING, cells(HOLDING, plan.stacks)),
         ("compiler, per SparseCore", MEMORY, cells(MEMORY, all_programs(plan))),
         ("HBM of one chip", (Column("what"), Column("bytes", "bytes")), heap_parts(plan)),
         ("tables", columns, cells(columns, plan.tables)),
@@ -277,10 +252,10 @@ def _tables(plan: Plan) -> list[tuple[str, Sequence[Column], Sequence[Sequence[o
 
 def modelled(plan: Plan) -> list[str]:
     """What of the memory is modelled, and how; nothing where all of it follows measured rules."""
-    notes = [m.note for _, m in all_programs(plan) if m.basis == "modelled"]
+    notes = [program.note for _, program in all_programs(plan) if program.basis == "modelled"]
     if plan.target and plan.heap.stack_basis == "modelled":
         notes.append(plan.heap.stack_note)
-    return [f"modelled: {note}" for note in dict.fromkeys(part for each in notes for part in each.split("; "))]
+    return [f"modelled: {line}" for line in dict.fromkeys(line for text in notes for line in text.split("; "))]
 
 
 def packed(plan: Plan) -> list[str]:
@@ -292,17 +267,15 @@ def packed(plan: Plan) -> list[str]:
 
 def feeding(plan: Plan) -> str:
     """Host against chip, in a sentence that says what is measured and what modelled."""
-    found = plan.feeding
-    threads = many(found.threads, "thread")
-    host = f"feeding: this host makes a batch of all chips in {seconds_text(found.host_seconds)} (measured, {threads})"
-    moved = f"a step moves {bytes_text(found.step_bytes)} through each chip's HBM"
-    if not found.step_seconds:
+    fed = plan.feeding
+    made_in, threads = seconds_text(fed.host_seconds), many(fed.threads, "thread")
+    host = f"feeding: this host makes a batch of all chips in {made_in} (measured, {threads})"
+    moved = f"a step moves {bytes_text(fed.step_bytes)} through each chip's HBM"
+    if not fed.step_seconds:
         return f"{host}; {moved}"
-    ratio = found.host_seconds / found.step_seconds
-    keeps = (
-        "it keeps up with any step" if ratio <= 1 else f"a step shorter than {seconds_text(found.host_seconds)} waits"
-    )
-    return f"{host}; {moved}, at least {seconds_text(found.step_seconds)} (modelled): {keeps}"
+    fast = fed.host_seconds <= fed.step_seconds
+    keeps = "it keeps up with any step" if fast else f"a step shorter than {made_in} waits"
+    return f"{host}; {moved}, at least {seconds_text(fed.step_seconds)} (modelled): {keeps}"
 
 
 # A plan as blocks of an HTML page: figures, tables and curves.
@@ -340,7 +313,7 @@ def _limits(plan: Plan) -> list[Html]:
     shares = "Ids / distinct ids that hold a share of the partitions"
     return [
         table(STACKS, cells(STACKS, plan.stacks), caption=title),
-        table(QUANTILES, cells(QUANTILES, plan.stacks), caption=shares),
+        table(HOLDING, cells(HOLDING, plan.stacks), caption=shares),
     ]
 
 
@@ -388,7 +361,7 @@ def _skew(plan: Plan) -> list[Html]:
     worst = sorted(plan.stacks, key=lambda s: -s.imbalance)[:_SHARDS_OF]
     loads = [
         Curve(
-            stack_label(s),
+            s.label,
             range(len(s.per_shard)),
             [n * len(s.per_shard) / max(1, sum(s.per_shard)) for n in s.per_shard],
         )

@@ -40,6 +40,7 @@ class SparseMemory:
     ``basis``                  ``measured``, or ``modelled`` where no measurement covers the case; ``note`` says how
     ``largest_limits``         the largest limits, in the proportion asked for and in steps of 8 unique ids, that
                                compile; None if none do
+    ``rule``                   the TileSpmem rule of the chip, operation and width
     =========================  ===================================================================================
     """
 
@@ -58,7 +59,7 @@ class SparseMemory:
     tile_limit: int
     basis: str
     note: str
-    _rule: TileRule
+    rule: TileRule
 
     @property
     def printed_guide_bytes(self) -> int:
@@ -68,7 +69,7 @@ class SparseMemory:
     @cached_property
     def largest_limits(self) -> Limits | None:
         """See the class; searched on first use."""
-        return self._rule.largest(self.limits)
+        return self.rule.largest(self.limits)
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def memory(target: str | Target, sparsecores: int, width: int, limits: Limits, o
         tile_limit=tile_limit,
         basis="modelled" if note else "measured",
         note=note or f"rules measured ahead of time against {RULE_VERSION}",
-        _rule=rule,
+        rule=rule,
     )
 
 
@@ -245,3 +246,12 @@ def _reason(rule: TileRule, chosen: int, needed: int, replicas: int, unique: int
             f"total_spmem_size_bytes = {rule.tile_limit}"
         )
     return f"does not fit: {figures} of {rule.tile_limit} at {replicas} replicas, the most there are ({error})"
+
+
+def live_stacks(stacks: int, serialized: int) -> int:
+    """How many of a program's stacks are live at a time where ``serialized`` of them are processed in turn.
+
+    >>> live_stacks(8, 0), live_stacks(8, 3), live_stacks(8, 99)
+    (8, 6, 1)
+    """
+    return max(1, stacks - max(0, serialized - 1))

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.inputs import ragged_inputs, source_slices
 from tilewright.embed.host.narrow import NarrowTables, pack_narrow
-from tilewright.embed.host.observe import Observed, count_batch, splits
-from tilewright.embed.host.overflow import limit_table
+from tilewright.embed.host.observe import Observed, imbalance
+from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import (
     packed_table_bytes,
     padded_table_bytes,
@@ -23,15 +25,17 @@ from tilewright.embed.model.formulas import (
     round8,
     slots_per_device,
 )
-from tilewright.embed.model.stacking import Placement, Stack, Stacking, stack
+from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
-from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, memory
-from tilewright.embed.planning.types import AS_IT_IS, CurvePoint, Heap, Plan, StackPlan, TablePlan
+from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
+from tilewright.embed.planning.savings import buffer_bytes, feeding_of, savings_of
+from tilewright.embed.planning.skew import skew_of
+from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.errors import UsageError
 from tilewright.targets import Target, target
 
-if TYPE_CHECKING:
-    from tilewright.embed.host.observe import Observed
+CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
+"""Fractions of the observed maxima at which the curve of lower limits is taken."""
 
 
 # HBM of one chip: what stays there, and the stack of all tables together, measured where it was measured.
@@ -56,9 +60,9 @@ def heap_of(
     gradients.
     """
     topology = stacking.topology
-    table_bytes = {each.name: each.vocab * each.padded_width * 4 for each in stacking.groups}
-    slot_bytes = sum(table_bytes[each.name] * len(each.optimizer.slots) for each in stacking.groups)
-    batch = sum(each.buffer_bytes for each in stacks) * topology.devices // topology.chips
+    table_bytes = {group.name: group.vocab * group.padded_width * 4 for group in stacking.groups}
+    slot_bytes = sum(table_bytes[group.name] * len(group.optimizer.slots) for group in stacking.groups)
+    batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // topology.chips
     exchange = 2 * topology.sparsecores_per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
     per_chip, hbm = topology.sparsecores_per_chip, target(chip).memory("hbm") if chip is not None else None
     name = target(chip).name if chip is not None else ""
@@ -96,15 +100,6 @@ def _together(kind: str, programs: list[SparseMemory], chip: str, serialized: in
     return total, "; ".join(filter(None, notes))
 
 
-def live_stacks(stacks: int, serialized: int) -> int:
-    """How many of a program's stacks are live at a time where ``serialized`` of them are processed in turn.
-
-    >>> live_stacks(8, 0), live_stacks(8, 3), live_stacks(8, 99)
-    (8, 6, 1)
-    """
-    return max(1, stacks - max(0, serialized - 1))
-
-
 def _how(kind: str, programs: list[SparseMemory], chip: str, ratio: float) -> str:
     notes = [m.note for m in programs if m.basis != "measured"][:1]
     n, sizes = len(programs), [size for size, _ in _TOGETHER[kind]]
@@ -115,11 +110,6 @@ def _how(kind: str, programs: list[SparseMemory], chip: str, ratio: float) -> st
             f"{_PROGRAM[kind]} of {n} stacks are taken as {ratio:.2f} average ones, after those measured of {known}"
         )
     return "; ".join(notes)
-
-
-QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
-CURVE = (1.0, 0.9, 0.75, 0.5, 0.35, 0.25)
-"""Fractions of the observed maxima at which the curve is taken."""
 
 
 def plan(
@@ -159,38 +149,34 @@ def plan(
     >>> from tilewright.embed import Table
     >>> table = Table("user", vocab=1000, width=16)
     >>> logs = [{"user": np.arange(64).reshape(64, 1) % 10} for _ in range(3)]
-    >>> made = plan(logs, [Feature("user", table)], Topology(chips=1, sparsecores_per_chip=4), target="tpu-v5p")
-    >>> made.limits["user"], made.batches, made.fits
+    >>> learnt = plan(logs, [Feature("user", table)], Topology(chips=1, sparsecores_per_chip=4), target="tpu-v5p")
+    >>> learnt.limits["user"], learnt.batches, learnt.fits
     (Limits(max_ids_per_partition=5, max_unique_ids_per_partition=3), 3, True)
     """
-    from tilewright.embed.host.observe import Observed
-    from tilewright.embed.planning.savings import feeding_of, savings_of
-    from tilewright.embed.planning.skew import skew_of
-
     if not 0 < quantile <= 1:
         raise UsageError(f"quantile {quantile}", where="plan", how="give a share above 0 and at most 1")
     if not 0 <= headroom <= 100:
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
     prefetched_batches = count(prefetched_batches, "prefetched_batches", "plan", least=0)
     serialized_tables = count(serialized_tables, "serialized_tables", "plan", least=0)
-    narrow = pack_narrow(features) if narrow_packing else None
-    if narrow is not None:
-        features, batches = narrow.features, _narrowed(batches, narrow, bad_ids)
-    stacking, batches = _stacking(batches, tuple(features), topology, stacking, table_stacking)
+    narrow = pack_narrow(features, narrow_packing)
+    batches = _narrowed(batches, narrow, bad_ids)
+    stacking, batches = _stacking(batches, narrow.features, topology, stacking, table_stacking)
     observed = Observed(stacking, bad_ids)
     for batch in batches:
         with _naming_batch(observed.batches + 1):
             observed.add(batch)
         if progress is not None:
             progress(observed.batches)
-    limits = {name: _raised(each, headroom) for name, each in observed.limits(quantile).items()}
+    limits = {name: _raised(limit, headroom) for name, limit in observed.limits(quantile).items()}
     candidates = [_lowered(observed.limits(1.0), fraction) for fraction in CURVE]
     chosen, *lower = replay(observed, [limits, *candidates])
     stacks = tuple(
-        _stack_plan(each, observed, limits[each.name], chosen.dropped[each.name], target) for each in stacking.groups
+        _stack_plan(group, observed, limits[group.name], chosen.dropped[group.name], target)
+        for group in stacking.groups
     )
     skew = skew_of(observed)
-    today = {r.stack: r.limits for r in skew.remedies if r.change == AS_IT_IS}
+    today = {remedy.stack: remedy.limits for remedy in skew.remedies if remedy.change == AS_IT_IS}
     return Plan(
         stacking=stacking,
         target=_name(target),
@@ -202,7 +188,7 @@ def plan(
         prefetched_batches=prefetched_batches,
         stacks=stacks,
         tables=tuple(_table_plan(placement, narrow) for placement in stacking.placements),
-        curve=tuple(_point(*each, observed) for each in zip(CURVE, candidates, lower)),
+        curve=tuple(_point(*point, observed) for point in zip(CURVE, candidates, lower)),
         heap=heap_of(stacking, stacks, prefetched_batches, target, pipelining, serialized_tables),
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
@@ -211,17 +197,17 @@ def plan(
 
 
 def _narrowed(batches: Iterable[Mapping[str, Any]], narrow: NarrowTables, bad_ids: str) -> Iterator[Mapping[str, Any]]:
-    """Batches of packed tables."""
+    """The batches, as packed tables take them."""
     for n, batch in enumerate(batches, 1):
         with _naming_batch(n):
             packed = narrow.batch(batch, bad_ids)
         yield packed
 
 
-def _samples(sizes: Mapping[str, int], narrow: NarrowTables | None) -> int:
+def _samples(sizes: Mapping[str, int], narrow: NarrowTables) -> int:
     """Samples of a batch, those of packed tables counted as the model counts them."""
-    parts = narrow.samples_per_sample() if narrow is not None else {}
-    return max(size // parts.get(name, 1) for name, size in sizes.items())
+    parts = narrow.samples_per_sample()
+    return max(size // parts[name] for name, size in sizes.items())
 
 
 @contextmanager
@@ -262,53 +248,51 @@ def _stacking(
         if stacking.features != features or stacking.topology != topology:
             raise UsageError("the stacking is of other features or another topology", where="plan")
         return stacking, chain((first,), rest)
-    from tilewright.embed.host.observe import batch_sizes
-
     with _naming_batch(1):
-        sizes = batch_sizes(first, stack(features, topology))
+        whole = stack(features, topology)
+        inputs = ragged_inputs(first, whole, source_slices(whole))
+    sizes = {name: ragged.batch_size for name, ragged in inputs.items()}
     return stack(features, topology, table_stacking, sizes), chain((first,), rest)
 
 
 def _stack_plan(
-    each: Stack, observed: Observed, limits: Limits, dropped: float, chip: str | Target | None
+    group: Stack, observed: Observed, limits: Limits, dropped: float, chip: str | Target | None
 ) -> StackPlan:
     topology = observed.stacking.topology
-    per_shard = observed.per_shard[list(observed.stacking.stacks).index(each.name)]
+    per_shard = observed.per_shard[group.name]
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
 
-    def verdict(op: str) -> SparseMemory | None:
-        return memory(chip, sparsecores, each.padded_width, limits, op) if chip is not None else None
+    def program(op: str) -> SparseMemory | None:
+        return memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
 
-    optimizer = type(each.optimizer).__name__
+    optimizer = type(group.optimizer).__name__
     return StackPlan(
-        name=each.name,
-        tables=tuple(table.name for table in each.tables),
-        features=len(each.features),
-        padded_width=each.padded_width,
-        rows_per_shard=each.rows_per_shard,
+        name=group.name,
+        tables=tuple(table.name for table in group.tables),
+        features=len(group.features),
+        padded_width=group.padded_width,
+        rows_per_shard=group.rows_per_shard,
         optimizer=optimizer,
-        observed=observed.limits(1.0)[each.name],
+        observed=observed.limits(1.0)[group.name],
         limits=limits,
-        mean_ids=observed.mean_ids(each.name),
-        imbalance=float(per_shard.max() / per_shard.mean()) if per_shard.any() else 1.0,
+        mean_ids=observed.means(group.name)[0],
+        imbalance=imbalance(per_shard),
         drop_rate=dropped,
-        partitions_over=observed.partitions_over(each.name, limits),
+        partitions_over=observed.partitions_over(group.name, limits),
         slots=slots_per_device(limits.max_ids_per_partition, sparsecores, per_device),
         pointers=pointers_per_device(sparsecores, per_device),
-        samples_per_sparsecore=each.samples_per_sparsecore(observed.sizes),
-        forward=verdict("forward"),
-        backward=verdict(optimizer.lower()),
-        quantiles=tuple((q, observed.limits(q)[each.name]) for q in QUANTILES),
+        samples_per_sparsecore=group.samples_per_sparsecore(observed.sizes),
+        forward=program("forward"),
+        backward=program(optimizer.lower()),
+        quantiles=tuple((quantile, observed.limits(quantile)[group.name]) for quantile in QUANTILES),
         per_shard=tuple(per_shard.tolist()),
     )
 
 
-def _table_plan(placement: Placement, narrow: NarrowTables | None) -> TablePlan:
+def _table_plan(placement: TablePlacement, narrow: NarrowTables) -> TablePlan:
     """A table as the model has it, where the stacking put it (or its lines)."""
-    given = {f.table.name: f.table for f in narrow.given} if narrow is not None else {}
-    table = given.get(placement.table.name, placement.table)
-    parts = narrow.rows_per_line.get(table.name, 1) if narrow is not None else 1
-    shards = placement.shards
+    table = next(f.table for f in narrow.original if f.table.name == placement.table.name)
+    parts, shards = narrow.rows_per_line.get(table.name, 1), placement.shards
     return TablePlan(
         name=table.name,
         stack=placement.stack,
@@ -324,25 +308,25 @@ def _table_plan(placement: Placement, narrow: NarrowTables | None) -> TablePlan:
     )
 
 
-def _lowered(whole: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
-    def part(count: int) -> int:
-        return max(1, int(count * fraction))
+def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:
+    return {
+        name: Limits.holding(
+            int(limit.max_ids_per_partition * fraction), int(limit.max_unique_ids_per_partition * fraction)
+        )
+        for name, limit in limits.items()
+    }
 
-    return {n: Limits(part(w.max_ids_per_partition), part(w.max_unique_ids_per_partition)) for n, w in whole.items()}
 
-
-def _point(fraction: float, limits: Mapping[str, Limits], found: Replayed, observed: Observed) -> CurvePoint:
-    from tilewright.embed.planning.savings import buffer_bytes
-
-    weights = dict(zip(observed.stacking.stacks, observed.per_shard.sum(axis=1).tolist()))
-    lost = sum(found.dropped[name] * weight for name, weight in weights.items())
+def _point(fraction: float, limits: Mapping[str, Limits], replayed: Replayed, observed: Observed) -> CurvePoint:
+    weights = {name: int(per_shard.sum()) for name, per_shard in observed.per_shard.items()}
+    lost = sum(replayed.dropped[name] * weight for name, weight in weights.items())
     return CurvePoint(
         fraction=fraction,
         limits=limits,
         buffer_bytes=buffer_bytes(observed.stacking, limits),
         batches_over=observed.batches_over(limits),
-        minibatches_mean=float(np.mean(found.minibatches)),
-        minibatches_max=max(found.minibatches),
+        minibatches_mean=float(np.mean(replayed.minibatches)),
+        minibatches_max=max(replayed.minibatches),
         drop_rate=lost / max(1, sum(weights.values())),
     )
 
@@ -367,12 +351,12 @@ def replay(observed: Observed, candidates: Sequence[Mapping[str, Limits]]) -> li
     dropped = np.zeros((len(candidates), len(names)), np.int64)
     cuts: list[list[int]] = [[] for _ in candidates]
     for batch in observed.sample:
-        made, counts, _ = count_batch(batch, observed.stacking, observed.bad_ids)
-        entries += counts[:, 0].sum(axis=(1, 2))
-        over = [bool((counts.max(axis=(2, 3)) > table).any()) for table in tables]
-        for k, table in enumerate(tables):
-            cuts[k].append(splits(observed.stacking, made, table) if over[k] else 1)
-        for k in np.flatnonzero(over).tolist():
+        counted = tally(batch, observed.stacking, observed.bad_ids)
+        entries += counted.per_stack[:, 0].sum(axis=(1, 2))
+        held = [Overflow(observed.stacking, counted, table) for table in tables]
+        for cut, overflow in zip(cuts, held):
+            cut.append(overflow.minibatches())
+        for k in [k for k, overflow in enumerate(held) if overflow.over.any()]:
             dropped[k] += _dropped(observed, batch, candidates[k])
     shares = dropped / np.maximum(entries, 1)
     return [Replayed(dict(zip(names, row.tolist())), cut) for row, cut in zip(shares, cuts)]

@@ -7,8 +7,9 @@ from time import perf_counter
 
 import numpy as np
 
-from tilewright.embed.host.observe import Observed, count_batch
+from tilewright.embed.host.observe import Observed
 from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.host.tally import tally
 from tilewright.embed.model.formulas import (
     packed_table_bytes,
     padded_table_bytes,
@@ -47,14 +48,14 @@ def _could_be(observed: Observed, today: Mapping[str, Limits]) -> Mapping[str, L
         return today
     most = np.zeros((len(other.groups), 2), np.int64)
     for batch in observed.sample:
-        np.maximum(most, count_batch(batch, other, observed.bad_ids)[1].max(axis=(2, 3)), out=most)
-    return {name: Limits(max(1, int(a)), max(1, int(b))) for name, (a, b) in zip(other.stacks, most)}
+        np.maximum(most, tally(batch, other, observed.bad_ids).per_stack.max(axis=(2, 3)), out=most)
+    return {name: Limits.holding(ids, unique) for name, (ids, unique) in zip(other.stacks, most)}
 
 
 def buffer_bytes(stacking: Stacking, limits: Mapping[str, Limits]) -> int:
     """Bytes of one batch on one device in the plain layout, one set of buffers for each of ``limits``."""
     shards, per_device = stacking.topology.sparsecores, stacking.topology.sparsecores_per_device
-    slots = sum(slots_per_device(each.max_ids_per_partition, shards, per_device) for each in limits.values())
+    slots = sum(slots_per_device(limit.max_ids_per_partition, shards, per_device) for limit in limits.values())
     return 12 * slots + 4 * len(limits) * pointers_per_device(shards, per_device)
 
 
@@ -70,11 +71,11 @@ def feeding_of(observed: Observed, limits: Mapping[str, Limits], chip: str | Tar
         preprocess(batch, stacking, limits, overflow="drop", bad_ids=observed.bad_ids)
         times.append(perf_counter() - start)
     moved = 0.0
-    for each in stacking.groups:
-        rows = observed.mean_unique(each.name) * stacking.topology.sparsecores**2
-        touched = rows * (1 + 2 * (1 + len(each.optimizer.slots)))
-        exchanged = 4 * each.samples_per_sparsecore(observed.sizes) * stacking.topology.sparsecores
-        moved += 4 * each.padded_width * (touched + exchanged)
+    for group in stacking.groups:
+        rows = observed.means(group.name)[1] * stacking.topology.sparsecores**2
+        touched = rows * (1 + 2 * (1 + len(group.optimizer.slots)))
+        exchanged = 4 * group.samples_per_sparsecore(observed.sizes) * stacking.topology.sparsecores
+        moved += 4 * group.padded_width * (touched + exchanged)
     per_chip = round(moved / stacking.topology.chips)
     hbm = target(chip).memory("hbm") if chip is not None else None
     rate = hbm.bytes_per_second if hbm else 0

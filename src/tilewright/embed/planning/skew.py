@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilewright.embed.host.arrays import Longs
-from tilewright.embed.host.inputs import Ragged
-from tilewright.embed.host.observe import Observed, count_batch
-from tilewright.embed.host.preprocess import ragged_inputs, source_slices
-from tilewright.embed.model.stacking import Placement, Stack, Stacking, stack
+from tilewright.embed.host.inputs import Ragged, offsets_of, ragged_inputs, source_slices
+from tilewright.embed.host.observe import Observed, imbalance
+from tilewright.embed.host.tally import tally
+from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.types import AS_IT_IS, HotId, Remedy, Skew
 
@@ -22,18 +23,15 @@ Inputs: TypeAlias = Mapping[str, Ragged]
 _ODD = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
-def ragged(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, Ragged]:
+def unweighted(batch: Mapping[str, Any], stacking: Stacking) -> dict[str, Ragged]:
     """A batch's ids without weights: they change no count."""
-    found = ragged_inputs(batch, stacking, source_slices(stacking, None, False))
-    return {name: Ragged(r.values, r.batch_size, r.hot, r.offsets) for name, r in found.items()}
+    inputs = ragged_inputs(batch, stacking, source_slices(stacking))
+    return {name: replace(ragged, weights=None) for name, ragged in inputs.items()}
 
 
-def given(inputs: Inputs) -> dict[str, Any]:
-    """As ``preprocess`` takes it again."""
-    return {
-        name: r.values.reshape(r.batch_size, -1) if r.offsets is None else (r.values, r.offsets)
-        for name, r in inputs.items()
-    }
+def _counts(inputs: Inputs, stacking: Stacking, bad_ids: str) -> Longs:
+    """int64[stacks, 2, sources, S]: entries and distinct ids of every partition."""
+    return tally({name: ragged.as_input() for name, ragged in inputs.items()}, stacking, bad_ids).per_stack
 
 
 def permuted(ids: Longs, vocab: int) -> Longs:
@@ -66,66 +64,41 @@ def _hashed(ids: Ragged, vocab: int) -> Ragged:
     values = ids.values.astype(np.int64)
     good = (values >= 0) & (values < vocab)
     values[good] = permuted(values[good], vocab)
-    return Ragged(values, ids.batch_size, ids.hot, ids.offsets)
+    return replace(ids, values=values)
 
 
 def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
     """All samples of the batches in one random order, cut into batches of the same sizes; features stay together."""
-    found: list[dict[str, Ragged]] = [{} for _ in batches]
+    mixed: list[dict[str, Ragged]] = [{} for _ in batches]
     orders: dict[tuple[int, ...], Longs] = {}
     for name in batches[0]:
-        parts = [b[name] for b in batches]
-        sizes = tuple(p.batch_size for p in parts)
+        parts = [batch[name] for batch in batches]
+        sizes = tuple(part.batch_size for part in parts)
         if sizes not in orders:
             orders[sizes] = np.random.Generator(np.random.PCG64(0)).permutation(sum(sizes))
-        lengths = np.concatenate([lengths_of(p) for p in parts])
-        whole = Ragged(np.concatenate([values_of(p) for p in parts]), len(lengths), offsets=_offsets(lengths))
-        ends = np.cumsum(sizes)
-        for k, order in enumerate(np.split(orders[sizes], ends[:-1])):
-            found[k][name] = _taken(whole, order)
-    return found
-
-
-def values_of(ids: Ragged) -> Longs:
-    """The ids of all samples, one sample behind the other."""
-    ends = ids.bounds(np.array([0, ids.batch_size]))
-    return ids.values[int(ends[0]) : int(ends[1])].astype(np.int64)
-
-
-def lengths_of(ids: Ragged) -> Longs:
-    """How many ids every sample has."""
-    return np.diff(ids.bounds(np.arange(ids.batch_size + 1)))
-
-
-def _offsets(lengths: Longs) -> Longs:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-
-
-def _taken(ids: Ragged, samples: Longs) -> Ragged:
-    """The samples in that order."""
-    lengths, begins = lengths_of(ids)[samples], ids.bounds(samples)
-    offsets = _offsets(lengths)
-    at = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
-    return Ragged(ids.values[at], len(samples), offsets=offsets)
+        values = np.concatenate([part.values.astype(np.int64) for part in parts])
+        lengths = np.concatenate([part.lengths for part in parts])
+        whole = Ragged(values, len(lengths), offsets=offsets_of(lengths))
+        for k, order in enumerate(np.split(orders[sizes], np.cumsum(sizes)[:-1])):
+            mixed[k][name] = whole.take(order)
+    return mixed
 
 
 def without(batch: Inputs, hot: Sequence[HotId], stacking: Stacking) -> dict[str, Ragged]:
     """The batch without every stack's hottest id (the first in ``hot``)."""
-    first: dict[str, HotId] = {}
-    for each in hot:
-        first.setdefault(each.stack, each)
-    gone = {(each.table, each.id) for each in first.values()}
+    hottest: dict[str, HotId] = {}
+    for hot_id in hot:
+        hottest.setdefault(hot_id.stack, hot_id)
+    gone = {(hot_id.table, hot_id.id) for hot_id in hottest.values()}
     return {f.name: _filtered(batch[f.name], [i for t, i in gone if t == f.table.name]) for f in stacking.features}
 
 
 def _filtered(ids: Ragged, gone: Sequence[int]) -> Ragged:
     if not gone:
         return ids
-    values = values_of(ids)
-    keep = ~np.isin(values, gone)
-    samples = np.repeat(np.arange(ids.batch_size), lengths_of(ids))[keep]
-    lengths = np.bincount(samples, minlength=ids.batch_size)
-    return Ragged(values[keep], ids.batch_size, offsets=_offsets(lengths))
+    keep = ~np.isin(ids.values, gone)
+    lengths = np.bincount(ids.samples[keep], minlength=ids.batch_size)
+    return Ragged(ids.values[keep], ids.batch_size, offsets=offsets_of(lengths))
 
 
 # What other rotations of a stack's tables would do: their counts are turned and added, no id is counted again.
@@ -197,34 +170,36 @@ _HOTTEST = 3
 def skew_of(observed: Observed) -> Skew:
     """Replay the sampled batches as they are, rotated otherwise, with hashed ids, shuffled, without the hottest ids."""
     stacking = observed.stacking
-    batches = [ragged(batch, stacking) for batch in observed.sample]
-    now = _Counts(stacking, batches, observed.bad_ids)
+    batches = [unweighted(batch, stacking) for batch in observed.sample]
+    now = _Loads(stacking, batches, observed.bad_ids)
     hot = tuple(
-        h for each in stacking.groups for h in _hot(each, stacking, batches, int(now.per_shard[each.name].argmax()))
+        hot_id
+        for group in stacking.groups
+        for hot_id in _hot(group, stacking, batches, int(now.per_shard[group.name].argmax()))
     )
     rotations, alone = _rotations(stacking, batches, observed.bad_ids)
     others: dict[str, Iterable[Inputs]] = {
-        "ids hashed": (hashed(b, stacking) for b in batches),
+        "ids hashed": (hashed(batch, stacking) for batch in batches),
         "log shuffled": shuffled(batches),
-        "hottest id held apart": (without(b, hot, stacking) for b in batches),
+        "hottest id held apart": (without(batch, hot, stacking) for batch in batches),
     }
-    changed = {change: _Counts(stacking, inputs, observed.bad_ids) for change, inputs in others.items()}
+    changed = {change: _Loads(stacking, inputs, observed.bad_ids) for change, inputs in others.items()}
     remedies = []
-    for each in stacking.groups:
-        remedies.append(now.remedy(each.name, AS_IT_IS))
-        remedies += rotations[each.name]
-        remedies += [counts.remedy(each.name, change) for change, counts in changed.items()]
+    for name in stacking.stacks:
+        remedies.append(now.remedy(name, AS_IT_IS))
+        remedies += rotations[name]
+        remedies += [loads.remedy(name, change) for change, loads in changed.items()]
     return Skew(hot, tuple(remedies), alone)
 
 
-class _Counts:
+class _Loads:
     """Fullest partitions and loads of shards over some batches."""
 
     def __init__(self, stacking: Stacking, batches: Iterable[Inputs], bad_ids: str) -> None:
         stacks, shards = len(stacking.groups), stacking.topology.sparsecores
         most, per_shard = np.zeros((stacks, 2), np.int64), np.zeros((stacks, shards), np.int64)
         for batch in batches:
-            counts = count_batch(given(batch), stacking, bad_ids)[1]
+            counts = _counts(batch, stacking, bad_ids)
             np.maximum(most, counts.max(axis=(2, 3)), out=most)
             per_shard += counts[:, 0].sum(axis=1)
         self.most, self.per_shard = dict(zip(stacking.stacks, most)), dict(zip(stacking.stacks, per_shard))
@@ -241,72 +216,67 @@ def _rotations(
 
     Tables are counted one by one, so that however many there are only one table's partitions are in memory.
     """
-    alone = {p.table.name: _alone(p.table.name, stacking) for p in stacking.placements}
+    alone = {placement.table.name: _alone(placement.table.name, stacking) for placement in stacking.placements}
     most = {name: np.zeros(2, np.int64) for name in alone}
     remedies: dict[str, list[Remedy]] = {}
 
     def counted(batch: Inputs, name: str) -> Longs:
-        inputs = given({f.name: batch[f.name] for f in alone[name].features})
-        counts: Longs = count_batch(inputs, alone[name], bad_ids)[1][0]
+        counts: Longs = _counts({f.name: batch[f.name] for f in alone[name].features}, alone[name], bad_ids)[0]
         np.maximum(most[name], counts.max(axis=(1, 2)), out=most[name])
         return counts
 
-    for each in stacking.groups:
-        turns = _turns(each, stacking, lambda name: counted(batches[0], name))
+    for group in stacking.groups:
+        rotations = _worth_trying(group, stacking, lambda name: counted(batches[0], name))
         for batch in batches:
-            for k, table in enumerate(each.tables):
+            for k, table in enumerate(group.tables):
                 counts = counted(batch, table.name)
-                for turn in turns:
-                    turn.add(k, counts)
-            for turn in turns:
-                turn.finish()
-        remedies[each.name] = [_remedy(each.name, t.change, t.most, t.per_shard) for t in turns]
-    return remedies, {name: Limits(*(max(1, int(n)) for n in counts)) for name, counts in most.items()}
+                for rotation in rotations:
+                    rotation.add(k, counts)
+            for rotation in rotations:
+                rotation.finish()
+        remedies[group.name] = [_remedy(group.name, r.change, r.most, r.per_shard) for r in rotations]
+    return remedies, {name: Limits.holding(*counts) for name, counts in most.items()}
 
 
 def _alone(name: str, stacking: Stacking) -> Stacking:
     return stack([f for f in stacking.features if f.table.name == name], stacking.topology, table_stacking=False)
 
 
-def _turns(each: Stack, stacking: Stacking, counted: Callable[[str], Longs]) -> list[Rotation]:
+def _worth_trying(group: Stack, stacking: Stacking, counted: Callable[[str], Longs]) -> list[Rotation]:
     """The rotations worth a look beside the one the stack has."""
     shards = stacking.topology.sparsecores
-    if len(each.tables) < 2 or shards < 2:
+    if len(group.tables) < 2 or shards < 2:
         return []
-    now = stacking.tables[each.tables[1].name].rotation
-    best = best_rotation([some_sources(counted(t.name), len(each.tables)) for t in each.tables], now)
+    now = stacking.tables[group.tables[1].name].rotation
+    best = best_rotation([some_sources(counted(t.name), len(group.tables)) for t in group.tables], now)
     return [Rotation(shards, step) for step in sorted({0, best}) if step != now]
 
 
 def _remedy(name: str, change: str, most: Longs, per_shard: Longs) -> Remedy:
-    ids, unique = (max(1, int(n)) for n in most)
-    imbalance = float(per_shard.max() / per_shard.mean()) if per_shard.any() else 1.0
-    return Remedy(name, change, Limits(ids, min(ids, unique)), imbalance)
+    return Remedy(name, change, Limits.holding(*most), imbalance(per_shard))
 
 
-def _hot(each: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
+def _hot(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:
     """The ids with the most entries on the fullest shard (an id counts once per sample)."""
-    found: dict[tuple[str, int], int] = {}
+    sums: dict[tuple[str, int], int] = {}
     total = 0
-    for feature in each.features:
+    for feature in group.features:
         place = stacking.tables[feature.table.name]
         for batch in batches:
             ids, entries = np.unique(_on_shard(batch[feature.name], place, shard), return_counts=True)
             total += int(entries.sum())
             for k in np.argsort(-entries, kind="stable")[: 8 * _HOTTEST].tolist():
                 key = feature.table.name, int(ids[k])
-                found[key] = found.get(key, 0) + int(entries[k])
-    hottest = sorted(found.items(), key=lambda item: -item[1])[:_HOTTEST]
-    return [HotId(each.name, table, i, shard, n, n / max(1, total)) for (table, i), n in hottest]
+                sums[key] = sums.get(key, 0) + int(entries[k])
+    hottest = sorted(sums.items(), key=lambda item: -item[1])[:_HOTTEST]
+    return [HotId(group.name, table, i, shard, n, n / max(1, total)) for (table, i), n in hottest]
 
 
-def _on_shard(ids: Ragged, place: Placement, shard: int) -> Longs:
+def _on_shard(ids: Ragged, place: TablePlacement, shard: int) -> Longs:
     """Merged ids that live on the shard, one for every sample that has them."""
-    values = values_of(ids)
-    samples = np.repeat(np.arange(ids.batch_size), lengths_of(ids))
-    here = ((values + place.rotation) % place.shards == shard) & (values >= 0) & (values < place.table.vocab)
-    merged = values[here] + samples[here] * place.table.vocab
+    values, vocab = ids.values.astype(np.int64), place.table.vocab
+    here = ((values + place.rotation) % place.shards == shard) & (values >= 0) & (values < vocab)
+    merged = values[here] + ids.samples[here] * vocab
     if ids.hot != 1:
         merged = np.unique(merged)
-    found: Longs = merged % place.table.vocab
-    return found
+    return np.asarray(merged % vocab, np.int64)

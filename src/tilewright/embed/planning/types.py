@@ -1,17 +1,27 @@
-"""A plan's parts: plain frozen values that print, draw and become JSON elsewhere."""
+"""A plan and its parts: plain frozen values, their JSON, and the counters a diagnosis reads."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.embed.model.formulas import MINIBATCH_FACTOR
+from tilewright.embed.model.formulas import BUCKETS
+from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.limits import limits_json
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
+from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.planning.memory import SparseMemory
+from tilewright.files import write_whole
+from tilewright.render import bytes_text
+
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+"""Shares of the partitions whose limits a plan names."""
+TYPICAL = 0.99
+"""The share of the partitions that is called typical: one of the above."""
 
 # What a plan says about padding, stacking and the host.
 
@@ -154,6 +164,11 @@ class StackPlan:
     per_shard: tuple[int, ...]
 
     @property
+    def label(self) -> str:
+        """The name, or the first and last table where it is long."""
+        return self.name if len(self.name) <= 28 else f"{self.tables[0]} … {self.tables[-1]}"
+
+    @property
     def programs(self) -> tuple[SparseMemory, ...]:
         """Lookup and update; none without a target."""
         return tuple(program for program in (self.forward, self.backward) if program)
@@ -181,7 +196,7 @@ class CurvePoint:
     @property
     def minibatch_buffer_bytes(self) -> int:
         """Every buffer is as many times as large as there are hash buckets."""
-        return self.buffer_bytes * MINIBATCH_FACTOR
+        return self.buffer_bytes * BUCKETS
 
 
 @dataclass(frozen=True)
@@ -241,9 +256,22 @@ class Plan:
     @property
     def verdict(self) -> str:
         """One sentence: whether everything compiles and fits, or what does not."""
-        from tilewright.embed.planning.faces import verdict
-
-        return verdict(self)
+        if not self.target:
+            return "no target given: limits and buffers only"
+        failing = [
+            (stack.label, program) for stack in self.stacks for program in stack.programs if not program.compiles
+        ]
+        if failing:
+            label, program = failing[0]
+            advice = ""
+            if best := program.largest_limits:
+                ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
+                advice = f"; limits of {ids} ids and {unique} distinct ids would compile"
+            return f"does not compile on {self.target}: stack {label}, {program.op}: {program.reason}{advice}"
+        figures = f"{bytes_text(self.heap.total)} of {bytes_text(self.heap.capacity)} HBM a chip"
+        if self.heap.total > self.heap.capacity:
+            return f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
+        return f"compiles and fits on {self.target}: {figures}"
 
     @property
     def fits(self) -> bool | None:
@@ -255,119 +283,70 @@ class Plan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain values with a ``schema_version``."""
+        """The plan as plain values with a ``schema_version``; ``counters`` is what :func:`diagnose` reads."""
+        topology, savings, feeding = self.stacking.topology, self.savings, self.feeding
+        return {
+            "schema_version": 1,
+            "kind": "embedding_plan",
+            "counters": plan_counters(self).to_json(),
+            "target": self.target or None,
+            "topology": {**vars(topology), "sparsecores": topology.sparsecores},
+            **_picked(self, "quantile", "batches", "batch", "samples", replayed_batches="replayed"),
+            **_picked(self, "batches_over", "fits", "verdict"),
+            "stacks": [_stack_json(stack) for stack in self.stacks],
+            "tables": [
+                {**vars(table), **_picked(table, "wasted_by_width", "wasted_by_vocab")} for table in self.tables
+            ],
+            "curve": [_point_json(point) for point in self.curve],
+            "skew": {
+                "hot_ids": [dict(vars(hot)) for hot in self.skew.hot],
+                "changes": [
+                    {**_picked(remedy, "stack", "change", "imbalance"), **vars(remedy.limits)}
+                    for remedy in self.skew.remedies
+                ],
+                "tables_alone": limits_json(self.skew.alone)["stacks"],
+            },
+            "savings": {
+                **_picked(savings, "table_bytes", "packed_table_bytes"),
+                "packed_tables": list(savings.packed_tables),
+                "separate_buffer_bytes_per_device": savings.separate_buffer_bytes,
+                "stacked_buffer_bytes_per_device": savings.stacked_buffer_bytes,
+            },
+            "feeding": {
+                "host_seconds_per_batch": feeding.host_seconds,
+                "host_threads": feeding.threads,
+                "host_basis": "measured",
+                "step_bytes_per_chip": feeding.step_bytes,
+                "step_seconds_at_least": feeding.step_seconds or None,
+                "step_basis": "modelled",
+            },
+            "hbm_per_chip": _heap_json(self.heap, self.prefetched_batches),
+        }
 
-        return to_json(self)
+    def limits_json(self) -> dict[str, Any]:
+        """The content of the limits file: the chosen limits, and what they were learnt from."""
+        learnt = _picked(self, "quantile", "batches", "batch")
+        packed = any(table.rows_per_line > 1 for table in self.tables)
+        topology = dict(vars(self.stacking.topology))
+        return limits_json(self.limits, target=self.target or None, topology=topology, **learnt, narrow_packing=packed)
 
     def write_limits(self, path: str | Path) -> None:
         """Write the chosen limits as JSON, for :func:`read_limits`."""
-        import json
-
-        from tilewright.files import write_whole
-
-        write_whole(path, json.dumps(limits_file(self), indent=2) + "\n")
+        write_whole(path, json.dumps(self.limits_json(), indent=2) + "\n")
 
 
-# A plan as plain values.
+def _picked(value: Any, *names: str, **renamed: str) -> dict[str, Any]:
+    """Attributes of ``value`` under their own names, or under others: ``new_name="attribute"``."""
+    return {new: getattr(value, name) for new, name in [*zip(names, names), *renamed.items()]}
 
 
-def _limits(limits: Limits) -> Mapping[str, int]:
-    found: Mapping[str, int] = limits_json({"it": limits})["stacks"]["it"]
-    return found
-
-
-def limits_file(plan: Plan) -> dict[str, Any]:
-    """Content of the limits file."""
-    topology = plan.stacking.topology
-    where = {
-        "chips": topology.chips,
-        "sparsecores_per_chip": topology.sparsecores_per_chip,
-        "devices": topology.devices,
-    }
-    learnt = {"quantile": plan.quantile, "batches": plan.batches, "batch": plan.batch}
-    learnt["narrow_packing"] = any(table.rows_per_line > 1 for table in plan.tables)
-    return limits_json(plan.limits, target=plan.target or None, topology=where, **learnt)
-
-
-def to_json(plan: Plan) -> dict[str, Any]:
-    """Plain values; ``counters`` is what :func:`diagnose` reads."""
-    from tilewright.embed.diagnosis.sources import plan_counters
-
-    topology = plan.stacking.topology
+def _heap_json(heap: Heap, prefetched_batches: int) -> dict[str, Any]:
+    parts = ("tables", "slots", "inputs", "exchange", "pipelined", "forward_stack", "backward_stack")
     return {
-        "schema_version": 1,
-        "kind": "embedding_plan",
-        "counters": plan_counters(plan).to_json(),
-        "target": plan.target or None,
-        "topology": {
-            "chips": topology.chips,
-            "sparsecores_per_chip": topology.sparsecores_per_chip,
-            "devices": topology.devices,
-            "sparsecores": topology.sparsecores,
-        },
-        "quantile": plan.quantile,
-        "batches": plan.batches,
-        "batch": plan.batch,
-        "samples": plan.samples,
-        "replayed_batches": plan.replayed,
-        "batches_over": plan.batches_over,
-        "fits": plan.fits,
-        "verdict": plan.verdict,
-        "stacks": [_stack_json(stack) for stack in plan.stacks],
-        "tables": [_table_json(table) for table in plan.tables],
-        "curve": [_point_json(point) for point in plan.curve],
-        "skew": _skew_json(plan),
-        "savings": {
-            "table_bytes": plan.savings.table_bytes,
-            "packed_table_bytes": plan.savings.packed_table_bytes,
-            "packed_tables": list(plan.savings.packed_tables),
-            "separate_buffer_bytes_per_device": plan.savings.separate_buffer_bytes,
-            "stacked_buffer_bytes_per_device": plan.savings.stacked_buffer_bytes,
-        },
-        "feeding": {
-            "host_seconds_per_batch": plan.feeding.host_seconds,
-            "host_threads": plan.feeding.threads,
-            "host_basis": "measured",
-            "step_bytes_per_chip": plan.feeding.step_bytes,
-            "step_seconds_at_least": plan.feeding.step_seconds or None,
-            "step_basis": "modelled",
-        },
-        "hbm_per_chip": _heap_json(plan),
-    }
-
-
-def _heap_json(plan: Plan) -> dict[str, Any]:
-    return {
-        "tables_bytes": plan.heap.tables,
-        "slots_bytes": plan.heap.slots,
-        "inputs_bytes": plan.heap.inputs,
-        "exchange_bytes": plan.heap.exchange,
-        "pipelined_bytes": plan.heap.pipelined,
-        "prefetched_batches": plan.prefetched_batches,
-        "forward_stack_bytes": plan.heap.forward_stack,
-        "backward_stack_bytes": plan.heap.backward_stack,
-        "stack_basis": plan.heap.stack_basis,
-        "stack_note": plan.heap.stack_note,
-        "total_bytes": plan.heap.total,
-        "capacity_bytes": plan.heap.capacity or None,
-    }
-
-
-def _table_json(table: TablePlan) -> dict[str, Any]:
-    return {
-        "name": table.name,
-        "stack": table.stack,
-        "vocab": table.vocab,
-        "width": table.width,
-        "padded_vocab": table.padded_vocab,
-        "padded_width": table.padded_width,
-        "data_bytes": table.data_bytes,
-        "padded_bytes": table.padded_bytes,
-        "wasted_by_width": table.wasted_by_width,
-        "wasted_by_vocab": table.wasted_by_vocab,
-        "packed_bytes": table.packed_bytes,
-        "unpacked_bytes": table.unpacked_bytes,
-        "rows_per_line": table.rows_per_line,
+        **{f"{part}_bytes": getattr(heap, part) for part in parts},
+        "prefetched_batches": prefetched_batches,
+        **_picked(heap, "stack_basis", "stack_note", total_bytes="total"),
+        "capacity_bytes": heap.capacity or None,
     }
 
 
@@ -376,25 +355,8 @@ def _point_json(point: CurvePoint) -> dict[str, Any]:
         "fraction": point.fraction,
         "buffer_bytes_per_device": point.buffer_bytes,
         "minibatch_buffer_bytes_per_device": point.minibatch_buffer_bytes,
-        "batches_over": point.batches_over,
-        "minibatches_mean": point.minibatches_mean,
-        "minibatches_max": point.minibatches_max,
-        "drop_rate": point.drop_rate,
+        **_picked(point, "batches_over", "minibatches_mean", "minibatches_max", "drop_rate"),
         "limits": limits_json(point.limits)["stacks"],
-    }
-
-
-def _skew_json(plan: Plan) -> dict[str, Any]:
-    return {
-        "hot_ids": [
-            {"stack": h.stack, "table": h.table, "id": h.id, "shard": h.shard, "entries": h.entries, "share": h.share}
-            for h in plan.skew.hot
-        ],
-        "changes": [
-            {"stack": r.stack, "change": r.change, **_limits(r.limits), "imbalance": r.imbalance}
-            for r in plan.skew.remedies
-        ],
-        "tables_alone": limits_json(plan.skew.alone)["stacks"],
     }
 
 
@@ -402,22 +364,13 @@ def _stack_json(stack: StackPlan) -> dict[str, Any]:
     return {
         "name": stack.name,
         "tables": list(stack.tables),
-        "features": stack.features,
-        "padded_width": stack.padded_width,
-        "rows_per_shard": stack.rows_per_shard,
-        "optimizer": stack.optimizer,
-        "samples_per_sparsecore": stack.samples_per_sparsecore,
-        "limits": _limits(stack.limits),
-        "observed": _limits(stack.observed),
-        "quantiles": [{"quantile": q, **_limits(limits)} for q, limits in stack.quantiles],
+        **_picked(stack, "features", "padded_width", "rows_per_shard", "optimizer", "samples_per_sparsecore"),
+        "limits": dict(vars(stack.limits)),
+        "observed": dict(vars(stack.observed)),
+        "quantiles": [{"quantile": quantile, **vars(limits)} for quantile, limits in stack.quantiles],
         "ids_per_shard": list(stack.per_shard),
-        "mean_ids": stack.mean_ids,
-        "imbalance": stack.imbalance,
-        "drop_rate": stack.drop_rate,
-        "partitions_over": stack.partitions_over,
-        "slots_per_device": stack.slots,
-        "row_pointers_per_device": stack.pointers,
-        "buffer_bytes_per_device": stack.buffer_bytes,
+        **_picked(stack, "mean_ids", "imbalance", "drop_rate", "partitions_over", slots_per_device="slots"),
+        **_picked(stack, row_pointers_per_device="pointers", buffer_bytes_per_device="buffer_bytes"),
         "programs": [_program_json(program) for program in stack.programs],
     }
 
@@ -425,15 +378,73 @@ def _stack_json(stack: StackPlan) -> dict[str, Any]:
 def _program_json(program: SparseMemory) -> dict[str, Any]:
     largest = program.largest_limits
     return {
-        "op": program.op,
-        "compiles": program.compiles,
-        "reason": program.reason,
-        "logical_replica_count": program.logical_replica_count,
-        "guide_bytes": program.guide_bytes,
-        "stack_bytes": program.stack_bytes,
-        "tile_bytes": program.tile_bytes,
-        "tile_limit": program.tile_limit,
-        "largest_limits": _limits(largest) if largest else None,
-        "basis": program.basis,
-        "note": program.note,
+        **_picked(program, "op", "compiles", "reason", "logical_replica_count", "guide_bytes", "stack_bytes"),
+        **_picked(program, "tile_bytes", "tile_limit", "basis", "note"),
+        "largest_limits": dict(vars(largest)) if largest else None,
     }
+
+
+# A plan as counters: what a log asks, before any step has been run.
+
+
+def plan_counters(plan: Plan, sparsecore: SparseCoreConfig | None = None) -> Counters:
+    """A plan's counts, with the guide's knobs in use where they are given.
+
+    Steps are the log's batches; ``seconds.host`` is this host's preprocessing time, ``hbm.moved`` the least traffic of
+    a step. Times of a chip are not in a plan: put them on top with :meth:`Counters.merged`.
+    """
+    topology, heap = plan.stacking.topology, plan.heap
+    return Counters(
+        target=plan.target,
+        chips=topology.chips,
+        sparsecores=topology.sparsecores,
+        steps=plan.batches,
+        steps_over=plan.batches_over,
+        buffer_bytes=sum(stack.buffer_bytes for stack in plan.stacks) * topology.devices // topology.chips,
+        seconds=Seconds(host=plan.feeding.host_seconds),
+        hbm=HbmCounters(
+            tables=heap.tables,
+            slots=heap.slots,
+            inputs=heap.inputs,
+            exchange=heap.exchange + heap.pipelined,
+            forward_stack=heap.forward_stack if plan.target else None,
+            backward_stack=heap.backward_stack if plan.target else None,
+            capacity=heap.capacity or None,
+            moved=plan.feeding.step_bytes,
+            moved_modelled=True,
+        ),
+        stacks={stack.name: _stack_counters(plan, stack) for stack in plan.stacks},
+        tables={table.name: _line_counters(table) for table in plan.tables},
+        sparsecore=sparsecore,
+    )
+
+
+def _line_counters(table: TablePlan) -> TableCounters:
+    """A packed table as the lines it lives in."""
+    lines = -(-table.vocab // table.rows_per_line)
+    return TableCounters(lines, table.width * table.rows_per_line)
+
+
+def _stack_counters(plan: Plan, stack: StackPlan) -> StackCounters:
+    typical = dict(stack.quantiles)[TYPICAL]
+    hot = next((hot for hot in plan.skew.hot if hot.stack == stack.name), None)
+    remedies = [remedy for remedy in plan.skew.remedies if remedy.stack == stack.name]
+    return StackCounters(
+        tables=len(stack.tables),
+        width=stack.padded_width,
+        label=stack.label,
+        optimizer=stack.optimizer,
+        combiner=plan.stacking.stacks[stack.name].combiner,
+        samples_per_sparsecore=stack.samples_per_sparsecore,
+        max_ids_per_partition=stack.limits.max_ids_per_partition,
+        max_unique_ids_per_partition=stack.limits.max_unique_ids_per_partition,
+        observed_ids=stack.observed.max_ids_per_partition,
+        observed_unique_ids=stack.observed.max_unique_ids_per_partition,
+        typical_ids=typical.max_ids_per_partition,
+        typical_unique_ids=typical.max_unique_ids_per_partition,
+        mean_ids=stack.mean_ids,
+        imbalance=stack.imbalance,
+        dropped_share=stack.drop_rate,
+        hot=(hot.table, hot.id, hot.share) if hot else None,
+        remedies={remedy.change: (*vars(remedy.limits).values(), remedy.imbalance) for remedy in remedies},
+    )

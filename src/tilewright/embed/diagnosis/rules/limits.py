@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.embed.diagnosis.counters import Counters, StackCounters
-from tilewright.embed.diagnosis.finding import Finding, Rule
-from tilewright.embed.model.formulas import MINIBATCH_FACTOR, round8, slots_per_device
+from tilewright.embed.diagnosis.finding import Finding, rule
+from tilewright.embed.model.formulas import BUCKETS, round8, slots_per_device
 from tilewright.embed.model.tables import Limits
+from tilewright.embed.planning.counters import Counters, StackCounters
 from tilewright.embed.planning.memory import memory
 from tilewright.errors import TilewrightError
 from tilewright.render import bytes_text, count_text, percent_text, seconds_text
@@ -24,14 +24,20 @@ def stack_bytes(counters: Counters, stack: StackCounters, limits: Limits) -> int
     """HBM stack per SparseCore of a stack's larger program at ``limits``, by the measured rule."""
     if not (counters.target and counters.shards and stack.width):
         return None
-    ops = ["forward"] + [op for op in (stack.optimizer.lower(),) if op in ("sgd", "adagrad", "adam")]
+    chip, shards = counters.target, counters.shards
     try:
-        return max(memory(counters.target, counters.shards, stack.width, limits, op).stack_bytes for op in ops)
+        return max(memory(chip, shards, stack.width, limits, op).stack_bytes for op in stack.operations)
     except TilewrightError:
         return None
 
 
-def _too_low(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "limits-too-low",
+    "guide section 10, limits",
+    needs=("stack.max_ids_per_partition", "stack.observed_ids"),
+    what="a partition holds more than its limit",
+)
+def limits_too_low(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
         limits = stack.limits
         if limits is None or stack.observed_ids is None:
@@ -53,7 +59,6 @@ def _too_low(counters: Counters) -> Iterator[Finding]:
         if not _compiles(counters, stack, needed):
             advice.insert(0, "take more chips or a smaller batch: limits that hold these batches do not compile")
         yield Finding(
-            "limits-too-low",
             "severe" if stack.drop_rate and stack.drop_rate >= _LOST else "warning",
             "partitions exceed their limits, so the host cuts mini-batches, drops ids or stops",
             tuple(advice),
@@ -74,7 +79,13 @@ def _compiles(counters: Counters, stack: StackCounters, limits: Limits) -> bool:
     return memory(counters.target, counters.shards, stack.width, limits).compiles
 
 
-def _too_high(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "limits-too-high",
+    "guide section 10, limits",
+    needs=("stack.max_ids_per_partition", "stack.observed_ids|stack.typical_ids"),
+    what="a limit is twice what was seen, or twice what 99 of 100 partitions hold",
+)
+def limits_too_high(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
         limits = stack.limits
         if limits is None or limits.max_ids_per_partition <= _SMALL:
@@ -105,7 +116,6 @@ def _lower(counters: Counters, name: str, stack: StackCounters, better: Limits, 
             evidence[text] = value
     peaks = "peaks that few partitions reach" if price else "counts that no batch reaches"
     return Finding(
-        "limits-too-high",
         "note",
         f"the limits are sized for {peaks}: scratchpad, HBM stack and input buffers are laid out for them",
         (
@@ -118,23 +128,27 @@ def _lower(counters: Counters, name: str, stack: StackCounters, better: Limits, 
     )
 
 
-def _minibatching(counters: Counters) -> Iterator[Finding]:
-    steps, made = counters.steps or 0, counters.minibatches
+@rule(
+    "mini-batching",
+    "guide section 11, mini-batching; section 10, limits",
+    needs=("minibatches|steps_over", "steps"),
+    what="steps are cut (two mini-batches a step: severe)",
+)
+def mini_batching(counters: Counters) -> Iterator[Finding]:
+    steps, minibatches = counters.steps or 0, counters.minibatches
     over = counters.steps_over or 0.0
     share = {} if counters.steps_over is None else {"share of the steps over a limit": over}
-    if made is not None and steps and made > steps:
-        mean = made / steps
+    if minibatches is not None and steps and minibatches > steps:
+        mean = minibatches / steps
         yield Finding(
-            "mini-batching",
             "severe" if mean >= 2 else "warning",
             "batches exceed limits, so every step looks up and updates in several rounds",
             ("raise the limits named by limits-too-low, or spread hot ids (see skew): one round then does",),
             evidence={"mini-batches per step": round(mean, 4), **share},
             effect=f"1 round of lookup and update a step instead of {mean:.2f}",
         )
-    elif made is None and over:
+    elif minibatches is None and over:
         yield Finding(
-            "mini-batching",
             "severe" if over >= 0.5 else "warning",
             f"{percent_text(over)} of the batches exceed a limit: each is cut into mini-batches, loses ids or fails",
             ("raise the limits named by limits-too-low, or plan with a higher --quantile",),
@@ -142,23 +156,33 @@ def _minibatching(counters: Counters) -> Iterator[Finding]:
         )
 
 
-def _idle_layout(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "idle-mini-batching",
+    "measured on jax-tpu-embedding 0.2.0: mini-batch buffers are 64 times as long",
+    needs=("minibatches", "steps"),
+    what="the mini-batch layout is on and never needed",
+)
+def idle_mini_batching(counters: Counters) -> Iterator[Finding]:
     if not counters.minibatch_layout or counters.minibatches != counters.steps:
         return
     size = counters.buffer_bytes
-    then = f"{bytes_text(size / MINIBATCH_FACTOR)} a batch and chip instead of {bytes_text(size)}" if size else ""
+    then = f"{bytes_text(size / BUCKETS)} a batch and chip instead of {bytes_text(size)}" if size else ""
     yield Finding(
-        "idle-mini-batching",
         "warning",
-        f"buffers are laid out for mini-batches, which makes them {MINIBATCH_FACTOR} times as long, and no batch "
-        "needed one",
+        f"buffers are laid out for mini-batches, which makes them {BUCKETS} times as long, and no batch needed one",
         ('preprocess with overflow="error" (or "drop"): the plain layout then does',),
         evidence={"steps": counters.steps or 0, **({"buffer bytes": size} if size else {})},
         effect=then,
     )
 
 
-def _dropping(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "id-dropping",
+    "guide section 11, id dropping; section 4, allow_id_dropping",
+    needs=("stack.dropped_ids|stack.dropped_share",),
+    what="an id is dropped (one in a hundred: severe)",
+)
+def id_dropping(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
         rate = stack.drop_rate
         if not rate:
@@ -177,7 +201,6 @@ def _dropping(counters: Counters) -> Iterator[Finding]:
                 )
             ]
         yield Finding(
-            "id-dropping",
             "severe" if rate >= _LOST else "warning",
             "ids above the limits are dropped: the model does not learn from them and predicts without them",
             (*advice, "or take overflow=minibatch, which keeps every id at the price of more rounds"),
@@ -187,7 +210,13 @@ def _dropping(counters: Counters) -> Iterator[Finding]:
         )
 
 
-def _recompilation(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "recompilation",
+    "guide section 11, compilation time",
+    needs=("compilations", "steps"),
+    what="more than one program is compiled (a fifth of the time: severe)",
+)
+def recompilation(counters: Counters) -> Iterator[Finding]:
     compiled, steps = counters.compilations or 0, counters.steps or 0
     if compiled <= 1 or not steps:
         return
@@ -203,7 +232,6 @@ def _recompilation(counters: Counters) -> Iterator[Finding]:
     severe = share >= 0.2 if share is not None else compiled * 10 >= steps
     frequent = "every change of limits or buffer sizes compiles the program anew"
     yield Finding(
-        "recompilation",
         "severe" if severe else "warning",
         frequent + (f" ({count_text(compiled)} times in {count_text(steps)} steps)"),
         (
@@ -213,51 +241,3 @@ def _recompilation(counters: Counters) -> Iterator[Finding]:
         evidence=evidence,
         effect=effect,
     )
-
-
-_TEN = "guide section 10, limits"
-
-RULES = (
-    Rule(
-        "limits-too-low",
-        _TEN,
-        ("stack.max_ids_per_partition", "stack.observed_ids"),
-        "a partition holds more than its limit",
-        _too_low,
-    ),
-    Rule(
-        "limits-too-high",
-        _TEN,
-        ("stack.max_ids_per_partition", "stack.observed_ids|stack.typical_ids"),
-        "a limit is twice what was seen, or twice what 99 of 100 partitions hold",
-        _too_high,
-    ),
-    Rule(
-        "mini-batching",
-        "guide section 11, mini-batching; section 10, limits",
-        ("minibatches|steps_over", "steps"),
-        "steps are cut (two mini-batches a step: severe)",
-        _minibatching,
-    ),
-    Rule(
-        "idle-mini-batching",
-        "measured on jax-tpu-embedding 0.2.0: mini-batch buffers are 64 times as long",
-        ("minibatches", "steps"),
-        "the mini-batch layout is on and never needed",
-        _idle_layout,
-    ),
-    Rule(
-        "id-dropping",
-        "guide section 11, id dropping; section 4, allow_id_dropping",
-        ("stack.dropped_ids|stack.dropped_share",),
-        "an id is dropped (one in a hundred: severe)",
-        _dropping,
-    ),
-    Rule(
-        "recompilation",
-        "guide section 11, compilation time",
-        ("compilations", "steps"),
-        "more than one program is compiled (a fifth of the time: severe)",
-        _recompilation,
-    ),
-)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tilewright.embed.diagnosis.advice import advice_for
-from tilewright.embed.diagnosis.counters import Counters, HbmCounters, StackCounters, TableCounters
-from tilewright.embed.diagnosis.finding import Finding, Rule
+from tilewright.embed.diagnosis.finding import Finding, rule
 from tilewright.embed.model.formulas import gather_operand_floats, padded_table_bytes, round8
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.memory import OPERATIONS, memory
-from tilewright.embed.planning.plan import live_stacks
+from tilewright.embed.planning.counters import Counters, HbmCounters, TableCounters
+from tilewright.embed.planning.memory import live_stacks, memory
 from tilewright.render import bytes_text, percent_text
 from tilewright.targets import target
 
@@ -19,36 +19,36 @@ _NEARLY = 0.9
 """HBM this full leaves no room for a larger batch, fragments or a longer prefetch."""
 
 
-def _programs(counters: Counters, stack: StackCounters) -> list[str]:
-    update = stack.optimizer.lower()
-    return ["forward", update] if update in OPERATIONS else ["forward"]
-
-
-def _spmem(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "spmem-overflow",
+    "guide section 10, SPMEM overflow; rules measured against libtpu 0.0.50.1",
+    needs=("target", "stack.max_ids_per_partition", "stack.width"),
+    what="a stack's lookup or update does not compile at its limits",
+)
+def spmem_overflow(counters: Counters) -> Iterator[Finding]:
     if not counters.shards:
         return
     for name, stack in counters.stacks.items():
         limits = stack.limits
         if limits is None or not stack.width:
             continue
-        for op in _programs(counters, stack):
-            found = memory(counters.target, counters.shards, stack.width, limits, op)
-            if found.compiles:
+        for op in stack.operations:
+            program = memory(counters.target, counters.shards, stack.width, limits, op)
+            if program.compiles:
                 continue
-            best = found.largest_limits
+            best = program.largest_limits
             rounded = Limits(round8(limits.max_ids_per_partition), round8(limits.max_unique_ids_per_partition))
             yield Finding(
-                "spmem-overflow",
                 "severe",
                 f"the {'lookup' if op == 'forward' else 'update'} does not compile: buffers sized by the limits exceed "
-                f"a tile's scratchpad ({found.basis})",
-                advice_for(found._rule, rounded, best, ids_known=True),
+                f"a tile's scratchpad ({program.basis})",
+                advice_for(program.rule, rounded, best, ids_known=True),
                 subject=name,
                 evidence={
                     "max_ids_per_partition": limits.max_ids_per_partition,
                     "max_unique_ids_per_partition": limits.max_unique_ids_per_partition,
-                    "bytes needed per tile": found.tile_bytes,
-                    "bytes of a tile": found.tile_limit,
+                    "bytes needed per tile": program.tile_bytes,
+                    "bytes of a tile": program.tile_limit,
                 },
                 effect=f"compiles with {best.max_ids_per_partition} ids and {best.max_unique_ids_per_partition} "
                 "distinct ids"
@@ -58,7 +58,13 @@ def _spmem(counters: Counters) -> Iterator[Finding]:
             break
 
 
-def _gather(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "gather-operand",
+    "guide section 10, SPMEM overflow; section 14, gather operands in HBM",
+    needs=("target", "stack.samples_per_sparsecore", "stack.width"),
+    what="samples * width / 16 floats exceed a tile's scratchpad",
+)
+def gather_operand(counters: Counters) -> Iterator[Finding]:
     sparse = target(counters.target).sparse
     if sparse is None or not sparse.tile_spmem_bytes:
         return
@@ -68,7 +74,6 @@ def _gather(counters: Counters) -> Iterator[Finding]:
             continue
         share = sparse.tile_spmem_bytes / (4 * floats)
         yield Finding(
-            "gather-operand",
             "note",
             "one tile's share of the activations exceeds its scratchpad: a compiler that does not stage gather "
             'operands in HBM refuses with "Gather operand too large"',
@@ -85,7 +90,13 @@ def _gather(counters: Counters) -> Iterator[Finding]:
         )
 
 
-def _hbm_stack(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "hbm-stack-overflow",
+    "guide section 10, HBM stack overflow; section 9",
+    needs=("hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
+    what="the heap fits and the programs' stack beside it does not",
+)
+def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
     hbm, capacity = counters.hbm, counters.hbm.capacity or 0
     if hbm.heap > capacity or hbm.heap + hbm.stack <= capacity:
         return
@@ -103,7 +114,6 @@ def _hbm_stack(counters: Counters) -> Iterator[Finding]:
         advice.append(f"lower the limits, of {names[0]} first, to {free / hbm.stack:.0%} or less: the stack follows")
     advice.append(f"take {_chips(counters, hbm)} chips: tables and partitions both get smaller")
     yield Finding(
-        "hbm-stack-overflow",
         "severe",
         "tables and inputs leave less HBM than the programs' stack takes: it fails when it is compiled or run",
         tuple(advice),
@@ -132,7 +142,13 @@ def _chips(counters: Counters, hbm: HbmCounters) -> int:
     return counters.chips * times
 
 
-def _hbm_heap(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "hbm-heap-exhaustion",
+    "guide section 10, HBM heap exhaustion; section 11, memory analysis",
+    needs=("hbm.tables", "hbm.capacity"),
+    what="the heap exceeds HBM (severe), or nine tenths of HBM are taken",
+)
+def hbm_heap_exhaustion(counters: Counters) -> Iterator[Finding]:
     hbm, capacity = counters.hbm, counters.hbm.capacity or 0
     full = (hbm.heap + hbm.stack) / capacity
     over = hbm.heap > capacity
@@ -157,7 +173,6 @@ def _hbm_heap(counters: Counters) -> Iterator[Finding]:
     advice.append("hash the largest vocabularies into fewer rows, or make their rows narrower")
     free = capacity - hbm.heap - hbm.stack
     yield Finding(
-        "hbm-heap-exhaustion",
         "severe" if over else "warning",
         f"tables, inputs and stack take {percent_text(full)} of HBM, {largest} most of it"
         + ("" if over else ": little is left for a larger batch or for fragments"),
@@ -167,38 +182,6 @@ def _hbm_heap(counters: Counters) -> Iterator[Finding]:
     )
 
 
-RULES = (
-    Rule(
-        "spmem-overflow",
-        "guide section 10, SPMEM overflow; rules measured against libtpu 0.0.50.1",
-        ("target", "stack.max_ids_per_partition", "stack.width"),
-        "a stack's lookup or update does not compile at its limits",
-        _spmem,
-    ),
-    Rule(
-        "gather-operand",
-        "guide section 10, SPMEM overflow; section 14, gather operands in HBM",
-        ("target", "stack.samples_per_sparsecore", "stack.width"),
-        "samples * width / 16 floats exceed a tile's scratchpad",
-        _gather,
-    ),
-    Rule(
-        "hbm-stack-overflow",
-        "guide section 10, HBM stack overflow; section 9",
-        ("hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
-        "the heap fits and the programs' stack beside it does not",
-        _hbm_stack,
-    ),
-    Rule(
-        "hbm-heap-exhaustion",
-        "guide section 10, HBM heap exhaustion; section 11, memory analysis",
-        ("hbm.tables", "hbm.capacity"),
-        "the heap exceeds HBM (severe), or nine tenths of HBM are taken",
-        _hbm_heap,
-    ),
-)
-
-
 # Bytes that are padding: rows up to 8 floats, vocabularies up to 8 rows on every shard.
 
 _SHARE = 0.1
@@ -206,12 +189,17 @@ _SHARE = 0.1
 _WARNING = 0.01
 
 
-def _by_width(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "padding-of-width",
+    "guide section 10, padding overhead",
+    needs=("tables",),
+    what="a tenth of the tables' bytes pads rows to 8 floats (a hundredth of HBM: a warning)",
+)
+def padding_of_width(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)
     lost = {name: _width_loss(table, shards) for name, table in counters.tables.items()}
-    total = sum(table.padded_bytes(shards) for table in counters.tables.values())
-    worst = sorted((name for name in lost if lost[name]), key=lambda name: -lost[name])
-    if not worst or sum(lost.values()) < _SHARE * total:
+    worst = _worst(counters, lost)
+    if not worst:
         return
     table = counters.tables[worst[0]]
     wider, packs = table.padded_width, 8 // table.width if table.width < 8 else 1
@@ -223,7 +211,8 @@ def _by_width(counters: Counters) -> Iterator[Finding]:
     if table.width % 8:
         many = "" if len(worst) == 1 else f" (and {len(worst) - 1} more tables)"
         advice.append(f"make {worst[0]} {wider} wide{many}: the model learns {wider / table.width:.2f} times as much")
-    yield _padding(counters, "padding-of-width", sum(lost.values()), total, worst, tuple(advice), packs)
+    finding = _padding(counters, "rows are padded to 8 floats", lost, worst, tuple(advice))
+    yield replace(finding, evidence={**finding.evidence, "rows a line": packs}) if packs > 1 else finding
 
 
 def _width_loss(table: TableCounters, shards: int) -> int:
@@ -231,19 +220,33 @@ def _width_loss(table: TableCounters, shards: int) -> int:
     return padded - padded * table.width // table.padded_width
 
 
-def _by_vocabulary(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "padding-of-vocabulary",
+    "guide section 10, padding overhead",
+    needs=("tables", "sparsecores|target"),
+    what="a tenth of the tables' bytes pads vocabularies (a hundredth of HBM: a warning)",
+)
+def padding_of_vocabulary(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)
-    tables = counters.tables
-    lost = {n: t.padded_bytes(shards) - 4 * t.vocab * t.padded_width for n, t in tables.items()}
-    total = sum(table.padded_bytes(shards) for table in tables.values())
-    worst = sorted((name for name in lost if lost[name]), key=lambda name: -lost[name])
-    if not worst or sum(lost.values()) < _SHARE * total:
+    lost = {n: t.padded_bytes(shards) - 4 * t.vocab * t.padded_width for n, t in counters.tables.items()}
+    worst = _worst(counters, lost)
+    if not worst:
         return
-    joined = _joined(counters, worst, shards)
-    advice = [f"join the small vocabularies into one table of offset ids: {bytes_text(joined)} of padding are left"]
+    joined = bytes_text(_joined(counters, worst, shards))
+    advice = f"join the small vocabularies into one table of offset ids: {joined} of padding are left"
     if len(worst) == 1:
-        advice = ["hold so small a table in the dense model: a product with one-hot rows costs less than a lookup"]
-    yield _padding(counters, "padding-of-vocabulary", sum(lost.values()), total, worst, tuple(advice), 1)
+        advice = "hold so small a table in the dense model: a product with one-hot rows costs less than a lookup"
+    yield _padding(counters, "vocabularies are padded to 8 rows a shard", lost, worst, (advice,))
+
+
+def _total(counters: Counters) -> int:
+    return sum(table.padded_bytes(max(1, counters.shards)) for table in counters.tables.values())
+
+
+def _worst(counters: Counters, lost: dict[str, int]) -> list[str]:
+    """The tables that lose bytes, those that lose most first; none where all that is lost is not worth a finding."""
+    worst = sorted((name for name in lost if lost[name]), key=lambda name: -lost[name])
+    return worst if sum(lost.values()) >= _SHARE * _total(counters) else []
 
 
 def _joined(counters: Counters, names: list[str], shards: int) -> int:
@@ -256,17 +259,15 @@ def _joined(counters: Counters, names: list[str], shards: int) -> int:
 
 
 def _padding(
-    counters: Counters, name: str, lost: int, total: int, worst: list[str], advice: tuple[str, ...], packs: int
+    counters: Counters, cause: str, lost_by: dict[str, int], worst: list[str], advice: tuple[str, ...]
 ) -> Finding:
+    lost, total = sum(lost_by.values()), _total(counters)
     per_chip, capacity = lost / counters.chips, counters.hbm.capacity or 0
     table = counters.tables[worst[0]]
-    what = "rows are padded to 8 floats" if name == "padding-of-width" else "vocabularies are padded to 8 rows a shard"
     others = "" if len(worst) == 1 else f" and {len(worst) - 1} others"
-    effect = f"up to {bytes_text(lost)} of HBM, all chips together"
     return Finding(
-        name,
         "warning" if capacity and per_chip >= _WARNING * capacity else "note",
-        f"{what}, which is {percent_text(lost / total)} of the tables' bytes: {worst[0]} "
+        f"{cause}, which is {percent_text(lost / total)} of the tables' bytes: {worst[0]} "
         f"({table.vocab:,} x {table.width}){others}",
         advice,
         subject=worst[0] if len(worst) == 1 else "",
@@ -274,25 +275,6 @@ def _padding(
             "bytes of padding": lost,
             "share of the tables": round(lost / total, 4),
             "tables concerned": len(worst),
-            **({"rows a line": packs} if packs > 1 else {}),
         },
-        effect=effect,
+        effect=f"up to {bytes_text(lost)} of HBM, all chips together",
     )
-
-
-PADDING_RULES = (
-    Rule(
-        "padding-of-width",
-        "guide section 10, padding overhead",
-        ("tables",),
-        "a tenth of the tables' bytes pads rows to 8 floats (a hundredth of HBM: a warning)",
-        _by_width,
-    ),
-    Rule(
-        "padding-of-vocabulary",
-        "guide section 10, padding overhead",
-        ("tables", "sparsecores|target"),
-        "a tenth of the tables' bytes pads vocabularies (a hundredth of HBM: a warning)",
-        _by_vocabulary,
-    ),
-)

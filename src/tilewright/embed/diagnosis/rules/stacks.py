@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tilewright.embed.diagnosis.counters import Counters, StackCounters
-from tilewright.embed.diagnosis.finding import Finding, Rule
+from tilewright.embed.diagnosis.finding import Finding, rule
 from tilewright.embed.model.stacking import ACTIVATION_BYTES
+from tilewright.embed.planning.counters import Counters, StackCounters
+from tilewright.embed.planning.types import AS_IT_IS
 from tilewright.render import bytes_text, count_text, percent_text
 from tilewright.targets import target
 
@@ -17,7 +18,13 @@ _FULL = 0.5
 """Tables and slots that take this share of HBM are worth a narrower format."""
 
 
-def _too_few(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "too-few-tables-stacked",
+    "guide section 10, table stacking: 5 to 100 tables",
+    needs=("stack.tables", "stack.width"),
+    what="five tables or more of one kind stand in stacks of fewer than five, and could share one",
+)
+def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
     off = counters.knobs.disable_table_stacking
     kinds: dict[tuple[int, str, str], list[tuple[str, StackCounters]]] = {}
     for name, stack in counters.stacks.items():
@@ -30,7 +37,6 @@ def _too_few(counters: Counters) -> Iterator[Finding]:
             continue
         why = "table stacking is switched off" if off else "tables that could share a stack stand alone"
         yield Finding(
-            "too-few-tables-stacked",
             "warning",
             f"{why}: each stack has its own buffers, programs and exchange between chips, whose latency nothing hides",
             (
@@ -62,13 +68,18 @@ def _could_be(small: list[tuple[str, StackCounters]], width: int) -> int:
     return len(sizes)
 
 
-def _too_many(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "too-many-tables-stacked",
+    "guide section 10, table stacking: 5 to 100 tables",
+    needs=("stack.tables",),
+    what="a stack has more than 100 tables",
+)
+def too_many_tables_stacked(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
         if stack.tables <= _MOST:
             continue
         parts = math.ceil(stack.tables / _MOST)
         yield Finding(
-            "too-many-tables-stacked",
             "warning",
             "one logical table of so many grows until its limits meet the scratchpad's",
             (f"stack the {stack.tables} tables by hand into {parts} stacks of {math.ceil(stack.tables / parts)}",),
@@ -78,7 +89,13 @@ def _too_many(counters: Counters) -> Iterator[Finding]:
         )
 
 
-def _float32(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "float32",
+    "guide section 10, numerics and quantisation; section 13",
+    needs=("tables", "hbm.capacity|seconds.sparsecore"),
+    what="the SparseCores are the slower unit, or tables fill half of HBM, and rows are float32",
+)
+def float32(counters: Counters) -> Iterator[Finding]:
     names = [name for name, table in counters.tables.items() if table.dtype == "float32"]
     if not names:
         return
@@ -99,7 +116,6 @@ def _float32(counters: Counters) -> Iterator[Finding]:
     why = "the SparseCores are the slower unit" if bound else f"tables take {percent_text(share)} of HBM"
     half = f", {bytes_text((hbm.tables or 0) / 2)} a chip less" if hbm.tables else ""
     yield Finding(
-        "float32",
         "warning" if bound else "note",
         f"rows are float32 and {why}: every row read, exchanged and updated is twice as long as in bfloat16",
         (
@@ -112,31 +128,6 @@ def _float32(counters: Counters) -> Iterator[Finding]:
     )
 
 
-RULES = (
-    Rule(
-        "too-few-tables-stacked",
-        "guide section 10, table stacking: 5 to 100 tables",
-        ("stack.tables", "stack.width"),
-        "five tables or more of one kind stand in stacks of fewer than five, and could share one",
-        _too_few,
-    ),
-    Rule(
-        "too-many-tables-stacked",
-        "guide section 10, table stacking: 5 to 100 tables",
-        ("stack.tables",),
-        "a stack has more than 100 tables",
-        _too_many,
-    ),
-    Rule(
-        "float32",
-        "guide section 10, numerics and quantisation; section 13",
-        ("tables", "hbm.capacity|seconds.sparsecore"),
-        "the SparseCores are the slower unit, or tables fill half of HBM, and rows are float32",
-        _float32,
-    ),
-)
-
-
 # Uneven loads: shards that receive more than others, and logs whose neighbours are alike.
 
 _UNEVEN, _VERY = 1.5, 3.0
@@ -145,10 +136,15 @@ _FEW, _FEW_OF_SHARD = 8, 64
 """Fewer ids per partition than this fill no buffer's 8 slots; fewer per shard, in all steps, are uneven by chance."""
 _PEAK = 4.0
 """The fullest partition over the average one, where shards are even: the log is clustered."""
-_AS_IT_IS = "as it is"
 
 
-def _skew(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "skew",
+    "guide section 10, data distribution skew",
+    needs=("stack.imbalance|stack.shard_ids",),
+    what="the fullest shard receives 1.5 times the average, more than by chance (3: severe, where partitions fill)",
+)
+def skew(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
         uneven = stack.unevenness
         if uneven is None or uneven < _UNEVEN or _by_chance(counters, stack, uneven):
@@ -164,7 +160,6 @@ def _skew(counters: Counters) -> Iterator[Finding]:
             evidence["share of the hottest id"] = share
         advice, effect = _remedies(stack, uneven)
         yield Finding(
-            "skew",
             "severe" if uneven >= _VERY and not small else "warning",
             cause,
             advice,
@@ -186,7 +181,7 @@ def _by_chance(counters: Counters, stack: StackCounters, uneven: float) -> bool:
 
 def _remedies(stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
     """What was tried on the log, the best first; the usual changes where nothing was."""
-    gains = sorted((values[2], change) for change, values in stack.remedies.items() if change != _AS_IT_IS)
+    gains = sorted((values[2], change) for change, values in stack.remedies.items() if change != AS_IT_IS)
     best = [(left, change) for left, change in gains if left < 0.95 * uneven]
     if best:
         advice = [f"{change}: imbalance {left:.2f} instead of {uneven:.2f}" for left, change in best[:3]]
@@ -202,7 +197,13 @@ def _remedies(stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str
     ), f"at most {uneven:.2f} times the lookups of a step that waits for one shard"
 
 
-def _clustered(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "clustered-log",
+    "guide section 10, data distribution skew; section 7, observed limits",
+    needs=("stack.mean_ids", "stack.observed_ids", "stack.imbalance|stack.shard_ids"),
+    what="shards are even and yet a partition holds 4 times its share",
+)
+def clustered_log(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
         mean, most, uneven = stack.mean_ids, stack.observed_ids, stack.unevenness
         if not mean or not most or mean < _FEW or uneven is None or most < _PEAK * mean * uneven:
@@ -210,7 +211,6 @@ def _clustered(counters: Counters) -> Iterator[Finding]:
         shuffled = next((v for change, v in stack.remedies.items() if "shuffle" in change), None)
         effect = f"limits of {shuffled[0]:.0f} ids instead of {most}" if shuffled and shuffled[0] < most else ""
         yield Finding(
-            "clustered-log",
             "warning",
             "the fullest partition holds far more than its shard's share: neighbouring samples have the same ids, as "
             "in a log ordered by time or user",
@@ -222,21 +222,3 @@ def _clustered(counters: Counters) -> Iterator[Finding]:
             evidence={"ids of the fullest partition": most, "ids of the average partition": round(mean, 2)},
             effect=effect,
         )
-
-
-BALANCE_RULES = (
-    Rule(
-        "skew",
-        "guide section 10, data distribution skew",
-        ("stack.imbalance|stack.shard_ids",),
-        "the fullest shard receives 1.5 times the average, more than by chance (3: severe, where partitions fill)",
-        _skew,
-    ),
-    Rule(
-        "clustered-log",
-        "guide section 10, data distribution skew; section 7, observed limits",
-        ("stack.mean_ids", "stack.observed_ids", "stack.imbalance|stack.shard_ids"),
-        "shards are even and yet a partition holds 4 times its share",
-        _clustered,
-    ),
-)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tilewright.embed.diagnosis.counters import Counters
-from tilewright.embed.diagnosis.finding import Finding, Rule, Severity
-from tilewright.embed.planning.plan import live_stacks
+from tilewright.embed.diagnosis.finding import Finding, Severity, rule
+from tilewright.embed.planning.counters import Counters
+from tilewright.embed.planning.memory import live_stacks
 from tilewright.render import bytes_text, seconds_text
 from tilewright.targets import target
 
@@ -38,7 +38,13 @@ def _bandwidth(counters: Counters) -> float:
     return memory.bytes_per_second if memory else 0.0
 
 
-def _host_bound(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "host-bound",
+    "guide section 10, host bottleneck; section 11, host activity",
+    needs=("seconds.wait|seconds.host",),
+    what="the chip waits 5 % of a step or more for its input (20 %: severe)",
+)
+def host_bound(counters: Counters) -> Iterator[Finding]:
     seconds, device = counters.seconds, _device(counters)
     step, host = seconds.step, seconds.host
     if seconds.wait is not None and step:
@@ -64,7 +70,6 @@ def _host_bound(counters: Counters) -> Iterator[Finding]:
         )
     advice.append("read a columnar log (Parquet) of ids already hashed, and give the batches as (values, offsets)")
     yield Finding(
-        "host-bound",
         _severity(lost),
         "the chip waits for batches: the host reads, preprocesses and copies them more slowly than a step takes",
         tuple(advice),
@@ -99,7 +104,6 @@ def _feeding_note(counters: Counters) -> Iterator[Finding]:
     if counters.seconds.step or not (host and rate and moved) or host <= moved / rate:
         return
     yield Finding(
-        "host-bound",
         "note",
         f"this host makes a batch in {seconds_text(host)}, HBM traffic alone takes {seconds_text(moved / rate)}: steps "
         f"shorter than {seconds_text(host)} will wait for the host",
@@ -108,13 +112,19 @@ def _feeding_note(counters: Counters) -> Iterator[Finding]:
     )
 
 
-def _missing_overlap(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "missing-overlap",
+    "guide section 10, TC/SC synchronisation; section 5",
+    needs=("sparsecore|seconds.step",),
+    what="pipelining is off, or a step takes as long as both units together (20 % lost: severe)",
+)
+def missing_overlap(counters: Counters) -> Iterator[Finding]:
     seconds = counters.seconds
     off = counters.knobs.disable_full_embedding_pipelining
     sparse, dense, step = seconds.sparsecore, seconds.tensorcore, seconds.step
     if not sparse or not dense:
         if off:
-            yield Finding("missing-overlap", "warning", _OFF, (_ON,), effect="up to 2 times as many steps")
+            yield Finding("warning", _OFF, (_ON,), effect="up to 2 times as many steps")
         return
     together, apart = max(sparse, dense), sparse + dense
     serial = off or (step is not None and step >= _DICTATES * apart and (seconds.host or 0.0) < _DICTATES * step)
@@ -126,7 +136,6 @@ def _missing_overlap(counters: Counters) -> Iterator[Finding]:
     advice = [_ON if off else "find what makes one unit wait: a dense input of the lookup, a host call inside the step"]
     advice.append("compare the model's quality: pipelined gradients reach the tables two steps late")
     yield Finding(
-        "missing-overlap",
         _severity(lost),
         _OFF if off else "SparseCores and TensorCore run one after the other though pipelining is on",
         tuple(advice),
@@ -144,7 +153,13 @@ _OFF = "full embedding pipelining is switched off: the TensorCore stands still w
 _ON = "set tf_xla_disable_full_embedding_pipelining to false"
 
 
-def _hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "hbm-bandwidth",
+    "guide section 10, HBM bandwidth saturation",
+    needs=("target", "hbm.moved", "seconds.sparsecore|seconds.step"),
+    what="60 % of the bandwidth in use while the SparseCores work (80 %: severe)",
+)
+def hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
     moved, rate = counters.hbm.moved, _bandwidth(counters)
     busy = counters.seconds.sparsecore or counters.seconds.step
     if not moved or not busy or not rate:
@@ -161,7 +176,6 @@ def _hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
     advice.append("look fewer rows up: cut long histories, merge ids repeated in a sample before the batch is made")
     floor = " (a lower bound: no padding, no row read twice)" if counters.hbm.moved_modelled else ""
     yield Finding(
-        "hbm-bandwidth",
         "severe" if share >= _BUSY_HBM[1] else "warning",
         f"rows move through HBM at {share:.0%} of its bandwidth{floor}",
         tuple(advice),
@@ -175,35 +189,16 @@ def _hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
     )
 
 
-RULES = (
-    Rule(
-        "host-bound",
-        "guide section 10, host bottleneck; section 11, host activity",
-        ("seconds.wait|seconds.host",),
-        "the chip waits 5 % of a step or more for its input (20 %: severe)",
-        _host_bound,
-    ),
-    Rule(
-        "missing-overlap",
-        "guide section 10, TC/SC synchronisation; section 5",
-        ("sparsecore|seconds.step",),
-        "pipelining is off, or a step takes as long as both units together (20 % lost: severe)",
-        _missing_overlap,
-    ),
-    Rule(
-        "hbm-bandwidth",
-        "guide section 10, HBM bandwidth saturation",
-        ("target", "hbm.moved", "seconds.sparsecore|seconds.step"),
-        "60 % of the bandwidth in use while the SparseCores work (80 %: severe)",
-        _hbm_bandwidth,
-    ),
-)
-
-
 # Settings of a run that cost more than they give: tables in turn, checks left on.
 
 
-def _serialized(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "needless-serialization",
+    "guide section 9, serialisation; section 11, flags against behaviour",
+    needs=("sparsecore", "hbm.tables", "hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
+    what="serialised tables although HBM holds every stack at once",
+)
+def needless_serialization(counters: Counters) -> Iterator[Finding]:
     hbm, turns = counters.hbm, counters.knobs.num_serialized_tables_to_optimize_hbm
     stacks = max(1, len(counters.stacks))
     most = hbm.stack * stacks // live_stacks(stacks, turns)
@@ -211,7 +206,6 @@ def _serialized(counters: Counters) -> Iterator[Finding]:
         return
     free = (hbm.capacity or 0) - hbm.heap
     yield Finding(
-        "needless-serialization",
         "warning",
         "tables are processed one after the other to save HBM stack, and HBM has room for all of them at once",
         ("set xla_sc_num_serialized_tables_to_optimize_hbm to 0",),
@@ -224,7 +218,13 @@ def _serialized(counters: Counters) -> Iterator[Finding]:
     )
 
 
-def _checks(counters: Counters) -> Iterator[Finding]:
+@rule(
+    "checks-left-on",
+    "guide section 12, flags for debugging",
+    needs=("sparsecore",),
+    what="NaN, bounds or buffer checks are on",
+)
+def checks_left_on(counters: Counters) -> Iterator[Finding]:
     knobs = counters.knobs
     on = [
         flag
@@ -238,27 +238,8 @@ def _checks(counters: Counters) -> Iterator[Finding]:
     ]
     if on:
         yield Finding(
-            "checks-left-on",
             "warning",
             f"checks for debugging are on and slow every step: {', '.join(on)}",
             ("leave these flags out of LIBTPU_INIT_ARGS once the fault is found",),
             evidence={"checks": len(on)},
         )
-
-
-RUN_RULES = (
-    Rule(
-        "needless-serialization",
-        "guide section 9, serialisation; section 11, flags against behaviour",
-        ("sparsecore", "hbm.tables", "hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
-        "serialised tables although HBM holds every stack at once",
-        _serialized,
-    ),
-    Rule(
-        "checks-left-on",
-        "guide section 12, flags for debugging",
-        ("sparsecore",),
-        "NaN, bounds or buffer checks are on",
-        _checks,
-    ),
-)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta
 
 from tilewright.embed.model.formulas import padded_table_bytes, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.tables import Limits
+from tilewright.embed.planning.memory import OPERATIONS
 from tilewright.targets import target
+
+Count: TypeAlias = Annotated[int, Meta(ge=0)]
+Positive: TypeAlias = Annotated[int, Meta(ge=1)]
+Amount: TypeAlias = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 
 
 @dataclass(frozen=True)
@@ -26,12 +34,12 @@ class Seconds:
     ==============  ================================================================================================
     """
 
-    step: float | None = None
-    host: float | None = None
-    wait: float | None = None
-    sparsecore: float | None = None
-    tensorcore: float | None = None
-    compile: float | None = None
+    step: Amount | None = None
+    host: Amount | None = None
+    wait: Amount | None = None
+    sparsecore: Amount | None = None
+    tensorcore: Amount | None = None
+    compile: Amount | None = None
 
 
 @dataclass(frozen=True)
@@ -40,15 +48,15 @@ class HbmCounters:
     fetched ahead, the ``exchange`` of activations; then the stacks of lookup and update, and the chip's ``capacity``.
     ``moved`` is the traffic of one step, ``moved_modelled`` where it is a plan's lower bound."""
 
-    tables: int | None = None
-    slots: int = 0
-    dense: int = 0
-    inputs: int = 0
-    exchange: int = 0
-    forward_stack: int | None = None
-    backward_stack: int | None = None
-    capacity: int | None = None
-    moved: int | None = None
+    tables: Count | None = None
+    slots: Count = 0
+    dense: Count = 0
+    inputs: Count = 0
+    exchange: Count = 0
+    forward_stack: Count | None = None
+    backward_stack: Count | None = None
+    capacity: Count | None = None
+    moved: Count | None = None
     moved_modelled: bool = False
 
     @property
@@ -66,8 +74,8 @@ class HbmCounters:
 class TableCounters:
     """One table of ``vocab`` rows of ``width`` floats; ``dtype`` as the chip holds it."""
 
-    vocab: int
-    width: int
+    vocab: Positive
+    width: Positive
     dtype: str = "float32"
 
     def padded_bytes(self, sparsecores: int) -> int:
@@ -100,26 +108,26 @@ class StackCounters:
     ==============================  ================================================================================
     """
 
-    tables: int = 1
-    width: int = 0
+    tables: Count = 1
+    width: Positive = 0
     label: str = ""
     optimizer: str = ""
     combiner: str = ""
-    samples_per_sparsecore: int | None = None
-    max_ids_per_partition: int | None = None
-    max_unique_ids_per_partition: int | None = None
-    observed_ids: int | None = None
-    observed_unique_ids: int | None = None
-    typical_ids: int | None = None
-    typical_unique_ids: int | None = None
-    mean_ids: float | None = None
-    imbalance: float | None = None
-    shard_ids: tuple[int, ...] = ()
-    ids: int | None = None
-    dropped_ids: int | None = None
-    dropped_share: float | None = None
-    hot: tuple[Any, ...] = ()
-    remedies: Mapping[str, tuple[float, ...]] = field(default_factory=dict, hash=False)
+    samples_per_sparsecore: Count | None = None
+    max_ids_per_partition: Count | None = None
+    max_unique_ids_per_partition: Count | None = None
+    observed_ids: Count | None = None
+    observed_unique_ids: Count | None = None
+    typical_ids: Count | None = None
+    typical_unique_ids: Count | None = None
+    mean_ids: Amount | None = None
+    imbalance: Amount | None = None
+    shard_ids: tuple[Count, ...] = ()
+    ids: Count | None = None
+    dropped_ids: Count | None = None
+    dropped_share: Amount | None = None
+    hot: tuple[str, Count, Amount] | None = None
+    remedies: Mapping[str, tuple[Amount, Amount, Amount]] = field(default_factory=dict, hash=False)
 
     @property
     def limits(self) -> Limits | None:
@@ -128,6 +136,11 @@ class StackCounters:
             return None
         unique = self.max_unique_ids_per_partition or self.max_ids_per_partition
         return Limits(self.max_ids_per_partition, min(unique, self.max_ids_per_partition))
+
+    @property
+    def operations(self) -> list[str]:
+        """The programs that :func:`memory` knows of: the lookup, and the update where its optimizer is one of them."""
+        return ["forward", *(op for op in OPERATIONS if op == self.optimizer.lower())]
 
     @property
     def unevenness(self) -> float | None:
@@ -163,14 +176,14 @@ class Counters:
     """
 
     target: str = ""
-    chips: int = 1
-    sparsecores: int = 0
-    steps: int | None = None
-    minibatches: int | None = None
-    steps_over: float | None = None
-    compilations: int | None = None
+    chips: Positive = 1
+    sparsecores: Count = 0
+    steps: Count | None = None
+    minibatches: Count | None = None
+    steps_over: Amount | None = None
+    compilations: Count | None = None
     minibatch_layout: bool = False
-    buffer_bytes: int | None = None
+    buffer_bytes: Count | None = None
     seconds: Seconds = Seconds()
     hbm: HbmCounters = HbmCounters()
     stacks: Mapping[str, StackCounters] = field(default_factory=dict, hash=False)
@@ -181,7 +194,7 @@ class Counters:
         """Whether a counter is known: ``seconds.step``, or ``stack.observed_ids`` (of at least one stack)."""
         first, _, rest = path.partition(".")
         if first == "stack":
-            return any(_known(rest, getattr(each, rest)) for each in self.stacks.values())
+            return any(_known(rest, getattr(stack, rest)) for stack in self.stacks.values())
         value = getattr(self, first)
         return _known(rest or first, getattr(value, rest) if rest and value is not None else value)
 
@@ -227,23 +240,23 @@ def _merged(one: Any, two: Any) -> Any:
     if one is None or type(one) is not type(two):
         return two
     changed: dict[str, Any] = {}
-    for each in fields(one):
-        mine, theirs = getattr(one, each.name), getattr(two, each.name)
+    for part in fields(one):
+        mine, theirs = getattr(one, part.name), getattr(two, part.name)
         if isinstance(theirs, Mapping):
-            both = {name: _merged(mine.get(name), value) for name, value in theirs.items()} if mine else dict(theirs)
-            changed[each.name] = {**(mine or {}), **both}
-        elif is_dataclass(theirs) and theirs is not None:
-            changed[each.name] = _merged(mine, theirs)
-        elif theirs != each.default:
-            changed[each.name] = theirs
+            mine = mine or {}
+            changed[part.name] = {**mine, **{name: _merged(mine.get(name), value) for name, value in theirs.items()}}
+        elif is_dataclass(theirs):
+            changed[part.name] = _merged(mine, theirs)
+        elif theirs != part.default:
+            changed[part.name] = theirs
     return replace(one, **changed)
 
 
 def _plain(value: Any) -> Any:
+    """Without what says nothing: None, what is empty, and fields that have their default."""
     if is_dataclass(value):
-        plain = {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
-        kept = {each.name: each.default for each in fields(value)}
-        return {name: v for name, v in plain.items() if v not in (None, {}, []) and v != kept[name]}
+        plain = {part.name: (part.default, _plain(getattr(value, part.name))) for part in fields(value)}
+        return {name: v for name, (default, v) in plain.items() if v not in (None, {}, []) and v != default}
     if isinstance(value, Mapping):
         return {str(name): _plain(v) for name, v in value.items()}
     if isinstance(value, tuple | list):
