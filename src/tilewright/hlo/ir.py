@@ -45,21 +45,21 @@ def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> di
     """The modules of ``needed``, or an UnsupportedError that says what this JAX lacks."""
     from importlib import import_module
 
-    found = {}
+    modules = {}
     for name, members in needed:
         try:
-            found[name] = import_module(name)
+            modules[name] = import_module(name)
         except ImportError as error:
             raise UnsupportedError(
                 f"{purpose} needs JAX, and {name} cannot be imported: {error}",
                 how="install the extra: pip install 'tilewright[jax]'",
             ) from None
         for member in members:
-            if not hasattr(found[name], member):
+            if not hasattr(modules[name], member):
                 import jax
 
                 raise UnsupportedError(f"JAX {jax.__version__} has no {name}.{member}", how="jax 0.10 to 0.12 work")
-    return found
+    return modules
 
 
 class _Late:
@@ -76,9 +76,9 @@ ir: Any = _Late()
 @cache
 def context() -> Any:
     """The MLIR context Tilewright keeps its clones in, with every dialect JAX emits."""
-    made = _parts()["jax._src.interpreters.mlir"].make_ir_context()
-    made.allow_unregistered_dialects = True
-    return made
+    mlir_context = _parts()["jax._src.interpreters.mlir"].make_ir_context()
+    mlir_context.allow_unregistered_dialects = True
+    return mlir_context
 
 
 _PLACE = re.compile(r'"-":(\d+):(\d+): (.*)')
@@ -91,11 +91,11 @@ def parse_module(text: str) -> Any:
             return ir.Module.parse(text)
         except ir.MLIRError as error:
             message = str(error)
-    if found := _PLACE.search(message):
-        line, column, what = int(found[1]), int(found[2]), found[3]
+    if place := _PLACE.search(message):
+        line, column, reason = int(place[1]), int(place[2]), place[3]
         starts = [0, *(m.end() for m in re.finditer("\n", text))]
         at = starts[min(line, len(starts)) - 1] + column - 1
-        raise ParseError(f"not StableHLO: {what}", text=text, column=at)
+        raise ParseError(f"not StableHLO: {reason}", text=text, column=at)
     raise UsageError(f"not a StableHLO module: {message.splitlines()[-1] if message else 'no reason given'}")
 
 
@@ -115,8 +115,8 @@ def verify_module(module: Any) -> None:
 def module_bytes(module: Any) -> bytes:
     """The module as the portable artifact that ``jax.export`` carries."""
     with context():
-        made: bytes = _parts()["jax._src.export._export"]._module_to_bytecode(module)
-    return made
+        raw: bytes = _parts()["jax._src.export._export"]._module_to_bytecode(module)
+    return raw
 
 
 def operation_module(handle: Any, inputs: list[Any]) -> str:
@@ -132,7 +132,7 @@ def operation_module(handle: Any, inputs: list[Any]) -> str:
             _use_arguments(clone, place)
             ir.Operation.create("func.return", [], list(clone.results))
         end.operation.erase()
-        results = [each.type for each in clone.results]
+        results = [result.type for result in clone.results]
         main.attributes["function_type"] = ir.TypeAttr.get(
             ir.FunctionType.get([value.type for value in inputs], results)
         )
@@ -146,8 +146,8 @@ def _use_arguments(operation: Any, place: dict[Any, Any]) -> None:
             operation.operands[index] = place[value]
     for region in operation.regions:
         for block in region.blocks:
-            for each in block.operations:
-                _use_arguments(each.operation, place)
+            for inner in block.operations:
+                _use_arguments(inner.operation, place)
 
 
 def kept_arguments(lowered: Any, count: int) -> tuple[int, ...]:
@@ -163,16 +163,16 @@ def plain_context() -> Any:
     from importlib import import_module
 
     parts = binary_parts()
-    made, registry = parts["jaxlib.mlir.ir"].Context(), parts["jaxlib.mlir.ir"].DialectRegistry()
+    plain, registry = parts["jaxlib.mlir.ir"].Context(), parts["jaxlib.mlir.ir"].DialectRegistry()
     parts["jaxlib.mlir._mlir_libs._jax_mlir_ext"].register_dialects(registry)
-    made.enable_multithreading(False)
-    made.append_dialect_registry(registry)
-    made.load_all_available_dialects()
+    plain.enable_multithreading(False)
+    plain.append_dialect_registry(registry)
+    plain.load_all_available_dialects()
     for name, register in _DIALECTS.items():
         with suppress(ImportError):  # dialects come and go with releases
-            getattr(import_module(f"jaxlib.mlir.dialects.{name}"), register)(made)
-    made.allow_unregistered_dialects = True
-    return made
+            getattr(import_module(f"jaxlib.mlir.dialects.{name}"), register)(plain)
+    plain.allow_unregistered_dialects = True
+    return plain
 
 
 def bytecode_text(raw: bytes) -> str:

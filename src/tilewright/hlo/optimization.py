@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import unified_diff
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
 from tilewright.hlo.cost import place
@@ -19,16 +19,16 @@ from tilewright.hlo.graphs.graph import Block
 from tilewright.hlo.graphs.read import read_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
 from tilewright.hlo.program import Program
+from tilewright.hlo.proving.verification import Verification
+from tilewright.hlo.proving.verify import verify as prove
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
 from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.running.execute import callable_of
 from tilewright.render import place_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
-
-if TYPE_CHECKING:
-    from tilewright.hlo.proving.verification import Verification
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Optimized:
             )
         for verdicts in _alike((*self.rewrites, *self.refusals)):
             one = verdicts[0]
-            places = list(dict.fromkeys(place_text(str(each.source)) for each in verdicts if each.source))
+            places = list(dict.fromkeys(place_text(str(verdict.source)) for verdict in verdicts if verdict.source))
             more = f" and {len(places) - 2} more" if len(places) > 2 else ""
             place = f"  ({', '.join(places[:2])}{more})" if places else ""
             times = f" {len(verdicts)} times" if len(verdicts) > 1 else ""
@@ -119,17 +119,15 @@ class Optimized:
 
         Raises UnsupportedError for a program that was read from a file.
         """
-        from tilewright.hlo.running.execute import callable_of
-
         return callable_of(self.program)
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     """Verdicts that say the same, together."""
-    found: dict[tuple[bool, str, str, str], list[Verdict]] = {}
-    for each in verdicts:
-        found.setdefault((each.accepted, each.region, each.name, each.reason), []).append(each)
-    return list(found.values())
+    alike: dict[tuple[bool, str, str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        alike.setdefault((verdict.accepted, verdict.region, verdict.name, verdict.reason), []).append(verdict)
+    return list(alike.values())
 
 
 def optimize(
@@ -165,22 +163,20 @@ def optimize(
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
         with collector_paused():
-            found = _rewrite(program, chip, steps)
-        return _verified(found, allow_reassociation) if verify and found.rewrites else found
+            optimized = _rewrite(program, chip, steps)
+        return _verified(optimized, allow_reassociation) if verify and optimized.rewrites else optimized
     except TilewrightError:
         raise
     except Exception as error:  # the bindings' own, mostly: nothing was changed, and the program runs as it is
-        what = f"rewriting this program failed with {type(error).__name__}: {str(error) or 'no message'}"
-        raise UnsupportedError(what.replace("\n", " "), how="use the program as it is, and report this") from error
+        reason = f"rewriting this program failed with {type(error).__name__}: {str(error) or 'no message'}"
+        raise UnsupportedError(reason.replace("\n", " "), how="use the program as it is, and report this") from error
 
 
-def _verified(found: Optimized, allow_reassociation: bool) -> Optimized:
-    from tilewright.hlo.proving.verify import verify
-
-    proof = verify(found.original, found.program, bit_exact=not allow_reassociation)
+def _verified(optimized: Optimized, allow_reassociation: bool) -> Optimized:
+    proof = prove(optimized.original, optimized.program, bit_exact=not allow_reassociation)
     if not proof.ok:
         raise CheckFailed(f"the rewritten program differs from the original: {proof.reason}")
-    return replace(found, verification=proof)
+    return replace(optimized, verification=proof)
 
 
 def _read(program: Program, steps: Sequence[Step]) -> tuple[Any, list[Block], int]:

@@ -37,7 +37,7 @@ def runs(source: Sequence[int], target: Sequence[int]) -> tuple[Run, ...] | None
         return None
     left = [(i, size) for i, size in enumerate(source) if size != 1]
     right = [(j, size) for j, size in enumerate(target) if size != 1]
-    found: list[Run] = []
+    matched: list[Run] = []
     i = j = 0
     while i < len(left):
         i0, j0, p, q = i, j, left[i][1], right[j][1]
@@ -47,8 +47,8 @@ def runs(source: Sequence[int], target: Sequence[int]) -> tuple[Run, ...] | None
                 p, i = p * left[i][1], i + 1
             else:
                 q, j = q * right[j][1], j + 1
-        found.append(Run(tuple(d for d, _ in left[i0:i]), tuple(d for d, _ in right[j0:j])))
-    return tuple(found)
+        matched.append(Run(tuple(d for d, _ in left[i0:i]), tuple(d for d, _ in right[j0:j])))
+    return tuple(matched)
 
 
 def only_unit_dims_differ(source: Sequence[int], target: Sequence[int]) -> bool:

@@ -65,7 +65,7 @@ def _connect(body: Block) -> None:
 
 def _erase_dead(block: Block) -> None:
     kept = {op.handle for op in block.operations}
-    dead = [each.operation for each in block.handle.operations if each.operation not in kept]
+    dead = [view.operation for view in block.handle.operations if view.operation not in kept]
     for handle in reversed(dead):
         handle.erase()
 
@@ -87,15 +87,15 @@ def _create(op: Node) -> Any:
 
 def _named(op: Node) -> dict[str, Any]:
     """MLIR attributes: those of the operation it is like (if of the same kind), then its own."""
-    made = {}
+    attributes = {}
     if op.like is not None and op.like.handle is not None and op.like.name == op.name and op.name not in _STRUCTURAL:
-        made = {key: op.like.handle.attributes[key] for key in op.like.handle.attributes}
+        attributes = {key: op.like.handle.attributes[key] for key in op.like.handle.attributes}
     for key, name in _ARRAYS.items():
         if key in op.attributes:
-            made["dimensions" if op.name == "reduce" else name] = ir.DenseI64ArrayAttr.get(op.attributes[key])
+            attributes["dimensions" if op.name == "reduce" else name] = ir.DenseI64ArrayAttr.get(op.attributes[key])
     if op.name == "iota":
-        made["iota_dimension"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), op.attributes["dim"])
-    return made
+        attributes["iota_dimension"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), op.attributes["dim"])
+    return attributes
 
 
 _STRUCTURAL = frozenset({"broadcast_in_dim", "transpose", "reduce", "reshape", "constant", "iota"})
@@ -109,9 +109,9 @@ def _constant(op: Node) -> Any:
     if value is not None:
         return ir.Operation.create("stablehlo.constant", [kind], [], {"value": value})
     text = literal.attribute_text(result.shape, str(kind))
-    made = ir.Operation.parse(f'"stablehlo.constant"() {{value = {text}}} : () -> {kind}')
-    ir.InsertionPoint.current.insert(made)
-    return made.operation
+    constant = ir.Operation.parse(f'"stablehlo.constant"() {{value = {text}}} : () -> {kind}')
+    ir.InsertionPoint.current.insert(constant)
+    return constant.operation
 
 
 def _reduce(op: Node, attributes: dict[str, Any]) -> Any:
@@ -119,25 +119,25 @@ def _reduce(op: Node, attributes: dict[str, Any]) -> Any:
     if "chooses" in op.attributes:
         return _like(op, handles, attributes)
     monoids = op.attributes.get("monoids") or (op.attributes["monoid"],)
-    made = ir.Operation.create("stablehlo.reduce", [_tensor(v) for v in op.results], handles, attributes, regions=1)
+    reduce = ir.Operation.create("stablehlo.reduce", [_tensor(v) for v in op.results], handles, attributes, regions=1)
     scalars = [ir.RankedTensorType.get([], ir.Type.parse(v.dtype)) for v in op.results]
-    body = made.regions[0].blocks.append(*scalars, *scalars)
+    body = reduce.regions[0].blocks.append(*scalars, *scalars)
     arguments = list(body.arguments)
     with ir.InsertionPoint(body):
         pairs = zip(monoids, scalars, arguments, arguments[len(scalars) :])
         combined = [ir.Operation.create(f"stablehlo.{m}", [kind], [a, b]).results[0] for m, kind, a, b in pairs]
         ir.Operation.create("stablehlo.return", [], combined)
-    return made
+    return reduce
 
 
 def _like(op: Node, handles: list[Any], attributes: dict[str, Any]) -> Any:
     """A copy of the operation ``op`` is like, its body included, on other operands."""
     assert op.like is not None
-    made = op.like.handle.clone().operation
+    copy = op.like.handle.clone().operation
     for index, handle in enumerate(handles):
-        made.operands[index] = handle
+        copy.operands[index] = handle
     for key, value in attributes.items():
-        made.attributes[key] = value
-    for result, value in zip(made.results, op.results):
+        copy.attributes[key] = value
+    for result, value in zip(copy.results, op.results):
         result.set_type(_tensor(value))
-    return made
+    return copy

@@ -37,8 +37,8 @@ class Literal:
             if not getattr(value, "is_splat", False):
                 return None
             text = str(value)
-        found = _SPLAT.search(text)
-        return found[1].strip() if found else None
+        match = _SPLAT.search(text)
+        return match[1].strip() if match else None
 
     @cached_property
     def key(self) -> object:
@@ -55,12 +55,12 @@ class Literal:
     def array(self) -> np.ndarray[Any, Any] | None:
         """The elements, None for element types the bindings give no buffer of."""
         try:
-            found = np.array(self.handle.attributes["value"])
+            array = np.array(self.handle.attributes["value"])
         except (TypeError, ValueError, RuntimeError):  # complex and narrow floats have no buffer in the bindings
             return None
-        if found.dtype == object:
+        if array.dtype == object:
             return None
-        return found if self.order is None else found.reshape(-1)[self.order]
+        return array if self.order is None else array.reshape(-1)[self.order]
 
     def transposed(self, shape: tuple[int, ...], permutation: tuple[int, ...]) -> Literal:
         """The literal of ``numpy.transpose(constant of that shape, permutation)``."""
@@ -80,12 +80,12 @@ class Literal:
             text = str(self.handle.attributes["value"])
         except TypeError:
             text = self.handle.get_asm(print_generic_op_form=True)
-        found = _ELEMENTS.search(text)
-        if found is None:
+        match = _ELEMENTS.search(text)
+        if match is None:
             return None
-        if found[1]:
-            return _reordered(bytes.fromhex(found[1]), self.order)
-        listed = found[2].replace("[", "").replace("]", "").split(", ")
+        if match[1]:
+            return _reordered(bytes.fromhex(match[1]), self.order)
+        listed = match[2].replace("[", "").replace("]", "").split(", ")
         return listed if self.order is None else [listed[k] for k in self.order]
 
     def attribute_text(self, shape: tuple[int, ...], tensor: str) -> str:

@@ -19,6 +19,12 @@ def is_integral(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biu" or dtype.name.startswith(("int", "uint"))
 
 
+def finfo(dtype: np.dtype[Any]) -> Any:
+    """The limits of a floating type, narrow ones included."""
+    limits: Any = ml_dtypes.finfo
+    return limits(dtype)
+
+
 def tolerance(dtype: np.dtype[Any]) -> float:
     """What rounding may do to sums of many terms: 64 units in the last place; 0 for integers.
 
@@ -27,7 +33,6 @@ def tolerance(dtype: np.dtype[Any]) -> float:
     """
     if is_integral(dtype):
         return 0.0
-    finfo: Any = ml_dtypes.finfo
     eps = float(finfo(dtype).eps)
     return 64.0 * eps if eps < 1e-5 else min(8.0 * eps, max(eps, ROUNDING_LIMIT))
 
@@ -143,17 +148,16 @@ SHARES = {"whole": 1 / 16, "slice": 1 / 2}
 def nudged(arguments: Sequence[Array], seed: int) -> list[Array]:
     """Floating arguments one unit in the last place up or down at random: what no result may depend on much."""
     rng = np.random.default_rng(seed)
-    finfo: Any = ml_dtypes.finfo
-    found = []
+    moved = []
     with np.errstate(all="ignore"):
-        for each in map(np.asarray, arguments):
-            if is_integral(each.dtype):
-                found.append(each)
+        for array in map(np.asarray, arguments):
+            if is_integral(array.dtype):
+                moved.append(array)
                 continue
-            wide = each.astype(np.complex128 if each.dtype.kind == "c" else np.float64)
-            step = float(finfo(each.real.dtype).eps) * rng.choice([-1.0, 1.0], each.shape)
-            found.append(np.asarray(wide * (1 + step)).astype(each.dtype))
-    return found
+            wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+            step = float(finfo(array.real.dtype).eps) * rng.choice([-1.0, 1.0], array.shape)
+            moved.append(np.asarray(wide * (1 + step)).astype(array.dtype))
+    return moved
 
 
 def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], Sequence[Array]]) -> str:
@@ -181,8 +185,8 @@ def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], S
     for axis in (*range(before.ndim), -1):
         share = SHARES["whole" if axis < 0 else "slice"]
         others = tuple(k for k in range(before.ndim) if k != axis)
-        many, had, asked, mirrored = (np.atleast_1d(m.sum(others)) for m in (lost, right[0], known, gained))
-        failed = (many > share * had) & (had >= np.maximum(CROWD, MOSTLY * asked)) & (many > 4 * mirrored)
+        many, had, judged, mirrored = (np.atleast_1d(m.sum(others)) for m in (lost, right[0], known, gained))
+        failed = (many > share * had) & (had >= np.maximum(CROWD, MOSTLY * judged)) & (many > 4 * mirrored)
         if failed.any():
             index = int(np.argmax(failed))
             view = (slice(None),) * axis + (index,) if axis >= 0 else ()
@@ -194,7 +198,6 @@ def _sides(
     before: Array, after: Array, reference: Array, allowed: float
 ) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
     """Elements that can be asked; where each program is right; where each is far worse."""
-    finfo: Any = ml_dtypes.finfo
     part = before.real.dtype
     least = float(finfo(part).smallest_normal) / float(finfo(part).eps)
     wide = np.complex128 if before.dtype.kind == "c" else np.float64
@@ -215,7 +218,7 @@ def _told(
     inside[view] = lost[view]
     at = tuple(int(k) for k in np.argwhere(inside)[0])
     where = f" with index {index} in dim {axis}" if axis >= 0 else ""
-    before, after, reference = (each[at] for each in sides)
+    before, after, reference = (side[at] for side in sides)
     return (
         f"of {right[view].sum()} elements{where} that the original has right, {lost[view].sum()} are far worse, "
         f"measured by themselves: at {at} original {before}, result {after}, float64 reference {reference}"

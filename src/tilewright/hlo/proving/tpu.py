@@ -67,8 +67,8 @@ class TpuEstimate:
 def cycles_per_byte(streaming: Program) -> float:
     """The rate of a compiled program that only streams."""
     context = Context(streaming, None)
-    found = [(_cycles(op), _bytes(context, op)[0]) for op in streaming.entry.operations]
-    cycles, moved = (sum(each) for each in zip(*((c, b) for c, b in found if c is not None)))
+    costs = [(_cycles(op), _bytes(context, op)[0]) for op in streaming.entry.operations]
+    cycles, moved = (sum(column) for column in zip(*((c, b) for c, b in costs if c is not None)))
     return float(cycles / moved)
 
 
@@ -91,8 +91,8 @@ def estimate(program: Program, rate: float, temp_bytes: int = 0) -> TpuEstimate:
 
 
 def _cycles(op: Operation) -> int | None:
-    found = _CYCLES.search(op.attributes.get("backend_config", ""))
-    return int(found[1]) if found else None
+    match = _CYCLES.search(op.attributes.get("backend_config", ""))
+    return int(match[1]) if match else None
 
 
 def _bytes(context: Context, op: Operation) -> tuple[int, int]:
@@ -152,18 +152,18 @@ class TpuComparison:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         plain = asdict(self)
-        for name, each in (("before", self.before), ("after", self.after)):
-            plain[name]["filled_share"] = each.filled_share
+        for name, side in (("before", self.before), ("after", self.after)):
+            plain[name]["filled_share"] = side.filled_share
         return {**plain, "ratio": self.ratio}
 
     def __str__(self) -> str:
         """Both side by side."""
         pairs = [
-            ("estimated cycles", *(f"{each.cycles:,}" for each in (self.before, self.after))),
-            ("of these filled in", *(f"{each.filled_share:.1%}" for each in (self.before, self.after))),
-            ("bytes in HBM", *(bytes_text(each.hbm_bytes) for each in (self.before, self.after))),
-            ("temporary buffers", *(bytes_text(each.temp_bytes) for each in (self.before, self.after))),
-            ("operations", *(f"{each.operations:,}" for each in (self.before, self.after))),
+            ("estimated cycles", *(f"{side.cycles:,}" for side in (self.before, self.after))),
+            ("of these filled in", *(f"{side.filled_share:.1%}" for side in (self.before, self.after))),
+            ("bytes in HBM", *(bytes_text(side.hbm_bytes) for side in (self.before, self.after))),
+            ("temporary buffers", *(bytes_text(side.temp_bytes) for side in (self.before, self.after))),
+            ("operations", *(f"{side.operations:,}" for side in (self.before, self.after))),
         ]
         widths = [max(len(row[k]) for row in (*pairs, ("", "A", "B"))) for k in range(3)]
         lines = [f"compiled for {self.chip} by {self.compiler}: A takes {self.ratio:.2f} times the cycles of B"]
@@ -204,11 +204,13 @@ def compare_on_tpu(before: Program, after: Program, chip: str = "v5e", timeout: 
     topology = _topology(chip)
     programs = [_STREAMING, before.text, after.text]
     answer = _ask({"topology": topology, "programs": programs}, time.monotonic() + timeout)
-    streaming, *both = [read_hlo(each["text"]) for each in answer["compiled"]]
+    streaming, *both = [read_hlo(compiled["text"]) for compiled in answer["compiled"]]
     rate = cycles_per_byte(streaming)
-    temporary = [each["temp_bytes"] for each in answer["compiled"][1:]]
-    made = [estimate(program, rate, size) for program, size in zip(both, temporary)]
-    return TpuComparison(answer["chip"], f"libtpu {answer['libtpu']}, jax {answer['jax']}", rate, made[0], made[1])
+    temporary = [compiled["temp_bytes"] for compiled in answer["compiled"][1:]]
+    estimates = [estimate(program, rate, size) for program, size in zip(both, temporary)]
+    return TpuComparison(
+        answer["chip"], f"libtpu {answer['libtpu']}, jax {answer['jax']}", rate, estimates[0], estimates[1]
+    )
 
 
 def _same_jax() -> str:
@@ -222,12 +224,12 @@ def _ask(job: dict[str, Any], deadline: float) -> dict[str, Any]:
     """One job; asked again while another process holds the compiler's lock."""
     wait = 1.0
     while True:
-        code, out, said = _run(job, deadline)
+        code, out, output = _run(job, deadline)
         if code == 0:
             answer: dict[str, Any] = json.loads(out)
             return answer
-        if not any(word in said for word in _LOCKED) or time.monotonic() + wait > deadline:
-            raise UnsupportedError(f"the TPU compiler failed ({_last_words(said) or f'exit code {code}'})")
+        if not any(word in output for word in _LOCKED) or time.monotonic() + wait > deadline:
+            raise UnsupportedError(f"the TPU compiler failed ({_last_words(output) or f'exit code {code}'})")
         time.sleep(wait)
         wait = min(2 * wait, 15.0)
 
@@ -246,7 +248,7 @@ def _run(job: dict[str, Any], deadline: float) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def _last_words(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("For simplicity")]
-    told = [line for line in lines if "Error" in line]
-    return (told or lines or [""])[-1][:300]
+def _last_words(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("For simplicity")]
+    errors = [line for line in lines if "Error" in line]
+    return (errors or lines or [""])[-1][:300]

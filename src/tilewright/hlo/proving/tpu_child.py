@@ -43,6 +43,6 @@ def _compile(text: str, device: Any) -> dict[str, Any]:
     inputs, outputs = main_types(text)
     with jax.enable_x64(True):
         call = flat_callable(text, inputs, outputs, platform="tpu")
-        made = jax.jit(call, in_shardings=SingleDeviceSharding(device)).lower(*inputs).compile()
-    memory = made.memory_analysis()
-    return {"text": made.as_text(), "temp_bytes": getattr(memory, "temp_size_in_bytes", 0)}
+        compiled = jax.jit(call, in_shardings=SingleDeviceSharding(device)).lower(*inputs).compile()
+    memory = compiled.memory_analysis()
+    return {"text": compiled.as_text(), "temp_bytes": getattr(memory, "temp_size_in_bytes", 0)}

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.hlo.graphs.graph import Block, Value, walk
-from tilewright.hlo.proving.agreement import is_integral
+from tilewright.hlo.proving.agreement import finfo, is_integral
 from tilewright.hlo.proving.reference import own_dtype
 
 Array = np.ndarray[Any, Any]
@@ -24,7 +24,7 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[An
 
 def _wide(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Both signs, magnitudes spread evenly over forty powers of two, as far as the type reaches."""
-    reach = min(20.0, 0.4 * float(_finfo(dtype).maxexp))
+    reach = min(20.0, 0.4 * float(finfo(dtype).maxexp))
     return np.asarray(rng.choice([-1.0, 1.0], shape) * np.exp2(rng.uniform(-reach, reach, shape)))
 
 
@@ -34,13 +34,13 @@ def _zeros(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any
 
 def _denormal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Below the smallest normal number, one in eight elements, the rest about one."""
-    tiny = float(_finfo(dtype).smallest_normal) * rng.uniform(-1, 1, shape)
+    tiny = float(finfo(dtype).smallest_normal) * rng.uniform(-1, 1, shape)
     return np.where(rng.random(shape) < 0.125, tiny, rng.normal(size=shape))
 
 
 def _large(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Near the largest finite number and of one sign, so that sums overflow in whatever order they are taken."""
-    return np.asarray(float(_finfo(dtype).max) * rng.uniform(0.25, 0.9, shape))
+    return np.asarray(float(finfo(dtype).max) * rng.uniform(0.25, 0.9, shape))
 
 
 def _lowest(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -53,13 +53,13 @@ def _special(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[A
 
     So some of what is reduced stays ordinary, and a NaN in the wrong place shows.
     """
-    found = np.asarray(rng.normal(size=shape))
-    part = found[shape[0] * 3 // 4 :] if shape else found
-    places, each = rng.permutation(part.size), max(1, part.size // 64)
+    array = np.asarray(rng.normal(size=shape))
+    part = array[shape[0] * 3 // 4 :] if shape else array
+    places, count = rng.permutation(part.size), max(1, part.size // 64)
     flat = part.reshape(-1)  # a view: what is written here stands in the whole
     for lot, value in enumerate((np.nan, np.inf, -np.inf, 0.0, -0.0)):
-        flat[places[lot * each : (lot + 1) * each]] = value
-    return found
+        flat[places[lot * count : (lot + 1) * count]] = value
+    return array
 
 
 #: Each kind of input: what its floating elements are. Integers are small, and of all sizes in ``wide`` and ``large``.
@@ -102,8 +102,8 @@ def trial_inputs(values: Sequence[Value], kind: str, seed: int) -> list[Array]:
     """Arrays for the arguments of a program, the same for the same kind and seed."""
     sizes = [math.prod(v.shape or ()) for v in values]
     kinds = [kind if kind != "special" or size == max(sizes) else "normal" for size in sizes]  # one NaN goes far enough
-    made = [_array(v, k, np.random.default_rng((seed, n))) for n, (v, k) in enumerate(zip(values, kinds))]
-    return made if kind == next(iter(INPUTS)) else [_choice(array, list(INPUTS).index(kind)) for array in made]
+    arrays = [_array(v, k, np.random.default_rng((seed, n))) for n, (v, k) in enumerate(zip(values, kinds))]
+    return arrays if kind == next(iter(INPUTS)) else [_choice(array, list(INPUTS).index(kind)) for array in arrays]
 
 
 def _choice(array: Array, number: int) -> Array:
@@ -112,9 +112,9 @@ def _choice(array: Array, number: int) -> Array:
         return array
     if array.dtype == np.bool_:
         return np.asarray(number % 2 == 0)
-    iinfo: Any = ml_dtypes.iinfo
-    wanted = (0, 1, 2, -1, 3, 4)[(number - 1) % 6]
-    return np.asarray(max(int(iinfo(array.dtype).min), min(int(iinfo(array.dtype).max), wanted))).astype(array.dtype)
+    low, high = _ends(array.dtype)
+    scalar = (0, 1, 2, -1, 3, 4)[(number - 1) % 6]
+    return np.asarray(max(low, min(high, scalar))).astype(array.dtype)
 
 
 def _array(value: Value, kind: str, rng: np.random.Generator) -> Array:
@@ -127,9 +127,9 @@ def _array(value: Value, kind: str, rng: np.random.Generator) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype.kind != "c":
             return fill(rng, shape, dtype).astype(dtype)
-        part, found = np.dtype(f"f{dtype.itemsize // 2}"), np.empty(shape, dtype)
-        found.real, found.imag = (fill(rng, shape, part).astype(part) for _ in range(2))
-        return found
+        part, array = np.dtype(f"f{dtype.itemsize // 2}"), np.empty(shape, dtype)
+        array.real, array.imag = (fill(rng, shape, part).astype(part) for _ in range(2))
+        return array
 
 
 def _integers(dtype: np.dtype[Any], shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> Array:
@@ -137,9 +137,7 @@ def _integers(dtype: np.dtype[Any], shape: tuple[int, ...], kind: str, rng: np.r
 
     Scalars stay small: they are numbers of steps and places more often than data.
     """
-    iinfo: Any = ml_dtypes.iinfo
-    info = iinfo(dtype)
-    low, high = int(info.min), int(info.max)
+    low, high = _ends(dtype)
     if kind == "large" and shape:
         return rng.choice(np.array([low, low + 1, high - 1, high, 0, 1], object), shape).astype(dtype)
     if kind == "lowest" and shape:
@@ -149,6 +147,7 @@ def _integers(dtype: np.dtype[Any], shape: tuple[int, ...], kind: str, rng: np.r
     return rng.integers(max(low, -4), min(high, 4), shape, endpoint=True).astype(dtype)
 
 
-def _finfo(dtype: np.dtype[Any]) -> Any:
-    finfo: Any = ml_dtypes.finfo
-    return finfo(dtype)
+def _ends(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The smallest and the largest number of an integer type."""
+    iinfo: Any = ml_dtypes.iinfo
+    return int(iinfo(dtype).min), int(iinfo(dtype).max)

@@ -61,18 +61,18 @@ def verify(
     types = [[repr(v) for v in (*body.arguments, *body.operations[-1].operands)] for body in (before, after)]
     if types[0] != types[1]:
         raise UsageError("the two programs take or give different types", how=_first_difference(*types))
-    given = None if arguments is None else [np.asarray(a) for a in arguments]
-    kinds = ["given"] if given is not None else inputs_for(before, inputs)
+    own_inputs = None if arguments is None else [np.asarray(a) for a in arguments]
+    kinds = ["given"] if own_inputs is not None else inputs_for(before, inputs)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
         judge = _Judge(original, rewritten, before, after, bit_exact)
         runs, remarks = _runs(judge, eager)
-        if given is None and inputs is None and may_never_end(before):
+        if own_inputs is None and inputs is None and may_never_end(before):
             remarks.append("only normal inputs were tried: a loop in it goes on until a condition on values holds")
         trials = []
         for number, (kind, how) in enumerate((kind, how) for kind in kinds for how in runs):
             if advance:
                 advance(number, len(kinds) * len(runs), f"{kind} inputs, {how}")
-            arrays = given if given is not None else trial_inputs(before.arguments, kind, seed)
+            arrays = own_inputs if own_inputs is not None else trial_inputs(before.arguments, kind, seed)
             trials.append(judge.trial(kind, how, seed, arrays, runs[how]))
     return Verification(tuple(trials), judge.reference_kind, tuple(dict.fromkeys(remarks + judge.remarks)))
 
@@ -125,7 +125,7 @@ def _runs(judge: _Judge, eager: bool) -> tuple[dict[str, tuple[Run, Run]], list[
         return runs, [f"not run op by op: {error}"]
 
     def run(body: Block) -> Run:
-        return lambda given: [np.asarray(out) for out in one_by_one.run(body, given)]
+        return lambda arguments: [np.asarray(out) for out in one_by_one.run(body, arguments)]
 
     runs["op by op"] = (run(judge.before), run(judge.after))
     return runs, []
@@ -158,14 +158,14 @@ class _Judge:
 
         return run(self.original), run(self.rewritten)
 
-    def trial(self, kind: str, how: str, seed: int, given: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
+    def trial(self, kind: str, how: str, seed: int, arguments: Sequence[Any], runs: tuple[Run, Run]) -> Trial:
         """Run both and compare."""
-        old, new = self._ran(given, runs)
-        reference = self._reference(kind, given)
+        old, new = self._ran(arguments, runs)
+        reference = self._reference(kind, arguments)
         self._remark_on_xla(kind, how, old)
         if reference is not None:
             old, new = self._without_lost_nans(kind, how, old, new, reference)
-        reason = self._reason(given, old, new, reference)
+        reason = self._reason(arguments, old, new, reference)
         if any(map(zeros_differ, old, new)):
             self.remarks.append(f"zeros of another sign on {kind} inputs, {how}: counted as equal")
         errors: list[float | None] = [None, None]
@@ -178,11 +178,11 @@ class _Judge:
         )  # fmt: skip
 
     @staticmethod
-    def _ran(given: Sequence[Any], runs: tuple[Run, Run]) -> list[list[Array]]:
+    def _ran(arguments: Sequence[Any], runs: tuple[Run, Run]) -> list[list[Array]]:
         import jax
 
         try:
-            return [run(given) for run in runs]
+            return [run(arguments) for run in runs]
         except jax.errors.JaxRuntimeError as error:
             raise UnsupportedError(f"XLA cannot run this program here: {error}".replace("\n", " ")) from error
 
@@ -190,22 +190,22 @@ class _Judge:
     def _results(self) -> list[Value]:
         return self.before.operations[-1].operands
 
-    def _reference(self, kind: str, given: Sequence[Any]) -> list[Array] | None:
+    def _reference(self, kind: str, arguments: Sequence[Any]) -> list[Array] | None:
         """The original's results in float64; made once for each input."""
         if self._known[0] != kind:
-            self._known = (kind, self._evaluate(given))
+            self._known = (kind, self._evaluate(arguments))
         return self._known[1]
 
-    def _evaluate(self, given: Sequence[Any]) -> list[Array] | None:
+    def _evaluate(self, arguments: Sequence[Any]) -> list[Array] | None:
         if self._wide is None and not self.reference_kind.startswith("none"):
             try:
-                found = evaluate(self.before, given)
+                results = evaluate(self.before, arguments)
             except UnsupportedError as error:
                 self._widen(str(error))
             else:
                 self.reference_kind = "numpy"
-                return found
-        return self._wide(given) if self._wide else None
+                return results
+        return self._wide(arguments) if self._wide else None
 
     def _widen(self, unknown: str) -> None:
         try:
@@ -242,31 +242,31 @@ class _Judge:
             f"itself loses a NaN there (float64 reference nan, original {a}, result {b})"
         )
         gone = [np.array(np.nan).astype(a.dtype) for a in before]
-        old, new = ([np.where(m, n, x) for m, n, x in zip(lost, gone, each)] for each in (before, after))
+        old, new = ([np.where(m, n, x) for m, n, x in zip(lost, gone, outputs)] for outputs in (before, after))
         return old, new
 
-    def _moved(self, given: Sequence[Any], output: int) -> list[Array]:
+    def _moved(self, arguments: Sequence[Any], output: int) -> list[Array]:
         """One output's reference for arguments that are one unit in the last place off, twice."""
-        found = [self._evaluate(nudged(given, seed)) for seed in range(2)]
-        return [each[output] for each in found if each is not None]
+        references = [self._evaluate(nudged(arguments, seed)) for seed in range(2)]
+        return [reference[output] for reference in references if reference is not None]
 
     def _reason(
-        self, given: Sequence[Any], before: list[Array], after: list[Array], reference: list[Array] | None
+        self, arguments: Sequence[Any], before: list[Array], after: list[Array], reference: list[Array] | None
     ) -> str:
         """Why the first output that may not stand may not, "" if all may."""
         depth = _depth(self.before)
         for index, (a, b) in enumerate(zip(before, after)):
             if self.bit_exact:
-                found = "" if identical(a, b) else "the same bits were asked for, and they differ"
+                reason = "" if identical(a, b) else "the same bits were asked for, and they differ"
             elif reference is not None:
-                found = missed(a, b, reference[index], depth) or spoiled(
-                    a, b, reference[index], partial(self._moved, given, index)
+                reason = missed(a, b, reference[index], depth) or spoiled(
+                    a, b, reference[index], partial(self._moved, arguments, index)
                 )
             else:
                 count = int(differing(a, b).sum())
-                found = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
-            if found:
-                return f"output {index}: {found}"
+                reason = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
+            if reason:
+                return f"output {index}: {reason}"
         return ""
 
 
@@ -277,7 +277,7 @@ def _largest(before: list[Array], after: list[Array], reference: list[Array] | N
         return None
     output = int(np.argmax(apart))
     at = worst(before[output], after[output])
-    values = [str(each[output][at]) for each in (before, after)]
+    values = [str(side[output][at]) for side in (before, after)]
     return Difference(output, at, values[0], values[1], "" if reference is None else str(reference[output][at]))
 
 

@@ -94,8 +94,8 @@ def _convert(kind: bytes, payload: bytes) -> tuple[bytes, bytes]:
         return b"e", b"it asks for more memory than there is"
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = next((line for line in lines if "error:" in line), lines[-1] if lines else type(error).__name__)
-        return b"e", said.encode()
+        reason = next((line for line in lines if "error:" in line), lines[-1] if lines else type(error).__name__)
+        return b"e", reason.encode()
     return b"t", text.encode()
 
 

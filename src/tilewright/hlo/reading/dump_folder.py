@@ -56,8 +56,8 @@ def dumped_modules(folder: str | Path, module: str | None = None) -> tuple[Dumpe
     except OSError as error:
         raise UsageError(f"cannot read it: {error.strerror or error}", where=where) from None
     for stage, pattern in _STAGES.items():
-        if found := _of_stage(files, stage, pattern):
-            return tuple(sorted(_named(found, module, where), key=lambda each: (-each.size, each.name)))
+        if modules := _of_stage(files, stage, pattern):
+            return tuple(sorted(_named(modules, module, where), key=lambda dumped: (-dumped.size, dumped.name)))
     raise UsageError(
         "no program in this folder",
         where=where,
@@ -66,7 +66,7 @@ def dumped_modules(folder: str | Path, module: str | None = None) -> tuple[Dumpe
 
 
 def _of_stage(files: Iterable[Path], stage: str, pattern: re.Pattern[str]) -> list[DumpedModule]:
-    found: dict[str, DumpedModule] = {}
+    modules: dict[str, DumpedModule] = {}
     forms: dict[str, str] = {}
     for path in files:
         match = pattern.fullmatch(path.name)
@@ -75,9 +75,9 @@ def _of_stage(files: Iterable[Path], stage: str, pattern: re.Pattern[str]) -> li
         if stage == "lowered" and path.suffix == ".txt" and not _holds_a_program(path):
             continue
         name = _DEVICE.sub("", match["head"])
-        if name not in found or (forms[name].endswith("pb") and not match["form"].endswith("pb")):
-            found[name], forms[name] = DumpedModule(name, path, stage, _size(path)), match["form"]
-    return list(found.values())
+        if name not in modules or (forms[name].endswith("pb") and not match["form"].endswith("pb")):
+            modules[name], forms[name] = DumpedModule(name, path, stage, _size(path)), match["form"]
+    return list(modules.values())
 
 
 def _holds_a_program(path: Path) -> bool:
@@ -99,7 +99,7 @@ def _named(modules: list[DumpedModule], module: str | None, where: str) -> list[
         return modules
     tests = (lambda name: name == module, lambda name: fnmatchcase(name, module), lambda name: module in name)
     for test in tests:
-        if found := [each for each in modules if test(each.name)]:
-            return found
-    names = ", ".join(each.name for each in modules[:10]) + (", ..." if len(modules) > 10 else "")
+        if matching := [dumped for dumped in modules if test(dumped.name)]:
+            return matching
+    names = ", ".join(dumped.name for dumped in modules[:10]) + (", ..." if len(modules) > 10 else "")
     raise UsageError(f"no module is called {module}", where=where, how=f"there are {names}")

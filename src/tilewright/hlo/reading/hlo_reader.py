@@ -75,22 +75,22 @@ class _Reader(Scanner):
 
     def _attributes(self) -> dict[str, str]:
         """``, key=value`` as often as it stands here."""
-        found: dict[str, str] = {}
+        attributes: dict[str, str] = {}
         while True:
             self.blank()
             head = words.ATTRIBUTE.match(self.text, self.at)
             if head is None:
                 if self.peek(","):
                     raise self.fail("expected an attribute 'name=value' after the comma")
-                return found
+                return attributes
             self.at = head.end()
             start = self.at
-            found[head[1]] = self.value()
+            attributes[head[1]] = self.value()
             if head[1] == "literal":  # a shape, a blank and the elements
                 self.blank()
                 if self.at < len(self.text) and self.text[self.at] not in ",}\n":
                     self.value()
-                    found[head[1]] = self.text[start : self.at]
+                    attributes[head[1]] = self.text[start : self.at]
 
     def _computation(self) -> Computation:
         """``ENTRY? %name (parameters)? -> shape? { instructions }``, or a fragment's instructions alone."""
@@ -192,15 +192,15 @@ class _Reader(Scanner):
         return tuple(self._operand(part, arguments, inside) for part in split_top(arguments))
 
     def _operand(self, part: str, arguments: str, inside: int) -> str:
-        found = words.OPERAND.match(part)
-        name = unquote(found[2]) if found else ""
-        if name not in self.shapes or found is None:
+        match = words.OPERAND.match(part)
+        name = unquote(match[2]) if match else ""
+        if name not in self.shapes or match is None:
             at = inside + max(0, arguments.find(part))
             if not self.fragment:
                 raise self.fail(f"operand '{name or part[:40]}' is not defined before its use", at)
-            if found is None or not found[1]:
+            if match is None or not match[1]:
                 raise self.fail(f"operand '{name or part[:40]}' has neither definition nor type", at)
-            self._assume(name, found[1].strip(), at)
+            self._assume(name, match[1].strip(), at)
         return name
 
     def _assume(self, name: str, shape: str, at: int) -> None:
@@ -228,8 +228,8 @@ class _Reader(Scanner):
     def _missing(self, computation: Computation, op: Operation) -> ParseError:
         callee = next(callee for callee in op.calls if callee not in self.places)
         at = re.compile(rf"%?{re.escape(op.name)}\s*=").search(self.text, self.places[computation.name])
-        what = f"{op.name} calls computation {callee}, which the module does not have"
-        return self.fail(what, at.start() if at else None)
+        reason = f"{op.name} calls computation {callee}, which the module does not have"
+        return self.fail(reason, at.start() if at else None)
 
 
 def _closed(text: str) -> bool:

@@ -1,186 +1,10 @@
-"""Scanning HLO text: positions move forward only, so that reading takes time linear in the text."""
+"""HLO text: its words, and a scanner whose position moves forward only, so that reading takes linear time."""
 
 from __future__ import annotations
 
 import re
 
 from tilewright.errors import ParseError
-from tilewright.hlo.reading import hlo_scan as words
-
-_SKIP = re.compile(r'[^"{}()\[\]/]*+')
-_CLOSE = {"{": "}", "(": ")", "[": "]"}
-_DEEPEST = 200
-
-
-class Scanner:
-    """A text and the position reached in it. Every method raises ParseError where the text does not fit."""
-
-    def __init__(self, text: str, where: str = "") -> None:
-        self.text, self.where, self.at = text, where, 0
-        self._line, self._counted = 1, 0
-
-    def fail(self, what: str, at: int | None = None, how: str = "") -> ParseError:
-        """The error for the place ``at`` (default: here)."""
-        place = self.at if at is None else at
-        return ParseError(what, text=self.text, column=place, where=self.where, how=how)
-
-    def line(self) -> int:
-        """The line of the position, from 1; cheap because positions only grow."""
-        self._line += self.text.count("\n", self._counted, self.at)
-        self._counted = self.at
-        return self._line
-
-    def blank(self) -> None:
-        """Step over blanks and comments."""
-        match = words.BLANK.match(self.text, self.at)
-        if match:
-            self.at = match.end()
-
-    def ended(self) -> bool:
-        """Step over blanks; is that the end of the text?"""
-        self.blank()
-        return self.at >= len(self.text)
-
-    def peek(self, word: str) -> bool:
-        """Does ``word`` stand here?"""
-        return self.text.startswith(word, self.at)
-
-    def take(self, word: str) -> bool:
-        """Step over blanks and then ``word`` if it stands there."""
-        self.blank()
-        if not self.text.startswith(word, self.at):
-            return False
-        self.at += len(word)
-        return True
-
-    def expect(self, word: str, after: str) -> None:
-        """Step over ``word``, which must come next."""
-        if not self.take(word):
-            raise self.fail(f"expected '{word}' after {after}")
-
-    def match(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        """Step over ``pattern``, which must match here."""
-        found = pattern.match(self.text, self.at)
-        if found is None:
-            raise self.fail(f"expected {what}")
-        self.at = found.end()
-        return found
-
-    def shape(self) -> str:
-        """Step over a shape: ``f32[2,3]{1,0:T(8,128)}`` or a tuple ``(a, /*index=5*/b)``; returns its text."""
-        start = self.at
-        if self.peek("(") or self.peek("b("):
-            self.at += self.peek("b(")
-            self.balanced()
-            return self.text[start : self.at]
-        self.match(words.SHAPE, "a shape such as f32[8,128]{1,0}")
-        if self.peek("{") and self.text[self.at - 1] == "]":  # a layout with a shape in braces inside
-            self.balanced()
-        return self.text[start : self.at]
-
-    def balanced(self) -> str:
-        """Step over a bracketed text with all it holds (strings and comments too); returns it with its brackets."""
-        text, start = self.text, self.at
-        closers: list[str] = []
-        at = start
-        while True:
-            skipped = _SKIP.match(text, at)
-            at = skipped.end() if skipped else at
-            if at >= len(text):
-                raise self.fail(f"'{text[start]}' is never closed", start)
-            at = self._bracket(text[at], at, closers)
-            if not closers:
-                self.at = at
-                return text[start:at]
-
-    def _bracket(self, char: str, at: int, closers: list[str]) -> int:
-        """One bracket, string or slash inside a bracketed text; returns the position after it."""
-        if char == '"':
-            return self._string_end(at)
-        if char == "/":
-            return self._comment_end(at) if self.text.startswith("/*", at) else at + 1
-        if char in _CLOSE:
-            closers.append(_CLOSE[char])
-            if len(closers) > _DEEPEST:
-                raise self.fail(f"brackets nested deeper than {_DEEPEST}", at)
-        elif closers.pop() != char:
-            raise self.fail(f"unexpected '{char}'", at)
-        return at + 1
-
-    def _string_end(self, at: int) -> int:
-        match = words.STRING.match(self.text, at)
-        if match is None:
-            raise self.fail("the string is never closed", at)
-        return match.end()
-
-    def _comment_end(self, at: int) -> int:
-        end = self.text.find("*/", at + 2)
-        if end < 0:
-            raise self.fail("the comment is never closed", at)
-        return end + 2
-
-    def value(self) -> str:
-        """Step over an attribute's value: a string, bare words and brackets up to a comma or blank outside them."""
-        text, start = self.text, self.at
-        while self.at < len(text):
-            char = text[self.at]
-            if char == '"':
-                self.at = self._string_end(self.at)
-            elif char in _CLOSE:
-                self.balanced()
-            elif bare := words.BARE.match(text, self.at):
-                self.at = bare.end()
-            else:
-                break
-        if self.at == start:
-            raise self.fail("expected a value")
-        return text[start : self.at]
-
-
-def split_top(text: str) -> list[str]:
-    """Split at the commas outside brackets and strings; comments vanish, blank parts too.
-
-    >>> split_top("(f32[2], s32[]) %a, /*index=1*/b")
-    ['(f32[2], s32[]) %a', 'b']
-    """
-    if not any(char in text for char in '{(["/'):
-        return [part for piece in text.split(",") if (part := piece.strip())]
-    parts = words.PART.findall(text)
-    if sum(map(len, parts)) + len(parts) not in (len(text) + 1, len(text) + 2):  # nested deeper than the pattern
-        parts = _split_slowly(text)
-    clean = (re.sub(r"/\*.*?\*/", "", part, flags=re.S) if "/*" in part else part for part in parts)
-    return [part for piece in clean if (part := piece.strip())]
-
-
-def _split_slowly(text: str) -> list[str]:
-    parts, depth, start, at = [], 0, 0, 0
-    while at < len(text):
-        char = text[at]
-        if char == '"' and (string := words.STRING.match(text, at)):
-            at = string.end()
-            continue
-        if char == "/" and text.startswith("/*", at) and (end := text.find("*/", at + 2)) >= 0:
-            at = end + 2
-            continue
-        if char == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
-        depth += (char in "{([") - (char in "})]")
-        at += 1
-    return [*parts, text[start:]]
-
-
-def unquote(text: str) -> str:
-    """A quoted string's content with its escapes resolved; other text unchanged.
-
-    >>> unquote(r'"a\\"b"')
-    'a"b'
-    """
-    if not text.startswith('"'):
-        return text
-    body = text[1:-1]
-    return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), body) if "\\" in body else body
-
 
 # The words of HLO text as regular expressions; every one is linear in the text it meets.
 
@@ -230,8 +54,6 @@ SHAPE = re.compile(_SHAPE)
 STRING = re.compile(_STRING, re.S)
 #: A piece of a value outside brackets and strings.
 BARE = re.compile(r'[^\s,{}()\[\]"]+')
-#: A bracketed text.
-BALANCED = re.compile(_NESTED, re.S)
 #: A text up to the next comma outside brackets, with that comma or the end.
 PART = re.compile(rf"((?:{_LEAF}|{_NESTED})*+)(?:,|\Z)", re.S)
 #: Operands without types.
@@ -250,3 +72,177 @@ SIMPLE = re.compile(
     rf"\(({_INSIDE})\)((?:, [\w.\-]+={_VALUE})*+)[ \t\r]*+(?=\n)",
     re.S,
 )
+
+_SKIP = re.compile(r'[^"{}()\[\]/]*+')
+_CLOSE = {"{": "}", "(": ")", "[": "]"}
+_DEEPEST = 200
+
+
+class Scanner:
+    """A text and the position reached in it. Every method raises ParseError where the text does not fit."""
+
+    def __init__(self, text: str, where: str = "") -> None:
+        self.text, self.where, self.at = text, where, 0
+        self._line, self._counted = 1, 0
+
+    def fail(self, reason: str, at: int | None = None, how: str = "") -> ParseError:
+        """The error for the place ``at`` (default: here)."""
+        place = self.at if at is None else at
+        return ParseError(reason, text=self.text, column=place, where=self.where, how=how)
+
+    def line(self) -> int:
+        """The line of the position, from 1; cheap because positions only grow."""
+        self._line += self.text.count("\n", self._counted, self.at)
+        self._counted = self.at
+        return self._line
+
+    def blank(self) -> None:
+        """Step over blanks and comments."""
+        match = BLANK.match(self.text, self.at)
+        if match:
+            self.at = match.end()
+
+    def ended(self) -> bool:
+        """Step over blanks; is that the end of the text?"""
+        self.blank()
+        return self.at >= len(self.text)
+
+    def peek(self, word: str) -> bool:
+        """Does ``word`` stand here?"""
+        return self.text.startswith(word, self.at)
+
+    def take(self, word: str) -> bool:
+        """Step over blanks and then ``word`` if it stands there."""
+        self.blank()
+        if not self.text.startswith(word, self.at):
+            return False
+        self.at += len(word)
+        return True
+
+    def expect(self, word: str, after: str) -> None:
+        """Step over ``word``, which must come next."""
+        if not self.take(word):
+            raise self.fail(f"expected '{word}' after {after}")
+
+    def match(self, pattern: re.Pattern[str], expected: str) -> re.Match[str]:
+        """Step over ``pattern``, which must match here."""
+        match = pattern.match(self.text, self.at)
+        if match is None:
+            raise self.fail(f"expected {expected}")
+        self.at = match.end()
+        return match
+
+    def shape(self) -> str:
+        """Step over a shape: ``f32[2,3]{1,0:T(8,128)}`` or a tuple ``(a, /*index=5*/b)``; returns its text."""
+        start = self.at
+        if self.peek("(") or self.peek("b("):
+            self.at += self.peek("b(")
+            self.balanced()
+            return self.text[start : self.at]
+        self.match(SHAPE, "a shape such as f32[8,128]{1,0}")
+        if self.peek("{") and self.text[self.at - 1] == "]":  # a layout with a shape in braces inside
+            self.balanced()
+        return self.text[start : self.at]
+
+    def balanced(self) -> str:
+        """Step over a bracketed text with all it holds (strings and comments too); returns it with its brackets."""
+        text, start = self.text, self.at
+        closers: list[str] = []
+        at = start
+        while True:
+            skipped = _SKIP.match(text, at)
+            at = skipped.end() if skipped else at
+            if at >= len(text):
+                raise self.fail(f"'{text[start]}' is never closed", start)
+            at = self._bracket(text[at], at, closers)
+            if not closers:
+                self.at = at
+                return text[start:at]
+
+    def _bracket(self, char: str, at: int, closers: list[str]) -> int:
+        """One bracket, string or slash inside a bracketed text; returns the position after it."""
+        if char == '"':
+            return self._string_end(at)
+        if char == "/":
+            return self._comment_end(at) if self.text.startswith("/*", at) else at + 1
+        if char in _CLOSE:
+            closers.append(_CLOSE[char])
+            if len(closers) > _DEEPEST:
+                raise self.fail(f"brackets nested deeper than {_DEEPEST}", at)
+        elif closers.pop() != char:
+            raise self.fail(f"unexpected '{char}'", at)
+        return at + 1
+
+    def _string_end(self, at: int) -> int:
+        match = STRING.match(self.text, at)
+        if match is None:
+            raise self.fail("the string is never closed", at)
+        return match.end()
+
+    def _comment_end(self, at: int) -> int:
+        end = self.text.find("*/", at + 2)
+        if end < 0:
+            raise self.fail("the comment is never closed", at)
+        return end + 2
+
+    def value(self) -> str:
+        """Step over an attribute's value: a string, bare words and brackets up to a comma or blank outside them."""
+        text, start = self.text, self.at
+        while self.at < len(text):
+            char = text[self.at]
+            if char == '"':
+                self.at = self._string_end(self.at)
+            elif char in _CLOSE:
+                self.balanced()
+            elif bare := BARE.match(text, self.at):
+                self.at = bare.end()
+            else:
+                break
+        if self.at == start:
+            raise self.fail("expected a value")
+        return text[start : self.at]
+
+
+def split_top(text: str) -> list[str]:
+    """Split at the commas outside brackets and strings; comments vanish, blank parts too.
+
+    >>> split_top("(f32[2], s32[]) %a, /*index=1*/b")
+    ['(f32[2], s32[]) %a', 'b']
+    """
+    if not any(char in text for char in '{(["/'):
+        return [part for piece in text.split(",") if (part := piece.strip())]
+    parts = PART.findall(text)
+    if sum(map(len, parts)) + len(parts) not in (len(text) + 1, len(text) + 2):  # nested deeper than the pattern
+        parts = _split_slowly(text)
+    clean = (re.sub(r"/\*.*?\*/", "", part, flags=re.S) if "/*" in part else part for part in parts)
+    return [part for piece in clean if (part := piece.strip())]
+
+
+def _split_slowly(text: str) -> list[str]:
+    parts, depth, start, at = [], 0, 0, 0
+    while at < len(text):
+        char = text[at]
+        if char == '"' and (string := STRING.match(text, at)):
+            at = string.end()
+            continue
+        if char == "/" and text.startswith("/*", at) and (end := text.find("*/", at + 2)) >= 0:
+            at = end + 2
+            continue
+        if char == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+        depth += (char in "{([") - (char in "})]")
+        at += 1
+    return [*parts, text[start:]]
+
+
+def unquote(text: str) -> str:
+    """A quoted string's content with its escapes resolved; other text unchanged.
+
+    >>> unquote(r'"a\\"b"')
+    'a"b'
+    """
+    if not text.startswith('"'):
+        return text
+    body = text[1:-1]
+    return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), body) if "\\" in body else body

@@ -49,16 +49,16 @@ def attributes_of(opcode: str, text: str) -> dict[str, str]:
     """
     if opcode in _READERS:
         return _READERS[opcode](text)
-    found = _DIMENSIONS.search(text)
-    if found is None:
+    match = _DIMENSIONS.search(text)
+    if match is None:
         return {}
-    inside = next((group for group in found.groups() if group is not None), "")
+    inside = next((group for group in match.groups() if group is not None), "")
     return {"dimensions": "{" + inside.replace(" ", "") + "}"}
 
 
 def _compare(text: str) -> dict[str, str]:
-    found = _DIRECTION.search(text)
-    return {"direction": found[1] or found[2]} if found else {}
+    match = _DIRECTION.search(text)
+    return {"direction": match[1] or match[2]} if match else {}
 
 
 def _dot(text: str) -> dict[str, str]:
@@ -79,8 +79,8 @@ def _convolution(text: str) -> dict[str, str]:
 
 def _constant(text: str) -> dict[str, str]:
     """The value of an integer scalar; others are not read."""
-    found = _SCALAR.search(text)
-    return {"literal": found[1]} if found else {}
+    match = _SCALAR.search(text)
+    return {"literal": match[1]} if match else {}
 
 
 def _pad(text: str) -> dict[str, str]:
@@ -92,8 +92,8 @@ def _pad(text: str) -> dict[str, str]:
 
 
 def _slice(text: str) -> dict[str, str]:
-    if found := _SLICE.search(text):
-        return {"slice": "{" + ", ".join(f"[{part.strip()}]" for part in found[1].split(",") if part.strip()) + "}"}
+    if printed := _SLICE.search(text):
+        return {"slice": "{" + ", ".join(f"[{part.strip()}]" for part in printed[1].split(",") if part.strip()) + "}"}
     parts = {key: [word.strip() for word in inside.split(",")] for key, inside in _SLICE_PART.findall(text)}
     if len(parts) < 3:
         return {}
@@ -124,14 +124,14 @@ def xla_shape(text: str) -> str:
         return "token[]"
     if _ELEMENT.match(text):
         return f"{xla_dtype(text)}[]"
-    found = _TENSOR.match(text)
-    if found is None or not _ELEMENT.match(found[2].strip()):
+    match = _TENSOR.match(text)
+    if match is None or not _ELEMENT.match(match[2].strip()):
         return "opaque[]"
-    dims = found[1].split("x")[:-1]
-    if bounds := _BOUNDS.search(found[3]):
+    dims = match[1].split("x")[:-1]
+    if bounds := _BOUNDS.search(match[3]):
         limits = [word.strip() for word in bounds[1].split(",")]
         dims = [dim if limit == "?" else f"<={limit}" for dim, limit in zip(dims, limits)]
-    return f"{xla_dtype(found[2].strip())}[{','.join(dims)}]"
+    return f"{xla_dtype(match[2].strip())}[{','.join(dims)}]"
 
 
 def xla_tuple(shapes: tuple[str, ...]) -> str:
@@ -198,12 +198,12 @@ class _Reader(Scanner):
         sink: list[Operation] = []
         while not self.ended():
             self._operation(sink, "")
-        found = [c for c in self.computations if c is not None]
-        if not found:
+        read = [computation for computation in self.computations if computation is not None]
+        if not read:
             raise self.fail("the module has no function")
-        functions = [c.name for c in found if "/" not in c.name]
-        entry = "main" if "main" in functions else functions[0] if functions else found[0].name
-        computations = tuple(Computation(c.name, c.operations, c.name == entry) for c in found)
+        functions = [c.name for c in read if "/" not in c.name]
+        entry = "main" if "main" in functions else functions[0] if functions else read[0].name
+        computations = tuple(Computation(c.name, c.operations, c.name == entry) for c in read)
         known = {c.name for c in computations}
         for computation in computations:
             for op in computation.operations:
@@ -211,11 +211,11 @@ class _Reader(Scanner):
                     raise self._at_line(f"{op.opcode} calls @{missing[0]}, which the module does not have", op.line)
         return Program("stablehlo", self.module or entry, self.text, computations)
 
-    def _at_line(self, what: str, line: int) -> ParseError:
+    def _at_line(self, reason: str, line: int) -> ParseError:
         at = 0
         for _ in range(line - 1):
             at = self.text.find("\n", at) + 1
-        return self.fail(what, at)
+        return self.fail(reason, at)
 
     def _operation(self, sink: list[Operation], owner: str) -> None:
         """One operation (or an alias definition, which is stepped over); appends it to ``sink``."""
@@ -230,8 +230,8 @@ class _Reader(Scanner):
         self.at = results.end() if results else self.at
         if module := tokens.MODULE.match(self.text, self.at):
             self.module = self.module or (module[1] or "").strip('"')
-        found = self.match(tokens.OPCODE, "an operation")
-        full = found[1] or found[2]
+        match = self.match(tokens.OPCODE, "an operation")
+        full = match[1] or match[2]
         opcode = full
         for dialect in _DIALECTS:
             opcode = opcode.removeprefix(dialect)
@@ -241,15 +241,15 @@ class _Reader(Scanner):
         if opcode not in _CONTAINERS:
             sink.append(self._finish(head, start))
 
-    def _simple(self, found: re.Match[str], line: int) -> Operation:
+    def _simple(self, match: re.Match[str], line: int) -> Operation:
         """An operation that stands on one line."""
-        head = _Head(found["opcode"], line, (found["name"],))
-        for use in tokens.USE.finditer(self.text, *found.span("operands")):
+        head = _Head(match["opcode"], line, (match["name"],))
+        for use in tokens.USE.finditer(self.text, *match.span("operands")):
             self._use(head, use[1], use[2], use.start())
-        head.types = [xla_shape(found["type"])]
-        head.location = found["location"] or ""
-        self.at = found.end()
-        return self._finish(head, found.start())
+        head.types = [xla_shape(match["type"])]
+        head.location = match["location"] or ""
+        self.at = match.end()
+        return self._finish(head, match.start())
 
     def _body(self, head: _Head, owner: str) -> None:
         """Everything after the operation's name, up to the next operation or the end of the region."""
@@ -369,10 +369,10 @@ class _Reader(Scanner):
         """One token of an operation outside its regions; ``inside`` brackets a colon starts no type."""
         self.blank()
         start = self.at
-        found = self.match(tokens.TOKEN, "the rest of the operation")
-        kind = found.lastgroup
+        token = self.match(tokens.TOKEN, "the rest of the operation")
+        kind = token.lastgroup
         if kind in ("value", "index"):
-            self._operand(head, found["value"], found["index"], start)
+            self._operand(head, token["value"], token["index"], start)
         elif kind == "arrow":
             self.blank()
             if not self.peek("["):  # dim numbers: [b, f, 0, 1]x[o, i, 0, 1]->[b, f, 0, 1]
@@ -380,20 +380,20 @@ class _Reader(Scanner):
         elif kind == "location":
             head.location = self.balanced()[1:-1]
         elif kind == "symbol":
-            head.symbol = head.symbol or found[0][1:]
-        elif found[0] == "init" and inside:
+            head.symbol = head.symbol or token[0][1:]
+        elif token[0] == "init" and inside:
             head.interleaved = True
-        elif found[0] == ":" and not inside:
+        elif token[0] == ":" and not inside:
             head.types = self._types()
-        elif found[0] == "(":
+        elif token[0] == "(":
             self._group(head, start)
-        elif found[0] in "{[":
+        elif token[0] in "{[":
             self.at = start
             held = self.balanced()
             if head.opcode in _NAMED and not head.symbol and (symbol := tokens.SYMBOL.search(held)):
                 head.symbol = symbol[1] or symbol[2]
-        elif found[0] in ")]}":
-            raise self.fail(f"unexpected '{found[0]}'", start)
+        elif token[0] in ")]}":
+            raise self.fail(f"unexpected '{token[0]}'", start)
 
     def _group(self, head: _Head, start: int) -> None:
         """``( ... )`` around operands or arguments."""
@@ -417,8 +417,8 @@ class _Reader(Scanner):
             return
         self._use(head, name, index, start)
 
-    def _argument(self, head: _Head, name: str, found: re.Match[str]) -> None:
-        self.at = found.end()
+    def _argument(self, head: _Head, name: str, match: re.Match[str]) -> None:
+        self.at = match.end()
         self.blank()
         if self.peek("{"):
             self.balanced()
@@ -426,7 +426,7 @@ class _Reader(Scanner):
         if self.take("loc("):
             self.at -= 1
             location = self.balanced()[1:-1]
-        head.arguments.append((name, xla_shape(found[1]), location))
+        head.arguments.append((name, xla_shape(match[1]), location))
 
     def _known(self, name: str) -> bool:
         return any(name in scope for scope in self.scopes)

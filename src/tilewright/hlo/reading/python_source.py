@@ -90,8 +90,8 @@ class _Reader:
     def __init__(self, text: str, at: int) -> None:
         self.text, self.at = text, at
 
-    def fail(self, what: str, how: str = "") -> ParseError:
-        return ParseError(what, text=self.text, column=self.at, where="argument", how=how)
+    def fail(self, reason: str, how: str = "") -> ParseError:
+        return ParseError(reason, text=self.text, column=self.at, where="argument", how=how)
 
     def take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         match = pattern.match(self.text, self.at)

@@ -126,7 +126,7 @@ def diff_reports(before: ReportData, after: ReportData) -> ReportDiff:
     left = [row for row in before.rows if not row.in_fusion]
     right = [row for row in after.rows if not row.in_fusion]
     partner: dict[int, int] = {}
-    for key in (_exactly, _by_line, _by_shape, _by_shape_alone):
+    for key in _KEYS:
         partner.update(_pairs(left, right, partner, key))
     changes = [_change(left[partner[j]] if j in partner else None, row) for j, row in enumerate(right)]
     taken = set(partner.values())
@@ -160,20 +160,13 @@ def _source(row: MovementRow) -> str:
     return row.source.replace("\\", "/").rpartition("/")[2]
 
 
-def _exactly(row: MovementRow) -> Hashable:
-    return row.op, _source(row), _shape(row)
-
-
-def _by_line(row: MovementRow) -> Hashable:
-    return (row.op, _source(row)) if row.source else None
-
-
-def _by_shape(row: MovementRow) -> Hashable:
-    return row.op, _source(row).rpartition(":")[0], _shape(row)
-
-
-def _by_shape_alone(row: MovementRow) -> Hashable:
-    return row.op, row.from_layout, row.to_layout
+#: What rows are paired by, the surest first; None pairs with nothing.
+_KEYS: tuple[Callable[[MovementRow], Hashable], ...] = (
+    lambda row: (row.op, _source(row), _shape(row)),
+    lambda row: (row.op, _source(row)) if row.source else None,
+    lambda row: (row.op, _source(row).rpartition(":")[0], _shape(row)),
+    lambda row: (row.op, row.from_layout, row.to_layout),
+)
 
 
 def _change(before: MovementRow | None, after: MovementRow) -> RowChange:

@@ -58,10 +58,10 @@ def read_profile(path: str | Path) -> MeasuredTimes:
 
 
 def _newest(folder: Path) -> Path:
-    found = [p for pattern in ("*.trace.json.gz", "*.trace.json") for p in folder.rglob(pattern)]
-    if not found:
+    traces = [p for pattern in ("*.trace.json.gz", "*.trace.json") for p in folder.rglob(pattern)]
+    if not traces:
         raise UsageError("no .trace.json.gz in this folder", where=str(folder), how=_HOW)
-    return max(found, key=lambda p: p.stat().st_mtime)
+    return max(traces, key=lambda p: p.stat().st_mtime)
 
 
 def _read(file: Path) -> Any:
@@ -107,8 +107,8 @@ def _name(event: Mapping[str, Any]) -> str:
 
 
 def _from_long_name(text: object) -> str:
-    found = _LONG_NAME.match(text) if isinstance(text, str) else None
-    return found[1] if found else ""
+    match = _LONG_NAME.match(text) if isinstance(text, str) else None
+    return match[1] if match else ""
 
 
 def _module(text: object) -> str:

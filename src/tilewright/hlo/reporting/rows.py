@@ -99,8 +99,8 @@ def _custom_call(
 def _reason(op: Operation, name: str, operands: _Layouts, result: TensorLayout, dims: _Dims, cost: Traffic) -> str:
     """Why the row costs what it costs."""
     a = operands[0]
-    if name in _PLAIN_REASONS:
-        return _PLAIN_REASONS[name](op, operands, result)
+    if plain := _plain_reason(name, op, operands, result):
+        return plain
     if name == "broadcast" and not cost.bitcast and a.num_elements != result.num_elements:
         return _repeats(a, result, dims or ())
     if name == "bitcast-convert" and a.shape != result.shape:
@@ -122,58 +122,31 @@ def _relaid(a: TensorLayout, result: TensorLayout, permutation: _Dims, cost: Tra
     return reason
 
 
-def _bitcast(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    return "the compiler's own bitcast"
-
-
-def _concatenate(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    return f"joins {len(operands)} arrays along dim {next(iter(op.integers('dimensions')), 0)}"
-
-
-def _slice(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    return f"takes {op.attributes.get('slice', '').strip('{}') or 'a part'}"
-
-
-def _dynamic_slice(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    return f"takes a box of {_text(result)} out of {_text(operands[0])}"
-
-
-def _update(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    update = operands[1] if len(operands) > 1 else operands[0]
-    return f"writes {_text(update)} into {_text(result)} in place"
-
-
-def _gather(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    sizes = op.integers("slice_sizes")
-    slices = f"slices of [{','.join(map(str, sizes))}]" if sizes else "slices"
-    return f"gathers {slices} out of {_text(operands[0])}"
-
-
-def _scatter(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    updates = operands[len(operands) // 2 + 1] if len(operands) > 2 else operands[-1]
-    return f"scatters {_text(updates)} into {_text(result)} in place"
-
-
-def _pad(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    return f"pads by {op.attributes['padding']}" if "padding" in op.attributes else "pads"
-
-
-def _reverse(op: Operation, operands: _Layouts, result: TensorLayout) -> str:
-    dims = op.integers("dimensions")
-    return f"reverses dims {', '.join(map(str, dims))}" if dims else "reverses dims"
-
-
-_PLAIN_REASONS = {
-    "bitcast": _bitcast,
-    "concatenate": _concatenate,
-    "slice": _slice,
-    "dynamic-slice": _dynamic_slice,
-    "dynamic-update-slice": _update,
-    "gather": _gather,
-    "scatter": _scatter,
-    "pad": _pad,
-    "reverse": _reverse,
-}
+def _plain_reason(name: str, op: Operation, operands: _Layouts, result: TensorLayout) -> str:
+    """What an operation does whose layouts are not the reason, "" for the others."""
+    match name:
+        case "bitcast":
+            return "the compiler's own bitcast"
+        case "concatenate":
+            return f"joins {len(operands)} arrays along dim {next(iter(op.integers('dimensions')), 0)}"
+        case "slice":
+            return f"takes {op.attributes.get('slice', '').strip('{}') or 'a part'}"
+        case "dynamic-slice":
+            return f"takes a box of {_text(result)} out of {_text(operands[0])}"
+        case "dynamic-update-slice":
+            return f"writes {_text(operands[min(1, len(operands) - 1)])} into {_text(result)} in place"
+        case "gather":
+            sizes = op.integers("slice_sizes")
+            slices = f"slices of [{','.join(map(str, sizes))}]" if sizes else "slices"
+            return f"gathers {slices} out of {_text(operands[0])}"
+        case "scatter":
+            updates = operands[len(operands) // 2 + 1] if len(operands) > 2 else operands[-1]
+            return f"scatters {_text(updates)} into {_text(result)} in place"
+        case "pad":
+            return f"pads by {op.attributes['padding']}" if "padding" in op.attributes else "pads"
+        case "reverse":
+            return f"reverses dims {', '.join(map(str, op.integers('dimensions')))}".rstrip()
+    return ""
 
 
 def _repeats(a: TensorLayout, result: TensorLayout, dimensions: tuple[int, ...]) -> str:

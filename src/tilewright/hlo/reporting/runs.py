@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from tilewright.hlo.program import Computation, Operation, Program
 
-# How often a loop runs: XLA's own word for it, or the pattern of a counted loop.
-
 _KNOWN = re.compile(r'"?known_trip_count"?\s*:\s*\{\s*"?n"?\s*:\s*"?(\d{1,18})"?')
 _INTEGER = re.compile(r"-?\d{1,18}$")
 _SAME = frozenset({"bitcast", "convert", "copy", "optimization-barrier", "opt-barrier", "reshape", "copy-done"})
@@ -29,7 +27,7 @@ _Arguments = tuple[_Linear | None, ...]
 
 
 class Trips:
-    """Trip counts of the loops of one program.
+    """Trip counts of the loops of one program: what XLA says, or what the pattern of a counted loop gives.
 
     >>> from tilewright.hlo import load
     >>> program = load('''func.func @main(%x: tensor<i32>) -> tensor<i32> {
@@ -77,17 +75,17 @@ class Trips:
             return (_CARRIED,)
         return tuple(_Linear(number, 0) for number in range(len(parameters)))
 
-    def _comparison(self, computation: str, given: _Arguments, depth: int) -> tuple[int, int, str, int] | None:
+    def _comparison(self, computation: str, arguments: _Arguments, depth: int) -> tuple[int, int, str, int] | None:
         """(carried element, its offset, direction, bound) of a condition's result."""
         root = self._result(computation)
         if root is None or depth > _DEEPEST:
             return None
         if root.opcode in ("fusion", "call") and len(root.calls) == 1:
-            inner = tuple(self._value(computation, name, given, 0) for name in root.operands)
+            inner = tuple(self._value(computation, name, arguments, 0) for name in root.operands)
             return self._comparison(root.calls[0], inner, depth + 1)
         if root.opcode != "compare" or len(root.operands) != 2:
             return None
-        a, b = (self._value(computation, name, given, 0) for name in root.operands)
+        a, b = (self._value(computation, name, arguments, 0) for name in root.operands)
         direction = root.attributes.get("direction", "")
         if a is None or b is None or direction not in _FLIPPED:
             return None
@@ -99,28 +97,28 @@ class Trips:
 
     def _step(self, body: str, element: int) -> int:
         """What the body adds to a carried element, 0 where it does something else."""
-        given = self._carried(body)
-        value = self._value(body, self._returned(body, element), given, 0)
+        arguments = self._carried(body)
+        value = self._value(body, self._returned(body, element), arguments, 0)
         return value.offset if value is not None and value.element == element else 0
 
     def _start(self, computation: str, loop: Operation, element: int) -> int | None:
         """The constant a carried element starts from."""
         name = loop.operands[element] if element < len(loop.operands) else ""
         if len(loop.operands) == 1 and loop.operand_shapes[0].startswith("("):
-            whole = self._given(computation, loop.operands[0])
+            whole = self._origin(computation, loop.operands[0])
             if whole is None or whole[1].opcode != "tuple" or element >= len(whole[1].operands):
                 return None
             computation, name = whole[0], whole[1].operands[element]
         value = self._value(computation, name, (), 0)
         return value.offset if value is not None and value.element is None else None
 
-    def _given(self, computation: str, name: str) -> tuple[str, Operation] | None:
+    def _origin(self, computation: str, name: str) -> tuple[str, Operation] | None:
         """The operation that makes ``name``: the caller's, where it is a parameter of what is called from one place."""
         for _ in range(_DEEPEST):
-            found = self._find(computation, name)
-            if found is None or found[1].opcode != "parameter":
-                return found
-            computation, op = found
+            place = self._find(computation, name)
+            if place is None or place[1].opcode != "parameter":
+                return place
+            computation, op = place
             callers = self.program.callers[computation]
             number = self._number(computation, op)
             if len(callers) != 1 or callers[0][1].opcode != "call" or number >= len(callers[0][1].operands):
@@ -130,8 +128,8 @@ class Trips:
 
     def _result(self, computation: str) -> Operation | None:
         """The operation that computes a computation's one result."""
-        found = self._find(computation, self._returned(computation, 0))
-        return found[1] if found else None
+        place = self._find(computation, self._returned(computation, 0))
+        return place[1] if place else None
 
     def _returned(self, computation: str, element: int) -> str:
         """The name of one element of a computation's result, "" if it has no such name."""
@@ -157,25 +155,25 @@ class Trips:
                 return None
         return None
 
-    def _value(self, computation: str, name: str, given: _Arguments, depth: int) -> _Linear | None:
+    def _value(self, computation: str, name: str, arguments: _Arguments, depth: int) -> _Linear | None:
         """``name`` as a linear function of what the loop carries, None where it is none."""
-        key = (computation, name, given)
+        key = (computation, name, arguments)
         if key not in self.values:
             self.values[key] = None  # for the rare text whose calls go round
-            found = self._find(computation, name) if name and depth < _DEEPEST else None
-            if found is not None:
-                at, op = found
-                self.values[key] = self._operation(at, op, given if at == computation else (), depth + 1)
+            place = self._find(computation, name) if name and depth < _DEEPEST else None
+            if place is not None:
+                at, op = place
+                self.values[key] = self._operation(at, op, arguments if at == computation else (), depth + 1)
         return self.values[key]
 
-    def _operation(self, computation: str, op: Operation, given: _Arguments, depth: int) -> _Linear | None:
+    def _operation(self, computation: str, op: Operation, arguments: _Arguments, depth: int) -> _Linear | None:
         if op.opcode == "constant":
             literal = op.attributes.get("literal", "").strip()
             return _Linear(None, int(literal)) if _INTEGER.match(literal) else None
         if op.opcode == "parameter":
             number = self._number(computation, op)
-            return given[number] if number < len(given) else None
-        operands = [self._value(computation, name, given, depth) for name in op.operands]
+            return arguments[number] if number < len(arguments) else None
+        operands = [self._value(computation, name, arguments, depth) for name in op.operands]
         if op.opcode in _SAME and operands:
             return operands[0]
         if op.opcode == "get-tuple-element" and operands[:1] == [_CARRIED]:
@@ -247,16 +245,16 @@ def count_runs(program: Program) -> tuple[dict[str, Runs], tuple[str, ...]]:
     trips = Trips(program)
     loops = {id(op): trips.of(c.name, op) for c, op in program.operations() if op.opcode == "while"}
     unknown = tuple(op.name for _, op in program.operations() if loops.get(id(op), 0) is None)
-    found: dict[str, Runs] = {}
+    runs: dict[str, Runs] = {}
     for computation in callers_first(program):
         calls = program.callers[computation.name]
-        found[computation.name] = Runs() if computation.entry or not calls else _over(calls, found, loops, computation)
-    return found, unknown
+        runs[computation.name] = Runs() if computation.entry or not calls else _over(calls, runs, loops, computation)
+    return runs, unknown
 
 
 def _over(
     calls: tuple[tuple[str, Operation], ...],
-    found: dict[str, Runs],
+    known_runs: dict[str, Runs],
     loops: dict[int, int | None],
     computation: Computation,
 ) -> Runs:
@@ -264,7 +262,7 @@ def _over(
     count, known = 0, True
     first: tuple[int | None, ...] | None = None
     for caller, op in calls:
-        outer = found.get(caller, Runs())
+        outer = known_runs.get(caller, Runs())
         trips = loops.get(id(op), 1)
         is_condition = op.opcode == "while" and op.calls[0] == computation.name
         count += outer.count * ((1 if trips is None else trips) + (is_condition and trips is not None))

@@ -24,8 +24,8 @@ CALL, LINEAR = "tilewright_call", "tilewright_linear_call"
 
 def call(program: TracedProgram, *flat: Any) -> list[Any]:
     """The results of a traced program; where JAX lowers the call, its rewritten form is what runs."""
-    found: list[Any] = _primitives()[CALL].bind(*flat, program=program)
-    return found
+    results: list[Any] = _primitives()[CALL].bind(*flat, program=program)
+    return results
 
 
 def called_programs(jaxpr: Any) -> list[TracedProgram]:
@@ -38,10 +38,10 @@ def _primitives() -> dict[str, Any]:
     from jax.extend.core import Primitive
     from jax.interpreters import ad, batching
 
-    made: dict[str, Any] = {name: Primitive(name) for name in (CALL, LINEAR)}
-    for primitive in made.values():
+    primitives: dict[str, Any] = {name: Primitive(name) for name in (CALL, LINEAR)}
+    for primitive in primitives.values():
         primitive.multiple_results = True
-    plain, linear = made[CALL], made[LINEAR]
+    plain, linear = primitives[CALL], primitives[LINEAR]
     plain.def_abstract_eval(lambda *_, program: program.out_avals)
     plain.def_impl(lambda *flat, program: _run(program, *flat))
     ad.primitive_jvps[plain] = _push
@@ -53,7 +53,7 @@ def _primitives() -> dict[str, Any]:
     batching.fancy_primitive_batchers[linear] = _batch_linear
     _register_lowering(plain, lambda program: program)
     _register_lowering(linear, lambda map_: map_.forward())
-    return made
+    return primitives
 
 
 def _register_lowering(primitive: Any, program_of: Callable[..., TracedProgram]) -> None:
@@ -80,8 +80,8 @@ def _run(program: TracedProgram, *flat: Any) -> Any:
 
 
 def _linear(map_: LinearMap, *flat: Any) -> list[Any]:
-    found: list[Any] = _primitives()[LINEAR].bind(*flat, map_=map_)
-    return found
+    results: list[Any] = _primitives()[LINEAR].bind(*flat, map_=map_)
+    return results
 
 
 def _push(primals: Sequence[Any], tangents: Sequence[Any], *, program: TracedProgram) -> tuple[list[Any], list[Any]]:
@@ -96,8 +96,8 @@ def _tangents(
     from jax.interpreters.ad import Zero
 
     active = [i for i, tangent in enumerate(tangents) if type(tangent) is not Zero and is_inexact(primals[i])]
-    found = iter(_linear(program.derivative(active), *primals, *(tangents[i] for i in active)) if active else ())
-    return [next(found) if active and is_inexact(out) else _zero(out) for out in outs]
+    moved = iter(_linear(program.derivative(active), *primals, *(tangents[i] for i in active)) if active else ())
+    return [next(moved) if active and is_inexact(out) else _zero(out) for out in outs]
 
 
 def _push_linear(primals: Sequence[Any], tangents: Sequence[Any], *, map_: LinearMap) -> tuple[list[Any], list[Any]]:
@@ -120,12 +120,12 @@ def _transpose(cotangents: Sequence[Any], *flat: Any, map_: LinearMap) -> list[A
     from jax.interpreters.ad import Zero
 
     n = map_.residuals
-    given = [type(c) is not Zero for c in cotangents]
-    if not any(given):
+    present = [type(c) is not Zero for c in cotangents]
+    if not any(present):
         return [None] * len(flat)
-    backward = map_.transposed(given)
-    found = call(backward, *flat[:n], *(c for c, wanted in zip(cotangents, given) if wanted))
-    return [None] * n + list(found)
+    backward = map_.transposed(present)
+    results = call(backward, *flat[:n], *(c for c, is_present in zip(cotangents, present) if is_present))
+    return [None] * n + list(results)
 
 
 def _batch(axis: Any, flat: Sequence[Any], dims: Sequence[Any], *, program: TracedProgram) -> tuple[Any, Any]:
@@ -261,26 +261,26 @@ class TracedProgram:
         specs = [*self.in_avals, *(self.in_avals[i] for i in active)]
         return self._once(("push", tuple(active)), lambda: self._derive(push, specs))
 
-    def pullback(self, active: Sequence[int], given: Sequence[bool]) -> TracedProgram:
-        """(arguments, cotangents of the ``given`` inexact results) -> cotangents of the active arguments."""
+    def pullback(self, active: Sequence[int], present: Sequence[bool]) -> TracedProgram:
+        """(arguments, cotangents of the ``present`` inexact results) -> cotangents of the active arguments."""
         import jax
 
         count = len(self.in_avals)
         outputs = self.smooth_outputs()
 
         def pull(*flat: Any) -> Sequence[Any]:
-            smooth = self._smooth_part(flat[:count], active, given)
+            smooth = self._smooth_part(flat[:count], active, present)
             return jax.vjp(smooth, *(flat[i] for i in active))[1](tuple(flat[count:]))  # type: ignore[no-any-return]
 
-        specs = [*self.in_avals, *(out for out, wanted in zip(outputs, given) if wanted)]
-        return self._once(("pull", tuple(active), tuple(given)), lambda: self._derive(pull, specs))
+        specs = [*self.in_avals, *(out for out, is_present in zip(outputs, present) if is_present)]
+        return self._once(("pull", tuple(active), tuple(present)), lambda: self._derive(pull, specs))
 
     def derivative(self, active: Sequence[int]) -> LinearMap:
         """The derivative with respect to some arguments, at all of them."""
 
         def derive() -> LinearMap:
             outs = [aval.to_tangent_aval() for aval in self.smooth_outputs()]
-            forward, transposed = lambda: self.pushforward(active), lambda given: self.pullback(active, given)
+            forward, transposed = lambda: self.pushforward(active), lambda present: self.pullback(active, present)
             return LinearMap(len(self.in_avals), outs, forward, transposed)
 
         return self._once(("derivative", tuple(active)), derive)
@@ -289,15 +289,15 @@ class TracedProgram:
         """The results that have derivatives: floating and complex ones."""
         return [aval for aval in self.out_avals if is_inexact(aval)]
 
-    def _smooth_part(self, inputs: Sequence[Any], active: Sequence[int], given: Sequence[bool] | None = None) -> Flat:
-        """The inexact results (the given ones among them) as a function of the active arguments."""
+    def _smooth_part(self, inputs: Sequence[Any], active: Sequence[int], present: Sequence[bool] | None = None) -> Flat:
+        """The inexact results (those ``present``) as a function of the active arguments."""
 
         def smooth(*chosen: Any) -> tuple[Any, ...]:
             arguments = list(inputs)
             for index, value in zip(active, chosen):
                 arguments[index] = value
-            found = [out for out, aval in zip(self.original(*arguments), self.out_avals) if is_inexact(aval)]
-            return tuple(out for out, wanted in zip(found, given or [True] * len(found)) if wanted)
+            outputs = [out for out, aval in zip(self.original(*arguments), self.out_avals) if is_inexact(aval)]
+            return tuple(out for out, is_present in zip(outputs, present or [True] * len(outputs)) if is_present)
 
         return smooth
 
@@ -310,16 +310,16 @@ class TracedProgram:
         if key not in self._derived:
             with jax.enable_x64(self.wide):
                 self._derived[key] = make()
-        found: Made = self._derived[key]
-        return found
+        value: Made = self._derived[key]
+        return value
 
 
 @dataclass(eq=False)
 class LinearMap:
     """A linear function of arrays that depends on residuals, and its transpose: both made only when needed.
 
-    ``forward()`` is the program (residuals, tangents) -> results; ``transposed(given)`` the program (residuals,
-    cotangents of the given results) -> cotangents.
+    ``forward()`` is the program (residuals, tangents) -> results; ``transposed(present)`` the program (residuals,
+    cotangents of the results that are present) -> cotangents.
     """
 
     residuals: int
@@ -337,7 +337,7 @@ class LinearMap:
                 self.residuals,
                 outs,
                 lambda: self.forward().batched(size, axes),
-                lambda given: _batched_transpose(self.transposed(given), size, axes, self.residuals, sum(given)),
+                lambda present: _batched_transpose(self.transposed(present), size, axes, self.residuals, sum(present)),
             )
         return self._batches[key]
 

@@ -88,11 +88,11 @@ class OptimizedFunction:
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """What was rewritten or left alone for arguments like these, and why."""
-        found = self._found(*args, **kwargs)
-        if found.fallback and not found.optimized:
-            return f"the original is called: {found.fallback}"
-        assert found.optimized is not None
-        return found.optimized.explain()
+        rewritten = self._found(*args, **kwargs)
+        if rewritten.fallback and not rewritten.optimized:
+            return f"the original is called: {rewritten.fallback}"
+        assert rewritten.optimized is not None
+        return rewritten.optimized.explain()
 
     def optimized(self, *args: Any, **kwargs: Any) -> Optimized | None:
         """The rewritten program for arguments like these, None where the original is called for want of one."""
@@ -155,10 +155,10 @@ class OptimizedFunction:
         arguments = [*(inner.consts[k] for k in large), *flat]
         closed = jax.make_jaxpr(with_large)(*arguments) if large else inner
         program = TracedProgram(closed, self._settings, self)
-        found = _unfit(program) or program.on(jax.default_backend())
+        rewritten = _unfit(program) or program.on(jax.default_backend())
         if record is not None:
-            record.append(found)
-        outs = program.original(*arguments) if found.fallback else call(program, *arguments)
+            record.append(rewritten)
+        outs = program.original(*arguments) if rewritten.fallback else call(program, *arguments)
         structure, impls = out_tree
         return jax.tree.unflatten(structure, [_wrapped(out, impl) for out, impl in zip(outs, impls)])
 
