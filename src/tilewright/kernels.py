@@ -24,8 +24,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["Job", "cache_folder", "cache_text", "cfunc", "compiled", "do_jobs", "inner", "njit", "reached"]
-
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Job = tuple[str, Callable[[], object]]
 _PACKAGE = __name__.partition(".")[0]

@@ -24,18 +24,18 @@ def thread_count() -> int:
 
 @cache
 def pool(name: str, threads: int) -> ThreadPoolExecutor:
-    """The pool of that name and size, made on first use; rooms do not share one, lest they wait for each other."""
+    """The pool of that name and size, made on first use. Rooms do not share one, so that none waits for another."""
     return ThreadPoolExecutor(threads, thread_name_prefix=f"tilewright-{name}")
 
 
 class _Helpers:
-    """Threads that wait for calls: as many as were ever wanted at once, however often the number changes."""
+    """Threads that wait for calls: as many as were ever needed at once."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """A forked child has none of them, and their calls are none of its business."""
+        """Start anew: a forked child has none of the threads and must not take their calls."""
         self.calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self.threads: list[threading.Thread] = []
 
@@ -44,10 +44,10 @@ class _Helpers:
             self.calls.get()()
 
     def grow(self, threads: int) -> int:
-        """Have so many; fewer, where the system or an interpreter about to end gives no more."""
+        """Start threads up to this number; return how many there are (the system, or an interpreter that ends, may refuse)."""
         while len(self.threads) < threads:
             helper = threading.Thread(target=self._work, name=f"tilewright-{len(self.threads)}", daemon=True)
-            self.threads.append(helper)  # before it runs, so that nobody else starts it too
+            self.threads.append(helper)  # before it runs, so that no other call starts it too
             try:
                 helper.start()
             except RuntimeError:
@@ -60,10 +60,10 @@ _helpers = _Helpers()
 
 
 def call_soon(call: Callable[[], object], threads: int) -> int:
-    """Have ``call``, which raises nothing and gives nothing back, called by other threads, at most ``threads`` times.
+    """Let other threads call ``call`` up to ``threads`` times; return how many calls there will be.
 
-    Whoever calls must get on without them: they may be busy, or fewer. A pool's future costs tens of microseconds
-    more, and on a machine whose other core sleeps every one of them counts. How often it will be called is returned.
+    ``call`` must raise nothing and return nothing. The caller must not depend on them: the threads may be busy. This is
+    tens of microseconds faster than a pool's future, which matters on a machine whose other cores sleep.
     """
     times = _helpers.grow(threads)
     for _ in range(times):

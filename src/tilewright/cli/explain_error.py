@@ -43,8 +43,8 @@ def explain_error(
         raise no_such_file(error, problem) from None
     if as_json:
         allocator = [report.to_json() for report in reports]
-        found = [each.to_json() for each in sparse]
-        emit_json({"kind": "explained_errors", "allocator": allocator, "sparsecore": found})
+        sparsecore = [explanation.to_json() for explanation in sparse]
+        emit_json({"kind": "explained_errors", "allocator": allocator, "sparsecore": sparsecore})
         return
     from tilewright.hlo.allocation.lines import print_report
 

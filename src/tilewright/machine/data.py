@@ -52,7 +52,7 @@ def _from_file(path: str, vocabs: Sequence[int], batch: int) -> RunData:
         how = f"use --batch {max(1, len(rows) // 2)} or less, or a longer log"
         raise UsageError(f"{len(rows)} rows are fewer than one batch of {batch}", where=path, how=how)
     kept = min(_EVALUATION_ROWS, len(rows) // 5) // batch * batch
-    if kept < _FEWEST_HELD_OUT:  # a judgement by so few says nothing: take the rows it learns from, and say so
+    if kept < _FEWEST_HELD_OUT:  # too few to judge by: take the rows it learns from, and say so
         return RunData(_whole(rows, batch), _whole(rows, batch), held_out=False, source=str(Path(path).name))
     return RunData(rows[: len(rows) - kept], rows[len(rows) - kept :], held_out=True, source=str(Path(path).name))
 
