@@ -116,8 +116,7 @@ def test_imports_point_one_way(room):
                 assert parts[1] in allowed, f"{short(path)} imports {'.'.join(parts)}"
 
 
-@rooms_are_being_sorted
-@pytest.mark.parametrize("room", sorted(BENEATH))
+@pytest.mark.parametrize("room", [*ROOMS, pytest.param("cli", marks=rooms_are_being_sorted)])
 def test_rooms_see_what_others_export(room):
     """Another room is entered through its door, `tilewright.<room>`."""
     for path in (SOURCE / room).rglob("*.py"):
@@ -127,7 +126,6 @@ def test_rooms_see_what_others_export(room):
             assert inside or len(parts) <= 2, f"{short(path)} imports {module}: take it from {'.'.join(parts[:2])}"
 
 
-@rooms_are_being_sorted
 def test_no_file_imports_private_names():
     for path in FILES:
         for module, name in imports(path):
@@ -164,7 +162,6 @@ def test_public_names_are_documented_and_there(room):
     assert public <= set(names), f"public members missing from __all__: {sorted(public - set(names))}"
 
 
-@rooms_are_being_sorted
 def test_only_rooms_list_what_is_public():
     """`__all__` stands in the package and in the rooms, nowhere below: public is what a room exports."""
     rooms = {SOURCE / "__init__.py", *(SOURCE / room / "__init__.py" for room in BENEATH)}

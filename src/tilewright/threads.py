@@ -44,7 +44,7 @@ class _Helpers:
             self.calls.get()()
 
     def grow(self, threads: int) -> int:
-        """Start threads up to this number; return how many there are (the system, or an interpreter that ends, may refuse)."""
+        """Start threads up to this number; return how many there are, as the system may give fewer."""
         while len(self.threads) < threads:
             helper = threading.Thread(target=self._work, name=f"tilewright-{len(self.threads)}", daemon=True)
             self.threads.append(helper)  # before it runs, so that no other call starts it too
