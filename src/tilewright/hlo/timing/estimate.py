@@ -5,8 +5,9 @@ from __future__ import annotations
 from tilewright.hlo.graphs.collector import collector_paused
 from tilewright.hlo.program import Program
 from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
-from tilewright.hlo.timing.fusing import Fusing, price_alone
+from tilewright.hlo.timing.fusing import Fusing
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.targets import Target

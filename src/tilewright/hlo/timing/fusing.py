@@ -1,7 +1,6 @@
 """StableHLO priced by a stated model of what the TPU compiler fuses; there is no schedule, so none is claimed.
 
-* A single operation, its operands arguments, its result returned, is priced by the mechanism that was measured for it.
-* Otherwise kernels stand at products, reductions, gathers, scatters and transposes of activations. Elementwise chains
+* Kernels stand at products, reductions, gathers, scatters and transposes of activations. Elementwise chains
   and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product rides
   on its kernel. A sum of two activations with several users leaves its product's kernel as a second result.
 * Where ``joins_softmax`` is 1 (v6e), softmax over rows of 256 or more is one kernel with the product behind it.
@@ -13,18 +12,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.context import Context
-from tilewright.hlo.timing import broadcasts, concatenates, products, reductions, reshapes, streams
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.price import Price
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import MOVES_ONLY, TRANSCENDENTAL, Work, add_operation, gathered_rows, product_sizes
+from tilewright.hlo.timing.work import MOVES_ONLY, Work, add_operation, gathered_rows
 
 _KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
 _PRODUCTS = frozenset({"dot-general", "dot", "convolution"})
@@ -33,73 +29,6 @@ _FLOWS = frozenset({"add", "reshape", "convert", "transpose"})
 _STREAMED_MB = 40.0
 """Weights of one product above this are not brought in early: the product streams them."""
 _NONE = frozenset({"parameter", "constant", "return", "tuple", "get-tuple-element", "iota"})
-
-
-def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | None:
-    """The one operation of a program that consists of one, priced by its own mechanism; None for other programs."""
-    real = [op for op in program.entry.operations if op.opcode not in _NONE]
-    if len(real) != 1 or len(program.computations) != 1 + len(real[0].calls):
-        return None
-    op = real[0]
-    operands = [Tiles.of(t) for shape in op.operand_shapes if (t := context.layout(shape)) is not None]
-    result = context.layout(op.shape)
-    if result is None or not operands or any(s == 0 for t in (*operands, Tiles.of(result)) for s in t.shape):
-        return None
-    kind, price = _mechanism(chip, op, operands, Tiles.of(result)) or (None, None)
-    if kind is None or price is None:
-        return None
-    far = round((sum(t.megabytes for t in operands) + Tiles.of(result).megabytes) * MEGA)
-    sizes = product_sizes(op, operands, Tiles.of(result)) if kind == "product" else None
-    flops = 2 * prod(sizes) if sizes else 0
-    constants = chip[kind]
-    return TimeRow(
-        *(
-            op.name,
-            op.opcode,
-            price.microseconds / 1e6,
-            price.bound,
-            far,
-            flops,
-            context.source(program.entry.name, op),
-        ),
-        lane="matrix" if flops else "vector",
-        calibrated=chip.measured,
-        error=constants.error,
-    )
-
-
-def _mechanism(chip: Chip, op: Operation, operands: list[Tiles], result: Tiles) -> tuple[str, Price] | None:
-    """The mechanism's name and price, None for an operation that none was measured for."""
-    name, operand = plain_opcode(op.opcode), operands[0]
-    dims = op.integers("dimensions")
-    if name in TRANSCENDENTAL and operand.shape == result.shape:
-        return "stream", streams.elementwise(chip["stream"], operand, result)
-    if name == "transpose":
-        return "stream", streams.copy(chip["stream"], operand, result)
-    if name == "broadcast":
-        repeated = [d for d in range(len(result.shape)) if d not in dims or operand.shape[dims.index(d)] == 1]
-        grown = [d for d in repeated if result.shape[d] > 1] or repeated
-        if len(grown) == 1 and len(operand.shape) == len(result.shape):
-            return "broadcast", broadcasts.broadcast(chip["broadcast"], operand, result, grown[0])
-    if name == "concatenate" and len(dims) == 1 and len(result.shape) > 1:
-        return "concatenate", concatenates.concatenate(chip["concatenate"], operands, result, dims[0])
-    if name == "reduce" and len(dims) == 1 and len(operand.shape) == 3 and dims[0] == 2:
-        return "reduce", reductions.reduce(chip["reduce"], operand, result, dims[0])
-    if name == "reshape" and len(operand.shape) == 3 and result.shape == (operand.shape[0], prod(operand.shape[1:])):
-        return "reshape", reshapes.reshape(chip["reshape"], operand, result)
-    sizes = product_sizes(op, operands, result) if name in _PRODUCTS - {"convolution"} else None
-    if sizes is not None:
-        batch, *matrix = sizes
-        rows, columns, depth = matrix
-        if batch == 1 or "batched_product" not in chip.mechanisms:
-            deep = (op.integers("lhs_contracting_dims") or (1,))[0], (op.integers("rhs_contracting_dims") or (0,))[0]
-            return "product", products.product(
-                chip["product"], operand, operands[1], result, (rows, columns, depth), deep
-            )
-        constants = chip["batched_product"]
-        price = products.batched_product(constants, operand, operands[1], result, batch, (rows, columns, depth))
-        return "batched_product", price
-    return None
 
 
 _DEEPEST = 64

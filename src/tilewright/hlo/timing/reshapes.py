@@ -44,6 +44,8 @@ def _by_columns(operand: Tiles) -> bool:
     by_rows = a * -(-b // 8) * -(-c // 128)
     by_columns = b * -(-c // 8) * -(-a // 128)
     order = operand.minor_to_major
+    if c % 8 == 0 and a >= 32 and order != _ROW_MAJOR and by_rows >= by_columns:
+        return True
     return order == (0, 2, 1) or (order in ((1, 0, 2), (1, 2, 0), (0, 1, 2)) and by_rows / by_columns >= 2.1)
 
 
