@@ -48,6 +48,8 @@ def targets(
             source = chip.sources.get(f"{section}.{f.name}", chip.sources[section])
             constants.append((f"{section}.{f.name}", str(getattr(value, f.name)), source))
     for name, known in chip.time.items():
-        source = chip.sources[f"time.{name}"]
-        constants += [(f"time.{name}.{key}", f"{value:g}", source) for key, value in known.values.items()]
+        section = f"time.{name}"
+        for key, value in known.values.items():
+            source = chip.sources.get(f"{section}.{key}", chip.sources[section])
+            constants.append((f"{section}.{key}", f"{value:g}", source))
     show_table(("constant", "value", "source"), constants, chip.title)

@@ -63,7 +63,10 @@ def _section(cls: type[T], table: Mapping[str, Any], where: str, sources: dict[s
 
 
 def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
-    """``[time.MECHANISM]``: numbers of at least 0, beside ``source``, and ``fitted_on`` and ``error`` where fitted."""
+    """``[time.MECHANISM]``: numbers of at least 0, beside ``source``, ``fitted_on`` and ``error`` where fitted.
+
+    ``[time.MECHANISM.sources]`` says of single constants where they are from, as in other sections.
+    """
     if not isinstance(tables, dict):
         raise UsageError("time is not a section", where="time", how="write [time.MECHANISM]")
     mechanisms = {}
@@ -71,12 +74,16 @@ def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
         where = f"time.{name}"
         values = dict(table) if isinstance(table, dict) else {}
         source, fitted_on = values.pop("source", ""), values.pop("fitted_on", "")
+        own = values.pop("sources", {})
         if not isinstance(source, str) or not source or not isinstance(fitted_on, str):
             raise UsageError("a section without a source", where=where, how='add source = "..."')
         for key, value in values.items():
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
                 raise UsageError(f"{key} = {value!r} is not a number of at least 0", where=where)
+        if not isinstance(own, dict) or not all(isinstance(text, str) and key in values for key, text in own.items()):
+            raise UsageError("sources of constants that are not there", where=where, how='name = "..." for a constant')
         sources[where] = source
+        sources.update({f"{where}.{key}": text for key, text in own.items()})
         error = float(values.pop("error", 0.0))
         mechanisms[name] = TimeConstants(MappingProxyType({k: float(v) for k, v in values.items()}), fitted_on, error)
     return MappingProxyType(mechanisms)

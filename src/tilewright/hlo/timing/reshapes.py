@@ -21,8 +21,7 @@ def reshape(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
         return _merge_columns(constants, operand, result, megabytes)
     latency, relayout = constants["launch_us"], 0.0
     if operand.minor_to_major != _ROW_MAJOR:
-        relayout += constants["turn_us"] + operand.count * constants["turn_tile_ns"] / 1e3
-        relayout += a * -(-b // 8) * -(-c // 128) * constants["turn_row_ns"] / 1e3
+        relayout += constants["turn_us"] + a * -(-b // 8) * -(-c // 128) * constants["turn_row_ns"] / 1e3
     pieces = a * b * -(-c // 128)
     rotate = pieces * _piece_ns(constants, operand) / 1e3 + result.count * constants["out_tile_ns"] / 1e3
     stream = megabytes / constants["stream_mb_per_us"]

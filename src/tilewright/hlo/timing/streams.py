@@ -31,7 +31,7 @@ def copy(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
         stream = megabytes / constants["stream_mb_per_us"]
         return Price(latency + stream, {"latency": latency, "hbm": stream})
     stream = megabytes / constants["window_mb_per_us"]
-    shuffle = result.count * constants["copy_small_tile_ns"] / 1e3 if result.tile[:1] == (2,) else 0.0
+    shuffle = result.count * constants["copy_small_tile_ns"] / 1e3 if result.small_tile else 0.0
     return Price(latency + stream + shuffle, {"latency": latency, "hbm": stream, "vector": shuffle})
 
 

@@ -1,0 +1,469 @@
+"""Fit the time model's constants of a chip on measured single operations, and say how far off the model is.
+
+    python benchmarks/calibrate_time.py [--write] [--docs docs/time.md]
+    python benchmarks/calibrate_time.py --csv FILE --chip NAME [--write]
+
+Fits on 60 % of the rows (seeded), from the constants that stand in the chip's file; limits and published facts are not
+fitted. Prints, per kind of operation: the error on the rows of the fit and on those left out, the error where whole
+families of shapes are left out, and three baselines: a constant, a curve over the size, and boosted trees on layout
+features. ``--write`` puts the constants into the chip's TOML file, each section with its source, the rows it was fitted
+on and the error seen. ``--docs`` writes the page of tables.
+
+``--csv``: measurements of your own, columns ``op,d0,d1,d2,kernel_us`` (products: rows, columns, depth; batched ones
+with a further column ``b``). ``--chip``: a chip by name, or a TOML file that describes it. Kinds without rows keep the
+constants they have.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+
+import measured_times
+import numpy as np
+from measured_times import CHIPS, Measured
+from scipy.optimize import least_squares
+
+from tilewright.hlo import estimate, load
+from tilewright.hlo.program import Operation
+from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.timing.alone import mechanism
+from tilewright.hlo.timing.chip import chip_of
+from tilewright.hlo.timing.tiles import Tiles
+from tilewright.targets import Target, TimeConstants, target
+
+SECTIONS = {
+    "stream": ("exponential", "transpose"),
+    "broadcast": ("broadcast",),
+    "concatenate": ("concatenate",),
+    "reduce": ("reduce",),
+    "reshape": ("reshape",),
+    "product": ("gemm",),
+    "batched_product": ("batched_gemm",),
+}
+BARS = {
+    "reshape": 15.0,
+    "transpose": 5.0,
+    "broadcast": 12.0,
+    "concatenate": 9.5,
+    "reduce": 12.0,
+    "exponential": 5.0,
+    "gemm": 12.0,
+    "batched_gemm": 12.0,
+}
+TRAINED = 0.6
+SEED = 0
+
+_SEEN = "not fitted: seen in modules compiled ahead of time, the size from which the compiler works in windows"
+_MATRIX = "not fitted: published, as in [matrix]"
+FIXED = {
+    "one_window_mb": _SEEN,
+    "prefetched_window_mb": _SEEN,
+    "prefetched_mb": "not fitted: the largest operand that modules compiled ahead of time bring in between calls",
+    "few_tiles": "not fitted: tiles below which the few-row way is taken, read off the measured rows",
+    "fill_rows": "not fitted: chosen on the training rows, a share of a side",
+    "side": _MATRIX,
+    "units": _MATRIX,
+    "rows_per_cycle": "not fitted: the published peak over units, multipliers and clock",
+    "ghz": "not fitted: the published clock",
+}
+"""Constants that are no matter of fitting, and where they are from."""
+
+_OF_PRODUCT = "carried over from [time.product]: in the measured rows the writes decide, so these do not show it"
+_NOT_THERE = "0: this chip has none"
+
+
+def fixed(section: str) -> dict[str, str]:
+    """The constants of a section that are not fitted, and where they are from."""
+    more = {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT} if section == "batched_product" else {}
+    return {**FIXED, **more}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured row with what its price depends on: the operation and the tiles of its arrays."""
+
+    measured: Measured
+    operation: Operation
+    operands: list[Tiles]
+    result: Tiles
+
+    def microseconds(self, constants: Mapping[str, TimeConstants]) -> float:
+        """The modelled time."""
+        priced = mechanism(constants, self.operation, self.operands, self.result)
+        assert priced is not None
+        return priced[1].microseconds
+
+
+def rows_of(machine: Target, measurements: Sequence[Measured]) -> list[Row]:
+    """The rows, read as estimate() reads a program."""
+    rows = []
+    for measurement in measurements:
+        program = load(measurement.text)
+        context = Context(program, machine)
+        operation = next(op for op in program.entry.operations if op.name == "%0")
+        shapes = (*operation.operand_shapes, operation.shape)
+        *operands, result = (Tiles.of(layout) for shape in shapes if (layout := context.layout(shape)))
+        rows.append(Row(measurement, operation, operands, result))
+    return rows
+
+
+def training(count: int, seed: int = SEED) -> np.ndarray:
+    """Which of ``count`` rows are fitted on."""
+    return np.random.default_rng(seed).random(count) < TRAINED
+
+
+def training_families(rows: Sequence[Row]) -> np.ndarray:
+    """The same by whole families of shapes."""
+    families = sorted({row.measured.family for row in rows})
+    chosen = dict(zip(families, training(len(families), SEED + 1)))
+    return np.array([chosen[row.measured.family] for row in rows])
+
+
+def fitted(section: str, start: TimeConstants, rows: Sequence[Row]) -> TimeConstants:
+    """The constants that fit the rows best: least squares of the logarithm, outliers counted less."""
+    names = [name for name, value in start.values.items() if name not in fixed(section) and value > 0]
+    first = np.array([start[name] for name in names])
+    low = np.array([0.002 if name == "start_mb" else 1e-5 for name in names])
+    high = np.maximum(first * 6, 0.5)
+    logs = np.log([row.measured.microseconds for row in rows])
+
+    def constants(values: np.ndarray) -> TimeConstants:
+        return TimeConstants(MappingProxyType({**start.values, **dict(zip(names, map(float, values)))}))
+
+    def misses(values: np.ndarray) -> np.ndarray:
+        now = {section: constants(values)}
+        return np.log([row.microseconds(now) for row in rows]) - logs
+
+    inside = np.clip(first, low * 1.01, high)
+    answer = least_squares(misses, inside, loss="soft_l1", f_scale=0.06, bounds=(low, high), max_nfev=60)
+    return constants(np.array([float(f"{value:.5g}") for value in answer.x]))
+
+
+def rounded(constants: TimeConstants) -> TimeConstants:
+    """One digit of every fitted constant: where the fit begins, so that its result does not hang on an earlier one."""
+    values = {name: value if name in FIXED else float(f"{value:.1g}") for name, value in constants.values.items()}
+    return TimeConstants(MappingProxyType(values))
+
+
+def times(rows: Sequence[Row]) -> np.ndarray:
+    """Measured microseconds."""
+    return np.array([row.measured.microseconds for row in rows])
+
+
+def errors(section: str, constants: TimeConstants, rows: Sequence[Row]) -> np.ndarray:
+    """Relative errors, as shares."""
+    return np.array([row.microseconds({section: constants}) for row in rows]) / times(rows) - 1
+
+
+def mean(shares: np.ndarray) -> float:
+    """Mean absolute error in per cent, nan of nothing."""
+    return float(100 * np.mean(np.abs(shares))) if len(shares) else float("nan")
+
+
+def features(row: Row) -> list[float]:
+    """What boosted trees see of a row: sizes, padded megabytes, tiles, orders, whether it is a bitcast, ratios."""
+    sizes = [float(size) for size in row.measured.sizes]
+    seen = [*sizes, *np.log(sizes), row.measured.work, np.log(row.measured.work)]
+    arrays = [*(tiles for tiles in row.operands[:2] if tiles.shape), row.result]
+    arrays = arrays if len(arrays) == 3 else [arrays[0], *arrays]
+    for tiles in arrays:
+        seen += [tiles.megabytes, np.log(tiles.megabytes), tiles.count, tiles.tile[0], tiles.grid[-1], tiles.grid[-2]]
+        seen += [tiles.minor_to_major[0], tiles.minor_to_major[-1], tiles.elements / np.prod(tiles.shape)]
+    whole = sum(tiles.megabytes for tiles in row.operands) + row.result.megabytes
+    kept = [d for d in row.operands[0].minor_to_major if row.operands[0].shape[d] > 1]
+    same = [row.operands[0].shape[d] for d in kept] == [
+        n for d in row.result.minor_to_major if (n := row.result.shape[d]) > 1
+    ]
+    return [*seen, whole, np.log(whole), row.operands[0].megabytes / row.result.megabytes, float(same)]
+
+
+def baselines(rows: Sequence[Row], train: np.ndarray) -> tuple[float, float, float]:
+    """Errors on the rows left out of a constant, of a cubic in the logarithm of the size, and of boosted trees.
+
+    The trees are the best of several set-ups, chosen on the very rows they are judged by: more than fair.
+    """
+    if len(rows) < 30:
+        return float("nan"), float("nan"), float("nan")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # so few rows: threads would only wait for each other
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    log, test = np.log(times(rows)), ~train
+    size = np.log([sum(tiles.megabytes for tiles in row.operands) + row.result.megabytes for row in rows])
+
+    def missed(predicted: np.ndarray) -> float:
+        return mean(np.exp(predicted - log[test]) - 1)
+
+    constant = missed(np.full(test.sum(), np.median(log[train])))
+    polynomial = np.polyfit(size[train], log[train], 3)
+    curve = missed(np.polyval(polynomial, size[test]))
+    table = np.array([features(row) for row in rows])
+    trees = []
+    for base in (np.zeros(len(rows)), np.polyval(polynomial, size)):
+        for loss in ("squared_error", "absolute_error"):
+            model = HistGradientBoostingRegressor(
+                loss=loss, max_iter=300, learning_rate=0.06, min_samples_leaf=4, random_state=0
+            )
+            model.fit(table[train], (log - base)[train])
+            trees.append(missed(base[test] + model.predict(table[test])))
+    return constant, curve, min(trees)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The errors of one kind of operation on one chip, in per cent."""
+
+    chip: str
+    operation: str
+    rows: int
+    train: float
+    held: float
+    median: float
+    families: float
+    constant: float
+    size: float
+    trees: float
+
+    @property
+    def bar(self) -> float:
+        """What the error on rows left out must stay below."""
+        return BARS[self.operation]
+
+    def line(self) -> str:
+        """A row of the printed table."""
+        numbers = (self.train, self.held, self.median, self.families, self.constant, self.size, self.trees)
+        rest = "".join(f"{number:9.1f}" for number in numbers)
+        return f"{self.chip:8s} {self.operation:13s}{self.rows:5d}{rest}{self.bar:7.1f}"
+
+
+HEAD = f"{'chip':8s} {'kind':13s} rows    train held-out   median families constant     size    trees    bar"
+
+
+def calibrate(
+    chip: str, machine: Target, section: str, start: TimeConstants, measurements: Mapping[str, Sequence[Measured]]
+) -> tuple[TimeConstants, list[Kind]]:
+    """One section's constants, fitted on the training rows, and the errors of its kinds."""
+    rows = {operation: rows_of(machine, measurements[operation]) for operation in measurements}
+    trains = {operation: training(len(of)) for operation, of in rows.items()}
+    families = {operation: training_families(of) for operation, of in rows.items()}
+
+    def fit(chosen: Mapping[str, np.ndarray]) -> TimeConstants:
+        return fitted(section, start, [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken])
+
+    constants, without_families = fit(trains), fit(families)
+    kinds, held = [], []
+    for operation, of in rows.items():
+        train, family = trains[operation], families[operation]
+        missed = errors(section, constants, of)
+        left_out = errors(section, without_families, of)[~family]
+        held.append(missed[~train])
+        kinds.append(
+            Kind(
+                *(chip, operation, len(of), mean(missed[train]), mean(missed[~train])),
+                *(100 * float(np.median(np.abs(missed[~train]))), mean(left_out)),
+                *baselines(of, train),
+            )
+        )
+        print(kinds[-1].line(), flush=True)
+    error = float(f"{mean(np.concatenate(held)) / 100:.3g}")
+    return TimeConstants(constants.values, "", error), kinds
+
+
+LAUNCHES = (
+    *(("concatenate", "copy_one_us", 1.0), ("concatenate", "copy_two_us", 0.5), ("broadcast", "reduce_us", 1.0)),
+    *(("reshape", "second_us", 1.0), ("reduce", "then_copy_us", 1.0), ("reduce", "then_reshape_us", 1.0)),
+)
+"""What one more kernel costs, as the fits of operations that need a second one found it."""
+
+CARRIED = {
+    "read_mb_per_us": ("reduce", "read_mb_per_us"),
+    "write_mb_per_us": ("broadcast", "window_write_mb_per_us"),
+    "mb_per_us": ("stream", "stream_mb_per_us"),
+    "common_mb_per_us": ("reduce", "near_mb_per_us"),
+    "rotation_ns": ("reshape", "turn_row_ns"),
+    "efficiency": ("product", "efficiency"),
+    "fill_rows": ("product", "fill_rows"),
+}
+"""Constants of fused kernels, and the fitted constant of a single operation that each of them is."""
+
+KERNEL_SOURCES = {
+    **{name: f"carried over from [time.{section}] {key}" for name, (section, key) in CARRIED.items()},
+    "near_mb_per_us": "carried over: the mean of [time.product] near_mb_per_us and near_deep_mb_per_us",
+    "near_launch_us": "carried over: the mean of what a second kernel costs in concatenate, broadcast, reshape and "
+    "reduce, as their fits found it",
+    "launch_us": "carried over: near_launch_us and [time.reduce] hbm_us",
+    "vector_ns": "not fitted: four vector operations a cycle and core at the published clock",
+    "transcendental_ns": "not fitted: one operation of the transcendental unit a cycle and core at the published clock",
+    **{name: FIXED[name] for name in ("side", "units", "rows_per_cycle", "ghz")},
+    "gather_row_us": "not fitted and not measured: an assumption",
+    "convert_ops": "not fitted: vector operations that a conversion takes, counted by hand",
+    "transcendental_ops": "not fitted: vector operations around a transcendental one, counted by hand",
+    "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
+    "joins_softmax": "not fitted: whether modules compiled ahead of time hold softmax and product as one kernel",
+    "near_result_mb": "not fitted: the largest result that modules compiled ahead of time keep near the core",
+    "between_calls_mb": "not fitted: the largest argument that modules compiled ahead of time bring in between calls",
+}
+
+
+def kernel_constants(constants: Mapping[str, TimeConstants], call_us: float, error: float) -> TimeConstants:
+    """The constants of fused kernels, which nothing was fitted for: from those of the single operations."""
+    near = float(np.mean([constants[section][name] * share for section, name, share in LAUNCHES]))
+    values = dict(constants["kernel"].values)
+    values |= {name: constants[section][key] for name, (section, key) in CARRIED.items()}
+    product = constants["product"]
+    values["near_mb_per_us"] = (product["near_mb_per_us"] + product["near_deep_mb_per_us"]) / 2
+    values |= {"near_launch_us": near, "launch_us": near + constants["reduce"]["hbm_us"], "call_us": call_us}
+    values = {name: float(f"{value:.5g}") for name, value in values.items()}
+    return TimeConstants(
+        MappingProxyType(values), "gpt2 (call_us); single operations (all that is carried over)", error
+    )
+
+
+def with_time(machine: Target, constants: Mapping[str, TimeConstants]) -> Target:
+    """The chip with other constants."""
+    return replace(machine, time=MappingProxyType(dict(constants)))
+
+
+def call_of(machine: Target, constants: Mapping[str, TimeConstants]) -> tuple[float, float]:
+    """What a call of gpt2 costs beyond its kernels, in whole microseconds, and the error of passes it was not read off.
+
+    That error leaves out one measured pass after the other.
+    """
+    chip = with_time(machine, {**constants, "kernel": kernel_constants(constants, 0.0, 0.0)})
+    passes = [
+        (1e3 * point.milliseconds, 1e6 * estimate(load(point.dump), chip).seconds)
+        for point in measured_times.gpt2()
+        if point.chip == machine.name and point.dump
+    ]
+    if not passes:
+        return constants["kernel"]["call_us"], 0.0
+
+    def best(of: Sequence[tuple[float, float]]) -> int:
+        return min(range(1000), key=lambda call: sum(abs((time + call) / wanted - 1) for wanted, time in of))
+
+    missed = []
+    for k, (wanted, time) in enumerate(passes):
+        missed.append((time + best(passes[:k] + passes[k + 1 :])) / wanted - 1)
+    return float(best(passes)), float(f"{mean(np.array(missed)) / 100:.3g}")
+
+
+def section_text(name: str, constants: TimeConstants, source: str, sources: Mapping[str, str]) -> str:
+    """``[time.NAME]`` as TOML."""
+    lines = [f"[time.{name}]", *(f"{key} = {value!r}" for key, value in constants.values.items())]
+    if constants.fitted_on:
+        lines.append(f'fitted_on = "{constants.fitted_on}"')
+    if constants.error:
+        lines.append(f"error = {constants.error}")
+    lines.append(f'source = "{source}"')
+    known = [f'{key} = "{sources[key]}"' for key in constants.values if key in sources]
+    return "\n".join([*lines, *(["", f"[time.{name}.sources]", *known] if known else [])]) + "\n"
+
+
+def write(path: Path, sections: Mapping[str, str]) -> None:
+    """Put the sections in the place of those of the same names, or behind all others."""
+    text = path.read_text()
+    for name, section in sections.items():
+        there = re.compile(rf"^\[time\.{name}\]\n.*?(?=^\[(?!time\.{name}\.)|\Z)", re.MULTILINE | re.DOTALL)
+        if there.search(text):
+            text = there.sub(lambda _: section + "\n", text)  # noqa: B023
+        else:
+            text = text.rstrip("\n") + "\n\n" + section
+    path.write_text(text.rstrip("\n") + "\n")
+
+
+def fit_chip(
+    machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, fresh: bool
+) -> tuple[dict[str, TimeConstants], dict[str, str], list[Kind]]:
+    """All sections of a chip: constants, TOML texts of those that changed, and the errors of the kinds.
+
+    ``fresh``: begin at one digit of each constant. Rows of your own begin at the chip's constants as they are.
+    """
+    chip = chip_of(machine)
+    constants = dict(chip.mechanisms)
+    texts: dict[str, str] = {}
+    kinds: list[Kind] = []
+    for section, operations in SECTIONS.items():
+        rows = {operation: measurements[operation] for operation in operations if measurements.get(operation)}
+        if section not in constants or not rows:
+            continue
+        start = rounded(constants[section]) if fresh else constants[section]
+        if section == "batched_product":
+            product = {name: constants["product"][name] for name in ("efficiency", "fill_rows")}
+            start = TimeConstants(MappingProxyType({**start.values, **product}))
+        count = sum(map(len, rows.values()))
+        if count < 3 * len(start.values):
+            print(f"note: {count} rows for the {len(start.values)} constants of [time.{section}]: few")
+        found, errors_seen = calibrate(machine.name, machine, section, start, rows)
+        kinds += errors_seen
+        constants[section] = replace(found, fitted_on=f"{', '.join(rows)}: 60 % of {count} rows")
+        source = f"fitted by benchmarks/calibrate_time.py on {origin}, 60 % of {count} rows, seed {SEED}"
+        sources = {**fixed(section), **{name: _NOT_THERE for name, value in found.values.items() if not value}}
+        texts[section] = section_text(section, constants[section], source, sources)
+    call_us, error = call_of(machine, constants)
+    kernel = kernel_constants(constants, call_us, error)
+    if fresh:
+        source = (
+            "carried over from the fitted sections of single operations, or published; call_us alone is from models"
+        )
+        texts["kernel"] = section_text("kernel", kernel, source, KERNEL_SOURCES)
+    elif texts:
+        kernel = replace(kernel, fitted_on="", error=0.0)
+        texts["kernel"] = section_text("kernel", kernel, f"carried over from the sections fitted on {origin}", {})
+    constants["kernel"] = kernel
+    if not machine.time:
+        for section in constants.keys() - texts.keys():
+            texts[section] = section_text(section, constants[section], chip.note, {})
+    return constants, texts, kinds
+
+
+def file_of(chip: str) -> Path:
+    """The TOML file of a chip by name, or the file itself."""
+    if chip.endswith(".toml"):
+        return Path(chip)
+    return Path(str(resources.files("tilewright.targets") / "data" / f"{chip}.toml"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the constants into the chip's TOML file")
+    parser.add_argument("--docs", type=Path, help="write the page of tables there; the constants as they stand")
+    parser.add_argument("--csv", type=Path, help="measurements of your own: op,d0,d1,d2,kernel_us")
+    parser.add_argument("--chip", help="with --csv: the chip by name, or its TOML file")
+    arguments = parser.parse_args()
+    if bool(arguments.csv) != bool(arguments.chip):
+        parser.error("--csv and --chip go together")
+    print(HEAD)
+    kinds: list[Kind] = []
+    for name in [arguments.chip] if arguments.chip else CHIPS:
+        machine = target(name)
+        if arguments.csv:
+            measurements, origin = measured_times.of_your_own(arguments.csv, machine.name), arguments.csv.name
+        else:
+            measurements = {operation: measured_times.measured(name, operation) for operation in BARS}
+            origin = "benchmarks/data/tpu_measured"
+        constants, texts, errors_seen = fit_chip(machine, measurements, origin, fresh=not arguments.csv)
+        kinds += errors_seen
+        kernel = constants["kernel"]
+        if kernel.error:
+            print(
+                f"{name}: a call of gpt2 costs {kernel['call_us']:.0f} us beyond its kernels; passes left out of that "
+                f"reading {100 * kernel.error:.1f} % off"
+            )
+        if arguments.write:
+            write(file_of(name), texts)
+            print(f"wrote [time.*] of {file_of(name)}: {', '.join(texts)}")
+    if arguments.docs:
+        from time_page import page
+
+        arguments.docs.write_text(page(kinds))
+        print(f"wrote {arguments.docs}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""docs/time.md: the tables of the time model's errors, made by ``benchmarks/calibrate_time.py --docs docs/time.md``."""
+
+from __future__ import annotations
+
+import platform
+import re
+import time
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import measured_times
+import numpy as np
+from measured_times import CHIPS, OPERATIONS, Gpt2, Measured
+
+from tilewright.hlo import estimate, load
+from tilewright.targets import target, target_names
+
+DIFFERS = 1.05
+"""Measured times of a pair differ by more than this, or the pair is not counted."""
+ALIKE = 1.05
+"""Work of a pair of equal work differs by no more than this."""
+
+PAGE = """# How long a step takes
+
+```sh
+./run tilewright time module.hlo --target tpu-v6e         # the step, its operations by time, what bounds each
+./run tilewright time model.py:step --arg bf16[8,1024] --target tpu-v6e -o page.html
+```
+
+```python
+from tilewright.hlo import estimate, load
+
+step = estimate(load(text), "tpu-v6e")
+step.seconds, step.priced                # the whole step; the share of its operations that have a time
+for row in step.slowest(10):
+    print(row.seconds, row.bound, row.source, row.calibrated, row.error)
+```
+
+**What kind of number is this?** A time is always *modelled*: computed from layouts, bytes and passes with constants
+fitted on measurements of single operations. From an optimised dump of the TPU compiler, layouts, fusions, memory
+spaces and order are facts; from StableHLO or a JAX function they are *predicted* too, and the result says so. Only
+the tables below hold *measured* times: one TPU v4 chip and one TPU v6e chip, published by others
+([where from](../benchmarks/data/tpu_measured/README.md)).
+
+* Give the optimised dump where you have it (`--xla_dump_to`, or `--compile` where the TPU compiler is installed).
+* `.calibrated` of a row: its constants were fitted on this chip, for this kind of operation and type. `.error`: how
+  far off such operations were seen. Trust differences between two versions of one program before absolute times.
+* `.priced` below 1: some operations have no time, their rows say why, and the total is a lower bound.
+
+The tables are made by `python benchmarks/calibrate_time.py --docs docs/time.md`.
+
+## Single operations
+
+Mean absolute errors in per cent. The constants of a kind are fitted on 60 % of its rows (*fit*), chosen by a seed;
+*held out* and *median* are of the other rows. *families*: fitted again with whole families of shapes left out (those
+of a leading dim; for products a range of depths), and judged on them. Beside them, on the same held-out rows: a
+*constant*, a cubic curve over the *size*, and boosted *trees* on layout features (the best of four set-ups, chosen on
+the very rows they are judged by). *published*: what SCALE-Sim's authors print for their model of v4. The *bar* is
+what this model must stay below.
+
+The rules (which way the compiler goes, what fits where) were found by looking at all rows given, so expect up to a
+point more on rows that nobody has looked at.
+
+{single}
+
+## A whole model
+
+gpt2 forward, bf16. The measured passes are torch_xla's, the programs ours in JAX: same mathematics and sizes, not the
+same graph. One constant per chip is read off these rows, what a call costs beyond its kernels ({calls}); nothing else
+is fitted on whole models. Read off all dumps but one, that one is off by {left_out} on average. Bars: 12 % from
+dumps, 20 % from StableHLO.
+
+{models}
+
+## Which of two is faster
+
+Pairs whose measured times differ by more than 5 %, and in how many the model names the faster one (bar: 90 %). *all*:
+any two held-out rows of one operation on one chip. *equal work*: those whose elements (products: multiplications)
+agree within 5 %, so that only layout and shape decide; the hardest. *gpt2*: two lengths or batches on one chip.
+
+{ranking}
+
+{gpt2_ranking}
+
+## How fast the model itself is
+
+A scheduled dump repeated behind itself, on {machine}; processor seconds of one thread. Bars: 2 s and 15 s, reading
+the text included.
+
+{speed}
+
+## Which constants are fitted, and on what
+
+Every constant stands in the chip's TOML file with its source: `./run tilewright targets tpu-v6e` prints them.
+
+{constants}
+
+The constants of `time.kernel`, which price the fused kernels of whole programs, are none of them fitted for it: they
+are carried over from the fits of single operations, published, or counted, each with its source line; `call_us`
+alone is read off gpt2. `time.batched_product` takes its share of the matrix peak from `time.product`: in the measured
+batched products writing the result decides, so they do not show it.
+
+Chips without measurements ({others}) take the constants of the measured chip most like them, scaled by published
+peaks. Their rows are not `.calibrated`.
+
+### With a chip of your own
+
+Measure single operations (bf16, one operation a program, times from the profiler) and write a CSV file:
+
+```
+op,d0,d1,d2,kernel_us
+transpose,16,512,300,2.41
+gemm,1024,1024,4096,15.2
+```
+
+Operations: {operations} (what each
+does with its sizes: the README of the data). For `gemm`, d0,d1,d2 are rows, columns and depth; `batched_gemm` has a
+further column `b`. Then
+
+```sh
+./run python benchmarks/calibrate_time.py --csv mine.csv --chip tpu-v5e --write
+```
+
+fits the constants of these operations, prints the errors on the rows left out, and writes the constants into the
+chip's file (`--chip my_chip.toml` for a chip described by a file of your own). Kinds without rows keep what they have.
+Take at least three rows for each constant, over the sizes you care for.
+
+## What is not calibrated
+
+* Types other than bf16 in single operations; gathers and scatters (an assumed time a row); the vector unit's work in
+  fusions, which is counted at the published clock; collectives (published link rates); SparseCore work (its bytes
+  through HBM). Their rows say `calibrated: false`.
+* Sorts, FFTs, infeeds, most custom calls and work on the host have no time: their rows say why.
+* A loop of unknown length counts as one trip, and a note says so.
+* Everything was measured on one chip running one program at a time.
+"""
+
+
+def page(kinds: Sequence[Any]) -> str:
+    """The whole page; ``kinds`` are the errors that the calibration has seen."""
+    errors = gpt2_errors()
+    others = [name for name in target_names() if name.startswith("tpu-") and not target(name).time]
+    return PAGE.format(
+        single=_single(kinds),
+        calls=", ".join(f"{target(chip).time['kernel']['call_us']:.0f} us on {chip}" for chip in CHIPS),
+        left_out=", ".join(f"{100 * target(chip).time['kernel'].error:.1f} % on {chip}" for chip in CHIPS),
+        models=_models(errors),
+        ranking=_ranking(),
+        gpt2_ranking=_gpt2_ranking(errors),
+        machine=f"{platform.machine()}, Python {platform.python_version()}, beside other work",
+        speed=_speed(),
+        constants=_constants(),
+        others=", ".join(others),
+        operations=", ".join(OPERATIONS),
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]], texts: int) -> str:
+    """A table whose first ``texts`` columns are words."""
+    marks = "|" + "|".join(["---"] * texts + ["--:"] * (len(head) - texts)) + "|"
+    lines = ["| " + " | ".join(map(str, line)) + " |" for line in (head, *rows)]
+    return "\n".join([lines[0], marks, *lines[1:]])
+
+
+PUBLISHED = {
+    "reshape": "23.5",
+    "transpose": "8.1",
+    "broadcast": "13.7",
+    "concatenate": "9.8",
+    "reduce": "12.5",
+    "exponential": "8 to 14",
+    "gemm": "13.5",
+}
+"""Held-out errors that SCALE-Sim's authors print for their models of v4."""
+
+
+def _single(kinds: Sequence[Any]) -> str:
+    head = ("chip", "operation", "rows", "fit", "held out", "median", "families", "constant", "size", "trees")
+    rows = []
+    for kind in kinds:
+        numbers = (kind.train, kind.held, kind.median, kind.families, kind.constant, kind.size, kind.trees)
+        published = PUBLISHED.get(kind.operation, "")
+        cells = (f"{number:.1f}" for number in numbers)
+        rows.append((kind.chip, kind.operation, kind.rows, *cells, published, f"{kind.bar:g}"))
+    return _table((*head, "published", "bar"), rows, 2)
+
+
+def gpt2_errors() -> list[tuple[Gpt2, float, float]]:
+    """Each measured pass with the relative error from its dump (nan where there is none) and from its StableHLO."""
+    errors = []
+    for point in measured_times.gpt2():
+        wanted = point.milliseconds / 1e3
+        dump = estimate(load(point.dump), point.chip).seconds / wanted - 1 if point.dump else float("nan")
+        errors.append((point, dump, estimate(load(point.stablehlo), point.chip).seconds / wanted - 1))
+    return errors
+
+
+def _models(errors: Sequence[tuple[Gpt2, float, float]]) -> str:
+    rows: list[tuple[object, ...]] = []
+    for point, dump, stablehlo in errors:
+        from_dump = "" if np.isnan(dump) else f"{100 * dump:+.1f}"
+        cells = (f"{point.milliseconds:.3f}", from_dump, f"{100 * stablehlo:+.1f}")
+        rows.append((point.chip, point.sequence, point.batch, *cells))
+    for chip in CHIPS:
+        dumps = [abs(dump) for point, dump, _ in errors if point.chip == chip and not np.isnan(dump)]
+        programs = [abs(stablehlo) for point, _, stablehlo in errors if point.chip == chip]
+        means = (f"**{100 * np.mean(dumps):.1f}**", f"**{100 * np.mean(programs):.1f}**")
+        rows.append((chip, "mean", "", "", *means))
+    return _table(("chip", "sequence", "batch", "measured ms", "dump %", "StableHLO %"), rows, 1)
+
+
+def pairs(timed: Sequence[tuple[Measured, float]], alike: bool) -> tuple[int, int]:
+    """Pairs whose measured times differ by more than 5 %, and in how many the model names the faster one.
+
+    ``alike``: only pairs of equal work, within 5 %.
+    """
+    counted = right = 0
+    for (a, mine), (b, other) in combinations(timed, 2):
+        if alike and max(a.work / b.work, b.work / a.work) > ALIKE:
+            continue
+        if max(a.microseconds / b.microseconds, b.microseconds / a.microseconds) <= DIFFERS:
+            continue
+        counted += 1
+        right += (mine > other) == (a.microseconds > b.microseconds)
+    return counted, right
+
+
+def gpt2_pairs(errors: Sequence[tuple[Gpt2, float, float]], chip: str, dumps: bool) -> tuple[int, int]:
+    """The same of the passes of one chip."""
+    counted = right = 0
+    timed = []
+    for point, dump, stablehlo in errors:
+        error = dump if dumps else stablehlo
+        if point.chip == chip and not np.isnan(error):
+            timed.append((point.milliseconds, point.milliseconds * (1 + error)))
+    for (a, mine), (b, other) in combinations(timed, 2):
+        if max(a / b, b / a) > DIFFERS:
+            counted, right = counted + 1, right + ((mine > other) == (a > b))
+    return counted, right
+
+
+def held_out(chip: str, operation: str) -> list[tuple[Measured, float]]:
+    """The rows no constant was fitted on, with their modelled seconds."""
+    from calibrate_time import training
+
+    rows = measured_times.measured(chip, operation)
+    left = [row for row, taken in zip(rows, training(len(rows))) if not taken]
+    return [(row, estimate(load(row.text), chip).seconds) for row in left]
+
+
+def _ranking() -> str:
+    rows: list[tuple[str, ...]] = []
+    sums = {True: np.zeros(2, int), False: np.zeros(2, int)}
+    for chip in CHIPS:
+        for operation in OPERATIONS:
+            timed = held_out(chip, operation)
+            if not timed:
+                continue
+            found = {alike: pairs(timed, alike) for alike in (False, True)}
+            for alike, counts in found.items():
+                sums[alike] += counts
+            rows.append((chip, operation, *_share(*found[False]), *_share(*found[True])))
+    rows.append(("both", "**together**", *_share(*sums[False]), *_share(*sums[True])))
+    return _table(("chip", "operation", "all pairs", "right %", "of equal work", "right %"), rows, 2)
+
+
+def _gpt2_ranking(errors: Sequence[tuple[Gpt2, float, float]]) -> str:
+    rows = [
+        (chip, entrance, *_share(*gpt2_pairs(errors, chip, entrance == "dumps")))
+        for chip in CHIPS
+        for entrance in ("dumps", "StableHLO")
+    ]
+    return _table(("chip", "gpt2 from", "pairs", "right %"), rows, 2)
+
+
+def _share(counted: int, right: int) -> tuple[str, str]:
+    return str(counted), f"{100 * right / counted:.0f}" if counted else ""
+
+
+def long_dump(operations: int) -> str:
+    """A scheduled module with at least so many operations: gpt2's, its entry repeated behind itself."""
+    text = next(point.dump for point in measured_times.gpt2() if point.dump)
+    begin = text.index("\nENTRY")
+    head, entry = text[:begin], text[begin:].strip("\n").split("\n")
+    lines = [line for line in entry[1:-1] if line.strip()]
+    kept = [line for line in lines if " parameter(" not in line]
+    names = {line.split(" = ")[0].replace("ROOT", "").strip() for line in kept}
+    body = [line.replace("  ROOT ", "  ") for line in lines if " parameter(" in line]
+    copies = -(-operations // len(kept))
+    name = re.compile(r"%[\w.\-]+")
+    for copy in range(copies):
+        last = copy == copies - 1
+        for line in kept:
+            line = line if last else line.replace("  ROOT ", "  ")
+            body.append(name.sub(lambda m: f"{m[0]}.r{copy}" if m[0] in names else m[0], line))  # noqa: B023
+    return "\n".join([head, "", entry[0], *body, "}", ""])
+
+
+def _speed() -> str:
+    rows = []
+    for operations in (10_000, 100_000):
+        text = long_dump(operations)
+        begin = time.process_time()
+        program = load(text)
+        loaded = time.process_time()
+        estimate(program, "tpu-v4")
+        done = time.process_time()
+        rows.append((f"{operations:,}", f"{loaded - begin:.2f}", f"{done - loaded:.2f}", f"{done - begin:.2f}"))
+    return _table(("operations", "reading s", "estimate s", "together s"), rows, 0)
+
+
+def _constants() -> str:
+    rows = []
+    for chip in CHIPS:
+        machine = target(chip)
+        for name, constants in machine.time.items():
+            own = [key for key in constants.values if f"time.{name}.{key}" in machine.sources]
+            free = len(constants.values) - len(own)
+            rows.append((chip, f"`time.{name}`", constants.fitted_on, free, len(own)))
+    return _table(("chip", "section", "fitted on", "fitted", "other"), rows, 3)
