@@ -49,7 +49,7 @@ def targets(
             constants.append((f"{section}.{f.name}", str(getattr(value, f.name)), source))
     for name, known in chip.time.items():
         section = f"time.{name}"
-        for key, value in known.values.items():
+        for key, number in known.values.items():
             source = chip.sources.get(f"{section}.{key}", chip.sources[section])
-            constants.append((f"{section}.{key}", f"{value:g}", source))
+            constants.append((f"{section}.{key}", f"{number:g}", source))
     show_table(("constant", "value", "source"), constants, chip.title)

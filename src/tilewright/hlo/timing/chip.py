@@ -15,6 +15,8 @@ _NEAR = ("near_", "common_", "vector_")
 _NEAREST = {"tpu-v5e": "tpu-v6e", "tpu-v5p": "tpu-v4", "tpu-7x": "tpu-v6e"}
 """Chips without measurements, and the measured one most like each: one core, or two with a memory in common."""
 
+_FITTED_BOUNDS = frozenset({"matrix", "hbm", "vmem", "latency", "relayout"})
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -39,6 +41,10 @@ class Chip:
     def kernel(self) -> TimeConstants:
         """The constants of fused kernels."""
         return self.mechanisms["kernel"]
+
+    def calibrated(self, bound: str) -> bool:
+        """Whether what bounds a fused kernel was measured here; vector work counts at the published clock."""
+        return bool(self.kernel.fitted_on) and bound in _FITTED_BOUNDS
 
     def matrix_us(self, rows: int, columns: int, depth: int) -> float:
         """Microseconds of one product on the matrix unit."""

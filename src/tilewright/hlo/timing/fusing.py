@@ -210,7 +210,7 @@ class Fusing:
             row = TimeRow(
                 *(op.name, op.opcode, us * runs / 1e6, bound, far_bytes, flops * runs, source, start),
                 lane="matrix" if flops else "vector",
-                calibrated=self.chip.measured,
+                calibrated=self.chip.calibrated(bound) and plain_opcode(op.opcode) not in ("gather", "scatter"),
                 error=self.chip.kernel.error,
                 runs=runs,
             )
@@ -220,8 +220,8 @@ class Fusing:
         if hbm > clock:
             waiting = (hbm - clock) * runs / 1e6
             start = (begin + clock) / 1e6
-            measured = self.chip.measured
-            rows.append(TimeRow("arguments", "stream", waiting, "hbm", 0, 0, "", start, "dma", measured, runs=runs))
+            known = self.chip.calibrated("hbm")
+            rows.append(TimeRow("arguments", "stream", waiting, "hbm", 0, 0, "", start, "dma", known, runs=runs))
         return rows, max(clock, hbm), priced, unpriced
 
     def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int, int]:

@@ -199,7 +199,8 @@ class Schedule:
         if far + written:
             self.hbm_free = max(self.hbm_free, self.now) + (far + written) / constants["mb_per_us"]
         lane = "matrix" if work.matrix_us else "vector"
-        self._row(computation, op, us, bound, round((far + written) * MEGA), work.flops, runs, lane)
+        moved = round((far + written) * MEGA)
+        self._row(computation, op, us, bound, moved, work.flops, runs, lane, measured=not work.rows)
 
     def _operands(self, op: Operation) -> list[tuple[int, Tiles]]:
         """The operands that are arrays, by their number."""
@@ -288,13 +289,22 @@ class Schedule:
         )
 
     def _row(
-        self, computation: Computation, op: Operation, us: float, bound: str, far: int, flops: int, runs: int, lane: str
+        self,
+        computation: Computation,
+        op: Operation,
+        us: float,
+        bound: str,
+        far: int,
+        flops: int,
+        runs: int,
+        lane: str,
+        measured: bool = True,
     ) -> None:
         chip, source = self.chip, self.context.source(computation.name, op)
         self.rows.append(
             TimeRow(
                 *(op.name, op.opcode, us * runs / 1e6, bound, far * runs, flops * runs, source, self.now / 1e6, lane),
-                calibrated=chip.measured,
+                calibrated=measured and chip.calibrated(bound),
                 error=chip.kernel.error,
                 runs=runs,
             )
