@@ -76,13 +76,17 @@ FIXED = {
 """Constants that are no matter of fitting, and where they are from."""
 
 _OF_PRODUCT = "carried over from [time.product]: in the measured rows the writes decide, so these do not show it"
+_NEAR = "not fitted: the training rows only say that it is at least this"
 _NOT_THERE = "0: this chip has none"
 
 
 def fixed(section: str) -> dict[str, str]:
     """The constants of a section that are not fitted, and where they are from."""
-    more = {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT} if section == "batched_product" else {}
-    return {**FIXED, **more}
+    more = {
+        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT},
+        "reduce": {"near_mb_per_us": _NEAR},
+    }
+    return {**FIXED, **more.get(section, {})}
 
 
 @dataclass(frozen=True)
@@ -146,9 +150,10 @@ def fitted(section: str, start: TimeConstants, rows: Sequence[Row]) -> TimeConst
     return constants(np.array([float(f"{value:.5g}") for value in answer.x]))
 
 
-def rounded(constants: TimeConstants) -> TimeConstants:
+def rounded(section: str, constants: TimeConstants) -> TimeConstants:
     """One digit of every fitted constant: where the fit begins, so that its result does not hang on an earlier one."""
-    values = {name: value if name in FIXED else float(f"{value:.1g}") for name, value in constants.values.items()}
+    kept = fixed(section)
+    values = {name: value if name in kept else float(f"{value:.1g}") for name, value in constants.values.items()}
     return TimeConstants(MappingProxyType(values))
 
 
@@ -392,7 +397,7 @@ def fit_chip(
         rows = {operation: measurements[operation] for operation in operations if measurements.get(operation)}
         if section not in constants or not rows:
             continue
-        start = rounded(constants[section]) if fresh else constants[section]
+        start = rounded(section, constants[section]) if fresh else constants[section]
         if section == "batched_product":
             product = {name: constants["product"][name] for name in ("efficiency", "fill_rows")}
             start = TimeConstants(MappingProxyType({**start.values, **product}))
