@@ -101,3 +101,14 @@ def test_every_target_is_printed_with_its_sources(run, name):
     code, printed, _ = run("targets", name, "--json")
     assert code == 0
     assert json.loads(printed)["name"] == name
+
+
+@pytest.mark.parametrize("words", [(), ("isa",), ("layout",), ("embed",)])
+def test_a_group_alone_shows_its_help(run, words):
+    code, printed, said = run(*words)
+    assert (code, printed) == (2, "")
+    assert said.startswith(f"Usage: {' '.join(('tilewright', *words))} [OPTIONS] COMMAND")
+    assert "\nCommands:\n" in said
+    code, printed, said = run(*words, "--help")
+    assert (code, said) == (0, "")
+    assert "..." not in printed.partition("Commands:")[2]  # no summary is cut off

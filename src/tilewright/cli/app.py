@@ -44,7 +44,7 @@ for name, summary, commands in (
     ("isa", "The matrix unit: assemble, run, multiply, count.", isa.COMMANDS),
     ("layout", "Where every element lives: in words, drawn, compared, packed.", layout.COMMANDS),
 ):
-    group = typer.Typer(help=summary, no_args_is_help=True)
+    group = typer.Typer(help=summary, short_help=summary, no_args_is_help=True)
     _add(group, commands)
     app.add_typer(group, name=name)
 
@@ -112,10 +112,12 @@ def main() -> None:
         if debug:
             raise
         message, context = str(error.format_message()), getattr(error, "ctx", None)  # type: ignore[attr-defined]
+        if context and message == context.get_help():  # a bare `tilewright`, or a bare group
+            print(message, file=sys.stderr)
+            sys.exit(2)
         message = message.strip(" .").replace("\n", " ")
         hint = f"; see {context.command_path} --help" if context else ""
-        if message:  # a bare `tilewright` has shown the help already
-            print(f"tilewright: {message[0].lower()}{message[1:]}{hint}", file=sys.stderr)
+        print(f"tilewright: {message[0].lower()}{message[1:]}{hint}", file=sys.stderr)
         sys.exit(2)
     except TilewrightError as error:
         if debug:
