@@ -8,7 +8,7 @@ from tilewright.cli.streams import Json, emit_json, progress, remark, show_table
 def warm(as_json: Json = False) -> None:
     """Compile all kernels, or load them from the cache, so that a first use does not wait."""
     from tilewright.embed import warm as warm_embed
-    from tilewright.isa.warming import warm as warm_isa
+    from tilewright.isa import warm as warm_isa
     from tilewright.kernels import cache_text, compiled
     from tilewright.layout import warm as warm_layout
 

@@ -1,7 +1,11 @@
-"""The matrix unit: instruction set, assembler, machine, kernels and closed-form counts."""
+"""The matrix unit: instruction set, assembler, machine, kernels and closed-form counts.
+
+``Program``, ``Memory``, ``Profile``, ``Explanation`` and ``MatmulResult`` are shorter names of ``MachineProgram``,
+``TensorMemory``, ``RunProfile``, ``InstructionExplanation`` and ``KernelResult``.
+"""
 
 from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
-from tilewright.isa.chip.segments import Memory
+from tilewright.isa.chip.segments import TensorMemory
 from tilewright.isa.chip.state import Transfer
 from tilewright.isa.chip.storage import PageEntry
 from tilewright.isa.execute.machine import Command, Machine
@@ -10,19 +14,26 @@ from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
-from tilewright.isa.language.program import Instruction, Program
+from tilewright.isa.language.program import Instruction, MachineProgram
 from tilewright.isa.multiply.contract import ContractResult, contract
 from tilewright.isa.multiply.conv import conv2d
 from tilewright.isa.multiply.expected import expected_conv2d_counts, expected_counts
-from tilewright.isa.multiply.matmul import MatmulResult, matmul
+from tilewright.isa.multiply.matmul import KernelResult, element_type, matmul, type_and_signs
 from tilewright.isa.study.claims import Claim, claims
 from tilewright.isa.study.debug import Debugger
-from tilewright.isa.study.explain import Explanation, explain
+from tilewright.isa.study.explain import InstructionExplanation, explain
 from tilewright.isa.study.heat import Heat
-from tilewright.isa.study.profile import Profile, ProfileLine, ProfileTotals, profile
+from tilewright.isa.study.profile import ProfileLine, ProfileTotals, RunProfile, profile
 from tilewright.isa.study.reference import reference
 from tilewright.isa.study.sweep import Design, sweep
 from tilewright.isa.study.tune import Choice, Tuned, Tuning, autotune
+from tilewright.isa.warming import warm
+
+Program = MachineProgram
+Memory = TensorMemory
+Profile = RunProfile
+Explanation = InstructionExplanation
+MatmulResult = KernelResult
 
 __all__ = [
     "Choice",
@@ -36,7 +47,10 @@ __all__ = [
     "Explanation",
     "Heat",
     "Instruction",
+    "InstructionExplanation",
+    "KernelResult",
     "Machine",
+    "MachineProgram",
     "MatmulResult",
     "MatrixUnit",
     "MatrixUnitConfig",
@@ -48,7 +62,9 @@ __all__ = [
     "ProfileLine",
     "ProfileTotals",
     "Program",
+    "RunProfile",
     "RunResult",
+    "TensorMemory",
     "Traffic",
     "Transfer",
     "Tuned",
@@ -61,6 +77,7 @@ __all__ = [
     "claims",
     "contract",
     "conv2d",
+    "element_type",
     "expected_conv2d_counts",
     "expected_counts",
     "explain",
@@ -69,4 +86,6 @@ __all__ = [
     "reference",
     "sweep",
     "timeline",
+    "type_and_signs",
+    "warm",
 ]

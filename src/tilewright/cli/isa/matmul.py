@@ -105,7 +105,7 @@ def operands(
 
 def _read(name: str, array: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     """A matrix as it was saved; numpy saves bf16 as two bytes of no type."""
-    from tilewright.isa.multiply.matmul import element_type
+    from tilewright.isa import element_type
     from tilewright.layout import paged
 
     kind = paged((1,), dtype).numpy_dtype
@@ -187,9 +187,8 @@ def matmul(
     as_json: Json = False,
 ) -> int:
     """Multiply two matrices on the machine; its counts beside the closed forms, its value beside numpy's."""
-    from tilewright.isa import expected_counts
+    from tilewright.isa import element_type, expected_counts, type_and_signs
     from tilewright.isa import matmul as multiply
-    from tilewright.isa.multiply.matmul import element_type, type_and_signs
 
     suffix = writer_of(out, ".tasm", ".pftrace", ".npy", as_json=as_json)
     config = machine.configured(settings)

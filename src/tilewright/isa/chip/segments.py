@@ -1,4 +1,4 @@
-"""Segment descriptors, and the host's :class:`Memory` of tensors by name."""
+"""Segment descriptors, and the host's :class:`TensorMemory` of tensors by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
+class TensorPlacement:
     """What the host says of one segment: its values and how they lie in memory.
 
     ``page`` and ``line`` in elements per dim, ``order`` the dims from the fastest to the slowest, as in
@@ -35,10 +35,10 @@ class Placement:
     resident: bool = True
 
 
-class Memory:
+class TensorMemory:
     """The tensors a program can reach, by name; the first has handle 1.
 
-    >>> memory = Memory({"A": np.zeros((4, 8), np.int8)})
+    >>> memory = TensorMemory({"A": np.zeros((4, 8), np.int8)})
     >>> memory.add("C", np.zeros((4, 4), np.int32))
     2
     >>> [p.name for p in memory]
@@ -46,13 +46,13 @@ class Memory:
     """
 
     def __init__(self, tensors: Mapping[str, Any] | None = None) -> None:
-        self._placements: dict[str, Placement] = {}
+        self._placements: dict[str, TensorPlacement] = {}
         if not isinstance(tensors, Mapping | None):
             raise UsageError(f"memory is {type(tensors).__name__}", how="give tensors by name, as in {'A': array}")
         for name, array in (tensors or {}).items():
             self.add(name, array)
 
-    def __iter__(self) -> Iterator[Placement]:
+    def __iter__(self) -> Iterator[TensorPlacement]:
         """The segments in the order of their handles."""
         return iter(self._placements.values())
 
@@ -78,7 +78,7 @@ class Memory:
         values = checked_tensor(name, array)
         how = (("page", page), ("line", line), ("order", order))
         page, line, order = (None if s is None else wholes(what, s) for what, s in how)
-        self._placements[name] = Placement(name, values, page, line, order, resident)
+        self._placements[name] = TensorPlacement(name, values, page, line, order, resident)
         return len(self._placements)
 
 

@@ -43,7 +43,7 @@ from tilewright.isa.kernels.blocks import (
     address,
     longs,
 )
-from tilewright.isa.language.program import Address, Immediate, Instruction, Label, Program, Register
+from tilewright.isa.language.program import Address, Immediate, Instruction, Label, MachineProgram, Register
 
 # Sums of many K rounds, added to the product registers at once, with the bits that one round after another gives.
 
@@ -440,7 +440,7 @@ class FastLoop:
     frame: Frame | None = None
 
 
-def loop_at(pe: Pe, program: Program, first: int, last: int) -> FastLoop | None:
+def loop_at(pe: Pe, program: MachineProgram, first: int, last: int) -> FastLoop | None:
     """The loop of instructions ``first`` to ``last``, or None where the kernel cannot run it."""
     c = pe.config
     readings = (c.pred_scope, c.column_numbering, c.uninitialized, c.offset_mode, c.math_issue)
@@ -464,7 +464,7 @@ def loop_at(pe: Pe, program: Program, first: int, last: int) -> FastLoop | None:
     return FastLoop(first, last, whole, ld, mm, registers)
 
 
-def loop_heads(program: Program) -> dict[int, int]:
+def loop_heads(program: MachineProgram) -> dict[int, int]:
     """First instruction of every loop to its last; of loops with one head, the innermost."""
     labels, found = dict(program.labels), dict[int, int]()
     for at, each in enumerate(program.instructions):

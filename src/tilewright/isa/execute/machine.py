@@ -18,7 +18,7 @@ from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.checks import whole, wholes
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.language.program import Program
+from tilewright.isa.language.program import MachineProgram
 
 Array = np.ndarray[Any, Any]
 
@@ -141,7 +141,7 @@ class Machine:
 
     def start(
         self,
-        program: Program | str,
+        program: MachineProgram | str,
         pe: int | Sequence[int] | None = None,
         segments: Mapping[str, Part | tuple[str, Part]] | None = None,
         uniform: Mapping[int, int] | None = None,
@@ -261,7 +261,9 @@ def _part(segment: Segment) -> Part:
     return Part(tuple(segment.base[::-1].tolist()), tuple(segment.sizes[::-1].tolist()))
 
 
-def work_of(program: Program | str | Machine, memory: Any, config: Any, call: str) -> tuple[Work, Callable[[], None]]:
+def work_of(
+    program: MachineProgram | str | Machine, memory: Any, config: Any, call: str
+) -> tuple[Work, Callable[[], None]]:
     """A program alone as the work of the first processing element, or the work that was started on a machine.
 
     Also what to call when it is done. ``call``: who asks, for the error.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.segments import Memory, Segment
+from tilewright.isa.chip.segments import Segment, TensorMemory
 from tilewright.isa.chip.state import Pe, map_page, new_chip, same_state, show_run, wrap
 from tilewright.isa.execute.control import CONTROL_HANDLERS
 from tilewright.isa.execute.loops import FastLoop, loop_at, loop_heads, run_fast
@@ -22,7 +22,7 @@ from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
-from tilewright.isa.language.program import Program
+from tilewright.isa.language.program import MachineProgram
 from tilewright.trace import Event, Slice, Track
 
 HANDLERS: dict[str, Handler] = {
@@ -122,13 +122,13 @@ def timeline(runs: Iterable[RunResult]) -> tuple[Event, ...]:
 class Job:
     """One start of a program: the descriptors it finds by name, and what its uniform registers hold at first."""
 
-    program: Program
+    program: MachineProgram
     segments: tuple[Segment, ...] = ()
     uniform: Mapping[int, int] = field(default_factory=dict)
 
 
-Tensors = Memory | Mapping[str, Any] | None
-"""What a program finds in memory: arrays by name, or a :class:`Memory` that says how they lie there."""
+Tensors = TensorMemory | Mapping[str, Any] | None
+"""What a program finds in memory: arrays by name, or a :class:`TensorMemory` that says how they lie there."""
 Work = Sequence[tuple[Pe, list[Job]]]
 """Processing elements, and what each of them is given to do."""
 
@@ -146,7 +146,7 @@ class Runner:
         self.steps: dict[int, list[tuple[Handler, Any]]] = {}
         self.loops: dict[tuple[int, int, int], FastLoop | None] = {}
         self.heads: dict[int, dict[int, int]] = {}
-        self.programs: dict[int, Program] = {}
+        self.programs: dict[int, MachineProgram] = {}
         for pe in self.pes:
             self._next_job(pe)
 
@@ -269,7 +269,7 @@ class Runner:
 def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False) -> Pe:
     """The first processing element of a machine at rest, its tensors in device memory; resident pages have entries."""
     chip = new_chip(config, tracing)
-    places = list(memory if isinstance(memory, Memory) else Memory(memory))
+    places = list(memory if isinstance(memory, TensorMemory) else TensorMemory(memory))
     tensors = [(p.name, p.array, {"page": p.page, "line": p.line, "order": p.order}) for p in places]
     for place, storage in zip(places, chip.add_all(tensors), strict=True):
         for page in range(storage.map.num_pages if place.resident else 0):
@@ -290,7 +290,7 @@ class MatrixUnit:
 
     def run(
         self,
-        program: Program | str,
+        program: MachineProgram | str,
         memory: Tensors = None,
         trace: bool = False,
         watch: Callable[[Counts], None] | None = None,

@@ -1,4 +1,4 @@
-"""The assembler: text to :class:`Program`, or a :class:`ParseError` with line, column and reason."""
+"""The assembler: text to :class:`MachineProgram`, or a :class:`ParseError` with line, column and reason."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tilewright.isa.language.program import (
     Immediate,
     Instruction,
     Label,
+    MachineProgram,
     Operand,
-    Program,
     Register,
     SegmentName,
 )
@@ -51,7 +51,7 @@ _KINDS = {
 }
 
 
-def assemble(text: str, config: MatrixUnitConfig | None = None) -> Program:
+def assemble(text: str, config: MatrixUnitConfig | None = None) -> MachineProgram:
     """The program written in ``text``, one instruction to a line; ``#`` and ``//`` begin a comment.
 
     Register numbers are checked against ``config`` (default :class:`MatrixUnitConfig`). Raises :class:`ParseError`
@@ -65,12 +65,12 @@ def assemble(text: str, config: MatrixUnitConfig | None = None) -> Program:
     return _Assembler(text, checked_config(config)).program()
 
 
-def program_of(program: Program | str, config: MatrixUnitConfig) -> Program:
+def program_of(program: MachineProgram | str, config: MatrixUnitConfig) -> MachineProgram:
     """A program for this machine, from text or assembled; one that names registers it has not is a ParseError.
 
     Kernels go by the numbers in it without asking again, so what someone made by hand is assembled from its text.
     """
-    if isinstance(program, Program):
+    if isinstance(program, MachineProgram):
         has = {"r": config.registers, "ur": config.uniform_registers, "p": config.predicates}
         if program.assembled and all(n <= has[kind] for kind, n in program.registers.items()):
             return program
@@ -80,12 +80,14 @@ def program_of(program: Program | str, config: MatrixUnitConfig) -> Program:
     return assemble(program, config)
 
 
-def _text_of(program: Program) -> str:
+def _text_of(program: MachineProgram) -> str:
     try:
         return str(program)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"this Program cannot be written as text ({type(error).__name__}: {error})"
-        raise UsageError(what, how="make programs with assemble") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"the program cannot be written as text ({reason})", how="make programs with assemble"
+        ) from None
 
 
 def _as_written(suffix: Suffix) -> str:
@@ -104,7 +106,7 @@ class _Assembler:
         self.labels: dict[str, int] = {}
         self.uses: list[tuple[str, int]] = []
 
-    def program(self) -> Program:
+    def program(self) -> MachineProgram:
         line = 1
         while True:
             self._line(line)
@@ -115,7 +117,7 @@ class _Assembler:
         for name, column in self.uses:
             if name not in self.labels:
                 raise self._error(f"no label {name!r} in this program", column, self._near(name, list(self.labels)))
-        program = Program(tuple(self.instructions), tuple(sorted(self.labels.items(), key=lambda item: item[1])))
+        program = MachineProgram(tuple(self.instructions), tuple(sorted(self.labels.items(), key=lambda item: item[1])))
         object.__setattr__(program, "assembled", True)
         return program
 

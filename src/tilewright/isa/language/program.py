@@ -155,7 +155,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Program:
+class MachineProgram:
     """A sequence of instructions; ``labels`` maps a name to the index of the instruction it stands before.
 
     ``assembled``: it comes from ``assemble``, which has looked at every operand; one made by hand is assembled from its

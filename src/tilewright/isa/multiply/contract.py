@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -16,7 +15,7 @@ from tilewright.isa.language.checks import array_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import ErrorRecord
-from tilewright.isa.multiply.matmul import MatmulResult, element_type, matmul, type_and_signs
+from tilewright.isa.multiply.matmul import KernelResult, element_type, matmul, type_and_signs
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +28,7 @@ class ContractResult:
     counts: Counts
     cycles: int
     errors: tuple[ErrorRecord, ...]
-    runs: tuple[MatmulResult, ...]
+    runs: tuple[KernelResult, ...]
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
@@ -37,7 +36,7 @@ class ContractResult:
 
 
 @dataclass(frozen=True)
-class _Roles:
+class _Labels:
     """Labels by what they are: in both and in the result, in both alone, of A alone, of B alone."""
 
     a: str
@@ -64,31 +63,26 @@ def contract(subscripts: str, a: Any, b: Any, config: MatrixUnitConfig | None = 
     """
     config = checked_config(config)
     a, b = array_of("A", a), array_of("B", b)
-    roles = _parse(subscripts)
+    dims = _parse(subscripts)
     _, signs = type_and_signs(element_type(a, "A"), element_type(b, "B"))
-    sizes = _sizes(roles, a, b)
-    rows, columns = (_folded(labels, config.slice_order) for labels in (roles.rows, roles.columns))
-    left = a.transpose([roles.a.index(label) for label in roles.batch + rows + roles.depth])
-    right = b.transpose([roles.b.index(label) for label in roles.batch + roles.depth + columns])
-    m, k, n = (prod(sizes[label] for label in labels) for labels in (rows, roles.depth, columns))
+    sizes = _sizes(dims, a, b)
+    rows, columns = (_folded(labels, config.slice_order) for labels in (dims.rows, dims.columns))
+    left = a.transpose([dims.a.index(label) for label in dims.batch + rows + dims.depth])
+    right = b.transpose([dims.b.index(label) for label in dims.batch + dims.depth + columns])
+    m, k, n = (prod(sizes[label] for label in labels) for labels in (rows, dims.depth, columns))
     runs = []
-    for index in product(*(range(sizes[label]) for label in roles.batch)):
+    for index in product(*(range(sizes[label]) for label in dims.batch)):
         runs.append(matmul(left[index].reshape(m, k), right[index].reshape(k, n), config=config, **how))
-    found = roles.batch + rows + columns
-    shape = [sizes[label] for label in found]
+    stacked = dims.batch + rows + columns
+    shape = [sizes[label] for label in stacked]
     value = np.stack([run.value for run in runs]) if runs else np.zeros(shape, np.int32 if signs else np.float32)
     return ContractResult(
-        value=value.reshape(shape).transpose([found.index(label) for label in roles.out]).copy(),
-        counts=added(runs),
+        value=value.reshape(shape).transpose([stacked.index(label) for label in dims.out]).copy(),
+        counts=Counts.together(run.counts for run in runs),
         cycles=sum(run.cycles for run in runs),
         errors=tuple(error for run in runs for error in run.errors),
         runs=tuple(runs),
     )
-
-
-def added(runs: Sequence[MatmulResult]) -> Counts:
-    """The counts of several runs together."""
-    return Counts(**{f.name: sum(getattr(run.counts, f.name) for run in runs) for f in fields(Counts)})
 
 
 def _folded(labels: str, order: str) -> str:
@@ -97,7 +91,7 @@ def _folded(labels: str, order: str) -> str:
     return slices + labels[:1]
 
 
-def _parse(subscripts: str) -> _Roles:
+def _parse(subscripts: str) -> _Labels:
     if not isinstance(subscripts, str):
         raise UsageError(f"subscripts {subscripts!r}", how="two tensors, as in 'mk,kn->mn'")
     plain = "".join(subscripts.split())
@@ -118,16 +112,16 @@ def _parse(subscripts: str) -> _Roles:
     if alone:
         raise UnsupportedError(f"subscripts {subscripts!r}: {alone[0]!r} is summed in one tensor", how="sum it first")
     both = [label for label in a if label in b]
-    return _Roles(
+    return _Labels(
         *(a, b, out, "".join(x for x in both if x in out), "".join(x for x in both if x not in out)),
         rows="".join(x for x in a if x not in b),
         columns="".join(x for x in b if x not in a),
     )
 
 
-def _sizes(roles: _Roles, a: Array, b: Array) -> dict[str, int]:
+def _sizes(dims: _Labels, a: Array, b: Array) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    for name, labels, array in (("A", roles.a, a), ("B", roles.b, b)):
+    for name, labels, array in (("A", dims.a, a), ("B", dims.b, b)):
         if len(labels) != array.ndim:
             raise UsageError(f"{name} has shape {list(array.shape)}", how=f"{labels!r} says {len(labels)} dims")
         for label, size in zip(labels, array.shape, strict=True):

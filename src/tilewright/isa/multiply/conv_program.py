@@ -16,8 +16,8 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.checks import whole, wholes
-from tilewright.isa.language.program import Program
-from tilewright.isa.multiply.matmul_program import A_REGISTER, ACCUMULATORS, Plan, check, places, store
+from tilewright.isa.language.program import MachineProgram
+from tilewright.isa.multiply.matmul_program import A_REGISTER, ACCUMULATORS, MatmulPlan, check, places, store
 
 # The sizes of a convolution, read off the shapes of its images and weights and how it is to be done.
 
@@ -120,7 +120,7 @@ class ConvPlan:
     all output channels. B and C are windows that begin there; A's channels are all there.
     """
 
-    plan: Plan
+    plan: MatmulPlan
     shape: ConvShape
     pixel: int
     channels: tuple[int, int]
@@ -138,7 +138,7 @@ class ConvPlan:
         return found + ([(high, high + 1, 0, after)] if after else [])
 
 
-def conv_program(conv: ConvPlan) -> Program:
+def conv_program(conv: ConvPlan) -> MachineProgram:
     """The program; segments ``$A`` (images, h, w, c), ``$B`` (its out channels, kh, kw, c of a group), ``$C``.
 
     ur0 first pixel, ur1 first channel of the block, ur20 kh, ur21 kw, ur22 channel, ur14 group; the others as for a

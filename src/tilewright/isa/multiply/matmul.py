@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.parts import Part, by_dim
-from tilewright.isa.chip.segments import ELEMENT_TYPES, Memory
+from tilewright.isa.chip.segments import ELEMENT_TYPES, TensorMemory
 from tilewright.isa.chip.state import same_state, show_run
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
@@ -19,134 +19,16 @@ from tilewright.isa.language.checks import array_of, whole
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord
-from tilewright.isa.language.program import Program
-from tilewright.isa.multiply.matmul_program import ACCUMULATORS, Plan, matmul_program, streamed_program
+from tilewright.isa.language.program import MachineProgram
+from tilewright.isa.multiply.matmul_program import ACCUMULATORS, MatmulPlan, matmul_program, streamed_program
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
-
-# A matrix product over several processing elements, and over B in segments that L2 can hold.
 
 Array = np.ndarray[Any, Any]
 
 
-@dataclass
-class Spread:
-    """C, a result and a program for every processing element at work, what DMA moved, and how segments came."""
-
-    value: Array
-    runs: tuple[RunResult, ...]
-    programs: tuple[Program, ...]
-    dma_bytes: int
-    buffering: str
-
-    def counts(self) -> Counts:
-        """All elements' together."""
-        return Counts.together(run.counts for run in self.runs)
-
-    def traffic(self) -> Traffic:
-        """All elements' together."""
-        return Traffic.together(run.traffic for run in self.runs)
-
-    def last(self) -> RunResult:
-        """The element that was done last."""
-        return max(self.runs, key=lambda run: run.cycles)
-
-
-def spread(
-    plan: Plan,
-    a: Array,
-    b: Array,
-    split: str | None,
-    segments: int | None,
-    double: bool,
-    page: Sequence[int] | None,
-    line: Sequence[int] | None,
-    trace: bool,
-    watch: Callable[[Counts], None] | None = None,
-) -> Spread:
-    """Run it; ``b`` as it is stored. ``split``: rows or columns (None: rows if every element gets a block of them)."""
-    split = _split(plan, split, segments)
-    machine = Machine(plan.config, trace=trace)
-    out = np.zeros((plan.m, plan.n), np.int32 if plan.signs else np.float32)
-    machine.system |= {"A": a, "B": b, "C": out}
-    machine.page_table("A", mapped=True)
-    machine.page_table("C", mapped=True)
-    if not segments:
-        machine.page_table("B", page=page, line=line, mapped=True)
-    parts = by_dim((plan.m, plan.n), 0 if split == "rows" else 1, plan.config.pes)
-    used = {pe: found[0] for pe, found in parts.items()}
-    streams = {pe: _widths(part, segments) for pe, part in used.items()} if segments else {}
-    cuts = {pe: _cuts(plan, used[pe], widths) for pe, widths in streams.items()}
-    page = page if page is not None or not segments else _page(plan, cuts, line)
-    for pe, found in cuts.items():
-        for s, cut in enumerate(found):
-            machine.page_table(f"B{pe}_{s}", tensor="B", part=cut, page=page, line=line)
-    overlapped = bool(segments) and _overlapped(machine, cuts, double)
-    programs = []
-    for pe, part in used.items():
-        mine = replace(plan, m=part.size[0], n=part.size[1])
-        windows: dict[str, Part | tuple[str, Part]] = {"A": Part((part.base[0], 0), (part.size[0], plan.k)), "C": part}
-        if segments:
-            windows |= {f"B{s}": (f"B{pe}_{s}", Part((0, 0), cut.size)) for s, cut in enumerate(cuts[pe])}
-            programs.append(streamed_program(mine, streams[pe], overlapped))
-        else:
-            (windows["B"],) = _cuts(plan, part, (part.size[1],))
-            programs.append(matmul_program(mine))
-        machine.start(programs[-1], pe, segments=windows)
-    runs = machine.run(watch)
-    how = "" if not segments else "double" if overlapped else "serial"
-    of_all = tuple(runs[pe] for pe in used)
-    return Spread(machine.tensor("C"), of_all, tuple(programs), machine.chip.dma.bytes("in"), how)
-
-
-def _split(plan: Plan, split: str | None, segments: int | None) -> str:
-    pes = plan.config.pes
-    if split is None:
-        split = "columns" if segments or -(-plan.m // plan.fit) < pes else "rows"
-    if segments and split == "rows" and pes > 1:
-        what = "segments of B shared by elements that do not wait for one another"
-        raise UnsupportedError(what, how="split='columns'")
-    return split
-
-
-def _widths(part: Part, segments: int) -> tuple[int, ...]:
-    """Of an element's segments of B, as even as can be."""
-    return tuple(piece.size[0] for (piece,) in by_dim((part.size[1],), 0, segments).values())
-
-
-def _page(plan: Plan, cuts: dict[int, list[Part]], line: Sequence[int] | None) -> tuple[int, ...]:
-    """One page for the widest segment: all pages are of one size then, and what one leaves in L2 the next one fits."""
-    sizes = [max(cut.size[d] for found in cuts.values() for cut in found) for d in range(2)]
-    lines = line or (1, max(1, plan.config.line_bytes // plan.element_bytes))
-    return tuple(-(-size // each) * each for size, each in zip(sizes, lines, strict=True))
-
-
-def _overlapped(machine: Machine, cuts: dict[int, list[Part]], double: bool) -> bool:
-    """Whether L2 holds two segments of every element that has more than one. Raises where it does not hold one."""
-    storages, room = machine.chip.storages, machine.chip.l2_end
-    sizes = {pe: [storages[f"B{pe}_{s}"].total_bytes for s in range(len(found))] for pe, found in cuts.items()}
-    one = sum(max(each) for each in sizes.values())
-    two = sum(max((a + b for a, b in pairwise(each)), default=each[0]) for each in sizes.values())
-    page = next(iter(storages[f"B{pe}_0"].page_bytes for pe in cuts))
-    room -= room % page
-    if one > room:
-        what = f"segments of B take {one} bytes of L2 at once, which has room for {room} in pages of {page}"
-        raise UsageError(what, how="more segments=, a larger l2_bytes, smaller page=, or fewer pes")
-    return double and two <= room
-
-
-def _cuts(plan: Plan, part: Part, widths: tuple[int, ...]) -> list[Part]:
-    """Where the columns of each segment lie in B as it is stored."""
-    first, found = part.base[1], []
-    for width in widths:
-        along = [(0, plan.k), (first, width)] if plan.transpose_b else [(first, width), (0, plan.k)]
-        found.append(Part((along[0][0], along[1][0]), (along[0][1], along[1][1])))
-        first += width
-    return found
-
-
 @dataclass(eq=False, repr=False)
-class MatmulResult:
+class KernelResult:
     """``value`` (int32 modulo 2^32, or float32) and what the run counted; ``program`` can be listed and run again.
 
     With several processing elements ``counts`` and ``traffic`` are all elements' together, cycles and accounts those of
@@ -154,7 +36,7 @@ class MatmulResult:
     ``buffering``: how segments of B came, "double" or "serial".
     """
 
-    value: np.ndarray[Any, Any]
+    value: Array
     counts: Counts
     cycles: int
     math_cycles: int
@@ -162,11 +44,11 @@ class MatmulResult:
     queue: dict[str, int]
     traffic: Traffic
     errors: tuple[ErrorRecord, ...]
-    program: Program
+    program: MachineProgram
     executed: int
     trace: tuple[Event, ...]
     pes: tuple[RunResult, ...] = ()
-    programs: tuple[Program, ...] = ()
+    programs: tuple[MachineProgram, ...] = ()
     dma_bytes: int = 0
     buffering: str = ""
 
@@ -175,7 +57,8 @@ class MatmulResult:
     __repr__ = __str__ = show_run
 
 
-def element_type(array: np.ndarray[Any, Any], name: str) -> str:
+def element_type(array: Array, name: str) -> str:
+    """The machine's name of an array's element type; ``name`` is the array's own, for the error."""
     dtype = dtype_name(array.dtype)
     if dtype not in ELEMENT_TYPES:
         raise UsageError(f"{name} has elements of type {array.dtype}", how=f"one of {', '.join(ELEMENT_TYPES)}")
@@ -210,7 +93,7 @@ def matmul(
     double_buffer: bool = True,
     trace: bool = False,
     watch: Callable[[Counts], None] | None = None,
-) -> MatmulResult:
+) -> KernelResult:
     """a[m, k] @ b[k, n] by the ``mm`` instruction.
 
     Types and signs follow the arrays: 8, 16 and 32-bit integers (signs may differ, widths not), f16, bf16, f32. The
@@ -246,14 +129,14 @@ def matmul(
     written, signs = type_and_signs(type_a, type_b)
     (m, k), n = a.shape, b.shape[1]
     per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
-    plan = Plan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
+    plan = MatmulPlan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
     program = matmul_program(plan)
     out = np.broadcast_to(np.zeros((), np.int32 if signs else np.float32), (m, n))  # one number: nothing to be packed
     segments = None if segments is None else whole("segments", segments, 1)
     if out.size and k and (config.pes > 1 or segments):
-        found = spread(plan, a, b if transpose_b else b.T, split, segments, double_buffer, page, line, trace, watch)
-        return spread_result(found)
-    memory = Memory()
+        stored = b if transpose_b else b.T
+        return _matmul_on_elements(plan, a, stored, split, segments, double_buffer, page, line, trace, watch)
+    memory = TensorMemory()
     if out.size and k:
         memory.add("A", a)
         memory.add("B", b if transpose_b else b.T, page=page, line=line)
@@ -264,25 +147,32 @@ def matmul(
     return result
 
 
-def spread_result(found: Spread) -> MatmulResult:
-    """The value of a kernel over several processing elements, and what all their runs counted."""
+def result_of_elements(
+    machine: Machine,
+    runs: Sequence[RunResult],
+    programs: Sequence[MachineProgram],
+    dma_bytes: int = 0,
+    buffering: str = "",
+) -> KernelResult:
+    """C of a kernel over several processing elements, and what all their runs counted."""
+    last = max(runs, key=lambda run: run.cycles)
     return replace(
-        result_from(found.last(), found.value, found.programs[0]),
-        counts=found.counts(),
-        traffic=found.traffic(),
-        errors=tuple(error for run in found.runs for error in run.errors),
-        executed=sum(run.executed for run in found.runs),
-        trace=timeline(found.runs),
-        pes=found.runs,
-        programs=found.programs,
-        dma_bytes=found.dma_bytes,
-        buffering=found.buffering,
+        result_from(last, machine.tensor("C"), programs[0]),
+        counts=Counts.together(run.counts for run in runs),
+        traffic=Traffic.together(run.traffic for run in runs),
+        errors=tuple(error for run in runs for error in run.errors),
+        executed=sum(run.executed for run in runs),
+        trace=timeline(runs),
+        pes=tuple(runs),
+        programs=tuple(programs),
+        dma_bytes=dma_bytes,
+        buffering=buffering,
     )
 
 
-def result_from(run: RunResult, value: np.ndarray[Any, Any], program: Program | None) -> MatmulResult:
+def result_from(run: RunResult, value: Array, program: MachineProgram | None) -> KernelResult:
     """The value of a kernel and what its run counted."""
-    return MatmulResult(
+    return KernelResult(
         value=value,
         counts=run.counts,
         cycles=run.cycles,
@@ -291,7 +181,102 @@ def result_from(run: RunResult, value: np.ndarray[Any, Any], program: Program | 
         queue=run.queue,
         traffic=run.traffic,
         errors=run.errors,
-        program=program or Program(),
+        program=program or MachineProgram(),
         executed=run.executed,
         trace=timeline([run]),
     )
+
+
+# A matrix product over several processing elements, and over B in segments that L2 can hold.
+
+
+def _matmul_on_elements(
+    plan: MatmulPlan,
+    a: Array,
+    b: Array,
+    split: str | None,
+    segments: int | None,
+    double: bool,
+    page: Sequence[int] | None,
+    line: Sequence[int] | None,
+    trace: bool,
+    watch: Callable[[Counts], None] | None,
+) -> KernelResult:
+    """``b`` as it is stored. ``split``: rows or columns (None: rows if every element gets a block of them)."""
+    split = _split(plan, split, segments)
+    machine = Machine(plan.config, trace=trace)
+    out = np.zeros((plan.m, plan.n), np.int32 if plan.signs else np.float32)
+    machine.system |= {"A": a, "B": b, "C": out}
+    machine.page_table("A", mapped=True)
+    machine.page_table("C", mapped=True)
+    if not segments:
+        machine.page_table("B", page=page, line=line, mapped=True)
+    shares = by_dim((plan.m, plan.n), 0 if split == "rows" else 1, plan.config.pes)
+    parts = {pe: part for pe, (part,) in shares.items()}
+    widths = {pe: _widths(part, segments) for pe, part in parts.items()} if segments else {}
+    cuts = {pe: _cuts(plan, parts[pe], own) for pe, own in widths.items()}
+    page = page if page is not None or not segments else _page(plan, cuts, line)
+    for pe, own_cuts in cuts.items():
+        for s, cut in enumerate(own_cuts):
+            machine.page_table(f"B{pe}_{s}", tensor="B", part=cut, page=page, line=line)
+    overlapped = bool(segments) and _overlapped(machine, cuts, double)
+    programs = []
+    for pe, part in parts.items():
+        mine = replace(plan, m=part.size[0], n=part.size[1])
+        windows: dict[str, Part | tuple[str, Part]] = {"A": Part((part.base[0], 0), (part.size[0], plan.k)), "C": part}
+        if segments:
+            windows |= {f"B{s}": (f"B{pe}_{s}", Part((0, 0), cut.size)) for s, cut in enumerate(cuts[pe])}
+            programs.append(streamed_program(mine, widths[pe], overlapped))
+        else:
+            (windows["B"],) = _cuts(plan, part, (part.size[1],))
+            programs.append(matmul_program(mine))
+        machine.start(programs[-1], pe, segments=windows)
+    runs = machine.run(watch)
+    buffering = "" if not segments else "double" if overlapped else "serial"
+    return result_of_elements(machine, [runs[pe] for pe in parts], programs, machine.chip.dma.bytes("in"), buffering)
+
+
+def _split(plan: MatmulPlan, split: str | None, segments: int | None) -> str:
+    pes = plan.config.pes
+    if split is None:
+        split = "columns" if segments or -(-plan.m // plan.fit) < pes else "rows"
+    if segments and split == "rows" and pes > 1:
+        shared = "segments of B shared by elements that do not wait for one another"
+        raise UnsupportedError(shared, how="split='columns'")
+    return split
+
+
+def _widths(part: Part, segments: int) -> tuple[int, ...]:
+    """Of an element's segments of B, as even as can be."""
+    return tuple(piece.size[0] for (piece,) in by_dim((part.size[1],), 0, segments).values())
+
+
+def _page(plan: MatmulPlan, cuts: dict[int, list[Part]], line: Sequence[int] | None) -> tuple[int, ...]:
+    """One page for the widest segment: all pages are of one size then, and what one leaves in L2 the next one fits."""
+    sizes = [max(cut.size[d] for own in cuts.values() for cut in own) for d in range(2)]
+    lines = line or (1, max(1, plan.config.line_bytes // plan.element_bytes))
+    return tuple(-(-size // side) * side for size, side in zip(sizes, lines, strict=True))
+
+
+def _overlapped(machine: Machine, cuts: dict[int, list[Part]], double: bool) -> bool:
+    """Whether L2 holds two segments of every element that has more than one. Raises where it does not hold one."""
+    storages, room = machine.chip.storages, machine.chip.l2_end
+    sizes = [[storages[f"B{pe}_{s}"].total_bytes for s in range(len(own))] for pe, own in cuts.items()]
+    one = sum(map(max, sizes))
+    two = sum(max((a + b for a, b in pairwise(own)), default=own[0]) for own in sizes)
+    page = next(iter(storages[f"B{pe}_0"].page_bytes for pe in cuts))
+    room -= room % page
+    if one > room:
+        taken = f"segments of B take {one} bytes of L2 at once, which has room for {room} in pages of {page}"
+        raise UsageError(taken, how="more segments=, a larger l2_bytes, smaller page=, or fewer pes")
+    return double and two <= room
+
+
+def _cuts(plan: MatmulPlan, part: Part, widths: tuple[int, ...]) -> list[Part]:
+    """Where the columns of each segment lie in B as it is stored."""
+    first, cuts = part.base[1], []
+    for width in widths:
+        along = [(0, plan.k), (first, width)] if plan.transpose_b else [(first, width), (0, plan.k)]
+        cuts.append(Part((along[0][0], along[1][0]), (along[0][1], along[1][1])))
+        first += width
+    return cuts

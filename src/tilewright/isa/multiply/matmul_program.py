@@ -12,13 +12,13 @@ from functools import lru_cache
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.language.program import Program
+from tilewright.isa.language.program import MachineProgram
 
 ACCUMULATORS, A_REGISTER = 256, 256
 
 
 @dataclass(frozen=True)
-class Plan:
+class MatmulPlan:
     """One matrix multiplication: sizes, types as written after ``mm``, and how the threads share the work."""
 
     m: int
@@ -45,7 +45,7 @@ class Plan:
         return self.config.depth(self.element_bytes, self.kb)
 
 
-def check(plan: Plan) -> None:
+def check(plan: MatmulPlan) -> None:
     """Refuse what the kernel cannot write, before anything runs."""
     c = plan.config
     if plan.order not in ("k_outer", "column_outer"):
@@ -67,7 +67,7 @@ def check(plan: Plan) -> None:
         raise UnsupportedError(what, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
 
 
-def matmul_program(plan: Plan) -> Program:
+def matmul_program(plan: MatmulPlan) -> MachineProgram:
     """The program; it expects segments ``$A`` (m x k), ``$B`` (n x k, or k x n for t1) and ``$C`` (m x n).
 
     ur0 first row, ur1 first column, ur2 first k, ur6 the column of a column-outer round, ur10 rows, ur11 columns and
@@ -78,14 +78,14 @@ def matmul_program(plan: Plan) -> Program:
 
 
 @lru_cache(maxsize=64)
-def _matmul_program(plan: Plan) -> Program:
+def _matmul_program(plan: MatmulPlan) -> MachineProgram:
     if 0 in (plan.m, plan.n, plan.k):
         return assemble("halt", plan.config)
     lines = [*places(plan), *blocks(plan), "halt"]
     return assemble("\n".join(lines), plan.config)
 
 
-def places(plan: Plan) -> list[str]:
+def places(plan: MatmulPlan) -> list[str]:
     """Segments, and every thread's row (r281), qa (r283), qb (r284) and first k (r286)."""
     group = plan.ka * plan.kb
     strided = plan.config.group_order == "strided"
@@ -108,7 +108,7 @@ def places(plan: Plan) -> list[str]:
     ]
 
 
-def blocks(plan: Plan, tag: str = "", first: int = 0) -> list[str]:
+def blocks(plan: MatmulPlan, tag: str = "", first: int = 0) -> list[str]:
     """All of C, block by block; ``tag`` tells labels apart, ``first``: the column of C that B's first one makes."""
     walk = _walk_columns if plan.order == "column_outer" else _walk_depth
     shifted = [f"add ur15, ur1, {first}"] if first else []
@@ -141,7 +141,7 @@ def blocks(plan: Plan, tag: str = "", first: int = 0) -> list[str]:
     ]
 
 
-def streamed_program(plan: Plan, widths: tuple[int, ...], double: bool) -> Program:
+def streamed_program(plan: MatmulPlan, widths: tuple[int, ...], double: bool) -> MachineProgram:
     """B in segments ``$B0``, ``$B1``, ... of ``widths`` columns, each brought to L2 by DMA and given up after use.
 
     ``double``: the next one comes in while one is worked on; else after it.
@@ -157,7 +157,7 @@ def streamed_program(plan: Plan, widths: tuple[int, ...], double: bool) -> Progr
     return assemble("\n".join([*lines, "halt"]), plan.config)
 
 
-def _walk_columns(plan: Plan, tag: str) -> list[str]:
+def _walk_columns(plan: MatmulPlan, tag: str) -> list[str]:
     return [
         "mov ur6, 0",
         f"column{tag}:",
@@ -168,7 +168,7 @@ def _walk_columns(plan: Plan, tag: str) -> list[str]:
     ]
 
 
-def _walk_depth(plan: Plan, tag: str, guard: str = "") -> list[str]:
+def _walk_depth(plan: MatmulPlan, tag: str, guard: str = "") -> list[str]:
     suffixes = f".ka{plan.ka}.kb{plan.kb}.t{int(plan.transpose_b)}{plan.signs}"
     return [
         "mov ur2, 0",
@@ -182,13 +182,13 @@ def _walk_depth(plan: Plan, tag: str, guard: str = "") -> list[str]:
     ]
 
 
-def _elements(plan: Plan) -> str:
+def _elements(plan: MatmulPlan) -> str:
     """A thread's own elements of A, where they are fewer than its registers hold."""
     own = plan.config.chunk(plan.element_bytes, plan.kb)
     return f".n{own}" if own < plan.config.chunk(plan.element_bytes) else ""
 
 
-def store(plan: Plan, column: str) -> list[str]:
+def store(plan: MatmulPlan, column: str) -> list[str]:
     """Every keeping thread stores its part of the row: r285 products, the first in column r298 (from ``column``)."""
     stride = f".s{plan.ka}" if plan.config.ka_split == "interleaved" and plan.ka > 1 else ""
     if stride:

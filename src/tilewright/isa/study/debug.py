@@ -18,8 +18,8 @@ from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.machine import Machine, work_of
 from tilewright.isa.execute.run import Runner, RunResult, Tensors, result_of
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.language.program import Program
-from tilewright.isa.study.explain import Explanation, explain
+from tilewright.isa.language.program import MachineProgram
+from tilewright.isa.study.explain import InstructionExplanation, explain
 from tilewright.layout import paged
 
 # What ``print`` shows of a processing element: registers, tensors, tokens, pages, caches, accounts.
@@ -275,7 +275,7 @@ class Debugger:
 
     def __init__(
         self,
-        program: Program | str | Machine,
+        program: MachineProgram | str | Machine,
         memory: Tensors = None,
         config: MatrixUnitConfig | None = None,
     ) -> None:
@@ -287,7 +287,7 @@ class Debugger:
         self.watched: dict[tuple[int, str], Answer] = {}
         self.stopped = ""
         self._interrupted = False
-        self._of: dict[int, Program] = {}
+        self._of: dict[int, MachineProgram] = {}
         self._commands: dict[str, Callable[[str], str | Answer]] = {
             **dict.fromkeys(("step", "s"), self._step),
             **dict.fromkeys(("run", "continue", "c"), self._run),
@@ -306,7 +306,7 @@ class Debugger:
         }
 
     @property
-    def program(self) -> Program:
+    def program(self) -> MachineProgram:
         """What the processing element that is looked at runs now."""
         return self.runner.programs[self.pe.number]
 
@@ -355,7 +355,7 @@ class Debugger:
 
     def explain_first(
         self, wanted: Iterable[int], watch: Callable[[int], None] | None = None
-    ) -> dict[int, Explanation]:
+    ) -> dict[int, InstructionExplanation]:
         """Run on until each of these instructions was come to, and explain it there; ``watch`` is told how many were.
 
         Those that are never come to are not in the result. Breakpoints do not matter.
@@ -364,7 +364,7 @@ class Debugger:
         >>> list(debugger.explain_first(range(4)))
         [0, 1, 3]
         """
-        left, found = set(wanted), dict[int, Explanation]()
+        left, found = set(wanted), dict[int, InstructionExplanation]()
         while left and not self.done:
             if self.pe.pc in left and self.pe.barrier is None:
                 found[self.pe.pc] = explain(self.program.instructions[self.pe.pc], at=self.pe)
@@ -529,7 +529,7 @@ class Debugger:
         return self.where()
 
 
-def _line(program: Program, pc: int) -> str:
+def _line(program: MachineProgram, pc: int) -> str:
     return f"{pc:04d}  {program.instructions[pc]}" if pc < len(program) else f"{pc:04d}  the end"
 
 

@@ -20,7 +20,7 @@ from tilewright.isa.language.checks import whole
 from tilewright.isa.language.config import AMBIGUITIES, MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import KINDS, ErrorRecord
-from tilewright.isa.language.program import Address, Instruction, Label, Program
+from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram
 from tilewright.isa.study.dry_run import Rehearsal, rehearse, stage
 
 # An ``mm`` in words: roles, registers, columns, lines and time, from what the machine did with it on a copy.
@@ -251,7 +251,7 @@ def _runs(numbers: list[int], prefix: str = "") -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class InstructionExplanation:
     """Some lines about one instruction, and what it counted on a copy of the machine.
 
     ``says``: lines of explanation; ``errors``: the records it would make; ``counts``, ``traffic``: what it would count
@@ -294,7 +294,7 @@ def explain(
     columns: int | None = None,
     rows: int | None = None,
     at: Pe | None = None,
-) -> Explanation:
+) -> InstructionExplanation:
     """What one assembled instruction does; the numbers are counted by the machine on a copy that is thrown away.
 
     ``at``: a processing element as it stands, ``Debugger.pe`` or ``RunResult.state``: then the numbers are those of
@@ -316,7 +316,7 @@ def explain(
         says = mm_words(done, instruction, here=True) if instruction.name == "mm" else _other(instruction, config, done)
         return _told(instruction, says, done, here=True)
     if instruction.name != "mm":
-        return Explanation(str(instruction), _narrow(_other(instruction, config)))
+        return InstructionExplanation(str(instruction), _narrow(_other(instruction, config)))
     for name, given, most in (("columns", columns, config.loader_threads), ("rows", rows, config.compute_threads)):
         if given is not None and whole(name, given, 1) > most:
             raise UsageError(f"{name} = {given} of {most} threads")
@@ -333,7 +333,7 @@ def _check(instruction: Instruction, config: MatrixUnitConfig) -> None:
             how="take it from assemble(text).instructions",
         )
     labels = {o.name: 0 for o in instruction.operands if isinstance(o, Label)}
-    program_of(Program((instruction,), tuple(labels.items())), config)
+    program_of(MachineProgram((instruction,), tuple(labels.items())), config)
 
 
 def _narrow(lines: list[str]) -> tuple[str, ...]:
@@ -341,10 +341,10 @@ def _narrow(lines: list[str]) -> tuple[str, ...]:
     return tuple(piece for line in lines for piece in wrap(line, 116, subsequent_indent="   ", drop_whitespace=True))
 
 
-def _told(instruction: Instruction, says: list[str], done: Rehearsal, here: bool) -> Explanation:
+def _told(instruction: Instruction, says: list[str], done: Rehearsal, here: bool) -> InstructionExplanation:
     time = {"issue": done.times[0], "done": done.times[1], **done.waits} if here else None
     numbers = (done.errors, done.counts, done.traffic, done.accesses(), time)
-    return Explanation(str(instruction), _narrow(says), *numbers)
+    return InstructionExplanation(str(instruction), _narrow(says), *numbers)
 
 
 def _other(instruction: Instruction, config: MatrixUnitConfig, done: Rehearsal | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from tilewright.isa.execute.machine import Machine, work_of
 from tilewright.isa.execute.run import Job, Runner, RunResult, Tensors, Work, result_of
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
-from tilewright.isa.language.program import Program
+from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.study.heat import Heat, new_heat
 
 # What a profile found: instructions with what they cost, their sums, and the lines of memory that were accessed.
@@ -85,7 +85,7 @@ class ProfileLine:
 
 
 @dataclass(frozen=True, eq=False)
-class Profile:
+class RunProfile:
     """A run by lines of the program: every column of ``lines`` adds up to ``totals``.
 
     ==============  ======================================================================================
@@ -98,11 +98,11 @@ class Profile:
     ==============  ======================================================================================
     """
 
-    program: Program
+    program: MachineProgram
     result: RunResult
     lines: tuple[ProfileLine, ...]
     seen: Mapping[str, np.ndarray[Any, Any]]
-    pes: tuple[Profile, ...] = ()
+    pes: tuple[RunProfile, ...] = ()
 
     @property
     def number(self) -> int:
@@ -164,11 +164,11 @@ class Profile:
         return "\n".join([*rows, f"{sums.executed:,} instructions, {sums.cycles:,} cycles{of}"])
 
 
-def together(parts: Sequence[Profile]) -> Profile:
+def together(parts: Sequence[RunProfile]) -> RunProfile:
     """The profiles of several processing elements as one; ``parts`` in order, at least one."""
     if len(parts) == 1:
         return parts[0]
-    found: dict[str, list[Profile]] = {}
+    found: dict[str, list[RunProfile]] = {}
     for part in parts:
         found.setdefault("\n".join(line.text for line in part.lines), []).append(part)
     lines = []
@@ -178,7 +178,7 @@ def together(parts: Sequence[Profile]) -> Profile:
             lines.append(replace(rows[0], **sums.__dict__, pes=tuple(part.number for part in same)))
     seen = {name: np.sum([part.seen[name] for part in parts], axis=0) for name in parts[0].seen}
     last = max(parts, key=lambda part: part.result.cycles)
-    return Profile(parts[0].program, last.result, tuple(lines), seen, tuple(parts))
+    return RunProfile(parts[0].program, last.result, tuple(lines), seen, tuple(parts))
 
 
 def _totals(lines: Sequence[ProfileLine]) -> ProfileTotals:
@@ -223,7 +223,7 @@ class _ElementAccount:
         self.last_row: Array | None = None
         self._last = before
 
-    def add(self, program: Program, pc: int, since: int) -> None:
+    def add(self, program: MachineProgram, pc: int, since: int) -> None:
         """What happened since the last time is the doing of this instruction."""
         now, row = _tally(self.pe), self.tables[id(program)][pc]
         row += now - self._last
@@ -238,7 +238,7 @@ class _ElementAccount:
             self.last_row[_DRAIN] += queue["drain"]
             self.last_row[_AFTER] += math["after"]
 
-    def profile(self) -> Profile:
+    def profile(self) -> RunProfile:
         """All of it."""
         assert self.pe.heat is not None
         lines = [
@@ -246,7 +246,7 @@ class _ElementAccount:
             for program in self.programs.values()
             for pc, row in enumerate(self.tables[id(program)])
         ]
-        return Profile(next(iter(self.programs.values())), result_of(self.pe), tuple(lines), self.pe.heat)
+        return RunProfile(next(iter(self.programs.values())), result_of(self.pe), tuple(lines), self.pe.heat)
 
 
 class _Profiler(Runner):
@@ -279,7 +279,7 @@ def _tally(pe: Pe) -> Array:
     return np.array((*counted, *c.queue.values(), *c.math.values(), c.math_busy, pe.executed), np.int64)
 
 
-def _line(program: Program, pc: int, row: Array, pe: int) -> ProfileLine:
+def _line(program: MachineProgram, pc: int, row: Array, pe: int) -> ProfileLine:
     counts, traffic, queue, math, busy, executed = (part.tolist() for part in np.split(row, _ENDS[:-1]))
     return ProfileLine(
         pc=pc,
@@ -297,11 +297,11 @@ def _line(program: Program, pc: int, row: Array, pe: int) -> ProfileLine:
 
 
 def profile(
-    program: Program | str | Machine,
+    program: MachineProgram | str | Machine,
     memory: Tensors = None,
     config: MatrixUnitConfig | None = None,
     watch: Callable[[Counts], None] | None = None,
-) -> Profile:
+) -> RunProfile:
     """Run a program as :meth:`MatrixUnit.run` does, counting every instruction of it apart, and every line of memory.
 
     Given a :class:`Machine` with programs started on it, run that: several processing elements, each counted for

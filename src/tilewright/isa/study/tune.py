@@ -23,7 +23,7 @@ from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import MatrixUnitError
 from tilewright.isa.multiply.expected import expected_counts
-from tilewright.isa.multiply.matmul import MatmulResult, matmul
+from tilewright.isa.multiply.matmul import KernelResult, matmul
 from tilewright.isa.multiply.matmul_program import ACCUMULATORS
 from tilewright.layout import paged
 
@@ -555,7 +555,7 @@ def _sums(accounts: list[dict[str, int]], weights: tuple[int, ...]) -> dict[str,
     return {name: _sum([account[name] for account in accounts], weights) for name in accounts[0]}
 
 
-def _runs(problem: Problem, dtype: str, choice: Choice) -> tuple[list[MatmulResult], tuple[int, ...]]:
+def _runs(problem: Problem, dtype: str, choice: Choice) -> tuple[list[KernelResult], tuple[int, ...]]:
     """Results and what each counts: the whole run once, or three row blocks and, as often as more follow, the third."""
     config = problem.config
     fit = config.compute_threads // (choice.ka * choice.kb)
@@ -569,7 +569,7 @@ def _runs(problem: Problem, dtype: str, choice: Choice) -> tuple[list[MatmulResu
     return [_run(problem, dtype, choice, each) for each in (m, m - fit * share)], (blocks - 2, 3 - blocks)
 
 
-def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> MatmulResult:
+def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> KernelResult:
     kind = paged((1,), dtype).numpy_dtype
     a, b = np.zeros((m, problem.k), kind), np.zeros((problem.k, problem.n), kind)
     plain: dict[str, Any] = {"on_error": "record", "overflow": "wrap", "float_order": "chunk", "uninitialized": "zero"}
