@@ -40,13 +40,13 @@ class Cache:
     def of(cls, lines: int, capacity: int, ways: int) -> Cache:
         """An empty cache of ``capacity`` lines for a memory of ``lines``; ``ways`` 0: fully associative."""
         sets = max(1, min(capacity // ways, lines)) if ways else 1
-        each = min(ways or capacity, max(1, lines))
-        slots, mask = sets * each, sets - 1 if sets & (sets - 1) == 0 else -1
-        tables = np.cumsum([TABLES, slots, slots, 3 * each if sets == 1 else 0])
+        own_ways = min(ways or capacity, max(1, lines))
+        slots, mask = sets * own_ways, sets - 1 if sets & (sets - 1) == 0 else -1
+        tables = np.cumsum([TABLES, slots, slots, 3 * own_ways if sets == 1 else 0])
         count = int(tables[-1]) + lines + SPARE
         room = fresh_zeros(count, np.int64, filled=count < LARGE)
         cells = room[: int(tables[-1]) + lines]
-        cells[: TIME + 1] = [sets, mask, each, *tables, 1]
+        cells[: TIME + 1] = [sets, mask, own_ways, *tables, 1]
         return cls(cells, (capacity, ways), room)
 
     @property

@@ -89,12 +89,12 @@ def _blocks(shape: Sequence[int], block: Sequence[int], pes: int) -> list[tuple[
     sides = wholes("block", block, 1)
     if len(sides) != len(shape):
         raise UsageError(f"a block of {len(sides)} dims in a tensor of {len(shape)}")
-    found = []
+    blocks = []
     for index in product(*(range(-(-n // side)) for n, side in zip(shape, sides, strict=True))):
         base = tuple(i * side for i, side in zip(index, sides, strict=True))
         size = tuple(min(side, n - b) for side, n, b in zip(sides, shape, base, strict=True))
-        found.append((index, Part(base, size)))
-    return found
+        blocks.append((index, Part(base, size)))
+    return blocks
 
 
 def _dealt(pairs: list[tuple[int, Part]]) -> dict[int, tuple[Part, ...]]:

@@ -76,9 +76,8 @@ class TensorMemory:
         """
         checked_name(name, self._placements)
         values = checked_tensor(name, array)
-        how = (("page", page), ("line", line), ("order", order))
-        page, line, order = (None if s is None else wholes(what, s) for what, s in how)
-        self._placements[name] = TensorPlacement(name, values, page, line, order, resident)
+        sides = checked_sides(page=page, line=line, order=order)
+        self._placements[name] = TensorPlacement(name, values, **sides, resident=resident)
         return len(self._placements)
 
 
@@ -86,6 +85,11 @@ def checked_name(name: str, taken: Container[str]) -> None:
     """A segment's name, or one clear error."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or name in taken:
         raise UsageError(f"a segment cannot be called {name!r}", how="give each its own name of letters and digits")
+
+
+def checked_sides(**sides: Sequence[int] | None) -> dict[str, tuple[int, ...] | None]:
+    """What is said of pages, lines and order: whole numbers, or None."""
+    return {name: None if numbers is None else wholes(name, numbers) for name, numbers in sides.items()}
 
 
 def checked_tensor(name: str, array: Any) -> Array:

@@ -212,13 +212,13 @@ def _segment(segment: Any) -> str:
 
 
 def _ranges(kind: str, numbers: list[int]) -> str:
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for n in numbers:
-        if found and n == found[-1][1] + 1:
-            found[-1][1] = n
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
         else:
-            found.append([n, n])
-    return ", ".join(f"{kind}{a}" if a == b else f"{kind}{a}..{kind}{b}" for a, b in found)
+            runs.append([n, n])
+    return ", ".join(f"{kind}{a}" if a == b else f"{kind}{a}..{kind}{b}" for a, b in runs)
 
 
 Array = np.ndarray[Any, Any]
@@ -294,8 +294,8 @@ class Chip:
                     into = store[storage.home : storage.home + storage.total_bytes]
                     storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
         except (MemoryError, ValueError):  # ValueError: more than an address can count
-            what = f"no room for {end - self.l2_end} bytes of device memory"
-            raise UsageError(what, how="give smaller tensors or pages") from None
+            lack = f"no room for {end - self.l2_end} bytes of device memory"
+            raise UsageError(lack, how="give smaller tensors or pages") from None
         for begin, size in self.l2_pages.items():  # what no page stands in is not touched: zeros cost nothing
             store[begin : begin + size] = self.store[begin : begin + size]
         store[self.l2_end : len(self.store)] = self.store[self.l2_end :]

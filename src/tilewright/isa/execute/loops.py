@@ -104,19 +104,19 @@ class Sums:
         walk = (roles.depth, e, roles.type_a[0] not in "su", dim, segment.map.page_elements, width, shift)
         gather = (roles.a, roles.chunk, rows, ka, kb, rs, as_, bs, c.first_compute)
         timing = (roles.first, roles.local, c.columns_per_step, c.a_registers, c.a_registers_read(e, kb))
-        part, index, order = (each.astype(np.int64) for each in columns_of(c.ka_split, n, ka))
+        part, index, order = (table.astype(np.int64) for table in columns_of(c.ka_split, n, ka))
         active, on = np.ones(n, bool), np.ones(n, bool)
         storage, table = segment.storage, segment.table
         tables = longs(segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys)
         retention = segment.selected, segment.awaited
-        found = (np.zeros((n, 7), np.int64), on, np.zeros((n, 3), np.int64), *np.zeros((2, n), np.int64))
-        found += np.zeros(3, np.int64), np.zeros(4, np.int64), np.zeros((n, 2), np.int64)
+        noted = (np.zeros((n, 7), np.int64), on, np.zeros((n, 3), np.int64), *np.zeros((2, n), np.int64))
+        noted += np.zeros(3, np.int64), np.zeros(4, np.int64), np.zeros((n, 2), np.int64)
         sides = _side("A", ka * rows, width * e, rounds), _side("B", ka * roles.local, width * e, rounds)
         presents, fill = np.zeros(rounds, np.int64), np.array([0, 0, -1, 0])
         block = Block(
             *(*walk, walks, bypass, *gather, *timing, c.bcast_depth, c.step_cycles(e, kb)),
             *(n, part, index, order, active, *tables, table.in_l2, len(segment.sizes)),
-            *(pe.chip.store, *retention, *found, pe.clock.line_times(c.step_cycles(e, kb))),
+            *(pe.chip.store, *retention, *noted, pe.clock.line_times(c.step_cycles(e, kb))),
             *(part_ for side in sides for part_ in (side.bytes, *side.shape)),
             *(presents, rounds, *longs(fill)),
         )
@@ -186,15 +186,15 @@ class Sums:
             return self._spread(side, k)
         raw, dtype = self._rows(side), self.types[side]
         if self.words:
-            found: Array = raw.view(np.int32)[:, :k]
+            values: Array = raw.view(np.int32)[:, :k]
         elif dtype == "bf16":
-            found = (raw.view(np.uint16)[:, :k].astype(np.uint32) << 16).view(np.float32)
+            values = (raw.view(np.uint16)[:, :k].astype(np.uint32) << 16).view(np.float32)
         elif dtype in _VALUES:
-            found = raw.view(_VALUES[dtype])[:, :k].astype(np.float32, copy=False)
+            values = raw.view(_VALUES[dtype])[:, :k].astype(np.float32, copy=False)
         else:
             words = raw.view(f"{'i' if dtype[0] == 's' else 'u'}{int(dtype[1:]) // 8}")
-            found = words[:, :k].astype(np.float32 if self.exact else np.float64)
-        return found
+            values = words[:, :k].astype(np.float32 if self.exact else np.float64)
+        return values
 
     def _add_exact(self, file: tuple[Any, ...], keep: Array, first: int, a: Array, b: Array) -> None:
         """Add a float32 product that has no error to the registers from ``first`` of the threads ``keep``."""
@@ -348,12 +348,12 @@ class Frame:
 
 def frame_of(pe: Pe, loop: _Loop) -> Frame | None:
     """What a loop is given now: as the last time, where nothing is another since; None where it cannot be run."""
-    used = [each.operands[1] for each in (loop.ld, loop.mm) if each is not None]
+    used = [instruction.operands[1] for instruction in (loop.ld, loop.mm) if instruction is not None]
     segments = [pe.segment(where.segment) for where in used if isinstance(where, Address)]
     there = [segment for segment in segments if segment is not None and at_hand(segment)]
     if len(there) < len(segments):
         return None
-    tables = [each for segment in there for each in (segment, segment.table.phys)]
+    tables = [table for segment in there for table in (segment, segment.table.phys)]
     others = (pe.file, pe.chip.store, pe.l1.arrays(), pe.chip.l2.arrays(), pe.clock.tokens)
     state = [pe.columns, pe.rows, *map(id, (*tables, *others))]
     if loop.frame is None or loop.frame.state != state:
@@ -365,8 +365,8 @@ def frame_of(pe: Pe, loop: _Loop) -> Frame | None:
 
 
 def _row_of_ld(loop: _Loop) -> Array:
-    found: Array = loop.code[loop.code[:, 0] == LD][-1]
-    return found
+    row: Array = loop.code[loop.code[:, 0] == LD][-1]
+    return row
 
 
 def _prepared_ld(pe: Pe, loop: _Loop) -> tuple[int, Block] | None:
@@ -383,8 +383,8 @@ def _prepared_ld(pe: Pe, loop: _Loop) -> tuple[int, Block] | None:
         return None
     loop.code[loop.code[:, 0] == LD, 16] = where.offset + dims
     most, limit = words * 4 // segment.element_bytes, int(loop.ld.suffix("n") or 0)
-    at, wanted = np.zeros((c.threads, dims), np.int64), np.zeros(c.threads, np.int64)
-    return min(most, limit or most), transfer_block(pe, segment, loop.ld, at, wanted)
+    at, counts = np.zeros((c.threads, dims), np.int64), np.zeros(c.threads, np.int64)
+    return min(most, limit or most), transfer_block(pe, segment, loop.ld, at, counts)
 
 
 def _roles(pe: Pe, loop: _Loop) -> Roles | None:
@@ -447,31 +447,31 @@ def loop_at(pe: Pe, program: MachineProgram, first: int, last: int) -> FastLoop 
     if readings != ("loader", "gap", "zero", "registers", "step") or c.loads_through_l1 or c.bcast_depth > 64:
         return None
     body = program.instructions[first : last + 1]
-    special = {name: [each for each in body if each.name == name] for name in ("ld", "mm")}
-    if any(each.name not in _ENCODED for each in body) or any(len(found) > 1 for found in special.values()):
+    special = {name: [i for i in body if i.name == name] for name in ("ld", "mm")}
+    if any(i.name not in _ENCODED for i in body) or any(len(several) > 1 for several in special.values()):
         return None
     labels = dict(program.labels)
-    code = np.stack([_row(pe, each, labels) for each in body])
-    handles = {o.segment for each in body for o in each.operands if isinstance(o, Address)}
-    if handles & {number(e.operands[0]) for e in body if _writes(e, "ur")}:
+    code = np.stack([_row(pe, i, labels) for i in body])
+    handles = {o.segment for i in body for o in i.operands if isinstance(o, Address)}
+    if handles & {number(i.operands[0]) for i in body if _writes(i, "ur")}:
         return None
-    ld, mm = (found[0] if found else None for found in special.values())
+    ld, mm = (several[0] if several else None for several in special.values())
     if ld is not None and len(ld.operands) > 2 and not isinstance(ld.operands[2], Immediate):
         return None
     # The kernel counts from the program's first instruction.
     whole = np.concatenate((np.zeros((first, code.shape[1]), np.int64), code))
-    registers = frozenset(number(o) for e in body if e.name != "mm" for o in e.operands if _is(o, "r"))
+    registers = frozenset(number(o) for i in body if i.name != "mm" for o in i.operands if _is(o, "r"))
     return FastLoop(first, last, whole, ld, mm, registers)
 
 
 def loop_heads(program: MachineProgram) -> dict[int, int]:
     """First instruction of every loop to its last; of loops with one head, the innermost."""
-    labels, found = dict(program.labels), dict[int, int]()
-    for at, each in enumerate(program.instructions):
-        head = labels[each.operands[-1].name] if each.operands and isinstance(each.operands[-1], Label) else at + 1
-        if head <= at:
-            found.setdefault(head, at)
-    return found
+    labels, ends = dict(program.labels), dict[int, int]()
+    for pc, instruction in enumerate(program.instructions):
+        target = instruction.operands[-1] if instruction.operands else None
+        if isinstance(target, Label) and labels[target.name] <= pc:
+            ends.setdefault(labels[target.name], pc)
+    return ends
 
 
 def _is(operand: Any, kind: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.parts import Part
-from tilewright.isa.chip.segments import Segment, checked_name, checked_tensor, whole_segment
+from tilewright.isa.chip.segments import Segment, checked_name, checked_sides, checked_tensor, whole_segment
 from tilewright.isa.chip.state import map_page, move_in, move_out, new_chip
 from tilewright.isa.chip.storage import Storage
 from tilewright.isa.execute.run import Job, Runner, RunResult, Work, result_of, start_state
@@ -81,7 +81,7 @@ class Machine:
 
     def _pes(self, pe: int | Sequence[int] | None) -> list[int]:
         chosen = range(self.config.pes) if pe is None else pe if isinstance(pe, Sequence) else [pe]
-        numbers = [whole("pe", each) for each in chosen]
+        numbers = [whole("pe", one) for one in chosen]
         if any(n >= self.config.pes for n in numbers):
             raise UsageError(f"pe = {max(numbers)} of {self.config.pes}", how="count from 0; more with pes=")
         return numbers
@@ -113,10 +113,8 @@ class Machine:
                 raise UsageError(f"part {part} of {tensor}, which has shape {list(array.shape)}")
             array = array[part.slices]
         base = part.base if part is not None else (0,) * array.ndim
-        page, line, order = (
-            None if n is None else wholes(what, n) for what, n in (("page", page), ("line", line), ("order", order))
-        )
-        storage = self.chip.add(name, array, page=page, line=line, order=order, tensor=tensor, base=base)
+        sides = checked_sides(page=page, line=line, order=order)
+        storage = self.chip.add(name, array, **sides, tensor=tensor, base=base)
         for number in range(storage.map.num_pages if mapped else 0):
             map_page(self.chip, storage, number)
         state = "loaded where they stand" if mapped else "absent"
@@ -152,7 +150,7 @@ class Machine:
         a pair). ``uniform``: what uniform registers hold at first.
         """
         program = program_of(program, self.config)
-        if not all(isinstance(given, Mapping | None) for given in (segments, uniform)):
+        if not all(isinstance(one, Mapping | None) for one in (segments, uniform)):
             raise UsageError("segments and uniform are dicts", how="segments={name: part}, uniform={number: value}")
         registers = {whole("uniform register", n): whole(f"ur{n}", v, -(2**31)) for n, v in (uniform or {}).items()}
         if any(n >= self.config.uniform_registers for n in registers):
@@ -160,13 +158,13 @@ class Machine:
         if any(v >= 2**32 for v in registers.values()):
             raise UsageError(f"uniform = {registers}", how="a register has 32 bits")
         for number in self._pes(pe):
-            windows = tuple(self._window(name, what) for name, what in (segments or {}).items())
+            windows = tuple(self._window(name, part) for name, part in (segments or {}).items())
             self._jobs.setdefault(number, []).append(Job(program, windows, registers))
             shown = "".join(f", {s.name} = {s.storage.name}{_part(s)}" for s in windows)
             self._command(f"PE {number}", f"start {len(program)} instructions{shown}")
 
-    def _window(self, name: str, what: Part | tuple[str, Part]) -> Segment:
-        of, part = what if isinstance(what, tuple) and len(what) == 2 else (name, what)
+    def _window(self, name: str, chosen: Part | tuple[str, Part]) -> Segment:
+        of, part = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (name, chosen)
         storage, part = self._storage(of), _a_part(part)
         base, size = (np.array(side[::-1], np.int64) for side in (part.base, part.size))
         whole_ = whole_segment(storage, 0, name)
@@ -229,10 +227,10 @@ class Machine:
         storage = self._storage(name)
         there = np.shape(self.system.get(storage.tensor, ()))
         if len(there) != len(storage.base) or any(b + s > n for b, s, n in zip(storage.base, storage.map.shape, there)):
-            what = (
+            mismatch = (
                 f"{storage.tensor!r} of the system memory, shape {list(there)}, is not the tensor {name} is a part of"
             )
-            raise UsageError(what, how="leave tensors in machine.system until their results are fetched")
+            raise UsageError(mismatch, how="leave tensors in machine.system until their results are fetched")
         raw = self.chip.store[storage.home : storage.home + storage.total_bytes]
         values = storage.map.unpack(raw.view(storage.map.numpy_dtype))
         whole_tensor = np.array(self.system[storage.tensor])

@@ -63,7 +63,7 @@ def _access(pe: Pe, instruction: Instruction) -> _Access | str:
 
 
 def transfer_block(
-    pe: Pe, segment: Segment, instruction: Instruction, at: Array, wanted: Array, storing: bool = False
+    pe: Pe, segment: Segment, instruction: Instruction, at: Array, counts: Array, storing: bool = False
 ) -> Block:
     """What the kernel of loads and stores is given: ``wanted[t]`` elements from ``at[t]``, int64 both."""
     storage, table, e = segment.storage, segment.table, segment.element_bytes
@@ -72,7 +72,7 @@ def transfer_block(
     tables = longs(segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys)
     first = address(pe.file, np.int32) + 4 * number(instruction.operands[0])
     where = dim, stride, e, shift, first, pe.file.strides[0], address(pe.chip.store, np.uint8)
-    return Block(*at.shape, *longs(at, wanted), *tables, table.dirty, *where, storing, 0, 0)
+    return Block(*at.shape, *longs(at, counts), *tables, table.dirty, *where, storing, 0, 0)
 
 
 def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:

@@ -184,26 +184,26 @@ class _Assembler:
             else:
                 self._suffix(spec, type_, match[1], values)
             self.position = match.end()
-        for each in spec.suffixes:
-            if each.default is None and each.key not in values:
-                how = f"one of {_as_written(each)}"
-                raise self._error(f"{spec.name} needs a suffix: {each.doc}", self.position, how)
+        for suffix in spec.suffixes:
+            if suffix.default is None and suffix.key not in values:
+                how = f"one of {_as_written(suffix)}"
+                raise self._error(f"{spec.name} needs a suffix: {suffix.doc}", self.position, how)
         defaults = {s.key: None if self._silent(spec, type_, s.key) else s.default for s in spec.suffixes}
         return tuple(values.get(s.key, defaults[s.key]) for s in spec.suffixes), operands
 
     def _suffix(self, spec: InstructionSpec, type_: str | None, text: str, values: dict[str, str]) -> None:
-        for each in spec.suffixes:
-            match = each.compiled.fullmatch(text)
+        for suffix in spec.suffixes:
+            match = suffix.compiled.fullmatch(text)
             if match is None:
                 continue
-            if each.key in values:
+            if suffix.key in values:
                 raise self._error(f"suffix .{text}: the second of its kind", self.position)
             value = str(int(match[1])) if match[1].isdigit() else match[1]
-            if value == "0" and each.key in ("ka", "kb", "s"):
+            if value == "0" and suffix.key in ("ka", "kb", "s"):
                 raise self._error(f"suffix .{text}: must be 1 or more", self.position)
-            if each.key in ("a", "b") and spec.name == "mm" and type_ is not None and not type_.isdigit():
+            if suffix.key in ("a", "b") and spec.name == "mm" and type_ is not None and not type_.isdigit():
                 raise self._error(f"suffix .{text}: TYPE {type_} has no sign", self.position)
-            values[each.key] = value
+            values[suffix.key] = value
             return
         known = ", ".join(map(_as_written, spec.suffixes)) or "none"
         raise self._error(f"unknown suffix .{text} of {spec.name}", self.position, f"known: {known}")
@@ -226,11 +226,11 @@ class _Assembler:
             self._skip()
             start = self.position
             operand = self._operand()
-            wanted = spec.operands[place]
-            if isinstance(operand, Label) and "label" in wanted.kinds:
+            expected = spec.operands[place]
+            if isinstance(operand, Label) and "label" in expected.kinds:
                 self.uses.append((operand.name, start))
-            if operand is None or operand.kind not in wanted.kinds:
-                raise self._error(f"{spec.name}: expected {_expected(wanted)}", start, f"as in {spec.example}")
+            if operand is None or operand.kind not in expected.kinds:
+                raise self._error(f"{spec.name}: expected {_expected(expected)}", start, f"as in {spec.example}")
             if place and _is_uniform(operands[0]) and operand.kind in ("r", "p") and not spec.reduces:
                 raise self._error("a uniform register cannot take a per-thread value", start)
             operands.append(operand)
@@ -282,9 +282,9 @@ class _Assembler:
         return Float(int(value.view(np.uint32)))
 
     def _comma(self) -> bool:
-        found = self.text.startswith(",", self.position)
-        self.position += found
-        return found
+        comma = self.text.startswith(",", self.position)
+        self.position += comma
+        return comma
 
     def _skip(self) -> None:
         match = _SPACE.match(self.text, self.position)

@@ -24,10 +24,10 @@ def whole(name: str, value: Any, low: int = 0) -> int:
 def wholes(name: str, values: Any, low: int = 0) -> tuple[int, ...]:
     """Several of them, as a tuple."""
     try:
-        each = tuple(values)
+        numbers = tuple(values)
     except TypeError:
         raise UsageError(f"{name} = {values!r} is not whole numbers, one per dim") from None
-    return tuple(whole(name, value, low) for value in each)
+    return tuple(whole(name, value, low) for value in numbers)
 
 
 def array_of(name: str, value: Any) -> np.ndarray[Any, Any]:

@@ -146,8 +146,8 @@ class MatrixUnitConfig:
             raise UsageError(f"line_bytes = {self.line_bytes} is not a power of two from 4 to 4096", where="config")
         if self.pes * self.threads * (self.registers + self.predicates) > 1 << 28:
             pes = f"{self.pes} processing elements of " if self.pes > 1 else ""
-            what = f"{pes}{self.threads} threads of {self.registers} registers and {self.predicates} predicates"
-            raise UsageError(f"{what} are too many to simulate", where="config")
+            size = f"{pes}{self.threads} threads of {self.registers} registers and {self.predicates} predicates"
+            raise UsageError(f"{size} are too many to simulate", where="config")
         for level in ("l1", "l2"):
             self._check_cache(level)
         if self.acc_window is not None:
@@ -163,8 +163,7 @@ class MatrixUnitConfig:
     def _check_window(self, window: Any) -> None:
         pair = isinstance(window, tuple) and len(window) == 2 and all(type(end) is int for end in window)
         if not pair or not 0 <= window[0] <= window[1] <= self.registers:
-            what = f"acc_window {window!r} is not (low, high) within 0..{self.registers}"
-            raise UsageError(what, where="config")
+            raise UsageError(f"acc_window {window!r} is not (low, high) within 0..{self.registers}", where="config")
 
     def _check_cache(self, level: str) -> None:
         lines, ways = getattr(self, f"{level}_bytes") // self.line_bytes, getattr(self, f"{level}_ways")
@@ -230,11 +229,11 @@ def checked_config(config: Any) -> MatrixUnitConfig:
 
 def _check_reading(name: str, value: Any, reading: Reading) -> None:
     # Compared with the type: 1 == True must not pass for a choice.
-    if any(type(value) is type(each) and value == each for each in reading.choices):
+    if any(type(value) is type(choice) and value == choice for choice in reading.choices):
         return
     if reading.least is not None and type(value) is int and value >= reading.least:
         return
-    how = f"this machine performs {', '.join(repr(each) for each in reading.choices)}"
+    how = f"this machine performs {', '.join(map(repr, reading.choices))}"
     raise UsageError(f"{name} = {value!r} is not a known reading ({reading.question})", where="config", how=how)
 
 

@@ -65,8 +65,10 @@ def conv_shape(
     kh, kw, depth, outs = w if layout == "NHWC" else (w[2], w[3], w[1], w[0])
     groups = whole("groups", groups, 1)
     if channels != depth * groups or outs % groups:
-        what = f"{channels} channels in {groups} groups, weights for {depth} channels and {outs} outputs"
-        raise UsageError(what, how="channels must be groups times those of the weights, outputs a multiple of groups")
+        mismatch = f"{channels} channels in {groups} groups, weights for {depth} channels and {outs} outputs"
+        raise UsageError(
+            mismatch, how="channels must be groups times those of the weights, outputs a multiple of groups"
+        )
     strides, dilations = _two("stride", stride), _two("dilation", dilation)
     spans = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
     pads = _padding(padding, (height, width), spans, strides)
@@ -132,10 +134,10 @@ class ConvPlan:
         (low, before), (high, after) = divmod(first, width), divmod(end, width)
         if before and low == high:
             return [(low, low + 1, before, after)]
-        found = [(low, low + 1, before, width)] if before else []
+        pieces = [(low, low + 1, before, width)] if before else []
         low += bool(before)
-        found += [(low, high, 0, width)] if high > low else []
-        return found + ([(high, high + 1, 0, after)] if after else [])
+        pieces += [(low, high, 0, width)] if high > low else []
+        return pieces + ([(high, high + 1, 0, after)] if after else [])
 
 
 def conv_program(conv: ConvPlan) -> MachineProgram:

@@ -111,9 +111,9 @@ def expected_counts(
     if 0 in (m, n, k):
         return Counts()
     whole_one = _Product(m, n, k, element_bytes, ka, kb, order, per_mm, deep, wide, config)
-    found = Counts.together(_counts(part, first) for part, first in _parts(whole_one, split, segments))
+    counts = Counts.together(_counts(part, first) for part, first in _parts(whole_one, split, segments))
     lines = 0 if segments else _ceil(k, deep) * _ceil(n, wide)  # DMA brings segments in, and L2 is shared
-    return replace(found, l2_misses=lines, dram_bytes=lines * config.line_bytes)
+    return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
 
 
 def _line(line: Sequence[int] | None, elements: int, transpose_b: bool) -> tuple[int, int]:
@@ -262,9 +262,9 @@ def expected_conv2d_counts(
     if shape.empty:
         return Counts()
     how = _Machine(config, element_bytes, ka, kb, computing // (ka * kb), per_mm)
-    found = Counts.together(_conv_counts(shape, how, part) for part in _conv_parts(shape, how, split))
+    counts = Counts.together(_conv_counts(shape, how, part) for part in _conv_parts(shape, how, split))
     lines = shape.outs * _lines(shape, how)
-    return replace(found, l2_misses=lines, dram_bytes=lines * config.line_bytes)
+    return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
 
 
 def _conv_parts(shape: ConvShape, how: _Machine, split: str | None) -> Iterator[_Part]:
@@ -279,15 +279,15 @@ def _conv_parts(shape: ConvShape, how: _Machine, split: str | None) -> Iterator[
             continue
         pixels, channels = (0, shape.pixels), (first, end)
         if split != "channels":
-            each = shape.pixels // count
-            pixels, channels = (first * each, end * each), (0, shape.outs)
+            share = shape.pixels // count
+            pixels, channels = (first * share, end * share), (0, shape.outs)
         of_groups = [(g, min(channels[1], (g + 1) * width) - max(channels[0], g * width)) for g in range(shape.groups)]
-        yield _Part(pixels, tuple((group, each) for group, each in of_groups if each > 0))
+        yield _Part(pixels, tuple((group, share) for group, share in of_groups if share > 0))
 
 
 def _conv_counts(shape: ConvShape, how: _Machine, part: _Part) -> Counts:
-    found = [_of_group(shape, how, part, group, outs) for group, outs in part.channels]
-    return Counts.together(found)
+    counts = [_of_group(shape, how, part, group, outs) for group, outs in part.channels]
+    return Counts.together(counts)
 
 
 def _of_group(shape: ConvShape, how: _Machine, part: _Part, group: int, n: int) -> Counts:

@@ -51,20 +51,20 @@ def check(plan: MatmulPlan) -> None:
     if plan.order not in ("k_outer", "column_outer"):
         raise UsageError(f"order {plan.order!r}", how="k_outer or column_outer")
     if plan.fit == 0:
-        what = f"ka = {plan.ka}, kb = {plan.kb}: a group of {plan.ka * plan.kb} threads out of {c.compute_threads}"
-        raise UsageError(what, how="ka * kb may be as large as the threads")
+        problem = f"ka = {plan.ka}, kb = {plan.kb}: a group of {plan.ka * plan.kb} threads out of {c.compute_threads}"
+        raise UsageError(problem, how="ka * kb may be as large as the threads")
     if plan.columns > c.loader_threads:
         raise UsageError(f"columns = {plan.columns} is not within 1..{c.loader_threads} (threads)")
     if c.kb_mode == "split" and c.chunk(plan.element_bytes) % plan.kb:
-        what = f"kb_mode = 'split' with kb = {plan.kb}: a chunk of {c.chunk(plan.element_bytes)} elements"
-        raise UnsupportedError(what, how="the kernel splits chunks evenly; the instruction splits them anyhow")
+        problem = f"kb_mode = 'split' with kb = {plan.kb}: a chunk of {c.chunk(plan.element_bytes)} elements"
+        raise UnsupportedError(problem, how="the kernel splits chunks evenly; the instruction splits them anyhow")
     if c.registers < 300 or c.predicates < 4 or c.uniform_registers < 16 or A_REGISTER + c.a_registers > 280:
         raise UsageError("the kernel needs 300 registers, 4 predicates and 16 uniform registers", where="config")
     if c.offset_mode != "registers":
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
     if plan.order == "column_outer" and (c.pred_scope != "loader" or c.column_numbering != "gap"):
-        what = "column_outer selects columns by the loaders' predicates, one register a column"
-        raise UnsupportedError(what, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
+        problem = "column_outer selects columns by the loaders' predicates, one register a column"
+        raise UnsupportedError(problem, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
 
 
 def matmul_program(plan: MatmulPlan) -> MachineProgram:

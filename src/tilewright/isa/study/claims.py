@@ -48,7 +48,7 @@ def claims() -> tuple[Claim, ...]:
 
 
 def _broadcast() -> tuple[Claim, ...]:
-    found = []
+    rows = []
     for threads, m, size, remark in (
         (256, 256, 256, "once for all rows of a block"),
         (64, 16, 64, "as many times as there are rows at work: 16 of 64 threads have one"),
@@ -57,12 +57,12 @@ def _broadcast() -> tuple[Claim, ...]:
         counts = matmul(a, b, MatrixUnitConfig(threads=threads)).counts
         case = f"{m} x {size} x {size}, {threads} threads"
         loads = m * size * size
-        found.append(Claim("B is broadcast", case, "elements of B moved", loads, counts.broadcast_elements, remark))
-    return tuple(found)
+        rows.append(Claim("B is broadcast", case, "elements of B moved", loads, counts.broadcast_elements, remark))
+    return tuple(rows)
 
 
 def _merging() -> tuple[Claim, ...]:
-    found = []
+    rows = []
     for m, ka, kb, remark in (
         (16, 4, 1, "four threads share a row's columns"),
         (16, 1, 4, "four threads share every dot product"),
@@ -73,8 +73,8 @@ def _merging() -> tuple[Claim, ...]:
         alone, merged = (matmul(a, b, config, ka=x, kb=y).counts for x, y in ((1, 1), (ka, kb)))
         case = f"{m} x 64 x 64, 64 threads, ka{ka} kb{kb}"
         counted = f"math steps (mm instructions: {alone.instructions} -> {merged.instructions})"
-        found.append(Claim("ka and kb fill idle threads", case, counted, alone.steps, merged.steps, remark))
-    return tuple(found)
+        rows.append(Claim("ka and kb fill idle threads", case, counted, alone.steps, merged.steps, remark))
+    return tuple(rows)
 
 
 _SQUARE = "256 x 256 B by rows"
@@ -98,7 +98,7 @@ def _retention() -> tuple[Claim, ...]:
     remark = "every line is used up while it is there, retained or not"
     rows = [Claim("t1 retains lines", f"{_SQUARE}, k outer, L1 of 8 lines", "L1 misses", plain, walked, remark)]
     for case, how, policy, remark in _WALKS:
-        lru, kept = (column_walk_misses(retention=each, **how) for each in (None, policy))
+        lru, kept = (column_walk_misses(retention=policies, **how) for policies in (None, policy))
         rows.append(Claim("t1 retains lines", case, f"L1 misses ({policy})", lru, kept, remark))
     lru, kept, counted = column_walk_misses(64, None), forgetful_walk_misses(64), "L1 misses (bypass, another machine)"
     remark = "were the bits kept in the cached copy, half-read lines would stay for good"

@@ -66,8 +66,8 @@ def shortened(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:57]}...")
 
 
-def _register(pe: Pe, text: str, found: re.Match[str]) -> Answer:
-    kind, digits, first, colon, end, form = found.groups()
+def _register(pe: Pe, text: str, match: re.Match[str]) -> Answer:
+    kind, digits, first, colon, end, form = match.groups()
     kind, form, c = kind.lower(), form and form.lower(), pe.config
     limit = {"r": c.registers, "ur": c.uniform_registers, "p": c.predicates}[kind]
     number = small_number(digits)
@@ -98,8 +98,8 @@ def _threads(first: str, colon: str | None, end: str | None, threads: int) -> sl
     low = small_number(first)
     high = small_number(end) if end else threads if colon else None if low is None else low + 1
     if low is None or high is None or not low < min(high, threads):
-        asked = shortened(f"{first}{colon or ''}{end or ''}")
-        raise UsageError(f"no threads {asked}", how=f"0 to {threads - 1}, as [3], [0:8] or [8:]")
+        written = shortened(f"{first}{colon or ''}{end or ''}")
+        raise UsageError(f"no threads {written}", how=f"0 to {threads - 1}, as [3], [0:8] or [8:]")
     return slice(low, high)
 
 
@@ -107,8 +107,8 @@ def _formed(values: np.ndarray[Any, Any], form: str | None) -> np.ndarray[Any, A
     """Words of threads as another type; of several elements to a word a row for each thread, low bytes first."""
     if form is None or form == "s32":
         return values
-    found = values.view(np.uint32 if form == "hex" else paged((1,), form).numpy_dtype)
-    return found if len(found) == len(values) else found.reshape(len(values), -1)
+    elements = values.view(np.uint32 if form == "hex" else paged((1,), form).numpy_dtype)
+    return elements if len(elements) == len(values) else elements.reshape(len(values), -1)
 
 
 def _words(values: np.ndarray[Any, Any], form: str | None) -> list[str]:
@@ -142,11 +142,11 @@ def _tensor(pe: Pe, text: str, name: str, place: str | None) -> Answer:
 
 def _index(part: str, how: str) -> int | slice:
     """``3``, ``-1``, ``2:4``, ``::2``."""
-    ends = [each.strip() for each in part.split(":")]
-    wrong = len(ends) > 3 or part == "" or not all(each == "" or _INDEX.fullmatch(each) for each in ends)
+    ends = [end.strip() for end in part.split(":")]
+    wrong = len(ends) > 3 or part == "" or not all(end == "" or _INDEX.fullmatch(end) for end in ends)
     if wrong:
         raise UsageError(f"{shortened(part)} is neither a number nor first:end:step", how=how)
-    numbers = [int(each) if each else None for each in ends]
+    numbers = [int(end) if end else None for end in ends]
     return slice(*numbers) if len(ends) > 1 else int(ends[0])
 
 
@@ -199,7 +199,7 @@ def _account(of: Callable[[Pe], Mapping[str, int]]) -> Callable[[Pe], Answer]:
 
 def _rows(of: Callable[[Pe], list[Any]], none: str) -> Callable[[Pe], Answer]:
     def rows(pe: Pe) -> Answer:
-        lines = [str(each) for each in of(pe)]
+        lines = [str(row) for row in of(pe)]
         more = [f"... and {len(lines) - 64} more"] if len(lines) > 64 else []
         return Answer("\n".join([*lines[:64], *more]) or none, lines)
 
@@ -210,7 +210,7 @@ _WHOLE: dict[str, Callable[[Pe], Answer]] = {
     "": lambda pe: Answer(str(pe)),
     "state": lambda pe: Answer(str(pe.chip)),
     "tokens": _tokens,
-    "segments": _rows(lambda pe: [_segment(handle, each) for handle, each in pe.segments.items()], "no segments yet"),
+    "segments": _rows(lambda pe: [_segment(*row) for row in pe.segments.items()], "no segments yet"),
     "pages": _pages,
     "caches": _caches,
     "counts": _account(lambda pe: pe.counts.to_dict()),
@@ -335,10 +335,10 @@ class Debugger:
         if action is None:
             return Answer(f"no command {shortened(name)}; help lists them", ok=False)
         try:
-            said = action(rest[0].strip() if rest else "")
+            reply = action(rest[0].strip() if rest else "")
         except TilewrightError as error:
             return Answer(str(error), ok=False)
-        return said if isinstance(said, Answer) else Answer(said)
+        return reply if isinstance(reply, Answer) else Answer(reply)
 
     def where(self) -> str:
         """The next instruction, or how the program ended; of several processing elements a line each."""
@@ -354,7 +354,7 @@ class Debugger:
         self._interrupted = True
 
     def explain_first(
-        self, wanted: Iterable[int], watch: Callable[[int], None] | None = None
+        self, addresses: Iterable[int], watch: Callable[[int], None] | None = None
     ) -> dict[int, InstructionExplanation]:
         """Run on until each of these instructions was come to, and explain it there; ``watch`` is told how many were.
 
@@ -364,15 +364,15 @@ class Debugger:
         >>> list(debugger.explain_first(range(4)))
         [0, 1, 3]
         """
-        left, found = set(wanted), dict[int, InstructionExplanation]()
+        left, explanations = set(addresses), dict[int, InstructionExplanation]()
         while left and not self.done:
             if self.pe.pc in left and self.pe.barrier is None:
-                found[self.pe.pc] = explain(self.program.instructions[self.pe.pc], at=self.pe)
+                explanations[self.pe.pc] = explain(self.program.instructions[self.pe.pc], at=self.pe)
                 left.discard(self.pe.pc)
                 if watch is not None:
-                    watch(len(found))
+                    watch(len(explanations))
             self._turn()
-        return found
+        return explanations
 
     def _turn(self) -> None:
         try:
@@ -417,12 +417,12 @@ class Debugger:
     def _changes(self, stored: bool) -> str:
         """What is watched and not as it was; from now on it is as it is."""
         lines = []
-        for (number, what), old in self.watched.items():
-            if not stored and what.partition("[")[0].strip() in self.pe.chip.storages:
+        for (number, expression), old in self.watched.items():
+            if not stored and expression.partition("[")[0].strip() in self.pe.chip.storages:
                 continue
-            new = look(self._element(number), what)
+            new = look(self._element(number), expression)
             if (new.value, new.text) != (old.value, old.text):
-                self.watched[number, what] = new
+                self.watched[number, expression] = new
                 lines.append(f"changed: {self._whose(number)}{_short(old)}\n     now: {_short(new)}")
         return "\n".join(lines)
 
@@ -430,11 +430,11 @@ class Debugger:
         return f"PE {number}, " if len(self.runner.pes) > 1 else ""
 
     def _element(self, number: int) -> Pe:
-        found = next((pe for pe in self.runner.pes if pe.number == number), None)
-        if found is None:
+        element = next((pe for pe in self.runner.pes if pe.number == number), None)
+        if element is None:
             known = ", ".join(str(pe.number) for pe in self.runner.pes)
             raise UsageError(f"no processing element {number} runs a program", how=f"these do: {known}")
-        return found
+        return element
 
     def _step(self, text: str) -> str:
         return self._advance(_number(text or "1", "step"))
@@ -469,8 +469,8 @@ class Debugger:
 
     def _watch(self, text: str) -> str:
         if text:
-            what = " ".join(text.split())
-            self.watched[self.pe.number, what] = look(self.pe, what)
+            expression = " ".join(text.split())
+            self.watched[self.pe.number, expression] = look(self.pe, expression)
         return (
             "\n".join(f"{self._whose(n)}{_short(now)}" for (n, _), now in self.watched.items()) or "nothing is watched"
         )
@@ -490,8 +490,8 @@ class Debugger:
         if text in labels and labels[text] < len(self.program):
             return labels[text]
         if number is not None and text.startswith(":"):
-            for pc, each in enumerate(self.program.instructions):
-                if each.line >= number:
+            for pc, instruction in enumerate(self.program.instructions):
+                if instruction.line >= number:
                     return pc
         elif number is not None and number < len(self.program):
             return number
@@ -517,8 +517,8 @@ class Debugger:
         if not text and (self.done or self.pe.halted):
             raise UsageError("the program has ended", how="explain PLACE has any of its instructions")
         pc = self._place(text) if text else min(self.pe.pc, len(self.program) - 1)
-        said = explain(self.program.instructions[pc], at=self.pe)
-        return Answer(str(said), said.to_dict())
+        explanation = explain(self.program.instructions[pc], at=self.pe)
+        return Answer(str(explanation), explanation.to_dict())
 
     def _look_at(self, text: str) -> str:
         if text:
@@ -539,14 +539,14 @@ def _short(shown: Answer) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _number(text: str, what: str) -> int:
+def _number(text: str, command: str) -> int:
     number = small_number(text)
     if not number:
-        raise UsageError(f"{what} {shortened(text)}: not a number from 1 to 999999999")
+        raise UsageError(f"{command} {shortened(text)}: not a number from 1 to 999999999")
     return number
 
 
-def _nothing_after(text: str, what: str) -> int:
+def _nothing_after(text: str, command: str) -> int:
     if text:
-        raise UsageError(f"{what} takes nothing after it", how="until PLACE goes on to a place")
+        raise UsageError(f"{command} takes nothing after it", how="until PLACE goes on to a place")
     return 0

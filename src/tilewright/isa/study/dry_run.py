@@ -46,13 +46,13 @@ class Rehearsal:
 
     def accesses(self) -> dict[str, dict[str, int]]:
         """Of every tensor it accesses: lines, their first and last byte, and accesses by kind."""
-        found = {}
+        accesses = {}
         for name, seen in self.lines.items():
             count, first, last = self.span(name)
             kinds = dict(zip(LINE_ACCESSES, seen.sum(axis=0).tolist(), strict=True))
             if count:
-                found[name] = {"lines": count, "first_byte": first, "last_byte": last, **kinds}
-        return found
+                accesses[name] = {"lines": count, "first_byte": first, "last_byte": last, **kinds}
+        return accesses
 
     def span(self, name: str) -> tuple[int, int, int]:
         """Of a tensor: lines accessed, and the first and the last byte of them (staged: from the tensor's own)."""
@@ -102,10 +102,10 @@ def _copy(pe: Pe, instruction: Instruction) -> Pe:
     memo: dict[int, Any] = {id(pe.config): config, id(pe.heat): None}
     for mine in (chip.pes, pe.errors, clock.events, clock.lanes, chip.dma.transfers):
         memo[id(mine)] = []
-    shared = [each for s in chip.storages.values() for each in (s.map, s.sizes, s.starts, s.pages_of, s.offsets_of)]
+    shared = [one for s in chip.storages.values() for one in (s.map, s.sizes, s.starts, s.pages_of, s.offsets_of)]
     shared += [pe.file] if name == "mm" else []
     shared += [chip.store] if name != "st" and instruction.spec.unit != "dma" else []
-    memo |= {id(each): each for each in shared}
+    memo |= {id(one): one for one in shared}
     copy = deepcopy(pe, memo)
     copy.chip.pes = [copy]
     copy.counts, copy.traffic, copy.heat = Counts(), Traffic(), new_heat(copy.chip.storages)

@@ -102,14 +102,14 @@ def _reason(pe: Pe, record: ErrorRecord, instruction: Instruction) -> str:
 
 def _types(roles: Roles, instruction: Instruction, assumed: bool) -> str:
     integer, bits = roles.type_a[0] in "su", 8 * roles.segment.element_bytes
-    what = f"C += A * B on {'integers' if integer else 'floats'} of {bits} bits"
+    words = f"C += A * B on {'integers' if integer else 'floats'} of {bits} bits"
     if roles.type_a == "bf16":
-        what += " (bfloat16)"
+        words += " (bfloat16)"
     if integer:
-        what += f" ({_SIGNS[roles.type_a[0]]} A, {_SIGNS[roles.type_b[0]]} B)"
+        words += f" ({_SIGNS[roles.type_a[0]]} A, {_SIGNS[roles.type_b[0]]} B)"
     if instruction.type is None:
-        what += f": TYPE is absent, so the elements are the segment's, {'assumed ' * assumed}{roles.segment.dtype}"
-    return what
+        words += f": TYPE is absent, so the elements are the segment's, {'assumed ' * assumed}{roles.segment.dtype}"
+    return words
 
 
 def _factors(pe: Pe, roles: Roles, instruction: Instruction, assumed: bool) -> list[str]:
@@ -143,12 +143,12 @@ def _columns(done: Rehearsal, roles: Roles) -> list[str]:
         lines[0] += f"; {off} off by the predicate"
     lines[0] += f"; products of {len(taken)} of them in {used}" if len(taken) else "; none takes part"
     if len(out):
-        what = f"{plural(len(out), 'column')} out of range, skipped and recorded: {_runs(out.tolist())}"
-        lines += [f"   {what}", f"   ({_window_words(pe, roles)})"]
-    for kind, found in groupby(
+        refused = f"{plural(len(out), 'column')} out of range, skipped and recorded: {_runs(out.tolist())}"
+        lines += [f"   {refused}", f"   ({_window_words(pe, roles)})"]
+    for kind, records in groupby(
         (e for e in done.errors if e.kind != "register_out_of_range"), lambda record: record.kind
     ):
-        lines.append(f"   {kind} ({KINDS[kind]}): columns {_runs([record.column for record in found])}")
+        lines.append(f"   {kind} ({KINDS[kind]}): columns {_runs([record.column for record in records])}")
     return lines
 
 
@@ -230,7 +230,7 @@ def relevant_readings(
         "columns_per_step": True,
         "uninitialized": True,
     }
-    names = [name for each in AMBIGUITIES for name in each.fields]
+    names = [name for ambiguity in AMBIGUITIES for name in ambiguity.fields]
     return [name for name in dict.fromkeys(names) if when.get(name)]
 
 
@@ -317,9 +317,12 @@ def explain(
         return _told(instruction, says, done, here=True)
     if instruction.name != "mm":
         return InstructionExplanation(str(instruction), _narrow(_other(instruction, config)))
-    for name, given, most in (("columns", columns, config.loader_threads), ("rows", rows, config.compute_threads)):
-        if given is not None and whole(name, given, 1) > most:
-            raise UsageError(f"{name} = {given} of {most} threads")
+    for name, number_given, most in (
+        ("columns", columns, config.loader_threads),
+        ("rows", rows, config.compute_threads),
+    ):
+        if number_given is not None and whole(name, number_given, 1) > most:
+            raise UsageError(f"{name} = {number_given} of {most} threads")
     pe, assumed = stage(instruction, config, segment, columns, rows)
     done = rehearse(pe, instruction, staged=True)
     return _told(instruction, mm_words(done, instruction, here=False, assumed=assumed), done, here=False)
@@ -366,6 +369,6 @@ def _here(done: Rehearsal) -> list[str]:
         if count:
             (name,) = (name for name, seen in done.lines.items() if seen.any())
             distinct, first, last = done.span(name)
-            what = f"now: {kind} {size:,} bytes of {name}, {count:,} requests for {plural(distinct, 'line')}"
-            lines.append(f"{what}, bytes {first:,} to {last:,} of the store")
+            words = f"now: {kind} {size:,} bytes of {name}, {count:,} requests for {plural(distinct, 'line')}"
+            lines.append(f"{words}, bytes {first:,} to {last:,} of the store")
     return [*lines, *waits_words(done), *(f"error: {record}" for record in done.errors)]

@@ -74,8 +74,8 @@ class ProfileLine:
     @property
     def waits(self) -> _Account:
         """Why it held the queue, but for being issued; the longest first."""
-        found = {reason: n for reason, n in self.queue.items() if n and reason != "issued"}
-        return dict(sorted(found.items(), key=lambda row: -row[1]))
+        waits = {reason: n for reason, n in self.queue.items() if n and reason != "issued"}
+        return dict(sorted(waits.items(), key=lambda row: -row[1]))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -134,8 +134,8 @@ class RunProfile:
         """As JSON has it: the lines, and the run's totals; of several processing elements those of each too."""
         heat = {name: self.heat(name).totals for name in self.tensors}
         rows = [line.to_dict() for line in self.lines]
-        found: dict[str, Any] = {"lines": rows, "totals": self.totals.to_dict(), "tensors": heat}
-        return found | ({"pes": [{"pe": each.number, **each.to_dict()} for each in self.pes]} if self.pes else {})
+        plain: dict[str, Any] = {"lines": rows, "totals": self.totals.to_dict(), "tensors": heat}
+        return plain | ({"pes": [{"pe": part.number, **part.to_dict()} for part in self.pes]} if self.pes else {})
 
     def to_csv(self) -> str:
         """A row per line of the program (and per processing element), a column per number."""
@@ -168,11 +168,11 @@ def together(parts: Sequence[RunProfile]) -> RunProfile:
     """The profiles of several processing elements as one; ``parts`` in order, at least one."""
     if len(parts) == 1:
         return parts[0]
-    found: dict[str, list[RunProfile]] = {}
+    same_program: dict[str, list[RunProfile]] = {}
     for part in parts:
-        found.setdefault("\n".join(line.text for line in part.lines), []).append(part)
+        same_program.setdefault("\n".join(line.text for line in part.lines), []).append(part)
     lines = []
-    for same in found.values():
+    for same in same_program.values():
         for rows in zip(*(part.lines for part in same), strict=True):
             sums = _totals(rows)
             lines.append(replace(rows[0], **sums.__dict__, pes=tuple(part.number for part in same)))
@@ -194,7 +194,7 @@ def _totals(lines: Sequence[ProfileLine]) -> ProfileTotals:
 
 
 def _accounts(names: Iterable[str], several: Sequence[_Account]) -> _Account:
-    return {name: sum(each[name] for each in several) for name in names}
+    return {name: sum(account[name] for account in several) for name in names}
 
 
 def _flat(line: ProfileLine) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class _ElementAccount:
     def __init__(self, pe: Pe, jobs: list[Job], before: Array) -> None:
         self.pe = pe
         self.programs = {str(job.program): job.program for job in jobs}
-        tables = {text: np.zeros((len(each), int(_ENDS[-1])), np.int64) for text, each in self.programs.items()}
+        tables = {text: np.zeros((len(program), int(_ENDS[-1])), np.int64) for text, program in self.programs.items()}
         self.tables = {id(job.program): tables[str(job.program)] for job in jobs}
         self.last_row: Array | None = None
         self._last = before

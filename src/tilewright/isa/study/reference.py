@@ -90,9 +90,9 @@ def _ambiguities() -> Iterator[str]:
     yield "Paragraphs of the source. Fields give other answers; where there is none, the source slipped or says enough"
     yield "elsewhere."
     yield from ("", "| paragraphs | question | answer by default | field |", "|---|---|---|---|")
-    for each in AMBIGUITIES:
-        names = ", ".join(f"`{name}`" for name in each.fields)
-        yield f"| {each.paragraphs} | {each.question} | {each.answer} | {names} |".replace("|  |", "| |")
+    for ambiguity in AMBIGUITIES:
+        names = ", ".join(f"`{name}`" for name in ambiguity.fields)
+        yield f"| {ambiguity.paragraphs} | {ambiguity.question} | {ambiguity.answer} | {names} |".replace("|  |", "| |")
 
 
 def _numbers() -> Iterator[str]:

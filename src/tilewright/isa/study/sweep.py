@@ -55,13 +55,13 @@ def sweep(
     count = prod(len(values) for values in over.values())
     if count > _MOST:
         raise UsageError(f"{count} machines", how=f"at most {_MOST}: give fewer values")
-    found = []
+    designs = []
     for values in product(*over.values()):
         settings = dict(zip(over, values, strict=True))
-        found.append(_design(base, settings, lambda c: autotune(m, n, k, dtype, c, **how)))
+        designs.append(_design(base, settings, lambda c: autotune(m, n, k, dtype, c, **how)))
         if watch is not None:
-            watch(len(found), count)
-    return tuple(found)
+            watch(len(designs), count)
+    return tuple(designs)
 
 
 def _design(base: MatrixUnitConfig, settings: dict[str, Any], tune: Callable[[MatrixUnitConfig], Tuning]) -> Design:

@@ -88,7 +88,7 @@ def default_columns(config: MatrixUnitConfig, ka: int) -> int:
 
 def choices(problem: Problem, fixed: Mapping[str, Any]) -> list[Choice]:
     """Everything considered, the default first; ``fixed`` options have one value only."""
-    found = dict.fromkeys([Choice(**fixed)])
+    space = dict.fromkeys([Choice(**fixed)])
     for ka, kb in _groups(problem, fixed):
         for order, transpose_b in product(_orders(problem, fixed), _free(fixed, "transpose_b", (False, True))):
             how = {"ka": ka, "kb": kb, "order": order, "transpose_b": transpose_b}
@@ -100,8 +100,8 @@ def choices(problem: Problem, fixed: Mapping[str, Any]) -> list[Choice]:
                         continue  # segments that all share, and too many of what matters little
                     rest = {"columns": width, "line": line, "split": split, "segments": segments}
                     for page in _free(fixed, "page", _pages(problem, transpose_b, line, segments)):
-                        found[Choice(**how, **rest, page=page)] = None
-    return list(found)
+                        space[Choice(**how, **rest, page=page)] = None
+    return list(space)
 
 
 def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
@@ -138,11 +138,11 @@ def _columns(problem: Problem, ka: int) -> list[int | None]:
     c, usual = problem.config, default_columns(problem.config, ka)
     registers = ACCUMULATORS if c.acc_window is None else max(1, min(ACCUMULATORS, c.acc_window[1]))
     most = min(c.loader_threads, ka * registers)
-    found: list[int | None] = [None]
-    for each in (most, -(-problem.n // -(-problem.n // most)), -(-most // 2)):
-        if each not in (*found, usual) and not each >= problem.n <= usual:
-            found.append(each)
-    return found
+    widths: list[int | None] = [None]
+    for width in (most, -(-problem.n // -(-problem.n // most)), -(-most // 2)):
+        if width not in (*widths, usual) and not width >= problem.n <= usual:
+            widths.append(width)
+    return widths
 
 
 def _lines(problem: Problem, kb: int, transpose_b: bool) -> list[tuple[int, ...] | None]:
@@ -180,18 +180,18 @@ def _pages(
     c, e = problem.config, problem.element_bytes
     elements = c.line_bytes // e
     high, wide = line or (1, elements)
-    found: list[tuple[int, ...] | None] = [None]
+    pages: list[tuple[int, ...] | None] = [None]
     rows, run = (problem.k, problem.n) if transpose_b else (problem.n, problem.k)
     if segments:
         width = -(-problem.n // (c.pes * segments))
         part = -(-width // 4)
         shape = (rows, part) if transpose_b else (part, run)
-        return [None, (_up(shape[0], high), _up(shape[1], wide))] if width >= 8 else found
+        return [None, (_up(shape[0], high), _up(shape[1], wide))] if width >= 8 else pages
     if c.l1_ways or c.l2_ways:
         lines_of_a_row = _up(run, wide) // wide
         if lines_of_a_row % 2 == 0:
-            found.append((_up(rows, high), (lines_of_a_row + 1) * wide))
-    return found
+            pages.append((_up(rows, high), (lines_of_a_row + 1) * wide))
+    return pages
 
 
 def _up(size: int, step: int) -> int:
@@ -234,12 +234,12 @@ def _part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str,
         steps += times * blocks * rounds * local
         loads += times * blocks * width * int(np.maximum(1, _ceil(column_lines, c.l1_ports)).sum())
         for height, many in rows.items():
-            asked = np.maximum(1, _ceil(height * ka * a_lines, c.l1_ports))
-            loads += times * many * int(asked.sum()) * (width if outer else 1)
+            requests = np.maximum(1, _ceil(height * ka * a_lines, c.l1_ports))
+            loads += times * many * int(requests.sum()) * (width if outer else 1)
             stored = height * _stored_lines(problem, choice, part.base[1] + first, width)
             stores += times * many * max(1, _ceil(stored, c.l1_ports))
-    found = {"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores}
-    return found | _buses(problem, choice, part, share)
+    units = {"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores}
+    return units | _buses(problem, choice, part, share)
 
 
 def _row_blocks(problem: Problem, choice: Choice, rows: int) -> Counter[int]:
@@ -252,12 +252,12 @@ def _widths(problem: Problem, choice: Choice, part: Part) -> Counter[tuple[int, 
     """(first column modulo a line of C, columns) of a block of columns: how many there are."""
     per_mm = choice.columns or default_columns(problem.config, choice.ka)
     per_line = max(1, problem.config.line_bytes // 4)
-    found: Counter[tuple[int, int]] = Counter()
+    blocks: Counter[tuple[int, int]] = Counter()
     for (piece,) in by_dim((part.size[1],), 0, choice.segments or 1).values():
         begin, size = piece.base[0], piece.size[0]
         for at in range(0, size, per_mm):
-            found[(begin + at) % per_line, min(per_mm, size - at)] += 1
-    return found
+            blocks[(begin + at) % per_line, min(per_mm, size - at)] += 1
+    return blocks
 
 
 def _walks(problem: Problem, choice: Choice) -> tuple[Array, Array]:
@@ -292,12 +292,12 @@ def _buses(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str
     high, wide = choice.line or (1, elements)
     rows, run = (problem.k, n) if choice.transpose_b else (n, problem.k)
     lines, line = _ceil(rows, high) * _ceil(run, wide), c.line_bytes * share
-    found = {"L2 bus": lines * _ceil(line, c.l2_bytes_per_cycle)}
+    units = {"L2 bus": lines * _ceil(line, c.l2_bytes_per_cycle)}
     if choice.segments:
-        found["DMA"] = c.dma_latency + _ceil(problem.k * problem.n * e, c.dram_bytes_per_cycle)
+        units["DMA"] = c.dma_latency + _ceil(problem.k * problem.n * e, c.dram_bytes_per_cycle)
     elif share == 1:
-        found["memory bus"] = lines * _ceil(line, c.dram_bytes_per_cycle)
-    return found
+        units["memory bus"] = lines * _ceil(line, c.dram_bytes_per_cycle)
+    return units
 
 
 _MOST_ELEMENTS = 1 << 27
@@ -371,7 +371,7 @@ class Tuning:
     @property
     def timed(self) -> tuple[Tuned, ...]:
         """The choices whose cycles are known, the fastest first."""
-        return tuple(each for each in self.ranking if each.cycles is not None)
+        return tuple(tuned for tuned in self.ranking if tuned.cycles is not None)
 
     @property
     def speedup(self) -> float:
@@ -468,13 +468,13 @@ def autotune(
     return _search(problem, dtype, choices(problem, fixed), whole("most", most, 1), float(within), watch)
 
 
-def _fixed(problem: Problem, given: dict[str, Any]) -> dict[str, Any]:
+def _fixed(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
     """Options that keep their value, or one clear error."""
     known = sorted(f.name for f in fields(Choice))
-    for name in given:
+    for name in options:
         if name not in known:
             raise UsageError(f"no option called {name!r}", how=f"one of {', '.join(known)}")
-    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
     shared: dict[str, Any] = {
         name: fixed[name] for name in ("ka", "kb", "transpose_b", "order", "columns") if name in fixed
     }
@@ -492,28 +492,30 @@ def _search(
 ) -> Tuning:
     """Best first by the bounds, the default before all."""
     bounded = [_bounded(problem, choice) for choice in space]
-    waiting = sorted(bounded[1:], key=lambda each: (each.bound, each.choice.settings, str(each.choice)))
+    waiting = sorted(
+        bounded[1:], key=lambda candidate: (candidate.bound, candidate.choice.settings, str(candidate.choice))
+    )
     default = _timed(problem, dtype, bounded[0])
     done, best, left = [default], default, []
-    for each in waiting:
-        if best.cycles is not None and (each.bound >= best.cycles * (1 - within) or len(done) >= most):
-            left.append(each)
+    for candidate in waiting:
+        if best.cycles is not None and (candidate.bound >= best.cycles * (1 - within) or len(done) >= most):
+            left.append(candidate)
             continue
-        done.append(_timed(problem, dtype, each))
+        done.append(_timed(problem, dtype, candidate))
         if watch is not None:
             watch(len(done), most)
         best = min(best, done[-1], key=_rank)
     if best.cycles is None:
         raise UsageError(f"nothing considered can run; the default: {default.refused}", how="fix fewer options")
     ranking = (*sorted(done, key=_rank), *left)
-    least = min((each.bound for each in left), default=None)
+    least = min((candidate.bound for candidate in left), default=None)
     proved = least is None or least >= best.cycles * (1 - within)
     return Tuning(problem, dtype, best, default, ranking, proved, within, least)
 
 
-def _rank(each: Tuned) -> tuple[Any, ...]:
-    dram = each.counts.dram_bytes if each.counts else 0
-    return each.cycles is None, each.cycles or 0, dram, each.choice.settings, str(each.choice)
+def _rank(tuned: Tuned) -> tuple[Any, ...]:
+    dram = tuned.counts.dram_bytes if tuned.counts else 0
+    return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.settings, str(tuned.choice)
 
 
 def _bounded(problem: Problem, choice: Choice) -> Tuned:
@@ -522,20 +524,20 @@ def _bounded(problem: Problem, choice: Choice) -> Tuned:
     return Tuned(choice, units[limit], limit)
 
 
-def _timed(problem: Problem, dtype: str, each: Tuned) -> Tuned:
+def _timed(problem: Problem, dtype: str, tuned: Tuned) -> Tuned:
     """Run it without its values; where it is long, three of its row blocks."""
     try:
-        runs, weights = _runs(problem, dtype, each.choice)
+        runs, weights = _runs(problem, dtype, tuned.choice)
     except (UsageError, MatrixUnitError) as error:
-        return replace(each, refused=str(error))
+        return replace(tuned, refused=str(error))
     if runs[0].errors:
-        return replace(each, refused=str(runs[0].errors[0]))
+        return replace(tuned, refused=str(runs[0].errors[0]))
     c, p = problem.config, problem
     cycles = _sum([run.cycles for run in runs], weights)
     rate = (c.macs_per_thread_cycle or c.chunk(p.element_bytes)) * c.threads * c.pes
     counted = [run.counts.to_dict() for run in runs]
     return replace(
-        each,
+        tuned,
         cycles=cycles,
         math_cycles=_sum([run.math_cycles for run in runs], weights),
         utilisation=p.m * p.n * p.k / (cycles * rate),
@@ -566,7 +568,7 @@ def _runs(problem: Problem, dtype: str, choice: Choice) -> tuple[list[KernelResu
     if loads <= _MOST_LOADS or blocks <= 4:
         return [_run(problem, dtype, choice, problem.m)], (1,)
     m = problem.m - (blocks - 3) * fit * share
-    return [_run(problem, dtype, choice, each) for each in (m, m - fit * share)], (blocks - 2, 3 - blocks)
+    return [_run(problem, dtype, choice, rows) for rows in (m, m - fit * share)], (blocks - 2, 3 - blocks)
 
 
 def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> KernelResult:
