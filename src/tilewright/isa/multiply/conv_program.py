@@ -65,10 +65,8 @@ def conv_shape(
     kh, kw, depth, outs = w if layout == "NHWC" else (w[2], w[3], w[1], w[0])
     groups = whole("groups", groups, 1)
     if channels != depth * groups or outs % groups:
-        mismatch = f"{channels} channels in {groups} groups, weights for {depth} channels and {outs} outputs"
-        raise UsageError(
-            mismatch, how="channels must be groups times those of the weights, outputs a multiple of groups"
-        )
+        sizes = f"{channels} channels in {groups} groups, weights for {depth} channels and {outs} outputs"
+        raise UsageError(sizes, how="channels must be groups times those of the weights, outputs a multiple of groups")
     strides, dilations = _two("stride", stride), _two("dilation", dilation)
     spans = [(k - 1) * d + 1 for k, d in zip((kh, kw), dilations, strict=True)]
     pads = _padding(padding, (height, width), spans, strides)

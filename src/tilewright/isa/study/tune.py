@@ -492,9 +492,7 @@ def _search(
 ) -> Tuning:
     """Best first by the bounds, the default before all."""
     bounded = [_bounded(problem, choice) for choice in space]
-    waiting = sorted(
-        bounded[1:], key=lambda candidate: (candidate.bound, candidate.choice.settings, str(candidate.choice))
-    )
+    waiting = sorted(bounded[1:], key=lambda tuned: (tuned.bound, tuned.choice.settings, str(tuned.choice)))
     default = _timed(problem, dtype, bounded[0])
     done, best, left = [default], default, []
     for candidate in waiting:
