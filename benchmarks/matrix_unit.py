@@ -207,7 +207,7 @@ def caches(rounds):
             seconds = []
             for _ in range(rounds):
                 l1, l2 = Cache.of(N * 8, 1024, ways), Cache.of(N * 8, N * 8, 0)
-                [[taken]] = interleaved([partial(touch_lines, touched, True, l1.arrays(), l2.arrays())], 1)
+                [[taken]] = interleaved([partial(touch_lines, touched, True, l1.cells, l2.cells)], 1)
                 seconds.append(taken)
             options = {"l1_ways": ways}
             a, b = np.ones((N, N), np.int8), np.ones((N, N), np.int8)

@@ -11,6 +11,7 @@ import types
 import warnings
 from bisect import insort
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 SIZES = {"cell": ctypes.c_int64, "word": ctypes.c_int32, "byte": ctypes.c_uint8}
 spans: list[tuple[int, int]] = []
-blocks: dict[int, Any] = {}
+records_at: dict[int, Any] = {}
 named: deque[np.ndarray] = deque(maxlen=24)  # arrays of which a block has the address only
 
 
@@ -32,9 +33,27 @@ def check(at: int, size: int) -> int:
     return at
 
 
-def cells() -> types.ModuleType:
-    """:mod:`tilewright.isa.kernels.cells`, checked."""
-    module = types.ModuleType("tilewright.isa.kernels.cells")
+class Checked:
+    """A record at an address, every field of which is looked up."""
+
+    def __init__(self, layout: Any, at: Any) -> None:
+        vars(self).update(layout=layout, at=int(at))
+
+    def field(self, name: str) -> Any:
+        return ctypes.c_int64.from_address(check(self.at + 8 * self.layout.places[name], 8))
+
+    def __getattr__(self, name: str) -> int:
+        return int(self.field(name).value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.field(name).value = int(value)
+
+
+def pointers() -> types.ModuleType:
+    """:mod:`tilewright.isa.kernels.pointers`, checked."""
+    from tilewright.isa.kernels import records
+
+    module: Any = types.ModuleType("tilewright.isa.kernels.pointers")
     for name, kind in SIZES.items():
         size = ctypes.sizeof(kind)
 
@@ -46,17 +65,19 @@ def cells() -> types.ModuleType:
 
         setattr(module, name, read)
         setattr(module, {"cell": "put"}.get(name, f"put_{name}"), write)
-    module.copy = lambda to, of: ctypes.memmove(check(int(to), 8), check(int(of), 8), 8)  # type: ignore[attr-defined]
+    module.copy = lambda to, of: ctypes.memmove(check(int(to), 8), check(int(of), 8), 8)
+    for name, layout in vars(records).items():
+        if isinstance(layout, records.Layout):
+            setattr(module, f"{name.lower()}_at", partial(Checked, layout))
     return module
 
 
 def given(part: Any) -> None:
-    """A block and all it names, or an array."""
-    arrays = [part] if isinstance(part, np.ndarray) else [part.cells]
+    """A record and all it names, or an array."""
+    array = part if isinstance(part, np.ndarray) else part.numbers
     for each in [] if isinstance(part, np.ndarray) else part.kept:
         given(each)
-    for array in arrays:
-        insort(spans, (begin(array), begin(array) + array.nbytes))
+    insort(spans, (begin(array), begin(array) + array.nbytes))
 
 
 def kernel(function: Any) -> Any:
@@ -67,7 +88,7 @@ def kernel(function: Any) -> Any:
             spans.clear()
         for each in (*arguments, *named):
             if isinstance(each, np.ndarray):
-                given(blocks.get(begin(each), each))
+                given(records_at.get(begin(each), each))
         depth.append(1)
         try:
             return function(*arguments)
@@ -81,7 +102,7 @@ def install() -> None:
     """Before anything of :mod:`tilewright.isa` is there."""
     from tilewright import kernels
 
-    sys.modules["tilewright.isa.kernels.cells"] = cells()
+    sys.modules["tilewright.isa.kernels.pointers"] = pointers()
     real = kernels.njit, kernels.inner
 
     def ours(function: Any) -> bool:
@@ -91,20 +112,20 @@ def install() -> None:
     kernels.inner = lambda **o: lambda f: f if ours(f) else real[1](**o)(f)  # type: ignore[assignment]
     from tilewright.isa.execute import loops as _loop_frames
     from tilewright.isa.execute import memory as _memory
-    from tilewright.isa.kernels import blocks as _addresses
     from tilewright.isa.kernels import loop_kernels as _loop_kernels
+    from tilewright.isa.kernels import records as _records
 
-    address, start, alu = _addresses.address, _addresses.Block.__init__, _loop_kernels._alu
+    address, start, alu = _records.address, _records.Record.__init__, _loop_kernels._alu
 
     def seen(array: np.ndarray, dtype: Any) -> int:
         named.append(array)
         return address(array, dtype)
 
-    def made(self: Any, *parts: Any) -> None:
-        start(self, *parts)
-        blocks[begin(self.cells)] = self
+    def made(self: Any, layout: Any, values: Any) -> None:
+        start(self, layout, values)
+        records_at[begin(self.numbers)] = self
 
-    _addresses.Block.__init__ = made  # type: ignore[method-assign]
+    _records.Record.__init__ = made  # type: ignore[method-assign]
     _loop_frames.address = _memory.address = seen  # type: ignore[attr-defined]
     # numpy's 64 bits do not wrap silently
     _loop_kernels._wrap = lambda value: (int(value) + 2**31) % 2**32 - 2**31
@@ -137,7 +158,7 @@ def main(first: int, count: int) -> int:
             pass
         except MemoryError as error:
             raise SystemExit(f"seed {seed}: {error}") from error
-        blocks.clear()
+        records_at.clear()
     return ran[0]
 
 

@@ -63,9 +63,9 @@ class SlowCache:
 def test_lru_sets_with_retained_lines(touches, shape, bypass):
     fast, slow = Cache.of(24, *shape), SlowCache(*shape)
     for line, what in touches:
-        assert lru_touch(fast.arrays(), line, bypass) == slow.touch(line, bypass)
+        assert lru_touch(fast.cells, line, bypass) == slow.touch(line, bypass)
         if what != "no":
-            lru_list(fast.arrays(), line, int(what == "keep"))
+            lru_list(fast.cells, line, int(what == "keep"))
             slow.mark(line, what == "keep")
     here = [line for group in slow.sets for line in group]
     assert sorted(np.flatnonzero(fast.slot_of >= 0)) == sorted(here)
@@ -73,12 +73,12 @@ def test_lru_sets_with_retained_lines(touches, shape, bypass):
 
 def test_a_cache_larger_than_memory_holds_all_of_it():
     for ways in (0, 4, 1 << 40):
-        cache = Cache.of(10, 1 << 40, ways).arrays()
+        cache = Cache.of(10, 1 << 40, ways).cells
         assert [lru_touch(cache, line, True) for line in (*range(10), *range(10))] == [1] * 10 + [0] * 10
 
 
 def test_forgotten_lines_are_the_first_victims():
-    cache = Cache.of(16, 4, 0).arrays()
+    cache = Cache.of(16, 4, 0).cells
     touch_lines(np.array([0, 1, 1, 2, 3]), True, cache, cache)
     drop_lines(3, 4, cache)
     assert lru_touch(cache, 7, True) == 1

@@ -328,7 +328,7 @@ class Chip:
 
         line = self.config.line_bytes
         for pe in self.pes:
-            drop_lines(begin // line, (begin + size) // line, pe.l1.arrays())
+            drop_lines(begin // line, (begin + size) // line, pe.l1.cells)
 
 
 @dataclass(eq=False)

@@ -112,7 +112,7 @@ def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) 
         segment.await_all()
     traffic, totals = np.empty((len(order), 3), np.int64), np.zeros(4, np.int64)
     pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
-    retention, caches = (segment.selected, segment.awaited), (pe.l1.arrays(), pe.chip.l2.arrays())
+    retention, caches = (segment.selected, segment.awaited), (pe.l1.cells, pe.chip.l2.cells)
     rules = (retains, pe.config.retention == "bypass")
     arguments = (reach.ids, reach.places, order, pages, rules, retention, *caches, traffic, totals)
     if pe.heat is None:

@@ -8,7 +8,7 @@ where the arithmetic permits it: integers modulo 2^32 by float products that sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,33 +17,38 @@ from tilewright.isa.chip.fresh import scratch
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.access import at_hand
-from tilewright.isa.execute.memory import transfer_block
+from tilewright.isa.execute.memory import transfer_record
 from tilewright.isa.execute.operands import number, uniform_source
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of
-from tilewright.isa.kernels.blocks import (
+from tilewright.isa.kernels.records import (
     ALU,
-    BARE,
     BR,
+    CLOCK,
     CMP,
     CONDITIONS,
+    COUNTS,
+    FILL,
     FULL,
+    INSTRUCTION,
     JUMP,
-    L_EXECUTED,
-    L_MOST,
-    L_PC,
     LD,
     LOGIC,
     LOGICS,
     LOOP,
+    LOOP_BACK,
     MM,
+    MULTIPLY,
+    NOP,
     OPERATIONS,
-    ROW,
-    Block,
+    REACH,
+    TIMES,
+    TRAFFIC,
+    Record,
     address,
     longs,
 )
-from tilewright.isa.language.program import Address, Immediate, Instruction, Label, MachineProgram, Register
+from tilewright.isa.language.program import Address, Immediate, Instruction, Label, MachineProgram, Operand, Register
 
 # Sums of many K rounds, added to the product registers at once, with the bits that one round after another gives.
 
@@ -61,28 +66,30 @@ _VALUES = {"f16": np.float16, "f32": np.float32}
 
 @dataclass(eq=False)
 class _Side:
-    """One factor's bytes as they came, the same as words, and bytes from row to row and round to round, and rows."""
+    """One factor's bytes as they came, the same as words; bytes from row to row and from round to round."""
 
     bytes: Array
     words: Array
-    shape: tuple[int, int, int]
+    pitch: int
+    step: int
+    rows: int
 
 
 @dataclass(eq=False)
 class Sums:
     """What the kernel leaves: A [ka * rows, k] and B [ka * c, k] as they came, k of many rounds one behind the other.
 
-    ``block``: what the kernel is told of the ``mm``; ``sides``: A's and B's bytes; ``presents``: elements present in
-    each round; ``fill``: (k, rounds) filled so far and (columns, steps) of a round. ``columns``: part, index and order
-    of each, and which are on in all these rounds.
+    ``record``: what the kernel is told of the ``mm``; ``sides``: A's and B's bytes; ``presents``: elements present in
+    each round; ``fill``: how far they are filled. ``keep``: the threads that keep sums. ``columns``: part and index of
+    each, and which are on in all these rounds.
     """
 
-    block: Block
+    record: Record
     sides: tuple[_Side, _Side]
     presents: Array
-    fill: Array
+    fill: Record
     keep: Array
-    columns: tuple[Array, Array, Array, Array]
+    columns: tuple[Array, Array, Array]
     first: int
     types: tuple[str, str]
     exact: bool
@@ -94,49 +101,64 @@ class Sums:
     def of(cls, pe: Pe, roles: Roles, mm: Instruction) -> Sums:
         """Buffers and numbers for one ``mm``, every column of it on."""
         c, segment = pe.config, roles.segment
-        rows, ka, kb, rs, as_, bs, keeper = roles.groups
+        rows, ka, kb, row_stride, a_stride, b_stride, keeper = roles.groups
         n, e, width, dim = roles.columns, segment.element_bytes, kb * roles.chunk, int(mm.suffix("t") or 0)
         exact, rounds = _rounds(roles, width)
-        walks = mm.suffix("t") == "1"
-        if walks:
+        if dim == 1:
             segment.await_all()
-        shift, bypass = (segment.map.line_elements * e).bit_length() - 1, c.retention == "bypass"
-        walk = (roles.depth, e, roles.type_a[0] not in "su", dim, segment.map.page_elements, width, shift)
-        gather = (roles.a, roles.chunk, rows, ka, kb, rs, as_, bs, c.first_compute)
-        timing = (roles.first, roles.local, c.columns_per_step, c.a_registers, c.a_registers_read(e, kb))
         part, index, order = (table.astype(np.int64) for table in columns_of(c.ka_split, n, ka))
-        active, on = np.ones(n, bool), np.ones(n, bool)
-        storage, table = segment.storage, segment.table
-        tables = longs(segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys)
-        retention = segment.selected, segment.awaited
-        noted = (np.zeros((n, 7), np.int64), on, np.zeros((n, 3), np.int64), *np.zeros((2, n), np.int64))
-        noted += np.zeros(3, np.int64), np.zeros(4, np.int64), np.zeros((n, 2), np.int64)
-        sides = _side("A", ka * rows, width * e, rounds), _side("B", ka * roles.local, width * e, rounds)
-        presents, fill = np.zeros(rounds, np.int64), np.array([0, 0, -1, 0])
-        block = Block(
-            *(*walk, walks, bypass, *gather, *timing, c.bcast_depth, c.step_cycles(e, kb)),
-            *(n, part, index, order, active, *tables, table.in_l2, len(segment.sizes)),
-            *(pe.chip.store, *retention, *noted, pe.clock.line_times(c.step_cycles(e, kb))),
-            *(part_ for side in sides for part_ in (side.bytes, *side.shape)),
-            *(presents, rounds, *longs(fill)),
-        )
-        keep = np.arange(rows)[:, None] * rs + np.arange(ka) * as_ + keeper * bs + c.first_compute
-        columns, types = (part, index, order, active), (roles.type_a, roles.type_b)
+        active, presents = np.ones(n, bool), np.zeros(rounds, np.int64)
+        storage, table, step_cycles = segment.storage, segment.table, c.step_cycles(e, kb)
+        a, b = _side("A", ka * rows, width * e, rounds), _side("B", ka * roles.local, width * e, rounds)
+        fill = Record(FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
+        values: dict[str, Any] = {"depth": roles.depth, "element_bytes": e, "width": width, "dim": dim, "columns": n}
+        values |= {"floats": roles.type_a[0] not in "su", "retains": dim == 1, "bypasses": c.retention == "bypass"}
+        values |= {"a": roles.a, "chunk": roles.chunk, "first": roles.first, "local": roles.local}
+        values |= {"rows": rows, "ka": ka, "kb": kb, "first_thread": c.first_compute}
+        values |= {"row_stride": row_stride, "a_stride": a_stride, "b_stride": b_stride, "step_cycles": step_cycles}
+        values |= {"a_registers": c.a_registers, "a_reads": c.a_registers_read(e, kb), "bcast_depth": c.bcast_depth}
+        values |= {"per_step": c.columns_per_step, "timing": pe.clock.line_times(step_cycles), "fill": fill}
+        values |= {"part": part, "index": index, "order": order, "active": active, "on": np.ones(n, bool)}
+        values |= longs(sizes=segment.sizes, starts=segment.starts, phys=table.phys)
+        values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of)
+        values |= {"in_l2": table.in_l2, "dims": len(segment.sizes), "page_elements": segment.map.page_elements}
+        values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "store": pe.chip.store}
+        values |= {"selected": segment.selected, "awaited": segment.awaited, "presents": presents, "rounds": rounds}
+        values |= {
+            "reach": np.zeros(n, REACH.dtype),
+            "times": np.zeros(1, TIMES.dtype),
+            "out": np.zeros((n, 3), np.int64),
+        }
+        values |= longs(sequence=np.zeros(n, np.int64), step_of=np.zeros(n, np.int64), begins=np.zeros(2 * n, np.int64))
+        for name, side in (("a", a), ("b", b)):
+            values |= {f"{name}_bytes": side.bytes, f"{name}_pitch": side.pitch, f"{name}_step": side.step}
+            values[f"{name}_rows"] = side.rows
+        keep = np.arange(rows)[:, None] * row_stride + np.arange(ka) * a_stride + keeper * b_stride + c.first_compute
+        columns, types = (part, index, active), (roles.type_a, roles.type_b)
         return cls(
-            *(block, sides, presents, fill, keep, columns, roles.first, types, exact, roles.chunk, kb), values=c.values
+            Record(MM, values),
+            (a, b),
+            presents,
+            fill,
+            keep,
+            columns,
+            roles.first,
+            types,
+            exact,
+            roles.chunk,
+            kb,
+            values=c.values,
         )
 
     def add(self, file: tuple[Any, ...]) -> bool:
         """Add what the buffers hold to the registers (``Pe.words``); False if that was nothing."""
-        part, index, _, active = self.columns
-        k, rounds = self.fill[:2].tolist()
-        if rounds == 0:
-            return False
-        if not self.values:
-            self.fill[:2] = 0
-            return True
+        part, index, active = self.columns
+        k, rounds = self.fill["k"], self.fill["rounds"]
+        self.fill["k"] = self.fill["rounds"] = 0
+        if rounds == 0 or not self.values:
+            return rounds > 0
         rows, ka = self.keep.shape
-        a, b = (self._values(side, k) for side in (0, 1))
+        a, b = (self._values(side, k, rounds) for side in (0, 1))
         c = len(b) // ka
         for qa in range(ka):
             mine = np.flatnonzero(active & (part == qa))
@@ -154,7 +176,6 @@ class Sums:
             target = (keep[:, None], at) if not isinstance(some, slice) else (_slice(keep), some)
             registers = file[0]
             registers[target] = self._added(registers[target], *factors, rounds)
-        self.fill[:2] = 0
         return True
 
     @property
@@ -162,29 +183,24 @@ class Sums:
         """32-bit integers."""
         return self.types[0][0] in "su" and self.types[0][1:] == "32"
 
-    def _rows(self, side: int) -> Array:
-        """Bytes [rows, k and more] of A (0) or B (1)."""
-        raw, (pitch, step, rows) = self.sides[side].bytes, self.sides[side].shape
-        if step < pitch:
-            return cast(Array, raw.reshape(rows, pitch))
-        words = raw[: int(self.fill[1]) * step].view(np.int64).reshape(-1, rows, pitch // 8)
-        return np.ascontiguousarray(words.transpose(1, 0, 2)).reshape(rows, -1).view(np.uint8)
+    def _rows(self, factor: _Side, rounds: int) -> Array:
+        """Its bytes [rows, k and more]."""
+        if factor.step < factor.pitch:
+            return cast(Array, factor.bytes.reshape(factor.rows, factor.pitch))
+        words = factor.bytes[: rounds * factor.step].view(np.int64).reshape(-1, factor.rows, factor.pitch // 8)
+        return np.ascontiguousarray(words.transpose(1, 0, 2)).reshape(factor.rows, -1).view(np.uint8)
 
-    def _spread(self, side: int, k: int) -> Array:
-        """[rows, k] of bytes, as float32 in the order [k, rows]."""
-        from tilewright.isa.kernels.value_kernels import spread_bytes
-
-        words, (_, step, rows) = self.sides[side].words, self.sides[side].shape
-        out = scratch(f"values {side}", k * rows, np.float32).reshape(k, rows)
-        rounds = int(self.fill[1])
-        spread_bytes(words[: rounds * step // 4].reshape(rounds, rows, -1), self.types[side][0] == "s", out)
-        return out.T
-
-    def _values(self, side: int, k: int) -> Array:
+    def _values(self, side: int, k: int, rounds: int) -> Array:
         """[rows, k] of A (0) or B (1) as what is multiplied."""
-        if self.exact and self.sides[0].shape[0] < self.sides[0].shape[1]:
-            return self._spread(side, k)
-        raw, dtype = self._rows(side), self.types[side]
+        factor, dtype = self.sides[side], self.types[side]
+        if self.exact and factor.pitch < factor.step:  # bytes, as float32 in the order [k, rows]
+            from tilewright.isa.kernels.value_kernels import spread_bytes
+
+            out = scratch(f"values {side}", k * factor.rows, np.float32).reshape(k, factor.rows)
+            words = factor.words[: rounds * factor.step // 4].reshape(rounds, factor.rows, -1)
+            spread_bytes(words, dtype[0] == "s", out)
+            return out.T
+        raw = self._rows(factor, rounds)
         if self.words:
             values: Array = raw.view(np.int32)[:, :k]
         elif dtype == "bf16":
@@ -237,7 +253,7 @@ def _side(name: str, rows: int, length: int, rounds: int) -> _Side:
     behind = length % 8 == 0
     shape = (length, length * rows, rows) if behind else (-(-length * rounds // 4) * 4 + _APART, length, rows)
     raw = scratch(f"bytes of {name}", rounds * shape[1] if behind else rows * shape[0], np.uint8)
-    return _Side(raw, raw.view(np.int32), shape)
+    return _Side(raw, raw.view(np.int32), *shape)
 
 
 def _slice(numbers: Array) -> Any:
@@ -250,31 +266,13 @@ def _slice(numbers: Array) -> Any:
 
 # What a loop that one call runs is given: the state of its processing element, by address, and where it comes back.
 
-_COUNTS = (
-    *("instructions", "macs", "column_loads", "broadcast_elements", "steps", "a_register_reads", "a_bytes_loaded"),
-    *("accumulator_reads", "accumulator_writes", "kb_transfers", "l1_touches", "l1_misses", "l2_misses"),
-)
-_TRAFFIC = (
-    *("register_reads", "register_writes", "load_lines", "load_bytes", "l1_hits"),
-    *("retained_lines", "released_lines", "pin_evictions", "bypasses"),
-)
-
-
-class _Loop(Protocol):
-    """What is asked of a :class:`tilewright.isa.execute.loops.FastLoop`."""
-
-    first: int
-    last: int
-    code: Array
-    ld: Instruction | None
-    mm: Instruction | None
-    foreign: frozenset[int]
-    frame: Frame | None
+_ACCOUNTS = (COUNTS.names, TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
+_FLIGHT = len(CLOCK.names)
 
 
 @dataclass(eq=False)
 class Frame:
-    """The block of one loop and the arrays behind it; good as long as ``state`` is.
+    """The record of one loop and the arrays behind it; good as long as ``state`` is.
 
     ``fresh``: the segment of an ``mm`` that retains lines, where no walk had been before, else None. ``kept``: what
     ``state`` names, so that nothing else gets its identity.
@@ -282,7 +280,7 @@ class Frame:
 
     state: list[int | None]
     kept: list[Any]
-    block: Block
+    record: Record
     uniform: Array
     clock: Array
     accounts: tuple[Array, Array, Array, Array]
@@ -290,7 +288,7 @@ class Frame:
     fresh: Segment | None
 
     @classmethod
-    def of(cls, pe: Pe, loop: _Loop, state: list[int | None], kept: list[Any]) -> Frame | None:
+    def of(cls, pe: Pe, loop: FastLoop, state: list[int | None], kept: list[Any]) -> Frame | None:
         """For the state as it is, or None where the kernel cannot run the loop."""
         ld, sums, fresh = _prepared_ld(pe, loop), None, None
         if ld is None:
@@ -303,50 +301,55 @@ class Frame:
             fresh = roles.segment if walks and not roles.segment.selected.size else None
             sums = Sums.of(pe, roles, loop.mm)
         c, uniform = pe.config, np.zeros(len(pe.uniform), np.int64)
-        clock = np.zeros(8 + c.bcast_depth + 1, np.int64)
-        accounts = tuple(np.zeros(len(names), np.int64) for names in (_COUNTS, _TRAFFIC, QUEUE, MATH_STALLS))
+        clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
+        counts, traffic, queue, math = (np.zeros(len(names), np.int64) for names in _ACCOUNTS)
         assert pe.predicates.dtype == bool
         assert pe.clock.causes.dtype == np.int8
-        registers = address(pe.file, np.int32), pe.file.strides[0], c.threads
-        counts, traffic, queue, math = accounts
-        block = Block(
-            *(loop.code, loop.first, loop.last, c.alu_latency, c.l2_latency, c.l1_ports, 0, 0, 0),
-            *(*registers, pe.predicates, pe.predicates.strides[0], uniform),
-            *(counts, traffic, clock, queue, math, *longs(pe.clock.tokens), pe.clock.causes, *longs(pe.clock.foreign)),
-            *(ld[1], ld[0], sums.block if sums else 0, *longs(pe.l1.arrays(), pe.chip.l2.arrays())),
-        )
-        return cls(state, kept, block, uniform, clock, (counts, traffic, queue, math), sums, fresh)
+        values: dict[str, Any] = {"code": loop.code, "first": loop.first, "last": loop.last}
+        values |= {"alu_latency": c.alu_latency, "load_latency": c.l2_latency, "ports": c.l1_ports}
+        values |= {"file": address(pe.file, np.int32), "pitch": pe.file.strides[0], "threads": c.threads}
+        values |= {"predicates": pe.predicates, "predicate_pitch": pe.predicates.strides[0], "uniform": uniform}
+        values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
+        values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
+        values |= {"causes": pe.clock.causes, "mm": sums.record if sums else 0, "ld": ld[1], "ld_elements": ld[0]}
+        record = Record(LOOP, {**values, "pc": 0, "executed": 0, "most": 0})
+        return cls(state, kept, record, uniform, clock, (counts, traffic, queue, math), sums, fresh)
 
     def take(self, pe: Pe, most: int) -> None:
         """Put what changes from instruction to instruction where the kernel finds it."""
-        place, clock, flight = self.block.cells, self.clock, list(pe.clock.in_flight)
-        place[L_PC], place[L_EXECUTED], place[L_MOST] = pe.pc, pe.executed, most
+        clock, flight = self.clock, list(pe.clock.in_flight)
+        self.record["pc"], self.record["executed"], self.record["most"] = pe.pc, pe.executed, most
         self.uniform[:] = pe.uniform
-        clock[: 8 + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
+        clock[: _FLIGHT + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
         for account in self.accounts:
             account[:] = 0
 
     def give(self, pe: Pe) -> None:
         """Put it back where everyone finds it."""
-        place, clock, (counts, traffic, queue, math) = self.block.cells, self.clock, self.accounts
-        pe.pc = pe.next_pc = int(place[L_PC])
-        pe.executed, pe.uniform = int(place[L_EXECUTED]), self.uniform.tolist()
-        pe.clock.issue, pe.clock.end, pe.clock.free = int(clock[0]), int(clock[1]), clock[2:6].tolist()
-        pe.clock.math_busy += int(clock[6])
+        counts, traffic, queue, math = (
+            dict(zip(names, account.tolist(), strict=True))
+            for names, account in zip(_ACCOUNTS, self.accounts, strict=True)
+        )
+        pe.pc = pe.next_pc = self.record["pc"]
+        pe.executed, pe.uniform = self.record["executed"], self.uniform.tolist()
+        pe.clock.issue, pe.clock.end, *pe.clock.free, busy, flight = self.clock[:_FLIGHT].tolist()
+        pe.clock.math_busy += busy
         pe.clock.in_flight.clear()
-        pe.clock.in_flight.extend(clock[8 : 8 + int(clock[7])].tolist())
-        for account, names, values in ((pe.clock.queue, QUEUE, queue), (pe.clock.math, MATH_STALLS, math)):
-            for name, value in zip(names, values.tolist(), strict=True):
+        pe.clock.in_flight.extend(self.clock[_FLIGHT : _FLIGHT + flight].tolist())
+        counts["dram_bytes"] = counts["l2_misses"] * pe.config.line_bytes
+        for account, more in (
+            (pe.clock.queue, queue),
+            (pe.clock.math, math),
+            (pe.counts.__dict__, counts),
+            (pe.traffic.__dict__, traffic),
+        ):
+            for name, value in more.items():
                 account[name] += value
-        for holder, names_, values in ((pe.counts, _COUNTS, counts), (pe.traffic, _TRAFFIC, traffic)):
-            for name, value in zip(names_, values.tolist(), strict=True):
-                setattr(holder, name, getattr(holder, name) + value)
-        pe.counts.dram_bytes += int(counts[-1]) * pe.config.line_bytes
-        if self.fresh is not None and counts[0] == 0:  # no mm came to walk the segment
+        if self.fresh is not None and counts["instructions"] == 0:  # no mm came to walk the segment
             self.fresh.forget_all()
 
 
-def frame_of(pe: Pe, loop: _Loop) -> Frame | None:
+def frame_of(pe: Pe, loop: FastLoop) -> Frame | None:
     """What a loop is given now: as the last time, where nothing is another since; None where it cannot be run."""
     used = [instruction.operands[1] for instruction in (loop.ld, loop.mm) if instruction is not None]
     segments = [pe.segment(where.segment) for where in used if isinstance(where, Address)]
@@ -354,7 +357,7 @@ def frame_of(pe: Pe, loop: _Loop) -> Frame | None:
     if len(there) < len(segments):
         return None
     tables = [table for segment in there for table in (segment, segment.table.phys)]
-    others = (pe.file, pe.chip.store, pe.l1.arrays(), pe.chip.l2.arrays(), pe.clock.tokens)
+    others = (pe.file, pe.chip.store, pe.l1.cells, pe.chip.l2.cells, pe.clock.tokens)
     state = [pe.columns, pe.rows, *map(id, (*tables, *others))]
     if loop.frame is None or loop.frame.state != state:
         frame = Frame.of(pe, loop, state, [*tables, *others])
@@ -364,30 +367,29 @@ def frame_of(pe: Pe, loop: _Loop) -> Frame | None:
     return loop.frame
 
 
-def _row_of_ld(loop: _Loop) -> Array:
-    row: Array = loop.code[loop.code[:, 0] == LD][-1]
-    return row
+def _row_of_ld(loop: FastLoop) -> Any:
+    return loop.code[loop.code["op"] == LD][-1]
 
 
-def _prepared_ld(pe: Pe, loop: _Loop) -> tuple[int, Block] | None:
-    """What the kernel needs of the ``ld`` (elements at most, its block); of none where there is none."""
+def _prepared_ld(pe: Pe, loop: FastLoop) -> tuple[int, Record | int] | None:
+    """What the kernel needs of the ``ld`` (elements at most, its record); of none where there is none."""
     if loop.ld is None:
-        return 0, Block()
+        return 0, 0
     where, row = loop.ld.operands[1], _row_of_ld(loop)
     assert isinstance(where, Address)
-    segment, words, c = pe.segment(where.segment), int(row[6]), pe.config
-    if segment is None or not at_hand(segment) or words < 1 or row[2] + words > c.registers:
+    segment, words, c = pe.segment(where.segment), int(row["words"]), pe.config
+    if segment is None or not at_hand(segment) or words < 1 or row["number"] + words > c.registers:
         return None
     dim, dims = int(loop.ld.suffix("t") or 0), len(segment.sizes)
     if dim >= dims or where.offset + dims > c.registers:
         return None
-    loop.code[loop.code[:, 0] == LD, 16] = where.offset + dims
+    loop.code["offsets_end"][loop.code["op"] == LD] = where.offset + dims
     most, limit = words * 4 // segment.element_bytes, int(loop.ld.suffix("n") or 0)
     at, counts = np.zeros((c.threads, dims), np.int64), np.zeros(c.threads, np.int64)
-    return min(most, limit or most), transfer_block(pe, segment, loop.ld, at, counts)
+    return min(most, limit or most), transfer_record(pe, segment, loop.ld, at, counts)
 
 
-def _roles(pe: Pe, loop: _Loop) -> Roles | None:
+def _roles(pe: Pe, loop: FastLoop) -> Roles | None:
     """Who does what in the ``mm``, with every column on; None where the general function has something to say."""
     c, mm = pe.config, loop.mm
     assert mm is not None
@@ -403,8 +405,8 @@ def _roles(pe: Pe, loop: _Loop) -> Roles | None:
     loaded = range(0)
     if loop.ld is not None:
         row = _row_of_ld(loop)
-        loaded = range(int(row[2]), int(row[2] + row[6]))
-        sources |= {*range(int(row[4]), int(row[16]))}
+        loaded = range(int(row["number"]), int(row["number"] + row["words"]))
+        sources |= {*range(int(row["x"]), int(row["offsets_end"]))}
     return None if any(n in window for n in (*loop.foreign, *sources, *loaded)) else roles
 
 
@@ -412,21 +414,21 @@ _ENCODED = {
     **dict.fromkeys(OPERATIONS, ALU),
     **dict.fromkeys(LOGICS, LOGIC),
     "cmp": CMP,
-    "loop": LOOP,
+    "loop": LOOP_BACK,
     "br": BR,
     "jump": JUMP,
-    "nop": BARE,
+    "nop": NOP,
     "ld": LD,
-    "mm": MM,
+    "mm": MULTIPLY,
 }
 _KIND = {"imm": 0, "float": 0, "ur": 1, "r": 2, "p": 3}
 
 
 @dataclass(eq=False)
 class FastLoop:
-    """A loop as the kernel takes it: rows of numbers, and the one ``ld`` and ``mm`` in it.
+    """A loop as the kernel takes it: its instructions as records, and the one ``ld`` and ``mm`` in it.
 
-    ``foreign``: registers that others than ``mm`` name; ``strikes``: times it was left at once, to no one's gain.
+    ``foreign``: registers that others than ``mm`` name; ``useless_runs``: times it was left at once, to no one's gain.
     ``frame``: what the last run was given.
     """
 
@@ -436,7 +438,7 @@ class FastLoop:
     ld: Instruction | None
     mm: Instruction | None
     foreign: frozenset[int]
-    strikes: int = 0
+    useless_runs: int = 0
     frame: Frame | None = None
 
 
@@ -451,17 +453,17 @@ def loop_at(pe: Pe, program: MachineProgram, first: int, last: int) -> FastLoop 
     if any(i.name not in _ENCODED for i in body) or any(len(several) > 1 for several in special.values()):
         return None
     labels = dict(program.labels)
-    code = np.stack([_row(pe, i, labels) for i in body])
+    code = np.zeros(len(body), INSTRUCTION.dtype)
+    for row, instruction in zip(code, body, strict=True):
+        _encode(pe, instruction, labels, row)
     handles = {o.segment for i in body for o in i.operands if isinstance(o, Address)}
     if handles & {number(i.operands[0]) for i in body if _writes(i, "ur")}:
         return None
     ld, mm = (several[0] if several else None for several in special.values())
     if ld is not None and len(ld.operands) > 2 and not isinstance(ld.operands[2], Immediate):
         return None
-    # The kernel counts from the program's first instruction.
-    whole = np.concatenate((np.zeros((first, code.shape[1]), np.int64), code))
     registers = frozenset(number(o) for i in body if i.name != "mm" for o in i.operands if _is(o, "r"))
-    return FastLoop(first, last, whole, ld, mm, registers)
+    return FastLoop(first, last, code, ld, mm, registers)
 
 
 def loop_heads(program: MachineProgram) -> dict[int, int]:
@@ -483,59 +485,46 @@ def _writes(instruction: Instruction, kind: str) -> bool:
     return bool(spec.operands) and spec.operands[0].access == "write" and _is(instruction.operands[0], kind)
 
 
-def _row(pe: Pe, instruction: Instruction, labels: dict[str, int]) -> Array:
-    """One instruction in numbers; see ``_loop_codes``."""
-    row = np.zeros(ROW, np.int64)
-    row[10:15] = -1
-    name, op = instruction.name, _ENCODED[instruction.name]
-    row[0], row[7], operands = op, -1, list(instruction.operands)
-    if instruction.guard is not None:
-        row[7], row[8] = instruction.guard.predicate, instruction.guard.negated
-        row[13] = pe.clock.span("p", instruction.guard.predicate).start
-    if op in (LD, MM):
-        return _memory_row(pe, instruction, row)
-    places = [pe.clock.span(o.kind, o.number).start if isinstance(o, Register) else -1 for o in operands]
-    if op == BR:
-        row[2], row[9] = _target(operands[2], labels), CONDITIONS.index(instruction.suffix("cond") or "")
-        sources, places = operands[:2], [*places[:2], -1]
-        row[10:12] = places[:2]
-    elif op in (JUMP, BARE):
-        row[9] = _target(operands[0], labels) if op == JUMP else 0
-        return row
-    else:
-        row[1], row[2], row[14] = _KIND[operands[0].kind], number(operands[0]), places[0]
-        sources = operands[1:]
-        if op == LOOP:
-            row[9], row[10], sources = _target(operands[1], labels), places[0], []
-        else:
-            row[10 : 10 + len(sources)] = places[1:]
-            row[9] = _operation(instruction, name)
-    for at, source in zip((3, 5), sources, strict=False):
-        row[at] = _KIND[source.kind]
-        row[at + 1] = source.number if isinstance(source, Register) else uniform_source(pe, source)
-    row[15] = sum(_is(source, "r") for source in sources)
-    return row
+def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) -> None:
+    """One instruction to a record INSTRUCTION of zeros."""
+    op, operands, guard = _ENCODED[instruction.name], list(instruction.operands), instruction.guard
+    for name in ("x_place", "y_place", "guard_place", "written", "guard"):
+        row[name] = -1
+    row["op"] = op
+    if guard is not None:
+        row["guard"], row["negated"] = guard.predicate, guard.negated
+        row["guard_place"] = pe.clock.span("p", guard.predicate).start
+    if op in (LD, MULTIPLY):
+        where, count = operands[1], operands[2:]
+        assert isinstance(where, Address)
+        row["number"], row["x"], row["immediate"] = number(operands[0]), where.offset, where.immediate
+        row["x_place"] = pe.clock.span("ur", where.segment).start
+        if op == LD:
+            row["words"] = count[0].value if count and isinstance(count[0], Immediate) else 1
+        return
+    if operands and isinstance(label := operands[-1], Label):
+        row["target"] = labels[label.name]
+        operands.pop()
+    if op not in (BR, JUMP, NOP):
+        destination = operands[0] if op == LOOP_BACK else operands.pop(0)
+        row["kind"], row["number"] = _KIND[destination.kind], number(destination)
+        row["written"] = _place(pe, destination)
+    if op == LOOP_BACK:
+        row["x_place"] = row["written"]
+        return
+    for name, source in zip("xy", operands, strict=False):
+        row[f"{name}_kind"], row[f"{name}_place"] = _KIND[source.kind], _place(pe, source)
+        row[name] = source.number if isinstance(source, Register) else uniform_source(pe, source)
+    row["per_thread"] = sum(_is(source, "r") for source in operands)
+    if op in (BR, CMP):
+        row["operation"] = CONDITIONS.index(instruction.suffix("cond") or "")
+    elif op in (ALU, LOGIC):
+        row["operation"] = (LOGICS if op == LOGIC else OPERATIONS).index(instruction.name)
 
 
-def _operation(instruction: Instruction, name: str) -> int:
-    if name == "cmp":
-        return CONDITIONS.index(instruction.suffix("cond") or "")
-    return LOGICS.index(name) if name in LOGICS else OPERATIONS.index(name)
-
-
-def _target(operand: Any, labels: dict[str, int]) -> int:
-    assert isinstance(operand, Label)
-    return labels[operand.name]
-
-
-def _memory_row(pe: Pe, instruction: Instruction, row: Array) -> Array:
-    address, count = instruction.operands[1], instruction.operands[2:]
-    assert isinstance(address, Address)
-    row[2], row[4], row[5] = number(instruction.operands[0]), address.offset, address.immediate
-    if instruction.name == "ld":
-        row[6] = count[0].value if count and isinstance(count[0], Immediate) else 1
-    row[10] = pe.clock.span("ur", address.segment).start
-    return row
+def _place(pe: Pe, operand: Operand) -> int:
+    """Where the scoreboard has a register; -1 for what is none."""
+    return pe.clock.span(operand.kind, operand.number).start if isinstance(operand, Register) else -1
 
 
 def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
@@ -546,15 +535,14 @@ def run_fast(pe: Pe, loop: FastLoop, most: int) -> bool:
     if frame is None:
         return False
     frame.take(pe, most)
-    place = frame.block.cells
+    numbers = frame.record.numbers
     while True:
-        before = int(place[L_EXECUTED])
-        why = run_loop(place)
+        why = run_loop(numbers)
         full = frame.sums is not None and frame.sums.add(pe.words)
-        if not (why == FULL and full and place[L_EXECUTED] >= before):
+        if not (why == FULL and full):
             break
-    done = int(place[L_EXECUTED]) - pe.executed
+    done = frame.record["executed"] - pe.executed
     worth = 4 if loop.mm is None else 1  # turns
-    loop.strikes += done < worth * (loop.last - loop.first + 1)
+    loop.useless_runs += done < worth * (loop.last - loop.first + 1)
     frame.give(pe)
     return done > 0

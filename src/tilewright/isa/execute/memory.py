@@ -11,7 +11,7 @@ from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.access import Reach, at_hand, coordinates, offset_registers, pages_ready, reach_elements
 from tilewright.isa.execute.operands import Handler, count_of, number, spans, threads_on
-from tilewright.isa.kernels.blocks import LINE_ACCESSES, T_ELEMENTS, T_LINES, Block, address, longs
+from tilewright.isa.kernels.records import LINE_ACCESSES, TRANSFER, Record, address, longs
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Instruction
 
@@ -62,17 +62,26 @@ def _access(pe: Pe, instruction: Instruction) -> _Access | str:
     return _Access(segment, at, counts, most * per_word, dim, stride, most)
 
 
-def transfer_block(
-    pe: Pe, segment: Segment, instruction: Instruction, at: Array, counts: Array, storing: bool = False
-) -> Block:
-    """What the kernel of loads and stores is given: ``wanted[t]`` elements from ``at[t]``, int64 both."""
+def transfer_record(
+    pe: Pe, segment: Segment, instruction: Instruction, coordinates: Array, counts: Array, storing: bool = False
+) -> Record:
+    """What the kernel of loads and stores is given: ``counts[t]`` elements from ``coordinates[t]``, int64 both."""
     storage, table, e = segment.storage, segment.table, segment.element_bytes
-    shift = (segment.map.line_elements * e).bit_length() - 1
     dim, stride = int(instruction.suffix("t") or 0), int(instruction.suffix("s") or 1)
-    tables = longs(segment.sizes, segment.starts, storage.pages_of, storage.offsets_of, table.phys)
     first = address(pe.file, np.int32) + 4 * number(instruction.operands[0])
-    where = dim, stride, e, shift, first, pe.file.strides[0], address(pe.chip.store, np.uint8)
-    return Block(*at.shape, *longs(at, counts), *tables, table.dirty, *where, storing, 0, 0)
+    values: dict[str, Any] = {
+        "threads": len(coordinates),
+        "dims": coordinates.shape[1],
+        "storing": storing,
+        "elements": 0,
+        "lines": 0,
+    }
+    values |= longs(coordinates=coordinates, counts=counts, sizes=segment.sizes, starts=segment.starts)
+    values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of, phys=table.phys)
+    values |= {"dim": dim, "stride": stride, "element_bytes": e, "dirty": table.dirty}
+    values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
+    values |= {"pitch": pe.file.strides[0], "store": address(pe.chip.store, np.uint8)}
+    return Record(TRANSFER, {**values, "elements": 0, "lines": 0})
 
 
 def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int] | None:
@@ -82,9 +91,9 @@ def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int]
     segment, storing = access.segment, instruction.name == "st"
     if pe.written is not None or pe.config.loads_through_l1 or not at_hand(segment):
         return None
-    block = transfer_block(pe, segment, instruction, access.at, access.counts, storing)
-    transfer(block.cells)
-    return int(block.cells[T_ELEMENTS]), int(block.cells[T_LINES])
+    record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
+    transfer(record.numbers)
+    return record["elements"], record["lines"]
 
 
 def _cost(pe: Pe, instruction: Instruction, access: _Access, elements: int, requests: int) -> None:
@@ -127,7 +136,7 @@ def _through_l1(pe: Pe, segment: Segment, reach: Reach) -> None:
     from tilewright.isa.kernels.memory_kernels import touch_lines
 
     lines = np.where(reach.there, reach.places // segment.map.line_elements, -1).reshape(-1)
-    touch_lines(lines, pe.config.retention == "bypass", pe.l1.arrays(), pe.chip.l2.arrays())
+    touch_lines(lines, pe.config.retention == "bypass", pe.l1.cells, pe.chip.l2.cells)
 
 
 def _note_lines(pe: Pe, access: _Access, load: bool) -> None:

@@ -244,7 +244,7 @@ class Runner:
         if key not in self.loops:
             self.loops[key] = None if pe.clock.tracing else loop_at(pe, self.programs[pe.number], pe.pc, last)
         loop = self.loops[key]
-        if loop is not None and loop.strikes < 3:
+        if loop is not None and loop.useless_runs < 3:
             run_fast(pe, loop, min(pe.config.max_instructions, pe.executed + 100_000))
             if pe.pc >= len(self.steps[pe.number]):
                 self._next_job(pe)

@@ -1,7 +1,6 @@
 """numba kernel: a loop of a program, run by one call until it ends.
 
-The instructions come as rows of numbers (:mod:`tilewright.isa.execute.loops` writes them), state by the addresses it
-lives at.
+The instructions come as records (:mod:`tilewright.isa.execute.loops` writes them), state by the addresses it lives at.
 What ``mm`` adds is left in buffers, K round behind K round, and added by whoever called; everything else is done here
 as the one function of each instruction does it: a test holds the two against each other. Imported on first use.
 """
@@ -12,85 +11,64 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.blocks import (
+from tilewright.isa.kernels.mm_kernels import later, multiply, ready, until
+from tilewright.isa.kernels.pointers import (
+    byte,
+    cell,
+    clock_at,
+    copy,
+    counts_at,
+    instruction_at,
+    loop_at,
+    mm_at,
+    put,
+    put_byte,
+    put_word,
+    traffic_at,
+    transfer_at,
+    word,
+)
+from tilewright.isa.kernels.records import (
     ALU,
-    BARE,
     BR,
     BUDGET,
     CMP,
     DONE,
+    INSTRUCTION,
+    ISSUED,
     JUMP,
-    L_ALU_LATENCY,
-    L_CAUSES,
-    L_CLOCK,
-    L_CODE,
-    L_COUNTS,
-    L_EXECUTED,
-    L_FILE,
-    L_FIRST,
-    L_FOREIGN,
-    L_LAST,
-    L_LIMIT,
-    L_LOAD_LATENCY,
-    L_MOST,
-    L_PC,
-    L_PER_THREAD,
-    L_PITCH,
-    L_PORTS,
-    L_PREDICATES,
-    L_QUEUE,
-    L_THREADS,
-    L_TOKENS,
-    L_TRAFFIC,
-    L_TRANSFER,
-    L_UNIFORM,
     LD,
     LOGIC,
-    LOOP,
-    ROW,
-    T_AT,
-    T_DIM,
-    T_DIMS,
-    T_ELEMENTS,
-    T_LINES,
-    T_OFFSETS_OF,
-    T_PAGES_OF,
-    T_PHYS,
-    T_REGISTERS,
-    T_SHIFT,
-    T_SIZE,
-    T_SIZES,
-    T_STARTS,
-    T_STORE,
-    T_STRIDE,
-    T_WANTED,
+    LOOP_BACK,
+    NOP,
+    PORT,
 )
-from tilewright.isa.kernels.cells import byte, cell, copy, put, put_byte, put_word, word
-from tilewright.isa.kernels.mm_kernels import later, multiply, ready, until
 from tilewright.isa.kernels.transfer_kernels import move
 from tilewright.kernels import inner, njit
+
+_ROW = INSTRUCTION.bytes
 
 # numba kernels: the ``ld`` of a loop that one call runs.
 
 
 @inner()
-def _load_runs(f: Any, row: Any, t: Any) -> Any:
+def _load_runs(loop: Any, row: Any, access: Any) -> Any:
     """``ld`` of two words a thread where they lie in one run of two dims: (elements, lines, threads left to others).
 
-    ``T_WANTED`` of the threads that are done becomes 0.
+    ``access.counts`` of the threads that are done becomes 0.
     """
-    dim, e, shift, limit = cell(t, T_DIM), cell(t, T_SIZE), cell(t, T_SHIFT), cell(f, L_LIMIT)
-    at, wanted, phys, store = cell(t, T_AT), cell(t, T_WANTED), cell(t, T_PHYS), cell(t, T_STORE)
-    pages_of, offsets_of = cell(t, T_PAGES_OF), cell(t, T_OFFSETS_OF)
+    dim, e, shift, limit = access.dim, access.element_bytes, access.line_shift, loop.ld_elements
+    at, counts, phys, store = access.coordinates, access.counts, access.phys, access.store
+    pages_of, offsets_of = access.pages_of, access.offsets_of
     other = 1 - dim
-    head_of, row_of = cell(cell(t, T_STARTS), dim), cell(cell(t, T_STARTS), other)
-    length, rows = cell(cell(t, T_SIZES), dim) - limit, cell(cell(t, T_SIZES), other)
-    guard, negated, first, more = cell(row, 7), cell(row, 8), cell(row, 4), cell(row, 5)
+    head_of, row_of = cell(access.starts, dim), cell(access.starts, other)
+    length, rows = cell(access.sizes, dim) - limit, cell(access.sizes, other)
+    guard, negated, first, more = row.guard, row.negated, row.x, row.immediate
     more_x, more_y = (more, np.int64(0)) if dim == 0 else (np.int64(0), more)
-    own, pitch, flags, into = cell(f, L_FILE), cell(f, L_PITCH), cell(f, L_PREDICATES), cell(t, T_REGISTERS)
-    per_thread, done, lines, left = cell(f, L_PER_THREAD), np.int64(0), np.int64(0), np.int64(0)
-    for thread in range(cell(f, L_THREADS)):
-        put(wanted, thread, 0)
+    own, pitch, flags, into = loop.file, loop.pitch, loop.predicates, access.registers
+    predicate_pitch, done, lines, left = loop.predicate_pitch, np.int64(0), np.int64(0), np.int64(0)
+    for thread in range(loop.threads):
+        put(counts, thread, 0)
         if guard < 0 or byte(flags, guard) != negated:
             x, y, whole = word(own, first + dim) + more_x, word(own, first + other) + more_y, False
             if x >= 0 and x <= length and y >= 0 and y < rows:
@@ -105,39 +83,39 @@ def _load_runs(f: Any, row: Any, t: Any) -> Any:
             if not whole and y >= 0 and y < rows:
                 put(at, 2 * thread + dim, x)
                 put(at, 2 * thread + other, y)
-                put(wanted, thread, limit)
+                put(counts, thread, limit)
                 left += 1
         own += pitch
         into += pitch
-        flags += per_thread
+        flags += predicate_pitch
     return done, lines, left
 
 
 @inner()
-def load(f: Any, row: Any) -> Any:
+def load(loop: Any, row: Any) -> Any:
     """``ld``; the lines it asked for."""
-    t, counts, traffic = cell(f, L_TRANSFER), cell(f, L_COUNTS), cell(f, L_TRAFFIC)
-    limit, dims, e, threads = cell(f, L_LIMIT), cell(t, T_DIMS), cell(t, T_SIZE), cell(f, L_THREADS)
+    access, counts, traffic = transfer_at(loop.ld), counts_at(loop.counts), traffic_at(loop.traffic)
+    limit, dims, e, threads = loop.ld_elements, access.dims, access.element_bytes, loop.threads
     total, lines, left = np.int64(0), np.int64(0), np.int64(1)
-    if dims == 2 and cell(t, T_STRIDE) == 1 and limit * e == 8:
-        total, lines, left = _load_runs(f, row, t)
+    if dims == 2 and access.stride == 1 and limit * e == 8:
+        total, lines, left = _load_runs(loop, row, access)
     else:
-        at, wanted, guard, negated, first = cell(t, T_AT), cell(t, T_WANTED), cell(row, 7), cell(row, 8), cell(row, 4)
+        at, wanted, guard, negated, first = access.coordinates, access.counts, row.guard, row.negated, row.x
         for thread in range(threads):
-            own, off = cell(f, L_FILE) + thread * cell(f, L_PITCH), False
+            own, off = loop.file + thread * loop.pitch, False
             for d in range(dims):
-                put(at, thread * dims + d, word(own, first + d) + (cell(row, 5) if d == 0 else 0))
+                put(at, thread * dims + d, word(own, first + d) + (row.immediate if d == 0 else 0))
             if guard >= 0:
-                off = byte(cell(f, L_PREDICATES), thread * cell(f, L_PER_THREAD) + guard) == negated
+                off = byte(loop.predicates, thread * loop.predicate_pitch + guard) == negated
             put(wanted, thread, 0 if off else limit)
     if left > 0:
-        move(t)
-        total += cell(t, T_ELEMENTS)
-        lines += cell(t, T_LINES)
-    put(counts, 6, cell(counts, 6) + total * e)
-    put(traffic, 2, cell(traffic, 2) + lines)
-    put(traffic, 3, cell(traffic, 3) + total * e)
-    put(traffic, 1, cell(traffic, 1) - (-total * e // 4))
+        move(access)
+        total += access.elements
+        lines += access.lines
+    counts.a_bytes_loaded += total * e
+    traffic.load_lines += lines
+    traffic.load_bytes += total * e
+    traffic.register_writes -= -total * e // 4
     return lines
 
 
@@ -194,133 +172,130 @@ def _compare(condition: Any, x: Any, y: Any) -> bool:
 
 
 @inner()
-def _step(f: Any, row: Any, latency: Any) -> None:
+def _step(loop: Any, row: Any, latency: Any) -> None:
     """One issue, whose destination (if it has one) is ready ``latency`` cycles later."""
-    tokens, clock, queue = cell(f, L_TOKENS), cell(f, L_CLOCK), cell(f, L_QUEUE)
-    latest = np.int64(-1)
-    for i in range(10, 15):
-        place = cell(row, i)
-        if place >= 0:
-            latest = later(tokens, place, place + 1, latest)
-    ready(f, latest)
-    start, written = cell(clock, 0), cell(row, 14)
-    put(queue, 0, cell(queue, 0) + 1)
-    put(clock, 0, start + 1)
+    tokens, clock, written = loop.tokens, clock_at(loop.clock), row.written
+    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
+    latest = later(tokens, row.y_place, row.y_place + 1, latest)
+    latest = later(tokens, row.guard_place, row.guard_place + 1, latest)
+    ready(loop, later(tokens, written, written + 1, latest))
+    start = clock.issue
+    put(loop.queue, ISSUED, cell(loop.queue, ISSUED) + 1)
+    clock.issue = start + 1
     if written >= 0:
         put(tokens, written, start + latency)
-        put(cell(f, L_FOREIGN), written, start + latency)
-        put_byte(cell(f, L_CAUSES), written, 0)
-    put(clock, 1, max(cell(clock, 1), start + max(1, latency)))
+        put(loop.foreign, written, start + latency)
+        put_byte(loop.causes, written, 0)
+    clock.end = max(clock.end, start + max(1, latency))
 
 
 @inner(inline="always")
-def _value(f: Any, kind: Any, what: Any) -> Any:
+def _value(loop: Any, kind: Any, operand: Any) -> Any:
     """An operand that is the same in all threads: a uniform register's value, or the number itself."""
-    return cell(cell(f, L_UNIFORM), what) if kind == 1 else what
+    return cell(loop.uniform, operand) if kind == 1 else operand
 
 
 @inner(inline="always")
-def _logic(what: Any, p: Any, q: Any) -> Any:
-    return p & q if what == 0 else p | q if what == 1 else p ^ q if what == 2 else 1 - p
+def _logic(operation: Any, p: Any, q: Any) -> Any:
+    return p & q if operation == 0 else p | q if operation == 1 else p ^ q if operation == 2 else 1 - p
 
 
 @inner()
-def _scalar(f: Any, row: Any) -> None:
+def _scalar(loop: Any, row: Any) -> None:
     """mov to shru, comparisons and logic, on threads or uniform registers."""
-    op, number, what = cell(row, 0), cell(row, 2), cell(row, 9)
-    x, y = _value(f, cell(row, 3), cell(row, 4)), _value(f, cell(row, 5), cell(row, 6))
-    if cell(row, 1) == 1:
-        put(cell(f, L_UNIFORM), number, _wrap(_alu(what, x, y)))
+    op, number, operation = row.op, row.number, row.operation
+    x, y = _value(loop, row.x_kind, row.x), _value(loop, row.y_kind, row.y)
+    if row.kind == 1:
+        put(loop.uniform, number, _wrap(_alu(operation, x, y)))
         return
-    threads, on, traffic = cell(f, L_THREADS), np.int64(0), cell(f, L_TRAFFIC)
-    put(traffic, 0, cell(traffic, 0) + cell(row, 15) * threads)
-    guard, negated = cell(row, 7), cell(row, 8)
-    first, second = cell(row, 4), cell(row, 6)
-    per_thread_x, per_thread_y = cell(row, 3) == 2, cell(row, 5) == 2
-    own, pitch, flags, more = cell(f, L_FILE), cell(f, L_PITCH), cell(f, L_PREDICATES), cell(f, L_PER_THREAD)
+    threads, on, traffic = loop.threads, np.int64(0), traffic_at(loop.traffic)
+    traffic.register_reads += row.per_thread * threads
+    guard, negated, first, second = row.guard, row.negated, row.x, row.y
+    per_thread_x, per_thread_y = row.x_kind == 2, row.y_kind == 2
+    own, pitch, flags, predicate_pitch = loop.file, loop.pitch, loop.predicates, loop.predicate_pitch
     for _ in range(threads):
         if guard < 0 or byte(flags, guard) != negated:
             on += 1
             if op == LOGIC:
-                put_byte(flags, number, _logic(what, byte(flags, first), byte(flags, second)))
+                put_byte(flags, number, _logic(operation, byte(flags, first), byte(flags, second)))
             else:
                 if per_thread_x:
                     x = word(own, first)
                 if per_thread_y:
                     y = word(own, second)
                 if op == CMP:
-                    put_byte(flags, number, np.int64(_compare(what, x, y)))
+                    put_byte(flags, number, np.int64(_compare(operation, x, y)))
                 else:
-                    put_word(own, number, _alu(what, x, y))
+                    put_word(own, number, _alu(operation, x, y))
         own += pitch
-        flags += more
+        flags += predicate_pitch
     if op == ALU:
-        put(traffic, 1, cell(traffic, 1) + on)
+        traffic.register_writes += on
 
 
 @inner()
-def _load(f: Any, row: Any) -> None:
+def _load(loop: Any, row: Any) -> None:
     """``ld``, and its place on the clock."""
-    tokens, clock, queue, ports = cell(f, L_TOKENS), cell(f, L_CLOCK), cell(f, L_QUEUE), cell(f, L_PORTS)
-    lines = load(f, row)
-    guard, begin = cell(row, 13), cell(row, 2)
-    end = begin + cell(row, 6)
-    latest = later(tokens, cell(row, 10), cell(row, 10) + 1, np.int64(-1))
-    latest = later(tokens, cell(row, 4), cell(row, 16), latest)
-    if guard >= 0:
-        latest = later(tokens, guard, guard + 1, latest)
-    ready(f, later(tokens, begin, end, latest))
-    until(f, cell(clock, 2), np.int64(5))
-    start = cell(clock, 0)
-    put(queue, 0, cell(queue, 0) + 1)
-    put(clock, 0, start + 1)
-    put(clock, 2, start + max(1, -(-lines // ports)))
-    done = cell(clock, 2) + cell(f, L_LOAD_LATENCY)
+    tokens, clock, begin, end = loop.tokens, clock_at(loop.clock), row.number, row.number + row.words
+    lines = load(loop, row)
+    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
+    latest = later(tokens, row.x, row.offsets_end, latest)
+    latest = later(tokens, row.guard_place, row.guard_place + 1, latest)
+    ready(loop, later(tokens, begin, end, latest))
+    until(loop, clock.lsu, np.int64(PORT))
+    start = clock.issue
+    put(loop.queue, ISSUED, cell(loop.queue, ISSUED) + 1)
+    clock.issue = start + 1
+    clock.lsu = start + max(1, -(-lines // loop.ports))
+    done = clock.lsu + loop.load_latency
     for other in range(begin, end):
         put(tokens, other, done)
-        put(cell(f, L_FOREIGN), other, done)
-        put_byte(cell(f, L_CAUSES), other, 1)
-    put(clock, 1, max(cell(clock, 1), done))
+        put(loop.foreign, other, done)
+        put_byte(loop.causes, other, 1)
+    clock.end = max(clock.end, done)
 
 
 @njit(cache=True, nogil=True)
-def run_loop(cells: Any) -> int:
-    """From instruction ``L_PC`` until it leaves the loop, or until someone else has to do something (the result)."""
-    f = np.int64(cells.ctypes.data)
-    first, last, latency, bare = cell(f, L_FIRST), cell(f, L_LAST), cell(f, L_ALU_LATENCY), np.int64(1)
-    pc, uniform = cell(f, L_PC), cell(f, L_UNIFORM)
+def run_loop(numbers: Any) -> int:
+    """From instruction ``pc`` until it leaves the loop, or until someone else has to do something (the result).
+
+    ``numbers``: a record LOOP.
+    """
+    loop = loop_at(np.int64(numbers.ctypes.data))
+    first, last, latency, bare = loop.first, loop.last, loop.alu_latency, np.int64(1)
+    pc, uniform = loop.pc, loop.uniform
     while first <= pc <= last:
-        if cell(f, L_EXECUTED) >= cell(f, L_MOST):
+        if loop.executed >= loop.most:
             return BUDGET
-        row = cell(f, L_CODE) + pc * (8 * ROW)
-        op = cell(row, 0)
+        row = instruction_at(loop.code + (pc - first) * _ROW)
+        op = row.op
         target = pc + 1
         if op <= LOGIC:
-            _scalar(f, row)
-            _step(f, row, latency)
-        elif op == LOOP:
-            counter = cell(row, 2)
+            _scalar(loop, row)
+            _step(loop, row, latency)
+        elif op == LOOP_BACK:
+            counter = row.number
             put(uniform, counter, _wrap(cell(uniform, counter) - 1))
             if cell(uniform, counter) != 0:
-                target = cell(row, 9)
-            _step(f, row, latency)
+                target = row.target
+            _step(loop, row, latency)
         elif op == BR:
-            x, y = _value(f, cell(row, 3), cell(row, 4)), _value(f, cell(row, 5), cell(row, 6))
-            if _compare(cell(row, 9), x, y):
-                target = cell(row, 2)
-            _step(f, row, bare)
+            x, y = _value(loop, row.x_kind, row.x), _value(loop, row.y_kind, row.y)
+            if _compare(row.operation, x, y):
+                target = row.target
+            _step(loop, row, bare)
         elif op == JUMP:
-            target = cell(row, 9)
-            _step(f, row, bare)
-        elif op == BARE:
-            _step(f, row, bare)
+            target = row.target
+            _step(loop, row, bare)
+        elif op == NOP:
+            _step(loop, row, bare)
         elif op == LD:
-            _load(f, row)
+            _load(loop, row)
         else:
-            why = multiply(f, row)
+            why = multiply(loop, mm_at(loop.mm), row)
             if why:
                 return int(why)
         pc = target
-        put(f, L_PC, pc)
-        put(f, L_EXECUTED, cell(f, L_EXECUTED) + 1)
+        loop.pc = pc
+        loop.executed += 1
     return DONE

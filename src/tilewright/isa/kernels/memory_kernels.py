@@ -1,33 +1,16 @@
 """numba kernels: caches, the walk over a segment, its lines through the caches, and the time of the requests.
 
 Imported on first use. A cache is one array (:class:`tilewright.isa.chip.caches.Cache`), here by its address: see
-:mod:`tilewright.isa.kernels.cells`.
+:mod:`tilewright.isa.kernels.pointers`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.isa.kernels.blocks import (
-    BUILT,
-    END,
-    FIRST,
-    GIVEN_UP,
-    KEPT,
-    LINE_OF,
-    LIST,
-    MASK,
-    QUEUE,
-    SETS,
-    SLOT_OF,
-    STAMPS,
-    TIME,
-    USED,
-    WAYS,
-)
-from tilewright.isa.kernels.cells import cell, put
+from tilewright.isa.kernels.pointers import cache_at, cell, free_at, put, times_at, timing_at
 from tilewright.kernels import inner, njit
 
 HIT, MISS, PINNED, BYPASSED = 0, 1, 2, 3
@@ -38,22 +21,35 @@ KEPT_BIT = 62
 
 @inner(inline="always")
 def address_of(cells: Any) -> Any:
-    """A cache as the functions below take it."""
+    """Where an array begins: a cache as the functions below take it."""
     return np.int64(cells.ctypes.data)
+
+
+class Tables(NamedTuple):
+    """What of a cache's record stays: a kernel asks once, or it would be read again after every write."""
+
+    sets: Any
+    mask: Any
+    ways: Any
+    lines: Any
+    stamps: Any
+    slots: Any
 
 
 @inner(inline="always")
 def tables_of(c: Any) -> Any:
-    """(sets, mask, ways, lines, stamps, slots) of a cache, which stay: a kernel asks once."""
-    return cell(c, SETS), cell(c, MASK), cell(c, WAYS), cell(c, LINE_OF), cell(c, STAMPS), cell(c, SLOT_OF)
+    """The tables of the cache at address ``c``, which begin so many cells behind it."""
+    head = cache_at(c)
+    return Tables(head.sets, head.mask, head.ways, head.lines, head.stamps, head.slots)
 
 
 @inner()
 def _line_up(c: Any, which: Any) -> None:
     """Fill the queue with the slots of a list, least recent first: a radix sort of their stamps."""
-    stamps, here, n = cell(c, STAMPS), cell(c, QUEUE), np.int64(0)
-    there, low, high = here + cell(c, WAYS), np.int64(1) << KEPT_BIT, np.int64(0)
-    for slot in range(cell(c, USED)):
+    head = cache_at(c)
+    stamps, here, n = head.stamps, head.queue, np.int64(0)
+    there, low, high = here + head.ways, np.int64(1) << KEPT_BIT, np.int64(0)
+    for slot in range(head.used):
         stamp = cell(c, stamps + slot)
         if stamp > 0 and stamp >> KEPT_BIT == which:
             put(c, here + n, slot)
@@ -76,23 +72,24 @@ def _line_up(c: Any, which: Any) -> None:
             counts[bucket] += 1
         here, there = there, here
         shift += 8
-    put(c, FIRST, here)
-    put(c, END, here + n)
-    put(c, LIST, which)
-    put(c, BUILT, cell(c, TIME))
+    head.first = here
+    head.end = here + n
+    head.list = which
+    head.built = head.time
 
 
 @inner()
 def _oldest(c: Any, which: Any) -> Any:
     """The least recent slot of a list that is not empty. Slots in the queue that were touched since are skipped."""
+    head = cache_at(c)
     while True:
-        if cell(c, LIST) == which:
-            stamps, built = cell(c, STAMPS), cell(c, BUILT) | which << KEPT_BIT
-            for at in range(cell(c, FIRST), cell(c, END)):
+        if head.list == which:
+            stamps, built = head.stamps, head.built | which << KEPT_BIT
+            for at in range(head.first, head.end):
                 slot = cell(c, at)
                 stamp = cell(c, stamps + slot)
                 if 0 < stamp < built and stamp >> KEPT_BIT == which:
-                    put(c, FIRST, at + 1)
+                    head.first = at + 1
                     return slot
         _line_up(c, which)
 
@@ -100,14 +97,15 @@ def _oldest(c: Any, which: Any) -> Any:
 @inner()
 def _place(c: Any, bypass: bool) -> Any:
     """A slot of the only set for a new line (-1: none), and what the touch comes to."""
-    ways, free, used = cell(c, WAYS), cell(c, GIVEN_UP), cell(c, USED)
+    head = cache_at(c)
+    ways, free, used = head.ways, head.given_up, head.used
     if free > 0:
-        put(c, GIVEN_UP, free - 1)
-        return cell(c, cell(c, QUEUE) + 2 * ways + free - 1), MISS
+        head.given_up = free - 1
+        return cell(c, head.queue + 2 * ways + free - 1), MISS
     if used < ways:
-        put(c, USED, used + 1)
+        head.used = used + 1
         return used, MISS
-    if cell(c, KEPT) < ways:
+    if head.kept < ways:
         return _oldest(c, np.int64(0)), MISS
     if bypass:
         return np.int64(-1), BYPASSED
@@ -116,6 +114,7 @@ def _place(c: Any, bypass: bool) -> Any:
 
 @inner(forceinline=True)
 def _miss(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
+    head = cache_at(c)
     sets, mask, ways, lines, stamps, slots = tables
     result = np.int64(MISS)
     if sets == 1:
@@ -126,49 +125,51 @@ def _miss(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
         slot = (line & mask if mask >= 0 else line % sets) * ways
         oldest: Any = cell(c, stamps + slot)
         way: Any = np.int64(0)
-        for each in range(np.int64(1), ways):
-            stamp = cell(c, stamps + slot + each)
+        for other in range(np.int64(1), ways):
+            stamp = cell(c, stamps + slot + other)
             older = stamp < oldest
-            oldest, way = stamp if older else oldest, each if older else way
+            oldest, way = stamp if older else oldest, other if older else way
         slot += way
         if oldest >> KEPT_BIT == 1:  # every line of the set is retained
             if bypass:
                 return np.int64(BYPASSED)
             result = np.int64(PINNED)
     if result == PINNED:
-        put(c, KEPT, cell(c, KEPT) - 1)
-    old, now = cell(c, lines + slot), cell(c, TIME)
+        head.kept -= 1
+    old, now = cell(c, lines + slot), head.time
     if old > 0:
         put(c, slots + old - 1, 0)
     put(c, slots + line, slot + 1)
     put(c, lines + slot, line + 1)
     put(c, stamps + slot, now)
-    put(c, TIME, now + 1)
+    head.time = now + 1
     return result
 
 
 @inner(forceinline=True)
 def touch(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
     """Touch a line: HIT, MISS, PINNED or BYPASSED. ``tables``: :func:`tables_of` it."""
-    slot = cell(c, tables[5] + line)
+    head = cache_at(c)
+    slot = cell(c, tables.slots + line)
     if slot == 0:
         return _miss(c, tables, line, bypass)
-    at, now = tables[4] + slot - 1, cell(c, TIME)
+    at, now = tables.stamps + slot - 1, head.time
     put(c, at, now | cell(c, at) >> KEPT_BIT << KEPT_BIT)
-    put(c, TIME, now + 1)
+    head.time = now + 1
     return np.int64(HIT)
 
 
 @inner(forceinline=True)
 def relist(c: Any, tables: Any, line: Any, which: Any) -> Any:
     """Put a line in list ``which`` (0 evictable, 1 retained), if it is here at all; 1 if it was in the other one."""
-    slot = cell(c, tables[5] + line)
-    if slot == 0 or cell(c, tables[4] + slot - 1) >> KEPT_BIT == which:
+    head = cache_at(c)
+    slot = cell(c, tables.slots + line)
+    if slot == 0 or cell(c, tables.stamps + slot - 1) >> KEPT_BIT == which:
         return np.int64(0)
-    now = cell(c, TIME)
-    put(c, tables[4] + slot - 1, now | which << KEPT_BIT)
-    put(c, TIME, now + 1)
-    put(c, KEPT, cell(c, KEPT) + 2 * which - 1)
+    now = head.time
+    put(c, tables.stamps + slot - 1, now | which << KEPT_BIT)
+    head.time = now + 1
+    head.kept += 2 * which - 1
     return np.int64(1)
 
 
@@ -190,31 +191,41 @@ def lru_list(cache: Any, line: int, which: int) -> int:
 def drop_lines(begin: int, end: int, cache: Any) -> None:
     """Forget lines begin to end - 1; their slots become the first victims."""
     c = address_of(cache)
+    head = cache_at(c)
     sets, _, ways, lines, stamps, slots = tables_of(c)
     for line in range(begin, end):
         slot = cell(c, slots + line) - 1
         if slot < 0:
             continue
-        put(c, KEPT, cell(c, KEPT) - (cell(c, stamps + slot) >> KEPT_BIT))
+        head.kept -= cell(c, stamps + slot) >> KEPT_BIT
         put(c, slots + line, 0)
         put(c, lines + slot, 0)
         put(c, stamps + slot, 0)
         if sets == 1:
-            given_up = cell(c, GIVEN_UP)
-            put(c, cell(c, QUEUE) + 2 * ways + given_up, slot)
-            put(c, GIVEN_UP, given_up + 1)
+            given_up = head.given_up
+            put(c, head.queue + 2 * ways + given_up, slot)
+            head.given_up = given_up + 1
 
 
 @njit(cache=True, nogil=True)
 def walk(
-    at: Any, counts: Any, shape: Any, tables: Any, pages: Any, dim: int, stride: int, ids: Any, places: Any, found: Any
+    at: Any,
+    counts: Any,
+    shape: Any,
+    tables: Any,
+    pages: Any,
+    dim: int,
+    stride: int,
+    ids: Any,
+    places: Any,
+    out: Any,
 ) -> None:
     """Elements u < counts[j] of every walk j, from coordinates ``at[j]`` (int64[n, D], d1 first) along ``dim``.
 
     ``shape``: (sizes, starts); ``tables``: what each coordinate adds to page and offset; ``pages``: (elements of a
     page, bytes of an element, physical byte of every page). ids[j, u] = page * elements of a page + offset, -1 outside
     the segment or beyond the count, -2 on an absent page; places[j, u] = where it stands in the store, in elements (0
-    where there is none). found[j] = (elements there, elements before the first that is not, on absent pages).
+    where there is none). out[j] = (elements there, elements before the first that is not, on absent pages).
     """
     sizes, starts = shape
     pages_of, offsets_of = tables
@@ -248,7 +259,7 @@ def walk(
                         row_of_ids[u], row_of_places[u] = first + np.int64(u), place + np.int64(u)
                     row_of_ids[count:] = -1
                     row_of_places[count:] = 0
-                    found[j, 0], found[j, 1], found[j, 2] = count, count, 0
+                    out[j, 0], out[j, 1], out[j, 2] = count, count, 0
                     continue
         for u in range(ids.shape[1]):
             x = at[j, dim] + u * stride
@@ -264,7 +275,7 @@ def walk(
             ids[j, u], places[j, u] = p * page_elements + o, phys[p] // element_bytes + o
             prefix += there == u
             there += 1
-        found[j, 0], found[j, 1], found[j, 2] = there, prefix, absent
+        out[j, 0], out[j, 1], out[j, 2] = there, prefix, absent
 
 
 @njit(cache=True, nogil=True)
@@ -357,11 +368,16 @@ def touch_lines(lines: Any, bypass: bool, l1: Any, l2: Any) -> None:
 
 
 @inner()
-def issue(traffic: Any, count: Any, step_of: Any, start: Any, tokens: Any, free: Any, numbers: Any, out: Any) -> None:
-    """:func:`issue_columns`, by addresses."""
-    ports, l1_latency, l2_latency, dram_latency = cell(numbers, 0), cell(numbers, 1), cell(numbers, 2), cell(numbers, 3)
-    l2_line, dram_line, step_cycles = cell(numbers, 4), cell(numbers, 5), cell(numbers, 6)
-    lsu, math, l2_free, dram_free = max(cell(free, 0), start), cell(free, 1), cell(free, 2), cell(free, 3)
+def issue(traffic: Any, count: Any, step_of: Any, start: Any, tokens: Any, free: Any, timing: Any, times: Any) -> None:
+    """:func:`issue_columns`, of tables and records by address."""
+    ports, l1_latency, l2_latency, dram_latency = (
+        timing.ports,
+        timing.l1_latency,
+        timing.l2_latency,
+        timing.dram_latency,
+    )
+    l2_line, dram_line, step_cycles = timing.l2_line, timing.dram_line, timing.step_cycles
+    lsu, math, l2_free, dram_free = max(free.lsu, start), free.math, free.l2, free.dram
     first, for_columns, for_a, s = np.int64(-1), np.int64(0), np.int64(0), np.int64(0)
     while s < count:
         step, data = cell(step_of, s), np.int64(0)
@@ -387,23 +403,17 @@ def issue(traffic: Any, count: Any, step_of: Any, start: Any, tokens: Any, free:
             else:
                 for_columns += wait
         math = begin + step_cycles
-    put(out, 0, first)
-    put(out, 1, for_columns)
-    put(out, 2, for_a)
-    put(free, 0, lsu)
-    put(free, 1, math)
-    put(free, 2, l2_free)
-    put(free, 3, dram_free)
+    times.first, times.for_columns, times.for_a = first, for_columns, for_a
+    free.lsu, free.math, free.l2, free.dram = lsu, math, l2_free, dram_free
 
 
 @njit(cache=True, nogil=True)
-def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any, numbers: Any, out: Any) -> None:
+def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any, timing: Any, times: Any) -> None:
     """One ``mm`` on the clock: requests column by column, math step by step.
 
     ``traffic``: the columns' rows of :func:`touch_columns`; ``step_of``: their steps, ascending; ``start``: cycle of
-    the memory issue; ``tokens``: cycle at which A is there; ``free``: cycles at which (lsu, math, L2 bus, DRAM bus) are
-    free, moved on; ``numbers``: (ports, latencies of L1, L2, DRAM, cycles of a line on the L2 and DRAM bus, of a step).
-    ``out``: cycle of the first math issue, cycles waited for columns, cycles waited for A. All of them int64.
+    the memory issue; ``tokens``: cycle at which A is there; ``free``, ``timing``, ``times``: numbers as the records
+    FREE, which is moved on, TIMING, and TIMES, which is filled in. All of them int64.
     """
-    there, steps, free_at = address_of(traffic), address_of(step_of), address_of(free)
-    issue(there, np.int64(len(step_of)), steps, start, tokens, free_at, address_of(numbers), address_of(out))
+    records = free_at(address_of(free)), timing_at(address_of(timing)), times_at(address_of(times))
+    issue(address_of(traffic), np.int64(len(step_of)), address_of(step_of), start, tokens, *records)

@@ -148,7 +148,7 @@ def column_walk_misses(
     segment = whole_segment(storage, 1, "B")
     segment.await_all()
     own = storage.total_bytes // 64
-    caches = Cache.of(own + 256, lines, ways).arrays(), Cache.of(own + 256, own + 256, 0).arrays()
+    caches = Cache.of(own + 256, lines, ways).cells, Cache.of(own + 256, own + 256, 0).cells
     depth = 8 if outer else 256
     pages, kept = (storage.table.in_l2, storage.map.page_elements, 6), (segment.selected, segment.awaited)
     retain, totals, misses = (retention is not None, retention != "evict"), np.zeros(4, np.int64), 0

@@ -13,7 +13,7 @@ from tilewright.isa.chip.segments import checked_tensor
 from tilewright.isa.chip.state import Pe, map_page, new_chip
 from tilewright.isa.execute.run import HANDLERS
 from tilewright.isa.execute.tensor import Roles, assign_roles
-from tilewright.isa.kernels.blocks import LINE_ACCESSES
+from tilewright.isa.kernels.records import LINE_ACCESSES
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.storage import Storage
-from tilewright.isa.kernels.blocks import LINE_ACCESSES
+from tilewright.isa.kernels.records import LINE_ACCESSES
 from tilewright.layout import PagedLayout
 
 if TYPE_CHECKING:

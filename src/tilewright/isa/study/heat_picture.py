@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tilewright.isa.chip.storage import Storage
-from tilewright.isa.kernels.blocks import LINE_ACCESSES
+from tilewright.isa.kernels.records import LINE_ACCESSES
 from tilewright.layout import Level, PagedLayout, Panel, Scene, draw_picture
 from tilewright.render import Drawing, count_text
 

@@ -1,0 +1,144 @@
+"""What kernels are told by address: records of 64-bit numbers, some of them addresses of tables and of other records.
+
+Nothing here loads numba; :mod:`tilewright.isa.kernels.pointers` reads these records in kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.language.counts import Counts, Traffic
+
+Array = np.ndarray[Any, Any]
+
+
+class Layout:
+    """The fields of a record, 64 bits each: ``names``, their ``places``, ``dtype``, and ``bytes`` of all of it."""
+
+    def __init__(self, names: str) -> None:
+        self.names = tuple(names.split())
+        self.places = {name: place for place, name in enumerate(self.names)}
+        self.dtype = np.dtype([(name, np.int64) for name in self.names], align=True)
+        self.bytes = self.dtype.itemsize
+
+
+TRANSFER = Layout(
+    "threads dims coordinates counts sizes starts pages_of offsets_of phys dirty dim stride element_bytes line_shift "
+    "registers pitch store storing elements lines"
+)
+"""A load or store.
+
+``coordinates`` [threads, dims] of each thread's first element, and ``counts``: how many it wants; tables of the
+segment; the dim walked along; log2 of the bytes of a line; the first register of thread 0 and the bytes of a thread's.
+It leaves how many ``elements`` were there, and ``lines``.
+"""
+LOOP = Layout(
+    "code first last alu_latency load_latency ports pc executed most file pitch threads predicates predicate_pitch "
+    "uniform counts traffic clock queue math tokens causes foreign ld ld_elements mm l1 l2"
+)
+"""A loop.
+
+``code``: its instructions, from ``first`` to ``last``; ``executed`` and ``most``: instructions so far, and when to
+stop; ``file``: registers, ``pitch`` bytes a thread; ``tokens``, ``causes``, ``foreign``: the scoreboard; ``ld`` and
+``mm``: the records of its load and its mm, and the most elements a thread loads; the caches.
+"""
+MM = Layout(
+    "depth element_bytes floats dim page_elements width line_shift retains bypasses "
+    "a chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
+    "bcast_depth step_cycles columns part index order active sizes starts pages_of offsets_of phys in_l2 dims store "
+    "selected awaited reach on out sequence step_of times begins timing "
+    "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill"
+)
+"""An mm.
+
+``width``: elements of a K round; ``retains``: a walk that retains lines; ``a`` and ``first``: registers of A and of the
+first product; ``local``: columns of a part; strides in threads. ``part``, ``index``, ``order``: tables of the columns;
+``on`` now, ``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, where runs begin
+(``begins``), lines of each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round
+(``step``). ``presents``: elements present in each round; ``rounds``: the most that wait.
+"""
+FILL = Layout("k rounds columns steps")
+"""How far the buffers of an mm are filled, and columns that are on and their steps (columns < 0: not known yet)."""
+REACH = Layout("begin page offset x low count")
+"""A column: byte in the store (-1: no run), page, offset, coordinate, first element that is there, how many are."""
+TIMING = Layout("ports l1_latency l2_latency dram_latency l2_line dram_line step_cycles")
+"""What the issue of an mm takes: see :meth:`tilewright.isa.chip.clock.Clock.line_times`."""
+FREE = Layout("lsu math l2 dram")
+"""Cycles at which the units and buses of an mm are free."""
+TIMES = Layout("first for_columns for_a")
+"""What the issue of an mm leaves: cycle of the first math issue (-1: none), cycles waited for columns and for A."""
+CLOCK = Layout("issue end lsu math l2 dram math_busy in_flight")
+"""The clock; behind it the cycles at which each mm in flight is done."""
+MATH = Layout("columns a no_mm after")
+"""Why the math unit waited: :data:`tilewright.isa.chip.clock.MATH_STALLS`."""
+COUNTS, TRAFFIC = (Layout(" ".join(field.name for field in fields(kind))) for kind in (Counts, Traffic))
+CACHE = Layout("sets mask ways lines stamps queue slots time used given_up kept first end list built")
+"""The first numbers of a cache; see :class:`tilewright.isa.chip.caches.Cache`.
+
+``mask`` of the set number (-1: no power of two); where the tables ``lines``, ``stamps``, ``queue``, ``slots`` begin;
+``time``: touches so far; slots ``used``, ``given_up``, ``kept`` (retained); the queue's ``first`` and ``end``, its
+``list`` (0 evictable, 1 retained) and the time it was ``built``.
+"""
+INSTRUCTION = Layout(
+    "op kind number x_kind x y_kind y guard negated operation target immediate words "
+    "x_place y_place guard_place written per_thread offsets_end"
+)
+"""An instruction of a loop.
+
+``kind`` of the destination and of X and Y: 0 integer, 1 uniform, 2 per thread, 3 predicate; ``guard``: -1 for none;
+``operation``: its number or condition; ``target`` of a branch. An ``ld`` or ``mm`` has its first offset register in
+``x``, ``words`` an ld writes. ``x_place`` to ``guard_place``: what it reads on the scoreboard (of an address the
+segment), ``written``: what it writes, -1 for none; ``per_thread``: operands that are.
+"""
+ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, LD, MULTIPLY = range(9)
+"""What an instruction of a loop is (``op``)."""
+DONE, FULL, IRREGULAR, BUDGET = range(4)
+"""The loop was left; sums must be added first; an mm for the general function; the instruction budget is spent."""
+OPERATIONS = ("mov", "add", "sub", "mul", "min", "max", "and", "or", "xor", "not", "shl", "shr", "shru")
+CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
+LOGICS = ("pand", "por", "pxor", "pnot")
+ISSUED, CAUSED, PORT, DEPTH, OPERANDS = 0, 2, 5, 6, 7
+"""Places in :data:`tilewright.isa.chip.clock.QUEUE`; at CAUSED its first unit."""
+LINE_ACCESSES = ("touches", "misses", "l2_misses", "loads", "stores")
+"""What a profile counts of every line: the columns of its tables."""
+
+
+def address(array: Array, dtype: Any) -> int:
+    """Where a C-contiguous array of this type begins."""
+    assert array.dtype == dtype, (array.dtype, dtype)
+    assert array.flags.c_contiguous
+    return int(array.__array_interface__["data"][0])
+
+
+class Record:
+    """One record: ``numbers``, int64, as a kernel takes them, and the arrays whose addresses they are, kept alive."""
+
+    def __init__(self, layout: Layout, values: dict[str, Any]) -> None:
+        """From numbers, arrays (their addresses) and other records (theirs), every field by name."""
+        assert values.keys() == layout.places.keys(), values.keys() ^ layout.places.keys()
+        self.places = layout.places
+        self.kept = [value for value in values.values() if isinstance(value, np.ndarray | Record)]
+        self.numbers = np.array([_number(values[name]) for name in layout.names], np.int64)
+
+    def __getitem__(self, name: str) -> int:
+        """A number the kernel left."""
+        return int(self.numbers[self.places[name]])
+
+    def __setitem__(self, name: str, number: int) -> None:
+        """What is another in the next call."""
+        self.numbers[self.places[name]] = number
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, Record):
+        value = value.numbers
+    return address(value, value.dtype) if isinstance(value, np.ndarray) else int(value)
+
+
+def longs(**tables: Array) -> dict[str, Array]:
+    """The arrays, all of which are int64."""
+    assert all(array.dtype == np.int64 for array in tables.values()), tables
+    return tables
