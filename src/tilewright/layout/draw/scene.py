@@ -28,7 +28,7 @@ from tilewright.layout.draw.panels import (
     padding_cells,
     shown_extents,
 )
-from tilewright.layout.explain.lineage import Dim, lineage
+from tilewright.layout.explain.lineage import DrawnDim, lineage
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.linear import decode_many
 from tilewright.render import bytes_text, count_text, ratio_text
@@ -194,10 +194,10 @@ def layout_facts(layout: AddressMap) -> str:
 class _Frame:
     """The dims of an array view; ``wrap``: a single row is folded into rows of that many positions."""
 
-    down: tuple[Dim, ...]
-    across: Dim
-    row: Dim
-    column: Dim
+    down: tuple[DrawnDim, ...]
+    across: DrawnDim
+    row: DrawnDim
+    column: DrawnDim
     wrap: int
 
     @property
@@ -208,10 +208,10 @@ class _Frame:
             return down, self.across.extent, -(-self.column.extent // self.wrap), self.wrap
         return down, self.across.extent, self.row.extent, self.column.extent
 
-    def positions(self, down: int, across: int, rows: int, columns: int) -> dict[Dim, Any]:
+    def positions(self, down: int, across: int, rows: int, columns: int) -> dict[DrawnDim, Any]:
         """Positions along every dim of the cells of one panel."""
         r, c = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
-        positions: dict[Dim, Any] = {self.across: across, self.row: r, self.column: c}
+        positions: dict[DrawnDim, Any] = {self.across: across, self.row: r, self.column: c}
         if self.wrap:
             positions |= {self.row: 0, self.column: np.minimum(r * self.wrap + c, self.column.extent - 1)}
         for dim in reversed(self.down):
@@ -232,14 +232,14 @@ class _Frame:
         return Level(name, row, column)
 
 
-_NOTHING = Dim("", None, ())
+_NOTHING = DrawnDim("", None, ())
 
 
 def _frame(layout: AddressMap, most_columns: int) -> _Frame:
     dims = list(lineage(layout))
     *outer, row, column = [*[_NOTHING] * (2 - len(dims)), *dims]
     live = [dim for dim in outer if dim.extent > 1]
-    across = live.pop() if live else Dim("across", None, ())
+    across = live.pop() if live else DrawnDim("across", None, ())
     wrap = 1 << (min(_WRAP, most_columns).bit_length() - 1)
     return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0)
 
@@ -299,7 +299,7 @@ def _array_panel(layout: AddressMap, frame: _Frame, block: tuple[int, int], size
     )
 
 
-def _places(layout: AddressMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Array:
+def _places(layout: AddressMap, at: dict[DrawnDim, Any], size: tuple[int, ...]) -> Array:
     """The address of every cell: positions to coordinates by mixed radix, coordinates to axes by the map's terms."""
     coordinates: dict[int, Any] = {}
     for dim, position in at.items():
@@ -310,7 +310,7 @@ def _places(layout: AddressMap, at: dict[Dim, Any], size: tuple[int, ...]) -> Ar
     return np.stack([np.broadcast_to(value, size) for value in sums], axis=-1)
 
 
-def _headings(dim: Dim, indices: Array, padding: Array, axis: int) -> tuple[str, ...]:
+def _headings(dim: DrawnDim, indices: Array, padding: Array, axis: int) -> tuple[str, ...]:
     """The index of every row (axis 0) or column (axis 1) along its dim, blank where all is padding."""
     if not dim.name:
         return ("",) * int(padding.shape[axis])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import Any
 
+from tilewright.layout.explain.lineage import dim_order
 from tilewright.layout.index.address_map import AddressMap, Axis
 from tilewright.layout.index.linear import solutions
-from tilewright.layout.index.steps import Merge, Pad, Permute, Rotate, Split, Step, Unit
+from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
     lines = _in_columns(_without_repeats(lines))
     lines.append(("together", f"{_vector(c.value for c in now)} of {_vector(c.size for c in now)}"))
     expressions = {axis.name: _expression(axis, now) for axis in layout.axis_terms}
-    lines += [(name, _equation(text, address[name])) for name, text in expressions.items()]
+    for name, text in expressions.items():
+        lines.append((name, text if text == str(address[name]) else f"{text} = {address[name]}"))
     lines.append(("memory", _in_memory(layout, address)))
     return Derivation(str(layout), tuple(index), tuple(lines), tuple(now), expressions, address)
 
@@ -122,7 +125,7 @@ def _begin(layout: AddressMap, now: list[Coordinate]) -> list[tuple[str, str]]:
         lines.append(("start", f"the segment begins at {_vector(layout.origin)} of its tensor"))
     if not layout.rank:
         lines.append(("dims", "none: a single element"))
-    elif not (layout.steps and isinstance(layout.steps[0], Permute) and len(layout.steps[0].order) == layout.rank):
+    elif dim_order(layout) is None:
         order = ", major to minor" if layout.step_levels is not None and layout.rank > 1 else ""
         lines.append(("dims", _assignment(now) + order))
     return lines
@@ -171,25 +174,27 @@ def _advance(step: Step, now: list[Coordinate], sizes: tuple[int, ...], level: i
 
 
 def _tags(step: Step, now: list[Coordinate], level: int | None) -> list[tuple[str, int]]:
+    """(label, tile level) of the coordinates behind a step."""
     tags = [(c.label, c.level) for c in now]
     match step:
         case Permute():
             return [tags[k] for k in step.order]
-        case Unit():
-            return [*tags[: step.dim], ("(new dim)", 0), *tags[step.dim :]]
+        case NewDim():
+            return replaced(tags, step.dim, 0, [("(new dim)", 0)])
         case Merge():
             (major, lev), (minor, _) = tags[step.dim], tags[step.dim + 1]
-            return [*tags[: step.dim], (f"{_wrap(major)}*{now[step.dim + 1].size}+{minor}", lev), *tags[step.dim + 2 :]]
+            return replaced(tags, step.dim, 2, [(f"{_wrap(major)}*{now[step.dim + 1].size}+{minor}", lev)])
         case Split():
             name, lev = tags[step.dim]
             inside = lev + 1 if level is None else level
             pair = [(f"{_wrap(name)} div {step.tile}", lev), (f"{_wrap(name)} mod {step.tile}", inside)]
-            return [*tags[: step.dim], *pair, *tags[step.dim + 1 :]]
+            return replaced(tags, step.dim, 1, pair)
         case Pad() if step.low:
-            return [*tags[: step.dim], (f"{tags[step.dim][0]}+{step.low}", tags[step.dim][1]), *tags[step.dim + 1 :]]
+            name, lev = tags[step.dim]
+            return replaced(tags, step.dim, 1, [(f"{name}+{step.low}", lev)])
         case Rotate() if step.by:
-            label = f"({_wrap(tags[step.dim][0])}+{step.by}) mod {now[step.dim].size}"
-            return [*tags[: step.dim], (label, tags[step.dim][1]), *tags[step.dim + 1 :]]
+            name, lev = tags[step.dim]
+            return replaced(tags, step.dim, 1, [(f"({_wrap(name)}+{step.by}) mod {now[step.dim].size}", lev)])
     return tags
 
 
@@ -198,7 +203,7 @@ def _sentences(step: Step, before: list[Coordinate], after: list[Coordinate], pa
     match step:
         case Permute():
             return [_assignment(after) + ", major to minor"] if _first_order(before, after) else []
-        case Unit():
+        case NewDim():
             return ["the tile has more dims than the array: a new dim of size 1 is put before them"]
         case Merge():
             major, minor, whole = before[step.dim], before[step.dim + 1], after[step.dim]
@@ -208,7 +213,8 @@ def _sentences(step: Step, before: list[Coordinate], after: list[Coordinate], pa
             return [_cut(before[step.dim], after[step.dim], after[step.dim + 1], parts)]
         case Pad() if step.low:
             c = before[step.dim]
-            return [f"{c.label}: {_places(step.low)} free before it, {c.value} + {step.low} = {after[step.dim].value}"]
+            stay = "1 place stays" if step.low == 1 else f"{step.low} places stay"
+            return [f"{c.label}: {stay} free before it, {c.value} + {step.low} = {after[step.dim].value}"]
         case Rotate() if step.by:
             c = before[step.dim]
             turned = f"({c.value} + {step.by}) mod {c.size} = {after[step.dim].value}"
@@ -232,10 +238,6 @@ def _both_parts(now: list[Coordinate], level: int) -> str:
     return f"{'tile' if level == 1 else 'outside'} {outer}, inside {inner}"
 
 
-def _places(count: int) -> str:
-    return "1 place stays" if count == 1 else f"{count} places stay"
-
-
 # -- padding ------------------------------------------------------------------------------------------------------
 
 
@@ -248,10 +250,8 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
         digits = next(solutions(value, terms), None)
         if digits is None:
             last = sum((size - 1) * stride for size, stride in terms)
-            where = (
-                f"behind {last}, the last place the array reaches" if value > last else "in a gap between the strides"
-            )
-            return f"{axis.name} {value} lies {where}"
+            where = f"behind {last}, the last place the array reaches"
+            return f"{axis.name} {value} lies {where if value > last else 'in a gap between the strides'}"
         for (c, _), digit in zip(axis.terms, digits, strict=True):
             values[c] = digit
     states = _states(layout, layout.first_index)
@@ -265,7 +265,7 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
 
 def _broken(step: Step, before: list[Coordinate], behind: list[Any], values: list[Any]) -> str:
     dim = getattr(step, "dim", 0)
-    if isinstance(step, Unit):
+    if isinstance(step, NewDim):
         return f"the dim of size 1 would have the index {behind[dim]}"
     c = before[dim]
     sum_ = f"{behind[dim]}*{step.tile} + {behind[dim + 1]}" if isinstance(step, Split) else f"{behind[dim]}"
@@ -286,24 +286,12 @@ def _expression(axis: Axis, coordinates: Sequence[Coordinate]) -> str:
     following = [math.prod(c.size for c, _ in live[k + 1 :]) for k in range(len(live))]
     if [stride for _, stride in live] != following:
         return " + ".join(f"{c.value}*{stride}" if stride != 1 else f"{c.value}" for c, stride in live)
-    groups: list[list[Coordinate]] = []
-    for c, _ in live:
-        if groups and groups[-1][-1].level == c.level:
-            groups[-1].append(c)
-        else:
-            groups.append([c])
+    groups = [list(group) for _, group in groupby((c for c, _ in live), key=lambda c: c.level)]
     text = "0"
     for group in groups:
         inner = _nested([(str(c.value), c.size) for c in group])
-        if text == "0":
-            text = inner
-        else:
-            text = _nested([(text, 0), (_wrap(inner), math.prod(c.size for c in group))])
+        text = inner if text == "0" else _nested([(text, 0), (_wrap(inner), math.prod(c.size for c in group))])
     return text
-
-
-def _equation(text: str, value: int) -> str:
-    return text if text == str(value) else f"{text} = {value}"
 
 
 def _nested(digits: list[tuple[str, int]]) -> str:
@@ -315,19 +303,10 @@ def _nested(digits: list[tuple[str, int]]) -> str:
 
 
 def _wrap(text: str) -> str:
-    return f"({text})" if any(sign in text for sign in "+* ") and not _wrapped(text) else text
-
-
-def _wrapped(text: str) -> bool:
-    """Whether one pair of parentheses encloses the whole text."""
-    if not (text.startswith("(") and text.endswith(")")):
-        return False
-    depth = 0
-    for at, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if not depth and at + 1 < len(text):
-            return False
-    return True
+    """The text in parentheses where it needs them."""
+    depths = list(accumulate((c == "(") - (c == ")") for c in text))
+    wrapped = text.startswith("(") and 0 not in depths[:-1]
+    return f"({text})" if any(sign in text for sign in "+* ") and not wrapped else text
 
 
 def _in_memory(layout: AddressMap, address: dict[str, int]) -> str:

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit
+from tilewright.layout.index.steps import Merge, NewDim, Permute, Split, Step, replaced
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Dim:
+class DrawnDim:
     """A dim as it is drawn: its name, the logical dim it is (None if combined or made by a tile), its leaves."""
 
     name: str
@@ -58,12 +58,12 @@ class _Walk:
     def take(self, step: Step, level: int | None) -> None:
         if isinstance(step, Permute):
             self.now = [self.now[k] for k in step.order]
-        elif isinstance(step, Unit):
-            self._unit(step)
+        elif isinstance(step, NewDim):
+            self._insert(step)
         elif isinstance(step, Split):
             self._split(step, level)
 
-    def _unit(self, step: Unit) -> None:
+    def _insert(self, step: NewDim) -> None:
         new = len(self.level)
         self.level[new] = 0
         self.now.insert(step.dim, new)
@@ -82,6 +82,12 @@ class _Walk:
         chain[at : at + 1] = [number, inside]
 
 
+def dim_order(layout: AddressMap) -> tuple[int, ...] | None:
+    """The order into which the first step brings the dims, major first; None where they stay as they are."""
+    first = layout.steps[0] if layout.steps else None
+    return first.order if isinstance(first, Permute) and len(first.order) == layout.rank else None
+
+
 def _start(layout: AddressMap) -> tuple[int, list[str], list[int | None]]:
     """The step behind the last Merge, and the names and logical dims of the coordinates there, major to minor."""
     names: list[str] = list(layout.dim_names)
@@ -89,36 +95,27 @@ def _start(layout: AddressMap) -> tuple[int, list[str], list[int | None]]:
     start = max((k + 1 for k, step in enumerate(layout.steps) if isinstance(step, Merge)), default=0)
     for step in layout.steps[:start]:
         names, logical = _name_step(step, names, logical)
-    if (
-        start == 0
-        and layout.steps
-        and isinstance(layout.steps[0], Permute)
-        and len(layout.steps[0].order) == layout.rank
-    ):
-        order = layout.steps[0].order
+    order = dim_order(layout)
+    if start == 0 and order is not None:
         return 1, [names[k] for k in order], [logical[k] for k in order]
     return start, names, logical
 
 
 def _name_step(step: Step, names: list[str], logical: list[int | None]) -> tuple[list[str], list[int | None]]:
-    if isinstance(step, Permute):
-        return [names[k] for k in step.order], [logical[k] for k in step.order]
-    if isinstance(step, Unit):
-        return ["", *names], [None, *logical]
-    at = getattr(step, "dim", 0)
-    if isinstance(step, Merge):
-        return [*names[:at], f"{names[at]}*{names[at + 1]}", *names[at + 2 :]], [
-            *logical[:at],
-            None,
-            *logical[at + 2 :],
-        ]
-    if isinstance(step, Split):
-        pair = [f"{names[at]} div {step.tile}", f"{names[at]} mod {step.tile}"]
-        return [*names[:at], *pair, *names[at + 1 :]], [*logical[:at], None, None, *logical[at + 1 :]]
+    match step:
+        case Permute():
+            return [names[k] for k in step.order], [logical[k] for k in step.order]
+        case NewDim():
+            return ["", *names], [None, *logical]
+        case Merge(at):
+            return replaced(names, at, 2, [f"{names[at]}*{names[at + 1]}"]), replaced(logical, at, 2, [None])
+        case Split(at, tile):
+            pair = [f"{names[at]} div {tile}", f"{names[at]} mod {tile}"]
+            return replaced(names, at, 1, pair), replaced(logical, at, 1, [None, None])
     return names, logical
 
 
-def lineage(layout: AddressMap) -> tuple[Dim, ...]:
+def lineage(layout: AddressMap) -> tuple[DrawnDim, ...]:
     """The dims as they are drawn, major to minor: those behind the last `*`, each with its leaves.
 
     >>> from tilewright.layout import parse
@@ -133,6 +130,6 @@ def lineage(layout: AddressMap) -> tuple[Dim, ...]:
     place = {coordinate: k for k, coordinate in enumerate(walk.now)}
     sizes = layout.step_sizes[-1]
     return tuple(
-        Dim(name, dim, tuple(Leaf(place[i], sizes[place[i]], walk.level[i]) for i in chain))
+        DrawnDim(name, dim, tuple(Leaf(place[i], sizes[place[i]], walk.level[i]) for i in chain))
         for name, dim, chain in zip(walk.names, walk.logical, walk.chains, strict=True)
     )

@@ -8,12 +8,12 @@ integers and on int64 arrays alike; ``inverse`` also says which coordinates are 
     Pad       `low` places before, `high` places behind            (alignment, the start NPU, a table's row offset)
     Split     c becomes (c div tile, c mod tile)                   (a tile, the lanes, a page, the shards)
     Rotate    c becomes (c + by) mod d                             (a table's rotation)
-    Unit      a new coordinate that is always 0                    (a tile with more dims than the array)
+    NewDim    a new coordinate that is always 0                    (a tile with more dims than the array)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,7 +47,8 @@ def sizes_behind(steps: Iterable[Step], sizes: Sizes) -> Sizes:
     return sizes
 
 
-def _replace(values: Any, at: int, count: int, new: list[Any]) -> list[Any]:
+def replaced(values: Sequence[Any], at: int, count: int, new: list[Any]) -> list[Any]:
+    """The values with ``count`` of them from ``at`` on replaced by the ``new`` ones."""
     return [*values[:at], *new, *values[at + count :]]
 
 
@@ -80,19 +81,19 @@ class Merge:
     dim: int
 
     def sizes(self, sizes: Sizes) -> Sizes:
-        return tuple(_replace(sizes, self.dim, 2, [sizes[self.dim] * sizes[self.dim + 1]]))
+        return tuple(replaced(sizes, self.dim, 2, [sizes[self.dim] * sizes[self.dim + 1]]))
 
     def forward(self, c: Coordinates, sizes: Sizes) -> Coordinates:
-        return _replace(c, self.dim, 2, [c[self.dim] * sizes[self.dim + 1] + c[self.dim + 1]])
+        return replaced(c, self.dim, 2, [c[self.dim] * sizes[self.dim + 1] + c[self.dim + 1]])
 
     def inverse(self, c: Coordinates, sizes: Sizes) -> tuple[Coordinates, Any]:
         minor = max(sizes[self.dim + 1], 1)
-        return _replace(c, self.dim, 1, [c[self.dim] // minor, c[self.dim] % minor]), True
+        return replaced(c, self.dim, 1, [c[self.dim] // minor, c[self.dim] % minor]), True
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         major, minor = lines[self.dim], lines[self.dim + 1]
         merged = None if major is None or minor is None else merge_lines(major, minor, sizes[self.dim + 1])
-        return _replace(lines, self.dim, 2, [merged])
+        return replaced(lines, self.dim, 2, [merged])
 
 
 @dataclass(frozen=True)
@@ -104,18 +105,18 @@ class Pad:
     high: int = 0
 
     def sizes(self, sizes: Sizes) -> Sizes:
-        return tuple(_replace(sizes, self.dim, 1, [sizes[self.dim] + self.low + self.high]))
+        return tuple(replaced(sizes, self.dim, 1, [sizes[self.dim] + self.low + self.high]))
 
     def forward(self, c: Coordinates, sizes: Sizes) -> Coordinates:
-        return _replace(c, self.dim, 1, [c[self.dim] + self.low])
+        return replaced(c, self.dim, 1, [c[self.dim] + self.low])
 
     def inverse(self, c: Coordinates, sizes: Sizes) -> tuple[Coordinates, Any]:
         value = c[self.dim] - self.low
-        return _replace(c, self.dim, 1, [value]), (value >= 0) & (value < sizes[self.dim])
+        return replaced(c, self.dim, 1, [value]), (value >= 0) & (value < sizes[self.dim])
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         line = lines[self.dim]
-        return _replace(lines, self.dim, 1, [line and add_constant(line, self.low)])
+        return replaced(lines, self.dim, 1, [line and add_constant(line, self.low)])
 
 
 @dataclass(frozen=True)
@@ -126,19 +127,19 @@ class Split:
     tile: int
 
     def sizes(self, sizes: Sizes) -> Sizes:
-        return tuple(_replace(sizes, self.dim, 1, [-(-sizes[self.dim] // self.tile), self.tile]))
+        return tuple(replaced(sizes, self.dim, 1, [-(-sizes[self.dim] // self.tile), self.tile]))
 
     def forward(self, c: Coordinates, sizes: Sizes) -> Coordinates:
-        return _replace(c, self.dim, 1, [c[self.dim] // self.tile, c[self.dim] % self.tile])
+        return replaced(c, self.dim, 1, [c[self.dim] // self.tile, c[self.dim] % self.tile])
 
     def inverse(self, c: Coordinates, sizes: Sizes) -> tuple[Coordinates, Any]:
         value = c[self.dim] * self.tile + c[self.dim + 1]
-        return _replace(c, self.dim, 2, [value]), value < sizes[self.dim]
+        return replaced(c, self.dim, 2, [value]), value < sizes[self.dim]
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         line = lines[self.dim]
         parts = split_line(line, self.tile) if line else None
-        return _replace(lines, self.dim, 1, list(parts) if parts else [None, None])
+        return replaced(lines, self.dim, 1, list(parts) if parts else [None, None])
 
 
 @dataclass(frozen=True)
@@ -152,18 +153,18 @@ class Rotate:
         return sizes
 
     def forward(self, c: Coordinates, sizes: Sizes) -> Coordinates:
-        return _replace(c, self.dim, 1, [(c[self.dim] + self.by) % sizes[self.dim]])
+        return replaced(c, self.dim, 1, [(c[self.dim] + self.by) % sizes[self.dim]])
 
     def inverse(self, c: Coordinates, sizes: Sizes) -> tuple[Coordinates, Any]:
-        return _replace(c, self.dim, 1, [(c[self.dim] - self.by) % sizes[self.dim]]), True
+        return replaced(c, self.dim, 1, [(c[self.dim] - self.by) % sizes[self.dim]]), True
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         line = lines[self.dim]
-        return _replace(lines, self.dim, 1, [line and rotate_line(line, self.by, sizes[self.dim])])
+        return replaced(lines, self.dim, 1, [line and rotate_line(line, self.by, sizes[self.dim])])
 
 
 @dataclass(frozen=True)
-class Unit:
+class NewDim:
     """A new coordinate 0 of size 1 at place ``dim``."""
 
     dim: int
@@ -175,7 +176,7 @@ class Unit:
         return [*c[: self.dim], 0, *c[self.dim :]]
 
     def inverse(self, c: Coordinates, sizes: Sizes) -> tuple[Coordinates, Any]:
-        return _replace(c, self.dim, 1, []), c[self.dim] == 0
+        return replaced(c, self.dim, 1, []), c[self.dim] == 0
 
     def digits(self, lines: Lines, sizes: Sizes) -> Lines:
         return [*lines[: self.dim], Line(0, ()), *lines[self.dim :]]

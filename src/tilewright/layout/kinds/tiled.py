@@ -17,7 +17,7 @@ from tilewright.layout.index.address_map import Axis, row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.checks import text_of, wholes
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.steps import Merge, Permute, Split, Step, Unit, sizes_behind
+from tilewright.layout.index.steps import Merge, NewDim, Permute, Split, Step, sizes_behind
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits
 from tilewright.layout.text.cursor import LARGEST
 from tilewright.layout.text.notation import (
@@ -34,7 +34,7 @@ from tilewright.layout.text.notation import (
 
 def _tile_steps(tile: tuple[int, ...], rank: int) -> list[Step]:
     """The steps of one tile level on ``rank`` coordinates."""
-    steps: list[Step] = [Unit(0)] * (len(tile) - rank)
+    steps: list[Step] = [NewDim(0)] * (len(tile) - rank)
     first = max(rank - len(tile), 0)
     while COMBINE in tile:
         place = tile.index(COMBINE)
