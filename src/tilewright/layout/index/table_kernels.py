@@ -1,4 +1,4 @@
-"""numba kernel that turns indices into places by one table per dim; imported only for many indices."""
+"""numba kernels that read tables of places: many indices at once, and whole rows of arrays."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def look_up(ix: Any, table: Any, starts: Any, base: int, out: Any, axis: int, be
     return bool(outside == _U(0))
 
 
-# numba kernels for maps that fall into too many boxes: whole rows along one table of places.
+# Whole rows along one table of places, for maps that fall into too many boxes.
 
 _row_options: Any = {"cache": True, "nogil": True, "boundscheck": False, "no_cfunc_wrapper": True}
 

@@ -1,7 +1,7 @@
-"""Primitives that few plans want: short runs, and, for each width of elements, rows interleaved and taken apart again,
+"""Primitives that few plans need: short runs, and, for each width of elements, rows interleaved and taken apart again,
 and transposition.
 
-The kernel that moves boxes calls them by their address (one is compiled when a plan first wants it): ``t`` and ``s``
+The kernel that moves boxes calls them by their address (each is compiled when a plan first needs it): ``t`` and ``s``
 are the entry's places, ``work`` is the address of its work's numbers, ``table`` of its inner places; ``following`` is
 the next entry's place and ``starts`` the table of its runs, which are fetched meanwhile.
 """

@@ -1,8 +1,8 @@
-"""A kernel that finds the kept move for two arrays by what they are in memory.
+"""A kernel that finds the kept move for two arrays by reading the array objects in memory.
 
 numpy's C interface fixes how an array object begins: where its data is, how many dims it has, where their sizes and
-steps stand, its type and its flags. Every extension that was compiled against numpy reads it so. Asking for the same in
-Python costs a hundred microseconds when the caches are cold.
+steps stand, its type and its flags. Every extension compiled against numpy reads it so. To ask for the same in Python
+costs a hundred microseconds when the caches are cold.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def _is_like(array: int, side: int) -> bool:
 
 @njit(cache=True, boundscheck=False)
 def find_move(records: int, count: int, target: int, source: int, way: int, call: int) -> int:
-    """Which of the ``count`` records there is of two arrays (their objects' addresses) like these; -1: none.
+    """The number of the record that fits two arrays (the addresses of their objects), of ``count``; -1: none.
 
-    The ``call`` (:class:`tilewright.layout.move.calls.Call`) is then told their addresses, and that nothing is done
-    yet. Arrays that share memory, and a target that is read-only, are like none. The interpreter's lock stays taken,
-    so that nobody reshapes them meanwhile.
+    Their data's addresses, and that nothing is done yet, then stand in the ``call``
+    (:class:`tilewright.layout.move.calls.Call`). No record fits arrays that share memory or a read-only target. The
+    kernel keeps the interpreter's lock, so that no other thread reshapes the arrays meanwhile.
     """
     to, out_of = load_word(target + _DATA, 0), load_word(source + _DATA, 0)
     if not load_word(target + _FLAGS, 0) & _WRITEABLE:
@@ -63,10 +63,10 @@ def find_move(records: int, count: int, target: int, source: int, way: int, call
         if not below and to + load_word(record, WRITES) < out_of + load_word(record, READS + 1):
             continue
         # in the order of the words from GIVEN on
-        told = to, out_of, load_word(record, HEADER), load_word(record, VALUE), 1
-        for at in range(len(told)):
-            store_element(call + 8 * (GIVEN + at), told[at], told[at])
-        store_element(call, 0, told[0])
-        store_element(call + 8 * DONE, 0, told[0])
+        words = to, out_of, load_word(record, HEADER), load_word(record, VALUE), 1
+        for at in range(len(words)):
+            store_element(call + 8 * (GIVEN + at), words[at], words[at])
+        store_element(call, 0, words[0])
+        store_element(call + 8 * DONE, 0, words[0])
         return k
     return -1

@@ -1,8 +1,8 @@
 """numba kernels that move boxes; imported only when data is moved.
 
 A box is a primitive at many places: the outer loops stand in tables of places, the inner ones in one row of numbers
-(see :class:`tilewright.layout.move.calls.Work`). Everything is addressed in bytes, so the kernel is one for all types;
-primitives that look at single elements (``_kernels_elements.py``) are called by their address. Functions take numbers,
+(see :class:`tilewright.layout.move.calls.Work`). Everything is addressed in bytes, so one kernel serves all types;
+primitives that look at single elements (``element_kernels.py``) are called by their address. Functions take numbers,
 not arrays: numba counts references to an array on every call, atomically.
 """
 
@@ -42,8 +42,6 @@ from tilewright.vectors import (
     wait_a_moment,
 )
 
-# What is read next is fetched line by line, while something else is written.
-
 _LINE = 64
 
 
@@ -64,8 +62,8 @@ def fetch_line(place: int, starts: int, runs: int, length: int, run: int, at: in
 
 _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
 _inner: Any = {**_options, "no_cpython_wrapper": True}  # called by kernels alone: half the compile time
-_AHEAD, _FAR_AHEAD = 256, 4096  # bytes ahead of short and of long runs, from where lines are fetched
-_PATIENCE = 20_000  # looks at what others have done, about a millisecond
+_AHEAD, _FAR_AHEAD = 256, 4096  # how many bytes ahead lines are fetched in short and in long runs
+_PATIENCE = 20_000  # looks at how far the others are, about a millisecond
 _WORD, _BYTE = np.uint64(0), np.uint8(0)
 
 
@@ -173,19 +171,23 @@ def _fill(target: int, count: int, value: int) -> None:
 def move(call: int, scratch: int) -> bool:
     """The parts of a move that nobody else has taken; whether all of them, everybody's, are done.
 
-    ``call`` is the address of counts, a line apart, of the parts taken and of those done, and of what is given: target,
-    source, a plan's header (:class:`tilewright.layout.move.calls.MovePlan`), 8 bytes of padding and how many threads
-    there are. A part p is, of every work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive
-    at all its inner places, straight into the target; or, where the work has rows, into ``scratch`` (SCRATCH bytes on a
+    ``call`` is the address of counts, a line apart, of the parts taken and of those done, then of the target, the
+    source, a plan's header (:class:`tilewright.layout.move.calls.MovePlan`), 8 bytes of padding and the number of
+    threads. A part p has, of every work w, the entries starts[w, p] to starts[w, p + 1]. An entry runs the primitive at
+    all its inner places, straight into the target; or, where the work has rows, into ``scratch`` (SCRATCH bytes on a
     line, and a line of room before them), from where the rows are streamed to the target. Padding is filled while the
-    lines it shares with data are still near. Whoever finds no part left waits a little for the others.
+    lines it shares with data are still near. A thread that finds no part left waits a little for the others.
+
+    Invariants: a part belongs to the one thread that took its number; no two parts write the same byte, and a line
+    that two of them share is never streamed whole. Parts are counted done only behind a fence, so that a caller who
+    sees all of them done sees their data too.
     """
     taken, done = call, call + 8 * DONE
     target, source = load_word(call, GIVEN), load_word(call, GIVEN + 1)
     header, value = load_word(call, GIVEN + 2), load_word(call, GIVEN + 3)
     inner, outs, runs = load_word(header, 2), load_word(header, 3), load_word(header, 4)
     places, starts, parts = load_word(header, 5), load_word(header, 6), load_word(header, 7)
-    early = parts - 2 * load_word(call, THREADS)  # the last parts are taken when they are begun, lest anyone waits
+    early = parts - 2 * load_word(call, THREADS)  # the last parts are taken only as they begin, so that nobody waits
     part = take_number(taken, 1)
     while part < parts:
         coming = take_number(taken, 1) if part < early else parts  # so that what it begins with is fetched meanwhile
@@ -207,13 +209,13 @@ def move(call: int, scratch: int) -> bool:
             beyond = load_word(start, coming) if coming < parts else last
             if load_word(work, PADDED) and first <= last:
                 _fill(scratch, load_word(work, PADDED), value)
-            fresh = True
+            fresh = True  # else the piece of a line that ended the entry before stands in front of each scratch row
             for k in range(first, last + 1):
                 place, after = places + 24 * k, places + 24 * (k + 1 if k < last else beyond)
                 s, t, width = source + load_word(place, 0), target + load_word(place, 1), load_word(place, 2)
                 next_ = source + load_word(after, 0), lines, run_count, length
                 ends = k == last or load_word(place, 1) + width != load_word(after, 1)
-                final = ends or (fresh and width < 2 * _LINE)
+                final = ends or (fresh and width < 2 * _LINE)  # so short a row may hold no whole line to leave behind
                 into = scratch if staged else t
                 if kind == LINES:
                     _lines(into, s, repeat, count, stream)
