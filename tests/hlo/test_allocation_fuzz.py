@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.hlo.allocator_messages import EXPECTED, TEXTS
 from tilewright.errors import UsageError
 from tilewright.hlo import explain_allocation
-from tilewright.hlo.allocation.lines import print_report
+from tilewright.hlo.allocation.lines import print_allocation_report
 
 ALLOCATOR = sorted(name for name, expected in EXPECTED.items() if expected["messages"])
 
@@ -105,7 +105,7 @@ def test_very_many_dims(capsys):
         )
         report = explain_allocation(text)[0]
         assert report.shapes[1].bytes == 4096
-    print_report(report)
+    print_allocation_report(report)
     assert "4.00 KiB" in capsys.readouterr().out
 
 

@@ -46,12 +46,12 @@ def explain_error(
         sparsecore = [explanation.to_json() for explanation in sparse]
         emit_json({"kind": "explained_errors", "allocator": allocator, "sparsecore": sparsecore})
         return
-    from tilewright.hlo.allocation.lines import print_report
+    from tilewright.hlo import print_allocation_report
 
     for number, report in enumerate(reports):
         if number:
             emit_text("")
-        print_report(report, top)
+        print_allocation_report(report, top)
     if sparse:
         emit_text("\n" * bool(reports) + "\n\n".join(map(explanation_text, sparse)))
 

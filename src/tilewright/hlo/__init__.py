@@ -3,6 +3,7 @@
 jax is imported when a function that needs it is called: a report on a dump starts without it.
 """
 
+from tilewright.hlo.allocation.lines import print_allocation_report
 from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
 from tilewright.hlo.cost import Traffic, movement, place
@@ -95,6 +96,7 @@ __all__ = [
     "optimize_function",
     "parse_pipeline",
     "place",
+    "print_allocation_report",
     "read_profile",
     "record_passes",
     "regressions",

@@ -12,7 +12,7 @@ from tilewright.render import Column, bytes_text, percent_text, print_table
 _WIDE = 60
 
 
-def print_report(report: AllocationReport, top: int = 10) -> None:
+def print_allocation_report(report: AllocationReport, top: int = 10) -> None:
     """What happened, the allocations with their padding, the fixes by bytes saved, and what else helps."""
     from rich.console import Console
 
