@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reporting.context import Context
@@ -14,13 +15,14 @@ from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.price import Price
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import TRANSCENDENTAL, product_sizes
+from tilewright.hlo.timing.work import ELEMENTWISE, product_sizes
 from tilewright.targets import TimeConstants
 
 _NONE = frozenset({"parameter", "constant", "return", "tuple", "get-tuple-element", "iota"})
 _PRODUCTS = frozenset({"dot-general", "dot"})
 _MEASURED_TYPE = "bf16"
 """The element type of all measured single operations."""
+_MEASURED = _PRODUCTS | {"exponential", "transpose", "broadcast", "concatenate", "reduce", "reshape"}
 
 
 def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | None:
@@ -28,11 +30,14 @@ def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | Non
     op = _only_operation(program)
     if op is None:
         return None
-    layouts = [layout for shape in (*op.operand_shapes, op.shape) if (layout := context.layout(shape)) is not None]
-    if len(layouts) < 2 or context.layout(op.shape) is None or any(0 in layout.shape for layout in layouts):
-        return None
-    *operands, result = map(Tiles.of, layouts)
-    priced = mechanism(chip.mechanisms, op, operands, result)
+    try:
+        layouts = [layout for shape in (*op.operand_shapes, op.shape) if (layout := context.layout(shape)) is not None]
+        if len(layouts) < 2 or context.layout(op.shape) is None or any(0 in layout.shape for layout in layouts):
+            return None
+        *operands, result = map(Tiles.of, layouts)
+        priced = mechanism(chip.mechanisms, op, operands, result)
+    except (TilewrightError, OverflowError, IndexError, ValueError):
+        return None  # dims that do not fit the shapes; the row of the general way says what is wrong
     if priced is None:
         return None
     kind, price = priced
@@ -40,6 +45,7 @@ def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | Non
     flops = 2 * prod(sizes) if sizes else 0
     constants = chip[kind]
     as_measured = all(layout.dtype == _MEASURED_TYPE for layout in layouts if layout.shape)
+    as_measured = as_measured and plain_opcode(op.opcode) in _MEASURED
     return TimeRow(
         *(op.name, op.opcode, price.microseconds / 1e6, price.bound),
         bytes=round((sum(tiles.megabytes for tiles in operands) + result.megabytes) * MEGA),
@@ -71,8 +77,8 @@ def mechanism(
     """The name of an operation's mechanism and its price; None for an operation that none was measured for."""
     name, operand = plain_opcode(op.opcode), operands[0]
     dims = op.integers("dimensions")
-    if name in TRANSCENDENTAL and operand.shape == result.shape:
-        return "stream", streams.elementwise(constants["stream"], operand, result)
+    if name in ELEMENTWISE and all(tiles.shape in (result.shape, ()) for tiles in operands):
+        return "stream", streams.elementwise(constants["stream"], operands, result)
     if name == "transpose":
         return "stream", streams.copy(constants["stream"], operand, result)
     if name == "broadcast" and operand.shape:

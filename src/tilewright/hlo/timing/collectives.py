@@ -15,12 +15,13 @@ COLLECTIVES = frozenset(kind + suffix for kind in (*_KINDS, "ragged-all-to-all")
 
 _GROUPS = re.compile(r"\{\{([\d,]*)\}")
 _IOTA = re.compile(r"\[(\d+),(\d+)\]<=")
+_TENSOR = re.compile(r"tensor<(\d+)x(\d+)xi64>")
 
 
 def group_size(op: Operation) -> int:
     """Chips that take part together, from ``replica_groups``; 2 where the text does not say."""
     text = op.attributes.get("replica_groups", "")
-    if match := _IOTA.search(text):
+    if match := _IOTA.search(text) or _TENSOR.search(text):
         return int(match[2])
     if match := _GROUPS.search(text):
         return match[1].count(",") + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.hlo.graphs.collector import collector_paused
 from tilewright.hlo.program import Program
 from tilewright.hlo.reporting.context import Context
@@ -60,10 +62,15 @@ def _predicted(program: Program, chip: Chip, context: Context, notes: list[str])
     rows, microseconds, priced, unpriced = Fusing(chip, context, program.entry).price()
     if context.unknown_loops:
         notes.append(f"loops of unknown length count as one trip: {', '.join(context.unknown_loops[:3])}")
-    single = sum(not row.unpriced for row in rows) <= 1
-    call = 0.0 if single else chip.kernel["call_us"] / 1e6
     share = priced / (priced + unpriced) if priced + unpriced else 1.0
-    return _step(program, chip, microseconds / 1e6, call, rows, True, share, notes)
+    if priced > 1 or any(row.runs > 1 for row in rows):
+        return _step(program, chip, microseconds / 1e6, chip.kernel["call_us"] / 1e6, rows, True, share, notes)
+    if priced:  # a lone kernel has nothing to start beside
+        lone = chip["stream"]["launch_us"] - chip.kernel["near_launch_us"]
+        first = next(k for k, row in enumerate(rows) if not row.unpriced)
+        rows[first] = replace(rows[first], seconds=rows[first].seconds + lone / 1e6)
+        microseconds += lone
+    return _step(program, chip, microseconds / 1e6, 0.0, rows, True, share, notes)
 
 
 def _step(

@@ -18,28 +18,45 @@ from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
+from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
 from tilewright.hlo.timing.step import TimeRow
 from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import MOVES_ONLY, Work, add_operation, gathered_rows
+from tilewright.hlo.timing.work import ELEMENTWISE, MOVES_ONLY, Work, add_operation, gathered_rows, product_sizes
 
 _KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
 _PRODUCTS = frozenset({"dot-general", "dot", "convolution"})
 _BODIES = frozenset({"map", "reduce-scatter", "all-reduce", "select-and-scatter"})
 _FLOWS = frozenset({"add", "reshape", "convert", "transpose"})
+_UNPRICED = frozenset(
+    {"custom-call", "fft", "sort", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv", "top-k"}
+)
+_KNOWN = (
+    _KERNELS | _BODIES | MOVES_ONLY | ELEMENTWISE | COLLECTIVES | {"while", "map", "reverse", "call", "dynamic-iota"}
+)
 _STREAMED_MB = 40.0
 """Weights of one product above this are not brought in early: the product streams them."""
-_NONE = frozenset({"parameter", "constant", "return", "tuple", "get-tuple-element", "iota"})
+_NONE = frozenset(
+    {"parameter", "constant", "return", "tuple", "get-tuple-element", "iota", "after-all", "create-token"}
+)
 
 
 _DEEPEST = 64
 """Calls inside calls that are followed."""
+_MOST_OPERATIONS = 1_000_000
+"""Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
+_MOST_BEHIND = 4096
+"""Operations that are computed again in one kernel; what is further behind it reads from memory."""
 
 
-def inlined(context: Context, computation: Computation, prefix: str = "", depth: int = 0) -> list[Operation]:
+def inlined(
+    context: Context, computation: Computation, prefix: str = "", depth: int = 0, seen: list[int] | None = None
+) -> list[Operation]:
     """A computation's operations with the bodies of its calls in their place; names of a body carry its call's.
 
-    Results of an operation with several, ``%1#0``, stand under their number.
+    Results of an operation with several, ``%1#0``, stand under their number. ``seen`` counts operations over all calls.
     """
+    seen = seen if seen is not None else [0]
+    seen[0] += len(computation.operations)
     names: dict[str, str] = {}
     operations: list[Operation] = []
 
@@ -48,11 +65,11 @@ def inlined(context: Context, computation: Computation, prefix: str = "", depth:
 
     for op in computation.operations:
         operands = tuple(known(name) for name in op.operands)
-        if op.opcode != "call" or len(op.calls) != 1 or depth == _DEEPEST:
+        if op.opcode != "call" or len(op.calls) != 1 or depth == _DEEPEST or seen[0] > _MOST_OPERATIONS:
             operations.append(replace(op, name=prefix + op.name, operands=operands))
             continue
         inside = f"{prefix}{op.name}/"
-        body = inlined(context, context.program.by_name[op.calls[0]], inside, depth + 1)
+        body = inlined(context, context.program.by_name[op.calls[0]], inside, depth + 1, seen)
         parameters = [inner.name for inner in body if inner.opcode == "parameter"]
         renamed = dict(zip(parameters, operands))
         for inner in body:
@@ -90,25 +107,24 @@ class Fusing:
                 self.broken[op.name] = str(error)
         self.arguments = {op.name for op in self.operations if op.opcode == "parameter"}
         self.arguments |= {op.name for op in self.operations if self._is_slice_of_argument(op)}
-        self._from_arguments: dict[str, bool] = {}
         self._activation: dict[str, bool] = {}
         self.kernels = self._find_kernels()
         largest = max(self.arguments & set(self.tiles), key=lambda n: self.tiles[n].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.brought_in = largest if fits else ""
 
-    def _only_arguments(self, name: str) -> bool:
-        """Whether a value is an argument or constant, moved or widened at most: weights on their way."""
-        if name not in self._from_arguments:
-            op = self.by_name.get(name)
-            kind = plain_opcode(op.opcode) if op else "constant"
-            self._from_arguments[name] = kind in ("parameter", "constant") or bool(
-                op
-                and kind in ("reshape", "transpose", "convert", "broadcast")
-                and op.operands
-                and self._only_arguments(op.operands[0])
-            )
-        return self._from_arguments[name]
+    def _find_weights(self) -> set[str]:
+        """Arguments and constants, moved or widened at most: weights on their way."""
+        found: set[str] = set()
+        for op in self.operations:
+            kind = plain_opcode(op.opcode)
+            moved = kind in ("reshape", "transpose", "convert", "broadcast") and op.operands
+            if kind in ("parameter", "constant") or (moved and self._is_weight(op.operands[0], found)):
+                found.add(op.name)
+        return found
+
+    def _is_weight(self, name: str, found: set[str]) -> bool:
+        return name in found or name not in self.by_name
 
     def _is_slice_of_argument(self, op: Operation) -> bool:
         """Weights of one layer, cut out of those of all: only the cut is read."""
@@ -120,13 +136,14 @@ class Fusing:
     def _find_kernels(self) -> set[str]:
         """Values that reach memory: arguments, what kernels make, and sums that several kernels want."""
         kept = set(self.arguments)
+        weights = self._find_weights()
         rides: set[str] = set()
         for op in self.operations:
             kind = plain_opcode(op.opcode)
             if kind == "transpose":
-                stands = not all(self._only_arguments(name) for name in op.operands)
+                stands = not all(self._is_weight(name, weights) for name in op.operands)
             else:
-                stands = kind in _KERNELS or (kind not in _NONE and bool(op.calls))
+                stands = kind in _KERNELS | COLLECTIVES or (kind not in _NONE and bool(op.calls or self._unknown(op)))
             if stands:
                 kept.add(op.name)
             made_of = any(self._activation.get(name, False) for name in op.operands)
@@ -142,7 +159,8 @@ class Fusing:
         """Reductions over rows of 256 or more, three dims before and after a product: they join the product behind."""
         joined = set()
         for op in self.operations:
-            if plain_opcode(op.opcode) != "reduce" or op.operands[0] not in self.tiles or op.name not in self.tiles:
+            named = [name for name in (*op.operands[:1], op.name) if name in self.tiles]
+            if plain_opcode(op.opcode) != "reduce" or len(named) < 2:
                 continue
             shape, result = self.tiles[op.operands[0]].shape, self.tiles[op.name].shape
             if len(shape) >= 4 and len(result) == len(shape) - 1 and shape[:-1] == result and shape[-1] >= 256:
@@ -159,7 +177,7 @@ class Fusing:
             if name in seen or name not in self.by_name:
                 continue
             seen.add(name)
-            if name in self.kernels:
+            if name in self.kernels or len(seen) > _MOST_BEHIND:
                 inputs.add(name)
                 continue
             op = self.by_name[name]
@@ -185,16 +203,19 @@ class Fusing:
         clock = early = streamed = 0.0
         priced = unpriced = 0
         loose = self.results - self.kernels
+        shown = (self.kernels - self.arguments) | loose | set(self.broken)
         for op in self.operations:
-            wanted = op.name in self.kernels - self.arguments or op.name in loose or op.name in self.broken
+            wanted = op.name in shown
             if not wanted or op.name in self.softmax or op.opcode == "parameter":
                 continue
             if op.name in self.tiles and not self.tiles[op.name].shape and op.name in loose:
                 continue  # scalars, such as a loop's counter, are the scalar core's
             if plain_opcode(op.opcode) == "while" and op.name not in self.broken:
                 inside, us, good, bad = self._loop(op, runs, begin + clock)
-                rows, clock, priced, unpriced = rows + inside, clock + us, priced + good, unpriced + bad
-                continue
+                rows += inside
+                clock, priced, unpriced = clock + us, priced + good, unpriced + bad
+                if self._trips(op) is not None:
+                    continue
             source = self.context.source(self.computation.name, op)
             reason = self.broken.get(op.name) or self._unknown(op)
             start = (begin + clock) / 1e6
@@ -209,7 +230,7 @@ class Fusing:
             far_bytes = round((far + weights) * MEGA) * runs
             row = TimeRow(
                 *(op.name, op.opcode, us * runs / 1e6, bound, far_bytes, flops * runs, source, start),
-                lane="matrix" if flops else "vector",
+                lane="link" if bound == "link" else "matrix" if flops else "vector",
                 calibrated=self.chip.calibrated(bound) and plain_opcode(op.opcode) not in ("gather", "scatter"),
                 error=self.chip.kernel.error,
                 runs=runs,
@@ -226,26 +247,42 @@ class Fusing:
 
     def _loop(self, op: Operation, runs: int, begin: float) -> tuple[list[TimeRow], float, int, int]:
         """The body of a loop, as often as it runs; its carried arrays stay where they are."""
-        body = self.context.program.by_name[op.calls[-1]]
-        inside = self.context.runs[body.name]
-        trips = inside.trips[-1] if inside.trips and inside.trips[-1] is not None else 1
+        body, trips = self.context.program.by_name[op.calls[-1]], self._trips(op)
+        trips = 1 if trips is None else trips
         rows, us, priced, unpriced = Fusing(self.chip, self.context, body).price(runs * trips, begin)
         return rows, us * trips, priced, unpriced
+
+    def _trips(self, op: Operation) -> int | None:
+        """How often a loop's body runs, None where that is not known."""
+        trips = self.context.runs[op.calls[-1]].trips
+        return trips[-1] if trips else None
 
     def _unknown(self, op: Operation) -> str:
         """Why an operation has no time, "" where it has one."""
         kind = plain_opcode(op.opcode)
+        if kind == "while":
+            return "how often it runs is not known: its operations count once"
+        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
+            return "the size of its arrays is not known"
+        if kind in _UNPRICED or kind not in _KNOWN:
+            return f"no mechanism for {kind} is known"
         if op.name not in self.tiles:
             return "its result is no array"
-        if kind in ("custom-call", "fft", "sort", "cholesky", "triangular-solve", "infeed", "outfeed", "send", "recv"):
-            return f"no mechanism for {kind} was measured"
         if op.calls and kind not in _KERNELS | _BODIES:
             return f"{kind} is not predicted"
+        if kind in COLLECTIVES and not self.chip.link_bytes_per_second:
+            return "this chip's links are not known"
+        shapes = [self.tiles[name] for name in op.operands if name in self.tiles]
+        if kind in _PRODUCTS and product_sizes(op, shapes, self.tiles[op.name]) is None:
+            return f"{kind} does not say its dims"
         return ""
 
     def _kernel(self, op: Operation) -> tuple[float, str, int, float, float]:
         """Microseconds, bound, flops, megabytes of weights that came early, megabytes the kernel streams itself."""
         constants, kind, result = self.chip.kernel, plain_opcode(op.opcode), self.tiles[op.name]
+        if kind in COLLECTIVES:
+            exchanged = [self.tiles[name] for name in op.operands if name in self.tiles]
+            return collective_us(self.chip, op, exchanged, [result]) or 0.0, "link", 0, 0.0, 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
         weights = sum(self._far(name) for name in inputs & self.arguments)

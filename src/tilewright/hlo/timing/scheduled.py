@@ -43,6 +43,10 @@ _LARGE_MB = 4.0
 """Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
 _BESIDE = 0.15
 """Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
+_DEEPEST = 64
+"""Computations inside computations that are followed; a program that calls itself ends there."""
+_MOST_OPERATIONS = 2_000_000
+"""Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
 
 
 @dataclass
@@ -57,6 +61,9 @@ class Schedule:
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
     unpriced: int = 0
+    depth: int = 0
+    works: dict[str, Work] = field(default_factory=dict)
+    reads: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -71,8 +78,12 @@ class Schedule:
                 self._skip(computation, op, runs, f"its shapes cannot be read: {error}")
 
     def _operation(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
-        if name == "while":
-            self._loop(op)
+        if any("?" in shape for shape in (op.shape, *op.operand_shapes)):
+            self._skip(computation, op, runs, "the size of its arrays is not known")
+        elif name in ("while", "call", "conditional") and not self._follows():
+            self._skip(computation, op, runs, "too many calls inside calls")
+        elif name == "while":
+            self._loop(computation, op, runs)
         elif name in ("call", "conditional", "async-start") and op.calls:
             self._calls(computation, op, name, runs)
         elif name in _UNPRICED:
@@ -81,17 +92,29 @@ class Schedule:
             self._collective(computation, op, name, runs)
         elif name.endswith("-start"):
             self._start(op)
+        elif name == "async-update":
+            self.arrives[op.name] = self.arrives.get(op.operands[0], 0.0)
         elif name.endswith("-done"):
             self._done(computation, op, runs)
         else:
             self._kernel(computation, op, name, runs)
 
-    def _loop(self, op: Operation) -> None:
+    def _follows(self) -> bool:
+        return self.depth < _DEEPEST and self.counted < _MOST_OPERATIONS
+
+    def _enter(self, name: str, runs: int) -> None:
+        self.depth += 1
+        self.run(self.context.program.by_name[name], runs)
+        self.depth -= 1
+
+    def _loop(self, computation: Computation, op: Operation, runs: int) -> None:
         """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs."""
+        if any(trips[-1:] == (None,) for trips in (self.context.runs[callee].trips for callee in op.calls)):
+            self._skip(computation, op, runs, "how often it runs is not known: its operations count once")
         for callee in op.calls:
             begin, inside = self.now, self.context.runs[callee]
             trips = inside.trips[-1] if inside.trips else 1
-            self.run(self.context.program.by_name[callee], inside.count)
+            self._enter(callee, inside.count)
             self.now = begin + (self.now - begin) * (1 if trips is None else trips)
 
     def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
@@ -100,13 +123,17 @@ class Schedule:
         if core or name == "async-start":
             self._offloaded(computation, op, core or "sparsecore", runs)
             return
-        ends = []
-        begin = self.now
+        begin, rows = self.now, self.rows
+        branches: list[tuple[float, list[TimeRow]]] = []
         for callee in op.calls:
-            self.now = begin
-            self.run(self.context.program.by_name[callee], runs)
-            ends.append(self.now)
-        self.now = max(ends)
+            self.now, self.rows = begin, []
+            self._enter(callee, runs)
+            branches.append((self.now, self.rows))
+        self.now, longest = max(branches, key=lambda branch: branch[0])
+        rows += longest
+        for _, others in branches:
+            rows += [row for row in others if row.unpriced and others is not longest]
+        self.rows = rows
 
     def _tiles(self, shapes: Sequence[str]) -> list[Tiles]:
         return [Tiles.of(layout) for shape in shapes for layout in self.context.layouts(shape)]
@@ -134,7 +161,7 @@ class Schedule:
         if name.endswith("-done"):
             self._done(computation, op, runs)
             return
-        us = collective_us(self.chip, op, self._tiles(op.operand_shapes), self._tiles([op.shape]))
+        us = self._link_us(op)
         if us is None:
             self._skip(computation, op, runs, "this chip's links are not known")
             return
@@ -143,8 +170,22 @@ class Schedule:
             return
         self._row(computation, op, us, "link", 0, 0, runs, "link")
 
+    def _link_us(self, op: Operation) -> float | None:
+        return collective_us(self.chip, op, self._tiles(op.operand_shapes), self._tiles([op.shape]))
+
     def _offloaded(self, computation: Computation, op: Operation, core: str, runs: int) -> None:
-        """Work of a SparseCore or the host beside the TensorCore: its bytes through HBM, nothing more is known."""
+        """Work of a SparseCore or the host beside the TensorCore: its bytes through HBM, nothing more is known.
+
+        An exchange between chips that was started so goes over the links.
+        """
+        inside = [o for name in op.calls for o in self.context.program.by_name[name].operations]
+        exchanges = [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]
+        if exchanges and core != "host":
+            times = [us for exchange in exchanges if (us := self._link_us(exchange)) is not None]
+            if len(times) < len(exchanges):
+                self._skip(computation, op, runs, "this chip's links are not known")
+            self.arrives[op.name] = self.now + sum(times)
+            return
         tiles = self._tiles([*op.operand_shapes, op.shape])
         megabytes = sum(t.megabytes for t in tiles)
         us = megabytes / self.chip.kernel["read_mb_per_us"]
@@ -163,8 +204,8 @@ class Schedule:
         read = {k: tiles.megabytes for k, tiles in operands}
         if name == "fusion" and op.calls:
             body = self.context.program.by_name[op.calls[0]]
-            self._fused(work, body)
-            read = {k: self._read(body, k, tiles) for k, tiles in operands}
+            work.include(self._fused(body, 0))
+            read = {k: self._read(body, k, tiles, 0) for k, tiles in operands}
         elif name == "custom-call":
             reason = self._custom_call(work, op, [tiles for _, tiles in operands])
             if reason is not None:
@@ -174,7 +215,7 @@ class Schedule:
         else:
             self._alone(work, op, name, [tiles for _, tiles in operands], results)
         if work.unknown:
-            self._skip(computation, op, runs, f"{work.unknown[0]} does not say its dims")
+            self._skip(computation, op, runs, work.unknown[0])
             return
         far = sum(read[k] for k, tiles in operands if tiles.space == 0)
         written = sum(tiles.megabytes for tiles in results if tiles.space == 0)
@@ -187,6 +228,7 @@ class Schedule:
             "vector": work.vector_us(constants),
             "hbm": self._stream(far, written, common),
             "vmem": near / constants["near_mb_per_us"],
+            "link": work.link_us,
         }
         latency = constants["launch_us" if far + written > 0.001 else "near_launch_us"]
         busiest, second = sorted(parts.values())[:-3:-1]
@@ -224,6 +266,7 @@ class Schedule:
     def _alone(self, work: Work, op: Operation, name: str, operands: list[Tiles], results: list[Tiles]) -> None:
         """An operation outside a fusion; a copy or transpose that changes the minor dim turns every register."""
         if not results:
+            work.unknown += ("its result is no array",)
             return
         if name in ("copy", "transpose", "reshape") and operands:
             if operands[0].minor_to_major[:1] != results[0].minor_to_major[:1] or name != "copy":
@@ -231,16 +274,28 @@ class Schedule:
             return
         add_operation(work, self.chip.kernel, op, operands, results[0])
 
-    def _fused(self, work: Work, body: Computation) -> None:
+    def _fused(self, body: Computation, depth: int) -> Work:
+        """What the operations of a fusion ask for, those of fusions inside it included."""
+        if body.name in self.works:
+            return self.works[body.name]
+        work = Work()
+        if depth > _DEEPEST:
+            return Work(unknown=("too many fusions inside fusions",))
         for op in body.operations:
-            if op.opcode == "fusion" and op.calls:
-                self._fused(work, self.context.program.by_name[op.calls[0]])
-                continue
-            if op.opcode in MOVES_ONLY and op.opcode not in ("gather", "scatter"):
-                continue
-            results = self._tiles([op.shape])
-            if results:
-                add_operation(work, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
+            name = plain_opcode(op.opcode)
+            if name == "fusion" and op.calls:
+                work.include(self._fused(self.context.program.by_name[op.calls[0]], depth + 1))
+            elif name in COLLECTIVES:
+                us = self._link_us(op)
+                work.link_us += us or 0.0
+                work.unknown += () if us is not None else ("this chip's links are not known",)
+            elif name in ("gather", "scatter") or name not in MOVES_ONLY:
+                results = self._tiles([op.shape])
+                if results:
+                    add_operation(work, self.chip.kernel, op, self._tiles(op.operand_shapes), results[0])
+        work.unknown = work.unknown[:1]
+        self.works[body.name] = work
+        return work
 
     def _custom_call(self, work: Work, op: Operation, operands: list[Tiles]) -> str | None:
         """None: priced as a kernel. Text: why it is not; "" for markers without work."""
@@ -248,7 +303,9 @@ class Schedule:
         if any(name in target for name in _BARE_CUSTOM_CALLS):
             self.counted -= 1
             return ""
-        if "tpu_custom_call" in target and len(operands) >= 2 and len(operands[0].shape) == 3:
+        ranks = [len(tiles.shape) for tiles in operands]
+        softmax = "online-softmax" in op.name or "online-softmax" in op.op_name
+        if softmax and "tpu_custom_call" in target and ranks[:1] == [3] and ranks[1:2] in ([2], [3]):
             # The compiler's own softmax with the product behind it: [batch, rows, depth] x [batch, depth, columns].
             scores, values = operands[0], operands[1]
             batch, rows, depth = scores.shape
@@ -260,15 +317,19 @@ class Schedule:
             return None
         return f"a custom call of {target.strip(chr(34)) or 'unknown code'}"
 
-    def _read(self, body: Computation, number: int, tiles: Tiles) -> float:
+    def _read(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
         """Megabytes that a fusion reads of one operand: of an array that is only sliced or gathered, what is taken."""
+        known = self.reads.get((body.name, number))
+        if known is None:
+            known = self.reads[body.name, number] = self._taken(body, number, tiles, depth)
+        return min(known, tiles.megabytes)
+
+    def _taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
         parameter = next(
             (o for o in body.operations if o.opcode == "parameter" and o.attributes.get("literal") == str(number)), None
         )
-        if parameter is None:
-            return tiles.megabytes
-        users = [op for op in body.operations if parameter.name in op.operands]
-        if not users:
+        users = [op for op in body.operations if parameter.name in op.operands] if parameter else []
+        if not users or parameter is None or depth > _DEEPEST:
             return tiles.megabytes
         taken = 0.0
         for user in users:
@@ -276,10 +337,10 @@ class Schedule:
                 taken += sum(t.megabytes for t in self._tiles([user.shape]))
             elif user.opcode == "fusion" and user.calls:
                 inner = self.context.program.by_name[user.calls[0]]
-                taken += self._read(inner, user.operands.index(parameter.name), tiles)
+                taken += self._read(inner, user.operands.index(parameter.name), tiles, depth + 1)
             else:
                 return tiles.megabytes
-        return min(taken, tiles.megabytes)
+        return taken
 
     def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
         self.unpriced += 1

@@ -6,6 +6,7 @@ which overlap; then the slowest of the three counts. The default layouts make a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp
 
 from tilewright.hlo.timing.price import Price
@@ -35,9 +36,9 @@ def copy(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
     return Price(latency + stream + shuffle, {"latency": latency, "hbm": stream, "vector": shuffle})
 
 
-def elementwise(constants: TimeConstants, operand: Tiles, result: Tiles) -> Price:
-    """One elementwise operation of the transcendental unit (measured: exponential)."""
-    megabytes = operand.megabytes + result.megabytes
+def elementwise(constants: TimeConstants, operands: Sequence[Tiles], result: Tiles) -> Price:
+    """One elementwise operation (measured: exponential, of the transcendental unit)."""
+    megabytes = sum(operand.megabytes for operand in operands) + result.megabytes
     latency = constants["launch_us"] + ramp(constants, megabytes)
     if megabytes > constants["one_window_mb"]:
         stream = megabytes / constants["elementwise_mb_per_us"]

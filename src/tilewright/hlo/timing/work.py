@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import prod
 
@@ -24,6 +24,17 @@ TRANSCENDENTAL = {
     **dict.fromkeys(("erf", "power", "remainder"), 3),
 }
 """Operations of the transcendental unit, and how often they pass it."""
+
+ELEMENTWISE = frozenset(
+    {"abs", "add", "and", "ceil", "clamp", "compare", "complex", "convert", "count-leading-zeros", "floor", "imag"}
+    | {"is-finite", "maximum", "minimum", "multiply", "negate", "not", "or", "popcnt", "real", "reduce-precision"}
+    | {"round-nearest-afz", "round-nearest-even", "select", "shift-left", "shift-right-arithmetic", "sign", "square"}
+    | {"shift-right-logical", "stochastic-convert", "subtract", "xor", *TRANSCENDENTAL}
+)
+"""Operations that take each element by itself."""
+
+_REGISTER_BY_REGISTER = ELEMENTWISE | {"map", "reverse", "reduce-window", "select-and-scatter", "set-dimension-size"}
+"""Operations that are priced by the registers of their result."""
 
 MOVES_ONLY = frozenset(
     {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "iota", "reshape", "slice", "pad", "concatenate"}
@@ -47,7 +58,8 @@ class Work:
     ``transcendental``  registers through the transcendental unit
     ``rotations``       registers turned across lanes
     ``rows``            rows gathered or scattered one by one
-    ``unknown``         operations that were not understood, by opcode
+    ``link_us``         microseconds of exchanges with other chips
+    ``unknown``         why operations have no price
     ==================  ==============================================================================
     """
 
@@ -57,7 +69,13 @@ class Work:
     transcendental: float = 0.0
     rotations: float = 0.0
     rows: int = 0
+    link_us: float = 0.0
     unknown: tuple[str, ...] = ()
+
+    def include(self, other: Work) -> None:
+        """Add what ``other`` asks for."""
+        for part in fields(self):
+            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
 
     def vector_us(self, constants: TimeConstants) -> float:
         """Microseconds of the vector unit; its slots for arithmetic and for transcendentals work side by side."""
@@ -74,7 +92,7 @@ def add_operation(
     if name in ("convolution", "dot", "dot-general"):
         sizes = product_sizes(op, operands, result)
         if sizes is None:
-            work.unknown += (name,)
+            work.unknown += (f"{name} does not say its dims",)
             return
         batch, rows, columns, depth = sizes
         work.matrix_us += batch * matrix_us(constants, rows, columns, depth) / constants["efficiency"]
@@ -91,6 +109,8 @@ def add_operation(
         if operand.minor_to_major and operand.minor_to_major[0] in reduced:
             length = max(operand.shape[operand.minor_to_major[0]], 128)
             work.rotations += operand.elements / length / 8
+    elif name not in _REGISTER_BY_REGISTER:
+        work.unknown += (f"no mechanism for {name} is known",)
     else:
         registers = max((t.elements for t in (result, *operands[:1])), default=0) / REGISTER
         passes = TRANSCENDENTAL.get(name, 0)
