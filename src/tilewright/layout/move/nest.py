@@ -233,26 +233,18 @@ def _segments(dim: CommonDim) -> list[_Segment] | None:
 # -- boxes -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Piece:
-    """A segment with its places and strides on both sides."""
-
-    sources: Array
-    targets: Array
-    loops: tuple[Loop, ...]
-
-
-def _piece(dim: CommonDim, segment: _Segment) -> _Piece:
+def _piece(dim: CommonDim, segment: _Segment) -> Box:
+    """A segment as a box of its own dim."""
     places = [_value(terms, segment.starts) for terms in (dim.source, dim.target)]
     first = int(segment.starts[0])
     loops = []
     for count, step in segment.loops:
         source, target = (_value(t, first + step) - _value(t, first) for t in (dim.source, dim.target))
         loops.append(Loop(count, int(source), int(target)))
-    return _Piece(places[0], places[1], tuple(loops))
+    return Box(places[0], places[1], tuple(loops))
 
 
-def _join(pieces: tuple[_Piece, ...], base: tuple[int, int]) -> Box:
+def _join(pieces: tuple[Box, ...], base: tuple[int, int]) -> Box:
     sources, targets = (np.array([b], np.int64) for b in base)
     for piece in pieces:
         sources = (sources[:, None] + piece.sources).reshape(-1)
