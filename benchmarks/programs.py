@@ -251,7 +251,7 @@ def refusals(rounds: int) -> dict[str, dict[str, object]]:
     import jax
 
     from tilewright.hlo import from_jax, optimize
-    from tilewright.hlo.running.execute import callable_of
+    from tilewright.hlo.execute import callable_of
 
     programs = {
         "grouped layer norm [8,512,16,64]": (networks.grouped_layer_norm, ((8, 512, 1024), (1024,), (1024,))),
@@ -283,7 +283,7 @@ def calibration(rounds: int) -> dict[str, dict[str, object]]:
     import jax
 
     from tilewright.hlo import from_jax, optimize
-    from tilewright.hlo.running.execute import callable_of
+    from tilewright.hlo.execute import callable_of
 
     x, scale, bias = jax.device_put(random_like((8, 32, 32, 256), (256,), (256,)))
     found = {}

@@ -73,7 +73,7 @@ def test_json_and_functions_of_python_files(run, files):
     ("words", "code", "message"),
     [
         (["{a}"], 2, "missing argument"),
-        (["{a}", "{wider}"], 2, "take or give different types"),
+        (["{a}", "{wider}"], 2, "arguments or results of different types"),
         (["{a}", "{a}", "--inputs", "huge"], 2, "no kind of inputs called 'huge'"),
         (["{a}", "{a}", "--save", "x.txt"], 2, "written as .npz"),
         (["{a}", "{a}", "--tpu", "v5q"], 2, "no TPU called 'v5q'"),

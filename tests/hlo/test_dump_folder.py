@@ -77,7 +77,7 @@ def test_a_text_that_is_no_program_is_passed_by(tmp_path):
 
 
 def test_faults(folder, tmp_path_factory):
-    with pytest.raises(UsageError, match=r"no module is called other; there are module_0001\.jit_small, "):
+    with pytest.raises(UsageError, match=r"no module is called other; the folder has module_0001\.jit_small, "):
         load(folder, "other")
     with pytest.raises(UsageError, match="no program in this folder; --xla_dump_to=FOLDER"):
         load(tmp_path_factory.mktemp("empty"))

@@ -136,7 +136,7 @@ def test_a_profile_of_another_program_is_refused(tmp_path):
         ("a.json", b"[" * 100_000, UsageError, "not trace-viewer JSON"),
         ("a.json.gz", gzip.compress(b"[]", mtime=0)[:-4], UsageError, "cannot read it"),
         ("a.json", b"\xff\xfe\x00", UsageError, "not trace-viewer JSON"),
-        ("a.xplane.pb", b"", UnsupportedError, "an XSpace is not read"),
+        ("a.xplane.pb", b"", UnsupportedError, "XSpace files"),
     ],
 )
 def test_what_is_no_trace(tmp_path, name, data, error, words):

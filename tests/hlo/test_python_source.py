@@ -124,7 +124,7 @@ def test_the_callers_modules_stay_as_they_are(model):
         ("model.py:step", [], r"step needs arguments \(params, x\).*--arg f32\[8,128\].*step_example_args"),
         ("model.py:stpe", [], "it has no stpe; its functions: step, plain"),
         ("model.py", [], r"it defines \d functions; name one"),
-        ("model.py:Config.width", [], "Config.width is no function but int"),
+        ("model.py:Config.width", [], "Config.width is of type int, not a function"),
         ("nothing.py:f", [], "no such Python file"),
         ("model.py:breaks", ["f32[3]"], r"model\.py:24: tracing breaks fails: TypeError: cannot reshape"),
         ("model.py:leaves", ["f32[3]"], r"model\.py:27: tracing leaves fails: SystemExit: 3"),

@@ -71,7 +71,7 @@ def test_without_the_compiler(monkeypatch):
     program = from_jax(lambda x: x + 1, arguments(group_norm, small=True)[0])
     with pytest.raises(UnsupportedError, match=r"not installed; pip install 'jax\[tpu\]=="):
         compare_on_tpu(program, program)
-    with pytest.raises(UsageError, match=r"there are v4, v5e"):
+    with pytest.raises(UsageError, match=r"known: v4, v5e"):
         compare_on_tpu(program, program, "v5q")
 
 

@@ -1,7 +1,7 @@
 """The one door to MLIR and to JAX's private parts: parse, print, verify, serialise.
 
 Everything here that is not public in JAX is probed once; where a release has moved it, the error says which name is
-missing. Modules are always parsed anew from text: changing a module that JAX still holds would poison its caches.
+missing. Modules are always parsed from text: changing a module that JAX still holds would poison its caches.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> di
 
 
 class _Late:
-    """``jaxlib.mlir.ir``, imported when first used; what was asked for once is kept."""
+    """``jaxlib.mlir.ir``, imported when first used; its members are kept."""
 
     def __getattr__(self, name: str) -> Any:
         value = self.__dict__[name] = getattr(_parts()["jaxlib.mlir.ir"], name)

@@ -1,4 +1,4 @@
-"""``optimize``: a program, rewritten where the gate of a target says it pays."""
+"""``optimize``: a program is rewritten where that pays on a target."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
 from tilewright.hlo.cost import place
+from tilewright.hlo.execute import callable_of
 from tilewright.hlo.gating.control_flow import change_carried_shapes, weighted_cost
 from tilewright.hlo.gating.gate import Verdict, compiler_of, gate
 from tilewright.hlo.gating.moves import moved
@@ -25,7 +26,6 @@ from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
 from tilewright.hlo.rewriting.base import Rewrite
-from tilewright.hlo.running.execute import callable_of
 from tilewright.render import place_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -77,7 +77,7 @@ class Optimized:
         return "\n".join(unified_diff(before, after, "before", "after", lineterm="", n=context))
 
     def explain(self) -> str:
-        """Every verdict in a few lines, accepted regions first; regions that are alike are told once."""
+        """Every verdict in a few lines, accepted regions first; regions that are alike are listed once."""
         lines = [
             f"{self.target.title}: reshapes and transposes move {self.moved_before:,} bytes as written, "
             f"{self.moved_after:,} in the result"
@@ -123,7 +123,7 @@ class Optimized:
 
 
 def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Verdicts that say the same, together."""
+    """Equal verdicts grouped together."""
     alike: dict[tuple[bool, str, str, str], list[Verdict]] = {}
     for verdict in verdicts:
         alike.setdefault((verdict.accepted, verdict.region, verdict.name, verdict.reason), []).append(verdict)

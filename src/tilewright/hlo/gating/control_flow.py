@@ -2,7 +2,7 @@
 
 A region never leaves its block, but the residuals of a gradient do: they are stacked by one loop and read by another.
 So the shapes of what loops and conditionals hand on are changed first, everywhere, which moves reshapes into the bodies
-where the gate's regions take them up. Whether that paid is asked of the whole program, loops weighted.
+where the gate's regions take them up. Whether that pays is decided for the whole program, with loops weighted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewriting.base import Rewrite
 from tilewright.targets import Target
 
-#: How often a loop is taken to run, where no constants say it, as bytes inside and outside of it are compared.
+#: How often a loop is assumed to run, where constants do not say, when bytes inside and outside are compared.
 _TRIPS = 8
 _ROUNDS = 16
 _INTEGER = re.compile(r"-?\d{1,18}")

@@ -107,7 +107,7 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
         open_ = list(dict.fromkeys(changed))
         for block in open_:
             settle(block)
-    standing = [verdict for region, verdict in refused.items() if _is_worth_telling(region, verdict)]
+    standing = [verdict for region, verdict in refused.items() if _is_worth_reporting(region, verdict)]
     return accepted, sorted(standing, key=lambda verdict: -verdict.moved_before)
 
 
@@ -135,7 +135,7 @@ def _is_new(region: Region) -> bool:
     return any(op.handle is not None for op in region.operations)
 
 
-def _is_worth_telling(region: tuple[Node, ...], verdict: Verdict) -> bool:
+def _is_worth_reporting(region: tuple[Node, ...], verdict: Verdict) -> bool:
     """Still there, and something moves in it or could be rewritten."""
     return all(op.block is not None for op in region) and bool(verdict.name or verdict.moved_before)
 

@@ -237,8 +237,8 @@ def outline(region: Region) -> Outline:
             numbers[value] = len(numbers)
     outputs = tuple(region.outputs)
     described.append(tuple(numbers[v] for v in outputs))
-    made = any(op.handle is None for op in region.members)
-    return Outline(tuple(inputs), outputs, None if made else tuple(described))
+    as_read = all(op.handle is not None for op in region.members)
+    return Outline(tuple(inputs), outputs, tuple(described) if as_read else None)
 
 
 def take_out(region: Region, seen: Outline) -> Candidate:
@@ -287,7 +287,7 @@ def splice(region: Region, seen: Outline, candidate: Candidate) -> None:
 
 
 def settle(block: Block) -> None:
-    """After splices: drop what was replaced and nobody uses, and put the rest in order before the terminator."""
+    """After splices: drop what was replaced and has no users, and put the rest in order before the terminator."""
     standing = [op for op in block.operations if op.block is block]
     last = next(op for op in reversed(standing) if op.handle is not None)
     block.operations = [*in_order([op for op in standing if op is not last]), last]

@@ -1,4 +1,4 @@
-"""Constants: read when asked, compared with a monoid's identity, laid out anew in another shape."""
+"""Constants: read when needed, compared with a monoid's identity, laid out in another shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Literal:
     """The value of a ``stablehlo.constant``: one repeated element, or a handle on all of them.
 
     ``element`` is MLIR's text of the repeated element (``-0.000000e+00``, ``0xFF800000``, ``(1.0,0.0)``), or None.
-    ``order`` says which of the handle's elements, counted in row-major order, comes where; None for all as they are.
+    ``order`` gives the handle's elements, by their row-major numbers, in their new order; None where it is unchanged.
     """
 
     def __init__(self, handle: Any = None, element: str | None = None, order: Any = None) -> None:

@@ -53,7 +53,7 @@ class _Reader:
             value = op.add_result(*self.type_of(result))
             value.handle = result
             self.values[result] = value
-        if len(op.attributes) < 2 or op.name != "reduce":  # the body of a reduction that is understood says no more
+        if len(op.attributes) < 2 or op.name != "reduce":  # a reduction that is understood needs no body
             for region in handle.regions:
                 op.blocks += [self.block(body, "", op) for body in region.blocks]
         return op

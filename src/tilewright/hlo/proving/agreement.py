@@ -115,8 +115,8 @@ def missed(before: Array, after: Array, reference: Array, depth: int) -> str:
     first = int(np.flatnonzero(~right)[0])
     at = tuple(int(k) for k in np.argwhere(apart)[first])
     place = f"at {at} " if at else ""
-    told = f"original {before[at]}, result {after[at]}, float64 reference {reference[at]}"
-    return f"{(~right).sum()} of {right.size or 1} elements that differ are wrong: {place}{told}"
+    sides = f"original {before[at]}, result {after[at]}, float64 reference {reference[at]}"
+    return f"{(~right).sum()} of {right.size or 1} elements that differ are wrong: {place}{sides}"
 
 
 def _pair(a: Array, b: Array) -> tuple[Array, Array, Array]:
@@ -164,11 +164,11 @@ def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], S
     """Why ``after`` loses elements that ``before`` has right by their own measure, "" if it does not.
 
     An element is right within :func:`tolerance` of its reference, relative to itself, and far worse beyond
-    :data:`FAR` times that. The whole output and every slice of it are asked: of at least :data:`CROWD` elements the
-    original has right (and :data:`MOSTLY` all that are known), no more than the share in :data:`SHARES` may be far
-    worse in the result, unless a quarter as many are far worse in the original where the result is right: then both
-    are rounding. ``moved`` gives the reference for :func:`nudged` arguments: where that alone makes an element wrong,
-    terms have cancelled, and nothing is asked of it. Integers, zeros, what is not finite or not normal, and float64,
+    :data:`FAR` times that. The test is made for the whole output and for every slice of it: of at least :data:`CROWD`
+    elements the original has right (and :data:`MOSTLY` all that are known), no more than the share in :data:`SHARES`
+    may be far worse in the result, unless a quarter as many are far worse in the original where the result is right:
+    then both are rounding. ``moved`` gives the reference for :func:`nudged` arguments: where that alone makes an element
+    wrong, terms have cancelled, and it is not tested. Integers, zeros, what is not finite or not normal, and float64,
     whose reference is no better, are left to the other test.
     """
     allowed = tolerance(before.dtype)
@@ -190,14 +190,14 @@ def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], S
         if failed.any():
             index = int(np.argmax(failed))
             view = (slice(None),) * axis + (index,) if axis >= 0 else ()
-            return _told(axis, index, lost, right[0], view, (before, after, reference))
+            return _describe(axis, index, lost, right[0], view, (before, after, reference))
     return ""
 
 
 def _sides(
     before: Array, after: Array, reference: Array, allowed: float
 ) -> tuple[Array, tuple[Array, Array], tuple[Array, Array]]:
-    """Elements that can be asked; where each program is right; where each is far worse."""
+    """Elements that can be tested; where each program is right; where each is far worse."""
     part = before.real.dtype
     least = float(finfo(part).smallest_normal) / float(finfo(part).eps)
     wide = np.complex128 if before.dtype.kind == "c" else np.float64
@@ -211,7 +211,7 @@ def _sides(
     return known, (right[0], right[1]), (worse[0], worse[1])
 
 
-def _told(
+def _describe(
     axis: int, index: int, lost: Array, right: Array, view: tuple[Any, ...], sides: tuple[Array, Array, Array]
 ) -> str:
     inside = np.zeros(lost.shape, bool)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError
+from tilewright.hlo.execute import array_struct, flat_callable
 from tilewright.hlo.graphs.graph import Block, Node, Value, captured
 from tilewright.hlo.ir import operation_module, parse_module, print_module
 from tilewright.hlo.proving.agreement import is_integral
 from tilewright.hlo.proving.reference import own_dtype
-from tilewright.hlo.running.execute import array_struct, flat_callable
 
 #: Distinct operations that are compiled for a run; each takes some hundredths of a second.
 EAGER_LIMIT = 300

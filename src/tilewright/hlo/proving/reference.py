@@ -117,7 +117,7 @@ def _integer_power(a: Array, b: Array) -> Array:
 def _reduce(op: Node, x: list[Array]) -> Array:
     monoid, dims = op.attributes.get("monoid"), op.attributes["dims"]
     if monoid is None:
-        raise UnsupportedError("the float64 reference does not know reductions of other bodies")
+        raise UnsupportedError("the float64 reference knows only reductions by one operation")
     ufunc: Any = _BINARY[monoid]
     return np.asarray(ufunc(x[1], ufunc.reduce(x[0], axis=dims, dtype=x[0].dtype, initial=_start(monoid, x[0].dtype))))
 

@@ -187,7 +187,7 @@ def _topology(chip: str) -> str:
     """The topology to compile for; refuses a chip that there is none for, and a missing compiler."""
     name = chip.removeprefix("tpu-")
     if name not in TPU_TOPOLOGIES:
-        raise UsageError(f"no TPU called {chip!r} to compile for", how=f"there are {', '.join(TPU_TOPOLOGIES)}")
+        raise UsageError(f"no TPU called {chip!r} to compile for", how=f"known: {', '.join(TPU_TOPOLOGIES)}")
     if find_spec("libtpu") is None:
         how = f"pip install 'jax[tpu]{_same_jax()}' (libtpu is proprietary)"
         raise UnsupportedError("the TPU compiler is not installed", how=how)
@@ -221,7 +221,7 @@ def _same_jax() -> str:
 
 
 def _ask(job: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """One job; asked again while another process holds the compiler's lock."""
+    """One job; tried again while another process holds the compiler's lock."""
     wait = 1.0
     while True:
         code, out, output = _run(job, deadline)

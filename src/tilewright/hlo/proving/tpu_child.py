@@ -1,4 +1,4 @@
-"""The process that compiles for a TPU nobody has here: one job on stdin, one answer on stdout, both JSON.
+"""The process that compiles for a TPU that need not be here: one job on stdin, one answer on stdout, both JSON.
 
 libtpu can abort, hang and talk, and takes a lock for as long as its process lives; so it gets a process of its own.
 """
@@ -37,8 +37,8 @@ def _compile(text: str, device: Any) -> dict[str, Any]:
     import jax
     from jax.sharding import SingleDeviceSharding
 
+    from tilewright.hlo.execute import flat_callable
     from tilewright.hlo.proving.verify import main_types
-    from tilewright.hlo.running.execute import flat_callable
 
     inputs, outputs = main_types(text)
     with jax.enable_x64(True):

@@ -73,14 +73,14 @@ def inputs_for(body: Block, kinds: Sequence[str] | None) -> list[str]:
     """The kinds to try: all of them, or ``normal`` alone for a program that may never end on others."""
     for kind in kinds or ():
         if kind not in INPUTS:
-            raise UsageError(f"no kind of inputs called {kind!r}", how=f"there are {', '.join(INPUTS)}")
+            raise UsageError(f"no kind of inputs called {kind!r}", how=f"known: {', '.join(INPUTS)}")
     if kinds:
         return list(kinds)
     return ["normal"] if may_never_end(body) else list(INPUTS)
 
 
 def may_never_end(body: Block) -> bool:
-    """Whether a loop in it goes on until a condition on values holds, instead of a number of times that is written."""
+    """Whether a loop in it runs until a condition on values holds, instead of a number of times that is known."""
     loops = [op for block in walk(body) for op in block.operations if op.name == "while"]
     return any(not _is_counted(op.blocks[0]) for op in loops)
 

@@ -20,8 +20,8 @@ class Difference:
     def __str__(self) -> str:
         """``output 0 at (3, 1): original 1.5, result 1.25, float64 reference 1.5``."""
         place = f"output {self.output} at {self.index}" if self.index else f"output {self.output}"
-        told = f"{place}: original {self.before}, result {self.after}"
-        return f"{told}, float64 reference {self.reference}" if self.reference else told
+        text = f"{place}: original {self.before}, result {self.after}"
+        return f"{text}, float64 reference {self.reference}" if self.reference else text
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
+from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.graphs.graph import Block, Value
 from tilewright.hlo.graphs.read import read_functions
 from tilewright.hlo.ir import parse_module
@@ -30,7 +31,6 @@ from tilewright.hlo.proving.reference import evaluate
 from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.proving.verification import Difference, Trial, Verification
 from tilewright.hlo.rewrites.inline import Inline, calls_itself
-from tilewright.hlo.running.execute import flat_callable
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[Any]], list[Array]]
@@ -53,21 +53,21 @@ def verify(
     alone, as it might never end). Each is run under jit and, with ``eager``, one operation at a time. The two must take
     and give the same types. Both are measured against the original in float64: evaluated by numpy where it knows every
     operation, as XLA's own CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for the same bits.
-    ``advance(done, total, what)`` is told of every trial. Raises UsageError where the types differ.
+    ``advance(done, total, what)`` is called before every trial. Raises UsageError where the types differ.
     """
     import jax
 
     before, after = _main(original), _main(rewritten)
     types = [[repr(v) for v in (*body.arguments, *body.operations[-1].operands)] for body in (before, after)]
     if types[0] != types[1]:
-        raise UsageError("the two programs take or give different types", how=_first_difference(*types))
+        raise UsageError("the two programs have arguments or results of different types", how=_first_difference(*types))
     own_inputs = None if arguments is None else [np.asarray(a) for a in arguments]
     kinds = ["given"] if own_inputs is not None else inputs_for(before, inputs)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
         judge = _Judge(original, rewritten, before, after, bit_exact)
         runs, remarks = _runs(judge, eager)
         if own_inputs is None and inputs is None and may_never_end(before):
-            remarks.append("only normal inputs were tried: a loop in it goes on until a condition on values holds")
+            remarks.append("only normal inputs were tried: a loop in it runs until a condition on values holds")
         trials = []
         for number, (kind, how) in enumerate((kind, how) for kind in kinds for how in runs):
             if advance:
@@ -80,13 +80,13 @@ def verify(
 def trial_arguments(program: Program, trial: Trial) -> list[Array]:
     """The arrays a trial was made with: the arguments of ``main`` that show what it shows."""
     if trial.inputs == "given":
-        raise UsageError("the inputs of this trial were given, not made")
+        raise UsageError("the inputs of this trial were passed in, so they cannot be made again")
     return trial_inputs(_main(program).arguments, trial.inputs, trial.seed)
 
 
 def _first_difference(before: Sequence[str], after: Sequence[str]) -> str:
     if len(before) != len(after):
-        return f"they have {len(before)} and {len(after)} arguments and results"
+        return f"{len(before)} arguments and results in one, {len(after)} in the other"
     return next(f"{a} in one is {b} in the other" for a, b in zip(before, after) if a != b)
 
 
@@ -108,7 +108,7 @@ def _main(program: Program) -> Block:
         raise UsageError("the module has no function called main")
     values = (*bodies["main"].arguments, *bodies["main"].operations[-1].operands)
     if any(v.shape is None for v in values):
-        raise UnsupportedError("main takes or gives something that is not an array of known shape")
+        raise UnsupportedError("an argument or result of main is not an array of known shape")
     return bodies["main"]
 
 
@@ -167,7 +167,7 @@ class _Judge:
             old, new = self._without_lost_nans(kind, how, old, new, reference)
         reason = self._reason(arguments, old, new, reference)
         if any(map(zeros_differ, old, new)):
-            self.remarks.append(f"zeros of another sign on {kind} inputs, {how}: counted as equal")
+            self.remarks.append(f"zeros differ in sign on {kind} inputs, {how}; they count as equal")
         errors: list[float | None] = [None, None]
         if reference is not None:
             errors = [max(map(distance, reference, outs), default=0.0) for outs in (old, new)]
@@ -257,7 +257,7 @@ class _Judge:
         depth = _depth(self.before)
         for index, (a, b) in enumerate(zip(before, after)):
             if self.bit_exact:
-                reason = "" if identical(a, b) else "the same bits were asked for, and they differ"
+                reason = "" if identical(a, b) else "the bits differ, and bit_exact asks for the same ones"
             elif reference is not None:
                 reason = missed(a, b, reference[index], depth) or spoiled(
                     a, b, reference[index], partial(self._moved, arguments, index)

@@ -127,7 +127,7 @@ def to_text(form: str, payload: bytes, where: str = "") -> str:
 
 
 class _Child:
-    """The process, started when it is first asked and again after it died."""
+    """The process; it starts with the first request, and again after it has died."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()

@@ -1,7 +1,7 @@
 """The process that turns binary programs into text, so that a damaged file kills a copy of it and nothing else.
 
 Requests come on stdin, answers go to stdout: one byte of kind, eight of length, the payload. Every request is served by
-a fork, which imports nothing anew, has limits of its own on memory and time, and may die of anything.
+a fork, which has everything imported already, has its own limits on memory and time, and may crash.
 """
 
 from __future__ import annotations
@@ -103,4 +103,4 @@ def _died(code: int, size: int) -> str:
     if code == -signal.SIGXCPU:
         return f"reading it takes more than {seconds(size)} s"
     name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    return f"XLA's parser dies of it ({name})"
+    return f"XLA's parser crashes on it ({name})"

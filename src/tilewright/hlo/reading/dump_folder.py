@@ -102,4 +102,4 @@ def _named(modules: list[DumpedModule], module: str | None, where: str) -> list[
         if matching := [dumped for dumped in modules if test(dumped.name)]:
             return matching
     names = ", ".join(dumped.name for dumped in modules[:10]) + (", ..." if len(modules) > 10 else "")
-    raise UsageError(f"no module is called {module}", where=where, how=f"there are {names}")
+    raise UsageError(f"no module is called {module}", where=where, how=f"the folder has {names}")

@@ -207,7 +207,7 @@ class _Reader(Scanner):
         """A parameter in place of what the fragment does not hold."""
         reader = Scanner(shape, self.where)
         if reader.shape() != shape:
-            raise self.fail(f"'{shape[:40]}' is no shape", at)
+            raise self.fail(f"'{shape[:40]}' is not a shape", at)
         self.shapes[name] = shape
         self.assumed.append(Operation(name, "parameter", shape, line=self.line()))
 

@@ -1,4 +1,4 @@
-"""Loading a program: the format is told by the content, never by a file's suffix."""
+"""Loading a program: the format follows from the content, never from a file's suffix."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load(source: str | bytes | Path, module: str | None = None) -> Program:
 def _chosen(path: Path, module: str | None) -> Path:
     try:
         folder = path.is_dir()
-    except (OSError, ValueError):  # a name no file can have: reading it says so
+    except (OSError, ValueError):  # no file can have this name: reading it raises the error
         folder = False
     if folder:
         return dumped_modules(path, module)[0].path
@@ -85,7 +85,7 @@ def _text(raw: bytes, where: str) -> str:
     raise UnsupportedError(
         f"neither a text (byte {bad}) nor MLIR bytecode nor an HLO proto",
         where=where,
-        how="docs/loading.md tells how to dump programs",
+        how="see docs/loading.md for how to dump programs",
     )
 
 

@@ -21,10 +21,10 @@ from typing import Any
 
 from tilewright.errors import ParseError, TilewrightError, UsageError
 from tilewright.hlo.cost import array_layout
+from tilewright.hlo.execute import array_struct, signature_of
 from tilewright.hlo.program import Program
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.reading.sources import is_library
-from tilewright.hlo.running.execute import array_struct, signature_of
 from tilewright.layout import dtype_name
 
 
@@ -65,7 +65,7 @@ def example_arguments(texts: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, 
     ``f32[8,128]`` (XLA's or numpy's names of types) stands for an array of that shape, ``key`` for a random key;
     ``[...]``, ``(...)`` and ``{"name": ...}`` build trees of them; numbers, ``true``, ``false``, ``none`` and quoted
     strings are Python values, for static arguments. ``name=`` before any of them names a keyword. Raises ParseError
-    with the column, UsageError for a type nobody knows.
+    with the column, UsageError for an unknown type.
 
     >>> example_arguments(["f32[8,128]", "axis=-1"])
     ((ShapeDtypeStruct(shape=(8, 128), dtype=float32),), {'axis': -1})
@@ -167,7 +167,7 @@ def _array(dtype: str, dims: list[int], text: str) -> Any:
         raise UsageError("an array of more than 2**60 elements", where=text)
     kind = array_layout(f"{dtype_name(dtype)}[]").numpy_dtype
     if kind.name in ("float64", "int64", "uint64", "complex128") and jax.dtypes.canonicalize_dtype(kind) != kind:
-        raise UsageError(f"JAX makes no {kind.name} in its 32-bit mode", where=text, how="set JAX_ENABLE_X64=1")
+        raise UsageError(f"JAX has no {kind.name} in its 32-bit mode", where=text, how="set JAX_ENABLE_X64=1")
     return array_struct(tuple(dims), kind)
 
 
@@ -299,7 +299,7 @@ def _member(module: ModuleType, name: str, where: str) -> Callable[..., Any]:
             raise UsageError(f"it has no {name}", where=where, how=f"its functions: {names}")
         value = getattr(value, part)
     if not callable(value):
-        raise UsageError(f"{name} is no function but {type(value).__name__}", where=where)
+        raise UsageError(f"{name} is of type {type(value).__name__}, not a function", where=where)
     function: Callable[..., Any] = value
     return function
 

@@ -1,4 +1,4 @@
-"""From what an operation says of its origin to a line of the user's program.
+"""From what an operation says about its origin to a line of the user's program.
 
 Recent HLO text keeps positions in four tables at the head of the module (FileNames, FunctionNames, FileLocations,
 StackFrames) and only a ``stack_frame_id`` in the metadata; older text has ``source_file`` and ``source_line`` inline.

@@ -3,7 +3,7 @@
 The model of the peaks. Operations run one after the other in the order of the text (in a scheduled dump that is the
 schedule). Every operation writes a new buffer, born when it runs and dead after its last reader, but for these:
 bitcasts, tuples, their elements, barriers and the done half of an asynchronous pair are other names; a
-dynamic-update-slice or scatter writes in place of its first operand if nobody reads that later; what a loop carries is
+dynamic-update-slice or scatter writes in place of its first operand if nothing reads that later; what a loop carries is
 updated in place, and what a called computation returns is its caller's. Inside a fusion nothing has a buffer. While a
 computation is called, its own buffers lie on top of its caller's. Arguments and results of the program live throughout.
 Memory spaces are counted apart. A real compiler reuses operands in place more often and reorders unscheduled programs:
@@ -33,6 +33,7 @@ _NO_BUFFER = frozenset(
 )
 
 _Value = list[set[int]]
+_Written = dict[int, list[list[TensorLayout]]]
 
 
 @dataclass
@@ -56,22 +57,23 @@ def buffers(context: Context) -> tuple[tuple[PaddedTensor, ...], tuple[Peak, ...
     """The arrays with a buffer, in the program's order, and the peak of each memory space, main memory first."""
     program = context.program
     unfused = [computation for computation in program.computations if computation.name not in program.fused]
-    tensors = tuple(tensor for computation in unfused for tensor in _tensors(context, computation))
-    return tensors, peaks(context)
+    written: _Written = {}
+    tensors = tuple(tensor for computation in unfused for tensor in _tensors(context, computation, written))
+    return tensors, peaks(context, written)
 
 
-def _tensors(context: Context, computation: Computation) -> Iterator[PaddedTensor]:
-    """The arrays that a computation's operations write, but for other names of buffers."""
+def _tensors(context: Context, computation: Computation, written: _Written) -> Iterator[PaddedTensor]:
+    """The arrays that a computation's operations write, but for other names of buffers; they join ``written``."""
     for op in computation.operations:
         kind = plain_opcode(op.opcode)
         if kind in _NO_BUFFER or kind.endswith("-start") or (kind == "parameter" and not computation.entry):
             continue
         try:
-            layouts = context.layouts(op.shape)
+            written[id(op)] = elements = _elements(context, op)
         except TilewrightError as error:
             raise context.at(op, error) from None
         several = op.shape.startswith("(")
-        for number, layout in enumerate(layouts):
+        for number, layout in enumerate(layout for element in elements for layout in element):
             if layout.rank:
                 name = f"{op.name}{{{number}}}" if several else op.name
                 yield _tensor(context.scope(computation.name), op, name, layout)
@@ -84,13 +86,16 @@ def _tensor(scope: Scope, op: Operation, name: str, layout: TensorLayout) -> Pad
     )
 
 
-def peaks(context: Context) -> tuple[Peak, ...]:
-    """One peak for each memory space that holds anything, main memory first."""
+def peaks(context: Context, written: _Written | None = None) -> tuple[Peak, ...]:
+    """One peak for each memory space that holds anything, main memory first.
+
+    ``written``: the layouts that are known already, by the identity of the operation.
+    """
     inside: dict[str, _Inside] = {}
     entry = context.program.entry.name
     for computation in reversed(callers_first(context.program)):
         if computation.name not in context.program.fused:
-            inside[computation.name] = _Sweep(context, computation, inside).inside()
+            inside[computation.name] = _Sweep(context, computation, inside, written or {}).inside()
     spaces = inside[entry].peaks if entry in inside else {}
     return tuple(spaces[space] for space in sorted(spaces))
 
@@ -98,8 +103,10 @@ def peaks(context: Context) -> tuple[Peak, ...]:
 class _Sweep:
     """One computation, its callees being known."""
 
-    def __init__(self, context: Context, computation: Computation, inside: dict[str, _Inside]) -> None:
-        self.context, self.computation, self.known = context, computation, inside
+    def __init__(
+        self, context: Context, computation: Computation, inside: dict[str, _Inside], written: _Written
+    ) -> None:
+        self.context, self.computation, self.known, self.written = context, computation, inside, written
         self.scope = context.scope(computation.name)
         self.buffers: list[_Buffer] = []
         self.values: dict[str, _Value] = {}
@@ -170,7 +177,7 @@ class _Sweep:
         return [operands[0][index] if 0 <= index < len(operands[0]) else set().union(*operands[0])]
 
     def _in_place(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value | None:
-        """The first operand's buffers, where the operation writes into them and nobody reads them later."""
+        """The first operand's buffers, where the operation writes into them and nothing reads them later."""
         number: int | None = 0 if kind in _IN_PLACE else None
         if kind == "fusion" and (body := self.context.program.body(op)):
             number = _updated(body)
@@ -181,7 +188,7 @@ class _Sweep:
         return None if later or pinned else operands[number]
 
     def _new(self, at: int, op: Operation, kind: str, operands: list[_Value]) -> _Value:
-        elements = _elements(self.context, op)
+        elements = self.written.get(id(op)) or _elements(self.context, op)
         started = kind.endswith("-start")
         if started and op.shape.startswith("("):  # ((operands), result, ...), but copy-start has (result, operand, ...)
             place = 0 if kind == "copy-start" else 1

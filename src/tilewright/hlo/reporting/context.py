@@ -1,4 +1,4 @@
-"""A program under a target: where its arrays live, and what each computation has from its callers."""
+"""A program under a target: where its arrays live, and what each computation inherits from its callers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OFFLOADED = {"sparse": "sparsecore", "sparseoffload": "sparsecore", "host": "ho
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a computation has from its callers, the nearest that says it.
+    """What a computation inherits from its callers, from the nearest one that has it.
 
     ``chain``: the computations from the entry to this one by first callers, the middle of a very long one left out;
     ``source``: the user's line; ``core``: where it is offloaded to.
@@ -56,7 +56,7 @@ class Placed:
 
 
 class Context:
-    """One program under one target; ``tiled`` and ``unsized`` tell what the layouts asked for so far were like."""
+    """One program under one target; ``tiled`` and ``unsized`` describe the layouts placed so far."""
 
     def __init__(self, program: Program, chip: Target | None) -> None:
         self.program, self.chip = program, chip
@@ -69,7 +69,7 @@ class Context:
         self._marked = self.predicted or any(word in program.text for word in ("sparse", "_xla_compute_type", "host"))
 
     def placed(self, computation: Computation, op: Operation, operand_shapes: Sequence[str]) -> Placed:
-        """Everything a row tells about an operation but its cost; of its operands those of ``operand_shapes``."""
+        """Everything a row says about an operation except its cost; of its operands, those with ``operand_shapes``."""
         return Placed(
             results=[self.layout(shape) for shape in array_shapes(op.shape)],
             operands=[self.layout(shape) for shape in operand_shapes],
@@ -105,7 +105,7 @@ class Context:
         return _TPU_REGISTER if self.tiled and not self.predicted else None
 
     def scope(self, computation: str) -> Scope:
-        """What a computation has from its callers."""
+        """What a computation inherits from its callers."""
         open_: dict[str, None] = {}  # this computation and its first callers up to one that is known, or a circle's end
         name = computation
         while name not in self._scopes and name not in open_:

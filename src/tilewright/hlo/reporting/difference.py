@@ -1,6 +1,6 @@
 """Two movement reports compared: rows matched by what they are and where they come from, never by their names.
 
-Compilers number operations anew in every build. So rows are paired by operation, source line and shape; what is left by
+Compilers renumber operations in every build. So rows are paired by operation, source line and shape; what is left by
 operation and source line (its shape changed); then by operation, source file and shape (lines were added above it);
 last by operation and shape alone (the file was renamed). Of a source only the file's name counts, not where it lies.
 Equal keys pair in the order of the programs.

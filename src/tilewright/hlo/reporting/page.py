@@ -97,7 +97,7 @@ def matching(row: MovementRow) -> str:
     """Which element of the operand is which of the result.
 
     ``place`` (a bitcast: the one at the same place), ``index`` (the same number in row-major order), the dims of a
-    transpose as ``1,0``, or "" where the row does not tell: slices, joins, repetitions, fusions.
+    transpose as ``1,0``, or "" where the row does not say: slices, joins, repetitions, fusions.
     """
     if row.bitcast:
         return "place"
@@ -199,7 +199,7 @@ def _first_of_several(row: MovementRow) -> str | None:
 
 
 def _remembered(find: Callable[[MovementRow], str]) -> Callable[[MovementRow], str]:
-    """Rows between the same two layouts are asked once."""
+    """The answer for a row, found once for all rows between the same two layouts."""
     known: dict[tuple[str, str, str, bool], str] = {}
 
     def remembered(row: MovementRow) -> str:

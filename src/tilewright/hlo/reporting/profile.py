@@ -67,7 +67,7 @@ def _newest(folder: Path) -> Path:
 def _read(file: Path) -> Any:
     if file.suffix == ".pb":
         raise UnsupportedError(
-            "an XSpace is not read", where=str(file), how="take the .trace.json.gz that lies beside it"
+            "XSpace files (.pb) are not supported", where=str(file), how="take the .trace.json.gz beside it"
         )
     try:
         raw = file.read_bytes()
@@ -126,7 +126,7 @@ def _microseconds(event: Mapping[str, Any], arguments: Mapping[str, Any]) -> flo
 
 
 def join_profile(report: MovementReport, program: Program, profile: MeasuredTimes) -> MovementReport:
-    """The report with measured times; :attr:`MovementReport.profile` says what found no operation.
+    """The report with measured times; :attr:`MovementReport.profile` names the measurements that no operation matches.
 
     Raises UsageError for a StableHLO program, whose names no profile knows.
     """

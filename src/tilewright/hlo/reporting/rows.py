@@ -368,7 +368,7 @@ def _order_reason(a: TensorLayout, b: TensorLayout, groups: list[_Group]) -> str
     apart = [n for n in range(len(groups)) if (n, True) not in before or (n, True) not in after]
     if apart:
         side, layout = ("before", a) if (apart[0], True) not in before else ("after", b)
-        regrouped = _deed(a, b, groups[apart[0]])
+        regrouped = _regrouping(a, b, groups[apart[0]])
         return f"{regrouped}, which do not lie side by side in order in the layout {side}, {_order_text(layout)}"
     fastest_a, fastest_b = _fastest(a), _fastest(b)
     if any(fastest_a == group.before[-1] and fastest_b == group.after[-1] for group in groups):
@@ -427,10 +427,10 @@ def _cut_reason(a: TensorLayout, b: TensorLayout, group: _Group) -> str:
         cuts = [f"dim {d} ({a.shape[d]}) is cut by the tile {t}" for d in group.before if (t := _tile_of(a, d)) > 1]
     if not cuts:
         return ""
-    return f"{_deed(a, b, group)}, but {' and '.join(cuts)}"
+    return f"{_regrouping(a, b, group)}, but {' and '.join(cuts)}"
 
 
-def _deed(a: TensorLayout, b: TensorLayout, group: _Group) -> str:
+def _regrouping(a: TensorLayout, b: TensorLayout, group: _Group) -> str:
     before, after = _dims(a, group.before), _dims(b, group.after)
     if len(group.after) == 1:
         return f"{before} merge into {after}"

@@ -202,7 +202,7 @@ class ReportData:
     unbounded dims, which have no bytes to count; ``peaks``: one :class:`Peak` per memory space, main memory first;
     ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements;
     ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile);
-    ``source``: the file it was read from, "" where nobody said.
+    ``source``: the file it was read from, "" where it is not known.
     """
 
     program: str

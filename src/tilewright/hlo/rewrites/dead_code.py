@@ -1,4 +1,4 @@
-"""What nobody uses and has no effect goes."""
+"""Operations without users and without effects are removed."""
 
 from __future__ import annotations
 

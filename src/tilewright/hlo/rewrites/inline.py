@@ -31,7 +31,7 @@ class Inline:
         return pass_text(self)
 
     def apply_module(self, module: Any) -> int:
-        """Inline every call that can be; functions nobody refers to any more go. Returns how many calls went."""
+        """Inline every call that can be, and remove functions that nothing refers to any more; how many calls went."""
         with module.context, ir.Location.unknown(module.context):
             functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in _functions(module)}
             calls = {name: _calls(f) for name, f in functions.items()}

@@ -125,7 +125,7 @@ def _value(cls: type[Any], key: str, value: str, text: str, column: int) -> bool
         return value == "true"
     if known[key].kind == "a number" and re.fullmatch(r"[0-9]{1,18}", value):
         return int(value)
-    raise ParseError(f"'{value}' is no value of {key}", text=text, column=column, how=f"it takes {known[key].kind}")
+    raise ParseError(f"'{value}' is not a value of {key}", text=text, column=column, how=f"it takes {known[key].kind}")
 
 
 _ROUNDS = 64
@@ -168,7 +168,7 @@ def run_pipeline(text: str, steps: Sequence[Step]) -> tuple[str, Counter[str]]:
 
     Bodies are rewritten after what is around them, again and again until none changes.
 
-    Inlining happens first, wherever it stands. This is the tool for studying rewrites; ``optimize`` asks the cost.
+    Inlining happens first, wherever it stands. This is for studying rewrites; ``optimize`` weighs the cost.
     """
     module = parse_module(text)
     counts: Counter[str] = Counter()
@@ -241,7 +241,7 @@ def _round(text: str, steps: Sequence[Step], number: int) -> Iterator[PassRun]:
 
 
 def _run(text: str, step: Step) -> tuple[int, str]:
-    """A step on every block of a module; the text is read anew, so that each step is as it would be alone."""
+    """A step on every block of a module; the text is read again, so that each step runs as it would alone."""
     module = parse_module(text)
     if isinstance(step, Inline):
         changes = step.apply_module(module)

@@ -20,7 +20,7 @@ class ReshapeOfBranch(Rewrite):
 
     A result changes its shape where some branch makes it of a reshape and the others can follow (the residuals that the
     gradient of a ``cond`` keeps for its way back, zeros where the other branch was taken). A reshape outside that a
-    branch uses is made anew there.
+    branch uses is made again inside it.
     """
 
     name: ClassVar[str] = "reshape-of-branch"

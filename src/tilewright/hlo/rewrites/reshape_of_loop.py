@@ -29,7 +29,7 @@ class ReshapeOfLoop(Rewrite):
     Two kinds of carried arrays change their shape: those that come from a reshape and are not changed by the body or
     by elementwise operations alone, and the stacks of a scan whose rows
     are made of a reshape (the residuals that a gradient keeps for its way back). The rows are then stacked unreshaped,
-    and the reshape moves to whoever reads the stack, where ``reshape-of-loop`` takes it into the next loop.
+    and the reshape moves to where the stack is read; there ``reshape-of-loop`` takes it into the next loop.
     """
 
     name: ClassVar[str] = "reshape-of-loop"

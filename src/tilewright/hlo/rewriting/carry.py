@@ -26,7 +26,7 @@ def insert(block: Block, index: int, like: Node, build: Callable[[Maker], Value]
 
 
 def reshape_users(value: Value, shape: Shape, block: Block, index: int, like: Node) -> None:
-    """Change the shape of ``value``; whoever used it uses a reshape of it, made at ``index`` of ``block``."""
+    """Change the shape of ``value``; its users get a reshape of it instead, made at ``index`` of ``block``."""
     old, users = value.shape, list(value.users)
     value.shape = shape
     block.changed = True

@@ -67,7 +67,7 @@ class Move(Protocol):
 
 
 class ReshapeMove:
-    """A reshape. Leaves: another reshape (its operand), a constant (laid out anew), a broadcast or iota."""
+    """A reshape. Leaves: another reshape (its operand), a constant (in another shape), a broadcast or iota."""
 
     def __init__(self, source: tuple[int, ...], target: tuple[int, ...]) -> None:
         self.source, self.target = source, target

@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 from tilewright.errors import TilewrightError
+from tilewright.hlo.execute import array_struct, with_module
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
-from tilewright.hlo.running.execute import array_struct, with_module
 from tilewright.targets import Target
 
 CALL, LINEAR = "tilewright_call", "tilewright_linear_call"

@@ -1,8 +1,8 @@
 """``tilewright.optimize``: a JAX function with the same meaning whose programs are rewritten for a target.
 
 For every signature (as ``jax.jit`` sees it: shapes, types, structure, static arguments) the function is traced once
-and becomes one call in JAX's eyes (``_call.py``), whose rewritten form is made once (``_traced.py``). Its derivatives
-and batches are programs of their own, rewritten likewise.
+and becomes one call in JAX's eyes, whose rewritten form is made once (``calls.py``). Its derivatives and batches are
+programs of their own, rewritten likewise.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.hlo.running.calls import Rewritten, Settings, TracedProgram, cal
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
-#: Closed-over arrays up to this size stay constants, which rewrites lay out anew; larger ones become arguments.
+#: Closed-over arrays up to this size stay constants, which rewrites may lay out again; larger ones become arguments.
 CONSTANT_BYTES = 1 << 16
 
 

@@ -97,7 +97,9 @@ def callable_of(program: Program) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         flat, tree = jax.tree.flatten((args, kwargs))
         if tree != signature.in_tree:
-            raise UsageError(f"arguments of another structure: {tree}", how=f"this program takes {signature.in_tree}")
+            raise UsageError(
+                f"the arguments have another structure: {tree}", how=f"this program takes {signature.in_tree}"
+            )
         for index, (value, struct) in enumerate(zip(flat, signature.inputs)):
             if jax.numpy.shape(value) != struct.shape:
                 raise UsageError(f"array {index} has shape {jax.numpy.shape(value)}, the program takes {struct.shape}")
