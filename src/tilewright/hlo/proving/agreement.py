@@ -167,9 +167,9 @@ def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], S
     :data:`FAR` times that. The test is made for the whole output and for every slice of it: of at least :data:`CROWD`
     elements the original has right (and :data:`MOSTLY` all that are known), no more than the share in :data:`SHARES`
     may be far worse in the result, unless a quarter as many are far worse in the original where the result is right:
-    then both are rounding. ``moved`` gives the reference for :func:`nudged` arguments: where that alone makes an element
-    wrong, terms have cancelled, and it is not tested. Integers, zeros, what is not finite or not normal, and float64,
-    whose reference is no better, are left to the other test.
+    then both are rounding. ``moved`` gives the reference for :func:`nudged` arguments: where that alone makes an
+    element wrong, terms have cancelled, and it is not tested. Integers, zeros, what is not finite or not normal, and
+    float64, whose reference is no better, are left to the other test.
     """
     allowed = tolerance(before.dtype)
     if before.size < CROWD or is_integral(before.dtype) or before.dtype in (np.float64, np.complex128):
