@@ -5,31 +5,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tilewright.layout.convert.cute import from_cute, to_cute
-from tilewright.layout.convert.linalg import LinalgPack, from_linalg_pack, parse_linalg_pack, to_linalg_pack
-from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
-from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
 from tilewright.layout.index.address_map import Axis, IndexRangeError
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.digits import Digit, Line
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.types import dtype_name, xla_dtype
 from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
-from tilewright.layout.kinds.local_plan import (
-    BankConflict,
-    LocalMemoryError,
-    LocalPlan,
-    LocalTensor,
-    PlacedTensor,
-    plan_local_memory,
-)
 from tilewright.layout.kinds.paged import PagedLayout, paged
 from tilewright.layout.kinds.presets import predict, preset
 from tilewright.layout.kinds.sharded import ShardedLayout, mod_sharded
 from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
-from tilewright.layout.move.relayout import Relayout, relayout
 
 if TYPE_CHECKING:
+    from tilewright.layout.convert.cute import from_cute, to_cute
+    from tilewright.layout.convert.linalg import LinalgPack, from_linalg_pack, parse_linalg_pack, to_linalg_pack
+    from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
+    from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
     from tilewright.layout.draw.comparison import Comparison, MovedElement, compare, compare_svg, draw_comparison
     from tilewright.layout.draw.local_plan import plan_svg
     from tilewright.layout.draw.panels import Level, Panel, Scene
@@ -39,6 +30,15 @@ if TYPE_CHECKING:
     from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
     from tilewright.layout.explain.derivation import Derivation, derive, explain_place
     from tilewright.layout.explain.summary import summary
+    from tilewright.layout.kinds.local_plan import (
+        BankConflict,
+        LocalMemoryError,
+        LocalPlan,
+        LocalTensor,
+        PlacedTensor,
+        plan_local_memory,
+    )
+    from tilewright.layout.move.relayout import Relayout, relayout
     from tilewright.layout.warming import warm
 
 __all__ = [
@@ -109,6 +109,10 @@ __all__ = [
 ]
 
 _LATE = {  # imported when asked for: reading a dump should not wait for them
+    "convert.cute": ("from_cute", "to_cute"),
+    "convert.linalg": ("LinalgPack", "from_linalg_pack", "parse_linalg_pack", "to_linalg_pack"),
+    "convert.onednn": ("from_onednn_tag", "to_onednn_tag"),
+    "convert.strided": ("ConvertedLayout", "from_strides", "to_numpy_view"),
     "draw.comparison": ("Comparison", "MovedElement", "compare", "compare_svg", "draw_comparison"),
     "draw.local_plan": ("plan_svg",),
     "draw.panels": ("Level", "Panel", "Scene"),
@@ -118,6 +122,15 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "draw.terminal": ("terminal_drawing", "terminal_ruler"),
     "explain.derivation": ("Derivation", "derive", "explain_place"),
     "explain.summary": ("summary",),
+    "kinds.local_plan": (
+        "BankConflict",
+        "LocalMemoryError",
+        "LocalPlan",
+        "LocalTensor",
+        "PlacedTensor",
+        "plan_local_memory",
+    ),
+    "move.relayout": ("Relayout", "relayout"),
     "warming": ("warm",),
 }
 
