@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,18 @@ def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("clicks") / "clicks.csv"
     path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests trace the same functions again and again: what XLA compiled once is kept for the session.
+
+    Every worker has a folder of its own, because jax does not lock it; programs that a test starts use it too.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="tilewright-xla-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
