@@ -6,6 +6,7 @@ import json
 import os
 import random
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +52,16 @@ def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests trace the same functions again and again: what XLA compiled once is kept for the session.
+    """XLA compiles quickly and seldom, in programs that a test starts as well.
 
-    Every worker has a folder of its own, because jax does not lock it; programs that a test starts use it too.
+    Hundreds of small programs are compiled and run once; unoptimised they give the same values but for rounding.
+    JAX_DISABLE_MOST_OPTIMIZATIONS=0 compiles them as users do, and so does the second Python of CI. What was compiled
+    is kept for the session, in a folder for every worker because jax does not lock it.
     """
+    if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and version("jaxlib").startswith("0.10."):
+        # XLA aborts on a flag it does not know, so these are set for the versions that have them.
+        quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        os.environ["XLA_FLAGS"] = f"{quick} {os.environ.get('XLA_FLAGS', '').removeprefix(quick)}".strip()
     folder = tempfile.TemporaryDirectory(prefix="tilewright-xla-")
     config.add_cleanup(folder.cleanup)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name

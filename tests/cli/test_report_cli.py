@@ -7,13 +7,22 @@ import sys
 
 import pytest
 
+from tests.cli.conftest import completed
+
 ZOO = "hlo_tpu/v5e_reshape_zoo"
 
 
-def tilewright(*arguments, stdin=None, width=100):
-    environment = {"COLUMNS": str(width), "NO_COLOR": "1", "PATH": ""}
-    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "report", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, input=stdin, env=environment, check=False, timeout=60)
+def tilewright(*arguments, stdin=b""):
+    return completed("report", *arguments, stdin=stdin, COLUMNS="100", NO_COLOR="1")
+
+
+def test_a_process_says_what_this_one_says(data_folder):
+    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "report", "-", "--by", "moved"]
+    text = (data_folder / f"{ZOO}.after.hlo").read_bytes()
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "PATH": ""}
+    done = subprocess.run(command, capture_output=True, input=text, env=environment, check=False, timeout=60)
+    here = tilewright("-", "--by", "moved", stdin=text)
+    assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr) != (0, b"", b"")
 
 
 def test_a_real_dump_in_a_terminal(data_folder):
@@ -68,7 +77,7 @@ def test_files_by_suffix(data_folder, tmp_path, suffix):
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "words"),
     [
-        (["no/such/file"], None, 2, "no/such/file: cannot read it"),
+        (["no/such/file"], b"", 2, "no/such/file: cannot read it"),
         (["-"], b"", 2, "neither HLO text"),
         (["-"], b"module {\n}", 2, "has no"),
         (["-"], b"func.func @main(%x: tensor<4xf32>) {\n  return\n}", 2, "add --target"),
@@ -177,9 +186,7 @@ def test_a_profile_ranks_by_time(programs, tmp_path):
 
 
 def difference(*arguments):
-    environment = {"COLUMNS": "100", "NO_COLOR": "1", "PATH": ""}
-    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "diff", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, env=environment, check=False, timeout=60)
+    return completed("diff", *arguments, COLUMNS="100", NO_COLOR="1")
 
 
 def test_diff_of_programs_and_reports(programs, tmp_path):
