@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -67,6 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def pytest_collection_finish() -> None:
+    """What the tests have imported stays, so the collector need not look at it again and again."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
