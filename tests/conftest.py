@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import random
+import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +16,7 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "data"
-SHARED = ROOT.parent / "shared"
+ORIGINALS = ROOT.parent / "shared" / "data"
 
 # Kernels compile on a first call and machines are shared, so a test's time says nothing about its truth.
 settings.register_profile("tilewright", deadline=None)
@@ -25,11 +30,57 @@ def vectors() -> Any:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
-    """The folder of public test programs and data beside the checkout; the test is skipped where it is absent."""
-    if not (SHARED / "data").is_dir():
-        pytest.skip("needs ../shared/data, which is not beside this checkout")
-    return SHARED
+def data_folder() -> Path:
+    """tests/data: all that tests read; its README says where each file comes from."""
+    return VECTORS
+
+
+@pytest.fixture(scope="session")
+def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two hundred generated rows in the form of Criteo's CSV files: missing values, numbers with and without .0."""
+    draw = random.Random(11)
+    columns = [*(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
+    lines = [",".join(["label", *columns])]
+    for _ in range(200):
+        number = [str(int(draw.lognormvariate(3, 2))) + draw.choice(("", ".0")) for _ in range(13)]
+        number[1] = str(draw.randrange(-2, 500))
+        word = [f"{draw.randrange(1 << draw.choice((3, 32))) * 0x9E3779B1 % (1 << 32):08x}" for _ in range(26)]
+        cells = [cell if draw.random() < 0.8 else "" for cell in (*number, *word)]
+        lines.append(",".join([draw.choice("0001"), *cells]))
+    path = tmp_path_factory.mktemp("clicks") / "clicks.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """XLA compiles quickly and seldom, in programs that a test starts as well.
+
+    Hundreds of small programs are compiled and run once; unoptimised they give the same values but for rounding.
+    JAX_DISABLE_MOST_OPTIMIZATIONS=0 compiles them as users do, and so does the second Python of CI. What was compiled
+    is kept for the session, in a folder for every worker because jax does not lock it.
+    """
+    if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and version("jaxlib").startswith("0.10."):
+        # XLA aborts on a flag it does not know, so these are set for the versions that have them.
+        quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+        os.environ["XLA_FLAGS"] = f"{quick} {os.environ.get('XLA_FLAGS', '').removeprefix(quick)}".strip()
+    folder = tempfile.TemporaryDirectory(prefix="tilewright-xla-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def pytest_collection_finish() -> None:
+    """What the tests have imported stays, so the collector need not look at it again and again."""
+    gc.freeze()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the test of the original files where they are not beside the checkout."""
+    if not ORIGINALS.is_dir():
+        left_out = [item for item in items if item.get_closest_marker("originals")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,9 @@
-"""The docs are true: commands as they are, links that lead somewhere, the README's two commands."""
+"""The docs are true: commands, sessions and claims of every page, links that lead somewhere, the README's promises."""
 
 from __future__ import annotations
 
+import ast
+import doctest
 import importlib.util
 import re
 
@@ -12,14 +14,91 @@ from tests.conftest import ROOT
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 
 
+#: Pages whose Python says in a comment what an expression gives, and how many do.
+CLAIMS = {"layout.md": 8, "embedding_plan.md": 6, "embedding_diagnosis.md": 2, "tutorial_embedding_plan.md": 3}
+#: Pages with a Python session, and how many examples it has at least.
+SESSIONS = {
+    "embeddings.md": 15,
+    "layout_memories.md": 40,
+    "matrix_unit.md": 50,
+    "matrix_unit_tools.md": 12,
+    "tutorial_matmul.md": 8,
+}
+
+
+def name_of(page):
+    return str(page.relative_to(ROOT))
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "\n$ " in page.read_text()], ids=name_of)
+def test_a_page_shows_what_is_printed(page, tmp_path, monkeypatch):
+    """Its commands run in their order, then the Python that makes claims, in the same folder."""
+    transcripts, text = script("transcripts"), page.read_text()
+    assert not re.search(r"^\$ ", transcripts.BLOCK.sub("", text), re.MULTILINE), "a command outside a console block"
+    again = transcripts.replayed(text, page.name, tmp_path)
+    assert again == text, f"run: ./run python docs/transcripts.py {name_of(page)}"
+    for drawn in (tmp_path / "docs" / "pictures").iterdir():
+        assert drawn.read_text() == (ROOT / "docs" / "pictures" / drawn.name).read_text(), drawn.name
+        assert f"(pictures/{drawn.name})" in text
+    monkeypatch.chdir(tmp_path)
+    if page.name in CLAIMS:
+        assert claims_that_hold(text) == CLAIMS[page.name]
+
+
+def claims_that_hold(text):
+    """How many expressions of a page's Python stand before a comment with their value; all of it is run."""
+    names, held = {}, 0
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        lines = block.splitlines()
+        for statement in ast.parse(block).body:
+            code = "\n".join(lines[statement.lineno - 1 : statement.end_lineno])
+            value = claimed(code.partition("  # ")[2]) if isinstance(statement, ast.Expr) else None
+            if value is None:
+                exec(code, names)
+            else:
+                assert eval(code, names) == eval(value), code
+                held += 1
+    return held
+
+
+def claimed(comment):
+    """The Python in front of a remark, or None where the comment is words."""
+    for value in (comment, comment.partition(": ")[0]):
+        try:
+            ast.parse(value, mode="eval")
+        except SyntaxError:
+            continue
+        return value
+    return None
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_pages_session(name):
+    text = re.sub(r"^```.*$", "", (ROOT / "docs" / name).read_text(), flags=re.MULTILINE)
+    session = doctest.DocTestParser().get_doctest(text, {}, name, name, 0)
+    assert len(session.examples) > SESSIONS[name]
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(session)
+    assert runner.failures == 0
+
+
+def test_every_page_with_a_session_is_run():
+    assert {page.name for page in PAGES if "\n>>> " in page.read_text()} == set(SESSIONS)
+
+
 def test_the_commands_page_is_generated():
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    assert (ROOT / "docs" / "commands.md").read_text() == generate.reference(), "run: ./run python docs/generate.py"
+    commands = (ROOT / "docs" / "commands.md").read_text()
+    assert commands == script("generate").reference(), "run: ./run python docs/generate.py"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
@@ -37,7 +116,7 @@ def commands(text):
     return re.findall(r"\./run tilewright ([a-z-]+)", text)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_in_pages_exist(page):
     known = {line.split()[2] for line in (ROOT / "docs" / "commands.md").read_text().splitlines() if "## " in line[:3]}
     assert set(commands(page.read_text())) <= known
@@ -52,27 +131,6 @@ def test_the_readme_keeps_its_two_commands_and_its_picture():
     picture = re.search(r"!\[[^\]]*\]\(([^)]+)\)", text)
     assert picture
     assert (ROOT / picture[1]).read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_readme_prints_what_the_commands_print(capsys, monkeypatch, tmp_path):
-    """Each console block of the README: its first lines are what its command prints today."""
-    from tilewright.cli import app
-
-    monkeypatch.chdir(ROOT)
-    blocks = re.findall(
-        r"```console\n\$ \./run tilewright (.*)\n((?:(?!```).*\n)*)```", (ROOT / "README.md").read_text()
-    )
-    assert len(blocks) >= 4
-    for command, shown in blocks:
-        if not shown:
-            continue
-        arguments = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', command)]
-        if "-o" in arguments:
-            arguments[arguments.index("-o") + 1] = str(tmp_path / "out.mlir")
-        app(args=arguments, standalone_mode=False)
-        printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-        expected = shown.rstrip("\n").split("\n")
-        assert printed[: len(expected)] == expected, command
 
 
 def test_nothing_names_the_machine_it_was_made_on():

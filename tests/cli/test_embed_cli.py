@@ -66,8 +66,8 @@ def test_rows_bounds_what_is_read(run, sample):
     assert json.loads(out)["samples"] == 32
 
 
-def test_the_public_sample(run, shared):
-    path = str(shared / "data" / "criteo_sample_200.csv")
+def test_a_log_with_a_header(run, click_log):
+    path = str(click_log)
     code, out, _ = run("embed", "plan", path, "--target", "tpu-v5p", "--batch", "32", "--json")
     assert code == 0
     value = json.loads(out)

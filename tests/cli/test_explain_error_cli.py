@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import sys
@@ -68,14 +67,6 @@ def test_what_is_no_message(run, given, said):
     assert (code, out) == (2, "")
     assert said in err
     assert err.count("\n") == 1
-
-
-def test_the_page_shows_what_is_printed(root):
-    spec = importlib.util.spec_from_file_location("transcripts", root / "docs" / "transcripts.py")
-    transcripts = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(transcripts)
-    page = (root / "docs" / "out_of_memory.md").read_text()
-    assert transcripts.replayed(page) == page, "run: ./run python docs/transcripts.py docs/out_of_memory.md"
 
 
 def test_bytes_that_are_no_text(run, tmp_path):

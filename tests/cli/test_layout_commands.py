@@ -1,6 +1,7 @@
 """`tilewright layout` compare, predict, lanes, paged, sharded and the pictures' options, as a user runs them."""
 
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -284,3 +285,14 @@ def test_what_is_no_layout_of_another_tool_is_refused(run, arguments, what):
     code, _, remarks = run("layout", *arguments)
     assert code == 2
     assert what in remarks
+
+
+def test_the_table_of_presets_is_whole(root, run):
+    """The page and the command's help name the presets there are."""
+    text = (root / "docs" / "layout.md").read_text(encoding="utf-8")
+    table = text[text.index("| name | of | what |") :].partition("\n\n")[0]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([a-z0-9_]+)`", row.split("|")[1])}
+    known = run("layout", "preset", "?", "f32[3,5]")[2].partition("known presets: ")[2].strip().split(", ")
+    assert named == set(known)
+    shown = " ".join(run("layout", "preset", "--help")[1].replace("│", " ").split())
+    assert all(name in shown for name in known)

@@ -56,9 +56,9 @@ def test_what_makes_no_sense_is_refused_where_it_stands(text, column):
     assert caught.value.column == column
 
 
-def test_every_instruction_of_the_dumps_can_be_pasted(shared):
+def test_every_instruction_of_the_dumps_can_be_pasted(data_folder):
     read = 0
-    for path in shared.glob("data/hlo_tpu/*.after.hlo"):
+    for path in data_folder.glob("hlo_tpu/*.after.hlo"):
         for line in path.read_text().splitlines():
             if found := re.match(r"\s+(?:ROOT )?%[\w.-]+ = (\w+\[[0-9,]*\](?:\{[^}]*\})?) ", line):
                 assert pasted_layout(line) == parse(found[1])

@@ -12,7 +12,6 @@ from jaxlib.mlir.dialects import stablehlo
 from tests.conftest import ROOT, VECTORS
 from tilewright.hlo.ir import context
 
-DUMPS = ROOT.parent / "shared" / "data"
 GROUP_NORM = ROOT / "examples" / "group_norm.mlir"
 HLO = """\
 HloModule m, entry_computation_layout={(f32[3,5]{1,0})->f32[3,5]{0,1}}
@@ -115,10 +114,8 @@ def test_damaged_files_are_one_line(run, files):
     assert "norm.mlirbc: a damaged MLIR bytecode, or one of another version" in err
 
 
-@pytest.mark.parametrize(
-    "path", sorted(DUMPS.glob("hlo_*/*")) if DUMPS.is_dir() else [None], ids=lambda p: p and p.name
-)
-def test_every_public_dump_is_reported_on(run, shared, path):
+@pytest.mark.parametrize("path", sorted(VECTORS.glob("hlo_*/*")), ids=lambda path: path.name)
+def test_every_dump_is_reported_on(run, path):
     code, out, err = run("report", str(path), "--target", "tpu-v5e", "--json")
     assert code == 0, err
     rows = json.loads(out)["rows"]

@@ -7,17 +7,26 @@ import sys
 
 import pytest
 
-ZOO = "data/hlo_tpu/v5e_reshape_zoo"
+from tests.cli.conftest import completed
+
+ZOO = "hlo_tpu/v5e_reshape_zoo"
 
 
-def tilewright(*arguments, stdin=None, width=100):
-    environment = {"COLUMNS": str(width), "NO_COLOR": "1", "PATH": ""}
-    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "report", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, input=stdin, env=environment, check=False, timeout=60)
+def tilewright(*arguments, stdin=b""):
+    return completed("report", *arguments, stdin=stdin, COLUMNS="100", NO_COLOR="1")
 
 
-def test_a_real_dump_in_a_terminal(shared):
-    done = tilewright(shared / f"{ZOO}.after.hlo")
+def test_a_process_says_what_this_one_says(data_folder):
+    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "report", "-", "--by", "moved"]
+    text = (data_folder / f"{ZOO}.after.hlo").read_bytes()
+    environment = {"COLUMNS": "100", "NO_COLOR": "1", "PATH": ""}
+    done = subprocess.run(command, capture_output=True, input=text, env=environment, check=False, timeout=60)
+    here = tilewright("-", "--by", "moved", stdin=text)
+    assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr) != (0, b"", b"")
+
+
+def test_a_real_dump_in_a_terminal(data_folder):
+    done = tilewright(data_folder / f"{ZOO}.after.hlo")
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0
     assert "1.89 MiB moved by 9 operations" in lines[0]
@@ -30,16 +39,16 @@ def test_a_real_dump_in_a_terminal(shared):
     assert lines[3] == "peak of main memory 282 KiB, 17.5 % of it padding, at broadcast in main.2"
 
 
-def test_rankings_can_be_chosen_and_cut(shared):
-    done = tilewright(shared / f"{ZOO}.after.hlo", "--by", "padding", "--top", "1").stdout.decode()
+def test_rankings_can_be_chosen_and_cut(data_folder):
+    done = tilewright(data_folder / f"{ZOO}.after.hlo", "--by", "padding", "--top", "1").stdout.decode()
     assert "reshape reshape.12" in done
     assert "10 more with 331 KiB (--top 11 shows all)" in done
     assert "moved  share" not in done
 
 
-def test_one_category_can_be_ranked(shared):
+def test_one_category_can_be_ranked(data_folder):
     done = tilewright(
-        shared / f"{ZOO}.after.hlo", "--by", "moved", "--only", "transfer", "--only", "part"
+        data_folder / f"{ZOO}.after.hlo", "--by", "moved", "--only", "transfer", "--only", "part"
     ).stdout.decode()
     entries = [line for line in done.splitlines() if re.match(r" +\d+ ", line)]
     assert [line.split("  ")[-1 if "aot3" not in line else -2] for line in entries] == [
@@ -48,17 +57,17 @@ def test_one_category_can_be_ranked(shared):
     ]
 
 
-def test_stdin_json_and_a_target(shared):
-    text = (shared / f"{ZOO}.stablehlo.mlir").read_bytes()
+def test_stdin_json_and_a_target(data_folder):
+    text = (data_folder / f"{ZOO}.stablehlo.mlir").read_bytes()
     done = tilewright("-", "--target", "tpu-v5e", "--json", stdin=text)
     plain = json.loads(done.stdout)
     assert (plain["schema_version"], plain["predicted"], plain["target"]) == (2, True, "tpu-v5e")
 
 
 @pytest.mark.parametrize("suffix", ["html", "json"])
-def test_files_by_suffix(shared, tmp_path, suffix):
+def test_files_by_suffix(data_folder, tmp_path, suffix):
     out = tmp_path / f"report.{suffix}"
-    done = tilewright(shared / f"{ZOO}.after.hlo", "-o", out)
+    done = tilewright(data_folder / f"{ZOO}.after.hlo", "-o", out)
     assert (done.returncode, done.stdout) == (0, b"")
     assert f"wrote {out}" in done.stderr.decode()
     text = out.read_text()
@@ -68,7 +77,7 @@ def test_files_by_suffix(shared, tmp_path, suffix):
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "words"),
     [
-        (["no/such/file"], None, 2, "no/such/file: cannot read it"),
+        (["no/such/file"], b"", 2, "no/such/file: cannot read it"),
         (["-"], b"", 2, "neither HLO text"),
         (["-"], b"module {\n}", 2, "has no"),
         (["-"], b"func.func @main(%x: tensor<4xf32>) {\n  return\n}", 2, "add --target"),
@@ -177,9 +186,7 @@ def test_a_profile_ranks_by_time(programs, tmp_path):
 
 
 def difference(*arguments):
-    environment = {"COLUMNS": "100", "NO_COLOR": "1", "PATH": ""}
-    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "diff", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, env=environment, check=False, timeout=60)
+    return completed("diff", *arguments, COLUMNS="100", NO_COLOR="1")
 
 
 def test_diff_of_programs_and_reports(programs, tmp_path):

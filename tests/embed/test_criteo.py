@@ -44,11 +44,10 @@ def same(clicks, rows):
     assert np.array_equal(clicks.categorical, ids)
 
 
-def test_the_public_sample(shared):
-    path = shared / "data" / "criteo_sample_200.csv"
-    with path.open(newline="") as file:
+def test_a_log_with_a_header(click_log):
+    with click_log.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    parts = list(read_criteo(path, VOCABS, batch=64))
+    parts = list(read_criteo(click_log, VOCABS, batch=64))
     assert [len(part) for part in parts] == [64, 64, 64, 8]
     same(Clicks.join(parts), rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -337,3 +338,9 @@ def test_bounds_of_the_lookup_and_the_update_are_told_apart():
     assert not found("spmem-overflow", stacks(**limits, optimizer="mine"))
     limits = {"max_ids_per_partition": 16376, "max_unique_ids_per_partition": 16376}
     assert "lookup" in found("spmem-overflow", stacks(**limits, optimizer="mine"))[0].cause
+
+
+def test_the_pages_table_is_the_rules(root):
+    page = (root / "docs" / "embedding_diagnosis.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(.*?)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
+    assert rows == [(rule.name, rule.what, rule.source) for rule in RULES]

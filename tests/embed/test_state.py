@@ -161,6 +161,7 @@ assert all(np.array_equal(tables(s)["t"], tables(states[0])["t"]) for s in state
 
 
 def test_tables_are_made_where_the_knobs_say():
-    two = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    two = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", WHERE], env=two, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -363,9 +364,8 @@ SHARDED = """
 
 
 def test_four_devices_under_shard_map_agree_with_one(root: Path):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu", "PATH": "/usr/bin:/bin"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    four = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     code = textwrap.dedent(SHARDED)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, env=flags, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, env=four, capture_output=True, text=True, check=False)
     assert done.stdout == "4 devices agree\n", done.stderr[-2000:]

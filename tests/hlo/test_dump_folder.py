@@ -99,8 +99,8 @@ jax.jit(lambda x, y: jnp.tanh(x @ y).reshape(64, 2, 64).sum(1), keep_unused=True
 
 @pytest.mark.parametrize("form", ["", " --xla_dump_hlo_as_proto"], ids=["text", "proto"])
 def test_what_xla_really_writes(tmp_path, form):
-    flags = f"--xla_dump_to={tmp_path}{form}"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path}{form}"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "0"}
     subprocess.run([sys.executable, "-c", DUMPING], env=environment, check=True, timeout=300)
     program = load(tmp_path, "lambda")
     assert program.name == "jit__lambda"

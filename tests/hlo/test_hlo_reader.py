@@ -160,8 +160,8 @@ def test_split_and_unquote():
     assert unquote(r'"tab\tquote\" back\\"') == 'tab\tquote" back\\'
 
 
-def dumps(shared: Path) -> list[Path]:
-    return sorted([*shared.glob("data/hlo_tpu/*.hlo"), *shared.glob("data/hlo_public/*.hlo")])
+def dumps(data_folder: Path) -> list[Path]:
+    return sorted([*data_folder.glob("hlo_tpu/*.hlo"), *data_folder.glob("hlo_written/*.hlo")])
 
 
 def plain(program):
@@ -185,9 +185,9 @@ def kinds(program):
     return sorted((op.opcode, str(parse(op.shape)), len(op.operands)) for _, op in program.operations())
 
 
-def test_real_dumps_agree_with_xla(shared, tmp_path):
+def test_real_dumps_agree_with_xla(data_folder, tmp_path):
     pytest.importorskip("jaxlib._hlo")
-    files = dumps(shared)
+    files = dumps(data_folder)
     script = Path(__file__).with_name("xla_reprint.py")
     subprocess.run([sys.executable, str(script), str(tmp_path), *map(str, files)], check=True, timeout=120)
     exact = 0
@@ -202,16 +202,16 @@ def test_real_dumps_agree_with_xla(shared, tmp_path):
     assert exact >= 10
 
 
-def test_source_lines_of_a_real_dump(shared):
-    program = load(shared / "data/hlo_tpu/v5e_transformer2_grad.after.hlo")
+def test_source_lines_of_a_real_dump(data_folder):
+    program = load(data_folder / "hlo_tpu/v5e_transformer2_grad.after.hlo")
     sources = {str(op.source) for _, op in program.operations() if op.source}
     assert {"models/aot3.py:26", "models/aot3.py:31", "models/aot3.py:36"} <= sources
     table = {op.name: op.source for _, op in program.operations()}
     assert table["lt.14"].function == "model"
 
 
-def test_reading_takes_linear_time(shared):
-    text = (shared / "data/hlo_tpu/v5e_transformer2_grad.after.hlo").read_text()
+def test_reading_takes_linear_time(data_folder):
+    text = (data_folder / "hlo_tpu/v5e_transformer2_grad.after.hlo").read_text()
     head, body = text.split("\n\n\n", 1)
     seconds = []
     for copies in (1, 4):
@@ -236,8 +236,8 @@ def test_one_long_line_is_no_trap():
 
 
 @pytest.fixture(scope="module")
-def seeds(shared):
-    return [(shared / f"data/hlo_tpu/{name}.after.hlo").read_text() for name in ("v5e_reshape_zoo", "v5e_patent_rb")]
+def seeds(data_folder):
+    return [(data_folder / f"hlo_tpu/{name}.after.hlo").read_text() for name in ("v5e_reshape_zoo", "v5e_patent_rb")]
 
 
 PIECES = st.sampled_from([*"{}()[]<>,=:%\"'\\/* \n\0-1", "f32[", "T(0)", "S(9)", "ROOT ", "->", "metadata={", "\ud7ff"])
@@ -266,9 +266,9 @@ def test_any_text_is_refused_or_read(text):
         assert error.column <= len(error.text)
 
 
-def test_both_ways_through_the_reader_agree(monkeypatch, shared):
+def test_both_ways_through_the_reader_agree(monkeypatch, data_folder):
     """Whole instructions at once, and token by token."""
-    texts = [path.read_text() for path in sorted((shared / "data").glob("hlo_*/*.hlo"))]
+    texts = [path.read_text() for path in sorted(data_folder.glob("hlo_*/*.hlo"))]
     fast = [read_hlo(text) for text in [LOOP, TABLES % (0, 1), *texts]]
     never = re.compile(r"(?!)")
     for name in ("SIMPLE", "PLAIN_OPERANDS", "TYPED_OPERANDS", "PART"):

@@ -56,7 +56,7 @@ def small_programs(text, most=6000):
 
 @pytest.fixture(scope="module")
 def programs():
-    """Small texts of every kind; with the public dumps beside the checkout, cuts of those too."""
+    """Small texts of every kind, and cuts of the dumps."""
     texts = [
         LOOP,
         TABLES % (0, 1),
@@ -64,8 +64,7 @@ def programs():
         *(p.read_text() for p in sorted((ROOT / "tests" / "filecheck").glob("*.mlir"))),
     ]
     texts.append((ROOT / "examples" / "group_norm.mlir").read_text())
-    dumps = ROOT.parent / "shared" / "data"
-    for path in sorted(dumps.glob("hlo_*/*")) if dumps.is_dir() else ():
+    for path in sorted(VECTORS.glob("hlo_*/*")):
         text = path.read_text()
         texts += [text] if len(text) < 12_000 else list(small_programs(text))[::5] if "HloModule" in text[:99] else []
     for text in texts:

@@ -160,8 +160,8 @@ def test_every_printed_form_agrees_with_mlir():
         assert report(program, "tpu-v5e").rows
 
 
-def test_real_files_agree_with_mlir(shared):
-    for file in sorted(shared.glob("data/hlo_tpu/*.mlir")):
+def test_real_files_agree_with_mlir(data_folder):
+    for file in sorted(data_folder.glob("hlo_tpu/*.mlir")):
         text = file.read_text()
         rest = without_printed_reducers(mlir_operations(text), our_operations(read_stablehlo(text)))
         assert {name for name, *_ in rest} <= {"add", "and", "maximum", "return"}, file.name

@@ -104,9 +104,9 @@ def test_regressions_are_judged_one_by_one():
     assert regressions(module(), one, 0.5)[0] == "bytes moved from nothing: 0 -> 69632"
 
 
-def test_reports_come_back_from_json(shared):
+def test_reports_come_back_from_json(data_folder):
     for name in ("v5e_reshape_zoo.after.hlo", "v5e_transformer2_grad.stablehlo.mlir"):
-        found = report(load(shared / "data/hlo_tpu" / name), "tpu-v5e")
+        found = report(load(data_folder / "hlo_tpu" / name), "tpu-v5e")
         again = report_from_json(json.loads(json.dumps(found.to_json())))
         assert again == found
         assert again.to_json() == found.to_json()

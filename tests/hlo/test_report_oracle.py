@@ -67,8 +67,8 @@ def counted(row):
 
 
 @pytest.mark.parametrize("name", ["v5e_reshape_zoo", "v5e_patent_rb", "v5e_transformer2_grad"])
-def test_totals_of_a_dump(shared, name):
-    found = report(load(shared / f"data/hlo_tpu/{name}.after.hlo"))
+def test_totals_of_a_dump(data_folder, name):
+    found = report(load(data_folder / f"hlo_tpu/{name}.after.hlo"))
     moving = [row for row in found.rows if row.moved_bytes]
     assert [row.moved_bytes for row in moving] == [counted(row) for row in moving]
     assert found.moved_bytes == sum(map(counted, moving)) > 0
@@ -76,9 +76,9 @@ def test_totals_of_a_dump(shared, name):
 
 
 @pytest.mark.parametrize("name", ["v5e_reshape_zoo", "v5e_patent_rb", "v5e_transformer2_grad"])
-def test_bitcasts_of_a_dump(shared, name):
+def test_bitcasts_of_a_dump(data_folder, name):
     """Each reshape, transpose and copy, also inside fusions: is every element where it was?"""
-    program = load(shared / f"data/hlo_tpu/{name}.after.hlo")
+    program = load(data_folder / f"hlo_tpu/{name}.after.hlo")
     found = report(program)
     permutations = {op.name: op.integers("dimensions") for _, op in program.operations() if op.opcode == "transpose"}
     seen = 0
@@ -95,9 +95,9 @@ def test_bitcasts_of_a_dump(shared, name):
     assert seen >= {"v5e_reshape_zoo": 6, "v5e_patent_rb": 0, "v5e_transformer2_grad": 15}[name]
 
 
-def test_registers_are_what_the_bytes_fill(shared):
+def test_registers_are_what_the_bytes_fill(data_folder):
     """A register of a TPU holds 8 x 128 words: 4096 bytes."""
-    found = report(load(shared / "data/hlo_tpu/v5e_reshape_zoo.after.hlo"))
+    found = report(load(data_folder / "hlo_tpu/v5e_reshape_zoo.after.hlo"))
     for row in found.rows:
         assert row.registers_before == -(-size(row.from_layout) // 4096)
         assert row.registers_after == -(-size(row.to_layout) // 4096)

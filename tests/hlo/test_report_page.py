@@ -76,10 +76,9 @@ all(".part", figure)[0].click(); seen.part = sums();
 
 
 @pytest.fixture(scope="module")
-def largest(shared):
-    """The report of the largest public dump."""
-    path = next((shared / "data" / "hlo_public").glob("nv_maxtext*.hlo"))
-    return report(load(path))
+def largest(data_folder):
+    """The report of the largest program."""
+    return report(load(data_folder / "hlo_written" / "train_step.hlo"))
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,12 @@ from tilewright.isa import MatrixUnitConfig, matmul
 from tilewright.isa.chip.fresh import fresh_zeros
 
 
+@pytest.fixture(autouse=True)
+def only_its_own_garbage():
+    """Collecting that of all tests before would take most of the time."""
+    gc.freeze()
+
+
 @pytest.mark.parametrize("filled", [False, True])
 @pytest.mark.parametrize("size", [0, 1000, (1 << 18) + 8, (3 << 20) + 16, 40 << 20])
 def test_zeros_however_often_memory_comes_back(size, filled):

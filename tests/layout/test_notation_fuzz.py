@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from functools import cache
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -29,11 +29,10 @@ def value_or_parse_error(text):
     return None
 
 
-@cache
-def real_shapes(shared):
-    """The texts of all shapes in the public programs, each found where an element type or a tuple of them begins."""
+def real_shapes(paths):
+    """The texts of all shapes in the programs, each found where an element type or a tuple of them begins."""
     found = set()
-    for path in [*shared.glob("data/hlo_tpu/*.hlo"), *shared.glob("data/hlo_public/*.hlo")]:
+    for path in paths:
         program = path.read_text()
         for start in _ARRAY.finditer(program):
             at = start.start()
@@ -65,21 +64,25 @@ def with_default_layouts(text):
     return _BARE_ARRAY.sub(add, text)
 
 
-def test_every_shape_of_the_public_programs_prints_back(shared):
-    texts = real_shapes(shared)
+@pytest.fixture(scope="module")
+def texts(data_folder):
+    return real_shapes(sorted(data_folder.glob("hlo_*/*.hlo")))
+
+
+def test_every_shape_of_the_programs_prints_back(texts):
     kept = sum(str(parse(text)) == text for text in texts)
     for text in texts:
         plain = re.sub(r"/\*index=\d+\*/", "", text)
         assert re.sub(r"/\*index=\d+\*/", "", str(parse(text))) == with_default_layouts(plain), text
         if "{" in text and text == with_default_layouts(text):
             assert str(parse(text)) == text or "/*" not in text, text
-    assert kept > 400
+    assert kept > 350
     assert sum(text.startswith("(") for text in texts) > 40
-    assert sum("/*index=5*/" in text and str(parse(text)) == text for text in texts) > 10
+    assert sum("/*index=5*/" in text and str(parse(text)) == text for text in texts) > 8
 
 
-def test_a_hundred_thousand_damaged_texts(shared):
-    texts = [text for text in real_shapes(shared) if len(text) < 200]
+def test_a_hundred_thousand_damaged_texts(texts):
+    texts = [text for text in texts if len(text) < 200]
     source = Texts(seed=7)
     choose = random.Random(7)
     read = 0

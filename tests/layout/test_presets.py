@@ -124,16 +124,16 @@ def test_wrong_presets(call, message):
         predict("ascend_nz", (3, 4), "f16")
 
 
-def compiled_layouts(shared):
+def compiled_layouts(data_folder):
     """The tiled layouts in programs that a TPU's compiler has laid out."""
     found = set()
-    for path in shared.glob("data/hlo_tpu/*.after.hlo"):
+    for path in data_folder.glob("hlo_tpu/*.after.hlo"):
         found |= set(re.findall(r"\b[a-z]+[0-9a-z]*\[[0-9,]*\]\{[0-9,]*:T[^}]*\}", path.read_text()))
     return [parse(text) for text in sorted(found)]
 
 
-def test_compiled_programs_have_the_predicted_tiles(shared):
-    layouts = compiled_layouts(shared)
+def test_compiled_programs_have_the_predicted_tiles(data_folder):
+    layouts = compiled_layouts(data_folder)
     same_order = 0
     for layout in layouts:
         turned = [layout.shape[d] for d in reversed(layout.minor_to_major)]
@@ -146,9 +146,9 @@ def test_compiled_programs_have_the_predicted_tiles(shared):
     assert same_order > 0.75 * len(layouts)
 
 
-def test_arguments_and_results_are_laid_out_exactly_as_predicted(shared):
+def test_arguments_and_results_are_laid_out_exactly_as_predicted(data_folder):
     seen = 0
-    for path in shared.glob("data/hlo_tpu/*.after.hlo"):
+    for path in data_folder.glob("hlo_tpu/*.after.hlo"):
         header = path.read_text().split("entry_computation_layout={", 1)[1].split("\n", 1)[0]
         for text in re.findall(r"\b[a-z]+[0-9a-z]*\[[0-9,]*\]\{[0-9,]*:T[^}]*\}", header):
             layout = parse(text)

@@ -174,8 +174,8 @@ def test_generated_rows_are_seeded_and_held_out():
     assert np.array_equal(batches[0].labels, batches[5].labels)  # round again
 
 
-def test_a_real_log(shared):
-    path = str(shared / "data" / "criteo_sample_200.csv")
+def test_a_log_of_clicks(click_log):
+    path = str(click_log)
     rows = load_data(path, FEATURES, 32, 5)
     assert (len(rows.train), rows.held_out) == (192, False)
     made = preprocess(rows.train[:32].features(), stack(FEATURES, Topology(1, 4)))
