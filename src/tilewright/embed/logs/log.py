@@ -234,7 +234,9 @@ def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
     if _is_text(kind) and ids == "direct":
         return _numbers_of(array, where)
     if _is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind):
-        return _hashed_texts(array, vocab)
+        from tilewright.embed.logs.criteo import hashed_texts
+
+        return hashed_texts(array, vocab)
     how = "ids are integers or texts, or lists of them"
     raise UsageError(f"values of type {kind}", where=where, how=how)
 
@@ -256,21 +258,6 @@ def _hashed_numbers(values: NDArray[Any], vocab: int) -> NDArray[np.int32]:
 
     out = np.empty(len(values), np.int32)
     hash_numbers(values.astype(np.int64), vocab, out)
-    return out
-
-
-def _hashed_texts(array: Any, vocab: int) -> NDArray[np.int32]:
-    """Over Arrow's own buffers; a missing text is the empty one, which is id 0."""
-    import pyarrow
-
-    from tilewright.embed.logs.criteo_kernels import hash_texts
-
-    filled = array.cast(pyarrow.large_binary()).fill_null(b"")
-    _, offsets, data = filled.buffers()
-    at = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
-    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    out = np.empty(len(filled), np.int32)
-    hash_texts(raw, at, vocab, out)
     return out
 
 
