@@ -34,4 +34,4 @@ def test_its_python(root):
 
 def test_its_table_is_the_rules(root):
     rows = re.findall(r"^\| `(.*?)` \| (.*?) \| (.*?) \|$", text_of(root), re.MULTILINE)
-    assert rows == [(rule.name, rule.what, rule.source) for rule in RULES]
+    assert rows == [(rule.name, rule.when, rule.source) for rule in RULES]
