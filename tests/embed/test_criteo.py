@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.embed import CRITEO_CARDINALITIES, Clicks, read_criteo, scale_vocabs
+from tilewright.embed.logs import criteo
 from tilewright.errors import UsageError
 
 VOCABS = [1, 2, 3, *(10**4 + i for i in range(23))]
@@ -102,6 +103,18 @@ def test_numbers_with_exponents_and_large_ones(tmp_path):
     path.write_text("\t".join(row[n] for n in NAMES))
     (part,) = read_criteo(path, VOCABS)
     same(part, [row])
+
+
+def test_line_by_line_the_same_rows_are_read(tmp_path, monkeypatch):
+    """What pyarrow is not there for, or refuses: blanks and quotes around values, lines of blanks, a plus sign."""
+    odd = plain_row(I3='"2"', C2=' " x" ', C3=" y ", I4=" 3 ")
+    rows = [plain_row(C1="é", I5="-3.25"), odd, plain_row(label="0", C26="", I13="")]
+    path = tmp_path / "log.tsv"
+    path.write_text("".join("\t".join(row[n] for n in NAMES) + end for row, end in zip(rows, ("\n \n", "\r\n", ""))))
+    rows[1] = odd | {"I3": "2", "C2": " x", "C3": "y", "I4": "3"}
+    same(Clicks.join(list(read_criteo(path, VOCABS, 2))), rows)
+    monkeypatch.setattr(criteo, "_by_arrow", lambda data, layout: None)
+    same(Clicks.join(list(read_criteo(path, VOCABS, 2))), rows)
 
 
 def test_standard_input(monkeypatch):

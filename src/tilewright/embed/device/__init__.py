@@ -1,1 +1,1 @@
-"""TODO: device."""
+"""Lookup and update on the SparseCores, as pure functions of jax."""

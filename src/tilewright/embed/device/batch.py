@@ -36,7 +36,7 @@ class DeviceBatch:
     capacity: tuple[tuple[str, int], ...] = field(metadata={"static": True})
 
 
-class Entries(NamedTuple):
+class PartitionEntries(NamedTuple):
     """The entries of one stack and one mini-batch by source, shard and place in the partition: [sources, S, capacity].
 
     ``rows``: local row, or ``rows_per_shard`` where there is no entry; ``samples``: sample over all local sources, or
@@ -52,7 +52,7 @@ def _flatten(batch: HostBatch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     children = (batch.num_minibatches, batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains)
     static = (batch.stacking, tuple(batch.batch_sizes.items()), batch.sources, batch.minibatch_layout)
     count, *arrays = children
-    return (count, *(dict(each) for each in arrays)), static
+    return (count, *(dict(of_stacks) for of_stacks in arrays)), static
 
 
 def _unflatten(static: tuple[Any, ...], children: tuple[Any, ...]) -> HostBatch:
@@ -99,7 +99,7 @@ def device_batch(batch: HostBatch | DeviceBatch) -> DeviceBatch:
     )
 
 
-def entries(batch: DeviceBatch, stack: str, minibatch: Any) -> Entries:
+def entries(batch: DeviceBatch, stack: str, minibatch: Any) -> PartitionEntries:
     """Cut the partitions of one mini-batch out of a stack's buffers (a gather of three words per slot)."""
     topology = batch.stacking.topology
     shards, per_device = topology.sparsecores, topology.sparsecores_per_device
@@ -115,11 +115,11 @@ def entries(batch: DeviceBatch, stack: str, minibatch: Any) -> Entries:
 
     sizes = dict(batch.batch_sizes)
     chosen = batch.stacking.stacks[stack]
-    each = chosen.samples_per_sparsecore(sizes)
-    first = jnp.arange(devices * per_device, dtype=jnp.int32)[:, None, None] * each
-    return Entries(
+    per_source = chosen.samples_per_sparsecore(sizes)
+    first = jnp.arange(devices * per_device, dtype=jnp.int32)[:, None, None] * per_source
+    return PartitionEntries(
         rows=jnp.where(filled, cut(batch.embedding_ids), chosen.rows_per_shard),
-        samples=jnp.where(filled, cut(batch.sample_ids) + first, devices * per_device * each),
+        samples=jnp.where(filled, cut(batch.sample_ids) + first, devices * per_device * per_source),
         gains=jnp.where(filled, cut(batch.gains), 0.0),
     )
 

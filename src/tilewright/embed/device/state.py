@@ -79,8 +79,8 @@ def init(stacking: Stacking, key: jax.Array, sparsecore: SparseCoreConfig | None
     if sparsecore and sparsecore.initialize_tables_on_host and not sparsecore.enable_fast_table_initialization:
         (target,) = jnp.zeros(()).devices()
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            made = init(stacking, key)
-        copied: EmbeddingState = jax.device_put(made, target)
+            on_host = init(stacking, key)
+        copied: EmbeddingState = jax.device_put(on_host, target)
         return copied
     stacks = {name: _draw_stack(stacking, stack, key) for name, stack in stacking.stacks.items()}
     return _fresh(stacking, stacks)
@@ -99,7 +99,7 @@ def _draw_stack(stacking: Stacking, stack: Stack, key: jax.Array) -> jax.Array:
         if table.initializer is not None:
             values = jnp.asarray(table.initializer(keys[-1], (table.vocab, table.width), jnp.float32))
             special.append((shard, local, _checked(values, table.name, (table.vocab, table.width))))
-    words = jax.vmap(lambda each: jax.random.bits(each, (2,), jnp.uint32))(jnp.stack(keys))
+    words = jax.vmap(lambda of_table: jax.random.bits(of_table, (2,), jnp.uint32))(jnp.stack(keys))
     drawn: jax.Array = _draw(words, jnp.asarray(widths), jnp.asarray(owner), jnp.asarray(logical), width)
     for shard, local, values in special:
         drawn = drawn.at[shard, local].set(jnp.pad(values, ((0, 0), (0, width - values.shape[1]))))
@@ -166,7 +166,7 @@ def tables(state: EmbeddingState, slot: str | None = None) -> dict[str, jax.Arra
     >>> tables(from_tables(stacking, tables(state)))["user"].shape  # doctest: +SKIP
     (1000, 12)
     """
-    found = {}
+    by_table = {}
     for name, placement in state.stacking.tables.items():
         source = state.stacks[placement.stack] if slot is None else state.slots[placement.stack].get(slot)
         if source is None:
@@ -175,5 +175,5 @@ def tables(state: EmbeddingState, slot: str | None = None) -> dict[str, jax.Arra
         shard, local = _rows(placement)
         traced = isinstance(source, jax.core.Tracer)  # outside jit numpy gathers: nothing to compile per table
         whole = source if traced else np.asarray(source)
-        found[name] = jnp.asarray(whole[shard, local, : placement.table.width])
-    return found
+        by_table[name] = jnp.asarray(whole[shard, local, : placement.table.width])
+    return by_table

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed.device.batch import DeviceBatch, Entries, check_batch, device_batch, entries
+from tilewright.embed.device.batch import DeviceBatch, PartitionEntries, check_batch, device_batch, entries
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.knobs import SparseCoreConfig
@@ -49,10 +49,12 @@ def _check(value: Any, where: str, unit: str) -> None:
     """At once where the value is there; under ``jit`` when the program runs, as an error of its callback."""
     wrong = jnp.isnan(jnp.asarray(value)).any(axis=-1)
 
-    def judge(found: Any) -> None:
-        at = np.flatnonzero(np.asarray(found))
+    def judge(has_nan: Any) -> None:
+        at = np.flatnonzero(np.asarray(has_nan))
         if at.size:
-            raise CheckFailed(f"NaN in {at.size} of {found.size}, first in {unit} {at[0]}", where=f"NaN check, {where}")
+            raise CheckFailed(
+                f"NaN in {at.size} of {has_nan.size}, first in {unit} {at[0]}", where=f"NaN check, {where}"
+            )
 
     if isinstance(wrong, jax.core.Tracer):
         jax.debug.callback(judge, wrong)
@@ -85,10 +87,10 @@ def lookup(
     """
     batch = device_batch(host_batch)
     check_batch(batch, state.stacking)
-    found: dict[str, jax.Array] = _lookup(state, batch, axis)
+    activations: dict[str, jax.Array] = _lookup(state, batch, axis)
     if sparsecore is not None and sparsecore.detect_nan:
-        check_by_feature(found, state.stacking, "stage lookup, activations out")
-    return {feature.name: found[feature.name] for feature in state.stacking.features}
+        check_by_feature(activations, state.stacking, "stage lookup, activations out")
+    return {feature.name: activations[feature.name] for feature in state.stacking.features}
 
 
 def update(
@@ -122,10 +124,10 @@ def update(
 
 @partial(jax.jit, static_argnames="axis")
 def _lookup(state: EmbeddingState, batch: DeviceBatch, axis: str | None) -> dict[str, jax.Array]:
-    found: dict[str, jax.Array] = {}
+    activations: dict[str, jax.Array] = {}
     for name, stack in state.stacking.stacks.items():
-        found.update(_by_feature(_activations(state.stacks[name], batch, stack, axis), batch, stack))
-    return found
+        activations.update(_by_feature(_activations(state.stacks[name], batch, stack, axis), batch, stack))
+    return activations
 
 
 @partial(jax.jit, static_argnames="axis")
@@ -169,9 +171,9 @@ def _all_to_all(values: jax.Array, axis: str, split: int, join: int) -> jax.Arra
 def _owned(rows: jax.Array, table: jax.Array, axis: str | None) -> jax.Array:
     """Rows of the local shards laid end to end that the entries ask for; their number where there is no entry."""
     shards, per_shard, _ = table.shape
-    asked = _to_owners(rows, axis)
-    place = jnp.arange(shards, dtype=jnp.int32)[:, None] * per_shard + asked
-    return jnp.where(asked < per_shard, place, shards * per_shard)
+    local = _to_owners(rows, axis)
+    place = jnp.arange(shards, dtype=jnp.int32)[:, None] * per_shard + local
+    return jnp.where(local < per_shard, place, shards * per_shard)
 
 
 def _activations(table: jax.Array, batch: DeviceBatch, stack: Stack, axis: str | None) -> jax.Array:
@@ -180,12 +182,12 @@ def _activations(table: jax.Array, batch: DeviceBatch, stack: Stack, axis: str |
     samples = _sources(batch, stack) * stack.samples_per_sparsecore(dict(batch.batch_sizes))
 
     def one(minibatch: Any, sums: jax.Array) -> jax.Array:
-        asked: Entries = entries(batch, stack.name, minibatch)
-        vectors = flat.at[_owned(asked.rows, table, axis)].get(mode="clip")
+        part: PartitionEntries = entries(batch, stack.name, minibatch)
+        vectors = flat.at[_owned(part.rows, table, axis)].get(mode="clip")
         if stack.quantization is not None:
             vectors = stack.quantization.apply(vectors, jnp)
-        weighted = _to_sources(vectors, axis) * asked.gains[..., None]
-        return sums.at[asked.samples].add(weighted, mode="drop")
+        weighted = _to_sources(vectors, axis) * part.gains[..., None]
+        return sums.at[part.samples].add(weighted, mode="drop")
 
     return jnp.asarray(_over_minibatches(batch, one, jnp.zeros((samples, stack.padded_width), jnp.float32)))
 
@@ -206,9 +208,9 @@ def _trained(
     shape = table.shape
 
     def one(minibatch: Any, kept: Any) -> Any:
-        asked: Entries = entries(batch, stack.name, minibatch)
-        gradient = by_sample.at[asked.samples].get(mode="clip") * asked.gains[..., None]
-        rows = _owned(asked.rows, table, axis).reshape(-1)
+        part: PartitionEntries = entries(batch, stack.name, minibatch)
+        gradient = by_sample.at[part.samples].get(mode="clip") * part.gains[..., None]
+        rows = _owned(part.rows, table, axis).reshape(-1)
         gradient = _to_owners(gradient, axis).reshape(-1, shape[2])
         return _step_rows(stack.optimizer, kept, rows, gradient, rate)
 
@@ -256,14 +258,14 @@ def _applied(optimizer: Optimizer, kept: Any, target: jax.Array, gradient: jax.A
 def _by_feature(sums: jax.Array, batch: DeviceBatch, stack: Stack) -> dict[str, jax.Array]:
     """Take the stack's activations apart: features lie one behind the other inside every source."""
     sizes = dict(batch.batch_sizes)
-    sources, each = _sources(batch, stack), stack.samples_per_sparsecore(sizes)
-    cube = sums.reshape(sources, each, stack.padded_width)
-    found = {}
+    sources = _sources(batch, stack)
+    cube = sums.reshape(sources, stack.samples_per_sparsecore(sizes), stack.padded_width)
+    by_feature = {}
     for feature in stack.features:
         first, count = stack.sample_offsets(sizes)[feature.name], sizes[feature.name] // stack.shards
         part = cube[:, first : first + count, : feature.table.width]
-        found[feature.name] = part.reshape(sources * count, feature.table.width)
-    return found
+        by_feature[feature.name] = part.reshape(sources * count, feature.table.width)
+    return by_feature
 
 
 def _by_sample(gradients: Mapping[str, Any], batch: DeviceBatch, stack: Stack) -> jax.Array:
@@ -272,21 +274,19 @@ def _by_sample(gradients: Mapping[str, Any], batch: DeviceBatch, stack: Stack) -
     parts = []
     for feature in stack.features:
         count, width = sizes[feature.name] // stack.shards, feature.table.width
-        given = jnp.asarray(gradients[feature.name], jnp.float32)
-        if given.shape != (sources * count, width):
-            raise UsageError(
-                f"a gradient of shape {list(given.shape)}, not {[sources * count, width]}",
-                where=f"feature {feature.name!r}",
-            )
-        part = given.reshape(sources, count, width)
+        gradient = jnp.asarray(gradients[feature.name], jnp.float32)
+        if gradient.shape != (sources * count, width):
+            problem = f"a gradient of shape {list(gradient.shape)}, not {[sources * count, width]}"
+            raise UsageError(problem, where=f"feature {feature.name!r}")
+        part = gradient.reshape(sources, count, width)
         parts.append(jnp.pad(part, ((0, 0), (0, 0), (0, stack.padded_width - width))))
     return jnp.concatenate(parts, axis=1).reshape(-1, stack.padded_width)
 
 
 def _check_features(gradients: Mapping[str, Any], state: EmbeddingState) -> None:
-    wanted = {feature.name for feature in state.stacking.features}
-    if set(gradients) == wanted:
+    names = {feature.name for feature in state.stacking.features}
+    if set(gradients) == names:
         return
-    missing, unknown = sorted(wanted - set(gradients)), sorted(set(gradients) - wanted)
-    what = f"no gradient for {', '.join(missing)}" if missing else f"no feature called {', '.join(unknown)}"
-    raise UsageError(what, where="update", how="give one gradient for every feature")
+    missing, unknown = sorted(names - set(gradients)), sorted(set(gradients) - names)
+    problem = f"no gradient for {', '.join(missing)}" if missing else f"no feature called {', '.join(unknown)}"
+    raise UsageError(problem, where="update", how="give one gradient for every feature")

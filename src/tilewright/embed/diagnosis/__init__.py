@@ -1,1 +1,1 @@
-"""TODO: diagnosis."""
+"""Bottlenecks found in counters, and compiler errors explained."""

@@ -20,10 +20,10 @@ from tilewright.targets import target_names
 # Errors of memory other than a tile's scratchpad rules: HBM that is full, a gather operand of an older compiler.
 
 _SIZE = r"([\d.,]+)\s*([KMGT]i?B?|B|bytes)?"
-HBM = re.compile(
+_HBM = re.compile(
     rf"(?:Ran out of memory in memory space hbm|[Ee]xceeded hbm capacity)[^\0]{{0,60}}?Used {_SIZE} of {_SIZE} hbm"
 )
-GATHER = re.compile(r"Gather operand too large[^\n]*")
+_GATHER = re.compile(r"Gather operand too large[^\n]*")
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -31,8 +31,8 @@ def _bytes(number: str, unit: str | None) -> int:
     return round(float(number.replace(",", "")) * _UNITS["" if unit in (None, "bytes") else unit[0]])
 
 
-def hbm_figures(match: re.Match[str]) -> tuple[dict[str, int], str, tuple[str, ...]]:
-    """Figures, meaning and advice of "Ran out of memory in memory space hbm. Used 110.5G of 95.74G hbm"."""
+def _hbm(match: re.Match[str], known: _Known) -> ErrorExplanation:
+    """Of "Ran out of memory in memory space hbm. Used 110.5G of 95.74G hbm"."""
     used, capacity = _bytes(match[1], match[2]), _bytes(match[3], match[4])
     over, times = used - capacity, max(2, math.ceil(used / max(1, capacity)))
     figures = {"used": used, "HBM of the chip": capacity, "too much": over}
@@ -49,11 +49,11 @@ def hbm_figures(match: re.Match[str]) -> tuple[dict[str, int], str, tuple[str, .
         "inputs too large: lower maximum_parallel_iterations, or preprocess without the mini-batch layout, which is 64 "
         "times as long",
     )
-    return figures, meaning, advice
+    return ErrorExplanation(_words(match), "", "", meaning, figures, advice, "the guide", known.width or 0)
 
 
-def gather_figures(match: re.Match[str]) -> tuple[dict[str, int], str, tuple[str, ...]]:
-    """Figures, meaning and advice of "Gather operand too large ..."; its two numbers, where it has them."""
+def _gather(match: re.Match[str], known: _Known) -> ErrorExplanation:
+    """Of "Gather operand too large ..."; its two numbers, where it has them."""
     sizes = sorted(int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{3,}", match.group()))
     figures = {"operand of one tile": sizes[-1], "TileSpmem per tile": sizes[-2]} if len(sizes) > 1 else {}
     if figures:
@@ -67,23 +67,26 @@ def gather_figures(match: re.Match[str]) -> tuple[dict[str, int], str, tuple[str
         fewer,
         "put fewer features into one stack: its samples are those of all its features",
     )
-    return figures, meaning, advice
+    chip, _ = _chip(figures.get("TileSpmem per tile", 0))
+    basis = f"the guide; not in {RULE_VERSION}"
+    return ErrorExplanation(_words(match), "", chip, meaning, figures, advice, basis, known.width or 0)
 
 
 # What jax-tpu-embedding's host code prints when a batch exceeds its limits: it ends the process, or warns and drops.
 
-OVERFLOW = re.compile(
+_OVERFLOW = re.compile(
     r"(?:(?P<drops>Allowing ID dropping for table: (?P<warned>\S+) )observed|Observed) max (?P<unique>unique )?ids per "
     r"partition: (?P<observed>\d+)(?: for table: (?P<table>\S+))? is greater than the set max (?:unique )?ids per "
     r"partition: (?P<limit>\d+)"
 )
 
 
-def overflow_figures(match: re.Match[str], text: str) -> tuple[dict[str, int], str, tuple[str, ...]]:
-    """Figures, meaning and advice for the table of ``match``: the most that any line of ``text`` says of it."""
+def _overflow(match: re.Match[str], known: _Known) -> ErrorExplanation:
+    """Of the table of ``match``: the most that any line of the text says of it."""
     table, unique = match["table"] or match["warned"], bool(match["unique"])
-    alike = [m for m in OVERFLOW.finditer(text) if (m["table"] or m["warned"]) == table and bool(m["unique"]) == unique]
-    limit, most = int(match["limit"]), max(int(m["observed"]) for m in alike)
+    hits = _OVERFLOW.finditer(match.string)
+    alike = [hit for hit in hits if (hit["table"] or hit["warned"]) == table and bool(hit["unique"]) == unique]
+    limit, most = int(match["limit"]), max(int(hit["observed"]) for hit in alike)
     knob = "max_unique_ids_per_partition" if unique else "max_ids_per_partition"
     figures = {f"{knob} of {table} (ids)": limit, "most observed (ids)": most, "lines that say so": len(alike)}
     kind = "distinct ids" if unique else "ids"
@@ -100,7 +103,8 @@ def overflow_figures(match: re.Match[str], text: str) -> tuple[dict[str, int], s
         "see whether they compile: `embed plan` says so, or memory(target, sparsecores, width, limits)",
         "or let the host cut mini-batches (enable_minibatching), which keeps every id",
     ]
-    return figures, meaning, tuple(advice)
+    basis = "jax-tpu-embedding 0.2.0"
+    return ErrorExplanation(_words(match), "host", "", meaning, figures, tuple(advice), basis)
 
 
 _NUMBER = r"([\d,]+)"
@@ -125,11 +129,11 @@ class ErrorExplanation:
     ``target``          the chip whose TileSpmem the text names, "" if none has so many bytes
     ``meaning``         what was too large, in a sentence
     ``figures``         name -> number read or deduced (bytes, unless the name says otherwise)
+    ``advice``          changes that would compile, the smallest first
+    ``basis``           ``measured``, or ``modelled`` where no measurement covers the case
     ``width``           floats per row: given, deduced, or 0 where neither
     ``limits``          limits the program was compiled with, rounded up to 8; None if they cannot be told
     ``largest_limits``  the largest of the same proportion that compile; None if unknown
-    ``advice``          changes that would compile, the smallest first
-    ``basis``           ``measured``, or ``modelled`` where no measurement covers the case
     ==================  =========================================================================================
     """
 
@@ -138,19 +142,17 @@ class ErrorExplanation:
     target: str
     meaning: str
     figures: dict[str, int]
-    width: int
-    limits: Limits | None
-    largest_limits: Limits | None
     advice: tuple[str, ...]
     basis: str
+    width: int = 0
+    limits: Limits | None = None
+    largest_limits: Limits | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        plain = {k: v for k, v in vars(self).items() if k not in ("limits", "largest_limits")}
-        for name in ("limits", "largest_limits"):
-            found: Limits | None = getattr(self, name)
-            plain[name] = None if found is None else vars(found).copy()
-        return {**plain, "advice": list(self.advice), "rules": RULE_VERSION}
+        limits = {name: getattr(self, name) for name in ("limits", "largest_limits")}
+        plain = {name: limit and dict(vars(limit)) for name, limit in limits.items()}
+        return {**vars(self), **plain, "advice": list(self.advice), "rules": RULE_VERSION}
 
 
 def explain_error(
@@ -168,28 +170,30 @@ def explain_error(
     >>> text = ("E3001: CompileTimeSparseCoreInvalidReplicaCount: No viable logical replica count; "
     ...     "fixed_size_allocation_bytes = 553984, row_dependent_size_allocation_bytes = 184320, "
     ...     "total_spmem_size_bytes = 524128")
-    >>> found = explain_error(text)[0]
-    >>> found.target, found.limits.max_ids_per_partition, found.largest_limits.max_ids_per_partition
+    >>> error = explain_error(text)[0]
+    >>> error.target, error.limits.max_ids_per_partition, error.largest_limits.max_ids_per_partition
     ('tpu-v5p', 15360, 14448)
     """
     width = None if width is None else count(width, "width", "explain_error")
     max_ids = None if max_ids is None else count(max_ids, "max_ids", "explain_error")
-    asked = _Asked(width, max_ids, count(sparsecores, "sparsecores", "explain_error"))
+    told = _Known(width, max_ids, count(sparsecores, "sparsecores", "explain_error"))
     readers = (
         (_ROW, _row),
         (_REPLICAS, _replicas),
         (_FIXED, _fixed),
-        (GATHER, _gather),
-        (HBM, _hbm),
-        (OVERFLOW, _overflow),
+        (_GATHER, _gather),
+        (_HBM, _hbm),
+        (_OVERFLOW, _overflow),
     )
-    hits = [(match, read) for pattern, read in readers if hbm or pattern is not HBM for match in pattern.finditer(text)]
+    hits = [
+        (match, read) for pattern, read in readers if hbm or pattern is not _HBM for match in pattern.finditer(text)
+    ]
     ordered = sorted(hits, key=lambda hit: hit[0].start())
     first: dict[tuple[str, ...], tuple[re.Match[str], _Read]] = {}
     for match, read in ordered:
         first.setdefault(_same(match), (match, read))
     if first:
-        return tuple(read(match, asked) for match, read in first.values())
+        return tuple(read(match, told) for match, read in first.values())
     if head := next((head for head in _HEADS if head in text), None):
         raise UsageError(f"only the head of an error: {head!r}", where="explain-error", how="paste it with its figures")
     known = (
@@ -202,22 +206,24 @@ def explain_error(
 def names_sparsecores(text: str) -> bool:
     """Whether a text holds such an error, or the head of one, that is not about a full HBM."""
     heads = (head for head in _HEADS if "hbm" not in head)
-    return any(head in text for head in heads) or bool(GATHER.search(text) or OVERFLOW.search(text))
+    return any(head in text for head in heads) or bool(_GATHER.search(text) or _OVERFLOW.search(text))
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Known:
+    """What the user says of the program."""
+
     width: int | None
     max_ids: int | None
     sparsecores: int
 
 
-_Read: TypeAlias = Callable[[re.Match[str], _Asked], ErrorExplanation]
+_Read: TypeAlias = Callable[[re.Match[str], _Known], ErrorExplanation]
 
 
 def _same(match: re.Match[str]) -> tuple[str, ...]:
     """What makes two hits one error: the words, or of a batch that overflows, table and kind of limit."""
-    if match.re is OVERFLOW:
+    if match.re is _OVERFLOW:
         return match["table"] or match["warned"], match["unique"] or "", "drops" if match["drops"] else ""
     return (match.group(),)
 
@@ -239,49 +245,49 @@ def _chip(total: int) -> tuple[str, int]:
     return "", 1024
 
 
-def _row(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
+def _row(match: re.Match[str], known: _Known) -> ErrorExplanation:
     """The lookup's error: row bytes = 4 * (width + 1) * max_unique_ids rounded up to 8."""
     total, row = _numbers(match)
     chip, fixed = _chip(total)
     figures = {"TileSpmem per tile": total, "row": row}
-    choices = [(w, row // (4 * (w + 1))) for w in _widths(asked.width) if row % (32 * (w + 1)) == 0]
-    if asked.width is not None and not choices:
-        what = f"a row of {row} bytes is not 4 * ({asked.width} + 1) * a multiple of 8"
-        raise UsageError(what, where="explain-error", how="give the width of the stack the error is about")
+    choices = [(w, row // (4 * (w + 1))) for w in _widths(known.width) if row % (32 * (w + 1)) == 0]
+    if known.width is not None and not choices:
+        problem = f"a row of {row} bytes is not 4 * ({known.width} + 1) * a multiple of 8"
+        raise UsageError(problem, where="explain-error", how="give the width of the stack the error is about")
     meaning = f"the lookup's rows need {row:,} bytes: 4 * (width + 1) * max_unique_ids_per_partition"
-    choices = [(w, u) for w, u in choices if not TileRule(total, fixed, "forward", 16, w).fits(u, asked.max_ids or u)]
+    choices = [(w, u) for w, u in choices if not TileRule(total, fixed, "forward", 16, w).fits(u, known.max_ids or u)]
     if len(choices) != 1:
         some = ", ".join(f"{w} ({u:,} distinct ids)" for w, u in choices[:6])
         hint = f"; those that fit the figures: {some}" if some else ""
         advice = (f"give the stack's width, from which the limits follow{hint}",)
-        return ErrorExplanation(_words(match), "forward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
+        return ErrorExplanation(_words(match), "forward", chip, meaning, figures, advice, _basis(chip))
     width, unique = choices[0]
-    rule = TileRule(total, fixed, "forward", asked.sparsecores, width)
-    ids = max(unique, asked.max_ids or unique)
-    return _judged(match, rule, chip, meaning, figures, Limits(ids, unique), width, ids_known=asked.max_ids is not None)
+    rule = TileRule(total, fixed, "forward", known.sparsecores, width)
+    ids = max(unique, known.max_ids or unique)
+    return _judged(match, rule, chip, meaning, figures, Limits(ids, unique), width, ids_known=known.max_ids is not None)
 
 
-def _widths(given: int | None) -> list[int]:
-    return [given] if given is not None else list(range(8, _WIDEST + 1, 8))
+def _widths(width: int | None) -> list[int]:
+    return [width] if width is not None else list(range(8, _WIDEST + 1, 8))
 
 
-def _replicas(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
+def _replicas(match: re.Match[str], known: _Known) -> ErrorExplanation:
     """The update's error: fixed = 36 * U8 + constant (or per row, where 8 does not divide the width); 12 * m8."""
     fixed, per_row, total = _numbers(match)
     figures = {"fixed": fixed, "row dependent": per_row, "TileSpmem per tile": total}
-    return _update(match, asked, figures, per_row // 12)
+    return _update(match, known, figures, per_row // 12)
 
 
-def _fixed(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
+def _fixed(match: re.Match[str], known: _Known) -> ErrorExplanation:
     """The older wording of the same: the part that no replication makes smaller does not fit."""
     fixed, total = _numbers(match)
-    return _update(match, asked, {"fixed": fixed, "TileSpmem per tile": total}, asked.max_ids or 0)
+    return _update(match, known, {"fixed": fixed, "TileSpmem per tile": total}, known.max_ids or 0)
 
 
-def _update(match: re.Match[str], asked: _Asked, figures: dict[str, int], ids: int) -> ErrorExplanation:
+def _update(match: re.Match[str], known: _Known, figures: dict[str, int], ids: int) -> ErrorExplanation:
     total, fixed = figures["TileSpmem per tile"], figures["fixed"]
     chip, constant = _chip(total)
-    width, unique = _fixed_part(fixed, constant, asked.width, ids)
+    width, unique = _fixed_part(fixed, constant, known.width, ids)
     meaning = (
         f"the update's fixed buffers take {fixed:,} bytes of a tile (36 for every distinct id, and {constant:,})"
         if width % 8 == 0
@@ -290,18 +296,18 @@ def _update(match: re.Match[str], asked: _Asked, figures: dict[str, int], ids: i
     )
     if not unique:
         advice = ("give the stack's width: no width alone explains the figures", "lower max_unique_ids_per_partition")
-        return ErrorExplanation(_words(match), "backward", chip, meaning, figures, 0, None, None, advice, _basis(chip))
-    rule = TileRule(total, constant, "sgd", asked.sparsecores, width)
-    ids_known = "row dependent" in figures or asked.max_ids is not None
+        return ErrorExplanation(_words(match), "backward", chip, meaning, figures, advice, _basis(chip))
+    rule = TileRule(total, constant, "sgd", known.sparsecores, width)
+    ids_known = "row dependent" in figures or known.max_ids is not None
     limits = Limits(max(ids, unique), unique)
-    return _judged(match, rule, chip, meaning, figures, limits, asked.width or 0, ids_known=ids_known)
+    return _judged(match, rule, chip, meaning, figures, limits, known.width or 0, ids_known=ids_known)
 
 
 def _fixed_part(fixed: int, constant: int, width: int | None, ids: int) -> tuple[int, int]:
     """(width, distinct ids rounded up to 8) that explain the fixed bytes, (0, 0) where nothing does."""
 
-    def plausible(each: int, rest: int) -> bool:
-        return rest > 0 and rest % (8 * each) == 0 and (not ids or rest // each <= round8(ids))
+    def plausible(of_id: int, rest: int) -> bool:
+        return rest > 0 and rest % (8 * of_id) == 0 and (not ids or rest // of_id <= round8(ids))
 
     if (width is None or width % 8 == 0) and plausible(36, fixed - constant):
         return width or 8, (fixed - constant) // 36
@@ -333,26 +339,7 @@ def _judged(
     advice = advice_for(rule, limits, best, ids_known=ids_known)
     figures = {**figures, **deduced, **tight(rule, limits)}
     return ErrorExplanation(
-        _words(match), program, chip, meaning, figures, width, limits, best, advice, _basis(chip, rule)
-    )
-
-
-def _gather(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
-    figures, meaning, advice = gather_figures(match)
-    chip, _ = _chip(figures.get("TileSpmem per tile", 0))
-    basis = f"the guide; not in {RULE_VERSION}"
-    return ErrorExplanation(_words(match), "", chip, meaning, figures, asked.width or 0, None, None, advice, basis)
-
-
-def _hbm(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
-    figures, meaning, advice = hbm_figures(match)
-    return ErrorExplanation(_words(match), "", "", meaning, figures, asked.width or 0, None, None, advice, "the guide")
-
-
-def _overflow(match: re.Match[str], asked: _Asked) -> ErrorExplanation:
-    figures, meaning, advice = overflow_figures(match, match.string)
-    return ErrorExplanation(
-        _words(match), "host", "", meaning, figures, 0, None, None, advice, "jax-tpu-embedding 0.2.0"
+        _words(match), program, chip, meaning, figures, advice, _basis(chip, rule), width, limits, best
     )
 
 

@@ -47,12 +47,12 @@ class Finding:
 @dataclass(frozen=True)
 class Rule:
     """One bottleneck: ``find`` yields its findings; ``needs`` are the counters without which it cannot be judged
-    (``a|b``: one of them is enough); ``what`` says in a line when it speaks."""
+    (``a|b``: one of them is enough); ``when`` says in a line when it speaks."""
 
     name: str
     source: str
     needs: tuple[str, ...]
-    what: str
+    when: str
     find: Callable[[Counters], Iterator[Finding]]
 
     def missing(self, counters: Counters) -> tuple[str, ...]:
@@ -65,10 +65,10 @@ class Rule:
 
 
 def rule(
-    name: str, source: str, *, needs: tuple[str, ...], what: str
+    name: str, source: str, *, needs: tuple[str, ...], when: str
 ) -> Callable[[Callable[[Counters], Iterator[Finding]]], Rule]:
     """Make the function below a :class:`Rule`."""
-    return lambda find: Rule(name, source, needs, what, find)
+    return lambda find: Rule(name, source, needs, when, find)
 
 
 @dataclass(frozen=True)

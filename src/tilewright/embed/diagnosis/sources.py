@@ -295,50 +295,8 @@ def _program_bytes(counters: Counters, stacks: Mapping[str, StackCounters]) -> t
 
 # Counters of a run as a TOML or JSON file, written by hand from a profile or by a training loop.
 
-COUNTERS_TEMPLATE = """\
-# Counters of a run, for `tilewright embed diagnose`. Keep what you know and delete the rest.
-target = "tpu-v5p"
-chips = 4
-steps = 1000                    # counted below
-minibatches = 1000              # of all steps together
-compilations = 1
-
-[seconds]                       # of one step, from the loop's clock or XProf's step-time page
-step = 0.012
-host = 0.009                    # read, preprocess and hand over one batch
-wait = 0.0                      # chip idle for want of input
-sparsecore = 0.008              # SparseCore lanes busy
-tensorcore = 0.011
-compile = 40.0                  # of all steps together
-
-[hbm]                           # bytes of one chip: XProf's memory viewer
-tables = 20_000_000_000
-slots = 20_000_000_000
-dense = 1_000_000_000
-inputs = 100_000_000
-forward_stack = 400_000_000
-backward_stack = 600_000_000
-# moved = 900_000_000           # HBM traffic of a step
-
-[stack.user_item]               # one for each stack
-tables = 2
-width = 32
-optimizer = "adagrad"
-max_ids_per_partition = 512     # the limits compiled with
-max_unique_ids_per_partition = 256
-observed_ids = 498              # the fullest partition seen
-observed_unique_ids = 233
-ids = 40_000_000                # entries of all steps
-dropped_ids = 0
-# shard_ids = [1_000_000, ...]  # entries each shard received
-
-[table.user]
-vocab = 1_000_000
-width = 32
-
-[sparsecore]                    # the guide's knobs, where they are not its defaults
-maximum_parallel_iterations = 2
-"""
+COUNTERS_TEMPLATE = Path(__file__).with_name("counters_template.toml").read_text(encoding="utf-8")
+"""A counters file to fill in, with every section."""
 
 
 def read_counters(path: str | Path) -> Counters:

@@ -1,1 +1,1 @@
-"""TODO: host."""
+"""A batch of ids as the buffers the SparseCores read; checks and counts of batches."""

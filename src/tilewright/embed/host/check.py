@@ -81,17 +81,17 @@ def check_batches(
     >>> check.passed, check.limits[0].observed, check.limits[0].place
     (False, 3, 'batch 0, source 0, shard 0')
     """
-    asked = _Asked(stacking, limits, sparsecore, bad_ids, narrow or pack_narrow(stacking.features, pack=False))
+    most = _Most(stacking, limits, sparsecore, bad_ids, narrow or pack_narrow(stacking.features, pack=False))
     for n, batch in enumerate(batches):
-        asked.add(n, batch)
+        most.add(n, batch)
         if progress is not None:
             progress(n + 1)
-    if not asked.batches:
+    if not most.batches:
         raise UsageError("no batches", where="check", how="give at least one batch")
-    return Check(asked.batches, asked.over, asked.minibatches, tuple(asked.most.values()))
+    return Check(most.batches, most.over, most.minibatches, tuple(most.excesses.values()))
 
 
-class _Asked:
+class _Most:
     """The most that any batch so far has asked of each limit."""
 
     def __init__(
@@ -108,7 +108,7 @@ class _Asked:
         self.narrow = narrow
         self.batches = self.over = 0
         self.minibatches = 1
-        self.most: dict[tuple[str, str], Excess] = {}
+        self.excesses: dict[tuple[str, str], Excess] = {}
 
     def add(self, n: int, batch: Mapping[str, Any]) -> None:
         """One more batch."""
@@ -116,15 +116,15 @@ class _Asked:
         counted = tally(batch, self.stacking, self.bad_ids)
         overflow = Overflow(self.stacking, counted, self.table)
         self.minibatches = max(self.minibatches, overflow.minibatches())
-        asked = [*self._partitions(n, counted.per_stack)]
+        excesses = [*self._partitions(n, counted.per_stack)]
         if self.knobs is not None:
-            asked += [*self._tables(n, batch, self.knobs), self._samples(n, batch, self.knobs)]
-        for excess in asked:
+            excesses += [*self._tables(n, batch, self.knobs), self._samples(n, batch, self.knobs)]
+        for excess in excesses:
             key = excess.what, excess.knob
-            if key not in self.most or excess.observed > self.most[key].observed:
-                self.most[key] = excess
+            if key not in self.excesses or excess.observed > self.excesses[key].observed:
+                self.excesses[key] = excess
         self.batches += 1
-        self.over += any(excess.over for excess in asked)
+        self.over += any(excess.over for excess in excesses)
 
     def _partitions(self, n: int, counts: Longs) -> Iterable[Excess]:
         for name, stack_counts in zip(self.stacking.stacks, counts):

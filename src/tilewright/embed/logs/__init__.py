@@ -1,1 +1,1 @@
-"""TODO: logs."""
+"""Logs as batches of features, and a model in a file."""

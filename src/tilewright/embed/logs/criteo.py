@@ -1,10 +1,18 @@
-"""Read Criteo click logs (TSV without header, CSV with one) in bounded batches, hashing values into vocabularies."""
+"""Read Criteo click logs (TSV without header, CSV with one) in bounded batches, hashing values into vocabularies.
+
+A block of lines goes through pyarrow, which is fast. Where pyarrow is not installed, or refuses a line, the block is
+read line by line instead: that is what the format means, and what finds the line to complain of.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,8 +23,9 @@ from tilewright.embed.logs.clicks import CATEGORICAL, NUMERIC, Clicks, check_voc
 from tilewright.errors import UsageError
 
 _BLOCK = 4 << 20
-_ROLES = {name: role for role, name in enumerate(("label", *NUMERIC, *CATEGORICAL))}
-_COLUMNS = len(_ROLES)
+_COLUMNS = ("label", *NUMERIC, *CATEGORICAL)
+_FIRST_TEXT = len(_COLUMNS) - len(CATEGORICAL)
+_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_criteo(
@@ -30,7 +39,7 @@ def read_criteo(
 
     A categorical value becomes ``1 + h % (vocab - 1)``, h = its bytes under 64-bit FNV-1a followed by MurmurHash3's
     64-bit finaliser: the same on every machine. Id 0 is kept for missing values. A numeric value becomes
-    log(1 + max(x, 0)), a missing one 0.
+    log(1 + max(x, 0)), a missing one 0. Blanks and one pair of double quotes around a value do not count.
 
     Raises :class:`UsageError` that names the file and line: no such file, an empty file, a wrong number of columns, a
     value that is not a number, a label that is not 0 or 1.
@@ -39,12 +48,31 @@ def read_criteo(
     >>> rows.categorical.shape  # doctest: +SKIP
     (200, 26)
     """
-    sizes = check_vocabs(vocabs)
+    sizes = check_vocabs(vocabs).tolist()
     if batch < 1:
         raise UsageError(f"a batch of {batch} rows", how="read at least one row at a time")
     with _opened(str(path)):  # a missing file is refused here, not where the first batch is taken
         pass
     return _batches(str(path), sizes, batch, ids_only)
+
+
+def hashed_texts(array: Any, vocab: int, trimmed: bool = False) -> NDArray[np.int32]:
+    """Ids of an Arrow array of texts, over its own buffers; a missing text is the empty one, which is id 0."""
+    import pyarrow
+
+    filled = array.cast(pyarrow.large_binary()).fill_null(b"")
+    _, offsets, data = filled.buffers()
+    at = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
+    return _hashed(data if data is not None and data.size else b"\0", at, vocab, trimmed)
+
+
+def _hashed(data: Any, offsets: NDArray[np.int64], vocab: int, trimmed: bool) -> NDArray[np.int32]:
+    from tilewright.embed.logs.criteo_kernels import hash_texts
+
+    ids = np.empty(len(offsets) - 1, np.int32)
+    offsets.flags.writeable = False  # as Arrow's are: the kernel is compiled once for both
+    hash_texts(np.frombuffer(data, np.uint8), offsets, vocab, trimmed, ids)
+    return ids
 
 
 @contextmanager
@@ -60,99 +88,152 @@ def _opened(path: str) -> Iterator[BinaryIO]:
         yield file
 
 
-def _batches(where: str, vocabs: NDArray[np.int64], batch: int, ids_only: bool) -> Iterator[Clicks]:
+def _blocks(file: BinaryIO, where: str) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, some megabytes at a time, with the number of the first; a last newline is supplied."""
+    line, rest = 1, b""
+    while data := file.read(_BLOCK):
+        rest += data
+        end = rest.rfind(b"\n") + 1
+        if end:
+            yield line, rest[:end]
+            line, rest = line + rest.count(b"\n", 0, end), rest[end:]
+        elif len(rest) > 4 * _BLOCK:
+            raise UsageError(f"a line of more than {4 * _BLOCK} bytes", where=f"{where}: line {line}")
+    if rest:
+        yield line, rest + b"\n"
+
+
+def _batches(where: str, vocabs: list[int], batch: int, ids_only: bool) -> Iterator[Clicks]:
     with _opened(where) as file:
-        lines = _Lines(file, where)
-        separator, roles = _columns(lines, ids_only)
-        full = _empty(batch)
-        filled, rows = 0, 0
-        while len(lines.data):
-            filled += _parse(lines, separator, roles, vocabs, full[filled:])
-            if filled == batch:
-                rows += filled
-                yield full
-                full, filled = _empty(batch), 0
-        if filled:
-            yield full[:filled]
-        elif not rows:
+        blocks = _blocks(file, where)
+        _, first = next(blocks, (1, b""))
+        if not first:
+            raise UsageError("the file is empty", where=where)
+        layout, header = _layout(first[: first.index(b"\n")], where, vocabs, ids_only)
+        first_line = 2 if header else 1
+        held: list[Clicks] = []
+        rows = 0
+        for line, data in chain([(first_line, first[header:])], blocks):
+            part = _by_arrow(data, layout)
+            held.append(_by_line(data, line, layout) if part is None else part)
+            rows += len(held[-1])
+            if sum(map(len, held)) >= batch:
+                whole = Clicks.join(held)
+                yield from whole.batches(batch)
+                held = [whole[len(whole) - len(whole) % batch :]]
+        if not rows:
             raise UsageError("no rows in the file", where=where)
+        if last := sum(map(len, held)):
+            yield Clicks.join(held)[:last]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a file is laid out: ``roles`` holds the place of every column in ``_COLUMNS``, -1: it is skipped."""
+
+    where: str
+    separator: bytes
+    roles: list[int]
+    vocabs: list[int]
+
+
+def _layout(head: bytes, where: str, vocabs: list[int], ids_only: bool) -> tuple[_Layout, int]:
+    """The layout by a file's first line, and the bytes of a header."""
+    separator = b"\t" if b"\t" in head else b","
+    names = [cell.decode("utf-8", "replace").strip(' \r"') for cell in head.split(separator)]
+    if not {*names} & {*CATEGORICAL}:
+        return _Layout(where, separator, list(range(len(_COLUMNS))), vocabs), 0
+    needed = CATEGORICAL if ids_only else _COLUMNS
+    if missing := [name for name in needed if name not in names]:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        problem = f"the header has no column {', '.join(missing[:4])}{more}"
+        raise UsageError(problem, where=f"{where}: line 1")
+    roles = [_COLUMNS.index(name) if name in _COLUMNS else -1 for name in names]
+    return _Layout(where, separator, roles, vocabs), len(head) + 1
 
 
 def _empty(rows: int) -> Clicks:
     return Clicks(np.zeros(rows, np.float32), np.zeros((rows, 13), np.float32), np.zeros((rows, 26), np.int32))
 
 
-class _Lines:
-    """The unread bytes of a file, always holding at least one whole line; a last newline is supplied."""
-
-    def __init__(self, file: BinaryIO, where: str) -> None:
-        self.file, self.where, self.line = file, where, 1
-        self.data = b""
-        self.fill()
-        if not self.data:
-            raise UsageError("the file is empty", where=where)
-
-    def fill(self) -> None:
-        """Read on until a whole line is there."""
-        while b"\n" not in self.data:
-            if len(self.data) > 4 * _BLOCK:
-                raise UsageError(f"a line of more than {4 * _BLOCK} bytes", where=f"{self.where}: line {self.line}")
-            block = self.file.read(_BLOCK)
-            if not block:
-                self.data += b"\n" if self.data else b""
-                return
-            self.data += block
-
-    def take(self, consumed: int, lines: int) -> None:
-        """Drop what was read."""
-        self.data = self.data[consumed:]
-        self.line += lines
-        self.fill()
-
-    def error(self, what: str, how: str = "") -> UsageError:
-        """About the line at hand."""
-        return UsageError(what, where=f"{self.where}: line {self.line}", how=how)
-
-
-def _columns(lines: _Lines, ids_only: bool) -> tuple[int, NDArray[np.int64]]:
-    """Separator and role of every column; consumes a header."""
-    head = lines.data[: lines.data.index(b"\n")]
-    separator = b"\t" if b"\t" in head else b","
-    names = [cell.decode("utf-8", "replace").strip(' \r"') for cell in head.split(separator)]
-    if not {*names} & {*CATEGORICAL}:
-        return separator[0], np.arange(_COLUMNS)
-    wanted = CATEGORICAL if ids_only else tuple(_ROLES)
-    if missing := [name for name in wanted if name not in names]:
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        raise lines.error(f"the header has no column {', '.join(missing[:4])}{more}")
-    lines.take(len(head) + 1, 1)
-    return separator[0], np.array([_ROLES.get(name, -1) for name in names], np.int64)
+def _by_arrow(data: bytes, layout: _Layout) -> Clicks | None:
+    """The rows of whole lines; None where pyarrow refuses one, or reads a value that must not be."""
+    try:
+        import pyarrow
+        from pyarrow import csv
+    except ImportError:
+        return None
+    used = {str(k): role for k, role in enumerate(layout.roles) if role >= 0}
+    kinds = {name: pyarrow.large_binary() if role >= _FIRST_TEXT else pyarrow.float64() for name, role in used.items()}
+    names = [str(k) for k in range(len(layout.roles))]
+    try:
+        table = csv.read_csv(
+            pyarrow.py_buffer(data),
+            csv.ReadOptions(column_names=names, use_threads=False),
+            csv.ParseOptions(delimiter=layout.separator.decode(), quote_char=False),
+            csv.ConvertOptions(column_types=kinds, include_columns=list(kinds), null_values=[""]),
+        ).combine_chunks()
+    except pyarrow.ArrowInvalid:
+        return None
+    clicks = _empty(table.num_rows)
+    for name, role in used.items() if table.num_rows else ():
+        array = table[name].chunk(0)
+        if role >= _FIRST_TEXT:
+            place = role - _FIRST_TEXT
+            clicks.categorical[:, place] = hashed_texts(array, layout.vocabs[place], trimmed=True)
+            continue
+        if role == 0:
+            values = array.fill_null(math.nan).to_numpy(zero_copy_only=False)
+            clicks.labels[:] = values
+            fits = (values == 0) | (values == 1)
+        else:
+            values = array.fill_null(0.0).to_numpy(zero_copy_only=False)
+            clicks.numeric[:, role - 1] = np.log1p(np.maximum(values, 0.0))
+            fits = np.isfinite(values)
+        if not fits.all():
+            return None
+    return clicks
 
 
-def _parse(lines: _Lines, separator: int, roles: NDArray[np.int64], vocabs: NDArray[np.int64], into: Clicks) -> int:
-    """Rows parsed from the bytes at hand."""
-    from tilewright.embed.logs import criteo_kernels as kernel
+def _by_line(data: bytes, first: int, layout: _Layout) -> Clicks:
+    """The same line by line, where ``first`` is the number of the first; raises for the first bad line."""
+    lines = [(n, line) for n, line in enumerate(data.split(b"\n")[:-1], first) if line.strip(b" \r")]
+    rows = [_row(line, f"{layout.where}: line {n}", layout) for n, line in lines]
+    clicks = _empty(len(rows))
+    for k, (numbers, _) in enumerate(rows):
+        clicks.labels[k] = numbers[0]
+        clicks.numeric[k] = np.log1p(np.maximum(numbers[1:], 0.0))
+    for place, vocab in enumerate(layout.vocabs):
+        texts = [texts[place] for _, texts in rows]
+        offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        clicks.categorical[:, place] = _hashed(b"".join(texts) or b"\0", offsets, vocab, trimmed=False)
+    return clicks
 
-    raw = np.frombuffer(lines.data, np.uint8)
-    report = np.zeros(6, np.int64)
-    kernel.parse_rows(raw, len(raw), separator, roles, vocabs, into.labels, into.numeric, into.categorical, report)
-    rows, consumed, read, why, column, start = (int(v) for v in report)
-    if why != kernel.FINE:
-        lines.line += read
-        raise _refusal(lines, kernel, why, column, start, separator, roles)
-    lines.take(consumed, read)
-    return rows
+
+def _row(line: bytes, where: str, layout: _Layout) -> tuple[list[float], list[bytes]]:
+    """Label and numbers, and the texts, of one line."""
+    cells = line.split(layout.separator)
+    if len(cells) != len(layout.roles):
+        problem = f"{len(cells)} columns where {len(layout.roles)} are expected"
+        raise UsageError(problem, where=where, how="label, I1 to I13, C1 to C26")
+    numbers, texts = [0.0] * _FIRST_TEXT, [b""] * len(CATEGORICAL)
+    for role, cell in zip(layout.roles, cells):
+        text = cell.strip(b" \r")
+        if len(text) >= 2 and text[:1] == text[-1:] == b'"':
+            text = text[1:-1]
+        if role >= _FIRST_TEXT:
+            texts[role - _FIRST_TEXT] = text
+        elif role == 0 or (role > 0 and text):
+            numbers[role] = _number(text, role, where)
+    return numbers, texts
 
 
-def _refusal(
-    lines: _Lines, kernel: Any, why: int, column: int, start: int, separator: int, roles: NDArray[np.int64]
-) -> UsageError:
-    if why == kernel.COLUMNS:
-        return lines.error(f"{column} columns where {len(roles)} are expected", "label, I1 to I13, C1 to C26")
-    stop = min(i for i in (lines.data.find(c, start) for c in (b"\n", bytes([separator]))) if i >= 0)
-    text = lines.data[start:stop].decode("utf-8", "replace").strip()
-    name = tuple(_ROLES)[roles[column]]
-    shown = text if len(text) <= 40 else text[:37] + "..."
-    if why == kernel.BAD_LABEL:
-        return lines.error(f"the label is {shown!r}", "a label is 0 or 1")
-    return lines.error(f"{shown!r} in numeric column {name} is not a number")
+def _number(text: bytes, role: int, where: str) -> float:
+    value = float(text) if _NUMBER.fullmatch(text) else math.nan
+    shown = text.decode("utf-8", "replace")
+    shown = shown if len(shown) <= 40 else shown[:37] + "..."
+    if role == 0 and value not in (0.0, 1.0):
+        raise UsageError(f"the label is {shown!r}", where=where, how="a label is 0 or 1")
+    if not math.isfinite(value):
+        raise UsageError(f"{shown!r} in numeric column {_COLUMNS[role]} is not a number", where=where)
+    return value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.embed.host.inputs import Ragged, normalise
+from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
 from tilewright.embed.logs.clicks import CATEGORICAL
 from tilewright.embed.model.tables import Feature, count
 from tilewright.errors import UsageError
@@ -65,11 +65,24 @@ class Log:
     @property
     def kind(self) -> str:
         """``parquet``, ``npz``, ``criteo`` or ``text``."""
-        return _kind(self)
+        path = Path(self.path)
+        if path.suffix == ".parquet" or path.is_dir():
+            return "parquet"
+        if path.suffix == ".npz":
+            return "npz"
+        named = tuple(feature.name for feature in self.features) == CATEGORICAL
+        plain = all(column in (LogColumn(f.name), LogColumn(f.name, ids="hash")) for f, column in self.pairs)
+        return "criteo" if named and plain else "text"
+
+    @property
+    def pairs(self) -> list[tuple[Feature, LogColumn]]:
+        """Every feature and where it stands."""
+        return list(zip(self.features, self.columns))
 
     def __iter__(self) -> Iterator[LogBatch]:
         """Batches of ``batch`` rows; the last may be shorter."""
-        return _reader(self)
+        readers = {"criteo": _read_criteo, "npz": _read_arrays, "parquet": _read_parquet, "text": _read_text}
+        return readers[self.kind](self)
 
 
 def read_log(
@@ -98,43 +111,15 @@ def read_log(
     named = dict(columns or {})
     if unknown := sorted(set(named) - {f.name for f in features}):
         raise UsageError(f"a column for {unknown[0]!r}, which is no feature", where=where)
-    chosen = tuple(_filled(named.get(f.name, LogColumn()), f) for f in features)
+    filled = [(named.get(feature.name, LogColumn()), feature) for feature in features]
+    chosen = tuple(column if column.name else replace(column, name=feature.name) for column, feature in filled)
     log = Log(where, tuple(features), batch, chosen)
     if where != "-" and not Path(where).exists():
         raise UsageError("cannot read it: No such file or directory", where=where)
-    if _kind(log) == "parquet":
-        return Log(where, log.features, batch, chosen, parquet_rows(log))
-    return log
+    return replace(log, rows=_parquet_rows(log)) if log.kind == "parquet" else log
 
 
-def _filled(column: LogColumn, feature: Feature) -> LogColumn:
-    return column if column.name else LogColumn(feature.name, column.weights, column.ids)
-
-
-def _kind(log: Log) -> str:
-    path = Path(log.path)
-    if path.suffix == ".parquet" or path.is_dir():
-        return "parquet"
-    if path.suffix == ".npz":
-        return "npz"
-    if tuple(f.name for f in log.features) == CATEGORICAL and all(
-        c == LogColumn(f.name) or c == LogColumn(f.name, ids="hash") for f, c in zip(log.features, log.columns)
-    ):
-        return "criteo"
-    return "text"
-
-
-def _reader(log: Log) -> Iterator[LogBatch]:
-    kind = _kind(log)
-    if kind == "criteo":
-        return _criteo(log)
-    if kind == "npz":
-        return read_arrays(log)
-
-    return read_parquet(log) if kind == "parquet" else read_text(log)
-
-
-def _criteo(log: Log) -> Iterator[LogBatch]:
+def _read_criteo(log: Log) -> Iterator[LogBatch]:
     from tilewright.embed.logs.criteo import read_criteo
 
     vocabs = [feature.table.vocab for feature in log.features]
@@ -147,30 +132,30 @@ def _criteo(log: Log) -> Iterator[LogBatch]:
 SEPARATOR = "|"
 
 
-def feature_input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
+def _input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
     """[rows, 1], (values, offsets) or (values, offsets, weights) of one feature, as ``preprocess`` takes it."""
     where = f"{place}, column {column.name!r}"
     ids = _whole(table[column.name])
     values, lengths = _parts(ids, column.ids, where)
     numbers = _ids(values, feature.table.vocab, column.ids, where)
     if not column.weights:
-        return numbers.reshape(-1, 1) if lengths is None else (numbers, _offsets(lengths))
+        return numbers.reshape(-1, 1) if lengths is None else (numbers, offsets_of(lengths))
     lengths = np.ones(len(numbers), np.int64) if lengths is None else lengths
-    return numbers, _offsets(lengths), _weights(_whole(table[column.weights]), lengths, place, column.weights)
+    return numbers, offsets_of(lengths), _weights(_whole(table[column.weights]), lengths, place, column.weights)
 
 
-def check_one_way(table: Any, features: Sequence[Feature], columns: Sequence[LogColumn], where: str) -> None:
+def _check_one_way(table: Any, log: Log) -> None:
     """Refuse to guess two ways for one table: rows by number for one feature, hashed texts for another."""
     ways: dict[str, tuple[Feature, LogColumn, str]] = {}
-    for feature, column in zip(features, columns):
+    for feature, column in log.pairs:
         way = _way(table.schema.field(column.name).type, column)
-        other, its, first = ways.setdefault(feature.table.name, (feature, column, way))
-        if way and first and way != first and "auto" in (its.ids, column.ids):
+        other, other_column, first = ways.setdefault(feature.table.name, (feature, column, way))
+        if way and first and way != first and "auto" in (other_column.ids, column.ids):
             direct, hashed = (other, feature) if first == "direct" else (feature, other)
             raise UsageError(
                 f"ids of {direct.name!r} are rows of table {feature.table.name!r}, texts of {hashed.name!r} would be "
                 "hashed into it: the same id would be two rows",
-                where=where,
+                where=log.path,
                 how='give both features ids = "direct", or both ids = "hash"',
             )
 
@@ -234,7 +219,9 @@ def _ids(array: Any, vocab: int, ids: str, where: str) -> NDArray[Any]:
     if _is_text(kind) and ids == "direct":
         return _numbers_of(array, where)
     if _is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind):
-        return _hashed_texts(array, vocab)
+        from tilewright.embed.logs.criteo import hashed_texts
+
+        return hashed_texts(array, vocab)
     how = "ids are integers or texts, or lists of them"
     raise UsageError(f"values of type {kind}", where=where, how=how)
 
@@ -259,35 +246,20 @@ def _hashed_numbers(values: NDArray[Any], vocab: int) -> NDArray[np.int32]:
     return out
 
 
-def _hashed_texts(array: Any, vocab: int) -> NDArray[np.int32]:
-    """Over Arrow's own buffers; a missing text is the empty one, which is id 0."""
-    import pyarrow
-
-    from tilewright.embed.logs.criteo_kernels import hash_texts
-
-    filled = array.cast(pyarrow.large_binary()).fill_null(b"")
-    _, offsets, data = filled.buffers()
-    at = np.frombuffer(offsets, np.int64)[filled.offset : filled.offset + len(filled) + 1]
-    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    out = np.empty(len(filled), np.int32)
-    hash_texts(raw, at, vocab, out)
-    return out
-
-
 def _weights(array: Any, lengths: NDArray[np.int64], place: str, name: str) -> NDArray[np.float32]:
     from pyarrow import types
 
     where = f"{place}, column {name!r}"
-    flat, given = _parts(array, "direct", where)
-    given = np.ones(len(flat), np.int64) if given is None else given
+    flat, numbers = _parts(array, "direct", where)
+    numbers = np.ones(len(flat), np.int64) if numbers is None else numbers
     if _is_text(flat.type):
         flat = _floats_of(flat, where)
     elif not (types.is_floating(flat.type) or types.is_integer(flat.type)):
         raise UsageError(f"weights of type {flat.type}", where=where, how="weights are numbers")
-    wrong = np.flatnonzero(given != lengths) if len(given) == len(lengths) else np.zeros(1, np.int64)
+    wrong = np.flatnonzero(numbers != lengths) if len(numbers) == len(lengths) else np.zeros(1, np.int64)
     if wrong.size:
         k = int(wrong[0])
-        raise UsageError(f"{given[k]} weights for {lengths[k]} ids in row {k + 1} of the batch", where=where)
+        raise UsageError(f"{numbers[k]} weights for {lengths[k]} ids in row {k + 1} of the batch", where=where)
     return np.asarray(flat.to_numpy(zero_copy_only=False), np.float32)
 
 
@@ -298,12 +270,6 @@ def _floats_of(array: Any, where: str) -> Any:
         return array.cast(pyarrow.float32())
     except pyarrow.ArrowInvalid as error:
         raise UsageError(f"weights that are not numbers: {error}", where=where) from None
-
-
-def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    return offsets
 
 
 # Batches from Parquet, and from text with a header, through pyarrow.
@@ -322,12 +288,12 @@ def _pyarrow() -> Any:
 
 
 @contextmanager
-def _refusing(what: str, where: str) -> Iterator[None]:
+def _refusing(problem: str, where: str) -> Iterator[None]:
     """pyarrow's complaints as ours, on one line."""
     try:
         yield
     except (_pyarrow().ArrowException, OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{what}: {' '.join(str(error).split())[:300]}", where=where) from None
+        raise UsageError(f"{problem}: {' '.join(str(error).split())[:300]}", where=where) from None
 
 
 def _files(log: Log) -> list[str]:
@@ -361,7 +327,7 @@ def _wanted(log: Log) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def parquet_rows(log: Log) -> int:
+def _parquet_rows(log: Log) -> int:
     """Rows by the files' own account; refuses files that are not Parquet or lack a column."""
     _pyarrow()
     total = 0
@@ -371,24 +337,19 @@ def parquet_rows(log: Log) -> int:
     return total
 
 
-def read_parquet(log: Log) -> Iterator[LogBatch]:
+def _read_parquet(log: Log) -> Iterator[LogBatch]:
     """Row groups are decoded a batch at a time."""
-    return _whole_batches(log, _parquet_parts(log))
+
+    def parts() -> Iterator[Any]:
+        for file in _files(log):
+            with _opened(log, file) as opened:
+                decoded = opened.iter_batches(min(log.batch, _ROWS), columns=_wanted(log))
+                yield from _guarded(decoded, "it breaks off", file)
+
+    return _whole_batches(log, parts())
 
 
-def _parquet_parts(log: Log) -> Iterator[Any]:
-    for file in _files(log):
-        with _opened(log, file) as opened:
-            parts = opened.iter_batches(min(log.batch, _ROWS), columns=_wanted(log))
-            while True:
-                with _refusing("it breaks off", file):
-                    part = next(parts, None)
-                if part is None:
-                    break
-                yield part
-
-
-def read_text(log: Log) -> Iterator[LogBatch]:
+def _read_text(log: Log) -> Iterator[LogBatch]:
     """CSV or TSV with a header; cells stay texts here."""
     pyarrow = _pyarrow()
     from pyarrow import csv
@@ -408,14 +369,19 @@ def read_text(log: Log) -> Iterator[LogBatch]:
         "parse_options": csv.ParseOptions(delimiter=separator),
         "convert_options": csv.ConvertOptions(include_columns=list(types), column_types=types),
     }
-    return _whole_batches(log, _text_parts(log, lambda: csv.open_csv(log.path, **options)))
 
-
-def _text_parts(log: Log, opened: Callable[[], Any]) -> Iterator[Any]:
-    with _refusing("cannot be read as a table", log.path):
-        parts = opened()
-    while True:
+    def parts() -> Iterator[Any]:
         with _refusing("cannot be read as a table", log.path):
+            opened = csv.open_csv(log.path, **options)
+        yield from _guarded(opened, "cannot be read as a table", log.path)
+
+    return _whole_batches(log, parts())
+
+
+def _guarded(parts: Iterator[Any], problem: str, where: str) -> Iterator[Any]:
+    """The parts; where pyarrow refuses the next one, our error."""
+    while True:
+        with _refusing(problem, where):
             part = next(parts, None)
         if part is None:
             return
@@ -424,16 +390,15 @@ def _text_parts(log: Log, opened: Callable[[], Any]) -> Iterator[Any]:
 
 def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
     """Parts of any length joined and cut to the batch; at most one batch and one part are held."""
-
     pyarrow = _pyarrow()
     held: list[Any] = []
     rows = done = 0
 
-    def made(table: Any) -> LogBatch:
+    def to_batch(table: Any) -> LogBatch:
         place = f"{log.path}: rows {done + 1:,} to {done + table.num_rows:,}"
         if not done:
-            check_one_way(table, log.features, log.columns, log.path)
-        inputs = {f.name: feature_input(table, f, c, place) for f, c in zip(log.features, log.columns)}
+            _check_one_way(table, log)
+        inputs = {f.name: _input(table, f, c, place) for f, c in log.pairs}
         return LogBatch(table.num_rows, inputs)
 
     for part in parts:
@@ -444,11 +409,11 @@ def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
         table = pyarrow.Table.from_batches(held)
         at = 0
         for at in range(log.batch, rows + 1, log.batch):
-            yield made(table.slice(at - log.batch, log.batch))
+            yield to_batch(table.slice(at - log.batch, log.batch))
             done += log.batch
         held, rows = table.slice(at).to_batches(), rows - at
     if rows:
-        yield made(pyarrow.Table.from_batches(held))
+        yield to_batch(pyarrow.Table.from_batches(held))
     elif not done:
         raise UsageError("no rows in the file", where=log.path)
 
@@ -456,7 +421,7 @@ def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
 # Batches from a numpy archive.
 
 
-def read_arrays(log: Log) -> Iterator[LogBatch]:
+def _read_arrays(log: Log) -> Iterator[LogBatch]:
     """Arrays ``name`` [rows, ids] or [rows], or ``name.values`` with ``name.offsets``; weights under their own name."""
     whole = _load(log)
     sizes = {name: ragged.batch_size for name, ragged in whole.items()}
@@ -473,7 +438,7 @@ def _load(log: Log) -> dict[str, Ragged]:
         with open(log.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UsageError("one array, not an archive", where=log.path, how="write it with numpy.savez")
-            return {f.name: _feature(archive, log, f.name, c) for f, c in zip(log.features, log.columns)}
+            return {f.name: _feature(archive, log, f.name, c) for f, c in log.pairs}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"not a numpy archive: {error}", where=log.path) from None
 
@@ -488,8 +453,8 @@ def _feature(archive: Mapping[str, Any], log: Log, feature: str, column: LogColu
                 return normalise(dense, feature)
             rows, hot = (*dense.shape, 1)[:2]
             return normalise((dense.reshape(-1), np.arange(rows + 1) * hot, weights.reshape(-1)), feature)
-        given = _array(archive, log, values), _array(archive, log, offsets)
-        return normalise(given if weights is None else (*given, weights), feature)
+        flat = _array(archive, log, values), _array(archive, log, offsets)
+        return normalise(flat if weights is None else (*flat, weights), feature)
     except UsageError as error:
         raise UsageError(error.what, where=_place(log, error), how=error.how) from None
 
@@ -510,8 +475,8 @@ def _slice(ragged: Ragged, start: int, stop: int) -> Any:
     if ragged.offsets is None:
         return ragged.values[start * ragged.hot : stop * ragged.hot].reshape(stop - start, ragged.hot)
     begin, end = int(ragged.offsets[start]), int(ragged.offsets[stop])
-    given = ragged.values[begin:end], ragged.offsets[start : stop + 1] - begin
-    return given if ragged.weights is None else (*given, ragged.weights[begin:end])
+    flat = ragged.values[begin:end], ragged.offsets[start : stop + 1] - begin
+    return flat if ragged.weights is None else (*flat, ragged.weights[begin:end])
 
 
 # What a reader of a text log may not expect: whole numbers that are hashed, because all of a CSV is text.
@@ -533,11 +498,11 @@ def hashed_numbers(log: Log) -> tuple[str, ...]:
             rows = list(islice(csv.reader(file, delimiter="\t" if "\t" in head else ","), _LINES))
     except (OSError, csv.Error):
         return ()  # reading the log will say what is wrong
-    found = []
-    for feature, column in zip(log.features, log.columns):
+    hashed = []
+    for feature, column in log.pairs:
         if column.ids == "auto" and column.name in names:
             at = names.index(column.name)
             cells = [cell for row in rows if at < len(row) for cell in row[at].split(SEPARATOR) if cell.strip()]
             if cells and all(c.strip().isdecimal() and int(c) < feature.table.vocab for c in cells):
-                found.append(feature.name)
-    return tuple(found)
+                hashed.append(feature.name)
+    return tuple(hashed)

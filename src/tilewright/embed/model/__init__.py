@@ -1,1 +1,1 @@
-"""TODO: model."""
+"""What the user configures: tables, stacks, limits, knobs; sizes in closed form."""

@@ -64,21 +64,21 @@ class SparseCoreConfig:
 
     def __post_init__(self) -> None:
         """Refuse values of another type, and knobs that contradict each other."""
-        for each in fields(self):
-            object.__setattr__(self, each.name, _checked(each.name, each.default, getattr(self, each.name)))
+        for knob in fields(self):
+            object.__setattr__(self, knob.name, _checked(knob.name, knob.default, getattr(self, knob.name)))
         if self.assert_level not in ASSERT_LEVELS:
             how = f"one of {', '.join(ASSERT_LEVELS)}"
             raise UsageError(f"assert_level = {self.assert_level!r}", where="sparsecore", how=how)
         whole = self.max_ids_per_table or {}
         for name, most in (self.max_unique_ids_per_table or {}).items():
             if most > whole.get(name, most):
-                what = f"max_unique_ids_per_table {most} is above max_ids_per_table {whole[name]}"
-                raise UsageError(what, where=f"table {name!r}", how="no table has more distinct ids than ids")
+                problem = f"max_unique_ids_per_table {most} is above max_ids_per_table {whole[name]}"
+                raise UsageError(problem, where=f"table {name!r}", how="no table has more distinct ids than ids")
 
     def flags(self) -> tuple[str, ...]:
         """What differs from the defaults, as words of LIBTPU_INIT_ARGS."""
-        changed = [(f.metadata["flag"], getattr(self, f.name)) for f in fields(self) if _differs(self, f)]
-        return tuple(f"--{flag}={_text(value)}" for flag, value in changed)
+        values = [(knob, getattr(self, knob.name)) for knob in _flags().values()]
+        return tuple(f"--{k.metadata['flag']}={_text(value)}" for k, value in values if value != k.default)
 
     def with_flags(self, text: str) -> tuple[SparseCoreConfig, tuple[str, ...]]:
         """This configuration with the flags of an existing LIBTPU_INIT_ARGS on top, and the words that are no knob.
@@ -89,19 +89,20 @@ class SparseCoreConfig:
         >>> config.detect_nan, rest
         (True, ('--xla_tpu_foo=1',))
         """
-        known = {f.metadata["flag"]: f for f in fields(self) if "flag" in f.metadata}
-        found: dict[str, Any] = {}
+        knobs = _flags()
+        values: dict[str, Any] = {}
         rest = []
         for name, value, word in parse_flags(text):
-            if name in known:
-                found[known[name].name] = _value(value, known[name].default, word)
+            if name in knobs:
+                values[knobs[name].name] = _value(value, knobs[name].default, word)
             else:
                 rest.append(word)
-        return replace(self, **found), tuple(rest)
+        return replace(self, **values), tuple(rest)
 
 
-def _differs(config: SparseCoreConfig, each: Any) -> bool:
-    return "flag" in each.metadata and getattr(config, each.name) != each.default
+def _flags() -> dict[str, Any]:
+    """Flag -> the knob (a field) that travels as it."""
+    return {knob.metadata["flag"]: knob for knob in fields(SparseCoreConfig) if "flag" in knob.metadata}
 
 
 def parse_flags(text: str) -> list[tuple[str, str | None, str]]:
@@ -110,18 +111,18 @@ def parse_flags(text: str) -> list[tuple[str, str | None, str]]:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"flags that cannot be split: {error}", where="LIBTPU_INIT_ARGS") from None
-    found: list[tuple[str, str | None, str]] = []
+    flags: list[tuple[str, str | None, str]] = []
     for word in words:
         if word.startswith("-"):
             name, equals, value = word.lstrip("-").partition("=")
-            found.append((name, value if equals else None, word))
-        elif found and found[-1][1] is None:
-            name, _, whole = found[-1]
-            found[-1] = (name, word, f"{whole}={word}")
+            flags.append((name, value if equals else None, word))
+        elif flags and flags[-1][1] is None:
+            name, _, whole = flags[-1]
+            flags[-1] = (name, word, f"{whole}={word}")
         else:
             how = "flags are words of the form --name=value"
             raise UsageError(f"{word!r} is not a flag", where="LIBTPU_INIT_ARGS", how=how)
-    return found
+    return flags
 
 
 def _value(text: str | None, default: Any, word: str) -> Any:

@@ -9,7 +9,7 @@ from tilewright.embed.model.tables import SGD, Adagrad, Feature, Limits, Quantiz
 from tilewright.errors import UnsupportedError, UsageError
 
 
-def as_feature(given: Any) -> Feature:
+def as_feature(spec: Any) -> Feature:
     """A :class:`Feature` from one, or from a FeatureSpec: its ``name`` and ``table_spec``.
 
     >>> from types import SimpleNamespace as Spec
@@ -17,26 +17,26 @@ def as_feature(given: Any) -> Feature:
     >>> as_feature(Spec(name="f", table_spec=table, input_shape=[16, 1], output_shape=[16, 4])).table.width
     4
     """
-    if isinstance(given, Feature):
-        return given
-    if not hasattr(given, "table_spec") or not hasattr(given, "name"):
-        raise UsageError(f"{given!r} is not a Feature", where="stack", how="give Features or FeatureSpecs")
-    return Feature(given.name, as_table(given.table_spec))
+    if isinstance(spec, Feature):
+        return spec
+    if not hasattr(spec, "table_spec") or not hasattr(spec, "name"):
+        raise UsageError(f"{spec!r} is not a Feature", where="stack", how="give Features or FeatureSpecs")
+    return Feature(spec.name, as_table(spec.table_spec))
 
 
-def as_table(given: Any) -> Table:
+def as_table(spec: Any) -> Table:
     """A :class:`Table` from one, or from a TableSpec: its name, sizes, combiner, optimizer and quantisation.
 
     The initializer is left: the spec's takes no dtype. Raises :class:`UnsupportedError` for optimizers that are not
     here yet, :class:`UsageError` for something else than a table.
     """
-    if isinstance(given, Table):
-        return given
-    if missing := [name for name in ("name", "vocabulary_size", "embedding_dim") if not hasattr(given, name)]:
-        raise UsageError(f"{given!r} is not a table: it has no {missing[0]}", where="stack")
-    optimizer = {} if given.optimizer is None else {"optimizer": _optimizer(given.optimizer, given.name)}
-    plain = given.name, given.vocabulary_size, given.embedding_dim, getattr(given, "combiner", "sum")
-    return Table(*plain, quantization=_quantization(given), **optimizer)
+    if isinstance(spec, Table):
+        return spec
+    if missing := [name for name in ("name", "vocabulary_size", "embedding_dim") if not hasattr(spec, name)]:
+        raise UsageError(f"{spec!r} is not a table: it has no {missing[0]}", where="stack")
+    optimizer = {} if spec.optimizer is None else {"optimizer": _optimizer(spec.optimizer, spec.name)}
+    plain = spec.name, spec.vocabulary_size, spec.embedding_dim, getattr(spec, "combiner", "sum")
+    return Table(*plain, quantization=_quantization(spec), **optimizer)
 
 
 def _optimizer(spec: Any, table: str) -> Any:
@@ -73,7 +73,7 @@ def spec_limits(specs: Iterable[Any], stacking: Any) -> dict[str, Limits]:
 
     Single tables' limits say nothing of their stack, which is therefore left out.
     """
-    found: dict[str, Limits] = {}
+    limits: dict[str, Limits] = {}
     for spec in specs:
         table = spec.table_spec
         home = stacking.stacks[stacking.tables[table.name].stack]
@@ -81,5 +81,5 @@ def spec_limits(specs: Iterable[Any], stacking: Any) -> dict[str, Limits]:
         source = table if len(home.tables) == 1 else stacked
         if source is not None and (source is table or source.stack_name == home.name):
             ids = int(source.max_ids_per_partition)  # specs default both to 256: lowering one leaves the other above
-            found[home.name] = Limits(ids, min(ids, int(source.max_unique_ids_per_partition)))
-    return found
+            limits[home.name] = Limits(ids, min(ids, int(source.max_unique_ids_per_partition)))
+    return limits

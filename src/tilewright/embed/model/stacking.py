@@ -37,6 +37,9 @@ def padded_vocab(table: Table, shards: int) -> int:
     return mod_sharded(table.vocab, table.width, shards).rows_per_shard * shards
 
 
+_KIND = ("padded width", "optimizer", "combiner", "quantisation")
+
+
 def kind_of(table: Table) -> tuple[Any, ...]:
     """What tables of one stack have in common: padded width, optimizer, combiner, quantisation."""
     return table.padded_width, table.optimizer, table.combiner, table.quantization
@@ -57,13 +60,11 @@ def group_tables(
     for table in {f.table.name: f.table for f in features}.values():
         vocab = padded_vocab(table, shards)
         if vocab > MAX_STACK_VOCAB:
-            what = f"a padded vocabulary of {vocab} rows does not fit a 32-bit column id"
-            raise UnsupportedError(what, where=f"table {table.name!r}", how="hash the ids into fewer rows")
+            problem = f"a padded vocabulary of {vocab} rows does not fit a 32-bit column id"
+            raise UnsupportedError(problem, where=f"table {table.name!r}", how="hash the ids into fewer rows")
         need = samples[table.name]
-        home = next(
-            (o for o in stacks if table_stacking and _fits(o, table, vocab, need, activation_bytes)),
-            None,
-        )
+        fitting = (o for o in stacks if table_stacking and _fits(o, table, vocab, need, activation_bytes))
+        home = next(fitting, None)
         if home is None:
             stacks.append(home := _Open())
         home.tables.append(table)
@@ -91,13 +92,13 @@ def manual_stacks(features: tuple[Feature, ...], shards: int, stacks: Iterable[I
     """
     tables = {f.table.name: f.table for f in features}
     seen: set[str] = set()
-    found = []
+    groups = []
     for names in stacks:
         if isinstance(names, str):
             raise UsageError(f"stacks holds the text {names!r}", where="stack", how='such as [["user", "item"]]')
-        found.append([_take(name, tables, seen) for name in names])
-        _one_kind(found[-1], shards)
-    return found
+        groups.append([_take(name, tables, seen) for name in names])
+        _check_one_kind(groups[-1], shards)
+    return groups
 
 
 def others(features: tuple[Feature, ...], taken: list[list[Table]]) -> tuple[Feature, ...]:
@@ -115,21 +116,19 @@ def _take(name: str, tables: Mapping[str, Table], seen: set[str]) -> Table:
     return tables[name]
 
 
-def _one_kind(group: list[Table], shards: int) -> None:
+def _check_one_kind(group: list[Table], shards: int) -> None:
     if not group:
         raise UsageError("stacks holds an empty stack", where="stack")
     first = group[0]
     for table in group[1:]:
-        for name, a, b in zip(
-            ("padded width", "optimizer", "combiner", "quantisation"), kind_of(first), kind_of(table)
-        ):
+        for name, a, b in zip(_KIND, kind_of(first), kind_of(table)):
             if a != b:
-                what = f"tables {first.name!r} and {table.name!r} cannot share a stack: {name} {a} and {b}"
-                raise UsageError(what, where="stack", how="make them alike, or stack them apart")
+                problem = f"tables {first.name!r} and {table.name!r} cannot share a stack: {name} {a} and {b}"
+                raise UsageError(problem, where="stack", how="make them alike, or stack them apart")
     rows = sum(padded_vocab(t, shards) for t in group)
     if rows > MAX_STACK_VOCAB:
-        what = f"a stack of {rows} rows does not fit 32-bit column ids"
-        raise UnsupportedError(what, where=f"stack of {first.name!r}", how="stack fewer tables together")
+        problem = f"a stack of {rows} rows does not fit 32-bit column ids"
+        raise UnsupportedError(problem, where=f"stack of {first.name!r}", how="stack fewer tables together")
 
 
 @dataclass(frozen=True)
@@ -310,15 +309,15 @@ def stack(
     step = topology.sparsecores_per_device if rotation is None else count(rotation, "rotation", "stack", least=0)
     sizes = batch_sizes_of(features, topology, batch_size)
     placements: dict[str, TablePlacement] = {}
-    made_stacks: dict[str, Stack] = {}
+    by_name: dict[str, Stack] = {}
     for tables in _groups(features, topology.sparsecores, table_stacking, sizes, activation_bytes, stacks):
-        made = _place(tables, features, topology.sparsecores, step)
-        if made[0].name in made_stacks:
-            raise UsageError(f"two stacks would be called {made[0].name!r}", where="stack", how="rename a table")
-        made_stacks[made[0].name] = made[0]
-        placements.update({p.table.name: p for p in made[1]})
+        group, placed = _place(tables, features, topology.sparsecores, step)
+        if group.name in by_name:
+            raise UsageError(f"two stacks would be called {group.name!r}", where="stack", how="rename a table")
+        by_name[group.name] = group
+        placements.update({placement.table.name: placement for placement in placed})
     ordered = tuple(placements[name] for name in dict.fromkeys(f.table.name for f in features))
-    return Stacking(features, topology, ordered, tuple(made_stacks.values()))
+    return Stacking(features, topology, ordered, tuple(by_name.values()))
 
 
 def _groups(
@@ -331,9 +330,9 @@ def _groups(
 ) -> list[list[Table]]:
     """The tables of every stack, those named by hand among the others in order of first use."""
     by_hand = manual_stacks(features, shards, named)
-    found = by_hand + group_tables(others(features, by_hand), shards, together, sizes, activation_bytes)
+    groups = by_hand + group_tables(others(features, by_hand), shards, together, sizes, activation_bytes)
     use = {name: k for k, name in enumerate(dict.fromkeys(f.table.name for f in features))}
-    return sorted(found, key=lambda group: min(use[t.name] for t in group))
+    return sorted(groups, key=lambda group: min(use[t.name] for t in group))
 
 
 def batch_sizes_of(
@@ -344,9 +343,9 @@ def batch_sizes_of(
         return None
     sizes = {}
     for feature in features:
-        given = batch_size.get(feature.name) if isinstance(batch_size, Mapping) else batch_size
+        own = batch_size.get(feature.name) if isinstance(batch_size, Mapping) else batch_size
         where = f"feature {feature.name!r}"
-        sizes[feature.name] = size = count(given, "batch size", where)
+        sizes[feature.name] = size = count(own, "batch size", where)
         check_batch_divides(size, topology.sparsecores, where)
     return sizes
 

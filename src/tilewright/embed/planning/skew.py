@@ -108,22 +108,37 @@ _ENTRIES = 1 << 22
 """Counts among which the best rotation is looked for; the chosen one is counted on everything."""
 
 
-class Rotation:
-    """Fullest partitions and loads of shards of one stack, table k turned by k * ``step`` shards."""
+class Loads:
+    """Fullest partitions and loads of shards of one stack, over some batches."""
+
+    def __init__(self, shards: int) -> None:
+        self.most, self.per_shard = np.zeros(2, np.int64), np.zeros(shards, np.int64)
+
+    def add(self, counts: Longs) -> None:
+        """One more batch: int64[2, sources, S]."""
+        np.maximum(self.most, counts.max(axis=(1, 2)), out=self.most)
+        self.per_shard += counts[0].sum(axis=0)
+
+    def remedy(self, name: str, change: str) -> Remedy:
+        """What the stack's figures would be if ``change`` were made."""
+        return Remedy(name, change, Limits.holding(*self.most), imbalance(self.per_shard))
+
+
+class Rotation(Loads):
+    """The same with table k turned by k * ``step`` shards."""
 
     def __init__(self, shards: int, step: int) -> None:
+        super().__init__(shards)
         self.step, self.change = step, f"rotation by {step}" if step else "no rotation"
-        self.most, self.per_shard = np.zeros(2, np.int64), np.zeros(shards, np.int64)
         self._batch = np.zeros((2, shards, shards), np.int64)
 
-    def add(self, k: int, counts: Longs) -> None:
+    def add_table(self, k: int, counts: Longs) -> None:
         """Table k of the batch at hand, unturned: int64[2, sources, S]."""
         add_turned(self._batch, counts, k * self.step)
 
     def finish(self) -> None:
         """The batch is whole."""
-        np.maximum(self.most, self._batch.max(axis=(1, 2)), out=self.most)
-        self.per_shard += self._batch[0].sum(axis=0)
+        self.add(self._batch)
         self._batch[:] = 0
 
 
@@ -171,11 +186,11 @@ def skew_of(observed: Observed) -> Skew:
     """Replay the sampled batches as they are, rotated otherwise, with hashed ids, shuffled, without the hottest ids."""
     stacking = observed.stacking
     batches = [unweighted(batch, stacking) for batch in observed.sample]
-    now = _Loads(stacking, batches, observed.bad_ids)
+    now = _loads(stacking, batches, observed.bad_ids)
     hot = tuple(
         hot_id
         for group in stacking.groups
-        for hot_id in _hot(group, stacking, batches, int(now.per_shard[group.name].argmax()))
+        for hot_id in _hot(group, stacking, batches, int(now[group.name].per_shard.argmax()))
     )
     rotations, alone = _rotations(stacking, batches, observed.bad_ids)
     others: dict[str, Iterable[Inputs]] = {
@@ -183,30 +198,21 @@ def skew_of(observed: Observed) -> Skew:
         "log shuffled": shuffled(batches),
         "hottest id held apart": (without(batch, hot, stacking) for batch in batches),
     }
-    changed = {change: _Loads(stacking, inputs, observed.bad_ids) for change, inputs in others.items()}
+    changed = {change: _loads(stacking, inputs, observed.bad_ids) for change, inputs in others.items()}
     remedies = []
     for name in stacking.stacks:
-        remedies.append(now.remedy(name, AS_IT_IS))
+        remedies.append(now[name].remedy(name, AS_IT_IS))
         remedies += rotations[name]
-        remedies += [loads.remedy(name, change) for change, loads in changed.items()]
+        remedies += [loads[name].remedy(name, change) for change, loads in changed.items()]
     return Skew(hot, tuple(remedies), alone)
 
 
-class _Loads:
-    """Fullest partitions and loads of shards over some batches."""
-
-    def __init__(self, stacking: Stacking, batches: Iterable[Inputs], bad_ids: str) -> None:
-        stacks, shards = len(stacking.groups), stacking.topology.sparsecores
-        most, per_shard = np.zeros((stacks, 2), np.int64), np.zeros((stacks, shards), np.int64)
-        for batch in batches:
-            counts = _counts(batch, stacking, bad_ids)
-            np.maximum(most, counts.max(axis=(2, 3)), out=most)
-            per_shard += counts[:, 0].sum(axis=1)
-        self.most, self.per_shard = dict(zip(stacking.stacks, most)), dict(zip(stacking.stacks, per_shard))
-
-    def remedy(self, name: str, change: str) -> Remedy:
-        """The figures of one stack."""
-        return _remedy(name, change, self.most[name], self.per_shard[name])
+def _loads(stacking: Stacking, batches: Iterable[Inputs], bad_ids: str) -> dict[str, Loads]:
+    loads = {name: Loads(stacking.topology.sparsecores) for name in stacking.stacks}
+    for batch in batches:
+        for of_stack, counts in zip(loads.values(), _counts(batch, stacking, bad_ids)):
+            of_stack.add(counts)
+    return loads
 
 
 def _rotations(
@@ -231,10 +237,10 @@ def _rotations(
             for k, table in enumerate(group.tables):
                 counts = counted(batch, table.name)
                 for rotation in rotations:
-                    rotation.add(k, counts)
+                    rotation.add_table(k, counts)
             for rotation in rotations:
                 rotation.finish()
-        remedies[group.name] = [_remedy(group.name, r.change, r.most, r.per_shard) for r in rotations]
+        remedies[group.name] = [rotation.remedy(group.name, rotation.change) for rotation in rotations]
     return remedies, {name: Limits.holding(*counts) for name, counts in most.items()}
 
 
@@ -250,10 +256,6 @@ def _worth_trying(group: Stack, stacking: Stacking, counted: Callable[[str], Lon
     now = stacking.tables[group.tables[1].name].rotation
     best = best_rotation([some_sources(counted(t.name), len(group.tables)) for t in group.tables], now)
     return [Rotation(shards, step) for step in sorted({0, best}) if step != now]
-
-
-def _remedy(name: str, change: str, most: Longs, per_shard: Longs) -> Remedy:
-    return Remedy(name, change, Limits.holding(*most), imbalance(per_shard))
 
 
 def _hot(group: Stack, stacking: Stacking, batches: Sequence[Inputs], shard: int) -> list[HotId]:

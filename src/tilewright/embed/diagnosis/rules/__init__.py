@@ -1,1 +1,1 @@
-"""TODO: rules."""
+"""The rules: one function a bottleneck."""

@@ -35,7 +35,7 @@ def stack_bytes(counters: Counters, stack: StackCounters, limits: Limits) -> int
     "limits-too-low",
     "guide section 10, limits",
     needs=("stack.max_ids_per_partition", "stack.observed_ids"),
-    what="a partition holds more than its limit",
+    when="a partition holds more than its limit",
 )
 def limits_too_low(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
@@ -83,7 +83,7 @@ def _compiles(counters: Counters, stack: StackCounters, limits: Limits) -> bool:
     "limits-too-high",
     "guide section 10, limits",
     needs=("stack.max_ids_per_partition", "stack.observed_ids|stack.typical_ids"),
-    what="a limit is twice what was seen, or twice what 99 of 100 partitions hold",
+    when="a limit is twice what was seen, or twice what 99 of 100 partitions hold",
 )
 def limits_too_high(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
@@ -132,7 +132,7 @@ def _lower(counters: Counters, name: str, stack: StackCounters, better: Limits, 
     "mini-batching",
     "guide section 11, mini-batching; section 10, limits",
     needs=("minibatches|steps_over", "steps"),
-    what="steps are cut (two mini-batches a step: severe)",
+    when="steps are cut (two mini-batches a step: severe)",
 )
 def mini_batching(counters: Counters) -> Iterator[Finding]:
     steps, minibatches = counters.steps or 0, counters.minibatches
@@ -160,7 +160,7 @@ def mini_batching(counters: Counters) -> Iterator[Finding]:
     "idle-mini-batching",
     "measured on jax-tpu-embedding 0.2.0: mini-batch buffers are 64 times as long",
     needs=("minibatches", "steps"),
-    what="the mini-batch layout is on and never needed",
+    when="the mini-batch layout is on and never needed",
 )
 def idle_mini_batching(counters: Counters) -> Iterator[Finding]:
     if not counters.minibatch_layout or counters.minibatches != counters.steps:
@@ -180,7 +180,7 @@ def idle_mini_batching(counters: Counters) -> Iterator[Finding]:
     "id-dropping",
     "guide section 11, id dropping; section 4, allow_id_dropping",
     needs=("stack.dropped_ids|stack.dropped_share",),
-    what="an id is dropped (one in a hundred: severe)",
+    when="an id is dropped (one in a hundred: severe)",
 )
 def id_dropping(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
@@ -214,7 +214,7 @@ def id_dropping(counters: Counters) -> Iterator[Finding]:
     "recompilation",
     "guide section 11, compilation time",
     needs=("compilations", "steps"),
-    what="more than one program is compiled (a fifth of the time: severe)",
+    when="more than one program is compiled (a fifth of the time: severe)",
 )
 def recompilation(counters: Counters) -> Iterator[Finding]:
     compiled, steps = counters.compilations or 0, counters.steps or 0

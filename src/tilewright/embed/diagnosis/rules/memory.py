@@ -23,7 +23,7 @@ _NEARLY = 0.9
     "spmem-overflow",
     "guide section 10, SPMEM overflow; rules measured against libtpu 0.0.50.1",
     needs=("target", "stack.max_ids_per_partition", "stack.width"),
-    what="a stack's lookup or update does not compile at its limits",
+    when="a stack's lookup or update does not compile at its limits",
 )
 def spmem_overflow(counters: Counters) -> Iterator[Finding]:
     if not counters.shards:
@@ -62,7 +62,7 @@ def spmem_overflow(counters: Counters) -> Iterator[Finding]:
     "gather-operand",
     "guide section 10, SPMEM overflow; section 14, gather operands in HBM",
     needs=("target", "stack.samples_per_sparsecore", "stack.width"),
-    what="samples * width / 16 floats exceed a tile's scratchpad",
+    when="samples * width / 16 floats exceed a tile's scratchpad",
 )
 def gather_operand(counters: Counters) -> Iterator[Finding]:
     sparse = target(counters.target).sparse
@@ -94,7 +94,7 @@ def gather_operand(counters: Counters) -> Iterator[Finding]:
     "hbm-stack-overflow",
     "guide section 10, HBM stack overflow; section 9",
     needs=("hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
-    what="the heap fits and the programs' stack beside it does not",
+    when="the heap fits and the programs' stack beside it does not",
 )
 def hbm_stack_overflow(counters: Counters) -> Iterator[Finding]:
     hbm, capacity = counters.hbm, counters.hbm.capacity or 0
@@ -146,7 +146,7 @@ def _chips(counters: Counters, hbm: HbmCounters) -> int:
     "hbm-heap-exhaustion",
     "guide section 10, HBM heap exhaustion; section 11, memory analysis",
     needs=("hbm.tables", "hbm.capacity"),
-    what="the heap exceeds HBM (severe), or nine tenths of HBM are taken",
+    when="the heap exceeds HBM (severe), or nine tenths of HBM are taken",
 )
 def hbm_heap_exhaustion(counters: Counters) -> Iterator[Finding]:
     hbm, capacity = counters.hbm, counters.hbm.capacity or 0
@@ -193,7 +193,7 @@ _WARNING = 0.01
     "padding-of-width",
     "guide section 10, padding overhead",
     needs=("tables",),
-    what="a tenth of the tables' bytes pads rows to 8 floats (a hundredth of HBM: a warning)",
+    when="a tenth of the tables' bytes pads rows to 8 floats (a hundredth of HBM: a warning)",
 )
 def padding_of_width(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)
@@ -224,7 +224,7 @@ def _width_loss(table: TableCounters, shards: int) -> int:
     "padding-of-vocabulary",
     "guide section 10, padding overhead",
     needs=("tables", "sparsecores|target"),
-    what="a tenth of the tables' bytes pads vocabularies (a hundredth of HBM: a warning)",
+    when="a tenth of the tables' bytes pads vocabularies (a hundredth of HBM: a warning)",
 )
 def padding_of_vocabulary(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)

@@ -22,7 +22,7 @@ _FULL = 0.5
     "too-few-tables-stacked",
     "guide section 10, table stacking: 5 to 100 tables",
     needs=("stack.tables", "stack.width"),
-    what="five tables or more of one kind stand in stacks of fewer than five, and could share one",
+    when="five tables or more of one kind stand in stacks of fewer than five, and could share one",
 )
 def too_few_tables_stacked(counters: Counters) -> Iterator[Finding]:
     off = counters.knobs.disable_table_stacking
@@ -72,7 +72,7 @@ def _could_be(small: list[tuple[str, StackCounters]], width: int) -> int:
     "too-many-tables-stacked",
     "guide section 10, table stacking: 5 to 100 tables",
     needs=("stack.tables",),
-    what="a stack has more than 100 tables",
+    when="a stack has more than 100 tables",
 )
 def too_many_tables_stacked(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
@@ -93,7 +93,7 @@ def too_many_tables_stacked(counters: Counters) -> Iterator[Finding]:
     "float32",
     "guide section 10, numerics and quantisation; section 13",
     needs=("tables", "hbm.capacity|seconds.sparsecore"),
-    what="the SparseCores are the slower unit, or tables fill half of HBM, and rows are float32",
+    when="the SparseCores are the slower unit, or tables fill half of HBM, and rows are float32",
 )
 def float32(counters: Counters) -> Iterator[Finding]:
     names = [name for name, table in counters.tables.items() if table.dtype == "float32"]
@@ -142,7 +142,7 @@ _PEAK = 4.0
     "skew",
     "guide section 10, data distribution skew",
     needs=("stack.imbalance|stack.shard_ids",),
-    what="the fullest shard receives 1.5 times the average, more than by chance (3: severe, where partitions fill)",
+    when="the fullest shard receives 1.5 times the average, more than by chance (3: severe, where partitions fill)",
 )
 def skew(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
@@ -201,7 +201,7 @@ def _remedies(stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str
     "clustered-log",
     "guide section 10, data distribution skew; section 7, observed limits",
     needs=("stack.mean_ids", "stack.observed_ids", "stack.imbalance|stack.shard_ids"),
-    what="shards are even and yet a partition holds 4 times its share",
+    when="shards are even and yet a partition holds 4 times its share",
 )
 def clustered_log(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():

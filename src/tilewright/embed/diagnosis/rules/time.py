@@ -42,7 +42,7 @@ def _bandwidth(counters: Counters) -> float:
     "host-bound",
     "guide section 10, host bottleneck; section 11, host activity",
     needs=("seconds.wait|seconds.host",),
-    what="the chip waits 5 % of a step or more for its input (20 %: severe)",
+    when="the chip waits 5 % of a step or more for its input (20 %: severe)",
 )
 def host_bound(counters: Counters) -> Iterator[Finding]:
     seconds, device = counters.seconds, _device(counters)
@@ -116,7 +116,7 @@ def _feeding_note(counters: Counters) -> Iterator[Finding]:
     "missing-overlap",
     "guide section 10, TC/SC synchronisation; section 5",
     needs=("sparsecore|seconds.step",),
-    what="pipelining is off, or a step takes as long as both units together (20 % lost: severe)",
+    when="pipelining is off, or a step takes as long as both units together (20 % lost: severe)",
 )
 def missing_overlap(counters: Counters) -> Iterator[Finding]:
     seconds = counters.seconds
@@ -157,7 +157,7 @@ _ON = "set tf_xla_disable_full_embedding_pipelining to false"
     "hbm-bandwidth",
     "guide section 10, HBM bandwidth saturation",
     needs=("target", "hbm.moved", "seconds.sparsecore|seconds.step"),
-    what="60 % of the bandwidth in use while the SparseCores work (80 %: severe)",
+    when="60 % of the bandwidth in use while the SparseCores work (80 %: severe)",
 )
 def hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
     moved, rate = counters.hbm.moved, _bandwidth(counters)
@@ -196,7 +196,7 @@ def hbm_bandwidth(counters: Counters) -> Iterator[Finding]:
     "needless-serialization",
     "guide section 9, serialisation; section 11, flags against behaviour",
     needs=("sparsecore", "hbm.tables", "hbm.forward_stack|hbm.backward_stack", "hbm.capacity"),
-    what="serialised tables although HBM holds every stack at once",
+    when="serialised tables although HBM holds every stack at once",
 )
 def needless_serialization(counters: Counters) -> Iterator[Finding]:
     hbm, turns = counters.hbm, counters.knobs.num_serialized_tables_to_optimize_hbm
@@ -222,7 +222,7 @@ def needless_serialization(counters: Counters) -> Iterator[Finding]:
     "checks-left-on",
     "guide section 12, flags for debugging",
     needs=("sparsecore",),
-    what="NaN, bounds or buffer checks are on",
+    when="NaN, bounds or buffer checks are on",
 )
 def checks_left_on(counters: Counters) -> Iterator[Finding]:
     knobs = counters.knobs
