@@ -11,13 +11,13 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.caches import Cache
 from tilewright.isa.chip.clock import Clock
-from tilewright.isa.chip.fresh import fresh_zeros
 from tilewright.isa.chip.segments import Segment, whole_segment
 from tilewright.isa.chip.storage import ABSENT, LOADED, LOADING, Storage, make_storage
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
+from tilewright.memory import fresh_zeros
 
 # The DMA controller and the page table's side of it: pages between device memory and L2, shared by all PEs.
 
