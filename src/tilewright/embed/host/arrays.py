@@ -1,12 +1,9 @@
-"""What the host side works in: array types, kernel threads, and memory that is kept from one batch to the next."""
+"""What the host side works in: array types, and kernel threads."""
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +22,7 @@ Entries: TypeAlias = tuple[Ints, Ints, Floats]
 Index: TypeAlias = int | np.int64
 """A number inside a kernel."""
 
-
-# Kernel threads, and the working buffers that are kept from one batch to the next.
-
 T = TypeVar("T")
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def run_all(jobs: Iterable[Callable[[], T]], threads: int) -> list[T]:
@@ -38,116 +31,3 @@ def run_all(jobs: Iterable[Callable[[], T]], threads: int) -> list[T]:
     if threads == 1 or len(jobs) <= 1:
         return [job() for job in jobs]
     return list(pool("embed", threads).map(lambda job: job(), jobs))
-
-
-class Workspace(threading.local):
-    """Arrays by name, grown when a batch needs more; every calling thread has its own."""
-
-    def __init__(self) -> None:
-        self._arrays: dict[str, Any] = {}
-
-    def get(self, name: str, size: int, dtype: type[Scalar]) -> NDArray[Scalar]:
-        """A flat array of at least ``size`` elements; what it holds is left from earlier batches."""
-        held: NDArray[Scalar] | None = self._arrays.get(name)
-        if held is None or held.size < size or held.dtype != dtype:
-            held = self._arrays[name] = np.empty(size + size // 8, dtype)
-        return held
-
-
-workspace = Workspace()
-"""The calling thread's buffers."""
-
-
-# Output buffers that come back: memory whose pages are mapped already is written several times faster.
-
-_PAGE = 4096
-_KEPT_SHARE = 8
-"""Free memory kept for later batches, as a share of the machine's; more is given back to the system."""
-
-
-def physical_bytes() -> int:
-    """Memory of this machine; 2**63 where the system does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 2**63
-
-
-class Block:
-    """Memory, the use it was last put to, and whatever that use noted about its content (None: nothing is known)."""
-
-    def __init__(self, size: int) -> None:
-        self.memory = np.empty(size, np.uint8)
-        self.use: Hashable = None
-        self.content: Any = None
-
-
-class _Shelf:
-    """Free blocks by size in bytes."""
-
-    def __init__(self) -> None:
-        self._free: defaultdict[int, list[Block]] = defaultdict(list)
-        self._bytes = 0
-        self._most = max(1 << 28, physical_bytes() // _KEPT_SHARE)
-        self._lock = threading.Lock()
-
-    def take(self, size: int, use: Hashable) -> Block:
-        """A block of that size, one of the same use where there is one."""
-        with self._lock:
-            free = self._free[size]
-            if free:
-                # The one given back last of those that know this use: its pages are the likeliest to be in a cache.
-                known = next((k for k in reversed(range(len(free))) if free[k].use == use), 0)
-                self._bytes -= size
-                block = free.pop(known)
-            else:
-                block = Block(size)
-        if block.use != use:
-            block.use, block.content = use, None
-        return block
-
-    def give(self, block: Block) -> None:
-        # A finaliser may run inside take: never wait for the lock there, rather let the memory go.
-        if self._lock.acquire(blocking=False):
-            try:
-                if self._bytes + block.memory.size <= self._most:
-                    self._bytes += block.memory.size
-                    self._free[block.memory.size].append(block)
-            finally:
-                self._lock.release()
-
-
-_shelf = _Shelf()
-
-
-class _Lease:
-    """Owner of a block on loan: every view keeps it alive, and with the last view the block returns."""
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        self._give = _shelf.give  # bound here: module globals may be gone when the interpreter ends
-        self.__array_interface__ = {
-            "shape": (block.memory.size,),
-            "typestr": "|u1",
-            "data": (block.memory.ctypes.data, False),
-            "version": 3,
-        }
-
-    def __del__(self) -> None:
-        self._give(self._block)
-
-
-def lease(size: int, use: Hashable) -> tuple[NDArray[np.uint8], Block]:
-    """At least ``size`` bytes, and the block they are of, which is used again once no array refers to it any more.
-
-    Sizes are rounded up to a page, so that batches of like size share memory.
-    """
-    block = _shelf.take(-(-max(1, size) // _PAGE) * _PAGE, use)
-    return np.asarray(_Lease(block)), block
-
-
-def recycled(size: int, dtype: type[Scalar]) -> NDArray[Scalar]:
-    """A flat array of undefined content whose memory is used again once nothing refers to it any more."""
-    kind = np.dtype(dtype)
-    array: NDArray[Scalar] = lease(size * kind.itemsize, None)[0][: size * kind.itemsize].view(kind)
-    return array

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.embed.host.arrays import Entries, Floats, Ids, Ints, Longs, run_all, workspace
+from tilewright.embed.host.arrays import Entries, Floats, Ids, Ints, Longs, run_all
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, Slices, check_choice, ragged_inputs, source_slices
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import COMBINERS, Feature
 from tilewright.errors import UsageError
+from tilewright.memory import scratch
 from tilewright.threads import thread_count
 
 _NO_OFFSETS = np.empty(0, np.int64)
@@ -77,9 +78,9 @@ def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", 
     first_samples = {name: at for stack in stacking.groups for name, at in stack.sample_offsets(sizes).items()}
     plan = schedule(stacking, inputs, first_samples, slices, threads)
     entries = (
-        workspace.get("rows", plan.entries + _SPARE, np.int32),
-        workspace.get("samples", plan.entries + _SPARE, np.int32),
-        workspace.get("gains", plan.entries + _SPARE, np.float32),
+        scratch("embed rows", plan.entries + _SPARE, np.int32),
+        scratch("embed samples", plan.entries + _SPARE, np.int32),
+        scratch("embed gains", plan.entries + _SPARE, np.float32),
     )
     bases = plan.bases.copy()
     counts = np.empty((len(plan.units), 2, len(slices.sources), slices.shards), np.int32)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.chip.fresh import fresh_zeros
 from tilewright.isa.kernels.records import CACHE
+from tilewright.memory import fresh_zeros
 
 Array = np.ndarray[Any, Any]
 _AT, _HEAD = CACHE.places, len(CACHE.names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -11,13 +12,13 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.caches import Cache
 from tilewright.isa.chip.clock import Clock
-from tilewright.isa.chip.fresh import fresh_zeros
 from tilewright.isa.chip.segments import Segment, whole_segment
 from tilewright.isa.chip.storage import ABSENT, LOADED, LOADING, Storage, make_storage
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
+from tilewright.memory import fresh_zeros
 
 # The DMA controller and the page table's side of it: pages between device memory and L2, shared by all PEs.
 
@@ -151,7 +152,8 @@ def show_pe(pe: Pe) -> str:
     lines += _rows("predicates", [(f"p{n}", _bits(pe.predicates[:, n])) for n in some])
     waiting = [n for n in range(pe.config.registers) if pe.clock.tokens[n] > pe.clock.issue]
     if waiting:
-        lines.append(f"  tokens pending: {_ranges('r', waiting)}")
+        pending = ", ".join(f"r{a}" if a == b else f"r{a}..r{b}" for a, b in runs_of(waiting))
+        lines.append(f"  tokens pending: {pending}")
     lines += _rows("segments", [(f"{s.handle}", _segment(s)) for s in pe.segments.values()])
     lines += [f"  error {record}" for record in pe.errors[:5]]
     return "\n".join(lines)
@@ -211,14 +213,13 @@ def _segment(segment: Any) -> str:
     return f"{segment.name or '(made by the program)'} of {segment.storage.name}: {window} (d1 first)"
 
 
-def _ranges(kind: str, numbers: list[int]) -> str:
-    runs: list[list[int]] = []
+def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of every run of consecutive numbers."""
+    runs: list[tuple[int, int]] = []
     for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ", ".join(f"{kind}{a}" if a == b else f"{kind}{a}..{kind}{b}" for a, b in runs)
+        first = runs.pop()[0] if runs and runs[-1][1] == n - 1 else n
+        runs.append((first, n))
+    return runs
 
 
 Array = np.ndarray[Any, Any]

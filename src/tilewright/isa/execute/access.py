@@ -114,7 +114,7 @@ def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) 
     pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
     retention, caches = (segment.selected, segment.awaited), (pe.l1.cells, pe.chip.l2.cells)
     rules = (retains, pe.config.retention == "bypass")
-    arguments = (reach.ids, reach.places, order, pages, rules, retention, *caches, traffic, totals)
+    arguments = ((reach.ids, reach.places), order, pages, rules, retention, caches, traffic, totals)
     if pe.heat is None:
         touch_columns(*arguments)
     else:

@@ -13,7 +13,6 @@ from typing import Any, cast
 import numpy as np
 
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
-from tilewright.isa.chip.fresh import scratch
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.access import at_hand
@@ -49,6 +48,7 @@ from tilewright.isa.kernels.records import (
     longs,
 )
 from tilewright.isa.language.program import Address, Immediate, Instruction, Label, MachineProgram, Operand, Register
+from tilewright.memory import scratch
 
 # Sums of many K rounds, added to the product registers at once, with the bits that one round after another gives.
 

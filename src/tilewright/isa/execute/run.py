@@ -15,7 +15,7 @@ from tilewright.isa.execute.control import CONTROL_HANDLERS
 from tilewright.isa.execute.loops import FastLoop, loop_at, loop_heads, run_fast
 from tilewright.isa.execute.memory import MEMORY_HANDLERS
 from tilewright.isa.execute.operands import Handler
-from tilewright.isa.execute.scalar import FLOAT_HANDLERS, INTEGER_HANDLERS, PREDICATE_HANDLERS
+from tilewright.isa.execute.scalar import SCALAR_HANDLERS
 from tilewright.isa.execute.segment_instructions import SEGMENT_HANDLERS
 from tilewright.isa.execute.tensor import TENSOR_HANDLERS
 from tilewright.isa.language.assemble import program_of
@@ -26,9 +26,7 @@ from tilewright.isa.language.program import MachineProgram
 from tilewright.trace import Event, Slice, Track
 
 HANDLERS: dict[str, Handler] = {
-    **INTEGER_HANDLERS,
-    **FLOAT_HANDLERS,
-    **PREDICATE_HANDLERS,
+    **SCALAR_HANDLERS,
     **CONTROL_HANDLERS,
     **SEGMENT_HANDLERS,
     **MEMORY_HANDLERS,

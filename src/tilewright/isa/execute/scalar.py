@@ -128,30 +128,6 @@ def _clr(pe: Pe, instruction: Instruction) -> Faults:
     return []
 
 
-INTEGER_HANDLERS: dict[str, Handler] = {
-    "mov": _writing(lambda pe, instruction: source(pe, instruction.operands[1])),
-    "clr": _clr,
-    "tid": _writing(lambda pe, _: np.arange(pe.config.threads, dtype=np.int64)),
-    "sel": _writing(_select),
-    "read": _read,
-    "add": _arithmetic(operator.add),
-    "sub": _arithmetic(operator.sub),
-    "mul": _arithmetic(operator.mul),
-    "mad": _arithmetic(lambda x, y, z: x * y + z),
-    "div": _division(remainder=False),
-    "rem": _division(remainder=True),
-    "min": _arithmetic(np.minimum, min),
-    "max": _arithmetic(np.maximum, max),
-    "and": _arithmetic(operator.and_),
-    "or": _arithmetic(operator.or_),
-    "xor": _arithmetic(operator.xor),
-    "not": _arithmetic(operator.invert),
-    "shl": _arithmetic(lambda x, y: x << (y & 31)),
-    "shr": _arithmetic(lambda x, y: x >> (y & 31)),
-    "shru": _arithmetic(lambda x, y: (x & 0xFFFFFFFF) >> (y & 31)),
-}
-
-
 # float32 arithmetic and conversions, one rounding each, the same bits on every machine.
 
 Array = np.ndarray[Any, Any]
@@ -245,19 +221,6 @@ def _convert(pe: Pe, instruction: Instruction) -> Array:
         return _encode(_decode(words, instruction.suffix("from") or ""), instruction.suffix("to") or "")
 
 
-FLOAT_HANDLERS: dict[str, Handler] = {
-    "fadd": _float_arithmetic(np.add),
-    "fsub": _float_arithmetic(np.subtract),
-    "fmul": _float_arithmetic(np.multiply),
-    "fma": _float_arithmetic(fused_multiply_add),
-    "fdiv": _float_arithmetic(np.divide),
-    "fsqrt": _float_arithmetic(np.sqrt),
-    "fmin": _float_arithmetic(_lesser),
-    "fmax": _float_arithmetic(_greater),
-    "cvt": _writing(_convert),
-}
-
-
 # Comparisons into predicates, logic on them, and votes: one uniform register from what all threads say.
 
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -293,7 +256,36 @@ def _of_predicates(operation: Callable[..., Any]) -> Handler:
     return _writing(value)
 
 
-PREDICATE_HANDLERS: dict[str, Handler] = {
+SCALAR_HANDLERS: dict[str, Handler] = {
+    "mov": _writing(lambda pe, instruction: source(pe, instruction.operands[1])),
+    "clr": _clr,
+    "tid": _writing(lambda pe, _: np.arange(pe.config.threads, dtype=np.int64)),
+    "sel": _writing(_select),
+    "read": _read,
+    "add": _arithmetic(operator.add),
+    "sub": _arithmetic(operator.sub),
+    "mul": _arithmetic(operator.mul),
+    "mad": _arithmetic(lambda x, y, z: x * y + z),
+    "div": _division(remainder=False),
+    "rem": _division(remainder=True),
+    "min": _arithmetic(np.minimum, min),
+    "max": _arithmetic(np.maximum, max),
+    "and": _arithmetic(operator.and_),
+    "or": _arithmetic(operator.or_),
+    "xor": _arithmetic(operator.xor),
+    "not": _arithmetic(operator.invert),
+    "shl": _arithmetic(lambda x, y: x << (y & 31)),
+    "shr": _arithmetic(lambda x, y: x >> (y & 31)),
+    "shru": _arithmetic(lambda x, y: (x & 0xFFFFFFFF) >> (y & 31)),
+    "fadd": _float_arithmetic(np.add),
+    "fsub": _float_arithmetic(np.subtract),
+    "fmul": _float_arithmetic(np.multiply),
+    "fma": _float_arithmetic(fused_multiply_add),
+    "fdiv": _float_arithmetic(np.divide),
+    "fsqrt": _float_arithmetic(np.sqrt),
+    "fmin": _float_arithmetic(_lesser),
+    "fmax": _float_arithmetic(_greater),
+    "cvt": _writing(_convert),
     "cmp": _comparison(source),
     "fcmp": _comparison(as_float),
     "pand": _of_predicates(np.logical_and),

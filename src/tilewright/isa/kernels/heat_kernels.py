@@ -1,6 +1,6 @@
 """numba kernels of a profile: which line of a tensor each touch, miss and per-thread access went to.
 
-Imported on first use. ``seen``: int64[lines of the tensor's pages, 5], see :data:`tilewright.isa.study.heat.KINDS`.
+Imported on first use. ``seen``: int64[lines of the tensor's pages, kinds of :data:`LINE_ACCESSES`].
 """
 
 from __future__ import annotations
@@ -15,19 +15,10 @@ from tilewright.kernels import njit
 
 @njit(cache=True, nogil=True)
 def touch_columns_seen(
-    ids: Any,
-    places: Any,
-    sequence: Any,
-    pages: Any,
-    retain: Any,
-    retention: Any,
-    l1: Any,
-    l2: Any,
-    out: Any,
-    totals: Any,
-    seen: Any,
+    reach: Any, sequence: Any, pages: Any, rules: Any, retention: Any, caches: Any, out: Any, totals: Any, seen: Any
 ) -> None:
     """:func:`touch_columns`, one line at a time, each of them noted in ``seen`` (touches, L1 misses, L2 misses)."""
+    ids, places = reach
     shift, width = pages[2], ids.shape[1]
     first, one = np.zeros(1, np.int64), np.zeros((1, 3), np.int64)
     for s in range(len(sequence)):
@@ -41,7 +32,7 @@ def touch_columns_seen(
             while end < width and (ids[j, end] < 0 or places[j, end] >> shift == line):
                 end += 1
             part = ids[j : j + 1, u:end], places[j : j + 1, u:end]
-            touch_columns(part[0], part[1], first, pages, retain, retention, l1, l2, one, totals)
+            touch_columns(part, first, pages, rules, retention, caches, one, totals)
             for kind in range(3):
                 out[s, kind] += one[0, kind]
                 seen[ids[j, u] >> shift, kind] += one[0, kind]

@@ -294,28 +294,20 @@ def count_lines(ids: Any, places: Any, per_line: int) -> int:
 
 @njit(cache=True, nogil=True)
 def touch_columns(
-    ids: Any,
-    places: Any,
-    sequence: Any,
-    pages: Any,
-    retain: Any,
-    retention: Any,
-    l1: Any,
-    l2: Any,
-    out: Any,
-    totals: Any,
+    reach: Any, sequence: Any, pages: Any, rules: Any, retention: Any, caches: Any, out: Any, totals: Any
 ) -> None:
-    """Take the columns of ``ids`` and ``places`` (from :func:`walk`) through L1 and L2, in the order of ``sequence``.
+    """Take columns through L1 and L2, in the order of ``sequence``.
 
-    ``pages``: (in L2?, elements of a page, log2 of the elements of a line); ``retain``: (a t1 walk?, bypass?);
-    ``retention``: (selected per element, awaited per line of the segment). out[s] = (distinct lines, L1 misses, L2
-    misses) of column ``sequence[s]``; totals += (lines brought under retention, released, evicted all the same,
-    misses that took no place).
+    ``reach``: (ids, places) of :func:`walk`; ``pages``: (in L2?, elements of a page, log2 of the elements of a line);
+    ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment). out[s] =
+    (distinct lines, L1 misses, L2 misses) of column ``sequence[s]``; totals += (lines brought under retention,
+    released, evicted all the same, misses that took no place).
     """
+    ids, places = reach
     in_l2, page_elements, shift = pages
-    walks, bypass = retain
+    retains, bypass = rules
     selected, awaited = retention
-    width, first, second = ids.shape[1], address_of(l1), address_of(l2)
+    width, first, second = ids.shape[1], address_of(caches[0]), address_of(caches[1])
     t1, t2 = tables_of(first), tables_of(second)
     for s in range(len(sequence)):
         j = sequence[s]
@@ -338,7 +330,7 @@ def touch_columns(
                     totals[3] += outcome == BYPASSED
                     if not in_l2[element // page_elements] and touch(second, t2, line, True):
                         deep += 1
-            if walks:
+            if retains:
                 own = element >> shift
                 if selected[element] == 0:
                     selected[element] = 1

@@ -193,7 +193,7 @@ class _Assembler:
 
     def _suffix(self, spec: InstructionSpec, type_: str | None, text: str, values: dict[str, str]) -> None:
         for suffix in spec.suffixes:
-            match = suffix.compiled.fullmatch(text)
+            match = re.fullmatch(suffix.pattern, text)
             if match is None:
                 continue
             if suffix.key in values:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cached_property
-
-# What the row of an instruction says: suffixes, operands, unit, cost and width. The rows stand in ``_set``.
 
 TYPES = ("8", "16", "32", "f16", "bf16", "f32")
 CONDITIONS = ("eq", "ne", "ltu", "leu", "gtu", "geu", "lt", "le", "gt", "ge")
@@ -33,15 +29,6 @@ class Suffix:
     default: str | None
     doc: str
     always: bool = False
-
-    @cached_property
-    def compiled(self) -> re.Pattern[str]:
-        """The pattern, compiled once."""
-        return re.compile(self.pattern)
-
-    def __hash__(self) -> int:
-        """By name: the compiled pattern is no part of it."""
-        return hash((self.key, self.pattern))
 
 
 @dataclass(frozen=True)

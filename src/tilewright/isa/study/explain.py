@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment
-from tilewright.isa.chip.state import Pe
+from tilewright.isa.chip.state import Pe, runs_of
 from tilewright.isa.execute.access import offset_registers
 from tilewright.isa.execute.operands import number, threads_on
 from tilewright.isa.execute.tensor import Roles, product_window, source_registers
@@ -240,12 +240,7 @@ def _shown(value: Any) -> str:
 
 def _runs(numbers: list[int], prefix: str = "") -> str:
     """``r0 to r3, r8``; of many pieces the first few."""
-    pieces: list[list[int]] = []
-    for n in numbers:
-        if pieces and n == pieces[-1][1] + 1:
-            pieces[-1][1] = n
-        else:
-            pieces.append([n, n])
+    pieces = runs_of(numbers)
     shown = [f"{prefix}{a}" if a == b else f"{prefix}{a} to {prefix}{b}" for a, b in pieces[:8]]
     return ", ".join(shown) + (f" and {len(pieces) - 8} more runs" if len(pieces) > 8 else "")
 

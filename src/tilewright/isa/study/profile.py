@@ -42,7 +42,7 @@ class ProfileTotals:
 
 
 @dataclass(frozen=True)
-class ProfileLine:
+class ProfileLine(ProfileTotals):
     """One instruction of a program, over the whole run.
 
     ================  ====================================================================================
@@ -62,13 +62,6 @@ class ProfileLine:
     pc: int
     labels: tuple[str, ...]
     text: str
-    executed: int
-    cycles: int
-    queue: _Account
-    math_cycles: int
-    stalls: _Account
-    counts: Counts
-    traffic: Traffic
     pes: tuple[int, ...] = (0,)
 
     @property
@@ -79,9 +72,9 @@ class ProfileLine:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        plain = {name: getattr(self, name) for name in ("pc", "text", "executed", "cycles", "queue", "math_cycles")}
-        plain |= {"labels": list(self.labels), "stalls": self.stalls, "pes": list(self.pes)}
-        return {**plain, "counts": self.counts.to_dict(), "traffic": self.traffic.to_dict()}
+        sums = super().to_dict()
+        plain = {"pc": self.pc, "text": self.text} | {name: sums[name] for name in list(sums)[:4]}
+        return plain | {"labels": list(self.labels), "stalls": self.stalls, "pes": list(self.pes)} | sums
 
 
 @dataclass(frozen=True, eq=False)
