@@ -343,4 +343,4 @@ def test_bounds_of_the_lookup_and_the_update_are_told_apart():
 def test_the_pages_table_is_the_rules(root):
     page = (root / "docs" / "embedding_diagnosis.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(.*?)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
-    assert rows == [(rule.name, rule.what, rule.source) for rule in RULES]
+    assert rows == [(rule.name, rule.when, rule.source) for rule in RULES]
