@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce
-from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value
-from tilewright.hlo.rewriting.base import Maker, Rewrite, is_static, made_by, option
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static, made_by, option
 from tilewright.hlo.rewriting.monoid import is_exact, starts
 from tilewright.hlo.rewriting.relay import Relay, ReshapeMove, TransposeMove
 
 
 @dataclass(frozen=True)
-class ReducesOfReshapes(Rewrite):
+class ReducesOfReshapes(LocalRewrite):
     """reduce(reshape(X), Y, ...) -> reduce(reshape(reduce(X, Y', ...))) for all operands together.
 
     One operand is a reshape or a transpose; the others must be reshapes, transposes, broadcasts, constants, an iota, or
@@ -22,30 +22,16 @@ class ReducesOfReshapes(Rewrite):
     does it all: taken apart, it could name another one of several elements that are not numbers.
     """
 
+    roots: ClassVar[frozenset[str]] = frozenset({"reduce"})
     name: ClassVar[str] = "reduces-of-reshapes"
     summary: ClassVar[str] = "P1 for reductions of several arrays (argmax): all of them move together or none"
     allow_reassociation: bool = option(True, "take floating sums and products apart too, which may round otherwise")
 
-    def apply(self, block: Block) -> int:
-        """One sweep in order, new operations taking the place of the one they replace."""
-        count = 0
-        old, block.operations = block.operations, []
-        for op in old:
-            new = self._rewrite(op, Maker(block, op)) if len(op.results) > 1 and op.name == "reduce" else None
-            if new is None:
-                block.append(op)
-                continue
-            for result, value in zip(op.results, new):
-                replace_value(result, value)
-            op.drop()
-            count += 1
-        block.changed |= count > 0
-        return count
-
-    def _rewrite(self, op: Node, make: Maker) -> list[Value] | None:
-        if not op.plain or not is_static(*op.operands, *op.results) or not self._is_understood(op):
+    def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
+        """The results of the reduction before its operands were reshaped or transposed, each moved behind it."""
+        if len(op.results) == 1 or not op.plain or not is_static(*op.operands, *op.results):
             return None
-        return self._below_reshape(op, make) or self._below_transpose(op, make)
+        return (self._below_reshape(op, make) or self._below_transpose(op, make)) if self._is_understood(op) else None
 
     def _is_understood(self, op: Node) -> bool:
         """Whether the body may take its elements in the order of another shape."""

@@ -171,7 +171,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class LocalRewrite(Rewrite):
-    """A rewrite that looks at one operation at a time and may give a new value for its only result.
+    """A rewrite that looks at one operation at a time and may give new values for its results.
 
     ``roots`` names the operations it looks at, so that a sweep passes by all others; empty for all.
     """
@@ -179,8 +179,13 @@ class LocalRewrite(Rewrite):
     roots: ClassVar[frozenset[str]] = frozenset()
 
     def rewrite(self, op: Node, make: Maker) -> Value | None:
-        """The value to use instead of ``op.result``, or None to leave it."""
+        """The value to use instead of the only result of ``op``, or None to leave it."""
         raise NotImplementedError
+
+    def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
+        """The values to use instead of all results of ``op``, or None to leave it."""
+        value = self.rewrite(op, make) if len(op.results) == 1 and op.plain else None
+        return None if value is None else [value]
 
     def apply(self, block: Block) -> int:
         """One sweep in order, new operations taking the place of the one they replace."""
@@ -188,12 +193,13 @@ class LocalRewrite(Rewrite):
         sweep: dict[Any, Any] = {}
         old, block.operations = block.operations, []
         for op in old:
-            looks = (not self.roots or op.name in self.roots) and len(op.results) == 1 and op.plain
-            new = self.rewrite(op, Maker(block, op, sweep)) if looks else None
-            if new is None:
+            looks = not self.roots or op.name in self.roots
+            values = self.rewrite_all(op, Maker(block, op, sweep)) if looks else None
+            if values is None:
                 block.operations.append(op)
                 continue
-            replace_value(op.result, new)
+            for result, value in zip(op.results, values):
+                replace_value(result, value)
             op.drop()
             count += 1
         block.changed |= count > 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_broadcast, runs
 from tilewright.hlo.graphs.graph import Node, Value
@@ -51,35 +51,38 @@ def turned_leaf(op: Node, permutation: tuple[int, ...], make: Maker) -> Value | 
     return make.broadcast(small, [shape[d] for d in permutation], [dims[k] for k in order])
 
 
-class Move(Protocol):
+class Move:
     """A reshape or transpose that is to sink: it turns values of shape ``source`` into values of shape ``target``."""
 
+    kind: ClassVar[str]
     source: tuple[int, ...]
     target: tuple[int, ...]
 
     def takes(self, op: Node) -> bool:
-        """Whether :meth:`leaf` can re-express the result of ``op``."""
-        ...
+        """Whether :meth:`leaf` can re-express the result of ``op``: its own kind, constants in the text, broadcasts."""
+        if op.name == self.kind:
+            return is_static(op.operands[0])
+        if op.name == "constant":
+            return bool(op.attributes["literal"].movable)
+        return spread(op) is not None
 
     def leaf(self, op: Node, make: Maker) -> Value:
         """The value of shape ``source`` that the move would turn into the result of ``op``."""
-        ...
+        raise NotImplementedError
 
 
-class ReshapeMove:
+class ReshapeMove(Move):
     """A reshape. Leaves: another reshape (its operand), a constant (in another shape), a broadcast or iota."""
+
+    kind = "reshape"
 
     def __init__(self, source: tuple[int, ...], target: tuple[int, ...]) -> None:
         self.source, self.target = source, target
         self._matched = runs(source, target) is not None
 
     def takes(self, op: Node) -> bool:
-        """Static reshapes, constants that stand in the text, and broadcasts whose dims can be matched."""
-        if op.name == "reshape":
-            return is_static(op.operands[0])
-        if op.name == "constant":
-            return bool(op.attributes["literal"].movable)
-        return self._matched and spread(op) is not None
+        """As every move, but only broadcasts whose dims can be matched."""
+        return super().takes(op) and (self._matched or op.name in ("reshape", "constant"))
 
     def leaf(self, op: Node, make: Maker) -> Value:
         """The leaf at the reshape's operand."""
@@ -92,21 +95,15 @@ class ReshapeMove:
         return broadcast
 
 
-class TransposeMove:
+class TransposeMove(Move):
     """A transpose. Leaves: another transpose (composed), a constant (transposed now), a broadcast or iota."""
+
+    kind = "transpose"
 
     def __init__(self, source: tuple[int, ...], permutation: tuple[int, ...]) -> None:
         self.source = source
         self.target = tuple(source[d] for d in permutation)
         self._inverse = tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
-
-    def takes(self, op: Node) -> bool:
-        """Static transposes, constants that stand in the text, and broadcasts."""
-        if op.name == "transpose":
-            return is_static(op.operands[0])
-        if op.name == "constant":
-            return bool(op.attributes["literal"].movable)
-        return spread(op) is not None
 
     def leaf(self, op: Node, make: Maker) -> Value:
         """The leaf at the transpose's operand."""
