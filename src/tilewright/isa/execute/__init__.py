@@ -1,1 +1,1 @@
-"""TODO: execute."""
+"""What each instruction does, and how programs run."""

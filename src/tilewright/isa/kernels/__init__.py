@@ -1,1 +1,1 @@
-"""TODO: kernels."""
+"""numba kernels, and the records by which they are told what to work on."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.mm_kernels import later, multiply, ready, until
+from tilewright.isa.kernels.loop_mm_kernels import later, multiply, ready, until
 from tilewright.isa.kernels.pointers import (
     byte,
     cell,

@@ -1,1 +1,1 @@
-"""TODO: language."""
+"""The language: instructions, programs, configuration, counters and errors."""

@@ -1,1 +1,1 @@
-"""TODO: multiply."""
+"""Matrix products and convolutions as programs, and their counts in closed form."""

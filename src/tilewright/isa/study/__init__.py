@@ -1,1 +1,1 @@
-"""TODO: study."""
+"""Looking at programs: profile, debugger, explanations, tuning, claims, reference."""
