@@ -81,7 +81,7 @@ def test_passes(run, program):
         (["{file}", "--passes", "reduce-of-tea"], 2, "no rewrite called 'reduce-of-tea'"),
         (["{broken}", "-t", "cpu"], 2, "line 5"),
         (["{file}", "--passes", "reduce-of-reshape{tea=true}"], 2, "no option called 'tea'"),
-        (["{file}", "--passes", "reduce-of-reshape{allow_reassociation=1}"], 2, "no value of allow_reassociation"),
+        (["{file}", "--passes", "reduce-of-reshape{allow_reassociation=1}"], 2, "not a value of allow_reassociation"),
         (["{file}", "--passes", "inline{limit=few}"], 2, "it takes a number"),
         (["{file}", "--passes", "inline,"], 2, "after the comma"),
         (["{file}", "--passes", "inline", "--bit-exact"], 2, "do not go together"),

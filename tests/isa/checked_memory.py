@@ -80,15 +80,25 @@ def given(part: Any) -> None:
     insort(spans, (begin(array), begin(array) + array.nbytes))
 
 
+def arrays_in(arguments: Any) -> list[np.ndarray]:
+    """The arrays of arguments, those of tuples too."""
+    arrays: list[np.ndarray] = []
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            arrays += arrays_in(argument)
+        elif isinstance(argument, np.ndarray):
+            arrays.append(argument)
+    return arrays
+
+
 def kernel(function: Any) -> Any:
     depth = []
 
     def call(*arguments: Any) -> Any:
         if not depth:
             spans.clear()
-        for each in (*arguments, *named):
-            if isinstance(each, np.ndarray):
-                given(records_at.get(begin(each), each))
+        for array in arrays_in((*arguments, *named)):
+            given(records_at.get(begin(array), array))
         depth.append(1)
         try:
             return function(*arguments)

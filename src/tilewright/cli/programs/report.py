@@ -245,12 +245,13 @@ def diff(
 
 def _print_upgrade(before: str, after: str, target: str | None, module: str | None, top: int) -> None:
     """Two dumps and a chip whose time is known: what got slower, by modelled time, and why."""
-    from tilewright.hlo import diagnose_upgrade
+    from tilewright.hlo import diagnose_upgrade, names_python
     from tilewright.targets import target as find_target
 
-    if target is None or any(Path(side).suffix.lower() == ".json" for side in (before, after)):
+    sides = (before, after)
+    if target is None or any(names_python(side) or Path(side).suffix.lower() == ".json" for side in sides):
         return
-    programs = [load_program(side, None, module) for side in (before, after)]
+    programs = [load_program(side, None, module) for side in sides]
     if any(program.kind != "hlo" for program in programs) or not find_target(target).name.startswith("tpu-"):
         return
     _print_lines(("", line) for line in ("", *diagnose_upgrade(programs[0], programs[1], target).lines(top)))
