@@ -37,7 +37,7 @@ from tilewright.hlo.program import Operation
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.alone import mechanism
 from tilewright.hlo.timing.chip import chip_of
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.targets import Target, TimeConstants, target
 
 SECTIONS = {

@@ -29,7 +29,7 @@ BENEATH = {
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in FILES})
-rooms_are_being_sorted = pytest.mark.xfail(reason="not all rooms are in order yet", strict=False)
+
 MOST_LINES = 700
 MOST_FILES = 16
 
@@ -169,14 +169,12 @@ def test_only_rooms_list_what_is_public():
     assert not listed
 
 
-@rooms_are_being_sorted
 def test_every_folder_says_why():
     for folder in FOLDERS:
         text = (folder / "README.md").read_text()
         assert (200 if folder.name in BENEATH else 80) < len(text) < 6000, short(folder)
 
 
-@rooms_are_being_sorted
 def test_readmes_name_files_that_are_there():
     """A file in backticks, such as `page.py` or `draw/page.py`: in the folder or below it, or in the package."""
     for folder in FOLDERS:
@@ -185,7 +183,6 @@ def test_readmes_name_files_that_are_there():
             assert any(place.exists() for place in places), f"{short(folder)}/README.md names {name}"
 
 
-@rooms_are_being_sorted
 def test_no_docstring_is_left_to_do():
     assert not [short(path) for path in FILES if '"""TODO' in path.read_text()]
 
@@ -195,7 +192,6 @@ def test_files_can_be_read_in_one_sitting():
     assert not {path: count for path, count in lines.items() if count > MOST_LINES}
 
 
-@rooms_are_being_sorted
 def test_folders_can_be_seen_at_a_glance():
     files = {short(folder): len(list(folder.glob("*.py"))) for folder in FOLDERS}
     assert not {folder: count for folder, count in files.items() if count > MOST_FILES}

@@ -10,12 +10,17 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reporting.context import Context
-from tilewright.hlo.timing import broadcasts, concatenates, products, reductions, reshapes, streams
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.price import Price
+from tilewright.hlo.timing.mechanisms import broadcasts as broadcasts
+from tilewright.hlo.timing.mechanisms import concatenates as concatenates
+from tilewright.hlo.timing.mechanisms import products as products
+from tilewright.hlo.timing.mechanisms import reductions as reductions
+from tilewright.hlo.timing.mechanisms import reshapes as reshapes
+from tilewright.hlo.timing.mechanisms import streams as streams
+from tilewright.hlo.timing.mechanisms.price import Price
+from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
+from tilewright.hlo.timing.mechanisms.work import ELEMENTWISE, product_sizes
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import ELEMENTWISE, product_sizes
 from tilewright.targets import TimeConstants
 
 _NONE = frozenset({"parameter", "constant", "return", "tuple", "get-tuple-element", "iota"})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo.timing.products import matrix_us
+from tilewright.hlo.timing.mechanisms.products import matrix_us
 from tilewright.targets import Target, TimeConstants, target
 
 _NEAR = ("near_", "common_", "vector_")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.chip import Chip
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 
 _KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 COLLECTIVES = frozenset(kind + suffix for kind in (*_KINDS, "ragged-all-to-all") for suffix in ("", "-start", "-done"))

@@ -19,9 +19,16 @@ from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
+from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
+from tilewright.hlo.timing.mechanisms.work import (
+    ELEMENTWISE,
+    MOVES_ONLY,
+    Work,
+    add_operation,
+    gathered_rows,
+    product_sizes,
+)
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import ELEMENTWISE, MOVES_ONLY, Work, add_operation, gathered_rows, product_sizes
 
 _KERNELS = frozenset({"dot-general", "dot", "convolution", "reduce", "gather", "scatter", "transpose", "reduce-window"})
 _PRODUCTS = frozenset({"dot-general", "dot", "convolution"})

@@ -15,9 +15,9 @@ from tilewright.hlo.program import Computation, Operation
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
+from tilewright.hlo.timing.mechanisms.tiles import MEGA, Tiles
+from tilewright.hlo.timing.mechanisms.work import MOVES_ONLY, Work, add_operation
 from tilewright.hlo.timing.step import TimeRow
-from tilewright.hlo.timing.tiles import MEGA, Tiles
-from tilewright.hlo.timing.work import MOVES_ONLY, Work, add_operation
 
 FREE = frozenset(
     {"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "after-all", "partition-id", "replica-id"}

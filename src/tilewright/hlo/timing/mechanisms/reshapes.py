@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import exp, prod
 
-from tilewright.hlo.timing.price import Price
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.mechanisms.price import Price
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.targets import TimeConstants
 
 _ROW_MAJOR = (2, 1, 0)

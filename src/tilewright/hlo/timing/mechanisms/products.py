@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.hlo.timing.price import Price
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.mechanisms.price import Price
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.targets import TimeConstants
 
 _REGISTER_MB = 0.002048  # one bf16 tile of (8, 128)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp
 
-from tilewright.hlo.timing.price import Price
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.mechanisms.price import Price
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.targets import TimeConstants
 
 WINDOW_TILES = 128

@@ -10,8 +10,8 @@ from math import prod
 
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation
-from tilewright.hlo.timing.products import matrix_us
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.mechanisms.products import matrix_us
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.targets import TimeConstants
 
 REGISTER = 1024

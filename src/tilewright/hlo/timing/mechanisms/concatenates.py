@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.hlo.timing.price import Price
-from tilewright.hlo.timing.streams import WINDOW_TILES, ramp
-from tilewright.hlo.timing.tiles import Tiles
+from tilewright.hlo.timing.mechanisms.price import Price
+from tilewright.hlo.timing.mechanisms.streams import WINDOW_TILES, ramp
+from tilewright.hlo.timing.mechanisms.tiles import Tiles
 from tilewright.targets import TimeConstants
 
 _ON_TILE = 0.3
