@@ -4,12 +4,10 @@
     python benchmarks/calibrate_time.py --csv FILE --chip NAME [--write]
 
 Fits on 60 % of the rows (seeded), from the constants that stand in the chip's file; limits and published facts are not
-fitted. (Begun at one digit of each constant, the fits end within half a point of the same errors.)
-
-Prints, per kind of operation: the error on the rows of the fit and on those left out, the error where whole families of
-shapes are left out, and three baselines: a constant, a curve over the size, and boosted trees on layout features.
-``--write`` puts the constants into the chip's TOML file, each section with its source, the rows it was fitted on and
-the error seen. ``--docs`` writes the page of tables; run it behind ``--write``, or with it.
+fitted. Prints, per kind of operation: the error on the rows of the fit and on those left out, the error where whole
+families of shapes are left out, and three baselines: a constant, a curve over the size, and boosted trees on layout
+features. ``--write`` puts the constants into the chip's TOML file, each section with its source, the rows it was fitted
+on and the error seen. ``--docs`` writes the page of tables.
 
 ``--csv``: measurements of your own, columns ``op,d0,d1,d2,kernel_us`` (products: rows, columns, depth; batched ones
 with a further column ``b``). ``--chip``: a chip by name, or a TOML file that describes it. Kinds without rows keep the
@@ -77,8 +75,7 @@ FIXED = {
 }
 """Constants that are no matter of fitting, and where they are from."""
 
-_OF_PRODUCT = "carried over from [time.product]: the measured batches are too shallow to show it"
-_BESIDE = "not fitted: the size from which the measured rows write beside multiplying"
+_OF_PRODUCT = "carried over from [time.product]: in the measured rows the writes decide, so these do not show it"
 _NEAR = "not fitted: the training rows only say that it is at least this"
 _NOT_THERE = "0: this chip has none"
 
@@ -86,7 +83,7 @@ _NOT_THERE = "0: this chip has none"
 def fixed(section: str) -> dict[str, str]:
     """The constants of a section that are not fitted, and where they are from."""
     more = {
-        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT, "one_window_mb": _BESIDE},
+        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT},
         "reduce": {"near_mb_per_us": _NEAR},
     }
     return {**FIXED, **more.get(section, {})}
@@ -139,7 +136,6 @@ def fitted(section: str, start: TimeConstants, rows: Sequence[Row]) -> TimeConst
     first = np.array([start[name] for name in names])
     low = np.array([0.002 if name == "start_mb" else 1e-5 for name in names])
     high = np.maximum(first * 6, 0.5)
-    high = np.array([min(top, 20.0) if name.endswith("_ns") else top for name, top in zip(names, high)])
     logs = np.log([row.measured.microseconds for row in rows])
 
     def constants(values: np.ndarray) -> TimeConstants:
@@ -149,16 +145,13 @@ def fitted(section: str, start: TimeConstants, rows: Sequence[Row]) -> TimeConst
         now = {section: constants(values)}
         return np.log([row.microseconds(now) for row in rows]) - logs
 
-    inside = np.clip(first, low * 1.01, high * 0.99)
+    inside = np.clip(first, low * 1.01, high)
     answer = least_squares(misses, inside, loss="soft_l1", f_scale=0.06, bounds=(low, high), max_nfev=60)
-    before = least_squares(misses, inside, loss="soft_l1", f_scale=0.06, bounds=(low, high), max_nfev=1).cost
-    if answer.cost > 0.999 * before and (inside == first).all():
-        return start  # no better: the same digits again
     return constants(np.array([float(f"{value:.5g}") for value in answer.x]))
 
 
 def rounded(section: str, constants: TimeConstants) -> TimeConstants:
-    """One digit of every fitted constant: a start that knows little of the rows that another fit has seen."""
+    """One digit of every fitted constant: where the fit begins, so that its result does not hang on an earlier one."""
     kept = fixed(section)
     values = {name: value if name in kept else float(f"{value:.1g}") for name, value in constants.values.items()}
     return TimeConstants(MappingProxyType(values))
@@ -265,10 +258,10 @@ def calibrate(
     trains = {operation: training(len(of)) for operation, of in rows.items()}
     families = {operation: training_families(of) for operation, of in rows.items()}
 
-    def fit(begin: TimeConstants, chosen: Mapping[str, np.ndarray]) -> TimeConstants:
-        return fitted(section, begin, [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken])
+    def fit(chosen: Mapping[str, np.ndarray]) -> TimeConstants:
+        return fitted(section, start, [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken])
 
-    constants, without_families = fit(start, trains), fit(rounded(section, start), families)
+    constants, without_families = fit(trains), fit(families)
     kinds, held = [], []
     for operation, of in rows.items():
         train, family = trains[operation], families[operation]
@@ -390,11 +383,11 @@ def write(path: Path, sections: Mapping[str, str]) -> None:
 
 
 def fit_chip(
-    machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, ours: bool
+    machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, fresh: bool
 ) -> tuple[dict[str, TimeConstants], dict[str, str], list[Kind]]:
     """All sections of a chip: constants, TOML texts of those that changed, and the errors of the kinds.
 
-    ``ours``: the measurements are those of the project, not rows of a user's own.
+    ``fresh``: begin at one digit of each constant. Rows of your own begin at the chip's constants as they are.
     """
     chip = chip_of(machine)
     constants = dict(chip.mechanisms)
@@ -404,7 +397,7 @@ def fit_chip(
         rows = {operation: measurements[operation] for operation in operations if measurements.get(operation)}
         if section not in constants or not rows:
             continue
-        start = constants[section]
+        start = rounded(section, constants[section]) if fresh else constants[section]
         if section == "batched_product":
             product = {name: constants["product"][name] for name in ("efficiency", "fill_rows")}
             start = TimeConstants(MappingProxyType({**start.values, **product}))
@@ -419,7 +412,7 @@ def fit_chip(
         texts[section] = section_text(section, constants[section], source, sources)
     call_us, error = call_of(machine, constants)
     kernel = kernel_constants(constants, call_us, error)
-    if ours:
+    if fresh:
         source = (
             "carried over from the fitted sections of single operations, or published; call_us alone is from models"
         )
@@ -459,7 +452,7 @@ def main() -> None:
         else:
             measurements = {operation: measured_times.measured(name, operation) for operation in BARS}
             origin = "benchmarks/data/tpu_measured"
-        constants, texts, errors_seen = fit_chip(machine, measurements, origin, ours=not arguments.csv)
+        constants, texts, errors_seen = fit_chip(machine, measurements, origin, fresh=not arguments.csv)
         kinds += errors_seen
         kernel = constants["kernel"]
         if kernel.error:

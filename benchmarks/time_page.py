@@ -98,8 +98,8 @@ Every constant stands in the chip's TOML file with its source: `./run tilewright
 
 The constants of `time.kernel`, which price the fused kernels of whole programs, are none of them fitted for it: they
 are carried over from the fits of single operations, published, or counted, each with its source line; `call_us`
-alone is read off gpt2. `time.batched_product` takes its share of the matrix peak from `time.product`: the measured
-batches are too shallow (64 and 128) to show it.
+alone is read off gpt2. `time.batched_product` takes its share of the matrix peak from `time.product`: in the measured
+batched products writing the result decides, so they do not show it.
 
 Chips without measurements ({others}) take the constants of the measured chip most like them, scaled by published
 peaks. Their rows are not `.calibrated`.
