@@ -176,11 +176,14 @@ def test_every_folder_says_why():
 
 
 def test_readmes_name_files_that_are_there():
-    """A file in backticks, such as `page.py` or `draw/page.py`: in the folder or below it, or in the package."""
+    """A file in backticks, such as `page.py` or `draw/page.py`: in the room or in the package; and every link."""
     for folder in FOLDERS:
-        for name in re.findall(r"`([\w/]+\.(?:py|js|css|toml))`", (folder / "README.md").read_text()):
-            places = [*folder.rglob(name), SOURCE / name, ROOT / name]
+        text, room = (folder / "README.md").read_text(), SOURCE.joinpath(*folder.relative_to(SOURCE).parts[:1])
+        for name in re.findall(r"`([\w/]+\.(?:py|js|css|toml))`", text):
+            places = [*room.rglob(name), SOURCE / name, ROOT / name]
             assert any(place.exists() for place in places), f"{short(folder)}/README.md names {name}"
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (folder / link).exists(), f"{short(folder)}/README.md links to {link}"
 
 
 def test_no_docstring_is_left_to_do():
