@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import completed
 from tilewright.cli import main
 
 PRODUCT = str(Path(__file__).parents[2] / "examples" / "product.tasm")
@@ -46,11 +47,10 @@ def test_commands_from_the_option(run):
 
 
 def test_commands_from_standard_input():
-    command = [sys.executable, "-c", "from tilewright.cli import main; main()", "isa", "step", PRODUCT, *SHAPES]
-    done = subprocess.run(command, input="until 11\nprint ur4\n", capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1].startswith("> until 11")
-    assert done.stdout.splitlines()[-1].startswith("ur4 = ")
+    done = completed("isa", "step", PRODUCT, *SHAPES, stdin=b"until 11\nprint ur4\n")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.splitlines()[1].startswith(b"> until 11")
+    assert done.stdout.splitlines()[-1].startswith(b"ur4 = ")
 
 
 def test_a_program_may_drive_it():

@@ -97,11 +97,22 @@ jax.jit(lambda x, y: jnp.tanh(x @ y).reshape(64, 2, 64).sum(1), keep_unused=True
 """
 
 
-@pytest.mark.parametrize("form", ["", " --xla_dump_hlo_as_proto"], ids=["text", "proto"])
-def test_what_xla_really_writes(tmp_path, form):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={tmp_path}{form}"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "0"}
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory):
+    """A folder with all that XLA writes, in both forms."""
+    folder = tmp_path_factory.mktemp("dump")
+    forms = f"--xla_dump_to={folder} --xla_dump_hlo_as_text --xla_dump_hlo_as_proto"
+    flags = {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {forms}"}
+    environment = os.environ | flags | {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_COMPILATION_CACHE": "0"}
     subprocess.run([sys.executable, "-c", DUMPING], env=environment, check=True, timeout=300)
+    return folder
+
+
+@pytest.mark.parametrize(("form", "other"), [("text", ".pb"), ("proto", ".txt")])
+def test_what_xla_really_writes(dumped, tmp_path, form, other):
+    for path in dumped.iterdir():
+        if path.suffix != other:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
     program = load(tmp_path, "lambda")
     assert program.name == "jit__lambda"
     assert program.attributes["is_scheduled"] == "true"
