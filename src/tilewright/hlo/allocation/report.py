@@ -129,10 +129,12 @@ def _explain(message: AllocatorMessage) -> AllocationReport:
     explained: list[Explained] = []
     notes = [*message.unread, *_disagreeing_head(message)]
     seen: set[int] = set()
+    largest = 0
     renumbered = []
     for each in message.allocations:  # a list pasted twice over: numbers name one allocation each
-        number = each.number if each.number not in seen else max(seen) + 1
+        number = each.number if each.number not in seen else largest + 1
         seen.add(number)
+        largest = max(largest, number)
         renumbered.append(each if number == each.number else replace(each, number=number))
     message = replace(message, allocations=tuple(renumbered))
     for each in message.allocations:

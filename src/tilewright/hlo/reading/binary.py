@@ -170,6 +170,11 @@ class _Child:
                 assert pipe is not None
                 pipe.close()
 
+    def close(self) -> None:
+        """End the process for good."""
+        self.end()
+        self.output.close()
+
     def _started(self) -> subprocess.Popen[bytes]:
         if self.process is None or self.process.poll() is not None:
             self.end()
@@ -204,11 +209,12 @@ class _Child:
 
 
 _CHILD = _Child()
-atexit.register(lambda: _CHILD.end())
+atexit.register(lambda: _CHILD.close())
 
 
 def _child() -> _Child:
     global _CHILD
     if _CHILD.owner != os.getpid():  # after a fork, the pipes belong to the parent
+        _CHILD.output.close()
         _CHILD = _Child()
     return _CHILD
