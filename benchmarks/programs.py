@@ -57,8 +57,7 @@ def network(size: int, rounds: int, cpu: bool) -> dict[str, float]:
     """Every step on the way of a module of ``size`` operations, in seconds, and the peak memory in bytes."""
     from tilewright.hlo import load, optimize, report
     from tilewright.hlo.gating.gate import gate
-    from tilewright.hlo.graphs.emit import write_functions
-    from tilewright.hlo.graphs.read import read_functions
+    from tilewright.hlo.graphs.mlir import read_functions, write_functions
     from tilewright.hlo.ir import parse_module, print_module, verify_module
     from tilewright.hlo.reading.mlir_reader import read_stablehlo
     from tilewright.hlo.rewrites.inline import Inline

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.hlo import DEFAULT_PIPELINE, parse_pipeline, run_pipeline
 from tilewright.hlo.execute import flat_callable
-from tilewright.hlo.graphs.read import read_functions
+from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.proving.reference import evaluate, own_dtype
 

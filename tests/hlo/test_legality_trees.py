@@ -13,7 +13,7 @@ from tests.hlo.stablehlo_values import big_reshapes, executed, module, rewritten
 from tests.hlo.test_dims import reshapes
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import from_jax
-from tilewright.hlo.graphs.read import read_functions
+from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.rewriting.base import ELEMENTWISE
 

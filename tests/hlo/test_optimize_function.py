@@ -108,7 +108,7 @@ def test_a_program_that_cannot_be_rewritten_still_runs(data, monkeypatch):
     def refuse(text):
         raise UnsupportedError("a construct from the future", where="line 3")
 
-    monkeypatch.setattr("tilewright.hlo.running.calls.read_stablehlo", refuse)
+    monkeypatch.setattr("tilewright.hlo.running.function.read_stablehlo", refuse)
     fast = tilewright.optimize(network, target="vector8x128")
     close(fast(*data), network(*data))
     assert fast.explain(*data) == (
@@ -130,7 +130,7 @@ def test_a_fault_inside_never_breaks_the_users_function(data, monkeypatch):
     assert "ValueError: unexpected buffer size" in fast.fallback(*data)
 
     monkeypatch.undo()
-    monkeypatch.setattr("tilewright.hlo.running.calls.with_module", stumble)
+    monkeypatch.setattr("tilewright.hlo.running.function.with_module", stumble)
     fast = tilewright.optimize(network, target="vector8x128")
     close(fast(*data), network(*data))
     assert fast.fallback(*data) == "it cannot be rewritten (ValueError: unexpected buffer size)"

@@ -11,7 +11,7 @@ from tests.hlo.norms import struct
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo import from_jax, load, optimize, trial_arguments, verify
 from tilewright.hlo.graphs.graph import Value
-from tilewright.hlo.proving.eager import OneByOne
+from tilewright.hlo.proving.reference import OneByOne
 from tilewright.hlo.proving.trial_inputs import INPUTS, may_never_end, trial_inputs
 from tilewright.hlo.proving.verify import _main
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, RunResult
-from tilewright.isa.chip.storage import make_storage
+from tilewright.isa.chip.segments import make_storage
 from tilewright.isa.language.config import READINGS
 from tilewright.layout import paged
 from tilewright.targets import target

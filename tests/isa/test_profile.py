@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, matmul, profile
 from tilewright.isa.kernels.records import LINE_ACCESSES
-from tilewright.isa.study.heat_picture import _scene, terminal_heat
+from tilewright.isa.study.heat import _scene, terminal_heat
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=2048)
 PRODUCT = """

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.layout.strategies import any_layouts, tile_levels, tiled_layouts
 from tilewright.layout import parse, tiled
-from tilewright.layout.move.runs import longest_run
+from tilewright.layout.move.relayout import longest_run
 
 
 def walked(a, b, order):

@@ -16,7 +16,7 @@ from tests.layout.oracle import tiled_offset
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse, tiled, warm
 from tilewright.layout.move import calls
-from tilewright.layout.move.moves import pack_plan, unpack_plan
+from tilewright.layout.move.plan import pack_plan, unpack_plan
 from tilewright.layout.move.words import JOIN, LINES, RUN, TRANSPOSE, UNZIP, ZIP
 
 TILES = [(), ((8, 128),), ((8, 128), (2, 1)), ((8, 128), (4, 1)), ((8, 128), (8, 1)), ((32, 32), (16, 16))]

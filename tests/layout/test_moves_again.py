@@ -19,7 +19,7 @@ from tests.layout.test_moves import expected, sample
 from tilewright import threads
 from tilewright.layout import parse
 from tilewright.layout.move import calls as _calls
-from tilewright.layout.move.moves import pack_plan, unpack_plan
+from tilewright.layout.move.plan import pack_plan, unpack_plan
 from tilewright.layout.move.words import DONE
 
 

@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from tilewright.embed.device.batch import DeviceBatch, device_batch
     from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
     from tilewright.embed.device.step import lookup, update
-    from tilewright.embed.diagnosis.diagnose import diagnose
+    from tilewright.embed.diagnosis.diagnose import diagnose, diagnosis_html, diagnosis_lines, diagnosis_text
     from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error, names_sparsecores
-    from tilewright.embed.diagnosis.faces import diagnosis_html, diagnosis_lines, diagnosis_text
     from tilewright.embed.diagnosis.finding import Diagnosis, Finding
     from tilewright.embed.diagnosis.sources import (
         COUNTERS_TEMPLATE,
@@ -134,9 +133,8 @@ _HOMES = {
     "device.batch": "DeviceBatch device_batch",
     "device.state": "EmbeddingState from_tables init tables",
     "device.step": "lookup update",
-    "diagnosis.diagnose": "diagnose",
+    "diagnosis.diagnose": "diagnose diagnosis_html diagnosis_lines diagnosis_text",
     "diagnosis.explain": "ErrorExplanation explain_error names_sparsecores",
-    "diagnosis.faces": "diagnosis_html diagnosis_lines diagnosis_text",
     "diagnosis.finding": "Diagnosis Finding",
     "diagnosis.sources": "COUNTERS_TEMPLATE batch_counters check_counters log_counters read_counters",
     "host.batch": "Agreement HostBatch StackStats check_host_batch",

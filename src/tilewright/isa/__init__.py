@@ -5,9 +5,8 @@
 """
 
 from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
-from tilewright.isa.chip.segments import TensorMemory
+from tilewright.isa.chip.segments import PageEntry, TensorMemory
 from tilewright.isa.chip.state import Transfer
-from tilewright.isa.chip.storage import PageEntry
 from tilewright.isa.execute.machine import Command, Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.assemble import assemble
@@ -25,8 +24,7 @@ from tilewright.isa.study.explain import InstructionExplanation, explain
 from tilewright.isa.study.heat import Heat
 from tilewright.isa.study.profile import ProfileLine, ProfileTotals, RunProfile, profile
 from tilewright.isa.study.reference import reference
-from tilewright.isa.study.sweep import Design, sweep
-from tilewright.isa.study.tune import Choice, Tuned, Tuning, autotune
+from tilewright.isa.study.tune import Choice, Design, Tuned, Tuning, autotune, sweep
 from tilewright.isa.warming import warm
 
 Program = MachineProgram

@@ -18,8 +18,7 @@ from tilewright.machine.model import Model, check_model, load_model
 from tilewright.machine.movement import prove, study
 from tilewright.machine.products import MatrixRun, Products, find_products, run_product
 from tilewright.machine.report import RunReport
-from tilewright.machine.stages import Stages, Watch
-from tilewright.machine.train import TrainingState, dense_step, judge, start, train
+from tilewright.machine.train import Stages, TrainingState, Watch, dense_step, judge, start, train
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 from tilewright.trace import Slice, Track

@@ -1,4 +1,4 @@
-"""Every bottleneck of Google's SparseCore guide, looked for in counters."""
+"""Every bottleneck of Google's SparseCore guide, looked for in counters; the diagnosis printed and drawn."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from tilewright.embed.diagnosis.finding import SEVERITIES, Diagnosis, Finding, R
 from tilewright.embed.diagnosis.rules import limits, memory, stacks, time
 from tilewright.embed.planning.counters import Counters
 from tilewright.embed.planning.types import Plan, plan_counters
+from tilewright.render import (
+    Html,
+    Tone,
+    bytes_text,
+    count_text,
+    details,
+    join,
+    listing,
+    note,
+    paragraph,
+    percent_text,
+    seconds_text,
+)
 
 RULES: tuple[Rule, ...] = (
     *(time.host_bound, time.missing_overlap, time.hbm_bandwidth),
@@ -45,3 +58,85 @@ def diagnose(counters: Counters | Plan) -> Diagnosis:
             clear.append(rule.name)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return Diagnosis(tuple(findings), tuple(clear), not_judged, counters)
+
+
+_TONES: dict[str, Tone] = {"severe": "bad", "warning": "warn", "note": "plain"}
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """Every finding with its evidence, advice, effect and source; then what could not be judged."""
+    blocks = [_summary(diagnosis)]
+    blocks += ["\n".join(_finding_lines(diagnosis, finding)) for finding in diagnosis.findings]
+    if diagnosis.clear:
+        blocks.append(f"clear: {', '.join(diagnosis.clear)}")
+    if diagnosis.not_judged:
+        lines = [f"  {name}: needs {_needs(needs)}" for name, needs in diagnosis.not_judged.items()]
+        blocks.append("\n".join(["not judged, for want of counters:", *lines]))
+    return "\n\n".join(blocks)
+
+
+def diagnosis_lines(diagnosis: Diagnosis, *, notes: bool = False) -> list[str]:
+    """Two lines for each finding; without ``notes`` those are only counted."""
+    lines = []
+    for finding in diagnosis.findings:
+        if notes or finding.severity != "note":
+            title = _title(diagnosis, finding)
+            lines += [f"{finding.severity}: {title}: {finding.cause}", f"  -> {finding.advice[0]}"]
+    left = 0 if notes else sum(finding.severity == "note" for finding in diagnosis.findings)
+    if left:
+        lines.append(f"{left} note{'s' if left > 1 else ''} more: `tilewright embed diagnose`")
+    return lines or ["nothing stands out"]
+
+
+def diagnosis_html(diagnosis: Diagnosis) -> Html:
+    """Blocks of a page, for ``Page.section``."""
+    blocks = [paragraph(_summary(diagnosis))]
+    for finding in diagnosis.findings:
+        blocks.append(note(f"{_title(diagnosis, finding)}: {finding.cause}", tone=_TONES[finding.severity]))
+        words = ("do", *("or" for _ in finding.advice[1:]))
+        effect = [("gives", finding.effect)] if finding.effect else []
+        blocks.append(listing([*zip(words, finding.advice), *effect]))
+        rows = [(name, value_text(name, value)) for name, value in finding.evidence.items()]
+        blocks.append(details("evidence", listing([*rows, ("source", finding.source)])))
+    return join(blocks, "\n")
+
+
+def value_text(name: str, value: float) -> str:
+    """A number of the evidence in the unit its name tells.
+
+    >>> value_text("bytes of HBM", 2**30), value_text("step seconds", 0.02), value_text("share of the time", 0.5)
+    ('1.00 GiB', '20.0 ms', '50.0 %')
+    """
+    if "share" in name:
+        return percent_text(value)
+    if "bytes" in name:
+        return bytes_text(value)
+    if "seconds" in name:
+        return seconds_text(value)
+    return count_text(value)
+
+
+def _title(diagnosis: Diagnosis, finding: Finding) -> str:
+    stack = diagnosis.counters.stacks.get(finding.subject)
+    subject = (stack.label if stack else "") or finding.subject
+    subject = subject if len(subject) <= 40 else subject[:37] + "..."
+    return f"{finding.bottleneck}, {subject}" if subject else finding.bottleneck
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    counts = [(sum(finding.severity == s for finding in diagnosis.findings), s) for s in SEVERITIES]
+    by_severity = ", ".join(f"{n} {s}{'s' if n > 1 and s != 'severe' else ''}" for n, s in counts if n)
+    return f"{by_severity or 'nothing found'}; {len(diagnosis.clear)} clear, {len(diagnosis.not_judged)} not judged"
+
+
+def _finding_lines(diagnosis: Diagnosis, finding: Finding) -> list[str]:
+    lines = [f"{finding.severity}: {_title(diagnosis, finding)}", f"  {finding.cause}"]
+    lines += [f"    {name}: {value_text(name, value)}" for name, value in finding.evidence.items()]
+    lines += [f"  -> {line}" for line in finding.advice]
+    if finding.effect:
+        lines.append(f"  gives {finding.effect}")
+    return [*lines, f"  ({finding.source})"]
+
+
+def _needs(needs: tuple[str, ...]) -> str:
+    return "; ".join(need.replace("|", " or ") for need in needs)

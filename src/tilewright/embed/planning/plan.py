@@ -28,8 +28,7 @@ from tilewright.embed.model.formulas import (
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
-from tilewright.embed.planning.savings import buffer_bytes, feeding_of, savings_of
-from tilewright.embed.planning.skew import skew_of
+from tilewright.embed.planning.skew import buffer_bytes, feeding_of, savings_of, skew_of
 from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.errors import UsageError
 from tilewright.targets import Target, target

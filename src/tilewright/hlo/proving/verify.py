@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.execute import flat_callable
 from tilewright.hlo.graphs.graph import Block, Value
-from tilewright.hlo.graphs.read import read_functions
+from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.program import Program
 from tilewright.hlo.proving.agreement import (
@@ -26,8 +26,7 @@ from tilewright.hlo.proving.agreement import (
     worst,
     zeros_differ,
 )
-from tilewright.hlo.proving.eager import OneByOne, struct_of, widened
-from tilewright.hlo.proving.reference import evaluate
+from tilewright.hlo.proving.reference import OneByOne, evaluate, struct_of, widened
 from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.proving.verification import Difference, Trial, Verification
 from tilewright.hlo.rewrites.inline import Inline, calls_itself

@@ -12,9 +12,8 @@ from typing import Any
 
 from tilewright.errors import ParseError
 from tilewright.hlo.graphs.collector import collector_paused
-from tilewright.hlo.graphs.emit import write_functions
 from tilewright.hlo.graphs.graph import Block, walk
-from tilewright.hlo.graphs.read import read_functions
+from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
 from tilewright.hlo.rewrites.canonicalize import Canonicalize
 from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions

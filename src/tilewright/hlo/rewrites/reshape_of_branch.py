@@ -8,8 +8,15 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.graph import Block, Node, Value, walk
 from tilewright.hlo.rewriting.base import Maker, Rewrite
-from tilewright.hlo.rewriting.carry import insert, real_reshape, reshape_return, reshape_users, unreshaped
-from tilewright.hlo.rewriting.relay import Relay, ReshapeMove
+from tilewright.hlo.rewriting.relay import (
+    Relay,
+    ReshapeMove,
+    insert,
+    real_reshape,
+    reshape_return,
+    reshape_users,
+    unreshaped,
+)
 
 Shape = tuple[int, ...]
 

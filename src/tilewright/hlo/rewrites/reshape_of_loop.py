@@ -8,7 +8,9 @@ from typing import ClassVar
 from tilewright.hlo.graphs.graph import Block, Node
 from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
 from tilewright.hlo.rewriting.base import Rewrite, is_static
-from tilewright.hlo.rewriting.carry import (
+from tilewright.hlo.rewriting.relay import (
+    Relay,
+    ReshapeMove,
     follows,
     insert,
     real_reshape,
@@ -17,7 +19,6 @@ from tilewright.hlo.rewriting.carry import (
     unreshaped,
     without_unit_steps,
 )
-from tilewright.hlo.rewriting.relay import Relay, ReshapeMove
 
 Shape = tuple[int, ...]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from tilewright.hlo.graphs.graph import Block, Node, Value, replace_value
-from tilewright.hlo.graphs.literal import Literal
+from tilewright.hlo.graphs.mlir import Literal
 
 _NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
 exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 
 from tilewright.errors import UsageError
-from tilewright.isa.language.checks import whole, wholes
+from tilewright.isa.language.errors import whole, wholes
 
 
 @dataclass(frozen=True)

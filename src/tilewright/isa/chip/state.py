@@ -12,8 +12,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.caches import Cache
 from tilewright.isa.chip.clock import Clock
-from tilewright.isa.chip.segments import Segment, whole_segment
-from tilewright.isa.chip.storage import ABSENT, LOADED, LOADING, Storage, make_storage
+from tilewright.isa.chip.segments import ABSENT, LOADED, LOADING, Segment, Storage, make_storage, whole_segment
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.chip.segments import Segment
+from tilewright.isa.chip.segments import ABSENT, Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.chip.storage import ABSENT
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address
 
@@ -118,7 +117,7 @@ def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) 
     if pe.heat is None:
         touch_columns(*arguments)
     else:
-        from tilewright.isa.kernels.heat_kernels import touch_columns_seen
+        from tilewright.isa.kernels.memory_kernels import touch_columns_seen
 
         touch_columns_seen(*arguments, pe.heat[segment.storage.name])
     touches, l1_misses, l2_misses = traffic.sum(axis=0).tolist()

@@ -10,14 +10,13 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.parts import Part
-from tilewright.isa.chip.segments import Segment, checked_name, checked_sides, checked_tensor, whole_segment
+from tilewright.isa.chip.segments import Segment, Storage, checked_name, checked_sides, checked_tensor, whole_segment
 from tilewright.isa.chip.state import map_page, move_in, move_out, new_chip
-from tilewright.isa.chip.storage import Storage
 from tilewright.isa.execute.run import Job, Runner, RunResult, Work, result_of, start_state
 from tilewright.isa.language.assemble import program_of
-from tilewright.isa.language.checks import whole, wholes
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
+from tilewright.isa.language.errors import whole, wholes
 from tilewright.isa.language.program import MachineProgram
 
 Array = np.ndarray[Any, Any]

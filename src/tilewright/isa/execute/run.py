@@ -11,12 +11,10 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, TensorMemory
 from tilewright.isa.chip.state import Pe, map_page, new_chip, same_state, show_run, wrap
-from tilewright.isa.execute.control import CONTROL_HANDLERS
 from tilewright.isa.execute.loops import FastLoop, loop_at, loop_heads, run_fast
-from tilewright.isa.execute.memory import MEMORY_HANDLERS
+from tilewright.isa.execute.memory import MEMORY_HANDLERS, SEGMENT_HANDLERS
 from tilewright.isa.execute.operands import Handler
-from tilewright.isa.execute.scalar import SCALAR_HANDLERS
-from tilewright.isa.execute.segment_instructions import SEGMENT_HANDLERS
+from tilewright.isa.execute.scalar import CONTROL_HANDLERS, SCALAR_HANDLERS
 from tilewright.isa.execute.tensor import TENSOR_HANDLERS
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.kernels.loop_mm_kernels import later, multiply, ready, until
+from tilewright.isa.kernels.memory_kernels import move
 from tilewright.isa.kernels.pointers import (
     byte,
     cell,
@@ -43,7 +44,6 @@ from tilewright.isa.kernels.records import (
     NOP,
     PORT,
 )
-from tilewright.isa.kernels.transfer_kernels import move
 from tilewright.kernels import inner, njit
 
 _ROW = INSTRUCTION.bytes

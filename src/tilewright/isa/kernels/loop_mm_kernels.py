@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.memory_kernels import BYPASSED, HIT, PINNED, issue, relist, tables_of, touch
+from tilewright.isa.kernels.memory_kernels import BYPASSED, HIT, PINNED, copy_run, issue, relist, tables_of, touch
 from tilewright.isa.kernels.pointers import (
     byte,
     cell,
@@ -26,7 +26,6 @@ from tilewright.isa.kernels.pointers import (
     word,
 )
 from tilewright.isa.kernels.records import CAUSED, CLOCK, DEPTH, FULL, IRREGULAR, ISSUED, OPERANDS, REACH
-from tilewright.isa.kernels.transfer_kernels import copy_run
 from tilewright.kernels import inner
 
 _COLUMN, _IN_FLIGHT = REACH.bytes, CLOCK.bytes

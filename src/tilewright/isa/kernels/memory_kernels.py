@@ -10,7 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.isa.kernels.pointers import cache_at, cell, free_at, put, times_at, timing_at
+from tilewright.isa.kernels.pointers import (
+    byte,
+    cache_at,
+    cell,
+    copy,
+    free_at,
+    put,
+    put_byte,
+    put_word,
+    times_at,
+    timing_at,
+    transfer_at,
+    word,
+)
 from tilewright.kernels import inner, njit
 
 HIT, MISS, PINNED, BYPASSED = 0, 1, 2, 3
@@ -409,3 +422,144 @@ def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any
     """
     records = free_at(address_of(free)), timing_at(address_of(timing)), times_at(address_of(times))
     issue(address_of(traffic), np.int64(len(step_of)), address_of(step_of), start, tokens, *records)
+
+
+# A profile's kernels: which line of a tensor each touch, miss and per-thread access went to. ``seen``:
+# int64[lines of the tensor's pages, kinds of :data:`LINE_ACCESSES`].
+
+
+@njit(cache=True, nogil=True)
+def touch_columns_seen(
+    reach: Any, sequence: Any, pages: Any, rules: Any, retention: Any, caches: Any, out: Any, totals: Any, seen: Any
+) -> None:
+    """:func:`touch_columns`, one line at a time, each of them noted in ``seen`` (touches, L1 misses, L2 misses)."""
+    ids, places = reach
+    shift, width = pages[2], ids.shape[1]
+    first, one = np.zeros(1, np.int64), np.zeros((1, 3), np.int64)
+    for s in range(len(sequence)):
+        j, u = sequence[s], 0
+        out[s, 0], out[s, 1], out[s, 2] = 0, 0, 0
+        while u < width:
+            if ids[j, u] < 0:
+                u += 1
+                continue
+            line, end = places[j, u] >> shift, u + 1
+            while end < width and (ids[j, end] < 0 or places[j, end] >> shift == line):
+                end += 1
+            part = ids[j : j + 1, u:end], places[j : j + 1, u:end]
+            touch_columns(part, first, pages, rules, retention, caches, one, totals)
+            for kind in range(3):
+                out[s, kind] += one[0, kind]
+                seen[ids[j, u] >> shift, kind] += one[0, kind]
+            u = end
+
+
+@njit(cache=True, nogil=True)
+def see_lines(ids: Any, places: Any, per_line: int, kind: int, seen: Any) -> None:
+    """The lines that per-thread accesses ask for, counted as :func:`count_lines` counts them."""
+    for j in range(ids.shape[0]):
+        last = -1
+        for u in range(ids.shape[1]):
+            if ids[j, u] >= 0:
+                line = places[j, u] // per_line
+                if line != last:
+                    seen[ids[j, u] // per_line, kind] += 1
+                last = line
+
+
+# What every thread loads or stores, in one call. Every page must have its entry: the caller has looked.
+
+
+@inner(forceinline=True)
+def copy_run(target: Any, source: Any, length: Any) -> None:
+    """``length`` bytes from one address to another, eight at a time where that is all there is."""
+    if length == 8:
+        copy(target, source)
+    elif (target | source | length) & 3 == 0:
+        for i in range(length >> 2):
+            put_word(target, i, word(source, i))
+    else:
+        for i in range(length):
+            put_byte(target, i, byte(source, i))
+
+
+@inner()
+def _elements(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
+    """One thread's elements one by one."""
+    starts, pages_of, offsets_of = access.starts, access.pages_of, access.offsets_of
+    dim, e, shift, stride = access.dim, access.element_bytes, access.line_shift, access.stride
+    storing = access.storing
+    size, head = cell(access.sizes, dim), cell(starts, dim)
+    own, last = access.registers + thread * access.pitch, np.int64(-1)
+    elements, lines = access.elements, access.lines
+    for u in range(cell(access.counts, thread)):
+        y = x + u * stride
+        if y < 0 or y >= size:
+            continue
+        p = page + cell(pages_of, head + y)
+        begin = cell(access.phys, p) + (offset + cell(offsets_of, head + y)) * e
+        lines += begin >> shift != last
+        last = begin >> shift
+        elements += 1
+        there = access.store + begin
+        if storing:
+            copy_run(there, own + u * e, e)
+            put_byte(access.dirty, p, 1)
+        else:
+            copy_run(own + u * e, there, e)
+    access.elements = elements
+    access.lines = lines
+
+
+@inner()
+def move(access: Any) -> None:
+    """:func:`transfer`, of a record."""
+    dims, at, counts, dim = access.dims, access.coordinates, access.counts, access.dim
+    sizes, starts = access.sizes, access.starts
+    pages_of, offsets_of = access.pages_of, access.offsets_of
+    e, shift, stride, storing = access.element_bytes, access.line_shift, access.stride, access.storing
+    size = cell(sizes, dim)
+    access.elements = access.lines = 0
+    for thread in range(access.threads):
+        most = cell(counts, thread)
+        if most <= 0:
+            continue
+        page, offset, inside, x = np.int64(0), np.int64(0), True, cell(at, thread * dims + dim)
+        for d in range(dims):
+            y = cell(at, thread * dims + d)
+            if d == dim:
+                continue
+            if y < 0 or y >= cell(sizes, d):
+                inside = False
+                break
+            place = cell(starts, d) + y
+            page += cell(pages_of, place)
+            offset += cell(offsets_of, place)
+        if not inside:
+            continue
+        if stride == 1 and x >= 0 and x < size:
+            count = min(most, size - x)
+            head = cell(starts, dim) + x
+            tail = head + count - 1
+            p, there = page + cell(pages_of, head), cell(offsets_of, head)
+            if cell(pages_of, tail) == p - page and cell(offsets_of, tail) - there == count - 1:
+                begin, length = cell(access.phys, p) + (offset + there) * e, count * e
+                access.lines += ((begin + length - 1) >> shift) - (begin >> shift) + 1
+                access.elements += count
+                own, stored = access.registers + thread * access.pitch, access.store + begin
+                if storing:
+                    copy_run(stored, own, length)
+                    put_byte(access.dirty, p, 1)
+                else:
+                    copy_run(own, stored, length)
+                continue
+        _elements(access, np.int64(thread), page, offset, x)
+
+
+@njit(cache=True, nogil=True)
+def transfer(numbers: Any) -> None:
+    """Move ``counts[t]`` elements of each thread t from (or to) ``coordinates[t]``.
+
+    ``numbers``: a record TRANSFER. Elements outside are left alone. A run of neighbours in one page goes at once.
+    """
+    move(transfer_at(np.int64(numbers.ctypes.data)))

@@ -11,10 +11,9 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.state import same_state, show_run
-from tilewright.isa.language.checks import array_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.language.errors import ErrorRecord
+from tilewright.isa.language.errors import ErrorRecord, array_of
 from tilewright.isa.multiply.matmul import KernelResult, element_type, matmul, type_and_signs
 
 Array = np.ndarray[Any, Any]

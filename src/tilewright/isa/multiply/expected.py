@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.language.checks import whole, wholes
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.multiply.conv_program import SPLITS, ConvShape, conv_shape
+from tilewright.isa.language.errors import whole, wholes
+from tilewright.isa.multiply.conv import SPLITS, ConvShape, conv_shape
 
 PRODUCT_REGISTERS = 256
 """Registers which the kernels keep for products: C at r0, A at r256."""

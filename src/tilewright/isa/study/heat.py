@@ -1,22 +1,23 @@
-"""How often each line of a tensor was touched, missed, loaded and stored: a profile's map of memory."""
+"""How often each line of a tensor was touched, missed, loaded and stored: a profile's map of memory, drawn."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
-from tilewright.isa.chip.storage import Storage
+from tilewright.isa.chip.segments import Storage
 from tilewright.isa.kernels.records import LINE_ACCESSES
-from tilewright.layout import PagedLayout
+from tilewright.layout import Level, PagedLayout, Panel, Scene, draw_picture
+from tilewright.render import Drawing, count_text
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from tilewright.render import Drawing
 
 Array = np.ndarray[Any, Any]
 
@@ -107,8 +108,6 @@ class Heat:
 
     def drawing(self, kind: str = "accesses") -> Drawing:
         """A picture: the tensor's elements, lines or blocks, the deeper the colour the more accesses."""
-        from tilewright.isa.study.heat_picture import draw_heat
-
         return draw_heat(self, kind)
 
     def to_svg(self, kind: str = "accesses") -> str:
@@ -117,10 +116,249 @@ class Heat:
 
     def to_text(self, kind: str = "accesses", width: int = 100) -> Text:
         """The map for a terminal of ``width`` columns: a number per cell, ``·`` where nothing came."""
-        from tilewright.isa.study.heat_picture import terminal_heat
-
         return terminal_heat(self, kind, width)
 
     def __str__(self) -> str:
         """The map as text."""
         return self.to_text().plain
+
+
+# A tensor's accesses as a picture, with the cells, outlines and legend of the layout pictures; and in a terminal.
+
+_NAMES = {
+    "accesses": "accesses",
+    "touches": "touches by mm",
+    "misses": "L1 misses",
+    "l2_misses": "L2 misses",
+    "loads": "requests by ld",
+    "stores": "requests by st",
+}
+_COLOURS, _FOLD, _BESIDE = 8, 32, 4
+_ROWS, _COLUMNS, _BLOCKS = 64, 64, 8
+_RAMP = (58, 64, 22, 29, 23, 24, 25, 54)  # xterm colours of the ramp
+_NEVER = "·"
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """How a tensor is cut into cells: ``block`` elements (rows, columns) a cell.
+
+    A single row or column of cells is folded into rows of ``fold`` (0: it is not); it runs along ``axis``.
+    """
+
+    shape: tuple[int, int]
+    block: tuple[int, int]
+    line: tuple[int, int]
+    outer: tuple[int, ...]
+    fold: int = 0
+    axis: int = 0
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Rows and columns of cells, before folding."""
+        return -(-self.shape[0] // self.block[0]), -(-self.shape[1] // self.block[1])
+
+    @property
+    def words(self) -> str:
+        """What a cell is."""
+        if self.block == (1, 1):
+            return "a cell is an element, its number that of its line"
+        size = " x ".join(str(n) for n in (self.block if self.shape[0] > 1 else self.block[1:]))
+        lines = math.prod(-(-b // n) for b, n in zip(self.block, self.line, strict=True))
+        return f"a cell is {size} elements" + (": one line" if lines == 1 else f", the mean over its {lines} lines")
+
+
+def _frame(heat: Heat, rows: int, columns: int) -> _Frame:
+    """Elements where they fit, else lines, else blocks of lines."""
+    layout = heat.layout
+    *outer, r, c = (1, *layout.shape) if len(layout.shape) == 1 else layout.shape
+    *_, line_r, line_c = (1, *layout.line)
+    fits, fold, axis = r <= rows and c <= columns, min(_FOLD, columns), 1 if r == 1 else 0
+    if fits:
+        return _Frame((r, c), (1, 1), (line_r, line_c), tuple(outer))
+    folded = r == 1 or line_c >= c
+    most = [fold * rows] * 2 if folded else [rows, columns]
+    block = [1, 1] if r == 1 and c <= most[1] else [min(line_r, r), min(line_c, c)]
+    for d, size in enumerate((r, c)):
+        while -(-size // block[d]) > most[d]:
+            block[d] *= 2
+    return _Frame((r, c), (block[0], block[1]), (line_r, line_c), tuple(outer), fold if folded else 0, axis)
+
+
+def _means(heat: Heat, frame: _Frame, at: tuple[int, ...]) -> Array:
+    """float64[kinds + 1, rows of cells, columns of cells]: the mean over a cell's elements; the last are accesses."""
+    (rows, columns), (tall, wide) = frame.shape, frame.block
+    counted = np.concatenate([heat.lines, heat.per_line("accesses")[:, None]], axis=1).T
+    starts, means = np.arange(0, columns, wide), []
+    lengths = np.diff([*starts, columns])
+    outer = [np.array([x]) for x in at]
+    for r in range(0, rows, tall):
+        down = np.arange(r, min(r + tall, rows))
+        along = [*outer, down, np.arange(columns)][-len(heat.layout.shape) :]
+        lines = heat.storage.line_numbers(*along).reshape(len(down), columns)
+        sums = np.add.reduceat(counted[:, lines].sum(axis=1), starts, axis=1)
+        means.append(sums / (lengths * len(down)))
+    return np.stack(means, axis=1)
+
+
+def _number(value: float) -> str:
+    """Whole numbers as they are, means short."""
+    return (
+        count_text(int(value)) if value == int(value) else f"{value:.1f}" if value < 100 else count_text(round(value))
+    )
+
+
+def _span(start: int, size: int, end: int) -> str:
+    last = min(start + size, end) - 1
+    return str(start) if last == start else f"{start}..{last}"
+
+
+def _fold(values: Array, columns: int) -> Array:
+    """A row in rows of ``columns``; NaN behind its end."""
+    short = -values.shape[-1] % columns
+    padded = np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, short)], constant_values=np.nan)
+    return padded.reshape(*values.shape[:-2], -1, columns)
+
+
+def _panel(frame: _Frame, at: tuple[int, ...], means: Array, kind: str, top: float) -> Panel:
+    (tall, wide), (rows, columns) = frame.block, frame.shape
+    values = means[_index(kind)]
+    across = values.shape[1]
+    tips = [
+        [_tip(at, _span(r * tall, tall, rows), _span(c * wide, wide, columns), means[:, r, c]) for c in range(across)]
+        for r in range(len(values))
+    ]
+    row_names = [_span(r * tall, tall, rows) for r in range(len(values))]
+    column_names = [str(c * wide) for c in range(across)]
+    if frame.fold:
+        size, values = values.size, _fold(values.reshape(1, -1), frame.fold)
+        flat = [tip for row in tips for tip in row] + [""] * (values.size - size)
+        tips = [flat[r : r + frame.fold] for r in range(0, len(flat), frame.fold)]
+        row_names = [str(r * frame.fold * frame.block[frame.axis]) for r in range(len(values))]
+        column_names = [f"+{c * frame.block[frame.axis]}" for c in range(values.shape[1])]
+    here: Array = ~np.isnan(values)
+    values = np.where(here, values, 0.0)
+    never: Array = here & (values == 0)
+    labels = tuple(tuple(_number(v) if v else "" for v in row) for row in values.tolist())
+    colours = np.clip(np.ceil(values * _COLOURS / max(top, 1e-9)).astype(np.int64) - 1, 0, _COLOURS - 1)
+    heading = f"[{', '.join(map(str, at))}]" if at else ""
+    places = np.zeros((*values.shape, 1), np.int64)
+    return Panel(
+        heading,
+        "",
+        "",
+        tuple(row_names),
+        tuple(column_names),
+        labels,
+        tuple(map(tuple, tips)),
+        never,
+        colours,
+        places,
+        places,
+    )
+
+
+def _index(kind: str) -> int:
+    return len(LINE_ACCESSES) if kind == "accesses" else LINE_ACCESSES.index(kind)
+
+
+def _tip(at: tuple[int, ...], row: str, column: str, means: Array) -> str:
+    parts = [f"{_number(v)} {_NAMES[kind]}" for kind, v in zip(LINE_ACCESSES, means.tolist(), strict=False) if v]
+    return f"({', '.join([*map(str, at), row, column])}): {', '.join(parts) or 'never accessed'}"
+
+
+def _levels(heat: Heat, frame: _Frame) -> tuple[Level, ...]:
+    """Pages, where there are several and cells do not cross them, and lines where a cell is an element."""
+    levels = []
+    page = (1, *heat.layout.page)[-2:]
+    several = any(p < n for p, n in zip(page, frame.shape, strict=True)) and not frame.fold
+    if several and all(p % b == 0 for p, b in zip(page, frame.block, strict=True)):
+        periods = [p // b for p, b in zip(page, frame.block, strict=True)]
+        levels.append(Level(f"page ({', '.join(map(str, heat.layout.page))})", periods[0], periods[1]))
+    if frame.block == (1, 1) and not frame.fold:
+        levels.append(Level(f"line ({', '.join(map(str, heat.layout.line))})", frame.line[0], frame.line[1]))
+    return tuple(levels)
+
+
+def _facts(heat: Heat) -> str:
+    """What happened to the tensor, in a line."""
+    t, never = heat.totals, int((heat.per_line("accesses")[np.unique(_lines_there(heat))] == 0).sum())
+    parts = [f"{count_text(t['loads'])} by ld"] * bool(t["loads"]) + [f"{count_text(t['stores'])} by st"] * bool(
+        t["stores"]
+    )
+    if t["touches"]:
+        missed = f"{count_text(t['misses'])} missed L1, {count_text(t['l2_misses'])} L2"
+        parts = [f"{count_text(t['touches'])} by mm ({missed})", *parts]
+    text = f"accesses to its lines: {', '.join(parts) or 'none'}"
+    return text + (f"; {count_text(never)} lines had none" if never and parts else "")
+
+
+def _lines_there(heat: Heat) -> Array:
+    """The lines that hold an element: of every line's first elements, and the tensor's."""
+    shape, line = heat.layout.shape, heat.layout.line
+    return heat.storage.line_numbers(*(np.arange(0, n, size) for n, size in zip(shape, line, strict=True)))
+
+
+def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) -> tuple[Scene, float]:
+    """The picture, and the number of its deepest colour."""
+    heat.per_line(kind)  # a kind there is none of is an error
+    frame = _frame(heat, rows, columns)
+    shown, every = list(islice(product(*map(range, frame.outer)), _BLOCKS)), math.prod(frame.outer)
+    means = [_means(heat, frame, at) for at in shown]
+    top = max(float(m[_index(kind)].max()) for m in means)
+    panels = [_panel(frame, at, m, kind, top) for at, m in zip(shown, means, strict=True)]
+    beside = max(1, min(_BESIDE, 2 * _COLUMNS // max(1, panels[0].padding.shape[1])))
+    grid = tuple(tuple(panels[k : k + beside]) for k in range(0, len(panels), beside))
+    cut = f"the first {len(shown)} of {count_text(every)} blocks of rows and columns" if len(shown) < every else ""
+    shape = ",".join(map(str, heat.layout.shape))
+    title = f"{heat.name} {heat.storage.dtype}[{shape}]: {_NAMES[kind]} by line"
+    words = "; ".join(part for part in (frame.words, cut) if part)
+    return Scene(title, _facts(heat), grid, _levels(heat, frame), "offset", "", words), top
+
+
+def draw_heat(heat: Heat, kind: str = "accesses") -> Drawing:
+    """The picture of :meth:`Heat.to_svg`."""
+    scene, top = _scene(heat, kind)
+    rows, columns = scene.panels[0][0].padding.shape
+    if rows > 32 and columns < 16:  # a tower of few columns
+        scene, top = _scene(heat, kind, 32)
+    legend = [("ramp", f"0 to {_number(top)} {_NAMES[kind]}")] if top else []
+    legend += [("padding", f"no {_NAMES[kind]}")] if any(p.padding.any() for p in scene.everything) else []
+    legend += [(f"edge l{min(k, 3)}", level.name) for k, level in enumerate(scene.levels)]
+    return draw_picture(scene, legend)
+
+
+def terminal_heat(heat: Heat, kind: str = "accesses", width: int = 100) -> Text:
+    """Lines of at most ``width`` columns: a number per cell, ``·`` where nothing came."""
+    from rich.text import Text
+
+    columns = _COLUMNS
+    while True:  # fewer columns may have longer numbers
+        scene, _ = _scene(heat, kind, 32, columns)
+        panel = scene.panels[0][0]
+        cell, side = _cell(scene), max(len(name) for name in panel.rows)
+        if columns <= 1 or side + panel.padding.shape[1] * (cell + 1) <= width:
+            break
+        columns //= 2
+    text = Text(f"{scene.title}\n", style="bold")
+    text.append(f"{scene.facts}\n", style="dim")
+    for panel in (panel for row in scene.panels for panel in row):
+        text.append(f"\n{panel.heading}" if panel.heading else "")
+        if panel.columns:
+            heads = " ".join(f"{name:>{cell}}" for name in panel.columns)
+            text.append(f"\n{'':{side}} {heads}", style="dim")
+        for r, name in enumerate(panel.rows):
+            text.append(f"\n{name:>{side}}", style="dim")
+            for c, label in enumerate(panel.labels[r]):
+                style = f"color(255) on color({_RAMP[int(panel.colours[r, c])]})" if label else "dim"
+                text.append(f" {label or _NEVER * bool(panel.tips[r][c]):>{cell}}", style=style)
+        text.append("\n")
+    text.append(f"\n{scene.cut}", style="dim")
+    return text
+
+
+def _cell(scene: Scene) -> int:
+    """Characters of the longest number or heading."""
+    panels = scene.everything
+    labels = (len(label) for panel in panels for row in panel.labels for label in row)
+    return max(2, *labels, *(len(name) for panel in panels for name in panel.columns or ("",)))

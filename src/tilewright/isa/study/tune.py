@@ -8,9 +8,10 @@ cannot be faster than the best so far. So the choice is the best of all consider
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,11 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.chip.segments import ELEMENT_TYPES
-from tilewright.isa.language.checks import whole
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts
-from tilewright.isa.language.errors import MatrixUnitError
+from tilewright.isa.language.errors import MatrixUnitError, whole
 from tilewright.isa.multiply.expected import expected_counts
-from tilewright.isa.multiply.matmul import KernelResult, matmul
-from tilewright.isa.multiply.matmul_program import ACCUMULATORS
+from tilewright.isa.multiply.matmul import ACCUMULATORS, KernelResult, matmul
 from tilewright.layout import paged
 
 # What can be chosen for a matrix product: the choices :func:`tilewright.isa.autotune` goes through.
@@ -575,3 +574,65 @@ def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> KernelResult:
     plain: dict[str, Any] = {"on_error": "record", "overflow": "wrap", "float_order": "chunk", "uninitialized": "zero"}
     config = replace(problem.config, values=False, **plain)
     return matmul(a, b, config, **choice.options)
+
+
+# The best choice of every machine, for machines that differ in a few fields.
+
+_MOST = 200
+
+
+@dataclass(frozen=True)
+class Design:
+    """One machine: the fields it differs in, and its tuning, or why it cannot be (``refused``)."""
+
+    settings: dict[str, Any]
+    tuning: Tuning | None
+    refused: str = ""
+
+
+def sweep(
+    m: int,
+    n: int,
+    k: int,
+    over: Mapping[str, Sequence[Any]],
+    dtype: str = "s8",
+    config: MatrixUnitConfig | None = None,
+    watch: Callable[[int, int], None] | None = None,
+    **how: Any,
+) -> tuple[Design, ...]:
+    """:func:`autotune` on every combination of values of the machine's fields; ``how``: its other options.
+
+    Each machine is compared at its best, so a field is not blamed for options that suited another machine. In the order
+    of ``over``, the last field fastest; ``watch(done, all)`` is told. Machines that cannot be are listed with the
+    reason. Raises :class:`UsageError` for a field that does not exist and for more than 200 machines.
+
+    >>> few = {"line": None, "columns": None, "order": "k_outer"}
+    >>> for design in sweep(16, 64, 64, {"threads": (32, 64)}, **few):
+    ...     print(design.settings, design.tuning.best.choice, design.tuning.best.cycles)
+    {'threads': 32} ka1 kb2 k_outer t0 1931
+    {'threads': 64} ka1 kb4 k_outer t0 888
+    """
+    base, known = config or MatrixUnitConfig(), sorted(f.name for f in fields(MatrixUnitConfig))
+    for name, values in over.items():
+        if name not in known:
+            raise UsageError(f"the machine has no field {name!r}", how=f"one of {', '.join(known)}")
+        if not values:
+            raise UsageError(f"no values for {name}")
+    count = prod(len(values) for values in over.values())
+    if count > _MOST:
+        raise UsageError(f"{count} machines", how=f"at most {_MOST}: give fewer values")
+    designs = []
+    for values in product(*over.values()):
+        settings = dict(zip(over, values, strict=True))
+        designs.append(_design(base, settings, lambda c: autotune(m, n, k, dtype, c, **how)))
+        if watch is not None:
+            watch(len(designs), count)
+    return tuple(designs)
+
+
+def _design(base: MatrixUnitConfig, settings: dict[str, Any], tune: Callable[[MatrixUnitConfig], Tuning]) -> Design:
+    try:
+        machine = replace(base, **settings)
+    except UsageError as error:
+        return Design(settings, None, str(error))
+    return Design(settings, tune(machine))

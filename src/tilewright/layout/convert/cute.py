@@ -21,8 +21,7 @@ from tilewright.layout.index.digits import Digit
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.types import dtype_name
 from tilewright.layout.kinds.tiled import TensorLayout, from_text
-from tilewright.layout.text.cursor import Cursor
-from tilewright.layout.text.notation import COMBINE
+from tilewright.layout.text.notation import COMBINE, Cursor
 
 Mode = list[tuple[int, int]]  # (size, stride) of the parts, fastest first
 Tree = int | list["Tree"]

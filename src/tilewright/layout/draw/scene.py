@@ -29,8 +29,7 @@ from tilewright.layout.draw.panels import (
     shown_extents,
 )
 from tilewright.layout.explain.lineage import DrawnDim, lineage
-from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.linear import decode_many
+from tilewright.layout.index.address_map import AddressMap, decode_many
 from tilewright.render import bytes_text, count_text, ratio_text
 
 # What a cell's colour says: the tile, the NPU, the page, the shard, the cache line, or how far down the memory.

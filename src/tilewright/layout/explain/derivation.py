@@ -9,8 +9,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from tilewright.layout.explain.lineage import dim_order
-from tilewright.layout.index.address_map import AddressMap, Axis
-from tilewright.layout.index.linear import solutions
+from tilewright.layout.index.address_map import AddressMap, Axis, solutions
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -23,12 +23,174 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.checks import array_of
 from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits
-from tilewright.layout.index.linear import decode_many, is_injective, solutions
 from tilewright.layout.index.steps import Step
-from tilewright.layout.index.tables import dim_tables, first_outside, places_by_tables
 from tilewright.layout.index.types import UNBOUNDED, numpy_dtype, type_bits
+from tilewright.threads import pool, thread_count
 
-_TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most
+# Linearisation: the value sum of c_k * stride_k with 0 <= c_k < size_k, and back.
+#
+# Row-major and tiled layouts have nested strides, where greedy division decodes a value. Free strides (an NPU's free
+# mode) may interleave or overlap; there a bounded search over the strides, largest first, decides.
+
+Array = np.ndarray[Any, Any]
+_ENUMERATED = 1 << 20
+Terms = list[tuple[int, int]]  # (size, stride)
+
+
+def _ordered(terms: Terms) -> tuple[list[int], bool]:
+    """Terms by falling stride, and whether they nest (each stride is larger than all the smaller ones can reach)."""
+    order = sorted(range(len(terms)), key=lambda k: (-terms[k][1], k))
+    reach, nested = 0, True
+    for k in reversed(order):
+        size, stride = terms[k]
+        if size > 1:
+            nested &= stride > reach
+            reach += (size - 1) * stride
+    return order, nested
+
+
+def is_injective(terms: Terms) -> bool:
+    """Whether no two coordinate vectors share a value."""
+    order, nested = _ordered(terms)
+    if nested:
+        return True
+    live = [terms[k] for k in order if terms[k][0] > 1]
+    if any(stride == 0 for _, stride in live):
+        return False
+    if math.prod(size for size, _ in live) <= _ENUMERATED:
+        return _all_different(live)
+    reach = [sum((n - 1) * s for n, s in live[k:]) for k in range(len(live) + 1)]
+
+    def collides(k: int, rest: int, moved: bool) -> bool:
+        """Whether differences of terms k.. can bring ``rest`` to 0, with any term moved."""
+        if k == len(live):
+            return moved and rest == 0
+        size, stride = live[k]
+        low = max(1 - size, -(-(-rest - reach[k + 1]) // stride))
+        high = min(size - 1, (reach[k + 1] - rest) // stride)
+        return any(collides(k + 1, rest + d * stride, moved or d != 0) for d in range(low, high + 1))
+
+    return not collides(0, 0, False)
+
+
+def _all_different(live: Terms) -> bool:
+    """Whether all values differ, by listing them (tangled strides in many terms would take a search for ever)."""
+    values = np.zeros(1, np.int64 if sum((n - 1) * s for n, s in live) < 2**63 else object)
+    for size, stride in live:
+        values = (values[:, None] + np.arange(size, dtype=values.dtype) * stride).reshape(-1)
+    values.sort()
+    return bool((values[1:] != values[:-1]).all())
+
+
+def solutions(value: int, terms: Terms) -> Iterator[tuple[int, ...]]:
+    """All coordinate vectors with this value (one at most where strides nest)."""
+    order, _ = _ordered(terms)
+    values = [0] * len(terms)
+    live = [k for k in order if terms[k][0] > 1]
+    reach = [sum((terms[k][0] - 1) * terms[k][1] for k in live[i:]) for i in range(len(live) + 1)]
+
+    def search(i: int, rest: int) -> Iterator[tuple[int, ...]]:
+        if i == len(live):
+            if rest == 0:
+                yield tuple(values)
+            return
+        size, stride = terms[live[i]]
+        low = max(0, -(-(rest - reach[i + 1]) // stride)) if stride else 0
+        high = min(size - 1, rest // stride) if stride else size - 1
+        for c in range(high, low - 1, -1):
+            values[live[i]] = c
+            yield from search(i + 1, rest - c * stride)
+
+    yield from search(0, value)
+
+
+def decode_many(values: Array, terms: Terms) -> tuple[list[Array], Array] | None:
+    """The coordinates of many values and which values have any; None where the strides do not nest."""
+    order, nested = _ordered(terms)
+    if not nested:
+        return None
+    digits = [np.zeros(values.shape, np.int64) for _ in terms]
+    rest = values.copy()
+    ok = np.ones(values.shape, bool)
+    for k in order:
+        size, stride = terms[k]
+        if size > 1:
+            digits[k] = rest // stride
+            ok &= (digits[k] >= 0) & (digits[k] < size)
+            rest = rest - digits[k] * stride
+    return digits, ok & (rest == 0)
+
+
+# Places of many indices by one table per dim, where a map is a sum over dims.
+
+_TABLE_ENTRIES = 1 << 22  # 32 MiB of tables at most; beyond, the program itself is run on the arrays
+_FEW = 1 << 13  # indices for which a kernel is not worth loading numba
+_PART = 1 << 18
+
+
+def _table(line: Line, dim: int, size: int) -> Array:
+    """What index 0..size-1 along ``dim`` adds to the axis."""
+    e = np.arange(size, dtype=np.int64)
+    table = np.zeros(size, np.int64)
+    for d in line.digits:
+        if d.dim == dim:
+            value = (e + d.shift) // d.div
+            table += d.weight * (value % d.mod if d.mod else value)
+    return table
+
+
+def dim_tables(lines: Mapping[str, Line] | None, shape: Sequence[int]) -> list[list[Array]] | None:
+    """Per axis and dim, what every index adds; None without ``lines`` (see ``.digits``), or where it is too much."""
+    if lines is None or sum(shape) > _TABLE_ENTRIES:
+        return None
+    return [[_table(line, dim, size) for dim, size in enumerate(shape)] for line in lines.values()]
+
+
+def first_outside(ix: Array, shape: Sequence[int]) -> Array | None:
+    """Where (position..., dim) an index is outside ``shape``, the first such; None if all are inside."""
+    outside = (ix < 0) | (ix >= np.array(shape, np.int64))
+    return np.argwhere(outside)[0] if outside.any() else None
+
+
+def places_by_tables(
+    ix: Array, shape: Sequence[int], lines: Mapping[str, Line], tables: Sequence[Sequence[Array]]
+) -> Array | None:
+    """int64[..., axes] for int64[..., rank] counted from 0; None if an index is outside."""
+    bases = [line.base for line in lines.values()]
+    if ix.size < _FEW * max(1, len(shape)) or 0 in shape:
+        return None if first_outside(ix, shape) is not None else _by_numpy(ix, bases, tables)
+    flat = np.ascontiguousarray(ix).reshape(-1, len(shape))
+    out = np.empty((len(flat), len(tables)), np.int64)
+    starts = np.cumsum([0, *shape])
+    inside = [
+        _by_kernel(flat, np.concatenate(of_axis), starts, base, out, axis)
+        for axis, (base, of_axis) in enumerate(zip(bases, tables, strict=True))
+    ]
+    return out.reshape(*ix.shape[:-1], len(tables)) if all(inside) else None
+
+
+def _by_numpy(ix: Array, bases: Sequence[int], tables: Sequence[Sequence[Array]]) -> Array:
+    out = np.empty((*ix.shape[:-1], len(tables)), np.int64)
+    for axis, (base, of_axis) in enumerate(zip(bases, tables, strict=True)):
+        out[..., axis] = base
+        for dim, table in enumerate(of_axis):
+            if len(table) > 1:
+                out[..., axis] += table[ix[..., dim]]
+    return out
+
+
+def _by_kernel(ix: Array, table: Array, starts: Array, base: int, out: Array, axis: int) -> bool:
+    """Whether all indices are inside; their places on the axis are then in ``out``."""
+    from tilewright.layout.index.table_kernels import look_up
+
+    def part(begin: int) -> bool:
+        return look_up(ix, table, starts, base, out, axis, begin, min(begin + _PART, len(ix)))
+
+    begins, threads = range(0, len(ix), _PART), thread_count()
+    run = map if min(threads, len(begins)) == 1 else pool("layout", threads).map
+    return all(list(run(part, begins)))
+
+
 _LARGEST = 2**63 - 1
 _LINE_BITS = 8 * 64
 _BY_WEIGHT = operator.attrgetter("weight", "dim", "div")

@@ -14,10 +14,9 @@ from functools import cached_property
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.layout.index.address_map import Axis
+from tilewright.layout.index.address_map import Axis, is_injective
 from tilewright.layout.index.checks import whole, wholes
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.linear import is_injective
 from tilewright.layout.index.steps import Pad, Split, Step, sizes_behind
 from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
 from tilewright.layout.kinds.tiled import TensorLayout, tiled

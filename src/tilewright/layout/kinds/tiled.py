@@ -19,9 +19,9 @@ from tilewright.layout.index.checks import text_of, wholes
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Merge, NewDim, Permute, Split, Step, sizes_behind
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits
-from tilewright.layout.text.cursor import LARGEST
 from tilewright.layout.text.notation import (
     COMBINE,
+    LARGEST,
     LAST_SPACE,
     ArrayText,
     TupleText,

@@ -19,7 +19,7 @@ from tilewright.layout.index.types import TYPE_BITS
 from tilewright.layout.move.blocks import LINE
 from tilewright.layout.move.calls import run_plan
 from tilewright.layout.move.kept import Kept
-from tilewright.layout.move.moves import aligned_empty, pack_plan, padding_of, run_filled, unpack_plan
+from tilewright.layout.move.plan import aligned_empty, pack_plan, padding_of, run_filled, unpack_plan
 
 # Values narrower than a byte: packed low bits first, and back.
 
