@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.embed import SGD, Adagrad
-from tilewright.embed.model.tables import learning_rate_at
+from tilewright.embed import (
+    F2A,
+    FTRL,
+    SGD,
+    Adagrad,
+    AdagradMomentum,
+    Adam,
+    Feature,
+    LaProp,
+    Limits,
+    RowOptimizer,
+    RowwiseAdagrad,
+    Table,
+    Topology,
+    from_tables,
+    hyperparameters_at,
+    preprocess,
+    stack,
+    tables,
+    update,
+)
+from tilewright.embed.model.optimizers import OPTIMIZERS, learning_rate_at
 from tilewright.errors import UsageError
 
 numbers = st.floats(-100, 100, width=32)
@@ -56,3 +81,126 @@ def test_wrong_rates(rate):
 def test_a_wrong_accumulator():
     with pytest.raises(UsageError, match="initial_accumulator"):
         Adagrad(0.1, -0.5)
+
+
+ALL = [kind(learning_rate=0.05) for kind in OPTIMIZERS.values()]
+
+
+def small_model(optimizer: Any, widths: tuple[int, int] = (12, 12)) -> Any:
+    """Two stacked tables of 30 rows, a batch that touches rows several times, and its gradients."""
+    features = [Feature(f"f{i}", Table(f"t{i}", 30, width, optimizer=optimizer)) for i, width in enumerate(widths)]
+    rng = np.random.default_rng(3)
+    batch = {f.name: rng.integers(0, 20, (8, 3)) for f in features}
+    gradients = {f.name: rng.normal(size=(8, f.table.width)).astype(np.float32) for f in features}
+    rows = {f.table.name: rng.normal(size=(30, f.table.width)).astype(np.float32) for f in features}
+    return stack(features, Topology(2, 2)), batch, gradients, rows
+
+
+@pytest.mark.parametrize("optimizer", ALL, ids=list(OPTIMIZERS))
+@pytest.mark.parametrize("limits", [None, Limits(2, 2)], ids=["whole", "mini-batches"])
+def test_an_update_is_apply_on_every_touched_row(optimizer, limits):
+    stacking, batch, gradients, rows = small_model(optimizer)
+    state = from_tables(stacking, rows)
+    host = preprocess(batch, stacking, limits and dict.fromkeys(stacking.stacks, limits))
+    after = update(state, host, gradients)
+    for feature in stacking.features:
+        name = feature.table.name
+        summed = np.zeros((30, 12), np.float32)
+        np.add.at(summed, batch[feature.name], gradients[feature.name][:, None])
+        touched = np.unique(batch[feature.name])
+        slots = {slot: np.asarray(tables(state, slot)[name])[touched] for slot in optimizer.slots}
+        new, kept = optimizer.apply(rows[name][touched], slots, summed[touched], hyperparameters_at(optimizer, 0))
+        expected = rows[name].copy()
+        expected[touched] = new
+        np.testing.assert_allclose(tables(after)[name], expected, rtol=2e-5, atol=1e-6)
+        for slot, value in kept.items():
+            whole = np.array(tables(state, slot)[name])
+            whole[touched] = value
+            np.testing.assert_allclose(tables(after, slot)[name], whole, rtol=2e-5, atol=1e-6)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
+
+
+def test_row_wise_slots_hold_one_number_per_row_whatever_the_padding():
+    optimizer = RowwiseAdagrad(0.1)
+    stacking, batch, gradients, rows = small_model(optimizer, widths=(12, 16))
+    assert len(stacking.stacks) == 2, "rows of 12 and 16 floats have other means"
+    assert len(small_model(Adagrad(0.1), widths=(12, 16))[0].stacks) == 1
+    after = update(from_tables(stacking, rows), preprocess(batch, stacking), gradients)
+    assert after.slots["t0"]["accumulator"].shape == (4, 8, 1)
+    summed = np.zeros((30, 12), np.float32)
+    np.add.at(summed, batch["f0"], gradients["f0"][:, None])
+    expected = 0.1 + (summed.astype(np.float64) ** 2).mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(tables(after, "accumulator")["t0"], expected, rtol=1e-6)
+    np.testing.assert_allclose(tables(after)["t0"], rows["t0"] - 0.1 * summed / np.sqrt(expected), rtol=1e-5, atol=1e-6)
+
+
+@dataclass(frozen=True)
+class Signs:
+    """A user's own, with what the protocol asks for and no more."""
+
+    learning_rate: Any = 0.5
+    slots: Any = field(default=(), hash=False)
+
+    def apply(self, rows: Any, slots: Any, gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
+        return rows - rate * jnp.sign(gradient), {}
+
+
+def test_a_users_own_gets_the_learning_rate_alone():
+    optimizer: RowOptimizer = Signs(lambda step: 0.5 / (step + 1), {})
+    assert float(hyperparameters_at(optimizer, 1)) == 0.25
+    stacking, batch, gradients, rows = small_model(optimizer)
+    after = update(from_tables(stacking, rows), preprocess(batch, stacking), gradients)
+    moved = np.asarray(tables(after)["t0"]) - rows["t0"]
+    assert set(np.unique(np.abs(np.round(moved, 5))).tolist()) == {0.0, 0.5}
+
+
+def test_hyperparameters_are_schedules_too():
+    assert float(hyperparameters_at(SGD(lambda: 0.125), 3)) == 0.125, "a spec's schedule may have no parameter"
+    rates = hyperparameters_at(FTRL(lambda step: 1 / step, l1_regularization=lambda step: 2 * step), 4)
+    assert [float(rate) for rate in rates] == [0.25, -0.5, 8.0, 0.0, 0.0]
+    traced = jax.jit(lambda step: hyperparameters_at(Adam(lambda step: 0.5 / step, b1=0.5), step))(jnp.int32(1))
+    rate, b1, _, epsilon = (float(value) for value in traced)
+    assert b1 == 0.5
+    assert rate == pytest.approx(0.5 * np.sqrt(1 - 0.999**2) / 0.75, rel=1e-4)
+    assert epsilon == pytest.approx(1e-8 * np.sqrt(1 - 0.999**2), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (Adam, {"b1": 1.0}),
+        (LaProp, {"b2": 1}),
+        (AdagradMomentum, {"beta2": 1.5}),
+        (AdagradMomentum, {"exponent": 0}),
+        (FTRL, {"learning_rate_power": 0.5}),
+        (FTRL, {"learning_rate": 0}),
+        (F2A, {"rho": -1}),
+        (Adam, {"epsilon": "small"}),
+        (FTRL, {"initial_accumulator": abs}),
+        (AdagradMomentum, {"use_nesterov": 1}),
+    ],
+)
+def test_wrong_hyperparameters(kind, wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        kind(**wrong)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Adam(0.1, epsilon=0),
+        LaProp(0.1, epsilon=0),
+        AdagradMomentum(0.1, epsilon=0, initial_accumulator=0),
+        FTRL(0.1, initial_accumulator=0),
+        F2A(0.1, initial_accumulator=0),
+        RowwiseAdagrad(0.1, 0),
+    ],
+    ids=lambda optimizer: type(optimizer).__name__,
+)
+def test_nothing_but_zeros_moves_nothing(optimizer):
+    rows, slots = np.ones((1, 4), np.float32), {}
+    for slot, start in optimizer.slots.items():
+        slots[slot] = np.full((1, getattr(optimizer, "slot_widths", {}).get(slot, 4)), start, np.float32)
+    new, after = optimizer.apply(rows, slots, np.zeros((1, 4), np.float32), hyperparameters_at(optimizer, 5))
+    np.testing.assert_array_equal(new, rows)
+    assert all(np.isfinite(value).all() for value in after.values())

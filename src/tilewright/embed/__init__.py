@@ -31,9 +31,21 @@ if TYPE_CHECKING:
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, hashed_numbers, read_log
     from tilewright.embed.model.knobs import SparseCoreConfig, paste_text
     from tilewright.embed.model.limits import check_packing, learnt_batch, read_limits
+    from tilewright.embed.model.optimizers import (
+        F2A,
+        FTRL,
+        SGD,
+        Adagrad,
+        AdagradMomentum,
+        Adam,
+        LaProp,
+        RowOptimizer,
+        RowwiseAdagrad,
+        hyperparameters_at,
+    )
     from tilewright.embed.model.specs import as_feature, as_table, spec_batch_sizes, spec_limits
     from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
-    from tilewright.embed.model.tables import SGD, Adagrad, Feature, Limits, Quantization, Table, Topology
+    from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology
     from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
     from tilewright.embed.planning.faces import plan_html, print_plan
     from tilewright.embed.planning.memory import SparseMemory, memory
@@ -46,8 +58,12 @@ __all__ = [
     "COO",
     "COUNTERS_TEMPLATE",
     "CRITEO_CARDINALITIES",
+    "F2A",
+    "FTRL",
     "SGD",
     "Adagrad",
+    "AdagradMomentum",
+    "Adam",
     "Agreement",
     "Check",
     "Clicks",
@@ -64,6 +80,7 @@ __all__ = [
     "HbmCounters",
     "Heap",
     "HostBatch",
+    "LaProp",
     "Limits",
     "Log",
     "LogBatch",
@@ -71,6 +88,8 @@ __all__ = [
     "NarrowTables",
     "Plan",
     "Quantization",
+    "RowOptimizer",
+    "RowwiseAdagrad",
     "Seconds",
     "SparseCoreConfig",
     "SparseMemory",
@@ -99,6 +118,7 @@ __all__ = [
     "explain_error",
     "from_tables",
     "hashed_numbers",
+    "hyperparameters_at",
     "init",
     "learnt_batch",
     "log_counters",
@@ -148,9 +168,11 @@ _HOMES = {
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
     "model.knobs": "SparseCoreConfig paste_text",
     "model.limits": "check_packing learnt_batch read_limits",
+    "model.optimizers": "F2A FTRL SGD Adagrad AdagradMomentum Adam LaProp RowOptimizer RowwiseAdagrad"
+    " hyperparameters_at",
     "model.specs": "as_feature as_table spec_batch_sizes spec_limits",
     "model.stacking": "Stack Stacking TablePlacement stack",
-    "model.tables": "SGD Adagrad Feature Limits Quantization Table Topology",
+    "model.tables": "Feature Limits Quantization Table Topology",
     "planning.counters": "Counters HbmCounters Seconds StackCounters TableCounters",
     "planning.faces": "plan_html print_plan",
     "planning.memory": "SparseMemory memory",

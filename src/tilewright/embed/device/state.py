@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.optimizers import Optimizer, slot_width
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
-from tilewright.embed.model.tables import Optimizer
 from tilewright.errors import UsageError
 
 _CHUNK = 1 << 20
@@ -30,6 +30,7 @@ class EmbeddingState:
         step               i32[]                                   updates made so far
         stacks[name]       f32[S, rows_per_shard, padded width]    rows of all tables of the stack
         slots[name][slot]  the same shape                          what the optimizer keeps for each element
+                           f32[S, rows_per_shard, 1]               or for each row
 
     The leading axis is the shard, so ``PartitionSpec("axis")`` on ``stacks`` and ``slots`` puts every shard on its
     device; inside ``shard_map`` the arrays hold the local shards only.
@@ -56,12 +57,19 @@ def _shape(stack: Stack) -> tuple[int, int, int]:
     return stack.shards, stack.rows_per_shard, stack.padded_width
 
 
+def slot_shape(stack: Stack, slot: str) -> tuple[int, int, int]:
+    """Shape of an optimizer slot: the stack's, or one number per row."""
+    return stack.shards, stack.rows_per_shard, slot_width(stack.optimizer, slot, stack.padded_width)
+
+
 def _fresh(stacking: Stacking, stacks: dict[str, jax.Array]) -> EmbeddingState:
     """A state at step 0 with new slots."""
     slots = {}
     for name, stack in stacking.stacks.items():
         optimizer: Optimizer = stack.optimizer
-        slots[name] = {slot: jnp.full(_shape(stack), start, jnp.float32) for slot, start in optimizer.slots.items()}
+        slots[name] = {
+            slot: jnp.full(slot_shape(stack, slot), start, jnp.float32) for slot, start in optimizer.slots.items()
+        }
     return EmbeddingState(jnp.zeros((), jnp.int32), stacks, slots, stacking)
 
 
@@ -160,7 +168,8 @@ def from_tables(stacking: Stacking, tables: Mapping[str, Any]) -> EmbeddingState
 
 
 def tables(state: EmbeddingState, slot: str | None = None) -> dict[str, jax.Array]:
-    """The logical tables {name: f32[vocab, width]} of a state; with ``slot`` the optimizer's slot of that name.
+    """The logical tables {name: f32[vocab, width]} of a state; with ``slot`` the optimizer's slot of that name
+    (f32[vocab, 1] where it keeps one number per row).
 
     >>> state = init(stacking, jax.random.key(0))  # doctest: +SKIP
     >>> tables(from_tables(stacking, tables(state)))["user"].shape  # doctest: +SKIP

@@ -18,8 +18,8 @@ from tilewright.embed.device.batch import DeviceBatch, PartitionEntries, check_b
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.optimizers import Optimizer, by_row, hyperparameters_at
 from tilewright.embed.model.stacking import Stack, Stacking
-from tilewright.embed.model.tables import Optimizer, learning_rate_at
 from tilewright.errors import CheckFailed, UsageError
 
 # NaN checks of the device side: what goes into a lookup or an update, and what comes out.
@@ -135,7 +135,7 @@ def _update(state: EmbeddingState, batch: DeviceBatch, gradients: dict[str, Any]
     _check_features(gradients, state)
     stacks, slots = {}, {}
     for name, stack in state.stacking.stacks.items():
-        rate = learning_rate_at(stack.optimizer, state.step)
+        rate = hyperparameters_at(stack.optimizer, state.step)
         by_sample = _by_sample(gradients, batch, stack)
         stacks[name], slots[name] = _trained(state.stacks[name], state.slots[name], by_sample, batch, stack, rate, axis)
     return EmbeddingState(state.step + 1, stacks, slots, state.stacking)
@@ -212,11 +212,12 @@ def _trained(
         gradient = by_sample.at[part.samples].get(mode="clip") * part.gains[..., None]
         rows = _owned(part.rows, table, axis).reshape(-1)
         gradient = _to_owners(gradient, axis).reshape(-1, shape[2])
-        return _step_rows(stack.optimizer, kept, rows, gradient, rate)
+        return _step_rows(stack.optimizer, kept, rows, gradient[:, :columns], rate)
 
-    flat = (table.reshape(-1, shape[2]), {name: value.reshape(-1, shape[2]) for name, value in slots.items()})
+    columns = stack.tables[0].width if by_row(stack.optimizer) else shape[2]
+    flat = (table.reshape(-1, shape[2]), {name: value.reshape(-1, value.shape[2]) for name, value in slots.items()})
     rows, kept = _over_minibatches(batch, one, flat)
-    return rows.reshape(shape), {name: value.reshape(shape) for name, value in kept.items()}
+    return rows.reshape(shape), {name: value.reshape(slots[name].shape) for name, value in kept.items()}
 
 
 def _step_rows(optimizer: Optimizer, kept: Any, rows: jax.Array, gradient: jax.Array, rate: Any) -> Any:
@@ -245,13 +246,14 @@ def _step_rows(optimizer: Optimizer, kept: Any, rows: jax.Array, gradient: jax.A
 
 
 def _applied(optimizer: Optimizer, kept: Any, target: jax.Array, gradient: jax.Array, rate: Any) -> Any:
-    """The optimizer on the rows ``target`` (the number of rows: none), each at most once."""
+    """The optimizer on the rows ``target`` (the number of rows: none), each at most once, as wide as the gradient."""
     table, slots = kept
-    old = {name: value.at[target].get(mode="clip") for name, value in slots.items()}
-    new, fresh = optimizer.apply(table.at[target].get(mode="clip"), old, gradient, rate)
+    columns = gradient.shape[1]
+    old = {name: value.at[target, :columns].get(mode="clip") for name, value in slots.items()}
+    new, fresh = optimizer.apply(table.at[target, :columns].get(mode="clip"), old, gradient, rate)
     return (
-        table.at[target].set(new, mode="drop"),
-        {name: value.at[target].set(fresh[name], mode="drop") for name, value in slots.items()},
+        table.at[target, :columns].set(new, mode="drop"),
+        {name: value.at[target, :columns].set(fresh[name], mode="drop") for name, value in slots.items()},
     )
 
 

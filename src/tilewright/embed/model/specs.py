@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tilewright.embed.model.tables import SGD, Adagrad, Feature, Limits, Quantization, Table
+from tilewright.embed.model.optimizers import SGD, Adagrad
+from tilewright.embed.model.tables import Feature, Limits, Quantization, Table
 from tilewright.errors import UnsupportedError, UsageError
 
 

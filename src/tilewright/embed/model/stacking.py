@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from tilewright.embed.model.optimizers import by_row
 from tilewright.embed.model.specs import as_feature
 from tilewright.embed.model.tables import Feature, Quantization, Table, Topology, count
 from tilewright.errors import UnsupportedError, UsageError
@@ -37,12 +38,14 @@ def padded_vocab(table: Table, shards: int) -> int:
     return mod_sharded(table.vocab, table.width, shards).rows_per_shard * shards
 
 
-_KIND = ("padded width", "optimizer", "combiner", "quantisation")
+_KIND = ("padded width", "width", "optimizer", "combiner", "quantisation")
 
 
 def kind_of(table: Table) -> tuple[Any, ...]:
-    """What tables of one stack have in common: padded width, optimizer, combiner, quantisation."""
-    return table.padded_width, table.optimizer, table.combiner, table.quantization
+    """What tables of one stack have in common: padded width, optimizer, combiner, quantisation; and the width itself
+    where the optimizer looks at whole rows."""
+    width = table.width if by_row(table.optimizer) else 0
+    return table.padded_width, width, table.optimizer, table.combiner, table.quantization
 
 
 def group_tables(
