@@ -47,9 +47,10 @@ def _make_report(program: Program, target: str | None, where: str) -> MovementRe
             where=where,
             how="add --target, such as --target tpu-v5e",
         )
-    if program.kind == "hlo" and chip is not None:
+    movement = replace(report_movement(program, chip), source=where)
+    if program.kind == "hlo" and chip is not None and movement.time is None:
         remark(f"note: a dump has layouts of its own; {chip.name} does not change them")
-    return replace(report_movement(program, chip), source=where)
+    return movement
 
 
 def _read_report(path: str) -> MovementReport:
@@ -151,12 +152,10 @@ def report(
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
-    """Rank a program's operations by bytes moved, and its tensors by padding."""
+    """Rank a program's operations by modelled time (by bytes moved without a chip), and its tensors by padding."""
     suffix = writer_of(output, *_SUFFIXES)
     if fail_on is not None and baseline is None:
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
-    if by is _By.TIME and profile is None:
-        raise UsageError("--by time needs measured times", how="add --profile TRACE.json.gz")
     _known_target(target)
     allowed = _share(fail_on or "0%")
     old = _read_report(baseline) if baseline else None
@@ -166,6 +165,9 @@ def report(
     movement = _make_report(loaded, target, program)
     if profile:
         movement = join_profile(movement, loaded, read_profile(profile))
+    if by is _By.TIME and movement.time is None and profile is None:
+        how = "add --profile TRACE.json.gz (measured), or a --target whose time is modelled, such as tpu-v6e"
+        raise UsageError("--by time needs times", where=program, how=how)
     if output and output != "-":
         if suffix == ".json":
             emit_json(movement.to_json(), output)
@@ -175,7 +177,8 @@ def report(
     if as_json:
         emit_json(movement.to_json())
     elif not output or output == "-":
-        rankings = [by.value] if by is not None else [*(["time"] if profile else []), "moved", "padding"]
+        ranked = ["time", "moved"] if profile else ["time"] if movement.time is not None else ["moved"]
+        rankings = [by.value] if by is not None else [*ranked, "padding"]
         _print(movement, rankings, top, [category.value for category in only or ()])
     if old is not None:
         _compare(old, movement, allowed, quiet=as_json)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -56,13 +56,18 @@ class Placed:
 
 
 class Context:
-    """One program under one target; ``tiled`` and ``unsized`` describe the layouts placed so far."""
+    """One program under one target; ``tiled`` and ``unsized`` describe the layouts placed so far.
+
+    ``modelled``: (line of the text, name) of an operation -> the microseconds of all its runs and what bounds it, where
+    the target has a time model and somebody has asked it.
+    """
 
     def __init__(self, program: Program, chip: Target | None) -> None:
         self.program, self.chip = program, chip
         self.predicted = program.kind == "stablehlo"
         self.tiled = False
         self.unsized: set[str] = set()
+        self.modelled: Mapping[tuple[int, str], tuple[float, str]] = {}
         self.runs, self.unknown_loops = count_runs(program)
         self._scopes: dict[str, Scope] = {}
         self._lines = program.text.split("\n") if self.predicted and "_xla_compute_type" in program.text else []

@@ -27,6 +27,11 @@ def report_head(report: ReportData) -> Iterator[str]:
     for peak in report.peaks:
         if peak.padded_bytes >= _SMALL or not peak.memory_space:
             yield _peak(peak)
+    if report.time is not None:
+        time = report.time
+        call = f", {seconds_text(time.call_us / 1e6)} of it for the call" if time.call_us else ""
+        moving = f", {seconds_text(report.modelled_us / 1e6)} in operations that move" if report.modelled_us else ""
+        yield f"modelled step on {report.target}: {seconds_text(time.step_us / 1e6)}{call}{moving}"
 
 
 def totals(report: ReportData) -> str:
@@ -55,6 +60,7 @@ def report_lines(
 ) -> Iterator[tuple[str, str]]:
     """(style, line) for a terminal: a ranking ``by`` moved, padding or time, three or four lines to an entry.
 
+    By time: measured where a profile was joined, else modelled.
     ``only``: the categories to rank (of rows; tensors have none), all if empty.
     """
     if by == "padding":
@@ -62,29 +68,54 @@ def report_lines(
     else:
         ranked = report.slowest() if by == "time" else report.ranked()
         rows = [row for row in ranked if not only or row.category in only]
-        yield from (_by_time if by == "time" else _by_moved)(report, rows, top, width)
+        if by == "time" and report.profile is not None:
+            yield from _by_measured(report, rows, top, width)
+        else:
+            yield from _by_moved(report, rows, top, width, by == "time")
 
 
-def _by_moved(report: ReportData, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
+def _by_moved(
+    report: ReportData, rows: list[MovementRow], top: int, width: int, by_time: bool
+) -> Iterator[tuple[str, str]]:
+    """By bytes, or by modelled time; where there is a model, both stand there, the one that ranks first."""
     many, vectors = any(row.runs != 1 for row in rows), any(row.registers_after is not None for row in rows)
-    head = "   # " + "moved".rjust(9) + "  share  padding"
+    head = "   # " + ("time" if by_time else "moved").rjust(9) + "  share"
+    head += ("      moved" if by_time else "      time" if report.time else "") + "  padding"
     yield "bold", head + ("    runs" if many else "") + ("      registers" if vectors else "") + "  operation"
     for number, row in enumerate(rows[:top], 1):
-        share = percent_text(row.total_bytes / report.moved_bytes)
-        figures = f"{bytes_text(row.total_bytes):>9} {share:>6}  {ratio_text(row.padding_ratio):>7}"
+        moved, time = bytes_text(row.total_bytes), _time(row.modelled_us)
+        if by_time and report.time:
+            share = "" if row.modelled_us is None else percent_text(row.modelled_us / (report.time.kernels_us or 1.0))
+            figures = f"{time:>9} {share:>6}  {moved:>9}"
+        else:
+            figures = f"{moved:>9} {percent_text(row.total_bytes / report.moved_bytes):>6}"
+            figures += f" {time:>9}" if report.time else ""
+        figures += f"  {ratio_text(row.padding_ratio):>7}"
         figures += f" {_runs(row):>7}" if many else ""
         figures += f" {_registers(row):>14}" if vectors else ""
         yield from _row(number, figures, row, width)
-    left = sum(row.total_bytes for row in rows[top:])
-    yield from _rest(len(rows), top, bytes_text(left), "no operation moves data for layout's sake")
+    rest = rows[top:]
+    left = (
+        _time(sum(row.modelled_us or 0.0 for row in rest)) if by_time else bytes_text(sum(r.total_bytes for r in rest))
+    )
+    yield from _rest(len(rows), top, left, "no operation moves data for layout's sake")
 
 
-def _by_time(report: ReportData, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
-    total = report.profile.total_us if report.profile else 0.0
-    yield "bold", "   # " + "time".rjust(9) + "  share   events      moved  operation"
+def _time(microseconds: float | None) -> str:
+    return "" if microseconds is None else seconds_text(microseconds / 1e6)
+
+
+def _by_measured(report: ReportData, rows: list[MovementRow], top: int, width: int) -> Iterator[tuple[str, str]]:
+    """By measured time. Where there is a model, one run as measured and as modelled stand side by side."""
+    total, modelled = report.profile.total_us if report.profile else 0.0, report.time is not None
+    beside = "   one run  modelled" if modelled else ""
+    yield "bold", "   # " + "time".rjust(9) + f"  share   events{beside}      moved  operation"
     for number, row in enumerate(rows[:top], 1):
         time = row.measured_us or 0.0
         figures = f"{seconds_text(time / 1e6):>9} {percent_text(time / total):>6} {count_text(row.measured_runs):>8}"
+        if modelled:
+            once = None if row.modelled_us is None else row.modelled_us / row.runs
+            figures += f" {_time(time / (row.measured_runs or 1)):>9} {_time(once):>9}"
         yield from _row(number, f"{figures}  {bytes_text(row.total_bytes):>9}", row, width)
     left = sum(row.measured_us or 0.0 for row in rows[top:])
     yield from _rest(len(rows), top, seconds_text(left / 1e6), "no operation that moves data has a measured time")

@@ -27,11 +27,22 @@ from tilewright.hlo.reporting import page
 from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.rows import fusion_row, operation_row
-from tilewright.hlo.reporting.types import SCHEMA_VERSION, MovementRow, PaddedTensor, Peak, ProfileSummary, ReportData
+from tilewright.hlo.reporting.times import handed_on, price
+from tilewright.hlo.reporting.types import (
+    SCHEMA_VERSION,
+    MovementRow,
+    PaddedTensor,
+    Peak,
+    ProfileSummary,
+    ReportData,
+    TimeSummary,
+)
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 _HOW = "write it with: tilewright report X -o report.json"
+_ADDED = frozenset({"modelled_us", "bound"})
+"""Fields of rows that reports of this schema version, written earlier, lack."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +77,10 @@ def report(program: Program, target: Target | str | None = None) -> MovementRepo
         )
     context = Context(program, chip)
     tensors, peaks = buffers(context)
+    time = price(context)
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
+    if time is not None and context.predicted:
+        rows = handed_on(rows, context)
     return MovementReport(
         *(program.name, program.kind, chip.name if chip else None),
         *(context.predicted, context.tiled, tuple(sorted(context.unsized))),
@@ -76,6 +90,7 @@ def report(program: Program, target: Target | str | None = None) -> MovementRepo
         unknown_loops=context.unknown_loops,
         register_bytes=context.register_bytes,
         unoptimized=program.kind == "hlo" and not context.tiled and _is_unoptimized(program),
+        time=time,
     )
 
 
@@ -114,11 +129,12 @@ def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
         raise UsageError(reason, where=where, how=f"{_HOW} of this version")
     try:
         own = {"program": plain["program"]["name"], "kind": plain["program"]["kind"], "source": plain.get("input", "")}
+        whole = {"unoptimized": False, "time": None, **plain, **own}
         _require(MovementRow, plain["rows"])
         _require(PaddedTensor, [*plain["tensors"], *(tensor for peak in plain["peaks"] for tensor in peak["tensors"])])
         _require(Peak, plain["peaks"])
         _require(ProfileSummary, [plain["profile"]] if plain["profile"] else ())
-        whole = {"unoptimized": False, **plain, **own}
+        _require(TimeSummary, [whole["time"]] if whole["time"] else ())
         _require(MovementReport, [whole])
         return convert(whole, MovementReport)
     except (KeyError, TypeError, AttributeError, ValidationError) as error:
@@ -128,7 +144,7 @@ def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
 
 def _require(record: type[Any], values: Sequence[Mapping[str, Any]]) -> None:
     """KeyError for a field that one of the values lacks: those with a default are always written, too."""
-    names = [field.name for field in fields(record)]
+    names = [field.name for field in fields(record) if field.name not in _ADDED]
     for value in values:
         for name in names:
             if name not in value:

@@ -143,6 +143,9 @@ def _fields(report: ReportData) -> Iterator[Field]:
     if report.profile is not None:
         yield Field("time", "seconds", "measured, all runs", _seconds, 5.4, total=True)
         yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)
+    if report.time is not None:
+        yield Field("modelled", "seconds", "modelled, all runs of one step", _modelled, 5.4, total=True)
+        yield Field("bound", "text", "what it waits for, by the model", lambda r: r.bound, below=True, facet=True)
     yield Field("operation", "text", "", lambda r: r.op, 9.1, facet=True)
     yield Field("name", "code", "", lambda r: r.name, below=True)
     yield Field("from", "code", "shape and layout of the operands", lambda r: r.from_short, 17)
@@ -177,6 +180,10 @@ def _runs(row: MovementRow) -> str:
 
 def _seconds(row: MovementRow) -> float | None:
     return None if row.measured_us is None else row.measured_us / 1e6
+
+
+def _modelled(row: MovementRow) -> float | None:
+    return None if row.modelled_us is None else row.modelled_us / 1e6
 
 
 def _counted(row: MovementRow) -> str:
@@ -251,7 +258,8 @@ def to_html(report: ReportData) -> str:
         facts.append(("profile", place_text(report.profile.source)))
     page = Page(f"Data movement: {report.program}", totals(report), facts=facts, wide=True)
     page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
-    page.section("movement", "Operations by bytes moved", _movement(report))
+    by = "time" if report.profile is not None or report.time is not None else "bytes moved"
+    page.section("movement", f"Operations by {by}", _movement(report))
     page.section("padding", "Tensors by wasted bytes", _padding(report))
     if report.peak is not None:
         page.section("peak", "What lives at the peak", *(_peak(peak) for peak in report.peaks))
@@ -281,6 +289,9 @@ def _figures(report: ReportData) -> list[Card]:
                 "peak", bytes_text(report.peak.padded_bytes), f"{percent_text(report.peak.padding_share)} of it padding"
             )
         )
+    if report.time is not None:
+        moving = f"{seconds_text(report.modelled_us / 1e6)} of it moves data"
+        figures.append(Card(f"modelled step on {report.target}", seconds_text(report.time.step_us / 1e6), moving))
     if report.profile is not None:
         time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
         figures.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))
@@ -292,7 +303,7 @@ def _movement(report: ReportData) -> Html:
     if not report.rows:
         return element("p", "nothing moves", class_="empty")
     rows = sorted(report.rows, key=lambda row: -row.total_bytes)
-    sort = "time" if report.profile is not None else "moved"
+    sort = "time" if report.profile is not None else "modelled" if report.time is not None else "moved"
     grid = explorer(movement_fields(report), rows, key=row_key, sort=sort)
     texts = (text for row in rows for text in (first_layout(row), row.to_layout))
     return Scripted(join([grid, carried("layouts", digit_forms(texts))], "\n"), drawing_module())

@@ -128,7 +128,7 @@ def _microseconds(event: Mapping[str, Any], arguments: Mapping[str, Any]) -> flo
 def join_profile(report: MovementReport, program: Program, profile: MeasuredTimes) -> MovementReport:
     """The report with measured times; :attr:`MovementReport.profile` names the measurements that no operation matches.
 
-    Raises UsageError for a StableHLO program, whose names no profile knows.
+    Raises UsageError for a StableHLO program, whose names no profile knows, and where no operation is the program's.
     """
     if program.kind != "hlo":
         raise UsageError(
@@ -140,6 +140,13 @@ def join_profile(report: MovementReport, program: Program, profile: MeasuredTime
     opcodes = {op.name: op.opcode for _, op in program.operations()}
     rows = tuple(_timed(row, times) for row in report.rows)
     known = {name: time for name, time in times.items() if name in opcodes}
+    if not known:
+        some = ", ".join(sorted(times, key=lambda name: -times[name][0])[:3])
+        raise UsageError(
+            f"nothing to join: none of the operations that the profile times ({some}) is in {program.name}",
+            where=profile.source,
+            how="names are those of one build: profile a run of the very program whose dump this is",
+        )
     summary = ProfileSummary(
         profile.source,
         total_us=sum(total for total, _ in times.values()),

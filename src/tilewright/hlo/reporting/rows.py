@@ -195,6 +195,9 @@ def _row(
 ) -> MovementRow:
     """The row; where it is not ``counted``, its traffic is hidden and it moves 0 bytes."""
     op, texts = placed.op, [str(layout) for layout in operands]
+    modelled, bound = context.modelled.get((op.line, op.name), (None, ""))
+    if cost.bitcast and context.modelled and not fused:
+        modelled = 0.0
     register = context.register_bytes
     counted = counted and not fused
     if not counted:
@@ -226,6 +229,8 @@ def _row(
         to_space=result.memory_space,
         core=placed.core,
         category=category or _category([op.opcode], operands[0], result, cost),
+        modelled_us=modelled,
+        bound=bound,
     )
 
 

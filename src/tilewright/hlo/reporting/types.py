@@ -69,6 +69,9 @@ class MovementRow(_Padded):
                           ``duplicate`` (as it is), ``repeat`` (broadcast), ``part`` (slices, joins, gathers ...),
                           ``fused`` (counts 0)
     ``measured_us``       measured microseconds of all its runs in a profile, None without; ``measured_runs`` of them
+    ``modelled_us``       modelled microseconds of all its runs in one run of the program; None where the target has no
+                          time model, and for what takes no time of its own (inside a fusion)
+    ``bound``             what it waits for by that model: ``hbm``, ``vmem``, ``vector``, ``relayout``, ``latency`` ...
     ====================  ======================================================================================
     """
 
@@ -100,6 +103,8 @@ class MovementRow(_Padded):
     category: str = ""
     measured_us: float | None = None
     measured_runs: int = 0
+    modelled_us: float | None = None
+    bound: str = ""
 
     @property
     def total_bytes(self) -> int:
@@ -194,6 +199,25 @@ class ProfileSummary:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class TimeSummary:
+    """How long one run of the program takes on the report's target, modelled: ``step_us`` microseconds.
+
+    ``call_us`` of them are for the call itself, beyond its kernels; ``priced``: the share of its operations that have a
+    time; ``notes``: where the constants are from.
+    """
+
+    step_us: float
+    call_us: float
+    priced: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kernels_us(self) -> float:
+        """The step without the call, what shares of time are taken of."""
+        return self.step_us - self.call_us
+
+
 @dataclass(frozen=True)
 class ReportData:
     """What a movement report holds, without its page: rows in the program's order, tensors with buffers, rankings.
@@ -202,7 +226,7 @@ class ReportData:
     unbounded dims, which have no bytes to count; ``peaks``: one :class:`Peak` per memory space, main memory first;
     ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements;
     ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile);
-    ``source``: the file it was read from, "" where it is not known.
+    ``source``: the file it was read from, "" where it is not known; ``time``: the modelled step, None without a model.
     """
 
     program: str
@@ -219,6 +243,7 @@ class ReportData:
     profile: ProfileSummary | None = None
     unoptimized: bool = False
     source: str = ""
+    time: TimeSummary | None = None
 
     @cached_property
     def moved_bytes(self) -> int:
@@ -290,9 +315,19 @@ class ReportData:
         return sorted(moving, key=lambda row: -row.total_bytes)[:top]
 
     def slowest(self, top: int | None = None) -> list[MovementRow]:
-        """The rows with measured time, most first."""
+        """By time: with a profile the rows that it has measured, most first; else those that move bytes, by the model.
+
+        Rows that the model gives no time of their own come last, by their bytes.
+        """
+        if self.profile is None:
+            return sorted(self.ranked(), key=lambda row: -(row.modelled_us or 0.0))[:top]
         timed = [row for row in self.rows if row.measured_us]
         return sorted(timed, key=lambda row: -(row.measured_us or 0.0))[:top]
+
+    @cached_property
+    def modelled_us(self) -> float:
+        """Modelled microseconds of the rows that move bytes, in one run of the program."""
+        return sum(row.modelled_us or 0.0 for row in self.ranked())
 
     def wasteful(self, top: int | None = None) -> list[PaddedTensor]:
         """The tensors with padding, most wasted bytes first."""
@@ -320,6 +355,7 @@ class ReportData:
             "notes": list(self.notes),
             "totals": self._totals(),
             "profile": self.profile and self.profile.to_json(),
+            "time": self.time and to_builtins(self.time),
             "peaks": [peak.to_json() for peak in self.peaks],
             "rows": [row.to_json() for row in self.rows],
             "tensors": [tensor.to_json() for tensor in self.tensors],
@@ -365,5 +401,9 @@ def _notes(report: ReportData) -> Iterator[str]:
     if report.profile is not None:
         profile = report.profile
         joined = profile.rows_us / profile.total_us if profile.total_us else 0.0
-        yield f"{joined:.1%} of the profile's time was joined to rows of this report; the rest computes, or is unknown"
+        rows = "was joined to rows of this report; the rest computes, or is unknown"
+        nothing = "no row has a measured time: what the profile times computes, and moves nothing for layout's sake"
+        yield f"{joined:.1%} of the profile's time {rows}" if profile.rows_us else nothing
         yield f"{profile.unmatched_share:.1%} of the profile's time belongs to no operation of this program"
+    if report.time is not None:
+        yield f"times are modelled: {'; '.join(report.time.notes)}"

@@ -59,6 +59,7 @@ def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | Non
         lane="matrix" if flops else "vector",
         calibrated=bool(constants.fitted_on) and as_measured,
         error=constants.error if as_measured else 0.0,
+        line=op.line,
     )
 
 

@@ -38,9 +38,12 @@ def estimate(program: Program, target: Target | str) -> StepTime:
     ('matrix', 137438953472)
     """
     machine = find_target(target) if isinstance(target, str) else target
-    chip = chip_of(machine)
-    context = Context(program, machine)
-    notes = [chip.note]
+    return estimate_placed(Context(program, machine), chip_of(machine))
+
+
+def estimate_placed(context: Context, chip: Chip) -> StepTime:
+    """The estimate of a program that has been put under its target."""
+    program, notes = context.program, [chip.note]
     if program.kind == "stablehlo":
         return _predicted(program, chip, context, notes)
     schedule = Schedule(context, chip)

@@ -228,9 +228,8 @@ class Fusing:
             start = (begin + clock) / 1e6
             if reason:
                 unpriced += 1
-                rows.append(
-                    TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, start, "host", runs=runs, unpriced=reason)
-                )
+                row = TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, start, "host", runs=runs)
+                rows.append(replace(row, unpriced=reason, line=op.line))
                 continue
             us, bound, flops, weights, far = self._kernel(op)
             streamed, early = streamed + far, early + weights
@@ -241,6 +240,7 @@ class Fusing:
                 calibrated=self.chip.calibrated(bound) and plain_opcode(op.opcode) not in ("gather", "scatter"),
                 error=self.chip.kernel.error,
                 runs=runs,
+                line=op.line,
             )
             rows.append(row)
             clock, priced = clock + us, priced + 1

@@ -7,7 +7,7 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -345,9 +345,8 @@ class Schedule:
     def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
         self.unpriced += 1
         source = self.context.source(computation.name, op)
-        self.rows.append(
-            TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, self.now / 1e6, "host", runs=runs, unpriced=reason)
-        )
+        row = TimeRow(op.name, op.opcode, 0.0, "", 0, 0, source, self.now / 1e6, "host", runs=runs)
+        self.rows.append(replace(row, unpriced=reason, line=op.line))
 
     def _row(
         self,
@@ -368,6 +367,7 @@ class Schedule:
                 calibrated=measured and chip.calibrated(bound),
                 error=chip.kernel.error,
                 runs=runs,
+                line=op.line,
             )
         )
         self.now += us

@@ -30,6 +30,7 @@ class TimeRow:
     ``error``           mean absolute error seen for that kind of operation, as a share; 0 = not known
     ``runs``            how often it runs
     ``unpriced``        why it has no time ("" where it has)
+    ``line``            its line in the program's text, from 1; 0 for what no operation alone stands for
     ==================  ========================================================================================
     """
 
@@ -46,6 +47,7 @@ class TimeRow:
     error: float = 0.0
     runs: int = 1
     unpriced: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True)

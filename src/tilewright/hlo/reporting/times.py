@@ -1,0 +1,74 @@
+"""Modelled times for the report's rows: those of the step that ``timing`` makes of the same program."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.errors import UnsupportedError
+from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.reporting.types import MovementRow, TimeSummary
+from tilewright.hlo.timing.chip import chip_of
+from tilewright.hlo.timing.estimate import estimate_placed
+
+_LOOPS = "loops of unknown length"
+"""How a step's note on them begins; the report has its own."""
+
+
+def price(context: Context) -> TimeSummary | None:
+    """The modelled step, None for a target without a time model; the context is told the times of its operations."""
+    try:
+        chip = chip_of(context.chip) if context.chip is not None else None
+    except UnsupportedError:
+        chip = None
+    if chip is None:
+        return None
+    step = estimate_placed(context, chip)
+    starts, ends = {}, {}
+    for _, op in context.program.operations():
+        if op.opcode.endswith("-start"):
+            starts[op.name] = op.line
+        elif op.opcode.endswith("-done"):
+            ends[op.line] = op
+    times: dict[tuple[int, str], tuple[float, str]] = {}
+    for row in step.rows:
+        if row.unpriced:
+            continue
+        key = row.line, row.name.rpartition("/")[2]
+        end = ends.get(row.line)
+        if end is not None and end.operands[:1] and end.operands[0] in starts:
+            key = starts[end.operands[0]], end.operands[0]  # what a transfer takes is the wait for its end
+        before, _ = times.get(key, (0.0, ""))
+        times[key] = before + row.seconds * 1e6, row.bound
+    context.modelled = times
+    notes = tuple(note for note in step.notes if not note.startswith(_LOOPS))
+    return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes)
+
+
+def handed_on(rows: Sequence[MovementRow], context: Context) -> tuple[MovementRow, ...]:
+    """The rows of a StableHLO program, the time of a bitcast with the operation beside it that moves instead.
+
+    A predicted kernel stands at the transpose; by the predicted layouts its reshape may be what turns the data.
+    """
+    places = {(row.path.rpartition(" > ")[2], row.name): number for number, row in enumerate(rows)}
+    given: dict[int, tuple[float, str]] = {}
+    for computation in context.program.computations:
+        near: dict[str, list[str]] = defaultdict(list)
+        priced = []
+        for op in computation.operations:
+            for name in op.operands:
+                near[op.name].append(name)
+                near[name].append(op.name)
+            time = context.modelled.get((op.line, op.name))
+            place = places.get((computation.name, op.name))
+            if time is not None and time[0] and place is not None and rows[place].bitcast:
+                priced.append((op.name, time))
+        for name, time in priced:
+            beside = (places.get((computation.name, other), -1) for other in near[name])
+            moving = [n for n in beside if n >= 0 and rows[n].moved_bytes and rows[n].modelled_us is None]
+            if moving and moving[0] not in given:
+                given[moving[0]] = time
+    return tuple(
+        replace(row, modelled_us=given[n][0], bound=given[n][1]) if n in given else row for n, row in enumerate(rows)
+    )

@@ -1,0 +1,158 @@
+"""Modelled times in the movement report: each row's, as `estimate` gives it, or none where there is no model."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from tests.cli.conftest import completed
+from tests.conftest import ROOT, VECTORS
+from tilewright.errors import UsageError
+from tilewright.hlo import estimate, join_profile, load, read_profile, report, report_from_json, report_lines
+
+GPT2 = ROOT / "benchmarks/data/tpu_measured/gpt2/tpu-v6e_gpt2_s512_b1.hlo.gz"
+
+
+@pytest.fixture(scope="module")
+def gpt2():
+    program = load(gzip.decompress(GPT2.read_bytes()).decode())
+    return report(program, "tpu-v6e"), estimate(program, "tpu-v6e")
+
+
+def test_rows_have_the_times_of_the_step(gpt2):
+    found, step = gpt2
+    assert found.time.step_us == pytest.approx(step.seconds * 1e6)
+    times = {row.name: row for row in step.rows}
+    alone = [row for row in found.rows if row.name in times and not row.in_fusion]
+    assert len(alone) > 50
+    for row in alone:
+        assert row.modelled_us == pytest.approx(times[row.name].seconds * 1e6)
+        assert row.bound == times[row.name].bound
+    assert all(row.modelled_us is None for row in found.rows if row.in_fusion)
+    assert all(row.modelled_us == 0 for row in found.rows if row.bitcast and not row.in_fusion)
+
+
+def test_a_transfer_takes_what_its_end_waits(gpt2):
+    found, step = gpt2
+    waits = {row.name: row.seconds for row in step.rows if row.op.endswith("-done")}
+    starts = {row.name: row for row in found.rows if row.op.endswith("-start")}
+    assert sum(row.modelled_us for row in starts.values()) == pytest.approx(sum(waits.values()) * 1e6)
+    assert starts["copy-start.28"].modelled_us == pytest.approx(waits["copy-done.28"] * 1e6)
+
+
+def test_the_ranking_is_by_time_and_keeps_the_bytes(gpt2):
+    found, _ = gpt2
+    times = [row.modelled_us or 0.0 for row in found.slowest()]
+    assert times == sorted(times, reverse=True)
+    lines = [line for _, line in report_lines(found, "time", top=3)]
+    assert lines[0].split() == ["#", "time", "share", "moved", "padding", "registers", "operation"]
+    assert "1.48 µs" in lines[1]
+    assert "6.75 MiB" in lines[1]
+    assert "time" in next(line for _, line in report_lines(found, "moved")).split()
+
+
+CALLS = """func.func @main(%x: tensor<512x4096xbf16>) -> tensor<512x4096xbf16> {
+  %0 = call @turn(%x) : (tensor<512x4096xbf16>) -> tensor<4096x512xbf16>
+  %1 = stablehlo.exponential %0 : tensor<4096x512xbf16>
+  %2 = stablehlo.reshape %1 : (tensor<4096x512xbf16>) -> tensor<512x4096xbf16>
+  %3 = call @turn(%2) : (tensor<512x4096xbf16>) -> tensor<4096x512xbf16>
+  %4 = stablehlo.reshape %3 : (tensor<4096x512xbf16>) -> tensor<512x4096xbf16>
+  return %4 : tensor<512x4096xbf16>
+}
+func.func private @turn(%x: tensor<512x4096xbf16>) -> tensor<4096x512xbf16> {
+  %0 = stablehlo.exponential %x : tensor<512x4096xbf16>
+  %1 = stablehlo.transpose %0, dims = [1, 0] : (tensor<512x4096xbf16>) -> tensor<4096x512xbf16>
+  return %1 : tensor<4096x512xbf16>
+}
+"""
+
+
+def test_what_is_called_twice_takes_both_times():
+    step = estimate(load(CALLS), "tpu-v6e")
+    turns = [row for row in step.rows if row.op == "transpose"]
+    assert [row.line for row in turns] == [11, 11]
+    (row,) = (row for row in report(load(CALLS), "tpu-v6e").rows if row.op == "transpose")
+    assert row.modelled_us == pytest.approx(1e6 * sum(turn.seconds for turn in turns))
+
+
+@pytest.mark.parametrize("target", [None, "vector8x128", "simt"])
+def test_without_a_model_nothing_changes(target):
+    text = (VECTORS / "hlo_tpu/v5e_reshape_zoo.after.hlo").read_text()
+    found = report(load(text), target)
+    assert found.time is None
+    assert {row.modelled_us for row in found.rows} == {None}
+    assert [row.name for row in found.slowest()] == [row.name for row in found.ranked()]
+    assert found.rows == tuple(
+        row.__class__(**{**{n: getattr(row, n) for n in row.__slots__}, "modelled_us": None, "bound": ""})
+        for row in report(load(text), "tpu-v5e").rows
+    )
+
+
+def test_reports_are_read_back_and_so_are_older_ones(gpt2):
+    found, _ = gpt2
+    plain = json.loads(json.dumps(found.to_json()))
+    assert plain["schema_version"] == 2
+    assert report_from_json(plain) == found
+    del plain["time"]
+    for row in plain["rows"]:
+        del row["modelled_us"], row["bound"]
+    old = report_from_json(plain)
+    assert (old.time, old.moved_bytes) == (None, found.moved_bytes)
+
+
+def test_a_terminal_and_a_page_rank_by_time(tmp_path):
+    done = completed("report", GPT2, "--target", "tpu-v6e", COLUMNS="100", NO_COLOR="1")
+    out = done.stdout.decode()
+    assert "modelled step on tpu-v6e: 503 µs" in out
+    assert "      time  share      moved  padding" in out
+    assert "times are modelled: constants of tpu-v6e fitted" in done.stderr.decode()
+    assert max(map(len, out.splitlines())) <= 100
+    page = tmp_path / "page.html"
+    assert completed("report", GPT2, "--target", "tpu-v6e", "-o", page).returncode == 0
+    assert '"sort":"modelled"' in page.read_text()
+    assert "Operations by time" in page.read_text()
+
+
+HLO = """HloModule jit_step
+ENTRY e {
+  p = f32[4096,128]{1,0:T(8,128)} parameter(0)
+  copy.1 = f32[4096,128]{0,1:T(8,128)} copy(p)
+  ROOT add.2 = f32[4096,128]{0,1:T(8,128)} add(copy.1, copy.1)
+}
+"""
+
+
+def profiled(tmp_path, name, microseconds=30.0):
+    event = {"ph": "X", "pid": 1, "tid": 1, "ts": 0, "dur": microseconds, "name": name, "args": {"hlo_op": name}}
+    file = tmp_path / "t.trace.json"
+    file.write_text(json.dumps({"traceEvents": [event, event]}))
+    return file
+
+
+def test_a_profile_puts_measured_beside_modelled(tmp_path):
+    (tmp_path / "step.hlo").write_text(HLO)
+    words = (
+        "report",
+        tmp_path / "step.hlo",
+        "-t",
+        "tpu-v6e",
+        "--profile",
+        profiled(tmp_path, "copy.1"),
+        "--by",
+        "time",
+    )
+    done = completed(*words, COLUMNS="100", NO_COLOR="1")
+    head, first = done.stdout.decode().splitlines()[4:6]
+    assert head.split() == ["#", "time", "share", "events", "one", "run", "modelled", "moved", "operation"]
+    modelled = next(row.seconds for row in estimate(load(HLO), "tpu-v6e").rows if row.name == "copy.1") * 1e6
+    assert first.split()[1:10] == ["60.0", "µs", "100.0", "%", "2", "30.0", "µs", f"{modelled:.2f}", "µs"]
+
+
+def test_a_profile_of_other_names_joins_nothing_and_says_so(tmp_path):
+    program = load(HLO)
+    with pytest.raises(UsageError, match=r"nothing to join: none of the operations .*\(fusion.7\) is in jit_step"):
+        join_profile(report(program), program, read_profile(profiled(tmp_path, "fusion.7")))
+    found = join_profile(report(program), program, read_profile(profiled(tmp_path, "add.2")))
+    assert any(note.startswith("no row has a measured time") for note in found.notes)
