@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from tilewright.isa import MatrixUnitConfig, conv2d, expected_counts, matmul
-from tilewright.isa.chip.caches import Cache
+from tilewright.isa.chip.state import Cache
 from tilewright.isa.kernels.memory_kernels import touch_lines
 
 N = 512

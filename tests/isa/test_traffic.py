@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, claims, matmul
-from tilewright.isa.chip.caches import Cache
+from tilewright.isa.chip.state import Cache
 from tilewright.isa.kernels.memory_kernels import (
     BYPASSED,
     HIT,

@@ -25,9 +25,15 @@ if TYPE_CHECKING:
     from tilewright.embed.host.inputs import COO
     from tilewright.embed.host.narrow import NarrowTables, pack_narrow
     from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
-    from tilewright.embed.logs.clicks import CATEGORICAL, CRITEO_CARDINALITIES, Clicks, scale_vocabs, synthetic_criteo
     from tilewright.embed.logs.config import EmbedConfig, read_config
-    from tilewright.embed.logs.criteo import read_criteo
+    from tilewright.embed.logs.criteo import (
+        CATEGORICAL,
+        CRITEO_CARDINALITIES,
+        Clicks,
+        read_criteo,
+        scale_vocabs,
+        synthetic_criteo,
+    )
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, hashed_numbers, read_log
     from tilewright.embed.model.knobs import SparseCoreConfig, paste_text
     from tilewright.embed.model.limits import check_packing, learnt_batch, read_limits
@@ -162,9 +168,8 @@ _HOMES = {
     "host.inputs": "COO",
     "host.narrow": "NarrowTables pack_narrow",
     "host.preprocess": "preprocess preprocess_samples sample_order",
-    "logs.clicks": "CATEGORICAL CRITEO_CARDINALITIES Clicks scale_vocabs synthetic_criteo",
     "logs.config": "EmbedConfig read_config",
-    "logs.criteo": "read_criteo",
+    "logs.criteo": "CATEGORICAL CRITEO_CARDINALITIES Clicks read_criteo scale_vocabs synthetic_criteo",
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
     "model.knobs": "SparseCoreConfig paste_text",
     "model.limits": "check_packing learnt_batch read_limits",

@@ -11,8 +11,7 @@ import numpy as np
 
 from tilewright.embed.host.hash_kernels import hash_ids
 from tilewright.embed.host.preprocess import preprocess
-from tilewright.embed.logs.clicks import CATEGORICAL
-from tilewright.embed.logs.criteo import read_criteo
+from tilewright.embed.logs.criteo import CATEGORICAL, read_criteo
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Table, Topology

@@ -11,10 +11,8 @@ from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.proving.tpu import TPU_TOPOLOGIES, TpuComparison, TpuEstimate, compare_on_tpu, compile_for_tpu
-from tilewright.hlo.proving.verification import Difference, Trial, Verification
-from tilewright.hlo.proving.verify import trial_arguments, verify
-from tilewright.hlo.reading.dump_folder import DumpedModule, dumped_modules
-from tilewright.hlo.reading.loading import load
+from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial_arguments, verify
+from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
 from tilewright.hlo.reporting.lines import diff_lines, report_head, report_lines

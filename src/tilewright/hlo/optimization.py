@@ -19,7 +19,7 @@ from tilewright.hlo.graphs.graph import Block
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
 from tilewright.hlo.program import Program
-from tilewright.hlo.proving.verification import Verification
+from tilewright.hlo.proving.verify import Verification
 from tilewright.hlo.proving.verify import verify as prove
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.inline import Inline

@@ -1,16 +1,292 @@
-"""A run's report: what it found, and the files that show it."""
+"""A run's report: what it found, the page that shows it first, and the files."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from tilewright.embed import plan_html
 from tilewright.errors import UsageError
-from tilewright.machine.page import page
+from tilewright.hlo import Optimized, Verdict, report_html, step_lanes
+from tilewright.isa import Counts
+from tilewright.machine.movement import Proof
+from tilewright.machine.products import MatrixRun
 from tilewright.machine.results import RunResults
-from tilewright.render import Page
+from tilewright.render import (
+    Bar,
+    Card,
+    Column,
+    Curve,
+    Html,
+    Page,
+    Tone,
+    badge,
+    bar_chart,
+    bytes_text,
+    cards,
+    code_block,
+    count_text,
+    details,
+    join,
+    line_chart,
+    note,
+    paragraph,
+    place_text,
+    ratio_text,
+    seconds_text,
+    side_by_side,
+    table,
+)
 from tilewright.trace import write_perfetto
+
+_VERDICTS = (
+    Column("target", "code"),
+    Column("verdict"),
+    Column("region"),
+    Column("source", "code"),
+    Column("moved before", "bytes"),
+    Column("after", "bytes"),
+    Column("why"),
+)
+_PRODUCTS = (
+    Column("product", "code"),
+    Column("instructions", "count", "mm instructions, each a round of K over all its columns"),
+    Column("multiply-adds", "count"),
+    Column("B on the bus", "count", "elements of B broadcast to all threads"),
+    Column("lines touched", "count", "L1 line touches of B"),
+    Column("cycles", "count", "by the issue model"),
+    Column("counts"),
+    Column("values"),
+)
+_COUNTS = (Column("counter", "code"), Column("the machine", "count"), Column("closed form", "count"), Column(""))
+
+
+def page(run: RunResults) -> Page:
+    """The whole report as a self-contained page."""
+    chips = f"{run.chips} chip{'s' if run.chips > 1 else ''} of {run.target}"
+    facts = [
+        ("target", chips),
+        ("steps", f"{run.steps} of {count_text(run.batch)} samples"),
+        ("data", run.data.source),
+        ("took", seconds_text(sum(run.stages.values()))),
+    ]
+    document = Page(f"{run.model} on {run.target}", "planned, rewritten, proved, trained and counted", facts=facts)
+    document.section("summary", "Summary", *_summary(run))
+    document.section("data", "Data", *_data(run))
+    document.section("plan", "Embedding plan", plan_html(run.plan))
+    document.section("step", f"A modelled step on {run.target}", *_modelled_step(run))
+    document.section("movement", f"Data movement on {run.target}", *_movement(run))
+    document.section("rewrites", "Rewrites and refusals", *_rewrites(run))
+    document.section("training", "Training", *_training(run))
+    document.section("matrix-unit", "Matrix unit", *_matrix(run))
+    document.section("timings", "Timings", *_timings(run))
+    document.data("report", run.to_json())
+    return document
+
+
+def _summary(run: RunResults) -> list[Html]:
+    moved = run.movement.optimized["vector8x128"]
+    equal = bool(run.counts_equal and run.values_equal)
+    unit = "equal" if equal else "differs" if run.matrix else "not used"
+    figures = [
+        Card("AUC", f"{run.auc_after:.4f}", f"{run.auc_before:.4f} before training", _tone(_improved(run))),
+        Card("loss", f"{run.loss_after:.4f}", f"{run.loss_before:.4f} before", _tone(run.loss_after < run.loss_before)),
+        Card("HBM a chip", bytes_text(run.plan.heap.total), f"of {bytes_text(run.plan.heap.capacity)}"),
+        Card(
+            "moved for layout",
+            bytes_text(moved.moved_after),
+            f"{bytes_text(moved.moved_before)} as written, on vector8x128",
+            "good",
+        ),
+        Card("difference", f"{run.proof.max_difference:.1e}", "rewritten against original, largest"),
+        Card("matrix unit", unit, _products_note(run), _tone(equal) if run.matrix else "plain"),
+    ]
+    drawings = side_by_side(_moved_chart(run, width=460), _loss_chart(run, width=460, height=190))
+    return [*(note(failure, tone="bad") for failure in run.failures), cards(figures), drawings]
+
+
+def _products_note(run: RunResults) -> str:
+    above = sum(bool(product.above_minimum) for product in run.matrix)
+    return f"{len(run.matrix)} products" + (f"; cache misses of {above} above the minimum" if above else ", all counts")
+
+
+def _tone(good: bool) -> Tone:
+    return "good" if good else "bad"
+
+
+def _improved(run: RunResults) -> bool:
+    return run.auc_after > run.auc_before
+
+
+def _data(run: RunResults) -> list[Html]:
+    rows = run.data
+    how = "rows held back from training" if rows.held_out else "the training rows themselves: too few to hold any back"
+    rate = float(rows.train.labels.mean())
+    return [
+        paragraph(
+            f"{count_text(len(rows.train))} rows to learn from ({rows.source}), {rate:.1%} of them clicked; judged on "
+            f"{count_text(len(rows.evaluate))} {how}."
+        )
+    ]
+
+
+def _modelled_step(run: RunResults) -> list[Html]:
+    """One step on the chip, SparseCores and TensorCore in turn and pipelined, and the dense side's lanes."""
+    step, feeding = run.movement.time, run.plan.feeding
+    sparse = feeding.step_seconds if feeding else 0.0
+    bars = [
+        Bar("one after the other", (sparse, step.seconds)),
+        Bar("pipelined, SparseCores", (sparse, 0.0)),
+        Bar("pipelined, TensorCore", (0.0, step.seconds)),
+    ]
+    longer = "the SparseCores" if sparse > step.seconds else "the TensorCore"
+    text = (
+        f"Modelled, not measured: the TensorCore takes {seconds_text(step.seconds)} for the whole batch, the lookups "
+        f"and updates of a chip's SparseCores at least {seconds_text(sparse)} (their bytes at the rate of HBM). One "
+        f"after the other that is {seconds_text(sparse + step.seconds)}; pipelined, a step takes as long as {longer}: "
+        f"{seconds_text(max(sparse, step.seconds))}."
+    )
+    chart = bar_chart(bars, title="Seconds of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
+    return [paragraph(text), chart, *(note(remark) for remark in step.notes), step_lanes(step)]
+
+
+def _movement(run: RunResults) -> list[Html]:
+    relaid = run.movement.optimized[run.target].moved_before
+    return [
+        paragraph(
+            f"One forward and backward step under {run.target}'s layouts, every operation by itself: reshapes and "
+            f"transposes move {bytes_text(relaid)} of it; broadcasts a compiler mostly fuses into their users."
+        ),
+        report_html(run.movement.report),
+    ]
+
+
+def _verdict_rows(name: str, optimized: Optimized) -> list[tuple[object, ...]]:
+    """One row per region the gate judged: target, verdict, region, source, bytes before and after, why."""
+
+    def row(v: Verdict) -> tuple[object, ...]:
+        mark = badge("rewritten", "good") if v.accepted else badge("left alone")
+        return name, mark, v.region, place_text(str(v.source or "")) or None, v.moved_before, v.moved_after, v.reason
+
+    return [row(v) for v in (*optimized.rewrites, *optimized.refusals)]
+
+
+def _against(proof: Proof) -> str:
+    if proof.error_before is None or proof.error_after is None:
+        return f" Reference: {proof.reference}."
+    return f" Against {proof.reference} it misses by {proof.error_after:.1e}, the original by {proof.error_before:.1e}."
+
+
+def _moved_chart(run: RunResults, width: float) -> Html:
+    bars = []
+    for name, done in run.movement.optimized.items():
+        bars += [Bar(f"{name}, as written", (done.moved_before, 0)), Bar(f"{name}, rewritten", (0, done.moved_after))]
+    return bar_chart(bars, title="Bytes that reshapes and transposes of one step move", kind="bytes", width=width)
+
+
+def _rewrites(run: RunResults) -> list[Html]:
+    rows = [row for name, done in run.movement.optimized.items() for row in _verdict_rows(name, done)]
+    proof = run.proof
+    blocks = [
+        _moved_chart(run, width=720),
+        table(_VERDICTS, rows),
+        note(
+            f"The program rewritten for vector8x128 was run beside the original on {proof.inputs} inputs: "
+            f"{proof.outputs} outputs, largest difference {proof.max_difference:.2e}, at most "
+            f"{proof.worst_share:.1e} of an output's size ({proof.allowed:.0e} allowed: sums taken in another order)."
+            f"{_against(proof)}",
+            tone="good",
+        ),
+    ]
+    if run.target.startswith("tpu"):
+        blocks.append(
+            note("XLA:TPU performs these two rewrites by itself; on a TPU a gain is claimed only beyond what it does.")
+        )
+    for name, done in run.movement.optimized.items():
+        if done.rewrites:
+            blocks.append(details(f"What changed for {name} (StableHLO)", code_block(done.diff(context=1))))
+    return blocks
+
+
+def _loss_chart(run: RunResults, width: float, height: float) -> Html:
+    steps = list(range(1, len(run.losses) + 1))
+    curve = Curve("training loss", steps, list(run.losses))
+    title, x, y = "Loss of every step", "step", "binary cross-entropy"
+    return line_chart([curve], title=title, x_label=x, y_label=y, width=width, height=height)
+
+
+def _training(run: RunResults) -> list[Html]:
+    figures = [
+        ("before", run.loss_before, run.auc_before),
+        ("after", run.loss_after, run.auc_after),
+    ]
+    columns = (Column("evaluation rows"), Column("loss", "number"), Column("AUC", "number"))
+    return [
+        paragraph(
+            "Lookups and updates of the tables run on the sparse side, the program rewritten for vector8x128 on the "
+            "dense side; the host prepares the next batch meanwhile."
+        ),
+        _loss_chart(run, width=720, height=260),
+        table(columns, figures),
+    ]
+
+
+def _mark(good: bool, yes: str = "equal", no: str = "differs") -> Html:
+    return badge(yes, "good") if good else badge(no, "bad")
+
+
+def _counts_mark(product: MatrixRun) -> Html:
+    return (
+        badge("equal; more misses") if product.counts_equal and product.above_minimum else _mark(product.counts_equal)
+    )
+
+
+def _matrix(run: RunResults) -> list[Html]:
+    rows = [
+        (
+            *(p.name, p.counts.instructions, p.counts.macs, p.counts.broadcast_elements, p.counts.l1_touches, p.cycles),
+            *(_counts_mark(p), _mark(p.values_equal)),
+        )
+        for p in run.matrix
+    ]
+    total = sum(p.counts.macs for p in run.matrix)
+    saved = total / max(1, sum(p.counts.broadcast_elements for p in run.matrix))
+    largest = max(run.matrix, key=lambda p: p.counts.macs, default=None)
+    blocks = [
+        paragraph(
+            f"The {len(run.matrix)} plain matrix products of one step, {count_text(total)} multiply-adds, run "
+            f"instruction by instruction. One element of B on the bus serves {ratio_text(saved)} multiply-adds. "
+            f"{run.products_left_out} others (batched ones, such as the pairwise dots) are left to other units."
+        ),
+        table(_PRODUCTS, rows),
+        note(
+            "Values are XLA's within the rounding of a float32 dot product of that depth. Every counter equals its "
+            "closed form but for cache misses, whose form is that of caches that never evict, a minimum: "
+            f"{sum(bool(p.above_minimum) for p in run.matrix)} products lie above it, because B outgrows L1."
+        ),
+    ]
+    if largest:
+        blocks.append(details(f"Every counter of {largest.name}", _counters(largest)))
+    return blocks
+
+
+def _counters(product: MatrixRun) -> Html:
+    rows = []
+    for field in fields(Counts):
+        counted, formula = getattr(product.counts, field.name), getattr(product.expected, field.name)
+        mark = badge("equal", "good") if counted == formula else badge("above the bound")
+        rows.append((field.name, counted, formula, mark))
+    return table(_COUNTS, rows)
+
+
+def _timings(run: RunResults) -> list[Html]:
+    bars = [Bar(name, (seconds,)) for name, seconds in run.stages.items()]
+    text = paragraph(
+        f"Peak memory {bytes_text(run.peak_rss_bytes)}. The timeline of every stage and training step is in "
+        "trace.pftrace: open it at ui.perfetto.dev (one cycle of the matrix unit is drawn as one nanosecond)."
+    )
+    return [bar_chart(bars, title="Wall time of the stages", kind="seconds"), join([text])]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tilewright.errors import UsageError
+from tilewright.reading import check_keys, parse, read_file, table_of
 from tilewright.targets.schema import (
     LaneMemory,
     Links,
@@ -34,56 +34,50 @@ _SECTIONS: dict[str, type[Any]] = {
     "sparse": SparseCores,
     "links": Links,
 }
-_TEXTS = ("name", "title", "family", "layout_rule")
-_COUNTS = ("short_run_bytes", "short_kept_run_bytes")
-_PLAIN = (*_TEXTS, "compiler_normalizes", *_COUNTS)
+_PLAIN = [f.name for f in fields(Target) if f.type in ("str", "bool", "int")]
+_KINDS: dict[Any, tuple[type, str]] = {"str": (str, "text"), "bool": (bool, "switch, true or false")}
 _RULES = ("tpu", "tpu_default_order", "lanes", "linear")
 
 
-def _section(cls: type[T], table: Mapping[str, Any], where: str, sources: dict[str, str]) -> T:
-    """Build one dataclass from a table, moving its ``source`` (and per-key ``sources``) into ``sources``."""
-    values = dict(table)
-    source = values.pop("source", None)
+def _sourced(table: Any, where: str, sources: dict[str, str]) -> dict[str, Any]:
+    """A section's constants; its ``source``, and those of single constants in ``sources``, move into ``sources``."""
+    constants = dict(table_of(table, where))
+    source, own = constants.pop("source", ""), table_of(constants.pop("sources", {}), f"{where}.sources")
     if not isinstance(source, str) or not source:
         raise UsageError("a section without a source", where=where, how='add source = "..."')
+    if not all(isinstance(text, str) and key in constants for key, text in own.items()):
+        raise UsageError("sources of constants that are not there", where=where, how='name = "..." for a constant')
     sources[where] = source
-    for key, text in values.pop("sources", {}).items():
-        sources[f"{where}.{key}"] = text
-    known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
-    for key, value in values.items():
-        if key not in known:
-            raise UsageError(f"unknown key {key!r}", where=where, how=f"known keys: {', '.join(known)}")
-        kind: type = str if known[key].type in ("str", str) else int
+    sources.update({f"{where}.{key}": text for key, text in own.items()})
+    return constants
+
+
+def _checked(cls: type[Any], constants: dict[str, Any], where: str) -> dict[str, Any]:
+    """The constants, if ``cls`` has them all and needs no more, each a text, a switch or a count as it says."""
+    known = {f.name: f for f in fields(cls)}
+    check_keys(constants, known, where)
+    for key, value in constants.items():
+        kind, noun = _KINDS.get(known[key].type, (int, "count"))
         if type(value) is not kind or (isinstance(value, int) and value < 0):
-            raise UsageError(f"{key} = {value!r} is not a {'text' if kind is str else 'count'}", where=where)
-    missing = [n for n, f in known.items() if f.default is MISSING and n not in values]
-    if missing:
+            raise UsageError(f"{key} = {value!r} is not a {noun}", where=where)
+    needed = [name for name, f in known.items() if f.default is f.default_factory is MISSING]
+    if missing := [name for name in needed if name not in constants]:
         raise UsageError(f"missing {', '.join(missing)}", where=where)
-    return cls(**values)
+    return constants
 
 
 def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
-    """``[time.MECHANISM]``: numbers of at least 0, beside ``source``, ``fitted_on`` and ``error`` where fitted.
-
-    ``[time.MECHANISM.sources]`` says of single constants where they are from, as in other sections.
-    """
-    if not isinstance(tables, dict):
-        raise UsageError("time is not a section", where="time", how="write [time.MECHANISM]")
+    """``[time.MECHANISM]``: numbers of at least 0, beside ``source``, ``fitted_on`` and ``error`` where fitted."""
     mechanisms = {}
-    for name, table in tables.items():
+    for name, table in table_of(tables, "time", "write [time.MECHANISM]").items():
         where = f"time.{name}"
-        values = dict(table) if isinstance(table, dict) else {}
-        source, fitted_on = values.pop("source", ""), values.pop("fitted_on", "")
-        own = values.pop("sources", {})
-        if not isinstance(source, str) or not source or not isinstance(fitted_on, str):
-            raise UsageError("a section without a source", where=where, how='add source = "..."')
+        values = _sourced(table, where, sources)
+        fitted_on = values.pop("fitted_on", "")
+        if not isinstance(fitted_on, str):
+            raise UsageError(f"fitted_on = {fitted_on!r} is not a text", where=where)
         for key, value in values.items():
             if type(value) not in (int, float) or not 0 <= value < float("inf"):
                 raise UsageError(f"{key} = {value!r} is not a number of at least 0", where=where)
-        if not isinstance(own, dict) or not all(isinstance(text, str) and key in values for key, text in own.items()):
-            raise UsageError("sources of constants that are not there", where=where, how='name = "..." for a constant')
-        sources[where] = source
-        sources.update({f"{where}.{key}": text for key, text in own.items()})
         error = float(values.pop("error", 0.0))
         mechanisms[name] = TimeConstants(MappingProxyType({k: float(v) for k, v in values.items()}), fitted_on, error)
     return MappingProxyType(mechanisms)
@@ -91,30 +85,21 @@ def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
 
 def parse_target(text: str, where: str = "target") -> Target:
     """A :class:`Target` from the text of a TOML file; raises :class:`UsageError` naming section and key."""
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"not TOML: {error}", where=where) from None
+    return _target(parse(text, "TOML", where), where)
+
+
+def _target(value: Any, where: str) -> Target:
     sources: dict[str, str] = {}
-    plain = {key: table.pop(key) for key in _PLAIN if key in table}
-    for key in _TEXTS:
-        if not isinstance(plain.get(key), str):
-            raise UsageError(f"missing {key}", where=where)
-    for key in _COUNTS:
-        value = plain.get(key, 0)
-        if type(value) is not int or value < 0:
-            raise UsageError(f"{key} = {value!r} is not a count", where=where)
-    if type(plain.get("compiler_normalizes", False)) is not bool:
-        raise UsageError(f"compiler_normalizes = {plain['compiler_normalizes']!r} is not true or false", where=where)
+    table = _sourced(value, "target", sources)
+    plain = _checked(Target, {key: table.pop(key) for key in _PLAIN if key in table}, where)
     if plain["layout_rule"] not in _RULES:
         raise UsageError(f"layout_rule {plain['layout_rule']!r}", where=where, how=f"one of {', '.join(_RULES)}")
-    sources["target"] = str(table.pop("source", ""))
-    if not sources["target"]:
-        raise UsageError("a target without a source", where=where, how='add source = "..." at the top')
-    memories = tuple(
-        _section(Memory, m, f"memory.{m.get('name', i)}", sources) for i, m in enumerate(table.pop("memory", []))
-    )
-    units = {key: _section(cls, table.pop(key), key, sources) for key, cls in _SECTIONS.items() if key in table}
+
+    def section(cls: type[T], table: Any, where: str) -> T:
+        return cls(**_checked(cls, _sourced(table, where, sources), where))
+
+    memories = tuple(section(Memory, m, f"memory.{m.get('name', i)}") for i, m in enumerate(table.pop("memory", [])))
+    units = {key: section(cls, table.pop(key), key) for key, cls in _SECTIONS.items() if key in table}
     time = _time(table.pop("time", {}), sources)
     if table:
         raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
@@ -130,12 +115,7 @@ def target_names() -> tuple[str, ...]:
 
 def load_target(path: str | Path) -> Target:
     """A :class:`Target` from a TOML file of your own."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the target file: {error}", where=str(path)) from None
-    return parse_target(text, str(path))
+    return _target(read_file(path, "TOML"), str(path))
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,7 +125,10 @@ def sharded(
 _File = Annotated[str, typer.Argument(metavar="FILE", help="Tensors and instructions, as TOML; - is stdin.")]
 _Chip = Annotated[str | None, typer.Option("--chip", metavar="NAME", help="Instead of the file's chip.")]
 _Fail = Annotated[bool, typer.Option("--fail-on-conflict", help="Exit with 1 where operands share a bank.")]
-_KEYS = {"name": str, "shape": str, "base": int, "start": int, "mode": (str, list), "columns_per_npu": int}
+_HINTS = {
+    "tensor": "write [[tensor]] with a name and a shape",
+    "instructions": 'write lists of names, as [["x", "w", "y"]]',
+}
 
 
 def plan(
@@ -137,14 +140,16 @@ def plan(
     `shape = "f16[1,64,28,28]"` and, as wanted, `start`, `mode`, `columns_per_npu` and `base`.
     """
     from tilewright.layout import plan_local_memory
+    from tilewright.reading import parse, typed
 
     writer_of(out, ".svg", as_json=as_json)
-    value = _read(file)
-    name = chip or value.get("chip")
-    if not isinstance(name, str):
+    value = typed(parse(read_text(file), "TOML", file), _PlanFile, file, _HINTS)
+    name = chip or value.chip
+    if not name:
         raise UsageError("no chip is named", where=file, how='write chip = "bm1684x" or pass --chip')
-    tensors = [_tensor(entry, name, file) for entry in _entries(value, file)]
-    planned = plan_local_memory(tensors, name, _instructions(value, file))
+    if not value.tensor:
+        raise UsageError("no tensors are given", where=file, how=_HINTS["tensor"])
+    planned = plan_local_memory([_tensor(entry, name, file) for entry in value.tensor], name, value.instructions)
     if out is not None:
         from tilewright.layout import plan_svg
 
@@ -157,53 +162,37 @@ def plan(
         raise CheckFailed(f"{len(planned.conflicts)} pairs of operands share a bank", where=file)
 
 
-def _read(file: str) -> dict[str, Any]:
-    try:
-        value = tomllib.loads(read_text(file))
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"not TOML: {error}", where=file) from None
-    if unknown := sorted(set(value) - {"chip", "instructions", "tensor"}):
-        raise UsageError(f"unknown key {unknown[0]!r}", where=file, how="known: chip, instructions, tensor")
-    return value
+@dataclass(frozen=True)
+class _PlanFile:
+    """The keys of a plan file."""
+
+    chip: str = ""
+    instructions: list[list[str]] = field(default_factory=list)
+    tensor: list[dict[str, Any]] = field(default_factory=list)
 
 
-def _entries(value: dict[str, Any], file: str) -> list[dict[str, Any]]:
-    entries = value.get("tensor", [])
-    if not isinstance(entries, list) or not entries or not all(isinstance(e, dict) for e in entries):
-        raise UsageError("no tensors are given", where=file, how="write [[tensor]] with a name and a shape")
-    return entries
+@dataclass(frozen=True)
+class _Entry:
+    """The keys of a tensor in it."""
+
+    name: str
+    shape: str
+    base: int | None = None
+    start: int = 0
+    mode: str | list[int | str] = "aligned"
+    columns_per_npu: int | None = None
 
 
-def _tensor(entry: dict[str, Any], chip: str, file: str) -> LocalTensor:
+def _tensor(value: dict[str, Any], chip: str, file: str) -> LocalTensor:
     from tilewright.layout import LaneLayout, LocalTensor
+    from tilewright.reading import typed
 
-    where = f"{file}: tensor {entry.get('name', '?')}"
-    for key, setting in entry.items():
-        kind = _KEYS.get(key)
-        if kind is None:
-            raise UsageError(f"unknown key {key!r}", where=where, how=f"known: {', '.join(_KEYS)}")
-        if not isinstance(setting, kind) or isinstance(setting, bool):  # type: ignore[arg-type]
-            raise UsageError(f"{key} = {setting!r} is of the wrong kind", where=where)
-    if "name" not in entry or "shape" not in entry:
-        raise UsageError("a tensor needs a name and a shape", where=where)
-    mode = entry.get("mode", "aligned")
-    if isinstance(mode, list):
-        mode = ",".join(map(str, mode))
+    entry = typed(value, _Entry, f"{file}: tensor {value.get('name', '?')}")
+    mode = entry.mode if isinstance(entry.mode, str) else ",".join(map(str, entry.mode))
     memory = {"chip": chip, "lanes": None, "eu_bytes": None}
-    layout = _lane_layout(
-        sized_array(entry["shape"]), memory, entry.get("start", 0), mode, entry.get("columns_per_npu")
-    )
+    layout = _lane_layout(sized_array(entry.shape), memory, entry.start, mode, entry.columns_per_npu)
     assert isinstance(layout, LaneLayout)
-    return LocalTensor(entry["name"], layout, entry.get("base"))
-
-
-def _instructions(value: dict[str, Any], file: str) -> list[list[str]]:
-    lists = value.get("instructions", [])
-    if not isinstance(lists, list) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lists
-    ):
-        raise UsageError('instructions are lists of names, as [["x", "w", "y"]]', where=file)
-    return lists
+    return LocalTensor(entry.name, layout, entry.base)
 
 
 def _print_plan(plan: LocalPlan, chip: str) -> None:

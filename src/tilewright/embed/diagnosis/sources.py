@@ -23,7 +23,6 @@ from tilewright.embed.host.tally import tally
 from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.formulas import pointers_per_segment, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.reading import check_keys, read_file, table_of, typed
 from tilewright.embed.model.stacking import Stack, Stacking, stack
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
@@ -31,6 +30,7 @@ from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import plan
 from tilewright.embed.planning.types import TYPICAL, plan_counters
 from tilewright.errors import UsageError
+from tilewright.reading import check_keys, read_file, table_of, typed
 from tilewright.targets import target
 
 

@@ -12,10 +12,10 @@ from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.limits import limits_of
 from tilewright.embed.model.optimizers import OPTIMIZERS
-from tilewright.embed.model.reading import check_keys, read_file, typed
 from tilewright.embed.model.stacking import manual_stacks
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology, count
 from tilewright.errors import UsageError
+from tilewright.reading import check_keys, read_file, typed
 
 _GUIDE = SparseCoreConfig()
 

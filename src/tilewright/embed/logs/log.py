@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
-from tilewright.embed.logs.clicks import CATEGORICAL
+from tilewright.embed.logs.criteo import CATEGORICAL
 from tilewright.embed.model.tables import Feature, count
 from tilewright.errors import UsageError
 

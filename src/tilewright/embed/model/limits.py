@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilewright.embed.model.reading import read_file, typed
 from tilewright.embed.model.tables import Limits, Topology, count
 from tilewright.errors import UsageError
+from tilewright.reading import read_file, typed
 
 LIMITS_KIND = "embedding_limits"
 LIMITS_VERSION = 1

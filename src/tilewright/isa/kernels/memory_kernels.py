@@ -1,6 +1,6 @@
 """numba kernels: caches, the walk over a segment, its lines through the caches, and the time of the requests.
 
-Imported on first use. A cache is one array (:class:`tilewright.isa.chip.caches.Cache`), here by its address: see
+Imported on first use. A cache is one array (:class:`tilewright.isa.chip.state.Cache`), here by its address: see
 :mod:`tilewright.isa.kernels.pointers`.
 """
 

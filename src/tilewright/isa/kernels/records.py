@@ -76,7 +76,7 @@ MATH = Layout("columns a no_mm after")
 """Why the math unit waited: :data:`tilewright.isa.chip.clock.MATH_STALLS`."""
 COUNTS, TRAFFIC = (Layout(" ".join(field.name for field in fields(kind))) for kind in (Counts, Traffic))
 CACHE = Layout("sets mask ways lines stamps queue slots time used given_up kept first end list built")
-"""The first numbers of a cache; see :class:`tilewright.isa.chip.caches.Cache`.
+"""The first numbers of a cache; see :class:`tilewright.isa.chip.state.Cache`.
 
 ``mask`` of the set number (-1: no power of two); where the tables ``lines``, ``stamps``, ``queue``, ``slots`` begin;
 ``time``: touches so far; slots ``used``, ``given_up``, ``kept`` (retained); the queue's ``first`` and ``end``, its

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.embed.diagnosis.advice import advice_for
+from tilewright.embed.diagnosis.explain import advice_for
 from tilewright.embed.diagnosis.finding import Finding, rule
 from tilewright.embed.model.formulas import gather_operand_floats, padded_table_bytes, round8
 from tilewright.embed.model.tables import Limits

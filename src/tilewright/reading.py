@@ -24,12 +24,17 @@ def read_file(path: str | Path, kind: Literal["JSON", "TOML"]) -> Any:
     """
     where = str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        return json.loads(text) if kind == "JSON" else tomllib.loads(text)
+        return parse(Path(path).read_text(encoding="utf-8"), kind, where)
     except OSError as error:
         raise UsageError(f"cannot read it: {error.strerror or error}", where=where) from None
     except UnicodeDecodeError:
         raise UsageError("not UTF-8 text", where=where) from None
+
+
+def parse(text: str, kind: Literal["JSON", "TOML"], where: str) -> Any:
+    """The value of a text; :class:`UsageError` where it is not JSON or TOML."""
+    try:
+        return json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not {kind}: {error}", where=where) from None
 
