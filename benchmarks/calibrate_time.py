@@ -1,13 +1,15 @@
 """Fit the time model's constants of a chip on measured single operations, and say how far off the model is.
 
-    python benchmarks/calibrate_time.py [--write] [--docs docs/time.md]
+    python benchmarks/calibrate_time.py [--write | --docs docs/time.md]
     python benchmarks/calibrate_time.py --csv FILE --chip NAME [--write]
 
 Fits on 60 % of the rows (seeded), from the constants that stand in the chip's file; limits and published facts are not
-fitted. Prints, per kind of operation: the error on the rows of the fit and on those left out, the error where whole
-families of shapes are left out, and three baselines: a constant, a curve over the size, and boosted trees on layout
-features. ``--write`` puts the constants into the chip's TOML file, each section with its source, the rows it was fitted
-on and the error seen. ``--docs`` writes the page of tables.
+fitted. (Begun at one digit of each constant, the fits end within half a point of the same errors.)
+
+Prints, per kind of operation: the error on the rows of the fit and on those left out, the error where whole families of
+shapes are left out, and three baselines: a constant, a curve over the size, and boosted trees on layout features.
+``--write`` puts the constants into the chip's TOML file, each section with its source, the rows it was fitted on and
+the error seen. ``--docs`` fits none anew but writes the page of tables, of the constants that stand in the files.
 
 ``--csv``: measurements of your own, columns ``op,d0,d1,d2,kernel_us`` (products: rows, columns, depth; batched ones
 with a further column ``b``). ``--chip``: a chip by name, or a TOML file that describes it. Kinds without rows keep the
@@ -59,12 +61,15 @@ BARS = {
 }
 TRAINED = 0.6
 SEED = 0
+SOFT = 0.06
+"""Misses above this share count by their size, not by their square."""
 
 _SEEN = "not fitted: seen in modules compiled ahead of time, the size from which the compiler works in windows"
 _MATRIX = "not fitted: published, as in [matrix]"
 FIXED = {
     "one_window_mb": _SEEN,
     "prefetched_window_mb": _SEEN,
+    "copy_window_mb": "not fitted: the size from which measured copies begin to overlap reading and writing",
     "prefetched_mb": "not fitted: the largest operand that modules compiled ahead of time bring in between calls",
     "few_tiles": "not fitted: tiles below which the few-row way is taken, read off the measured rows",
     "fill_rows": "not fitted: chosen on the training rows, a share of a side",
@@ -75,7 +80,8 @@ FIXED = {
 }
 """Constants that are no matter of fitting, and where they are from."""
 
-_OF_PRODUCT = "carried over from [time.product]: in the measured rows the writes decide, so these do not show it"
+_OF_PRODUCT = "carried over from [time.product]: the measured batches are too shallow to show it"
+_BESIDE = "not fitted: the size from which the measured rows write beside multiplying"
 _NEAR = "not fitted: the training rows only say that it is at least this"
 _NOT_THERE = "0: this chip has none"
 
@@ -83,7 +89,7 @@ _NOT_THERE = "0: this chip has none"
 def fixed(section: str) -> dict[str, str]:
     """The constants of a section that are not fitted, and where they are from."""
     more = {
-        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT},
+        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT, "one_window_mb": _BESIDE},
         "reduce": {"near_mb_per_us": _NEAR},
     }
     return {**FIXED, **more.get(section, {})}
@@ -136,6 +142,7 @@ def fitted(section: str, start: TimeConstants, rows: Sequence[Row]) -> TimeConst
     first = np.array([start[name] for name in names])
     low = np.array([0.002 if name == "start_mb" else 1e-5 for name in names])
     high = np.maximum(first * 6, 0.5)
+    high = np.array([min(top, 20.0) if name.endswith("_ns") else top for name, top in zip(names, high)])
     logs = np.log([row.measured.microseconds for row in rows])
 
     def constants(values: np.ndarray) -> TimeConstants:
@@ -145,13 +152,20 @@ def fitted(section: str, start: TimeConstants, rows: Sequence[Row]) -> TimeConst
         now = {section: constants(values)}
         return np.log([row.microseconds(now) for row in rows]) - logs
 
-    inside = np.clip(first, low * 1.01, high)
-    answer = least_squares(misses, inside, loss="soft_l1", f_scale=0.06, bounds=(low, high), max_nfev=60)
-    return constants(np.array([float(f"{value:.5g}") for value in answer.x]))
+    answer = least_squares(
+        misses, np.clip(first, low, high), loss="soft_l1", f_scale=SOFT, bounds=(low, high), max_nfev=60
+    )
+    found = constants(np.array([float(f"{value:.5g}") for value in answer.x]))
+    return found if cost(misses(answer.x)) < 0.999 * cost(misses(first)) else start  # no better: the same digits again
+
+
+def cost(misses: np.ndarray) -> float:
+    """What a fit makes small: squares, but of large misses little more than their size (soft L1)."""
+    return float(np.sum(np.sqrt(1 + (misses / SOFT) ** 2) - 1))
 
 
 def rounded(section: str, constants: TimeConstants) -> TimeConstants:
-    """One digit of every fitted constant: where the fit begins, so that its result does not hang on an earlier one."""
+    """One digit of every fitted constant: a start that knows little of the rows that another fit has seen."""
     kept = fixed(section)
     values = {name: value if name in kept else float(f"{value:.1g}") for name, value in constants.values.items()}
     return TimeConstants(MappingProxyType(values))
@@ -189,35 +203,42 @@ def features(row: Row) -> list[float]:
     return [*seen, whole, np.log(whole), row.operands[0].megabytes / row.result.megabytes, float(same)]
 
 
-def baselines(rows: Sequence[Row], train: np.ndarray) -> tuple[float, float, float]:
-    """Errors on the rows left out of a constant, of a cubic in the logarithm of the size, and of boosted trees.
+def curves(rows: Sequence[Row], train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What two baselines say: a constant, and a cubic in the logarithm of the padded size; logarithms of times."""
+    log = np.log(times(rows))
+    size = np.log([sum(tiles.megabytes for tiles in row.operands) + row.result.megabytes for row in rows])
+    return np.full(len(rows), np.median(log[train])), np.polyval(np.polyfit(size[train], log[train], 3), size)
 
-    The trees are the best of several set-ups, chosen on the very rows they are judged by: more than fair.
+
+def missed(rows: Sequence[Row], test: np.ndarray, predicted: np.ndarray) -> float:
+    """The error of predicted logarithms on the rows of ``test``."""
+    return mean(np.exp(predicted - np.log(times(rows)))[test] - 1)
+
+
+def trees(rows: Sequence[Row], train: np.ndarray) -> float:
+    """The error on the rows left out of boosted trees: the best of four set-ups, chosen on the very rows they are
+    judged by; more than fair.
     """
-    if len(rows) < 30:
-        return float("nan"), float("nan"), float("nan")
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # so few rows: threads would only wait for each other
     from sklearn.ensemble import HistGradientBoostingRegressor
 
-    log, test = np.log(times(rows)), ~train
-    size = np.log([sum(tiles.megabytes for tiles in row.operands) + row.result.megabytes for row in rows])
-
-    def missed(predicted: np.ndarray) -> float:
-        return mean(np.exp(predicted - log[test]) - 1)
-
-    constant = missed(np.full(test.sum(), np.median(log[train])))
-    polynomial = np.polyfit(size[train], log[train], 3)
-    curve = missed(np.polyval(polynomial, size[test]))
-    table = np.array([features(row) for row in rows])
-    trees = []
-    for base in (np.zeros(len(rows)), np.polyval(polynomial, size)):
+    log, table, found = np.log(times(rows)), np.array([features(row) for row in rows]), []
+    for base in (np.zeros(len(rows)), curves(rows, train)[1]):
         for loss in ("squared_error", "absolute_error"):
             model = HistGradientBoostingRegressor(
                 loss=loss, max_iter=300, learning_rate=0.06, min_samples_leaf=4, random_state=0
             )
             model.fit(table[train], (log - base)[train])
-            trees.append(missed(base[test] + model.predict(table[test])))
-    return constant, curve, min(trees)
+            found.append(missed(rows, ~train, base + model.predict(table)))
+    return min(found)
+
+
+def baselines(rows: Sequence[Row], train: np.ndarray) -> tuple[float, float, float]:
+    """Errors on the rows left out of a constant, of a curve over the size, and of boosted trees; nan of few rows."""
+    if len(rows) < 30:
+        return float("nan"), float("nan"), float("nan")
+    constant, curve = (missed(rows, ~train, predicted) for predicted in curves(rows, train))
+    return constant, curve, trees(rows, train)
 
 
 @dataclass(frozen=True)
@@ -251,27 +272,27 @@ HEAD = f"{'chip':8s} {'kind':13s} rows    train held-out   median families const
 
 
 def calibrate(
-    chip: str, machine: Target, section: str, start: TimeConstants, measurements: Mapping[str, Sequence[Measured]]
+    machine: Target, section: str, start: TimeConstants, measurements: Mapping[str, Sequence[Measured]], anew: bool
 ) -> tuple[TimeConstants, list[Kind]]:
-    """One section's constants, fitted on the training rows, and the errors of its kinds."""
+    """One section's constants, fitted on the training rows (not ``anew``: as they are), and its kinds' errors."""
     rows = {operation: rows_of(machine, measurements[operation]) for operation in measurements}
     trains = {operation: training(len(of)) for operation, of in rows.items()}
     families = {operation: training_families(of) for operation, of in rows.items()}
 
-    def fit(chosen: Mapping[str, np.ndarray]) -> TimeConstants:
-        return fitted(section, start, [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken])
+    def fit(begin: TimeConstants, chosen: Mapping[str, np.ndarray]) -> TimeConstants:
+        return fitted(section, begin, [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken])
 
-    constants, without_families = fit(trains), fit(families)
+    constants, without_families = fit(start, trains) if anew else start, fit(rounded(section, start), families)
     kinds, held = [], []
     for operation, of in rows.items():
         train, family = trains[operation], families[operation]
-        missed = errors(section, constants, of)
+        off = errors(section, constants, of)
         left_out = errors(section, without_families, of)[~family]
-        held.append(missed[~train])
+        held.append(off[~train])
         kinds.append(
             Kind(
-                *(chip, operation, len(of), mean(missed[train]), mean(missed[~train])),
-                *(100 * float(np.median(np.abs(missed[~train]))), mean(left_out)),
+                *(machine.name, operation, len(of), mean(off[train]), mean(off[~train])),
+                *(100 * float(np.median(np.abs(off[~train]))), mean(left_out)),
                 *baselines(of, train),
             )
         )
@@ -352,10 +373,10 @@ def call_of(machine: Target, constants: Mapping[str, TimeConstants]) -> tuple[fl
     def best(of: Sequence[tuple[float, float]]) -> int:
         return min(range(1000), key=lambda call: sum(abs((time + call) / wanted - 1) for wanted, time in of))
 
-    missed = []
+    off = []
     for k, (wanted, time) in enumerate(passes):
-        missed.append((time + best(passes[:k] + passes[k + 1 :])) / wanted - 1)
-    return float(best(passes)), float(f"{mean(np.array(missed)) / 100:.3g}")
+        off.append((time + best(passes[:k] + passes[k + 1 :])) / wanted - 1)
+    return float(best(passes)), float(f"{mean(np.array(off)) / 100:.3g}")
 
 
 def section_text(name: str, constants: TimeConstants, source: str, sources: Mapping[str, str]) -> str:
@@ -383,11 +404,11 @@ def write(path: Path, sections: Mapping[str, str]) -> None:
 
 
 def fit_chip(
-    machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, fresh: bool
+    machine: Target, measurements: Mapping[str, Sequence[Measured]], origin: str, ours: bool, anew: bool = True
 ) -> tuple[dict[str, TimeConstants], dict[str, str], list[Kind]]:
     """All sections of a chip: constants, TOML texts of those that changed, and the errors of the kinds.
 
-    ``fresh``: begin at one digit of each constant. Rows of your own begin at the chip's constants as they are.
+    ``ours``: the measurements are those of the project, not rows of a user's own. ``anew``: fit, do not only judge.
     """
     chip = chip_of(machine)
     constants = dict(chip.mechanisms)
@@ -397,14 +418,14 @@ def fit_chip(
         rows = {operation: measurements[operation] for operation in operations if measurements.get(operation)}
         if section not in constants or not rows:
             continue
-        start = rounded(section, constants[section]) if fresh else constants[section]
-        if section == "batched_product":
+        start = constants[section]
+        if section == "batched_product" and anew:
             product = {name: constants["product"][name] for name in ("efficiency", "fill_rows")}
             start = TimeConstants(MappingProxyType({**start.values, **product}))
         count = sum(map(len, rows.values()))
         if count < 3 * len(start.values):
             print(f"note: {count} rows for the {len(start.values)} constants of [time.{section}]: few")
-        found, errors_seen = calibrate(machine.name, machine, section, start, rows)
+        found, errors_seen = calibrate(machine, section, start, rows, anew)
         kinds += errors_seen
         constants[section] = replace(found, fitted_on=f"{', '.join(rows)}: 60 % of {count} rows")
         source = f"fitted by benchmarks/calibrate_time.py on {origin}, 60 % of {count} rows, seed {SEED}"
@@ -412,7 +433,7 @@ def fit_chip(
         texts[section] = section_text(section, constants[section], source, sources)
     call_us, error = call_of(machine, constants)
     kernel = kernel_constants(constants, call_us, error)
-    if fresh:
+    if ours:
         source = (
             "carried over from the fitted sections of single operations, or published; call_us alone is from models"
         )
@@ -443,6 +464,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if bool(arguments.csv) != bool(arguments.chip):
         parser.error("--csv and --chip go together")
+    if arguments.docs and (arguments.write or arguments.csv):
+        parser.error("--docs is of the constants as they stand: --write first")
     print(HEAD)
     kinds: list[Kind] = []
     for name in [arguments.chip] if arguments.chip else CHIPS:
@@ -452,7 +475,7 @@ def main() -> None:
         else:
             measurements = {operation: measured_times.measured(name, operation) for operation in BARS}
             origin = "benchmarks/data/tpu_measured"
-        constants, texts, errors_seen = fit_chip(machine, measurements, origin, fresh=not arguments.csv)
+        constants, texts, errors_seen = fit_chip(machine, measurements, origin, not arguments.csv, not arguments.docs)
         kinds += errors_seen
         kernel = constants["kernel"]
         if kernel.error:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 import re
+import tempfile
 import time
 from collections.abc import Sequence
 from itertools import combinations
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import measured_times
@@ -16,6 +20,7 @@ from measured_times import CHIPS, OPERATIONS, Gpt2, Measured
 from tilewright.hlo import estimate, load
 from tilewright.targets import target, target_names
 
+ROOT = Path(__file__).resolve().parent.parent
 DIFFERS = 1.05
 """Measured times of a pair differ by more than this, or the pair is not counted."""
 ALIKE = 1.05
@@ -23,41 +28,73 @@ ALIKE = 1.05
 
 PAGE = """# How long a step takes
 
-```sh
-./run tilewright time module.hlo --target tpu-v6e         # the step, its operations by time, what bounds each
-./run tilewright time model.py:step --arg bf16[8,1024] --target tpu-v6e -o page.html
+The tables of this page are made by one command, `./run python benchmarks/calibrate_time.py --docs docs/time.md`; a test
+holds the model to them.
+
+## What to do
+
+**Price a program.** Give the optimised dump of the TPU compiler where you have it (`--xla_dump_to`): its layouts,
+fusions, memory spaces and order are facts. From StableHLO or a JAX function they are predicted, and the result says so.
+
+```console
+$ ./run tilewright time examples/group_norm.mlir --target tpu-v6e
 ```
+
+`-o page.html` draws a roofline and lanes over time, `-o trace.pftrace` is a timeline for Perfetto, `--json` prints all
+of it. `--compile` prices what an installed TPU compiler (libtpu) makes of StableHLO: facts instead of predictions.
+
+**Ask what if.** `--sweep` tries sizes of a JAX function, a second `--target` another chip, `--set` a chip with other
+figures:
+
+```sh
+cat > model.py <<'EOF'
+import jax
+
+
+def step(tokens, weights):
+    return tokens + jax.nn.gelu(tokens @ weights) @ weights.T
+EOF
+```
+
+```console
+$ ./run tilewright time model.py:step -a 'bf16[n,2048]' -a 'bf16[2048,8192]' --sweep n=32,512,8192 -t tpu-v6e --top 3
+$ ./run tilewright time examples/group_norm.mlir -t tpu-v6e -t tpu-v5e --set tpu-v6e.hbm_bandwidth=3.2e12 --top 1
+```
+
+`--set` takes `hbm_bandwidth`, `matrix_peak`, `link_bandwidth`, or any constant of the model, such as
+`tpu-v6e.kernel.launch_us=0.5`.
+
+**Compare two dumps** of one program, of two compiler or code versions: `tilewright diff before.hlo after.hlo`.
+
+**In Python**:
 
 ```python
 from tilewright.hlo import estimate, load
 
 step = estimate(load(text), "tpu-v6e")
-step.seconds, step.priced                # the whole step; the share of its operations that have a time
+step.seconds, step.priced  # the whole step; the share of its operations that have a time
 for row in step.slowest(10):
-    print(row.seconds, row.bound, row.source, row.calibrated, row.error)
+    print(row.name, row.seconds, row.bound, row.source, row.calibrated, row.error)
 ```
 
-**What kind of number is this?** A time is always *modelled*: computed from layouts, bytes and passes with constants
-fitted on measurements of single operations. From an optimised dump of the TPU compiler, layouts, fusions, memory
-spaces and order are facts; from StableHLO or a JAX function they are *predicted* too, and the result says so. Only
-the tables below hold *measured* times: one TPU v4 chip and one TPU v6e chip, published by others
+## What kind of number is this?
+
+Every time that Tilewright prints is *modelled*: computed from layouts, bytes and passes with the constants below. Only
+the columns called *measured* hold times of real chips: one TPU v4 and one TPU v6e, measured by others
 ([where from](../benchmarks/data/tpu_measured/README.md)).
 
-* Give the optimised dump where you have it (`--xla_dump_to`, or `--compile` where the TPU compiler is installed).
-* `.calibrated` of a row: its constants were fitted on this chip, for this kind of operation and type. `.error`: how
-  far off such operations were seen. Trust differences between two versions of one program before absolute times.
+* `.calibrated` of a row: what bounds it was fitted on this chip, for this kind of operation and type. `.error`: how far
+  off such operations were seen. Trust differences between two versions of one program before absolute times.
 * `.priced` below 1: some operations have no time, their rows say why, and the total is a lower bound.
-
-The tables are made by `python benchmarks/calibrate_time.py --docs docs/time.md`.
 
 ## Single operations
 
-Mean absolute errors in per cent. The constants of a kind are fitted on 60 % of its rows (*fit*), chosen by a seed;
-*held out* and *median* are of the other rows. *families*: fitted again with whole families of shapes left out (those
-of a leading dim; for products a range of depths), and judged on them. Beside them, on the same held-out rows: a
-*constant*, a cubic curve over the *size*, and boosted *trees* on layout features (the best of four set-ups, chosen on
-the very rows they are judged by). *published*: what SCALE-Sim's authors print for their model of v4. The *bar* is
-what this model must stay below.
+Mean absolute errors in per cent, in bf16. The constants of a kind are fitted on 60 % of its rows (*fit*), chosen by a
+seed; *held out* and *median* are of the other rows, which no constant has seen. *families*: fitted again with whole
+families of shapes left out (those of a leading dim; for products a range of depths), and judged on them. Beside them,
+on the same held-out rows: a *constant*, a cubic curve over the *size*, and boosted *trees* on layout features (the
+best of four set-ups, chosen on the very rows they are judged by). *published*: what SCALE-Sim's authors print for their
+models of v4, on rows of theirs. The *bar* is what this model must stay below.
 
 The rules (which way the compiler goes, what fits where) were found by looking at all rows given, so expect up to a
 point more on rows that nobody has looked at.
@@ -66,10 +103,11 @@ point more on rows that nobody has looked at.
 
 ## A whole model
 
-gpt2 forward, bf16. The measured passes are torch_xla's, the programs ours in JAX: same mathematics and sizes, not the
-same graph. One constant per chip is read off these rows, what a call costs beyond its kernels ({calls}); nothing else
-is fitted on whole models. Read off all dumps but one, that one is off by {left_out} on average. Bars: 12 % from
-dumps, 20 % from StableHLO.
+gpt2 forward, bf16; errors in per cent, modelled against measured. The measured passes are torch_xla's, the programs
+ours in JAX: same mathematics and sizes, not the same graph. One constant per chip is read off the rows with a dump,
+what a call costs beyond its kernels ({calls}); nothing else is fitted on whole
+models, and a row shows what is left with it. Read off all dumps but one, that one is off by
+{left_out} on average. Bars: 12 % from dumps, 20 % from StableHLO.
 
 {models}
 
@@ -85,24 +123,30 @@ agree within 5 %, so that only layout and shape decide; the hardest. *gpt2*: two
 
 ## How fast the model itself is
 
-A scheduled dump repeated behind itself, on {machine}; processor seconds of one thread. Bars: 2 s and 15 s, reading
-the text included.
+A scheduled dump repeated behind itself, on {machine};
+measured processor seconds of one thread. Bars: 2 s and 15 s, reading the text included.
 
 {speed}
 
 ## Which constants are fitted, and on what
 
-Every constant stands in the chip's TOML file with its source: `./run tilewright targets tpu-v6e` prints them.
+Every constant stands in the chip's TOML file with its source: `./run tilewright targets tpu-v6e` prints them. *other*
+constants are published or counted, or were seen in modules that the compiler made ahead of time.
 
 {constants}
 
-The constants of `time.kernel`, which price the fused kernels of whole programs, are none of them fitted for it: they
-are carried over from the fits of single operations, published, or counted, each with its source line; `call_us`
-alone is read off gpt2. `time.batched_product` takes its share of the matrix peak from `time.product`: in the measured
-batched products writing the result decides, so they do not show it.
+The constants of `time.kernel`, which price the fused kernels of whole programs, are none of them fitted for it:
 
-Chips without measurements ({others}) take the constants of the measured chip most like them, scaled by published
-peaks. Their rows are not `.calibrated`.
+{kernel}
+
+`time.batched_product` takes its share of the matrix peak from `time.product`: the measured batches are too shallow (64
+and 128) to show it.
+
+## Chips without measurements
+
+{others} take the constants of the measured chip most like them, scaled by published peaks: rates of HBM
+by its bandwidth, the units' work by the matrix peak and the clock in it; latencies and the cost of a call stay as they
+are. Nothing of it was measured there: their rows are not `.calibrated`, have no `.error`, and a note says so.
 
 ### With a chip of your own
 
@@ -114,17 +158,20 @@ transpose,16,512,300,2.41
 gemm,1024,1024,4096,15.2
 ```
 
-Operations: {operations} (what each
-does with its sizes: the README of the data). For `gemm`, d0,d1,d2 are rows, columns and depth; `batched_gemm` has a
-further column `b`. Then
+| column | holds |
+|---|---|
+| `op` | {operations} |
+| `d0`, `d1`, `d2` | sizes as in [the data](../benchmarks/data/tpu_measured/README.md); products: rows, columns, depth |
+| `b` | of `batched_gemm` only: how many products |
+| `kernel_us` | microseconds on the device, the mean of several runs |
 
 ```sh
 ./run python benchmarks/calibrate_time.py --csv mine.csv --chip tpu-v5e --write
 ```
 
-fits the constants of these operations, prints the errors on the rows left out, and writes the constants into the
-chip's file (`--chip my_chip.toml` for a chip described by a file of your own). Kinds without rows keep what they have.
-Take at least three rows for each constant, over the sizes you care for.
+fits the constants of these operations on 60 % of the rows, prints the errors on the others, and writes the constants
+into the chip's file (`--chip my_chip.toml` for a chip described by a file of your own). Kinds without rows keep what
+they have. Take at least three rows for each constant, over the sizes you care for.
 
 ## What is not calibrated
 
@@ -141,7 +188,7 @@ def page(kinds: Sequence[Any]) -> str:
     """The whole page; ``kinds`` are the errors that the calibration has seen."""
     errors = gpt2_errors()
     others = [name for name in target_names() if name.startswith("tpu-") and not target(name).time]
-    return PAGE.format(
+    text = PAGE.format(
         single=_single(kinds),
         calls=", ".join(f"{target(chip).time['kernel']['call_us']:.0f} us on {chip}" for chip in CHIPS),
         left_out=", ".join(f"{100 * target(chip).time['kernel'].error:.1f} % on {chip}" for chip in CHIPS),
@@ -151,9 +198,22 @@ def page(kinds: Sequence[Any]) -> str:
         machine=f"{platform.machine()}, Python {platform.python_version()}, beside other work",
         speed=_speed(),
         constants=_constants(),
+        kernel=_kernel(),
         others=", ".join(others),
         operations=", ".join(OPERATIONS),
     )
+    with tempfile.TemporaryDirectory() as folder:
+        return _transcripts().replayed(text, "time.md", Path(folder).resolve())  # type: ignore[no-any-return]
+
+
+def _transcripts() -> ModuleType:
+    """docs/transcripts.py, which runs the commands a page shows."""
+    spec = importlib.util.spec_from_file_location("transcripts", ROOT / "docs" / "transcripts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[object]], texts: int) -> str:
@@ -240,13 +300,16 @@ def gpt2_pairs(errors: Sequence[tuple[Gpt2, float, float]], chip: str, dumps: bo
     return counted, right
 
 
-def held_out(chip: str, operation: str) -> list[tuple[Measured, float]]:
-    """The rows no constant was fitted on, with their modelled seconds."""
+def modelled(chip: str, operation: str) -> list[tuple[Measured, float]]:
+    """The measured rows with their modelled seconds."""
+    return [(row, estimate(load(row.text), chip).seconds) for row in measured_times.measured(chip, operation)]
+
+
+def held_out(timed: Sequence[tuple[Measured, float]]) -> list[tuple[Measured, float]]:
+    """Of all rows of an operation on a chip, those that no constant was fitted on."""
     from calibrate_time import training
 
-    rows = measured_times.measured(chip, operation)
-    left = [row for row, taken in zip(rows, training(len(rows))) if not taken]
-    return [(row, estimate(load(row.text), chip).seconds) for row in left]
+    return [row for row, taken in zip(timed, training(len(timed))) if not taken]
 
 
 def _ranking() -> str:
@@ -254,7 +317,7 @@ def _ranking() -> str:
     sums = {True: np.zeros(2, int), False: np.zeros(2, int)}
     for chip in CHIPS:
         for operation in OPERATIONS:
-            timed = held_out(chip, operation)
+            timed = held_out(modelled(chip, operation))
             if not timed:
                 continue
             found = {alike: pairs(timed, alike) for alike in (False, True)}
@@ -319,3 +382,11 @@ def _constants() -> str:
             free = len(constants.values) - len(own)
             rows.append((chip, f"`time.{name}`", constants.fitted_on, free, len(own)))
     return _table(("chip", "section", "fitted on", "fitted", "other"), rows, 3)
+
+
+def _kernel() -> str:
+    rows = []
+    for name in target(CHIPS[0]).time["kernel"].values:
+        values = [f"{target(chip).time['kernel'][name]:g}" for chip in CHIPS]
+        rows.append((f"`{name}`", target(CHIPS[0]).sources[f"time.kernel.{name}"], *values))
+    return _table(("constant", "where from", *CHIPS), rows, 2)

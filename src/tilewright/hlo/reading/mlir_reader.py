@@ -23,7 +23,8 @@ from tilewright.layout import xla_dtype
 #: Operations whose attributes a report reads.
 WITH_ATTRIBUTES = frozenset(
     {"transpose", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
-    | {"dot_general", "convolution"}
+    | {"dot_general", "convolution", "gather"}
+    | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"}
 )
 _DIMENSIONS = re.compile(
     r"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimensions?)\s*=\s*(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|(\d+))"
@@ -36,6 +37,8 @@ _DOT = re.compile(r"\b(batching|contracting)_dims\s*=\s*\[([\d,\s]*)\]\s*x\s*\[(
 _DOT_GENERIC = re.compile(r"\b([lr]hs)_(batching|contracting)_dimensions\s*=\s*\[([\d,\s]*)\]")
 _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
+_TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
+_GROUPS = re.compile(r"\breplica_groups\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
 _SLICE_KEYS = ("start_indices", "limit_indices", "strides")
 _SLICE_PART = re.compile(r"\b(start_indices|limit_indices|strides)\s*=\s*array<i64(?::([^<>]*))?>")
@@ -100,9 +103,21 @@ def _slice(text: str) -> dict[str, str]:
     return {"slice": "{" + ", ".join(f"[{':'.join(dim)}]" for dim in zip(*(parts[key] for key in _SLICE_KEYS))) + "}"}
 
 
-_READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice} | {
+def _gather(text: str) -> dict[str, str]:
+    match = _TAKEN.search(text)
+    return {"slice_sizes": "{" + (match[1] or "").replace(" ", "") + "}"} if match else {}
+
+
+def _exchange(text: str) -> dict[str, str]:
+    """The chips that take part together, as MLIR writes them: a table with a row per group."""
+    match = _GROUPS.search(text)
+    return {"replica_groups": match[1]} if match else {}
+
+
+_READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice, "gather": _gather} | {
     "dot_general": _dot,
     "convolution": _convolution,
+    **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"), _exchange),
 }
 
 

@@ -180,7 +180,7 @@ class _Sweep:
         """The first operand's buffers, where the operation writes into them and nothing reads them later."""
         number: int | None = 0 if kind in _IN_PLACE else None
         if kind == "fusion" and (body := self.context.program.body(op)):
-            number = _updated(body)
+            number = written_into(body)
         if number is None or number >= len(operands) or op.shape.startswith("("):
             return None
         later = self.last_named.get(_base(op.operands[number]), at) > at
@@ -263,7 +263,7 @@ def _base(name: str) -> str:
     return name.partition("#")[0]
 
 
-def _updated(body: Computation) -> int | None:
+def written_into(body: Computation) -> int | None:
     """Which operand a fusion writes into, where it ends in a dynamic-update-slice of one."""
     named = {op.name: op for op in body.operations}
     op = body.root or body.operations[-1]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from math import fsum
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -116,7 +117,8 @@ class Fusing:
         self.arguments |= {op.name for op in self.operations if self._is_slice_of_argument(op)}
         self._activation: dict[str, bool] = {}
         self.kernels = self._find_kernels()
-        largest = max(self.arguments & set(self.tiles), key=lambda n: self.tiles[n].megabytes, default="")
+        sized = [op.name for op in self.operations if op.name in self.arguments and op.name in self.tiles]
+        largest = max(sized, key=lambda name: self.tiles[name].megabytes, default="")
         fits = largest and self.tiles[largest].megabytes <= chip.kernel["between_calls_mb"]
         self.brought_in = largest if fits else ""
 
@@ -292,11 +294,11 @@ class Fusing:
             return collective_us(self.chip, op, exchanged, [result]) or 0.0, "link", 0, 0.0, 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
-        weights = sum(self._far(name) for name in inputs & self.arguments)
-        read = sum(self._far(name) for name in inputs - self.arguments)
+        weights = fsum(self._far(name) for name in inputs & self.arguments)
+        read = fsum(self._far(name) for name in inputs - self.arguments)
         written = self._far(op.name)
         present = [name for name in inputs - self.arguments if name in self.tiles]
-        near = sum(self.tiles[name].megabytes for name in present) + result.megabytes - read - written
+        near = fsum(self.tiles[name].megabytes for name in present) + result.megabytes - read - written
         latency, rows = constants["near_launch_us"], 0
         shapes = [self.tiles[name] for name in op.operands if name in self.tiles]
         if inputs & self.softmax:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.reporting.buffers import written_into
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
 from tilewright.hlo.timing.collectives import COLLECTIVES, collective_us
@@ -39,6 +40,10 @@ _BARE_CUSTOM_CALLS = (
     "ConcatBitcast",
     "Bitcast",
 )
+_TAKES = frozenset({"slice", "dynamic-slice", "gather"})
+"""Operations that read of their first operand only what they take out of it."""
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+"""Operations that write in place of their first operand, and which operand they write there."""
 _LARGE_MB = 4.0
 """Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
 _BESIDE = 0.15
@@ -200,12 +205,14 @@ class Schedule:
     def _kernel(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
         constants = self.chip.kernel
         operands, results = self._operands(op), self._tiles([op.shape])
-        work = Work()
+        work, writes = Work(), [tiles.megabytes for tiles in results]
         read = {k: tiles.megabytes for k, tiles in operands}
         if name == "fusion" and op.calls:
             body = self.context.program.by_name[op.calls[0]]
             work.include(self._fused(body, 0))
             read = {k: self._read(body, k, tiles, 0) for k, tiles in operands}
+            if len(results) == 1 and written_into(body) is not None:
+                writes = [self._update(body)]
         elif name == "custom-call":
             reason = self._custom_call(work, op, [tiles for _, tiles in operands])
             if reason is not None:
@@ -214,15 +221,18 @@ class Schedule:
                 return
         else:
             self._alone(work, op, name, [tiles for _, tiles in operands], results)
+            if name in _TAKES and 0 in read:
+                read[0] = min(read[0], sum(writes))
+            elif name == "dynamic-update-slice" and 1 in read:
+                read[0], writes = 0.0, [read[1]]  # in place
         if work.unknown:
             self._skip(computation, op, runs, work.unknown[0])
             return
+        passing = [(tiles.space, read[k]) for k, tiles in operands]
+        passing += [(tiles.space, megabytes) for tiles, megabytes in zip(results, writes)]
+        near, common = (sum(megabytes for space, megabytes in passing if space == wanted) for wanted in (1, 3))
         far = sum(read[k] for k, tiles in operands if tiles.space == 0)
-        written = sum(tiles.megabytes for tiles in results if tiles.space == 0)
-        near = sum(read[k] for k, tiles in operands if tiles.space == 1)
-        near += sum(tiles.megabytes for tiles in results if tiles.space == 1)
-        common = sum(read[k] for k, tiles in operands if tiles.space == 3)
-        common += sum(tiles.megabytes for tiles in results if tiles.space == 3)
+        written = sum(megabytes for tiles, megabytes in zip(results, writes) if tiles.space == 0)
         parts = {
             "matrix": work.matrix_us,
             "vector": work.vector_us(constants),
@@ -331,16 +341,25 @@ class Schedule:
         users = [op for op in body.operations if parameter.name in op.operands] if parameter else []
         if not users or parameter is None or depth > _DEEPEST:
             return tiles.megabytes
+        in_place = written_into(body) == number
         taken = 0.0
         for user in users:
-            if user.opcode in ("slice", "dynamic-slice", "gather") and user.operands[0] == parameter.name:
+            if user.opcode in _TAKES and user.operands[0] == parameter.name:
                 taken += sum(t.megabytes for t in self._tiles([user.shape]))
             elif user.opcode == "fusion" and user.calls:
                 inner = self.context.program.by_name[user.calls[0]]
                 taken += self._read(inner, user.operands.index(parameter.name), tiles, depth + 1)
+            elif in_place and user.opcode in _UPDATES and user.operands[0] == parameter.name:
+                continue  # written in place, not read
             else:
                 return tiles.megabytes
         return taken
+
+    def _update(self, body: Computation) -> float:
+        """Megabytes that a fusion writes into an operand of its own, in place."""
+        updates = [op for op in body.operations if op.opcode in _UPDATES]
+        shapes = [op.operand_shapes[_UPDATES[op.opcode]] for op in updates if len(op.operands) > _UPDATES[op.opcode]]
+        return sum(tiles.megabytes for tiles in self._tiles(shapes))
 
     def _skip(self, computation: Computation, op: Operation, runs: int, reason: str) -> None:
         self.unpriced += 1

@@ -63,12 +63,18 @@ def product(
 def batched_product(
     constants: TimeConstants, a: Tiles, b: Tiles, result: Tiles, batch: int, sizes: tuple[int, int, int]
 ) -> Price:
-    """``batch`` products of one size; each begins anew (``product_us``)."""
+    """``batch`` products of one size; each begins anew (``product_us``).
+
+    What fits one window is multiplied first and written then; larger batches do both at a time.
+    """
     matrix = batch * (matrix_us(constants, *sizes) / constants["efficiency"] + constants["product_us"])
-    stream = min(a.megabytes, b.megabytes) / constants["read_mb_per_us"]
-    stream += result.megabytes / constants["write_mb_per_us"]
-    whole = constants["launch_us"] + _overlapped(constants, matrix, stream)
-    return Price(whole, {"latency": constants["launch_us"], "matrix": matrix, "hbm": stream})
+    megabytes = a.megabytes + b.megabytes
+    windowed = megabytes + result.megabytes > constants["one_window_mb"]
+    read = megabytes / constants["read_mb_per_us"]
+    write = result.megabytes / constants["window_write_mb_per_us" if windowed else "write_mb_per_us"]
+    whole = max(matrix, read + write) if windowed else matrix + read + write
+    parts = {"latency": constants["launch_us"], "matrix": matrix, "hbm": read + write}
+    return Price(constants["launch_us"] + whole, parts)
 
 
 def _overlapped(constants: TimeConstants, work: float, stream: float) -> float:
