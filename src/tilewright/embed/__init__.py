@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Adagrad,
         AdagradMomentum,
         Adam,
+        Clipped,
         LaProp,
         RowOptimizer,
         RowwiseAdagrad,
@@ -73,6 +74,7 @@ __all__ = [
     "Agreement",
     "Check",
     "Clicks",
+    "Clipped",
     "Counters",
     "CurvePoint",
     "DeviceBatch",
@@ -173,7 +175,7 @@ _HOMES = {
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
     "model.knobs": "SparseCoreConfig paste_text",
     "model.limits": "check_packing learnt_batch read_limits",
-    "model.optimizers": "F2A FTRL SGD Adagrad AdagradMomentum Adam LaProp RowOptimizer RowwiseAdagrad"
+    "model.optimizers": "F2A FTRL SGD Adagrad AdagradMomentum Adam Clipped LaProp RowOptimizer RowwiseAdagrad"
     " hyperparameters_at",
     "model.specs": "as_feature as_table spec_batch_sizes spec_limits",
     "model.stacking": "Stack Stacking TablePlacement stack",

@@ -295,10 +295,10 @@ class Adam:
         """The learning rate with both corrections, b1, b2, the corrected epsilon."""
         import jax.numpy as jnp
 
-        b1, b2 = (jnp.asarray(_at(value, step), jnp.float32) for value in (self.b1, self.b2))
-        correction = jnp.sqrt(1.0 - jnp.power(b2, step + 1))
-        rate = jnp.asarray(_at(self.learning_rate, step), jnp.float32) * correction / (1.0 - jnp.power(b1, step + 1))
-        return rate, b1, b2, jnp.asarray(_at(self.epsilon, step), jnp.float32) * correction
+        given = self.learning_rate, self.b1, self.b2, self.epsilon
+        rate, b1, b2, epsilon = (jnp.asarray(_at(value, step), jnp.float32) for value in given)
+        correction = jnp.sqrt(1.0 - _power(b2, step + 1))
+        return rate * correction / (1.0 - _power(b1, step + 1)), b1, b2, epsilon * correction
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
         """New rows and moments [N, width]."""
@@ -366,9 +366,10 @@ class FTRL:
             bound = l1 * learning_rate
             denominator = after + 2 * (learning_rate * l2) + beta
         else:
-            linear = slots["linear"] + gradient - (after - before) / learning_rate * rows
+            by = jnp.broadcast_to(learning_rate, rows.shape)  # by a scalar XLA would multiply by its reciprocal
+            linear = slots["linear"] + gradient - (after - before) / by * rows
             bound = l1
-            denominator = (after + beta) / learning_rate + 2 * l2
+            denominator = (after + beta) / by + 2 * l2
         numerator = jnp.where(l1 == 0, -linear, jnp.clip(linear, -bound, bound) - linear)
         new = jnp.where(denominator == 0, rows, _over(numerator, denominator))
         return new, {"accumulator": accumulator, "linear": linear}
@@ -401,10 +402,8 @@ class LaProp:
 
     def hyperparameters(self, step: Any) -> tuple[Any, ...]:
         """Learning rate, b1, the decay of this step, epsilon."""
-        import jax.numpy as jnp
-
         b2 = _at(self.b2, step)
-        decay = b2 * (1.0 - jnp.power(b2, step)) / (1.0 - jnp.power(b2, step + 1.0))
+        decay = b2 * (1.0 - _power(b2, step)) / (1.0 - _power(b2, step + 1))
         return _at(self.learning_rate, step), _at(self.b1, step), decay, _at(self.epsilon, step)
 
     def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
@@ -460,6 +459,59 @@ class F2A:
         scaled = _over(gradient * boost, jnp.sqrt(accumulator))
         change = learning_rate * (scaled + (l1 * jnp.sign(rows) + l2 * rows))
         return rows - change, {"accumulator": accumulator, "local_step": seen}
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """Another optimizer whose new rows are clipped to ``low .. high``; None leaves a side open. Slots are not clipped.
+
+    The ``embedding_var_limits`` of jax-tpu-embedding, which has no clipping of gradients.
+
+    >>> Clipped(SGD(0.5), low=2.5).apply(3.0, {}, 2.0, 0.5)[0].item()
+    2.5
+    """
+
+    optimizer: Any
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that are no range."""
+        for name in ("low", "high"):
+            if getattr(self, name) is not None:
+                _check(self, name, low=-float("inf"), schedule=False)
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise UsageError(f"low {self.low} is above high {self.high}", where="Clipped")
+
+    @property
+    def learning_rate(self) -> Rate:
+        """The other's."""
+        rate: Rate = self.optimizer.learning_rate
+        return rate
+
+    @property
+    def slots(self) -> Mapping[str, float]:
+        """The other's."""
+        slots: Mapping[str, float] = self.optimizer.slots
+        return slots
+
+    @property
+    def slot_widths(self) -> Mapping[str, int]:
+        """The other's."""
+        widths: Mapping[str, int] = getattr(self.optimizer, "slot_widths", {})
+        return widths
+
+    def hyperparameters(self, step: Any) -> tuple[Any, ...]:
+        """The other's."""
+        values = hyperparameters_at(self.optimizer, step)
+        return values if isinstance(values, tuple) else (values,)
+
+    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
+        """The other's new rows, clipped, and its slots."""
+        import jax.numpy as jnp
+
+        new, after = self.optimizer.apply(rows, slots, gradient, rate)
+        return jnp.clip(new, self.low, self.high), after
 
 
 def _power(base: Any, exponent: Any) -> Any:
