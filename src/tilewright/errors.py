@@ -31,6 +31,10 @@ class TilewrightError(Exception):
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text}; {self.how}" if self.how else text
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by state: the constructor's keywords are not in ``args``."""
+        return (_rebuild, (type(self), dict(self.__dict__), self.args))
+
 
 class UsageError(TilewrightError):
     """A wrong argument, option or file (exit code 2)."""
@@ -64,10 +68,6 @@ class ParseError(TilewrightError):
         place = f"line {self.line}, column {self.line_column + 1}" if "\n" in text else f"column {self.column + 1}"
         super().__init__(what, where=f"{where}: {place}" if where else place, how=how)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by state: the constructor's keywords are not in ``args``."""
-        return (_rebuild, (type(self), dict(self.__dict__), self.args))
-
     def caret(self, width: int = 100) -> str:
         """The offending line (cut to ``width`` around the place) with a caret under the column.
 
@@ -91,10 +91,6 @@ class LimitError(TilewrightError):
     ) -> None:
         self.table, self.shard, self.observed, self.limit = table, shard, observed, limit
         super().__init__(what, where=where, how=how)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by state: the constructor's keywords are not in ``args``."""
-        return (_rebuild, (type(self), dict(self.__dict__), self.args))
 
 
 def _rebuild(cls: type[TilewrightError], state: dict[str, object], args: tuple[object, ...]) -> TilewrightError:

@@ -18,7 +18,7 @@ from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import auc, load_data, load_model, run
 from tilewright.machine.movement import compare
 from tilewright.machine.products import Product, find_products, run_product
-from tilewright.machine.results import _finite
+from tilewright.machine.report import _finite
 
 EXAMPLE = ROOT / "examples" / "dlrm.py"
 

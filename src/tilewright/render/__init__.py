@@ -1,18 +1,5 @@
 """The page and drawing kit: self-contained HTML, SVG, charts, terminal tables, formatted numbers."""
 
-from tilewright.render.blocks import (
-    Card,
-    Tone,
-    badge,
-    cards,
-    carried,
-    code_block,
-    details,
-    listing,
-    note,
-    paragraph,
-    side_by_side,
-)
 from tilewright.render.charts import Bar, Curve, bar_chart, line_chart
 from tilewright.render.drawing import Drawing, text_width
 from tilewright.render.explorers import Field, cells, explorer
@@ -27,7 +14,20 @@ from tilewright.render.formats import (
     seconds_text,
 )
 from tilewright.render.markup import Html, Scripted, element, escape, join
-from tilewright.render.page import Page
+from tilewright.render.page import (
+    Card,
+    Page,
+    Tone,
+    badge,
+    cards,
+    carried,
+    code_block,
+    details,
+    listing,
+    note,
+    paragraph,
+    side_by_side,
+)
 from tilewright.render.tables import Column, print_table, table
 
 __all__ = [

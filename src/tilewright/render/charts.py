@@ -38,7 +38,7 @@ def bar_chart(
     """Horizontal bars on one scale from zero, each with its total; ``parts`` names the parts in a legend."""
     if not bars:
         return element("p", "nothing to draw", class_="empty")
-    labels = [_cut(bar.label, 34) for bar in bars]
+    labels = [bar.label if len(bar.label) <= 34 else f"{bar.label[:33]}…" for bar in bars]
     left = max(text_width(label) for label in labels) + 12
     totals = [format_value(sum(bar.parts), kind) + (f"  {bar.note}" if bar.note else "") for bar in bars]
     right = max(text_width(total) for total in totals) + 12
@@ -138,7 +138,3 @@ def _ticks(low: float, high: float, count: int = 5) -> list[float]:
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(n * step, 12) for n in range(first, last + 1)]
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

@@ -107,7 +107,7 @@ def print_table(
         justify = "left" if column.kind in _LEFT else "right"
         face.add_column(Text(column.heading), justify=justify, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        face.add_row(*(Text(_plain(c, v)) for c, v in zip(columns, row, strict=True)))
+        face.add_row(*(Text(format_value(v, c.kind)) for c, v in zip(columns, row, strict=True)))
     width = console.width
     if not console.is_terminal:
         wide = console.options.update(max_width=100_000)
@@ -125,7 +125,3 @@ def _without_blanks(line: Sequence[Segment]) -> list[Segment]:
     while kept and not kept[-1].text.rstrip():
         kept.pop()
     return [*kept[:-1], Segment(kept[-1].text.rstrip(), kept[-1].style)] if kept else []
-
-
-def _plain(column: Column, value: object) -> str:
-    return format_value(value, column.kind)

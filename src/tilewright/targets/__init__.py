@@ -1,7 +1,6 @@
 """Chips as data: one TOML file each, every constant with its source."""
 
-from tilewright.targets.loading import load_target, parse_target, target, target_names
-from tilewright.targets.schema import (
+from tilewright.targets.chips import (
     LaneMemory,
     Links,
     MatrixUnits,
@@ -11,6 +10,10 @@ from tilewright.targets.schema import (
     Target,
     TimeConstants,
     VectorUnit,
+    load_target,
+    parse_target,
+    target,
+    target_names,
 )
 
 __all__ = [

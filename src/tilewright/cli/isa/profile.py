@@ -104,7 +104,9 @@ def profile(
     elif out != "-":
         _print(chosen, top)
         if heat is not None and out is None:
-            _draw(chosen.heat(heat), kind)
+            picture = chosen.heat(heat)
+            emit_text("")
+            show_drawing(lambda width: picture.to_text(kind, width))
     errors = [error for part in every.pes or (every,) for error in part.result.errors]
     machine.remark_errors(errors)
     return 1 if errors else 0
@@ -194,11 +196,6 @@ def _totals(profile: Profile) -> tuple[object, ...]:
     return (*head, sums.counts.steps, sums.counts.macs, lines, sums.counts.l1_misses, sums.counts.l2_misses, "")
 
 
-def _draw(heat: Heat, kind: str) -> None:
-    emit_text("")
-    show_drawing(lambda width: heat.to_text(kind, width))
-
-
 def _unbroken(waits: object) -> str:
     """For the page: a reason and its cycles in one piece."""
     return ", ".join(part.replace(" ", "\u00a0") for part in str(waits).split(", "))
@@ -207,11 +204,6 @@ def _unbroken(waits: object) -> str:
 def _narrow(row: tuple[object, ...]) -> tuple[object, ...]:
     """A row for the page: without its share."""
     return (*row[:4], *row[5:-1], _unbroken(row[-1]))
-
-
-def _narrow_pe(part: Profile) -> tuple[object, ...]:
-    *row, waits = _pe_row(part)
-    return (*row, _unbroken(waits))
 
 
 def _chart(profile: Profile) -> Html:
@@ -245,7 +237,7 @@ def _page(profile: Profile, file: str, names: tuple[str, ...]) -> str:
     figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
     page.section("run", "The run", cards(figures), _chart(profile))
     if profile.pes:
-        rows = [_narrow_pe(part) for part in profile.pes]
+        rows = [(*row, _unbroken(waits)) for *row, waits in map(_pe_row, profile.pes)]
         page.section("pes", "Every processing element", table([Column(*heading) for heading in _PES], rows))
     columns = [Column(*heading) for heading in _HEADINGS if heading[0] != "share"]
     rows = [_narrow(_row(profile, line)) for line in profile.hottest]

@@ -166,13 +166,10 @@ def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_af
     if output and not _is_folder(output):
         write_file(output, runs[-1].after)
     if as_json:
-        emit_json({"pipeline": format_pipeline(steps), "passes": [_run_as_json(run) for run in runs]})
+        rows = [{"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()} for run in runs]
+        emit_json({"pipeline": format_pipeline(steps), "passes": rows})
     elif diff:
         emit_text(_diffs(runs))
-
-
-def _run_as_json(run: PassRun) -> dict[str, object]:
-    return {"pass": run.step, "round": run.round, "changes": run.changes, "diff": run.diff()}
 
 
 def _is_folder(output: str) -> bool:

@@ -46,7 +46,9 @@ def verify(
         raise UsageError("inputs are written as .npz", where=save)
     from tilewright.hlo import compare_on_tpu
 
-    before, after = (_load(source, arg) for source in (original, rewritten))
+    before, after = (
+        load_program(source, arg if ".py" in source or ":" in source else None) for source in (original, rewritten)
+    )
     # First: the TPU compiler may not be installed.
     compiled = compare_on_tpu(before, after, tpu, timeout=timeout) if tpu else None
     verification = _compare(before, after, seeds, inputs, bit_exact, eager)
@@ -58,10 +60,6 @@ def verify(
         _print(verification, compiled)
     if not verification.ok:
         raise CheckFailed(f"the programs differ: {verification.reason}" if as_json else "the programs differ")
-
-
-def _load(source: str, arg: list[str] | None) -> Program:
-    return load_program(source, arg if ".py" in source or ":" in source else None)
 
 
 def _compare(

@@ -70,7 +70,9 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     if diagnosis.clear:
         blocks.append(f"clear: {', '.join(diagnosis.clear)}")
     if diagnosis.not_judged:
-        lines = [f"  {name}: needs {_needs(needs)}" for name, needs in diagnosis.not_judged.items()]
+        lines = [
+            f"  {name}: needs {'; '.join(needs).replace('|', ' or ')}" for name, needs in diagnosis.not_judged.items()
+        ]
         blocks.append("\n".join(["not judged, for want of counters:", *lines]))
     return "\n\n".join(blocks)
 
@@ -136,7 +138,3 @@ def _finding_lines(diagnosis: Diagnosis, finding: Finding) -> list[str]:
     if finding.effect:
         lines.append(f"  gives {finding.effect}")
     return [*lines, f"  ({finding.source})"]
-
-
-def _needs(needs: tuple[str, ...]) -> str:
-    return "; ".join(need.replace("|", " or ") for need in needs)

@@ -314,7 +314,8 @@ def _row(match: re.Match[str], known: _Known) -> ErrorExplanation:
     total, row = _numbers(match)
     chip, fixed = _chip(total)
     figures = {"TileSpmem per tile": total, "row": row}
-    choices = [(w, row // (4 * (w + 1))) for w in _widths(known.width) if row % (32 * (w + 1)) == 0]
+    widths = range(8, _WIDEST + 1, 8) if known.width is None else [known.width]
+    choices = [(w, row // (4 * (w + 1))) for w in widths if row % (32 * (w + 1)) == 0]
     if known.width is not None and not choices:
         problem = f"a row of {row} bytes is not 4 * ({known.width} + 1) * a multiple of 8"
         raise UsageError(problem, where="explain-error", how="give the width of the stack the error is about")
@@ -329,10 +330,6 @@ def _row(match: re.Match[str], known: _Known) -> ErrorExplanation:
     rule = TileRule(total, fixed, "forward", known.sparsecores, width)
     ids = max(unique, known.max_ids or unique)
     return _judged(match, rule, chip, meaning, figures, Limits(ids, unique), width, ids_known=known.max_ids is not None)
-
-
-def _widths(width: int | None) -> list[int]:
-    return [width] if width is not None else list(range(8, _WIDEST + 1, 8))
 
 
 def _replicas(match: re.Match[str], known: _Known) -> ErrorExplanation:

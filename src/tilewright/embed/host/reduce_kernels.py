@@ -6,7 +6,6 @@ many would leave the cache.
 
 from __future__ import annotations
 
-import threading
 from typing import TypeAlias
 
 import numpy as np
@@ -274,32 +273,6 @@ Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
 """Keys and as many again, sample and gain of every entry, gain of every sample, counters."""
 
 _EXACT = 1 << 32
-
-
-class Scratch(threading.local):
-    """The buffers a thread works in, one set per thread, grown when a job needs more."""
-
-    def __init__(self) -> None:
-        self._entries = self._samples = -1
-        self._arrays: Room | None = None
-
-    def __call__(self, entries: int, samples: int) -> Room:
-        """Room for so many entries of one unit and group, and samples of a group: kernel 1's last argument."""
-        if self._arrays is None or entries > self._entries or samples > self._samples:
-            self._entries, self._samples = max(entries, self._entries), max(samples, self._samples)
-            self._arrays = (
-                np.empty(self._entries, np.uint64),
-                np.empty(self._entries, np.uint64),
-                np.empty(self._entries, np.int32),
-                np.empty(self._entries, np.float32),
-                np.empty(self._samples, np.float32),
-                np.empty(DIGIT_SLOTS, np.int32),
-            )
-        return self._arrays
-
-
-scratch = Scratch()
-"""The calling thread's buffers."""
 
 
 @njit(cache=True, nogil=True)

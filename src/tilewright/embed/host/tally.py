@@ -127,9 +127,17 @@ def _run(
     calls: list[_Call], entries: Entries, units: range, part: tuple[int, int], first: int, sizes: tuple[int, int]
 ) -> int:
     """Kernel 1 for some units and sources, in this thread's scratch; not 0 where it found something bad."""
-    from tilewright.embed.host.reduce_kernels import reduce_unit, scratch
+    from tilewright.embed.host.reduce_kernels import DIGIT_SLOTS, reduce_unit
 
-    room = scratch(*sizes)
+    most_entries, most_samples = sizes
+    room = (
+        scratch("sorted keys", most_entries, np.uint64),
+        scratch("as many again", most_entries, np.uint64),
+        scratch("sample of a key", most_entries, np.int32),
+        scratch("gain of a key", most_entries, np.float32),
+        scratch("gain of a sample", most_samples, np.float32),
+        scratch("counters of digits", DIGIT_SLOTS, np.int32),
+    )
     for u in units:
         values, offsets, weights, features, unit, group, samples, bases, counts = calls[u]
         status = reduce_unit(

@@ -38,11 +38,6 @@ if TYPE_CHECKING:
 # The columns of a plan's tables, for the terminal and the page: what each is called and where its value comes from.
 
 
-def _rounded(value: float) -> float:
-    """A mean; whole where four digits are not enough."""
-    return round(value) if value >= 1000 else value
-
-
 #: Of :class:`StackPlan`.
 STACKS = (
     Field("stack", "code", of=lambda s: s.label),
@@ -56,7 +51,9 @@ STACKS = (
     ),
     Field("max unique", "count", "max_unique_ids_per_partition", lambda s: s.limits.max_unique_ids_per_partition),
     Field("observed ids", "count", "the fullest partition of the log", lambda s: s.observed.max_ids_per_partition),
-    Field("mean ids", "number", "the average partition", lambda s: _rounded(s.mean_ids)),
+    Field(
+        "mean ids", "number", "the average partition", lambda s: round(s.mean_ids) if s.mean_ids >= 1000 else s.mean_ids
+    ),
     Field("imbalance", "ratio", "the fullest shard over the average one", lambda s: s.imbalance),
     Field("dropped", "percent", "entries lost if ids above the limits are dropped", lambda s: s.drop_rate),
     Field("buffers", "bytes", "one batch on one device", lambda s: s.buffer_bytes),
@@ -109,10 +106,6 @@ CURVE = (
 )
 
 
-def _share(quantile: float) -> str:
-    return f"{quantile * 100:g} %" if quantile < 1 else "all"
-
-
 def _pair(at: int) -> Callable[[StackPlan], str]:
     """ids / distinct ids of the quantile."""
 
@@ -126,7 +119,7 @@ def _pair(at: int) -> Callable[[StackPlan], str]:
 #: Of :class:`StackPlan`: limits that hold a share of its partitions.
 HOLDING = (
     Field("stack", "code", of=lambda s: s.label),
-    *(Field(_share(quantile), of=_pair(k)) for k, quantile in enumerate(QUANTILES)),
+    *(Field(f"{quantile * 100:g} %" if quantile < 1 else "all", of=_pair(k)) for k, quantile in enumerate(QUANTILES)),
 )
 
 #: Of (stack's label, hot id).

@@ -42,7 +42,8 @@ def binary_form(raw: bytes) -> tuple[str, bytes] | None:
         fields = _fields(raw)
         if fields is None or _NAME not in fields:
             return None
-        if _COMPUTATIONS in fields and _fields(fields[_COMPUTATIONS]) is not None and _is_name(fields[_NAME]):
+        is_name = all(32 <= byte < 127 for byte in fields[_NAME])  # and not a message
+        if is_name and _COMPUTATIONS in fields and _fields(fields[_COMPUTATIONS]) is not None:
             return "hlo", raw
         raw = fields[_WRAPPED]
     return None
@@ -57,11 +58,6 @@ def _exported(raw: bytes) -> bytes | None:
             return raw[at : at + length]
         at = raw.find(_BYTECODE, at + 1)
     return None
-
-
-def _is_name(raw: bytes) -> bool:
-    """A module's name, and not a message."""
-    return all(32 <= byte < 127 for byte in raw)
 
 
 def _fields(raw: bytes) -> dict[int, bytes] | None:

@@ -155,7 +155,9 @@ class _Reader:
         if word and word[0] in _WORDS:
             return _WORDS[word[0]]
         if word and word[0] == "key":
-            return _random_key()
+            import jax
+
+            return jax.eval_shape(jax.random.key, 0)
         self.at = start
         raise self.fail("expected an argument such as f32[8,128], 3, key or [f32[4], s32[]]")
 
@@ -169,12 +171,6 @@ def _array(dtype: str, dims: list[int], text: str) -> Any:
     if kind.name in ("float64", "int64", "uint64", "complex128") and jax.dtypes.canonicalize_dtype(kind) != kind:
         raise UsageError(f"JAX has no {kind.name} in its 32-bit mode", where=text, how="set JAX_ENABLE_X64=1")
     return array_struct(tuple(dims), kind)
-
-
-def _random_key() -> Any:
-    import jax
-
-    return jax.eval_shape(jax.random.key, 0)
 
 
 _FILE = re.compile(r"(.+\.py)(?::([A-Za-z_][\w.]*))?")

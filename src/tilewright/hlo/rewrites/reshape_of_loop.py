@@ -39,17 +39,13 @@ class ReshapeOfLoop(Rewrite):
     def apply(self, block: Block) -> int:
         """Change the carried shapes of the loops of ``block``, each carried array at most once."""
         count = 0
-        for op in [op for op in block.operations if _is_loop(op)]:
+        for op in [op for op in block.operations if op.name == "while" and op.plain and len(op.blocks) == 2]:
             for k in range(len(op.results)):
                 shape = _from_reshape(op, k) or _from_rows(op, k)
                 if shape is not None:
                     _change(op, k, shape)
                     count += 1
         return count
-
-
-def _is_loop(op: Node) -> bool:
-    return op.name == "while" and op.plain and len(op.blocks) == 2
 
 
 def _from_reshape(op: Node, k: int) -> Shape | None:

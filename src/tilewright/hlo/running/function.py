@@ -559,7 +559,7 @@ class OptimizedFunction:
         def flat_fn(*flat: Any) -> list[Any]:
             given = list(leaves)
             for k, raw in zip(varying, flat):
-                given[k] = _like(raw, leaves[k])
+                given[k] = _wrapped(raw, _key_impl(leaves[k]))
             a, k = jax.tree.unflatten(tree, given)
             outs, structure = jax.tree.flatten(self._fn(*a, **k))
             out_tree[:] = [structure, [_key_impl(out) for out in outs]]
@@ -647,7 +647,3 @@ def _wrapped(bits: Any, impl: Any) -> Any:
     import jax
 
     return bits if impl is None else jax.random.wrap_key_data(bits, impl=impl)
-
-
-def _like(raw: Any, original: Any) -> Any:
-    return _wrapped(raw, _key_impl(original))

@@ -177,14 +177,6 @@ def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
     return (total.view(np.int64) + np.where(inexact, towards, 0)).view(np.float64).astype(np.float32)
 
 
-def _lesser(x: Array, y: Array) -> Array:
-    return np.where((x <= y) | np.isnan(y), x, y)
-
-
-def _greater(x: Array, y: Array) -> Array:
-    return np.where((x >= y) | np.isnan(y), x, y)
-
-
 def _float_arithmetic(operation: Callable[..., Any]) -> Handler:
     def value(pe: Pe, instruction: Instruction) -> Array:
         values = (as_float(pe, o) for o in instruction.operands[1:])
@@ -294,8 +286,8 @@ SCALAR_HANDLERS: dict[str, Handler] = {
     "fma": _float_arithmetic(fused_multiply_add),
     "fdiv": _float_arithmetic(np.divide),
     "fsqrt": _float_arithmetic(np.sqrt),
-    "fmin": _float_arithmetic(_lesser),
-    "fmax": _float_arithmetic(_greater),
+    "fmin": _float_arithmetic(lambda x, y: np.where((x <= y) | np.isnan(y), x, y)),
+    "fmax": _float_arithmetic(lambda x, y: np.where((x >= y) | np.isnan(y), x, y)),
     "cvt": _writing(_convert),
     "cmp": _comparison(source),
     "fcmp": _comparison(as_float),

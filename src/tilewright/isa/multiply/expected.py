@@ -262,7 +262,8 @@ def expected_conv2d_counts(
     if shape.empty:
         return Counts()
     how = _Machine(config, element_bytes, ka, kb, computing // (ka * kb), per_mm)
-    counts = Counts.together(_conv_counts(shape, how, part) for part in _conv_parts(shape, how, split))
+    parts = _conv_parts(shape, how, split)
+    counts = Counts.together(_of_group(shape, how, part, *channels) for part in parts for channels in part.channels)
     lines = shape.outs * _lines(shape, how)
     return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
 
@@ -283,11 +284,6 @@ def _conv_parts(shape: ConvShape, how: _Machine, split: str | None) -> Iterator[
             pixels, channels = (first * share, end * share), (0, shape.outs)
         of_groups = [(g, min(channels[1], (g + 1) * width) - max(channels[0], g * width)) for g in range(shape.groups)]
         yield _Part(pixels, tuple((group, share) for group, share in of_groups if share > 0))
-
-
-def _conv_counts(shape: ConvShape, how: _Machine, part: _Part) -> Counts:
-    counts = [_of_group(shape, how, part, group, outs) for group, outs in part.channels]
-    return Counts.together(counts)
 
 
 def _of_group(shape: ConvShape, how: _Machine, part: _Part, group: int, n: int) -> Counts:

@@ -233,10 +233,14 @@ def mm_words(done: Rehearsal, instruction: Instruction, here: bool, assumed: boo
         return [*lines, *_refusal(done, instruction), *(waits_words(done) if here else [])]
     lines += [_types(roles, instruction, assumed), *_factors(pe, roles, instruction, assumed)]
     lines += [*_columns(done, roles), *_math(done, roles), _lines(done, roles, here)]
-    lines.append(f"sums: {_sums(roles, pe.config)}")
+    integer = roles.type_a[0] in "su"
+    how = f"32 bits, overflow {pe.config.overflow!r}" if integer else f"float32, order {pe.config.float_order!r}"
+    lines.append(f"sums: {how}")
     lines += waits_words(done) if here else [_assumption(done, roles, instruction, assumed)]
     fields = relevant_readings(instruction, pe.config, roles.segment, bool(done.errors))
-    return [*lines, "readings: " + ", ".join(f"{n}={_shown(getattr(pe.config, n))}" for n in fields)]
+    values = ((name, getattr(pe.config, name)) for name in fields)
+    readings = (f"{name}={v[0]}:{v[1]}" if isinstance(v, tuple) else f"{name}={v}" for name, v in values)
+    return [*lines, "readings: " + ", ".join(readings)]
 
 
 def _refusal(done: Rehearsal, instruction: Instruction) -> list[str]:
@@ -365,11 +369,6 @@ def _assumption(done: Rehearsal, roles: Roles, instruction: Instruction, assumed
     return f"counted for {whose} with loader j at {where}{on}{setmm}"
 
 
-def _sums(roles: Roles, c: MatrixUnitConfig) -> str:
-    integer = roles.type_a[0] in "su"
-    return f"32 bits, overflow {c.overflow!r}" if integer else f"float32, order {c.float_order!r}"
-
-
 def relevant_readings(
     instruction: Instruction, c: MatrixUnitConfig, segment: Segment, errors: bool = False
 ) -> list[str]:
@@ -398,10 +397,6 @@ def relevant_readings(
     }
     names = [name for ambiguity in AMBIGUITIES for name in ambiguity.fields]
     return [name for name in dict.fromkeys(names) if when.get(name)]
-
-
-def _shown(value: Any) -> str:
-    return f"{value[0]}:{value[1]}" if isinstance(value, tuple) else str(value)
 
 
 def _runs(numbers: list[int], prefix: str = "") -> str:

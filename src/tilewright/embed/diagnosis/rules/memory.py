@@ -10,7 +10,7 @@ from tilewright.embed.diagnosis.explain import advice_for
 from tilewright.embed.diagnosis.finding import Finding, rule
 from tilewright.embed.model.formulas import gather_operand_floats, padded_table_bytes, round8
 from tilewright.embed.model.tables import Limits
-from tilewright.embed.planning.counters import Counters, HbmCounters, TableCounters
+from tilewright.embed.planning.counters import Counters, HbmCounters
 from tilewright.embed.planning.memory import live_stacks, memory
 from tilewright.render import bytes_text, percent_text
 from tilewright.targets import target
@@ -197,7 +197,8 @@ _WARNING = 0.01
 )
 def padding_of_width(counters: Counters) -> Iterator[Finding]:
     shards = max(1, counters.shards)
-    lost = {name: _width_loss(table, shards) for name, table in counters.tables.items()}
+    padded = {name: table.padded_bytes(shards) for name, table in counters.tables.items()}
+    lost = {n: padded[n] - padded[n] * t.width // t.padded_width for n, t in counters.tables.items()}
     worst = _worst(counters, lost)
     if not worst:
         return
@@ -213,11 +214,6 @@ def padding_of_width(counters: Counters) -> Iterator[Finding]:
         advice.append(f"make {worst[0]} {wider} wide{many}: the model learns {wider / table.width:.2f} times as much")
     finding = _padding(counters, "rows are padded to 8 floats", lost, worst, tuple(advice))
     yield replace(finding, evidence={**finding.evidence, "rows a line": packs}) if packs > 1 else finding
-
-
-def _width_loss(table: TableCounters, shards: int) -> int:
-    padded = table.padded_bytes(shards)
-    return padded - padded * table.width // table.padded_width
 
 
 @rule(

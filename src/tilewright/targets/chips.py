@@ -1,0 +1,305 @@
+"""What a chip is, as frozen dataclasses, and the TOML files that say so: every section tells its source.
+
+All sizes are bytes, all rates bytes or operations per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from tilewright.errors import UsageError
+from tilewright.reading import check_keys, parse, read_file, table_of
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One memory of a chip: ``bytes`` per ``scope`` and the bandwidth the scope sees (0 = not stated)."""
+
+    name: str
+    bytes: int
+    bytes_per_second: int = 0
+    scope: str = "chip"
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """Vector registers of ``sublanes`` x ``lanes`` words of ``word_bits`` bits."""
+
+    sublanes: int
+    lanes: int
+    word_bits: int = 32
+
+    @property
+    def register_bytes(self) -> int:
+        """Bytes of one vector register: 8 * 128 * 4 = 4096 on a TPU."""
+        return self.sublanes * self.lanes * self.word_bits // 8
+
+
+@dataclass(frozen=True)
+class LaneMemory:
+    """Local memories of an NPU with lanes: one per NPU (tensor storage over NPUs).
+
+    ``n_stride``: the rows of channels that a batch takes are ceil((start + C) / npu_num), ``with_start``, or
+    ceil(C / npu_num), ``without_start``.
+    """
+
+    npu_num: int
+    eu_bytes: int
+    local_bytes: int
+    banks: int
+    ic_parallel: int = 0
+    n_stride: str = "with_start"
+
+    @property
+    def bank_bytes(self) -> int:
+        """Bytes of one bank; banks are contiguous, not interleaved."""
+        return self.local_bytes // self.banks
+
+
+@dataclass(frozen=True)
+class MatrixUnits:
+    """Systolic matrix units: ``units`` of ``rows`` x ``columns`` multipliers; peak operations per second per chip."""
+
+    units: int
+    rows: int
+    columns: int
+    bf16_ops_per_second: int = 0
+    int8_ops_per_second: int = 0
+    fp8_ops_per_second: int = 0
+
+
+@dataclass(frozen=True)
+class SimtCore:
+    """A SIMT processing element with the tensor-multiply instruction ``mm``; latencies in cycles.
+
+    ``l1_ways`` and ``l2_ways``: lines in a cache set, 0 for a fully associative cache.
+    """
+
+    threads: int
+    registers: int
+    predicates: int
+    uniform_registers: int
+    a_bytes: int
+    line_bytes: int
+    l1_bytes: int
+    l2_bytes: int
+    l1_latency: int
+    l2_latency: int
+    dram_latency: int
+    l1_ports: int
+    l2_bytes_per_cycle: int
+    dram_bytes_per_cycle: int
+    l1_ways: int = 0
+    l2_ways: int = 0
+    alu_latency: int = 1
+    dma_latency: int = 400
+    bcast_depth: int = 2
+
+
+@dataclass(frozen=True)
+class SparseCores:
+    """Sparse cores of a chip: per-chip count, tiles per core, SIMD width, scratchpad bytes per tile.
+
+    ``fixed_tile_bytes`` is the constant k of the measured TileSpmem rule (0 = not measured on this chip).
+    ``devices_per_chip`` counts the logical devices a program sees (2 on a 7x chip).
+    """
+
+    per_chip: int
+    tiles: int
+    simd_f32: int
+    simd_bf16: int
+    tile_spmem_bytes: int = 0
+    fixed_tile_bytes: int = 0
+    devices_per_chip: int = 1
+
+
+@dataclass(frozen=True)
+class Links:
+    """Inter-chip links: all of a chip's links together, bytes per second in one direction."""
+
+    bytes_per_second: int
+    topology: str = ""
+
+
+@dataclass(frozen=True)
+class TimeConstants:
+    """What one mechanism of the time model needs to know of a chip, from the sections ``[time.MECHANISM]``.
+
+    ================  =========================================================================================
+    ``values``        constant -> number, in microseconds, megabytes (1e6 bytes) and nanoseconds a tile
+    ``fitted_on``     what the constants were fitted on, "" where they are published or carried over
+    ``error``         mean absolute error seen on rows the fit did not see, as a share (0.05 = 5 %); 0 = not known
+    ================  =========================================================================================
+    """
+
+    values: Mapping[str, float]
+    fitted_on: str = ""
+    error: float = 0.0
+
+    def __getitem__(self, constant: str) -> float:
+        """The constant's number."""
+        return self.values[constant]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One chip.
+
+    =========================  ================================================================================
+    ``name``, ``title``        ``tpu-v5p``; "Google Cloud TPU v5p"
+    ``family``                 ``tpu``, ``vector``, ``npu``, ``simt`` or ``cpu``
+    ``layout_rule``            how arrays are laid out by default: ``tpu`` (the compiler picks the dim order too),
+                               ``tpu_default_order`` (tiles, dims in order), ``lanes`` or ``linear``
+    ``compiler_normalizes``    the chip's compiler already performs the reshape rewrites by itself
+    ``short_run_bytes``        reductions over a contiguous inner run shorter than this are charged for it (0 = no)
+    ``short_kept_run_bytes``   the same for reductions that keep a contiguous inner run shorter than this
+    ``memories``               main memory first
+    ``vector`` ... ``links``   the units, None where the chip has none
+    ``time``                   mechanism -> its constants (:class:`TimeConstants`), {} where none are known
+    ``sources``                section or ``section.key`` -> where the constants come from
+    =========================  ================================================================================
+    """
+
+    name: str
+    title: str
+    family: str
+    layout_rule: str
+    compiler_normalizes: bool = False
+    short_run_bytes: int = 0
+    short_kept_run_bytes: int = 0
+    memories: tuple[Memory, ...] = ()
+    vector: VectorUnit | None = None
+    lanes: LaneMemory | None = None
+    matrix: MatrixUnits | None = None
+    simt: SimtCore | None = None
+    sparse: SparseCores | None = None
+    links: Links | None = None
+    time: Mapping[str, TimeConstants] = field(default_factory=dict, compare=False)
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def memory(self, name: str) -> Memory | None:
+        """The memory called ``name``, or None."""
+        return next((m for m in self.memories if m.name == name), None)
+
+
+T = TypeVar("T")
+_SECTIONS: dict[str, type[Any]] = {
+    "vector": VectorUnit,
+    "lanes": LaneMemory,
+    "matrix": MatrixUnits,
+    "simt": SimtCore,
+    "sparse": SparseCores,
+    "links": Links,
+}
+_PLAIN = [f.name for f in fields(Target) if f.type in ("str", "bool", "int")]
+_KINDS: dict[Any, tuple[type, str]] = {"str": (str, "text"), "bool": (bool, "switch, true or false")}
+_RULES = ("tpu", "tpu_default_order", "lanes", "linear")
+
+
+def _sourced(table: Any, where: str, sources: dict[str, str]) -> dict[str, Any]:
+    """A section's constants; its ``source``, and those of single constants in ``sources``, move into ``sources``."""
+    constants = dict(table_of(table, where))
+    source, own = constants.pop("source", ""), table_of(constants.pop("sources", {}), f"{where}.sources")
+    if not isinstance(source, str) or not source:
+        raise UsageError("a section without a source", where=where, how='add source = "..."')
+    if not all(isinstance(text, str) and key in constants for key, text in own.items()):
+        raise UsageError("sources of constants that are not there", where=where, how='name = "..." for a constant')
+    sources[where] = source
+    sources.update({f"{where}.{key}": text for key, text in own.items()})
+    return constants
+
+
+def _checked(cls: type[Any], constants: dict[str, Any], where: str) -> dict[str, Any]:
+    """The constants, if ``cls`` has them all and needs no more, each a text, a switch or a count as it says."""
+    known = {f.name: f for f in fields(cls)}
+    check_keys(constants, known, where)
+    for key, value in constants.items():
+        kind, noun = _KINDS.get(known[key].type, (int, "count"))
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
+            raise UsageError(f"{key} = {value!r} is not a {noun}", where=where)
+    needed = [name for name, f in known.items() if f.default is f.default_factory is MISSING]
+    if missing := [name for name in needed if name not in constants]:
+        raise UsageError(f"missing {', '.join(missing)}", where=where)
+    return constants
+
+
+def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
+    """``[time.MECHANISM]``: numbers of at least 0, beside ``source``, ``fitted_on`` and ``error`` where fitted."""
+    mechanisms = {}
+    for name, table in table_of(tables, "time", "write [time.MECHANISM]").items():
+        where = f"time.{name}"
+        values = _sourced(table, where, sources)
+        fitted_on = values.pop("fitted_on", "")
+        if not isinstance(fitted_on, str):
+            raise UsageError(f"fitted_on = {fitted_on!r} is not a text", where=where)
+        for key, value in values.items():
+            if type(value) not in (int, float) or not 0 <= value < float("inf"):
+                raise UsageError(f"{key} = {value!r} is not a number of at least 0", where=where)
+        error = float(values.pop("error", 0.0))
+        mechanisms[name] = TimeConstants(MappingProxyType({k: float(v) for k, v in values.items()}), fitted_on, error)
+    return MappingProxyType(mechanisms)
+
+
+def parse_target(text: str, where: str = "target") -> Target:
+    """A :class:`Target` from the text of a TOML file; raises :class:`UsageError` naming section and key."""
+    return _target(parse(text, "TOML", where), where)
+
+
+def _target(value: Any, where: str) -> Target:
+    sources: dict[str, str] = {}
+    table = _sourced(value, "target", sources)
+    plain = _checked(Target, {key: table.pop(key) for key in _PLAIN if key in table}, where)
+    if plain["layout_rule"] not in _RULES:
+        raise UsageError(f"layout_rule {plain['layout_rule']!r}", where=where, how=f"one of {', '.join(_RULES)}")
+
+    def section(cls: type[T], table: Any, where: str) -> T:
+        return cls(**_checked(cls, _sourced(table, where, sources), where))
+
+    memories = tuple(section(Memory, m, f"memory.{m.get('name', i)}") for i, m in enumerate(table.pop("memory", [])))
+    units = {key: section(cls, table.pop(key), key) for key, cls in _SECTIONS.items() if key in table}
+    time = _time(table.pop("time", {}), sources)
+    if table:
+        raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
+    return Target(**plain, memories=memories, **units, time=time, sources=MappingProxyType(sources))
+
+
+@cache
+def target_names() -> tuple[str, ...]:
+    """The chips that come with Tilewright, sorted."""
+    folder = resources.files("tilewright.targets") / "data"
+    return tuple(sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")))
+
+
+def load_target(path: str | Path) -> Target:
+    """A :class:`Target` from a TOML file of your own."""
+    return _target(read_file(path, "TOML"), str(path))
+
+
+@cache
+def _builtin(name: str) -> Target:
+    text = (resources.files("tilewright.targets") / "data" / f"{name}.toml").read_text(encoding="utf-8")
+    return parse_target(text, f"{name}.toml")
+
+
+def target(name: str | Target) -> Target:
+    """The chip called ``name``, or the one in the TOML file ``name``; a :class:`Target` is returned as it is.
+
+    >>> target("tpu-v5p").sparse.per_chip
+    4
+    """
+    if isinstance(name, Target):
+        return name
+    if name in target_names():
+        return _builtin(name)
+    if name.endswith(".toml"):
+        return load_target(name)
+    near = get_close_matches(name.lower(), target_names(), n=3, cutoff=0.4)
+    how = f"did you mean {' or '.join(near)}?" if near else f"known targets: {', '.join(target_names())}"
+    raise UsageError(f"no target called {name!r}", how=how)
