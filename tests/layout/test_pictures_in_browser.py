@@ -19,24 +19,24 @@ from tilewright.layout import (
 )
 
 PICTURES = {
-    "figure 1": parse("f32[3,5]{1,0:T(2,2)}").to_svg(),
-    "figure 2": parse("f32[4,8]{1,0:T(2,4)(2,1)}").to_svg(),
-    "one dim": parse("s8[100]{0:T(32)}").to_svg(),
-    "four dims": parse("f32[2,3,4,6]{1,3,2,0:T(2,4)}").to_svg(),
-    "large": parse("bf16[1000000,3000]{1,0:T(8,128)(2,1)}").to_svg(),
-    "by offset": parse("f32[9,12]{0,1:T(4,4)}").to_svg(colour="offset"),
-    "by line": parse("f32[9,33]").to_svg(colour="line"),
-    "lanes": lanes((2, 10, 4, 5), "f16", "mars3", start=2).to_svg(),
-    "pages": paged((9, 20), "s8", (4, 8), (1, 4)).to_svg(),
-    "shards": mod_sharded(20, 5, 3, rotation=1).to_svg(),
-    "ruler": ruler_svg(parse("f32[3,5]{1,0:T(2,2)}")),
-    "ruler of lines": ruler_svg(parse("bf16[20,300]{1,0:T(8,128)(2,1)}")),
-    "ruler of tiles": ruler_svg(parse("s8[300,300]{1,0:T(8,128)(4,1)}"), unit="tile", colour="offset"),
-    "ruler of lanes": ruler_svg(lanes((2, 10, 4, 5), "f16", "mars3", start=2)),
-    "moves": compare_svg(parse("f32[3,5]{1,0:T(2,2)}"), parse("f32[3,5]{1,0:T(4,2)}")),
-    "large moves": compare_svg(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}")),
-    "few cells": compare_svg(parse("f32[900,900]{1,0:T(8,128)}"), parse("f32[900,900]{0,1}"), cells=300),
-    "plan": plan_svg(
+    "figure 1": lambda: parse("f32[3,5]{1,0:T(2,2)}").to_svg(),
+    "figure 2": lambda: parse("f32[4,8]{1,0:T(2,4)(2,1)}").to_svg(),
+    "one dim": lambda: parse("s8[100]{0:T(32)}").to_svg(),
+    "four dims": lambda: parse("f32[2,3,4,6]{1,3,2,0:T(2,4)}").to_svg(),
+    "large": lambda: parse("bf16[1000000,3000]{1,0:T(8,128)(2,1)}").to_svg(),
+    "by offset": lambda: parse("f32[9,12]{0,1:T(4,4)}").to_svg(colour="offset"),
+    "by line": lambda: parse("f32[9,33]").to_svg(colour="line"),
+    "lanes": lambda: lanes((2, 10, 4, 5), "f16", "mars3", start=2).to_svg(),
+    "pages": lambda: paged((9, 20), "s8", (4, 8), (1, 4)).to_svg(),
+    "shards": lambda: mod_sharded(20, 5, 3, rotation=1).to_svg(),
+    "ruler": lambda: ruler_svg(parse("f32[3,5]{1,0:T(2,2)}")),
+    "ruler of lines": lambda: ruler_svg(parse("bf16[20,300]{1,0:T(8,128)(2,1)}")),
+    "ruler of tiles": lambda: ruler_svg(parse("s8[300,300]{1,0:T(8,128)(4,1)}"), unit="tile", colour="offset"),
+    "ruler of lanes": lambda: ruler_svg(lanes((2, 10, 4, 5), "f16", "mars3", start=2)),
+    "moves": lambda: compare_svg(parse("f32[3,5]{1,0:T(2,2)}"), parse("f32[3,5]{1,0:T(4,2)}")),
+    "large moves": lambda: compare_svg(parse("f32[14,14,256]{2,1,0:T(8,128)}"), parse("f32[196,256]{1,0:T(8,128)}")),
+    "few cells": lambda: compare_svg(parse("f32[900,900]{1,0:T(8,128)}"), parse("f32[900,900]{0,1}"), cells=300),
+    "plan": lambda: plan_svg(
         plan_local_memory(
             [
                 LocalTensor("image", lanes((1, 64, 56, 56), "f16", "bm1684x")),
@@ -46,7 +46,7 @@ PICTURES = {
             [["image", "a longer name"]],
         )
     ),
-    "bitcast": compare_svg(parse("f32[6]"), parse("f32[2,3]")),
+    "bitcast": lambda: compare_svg(parse("f32[6]"), parse("f32[2,3]")),
 }
 
 # Per drawing: texts that leave it, labels wider than their cell, cells and polygons, the least contrast of a label.
@@ -82,9 +82,10 @@ document.body.textContent = JSON.stringify(found)
 def measured(tmp_path_factory):
     """What the browser measured of every picture in both schemes."""
     folder = tmp_path_factory.mktemp("pictures")
+    drawn = {name: draw() for name, draw in PICTURES.items()}
     boxes = "".join(
         f'<div data-name="{name}" data-scheme="{scheme}" style="color-scheme:{scheme}">{svg}</div>'
-        for name, svg in PICTURES.items()
+        for name, svg in drawn.items()
         for scheme in ("light", "dark")
     )
     page = f"<!doctype html><meta charset=utf-8><body>{boxes}<script type=module>{MEASURE}</script></body>"
