@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import tempfile
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     if "numba" in sys.modules:
         _compile_each_kernel_once()
+    if "typer" in sys.modules:
+        from typer import main
+
+        main.get_command = cache(main.get_command)  # the command line is the same for every call
 
 
 def _compile_each_kernel_once() -> None:

@@ -3,9 +3,9 @@
     PYTHON tests/data/make_embed_optimizers.py        an environment with jax-tpu-embedding 0.2.0 (Python 3.12)
 
 Each optimizer's primitive is lowered for TPU. The private function in that StableHLO, which the SparseCore runs on
-every touched row, is evaluated one operation at a time on CPU, each rounded to float32. At the recorded steps StableHLO's
-reference interpreter evaluates it too: the same bits, or the next ones behind a power. Hyper-parameters are what the
-optimizer's spec gives for a traced step, one operation at a time too.
+every touched row, is evaluated one operation at a time on CPU, each rounded to float32. At the recorded steps
+StableHLO's reference interpreter evaluates it too: the same bits, or the next ones behind a power. Hyper-parameters are
+what the optimizer's spec gives for a traced step, one operation at a time too.
 """
 
 from __future__ import annotations
