@@ -25,7 +25,7 @@ from pathlib import Path
 import networks
 import numpy as np
 
-from tilewright.hlo.graphs.collector import collector_paused
+from tilewright.hlo.graphs.graph import collector_paused
 
 SIZES = (10_000, 20_000, 40_000, 80_000)
 DUMP = Path(__file__).parents[2] / "shared/data/hlo_public/nv_maxtext_1n1g_jit_train_step_before_optimization.hlo"

@@ -15,7 +15,6 @@ from tests.layout.test_moves import expected, sample
 from tilewright.errors import UsageError
 from tilewright.layout import parse, tiled
 from tilewright.layout.move import calls as _calls
-from tilewright.layout.move import kept as _kept
 
 TEXT = "f32[19,130]{1,0:T(8,128)}"
 
@@ -113,10 +112,10 @@ def test_copies_of_a_layout_start_anew():
 
 def test_what_is_kept_does_not_grow():
     layout = parse(TEXT)
-    for pitch in range(130, 130 + 2 * _kept._MOST):
+    for pitch in range(130, 130 + 2 * _calls._MOST):
         array = np.ones((19, pitch), np.float32)[:, :130]
         layout.pack(array, out=np.zeros(layout.num_slots, np.float32))
-        assert len(layout._kept) <= _kept._MOST
+        assert len(layout._kept) <= _calls._MOST
 
 
 def test_who_comes_late_moves_nothing(monkeypatch):

@@ -8,8 +8,7 @@ from hypothesis import given
 
 from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
 from tilewright.layout import lanes, mod_sharded, paged, parse
-from tilewright.layout.draw.panels import MAX_CELLS, Bounds
-from tilewright.layout.draw.scene import make_scene
+from tilewright.layout.draw.scene import MAX_CELLS, Bounds, make_scene
 from tilewright.layout.draw.terminal import terminal_drawing
 from tilewright.layout.explain.lineage import lineage
 

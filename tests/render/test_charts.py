@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.render import Bar, Curve, Drawing, bar_chart, line_chart, text_width
-from tilewright.render.charts import _thin, _ticks
+from tilewright.render.drawing import _thin, _ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -14,8 +14,7 @@ from tilewright.hlo.execute import callable_of
 from tilewright.hlo.gating.control_flow import change_carried_shapes, weighted_cost
 from tilewright.hlo.gating.gate import Verdict, compiler_of, gate
 from tilewright.hlo.gating.moves import moved
-from tilewright.hlo.graphs.collector import collector_paused
-from tilewright.hlo.graphs.graph import Block
+from tilewright.hlo.graphs.graph import Block, collector_paused
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
 from tilewright.hlo.program import Program

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
     from tilewright.layout.draw.comparison import Comparison, MovedElement, compare, compare_svg, draw_comparison
     from tilewright.layout.draw.local_plan import plan_svg
-    from tilewright.layout.draw.panels import Level, Panel, Scene
     from tilewright.layout.draw.picture import draw_picture
     from tilewright.layout.draw.ruler import ruler_scene, ruler_svg
-    from tilewright.layout.draw.scene import make_scene
+    from tilewright.layout.draw.scene import Level, Panel, Scene, make_scene
     from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
     from tilewright.layout.explain.derivation import Derivation, derive, explain_place
     from tilewright.layout.explain.summary import summary
@@ -115,10 +114,9 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "convert.strided": ("ConvertedLayout", "from_strides", "to_numpy_view"),
     "draw.comparison": ("Comparison", "MovedElement", "compare", "compare_svg", "draw_comparison"),
     "draw.local_plan": ("plan_svg",),
-    "draw.panels": ("Level", "Panel", "Scene"),
     "draw.picture": ("draw_picture",),
     "draw.ruler": ("ruler_scene", "ruler_svg"),
-    "draw.scene": ("make_scene",),
+    "draw.scene": ("Level", "Panel", "Scene", "make_scene"),
     "draw.terminal": ("terminal_drawing", "terminal_ruler"),
     "explain.derivation": ("Derivation", "derive", "explain_place"),
     "explain.summary": ("summary",),

@@ -1,7 +1,6 @@
 """A whole model on a target: plan, study, prove, train, count, report."""
 
-from tilewright.machine.data import RunData, auc, load_data
-from tilewright.machine.model import Model, load_model
+from tilewright.machine.model import Model, RunData, auc, load_data, load_model
 from tilewright.machine.movement import Movement, Proof
 from tilewright.machine.products import MatrixRun
 from tilewright.machine.report import RunReport, make_folder

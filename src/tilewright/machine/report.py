@@ -12,7 +12,7 @@ from tilewright.embed import Plan, plan_html
 from tilewright.errors import UsageError
 from tilewright.hlo import Optimized, Verdict, report_html, step_lanes
 from tilewright.isa import Counts
-from tilewright.machine.data import RunData
+from tilewright.machine.model import RunData
 from tilewright.machine.movement import Movement, Proof
 from tilewright.machine.products import MatrixRun
 from tilewright.machine.train import Judgement

@@ -13,8 +13,7 @@ import numpy as np
 from tilewright.embed import CATEGORICAL, Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig
-from tilewright.machine.data import RunData, load_data
-from tilewright.machine.model import Model, check_model, load_model
+from tilewright.machine.model import Model, RunData, check_model, load_data, load_model
 from tilewright.machine.movement import prove, study
 from tilewright.machine.products import MatrixRun, Products, find_products, run_product
 from tilewright.machine.report import RunReport

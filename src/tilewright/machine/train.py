@@ -13,18 +13,13 @@ import jax
 import numpy as np
 
 from tilewright.embed import Clicks, HostBatch, Limits, Stacking, init, lookup, preprocess, update
-from tilewright.machine.data import RunData, auc
-from tilewright.machine.model import Model
+from tilewright.machine.model import Model, RunData, auc
 from tilewright.trace import Args, Recorder, Slice, Track
 
 # The stages of a run: how long each takes, reported to a watcher and drawn on the timeline.
 
 Watch = Callable[[str, int, int], None]
 """Called with (stage, steps done, steps in all); the total is 0 where it is not known."""
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Nobody watches."""
 
 
 class Stages:
@@ -37,7 +32,7 @@ class Stages:
     def __init__(self, watch: Watch | None = None) -> None:
         self.seconds: dict[str, float] = {}
         self.recorder = Recorder()
-        self.watch = watch or _silent
+        self.watch = watch or (lambda stage, done, total: None)
         self._begin = time.perf_counter_ns()
 
     def now(self) -> int:

@@ -1,7 +1,6 @@
 """The page and drawing kit: self-contained HTML, SVG, charts, terminal tables, formatted numbers."""
 
-from tilewright.render.charts import Bar, Curve, bar_chart, line_chart
-from tilewright.render.drawing import Drawing, text_width
+from tilewright.render.drawing import Bar, Curve, Drawing, bar_chart, line_chart, text_width
 from tilewright.render.explorers import Field, cells, explorer
 from tilewright.render.formats import (
     Kind,

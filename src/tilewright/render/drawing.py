@@ -1,13 +1,16 @@
-"""A small SVG builder: typed primitives, escaped text, one palette for light and dark."""
+"""A small SVG builder (typed primitives, escaped text, one palette for light and dark), and small charts made of it."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Literal
 
+from tilewright.render.formats import Kind, format_value
 from tilewright.render.markup import Html, element, join, number
 
 Anchor = Literal["start", "middle", "end"]
@@ -126,3 +129,135 @@ def _rect(x: float, y: float, width: float, height: float, inner: Sequence[Html]
 def _hatch(name: str) -> Html:
     stroke = element("path", d="M-1 5L5 -1M-1 11L11 -1M5 11L11 5", class_="hatch")
     return element("pattern", stroke, id=name, width=10, height=10, patternUnits="userSpaceOnUse")
+
+
+# Charts: horizontal bars in parts, and curves.
+
+_COLOURS = 4
+_MOST_POINTS = 600
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: its label and the lengths of its parts, from the left."""
+
+    label: str
+    parts: tuple[float, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve: its label and its points, x ascending. Points that are not finite are left out."""
+
+    label: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+def bar_chart(
+    bars: Sequence[Bar], *, title: str, kind: Kind = "count", parts: Sequence[str] = (), width: float = 720
+) -> Html:
+    """Horizontal bars on one scale from zero, each with its total; ``parts`` names the parts in a legend."""
+    if not bars:
+        return element("p", "nothing to draw", class_="empty")
+    labels = [bar.label if len(bar.label) <= 34 else f"{bar.label[:33]}…" for bar in bars]
+    left = max(text_width(label) for label in labels) + 12
+    totals = [format_value(sum(bar.parts), kind) + (f"  {bar.note}" if bar.note else "") for bar in bars]
+    right = max(text_width(total) for total in totals) + 12
+    top = 26 if parts else 4
+    drawing = Drawing(width, top + 24 * len(bars) + 2, title=title)
+    _legend(drawing, left, parts, box=True)
+    scale = (width - left - right) / (max(sum(bar.parts) for bar in bars) or 1)
+    for row, (bar, label, total) in enumerate(zip(bars, labels, totals, strict=True)):
+        y = top + 24 * row
+        drawing.text(left - 8, y + 15, label, anchor="end")
+        end = _bar(drawing, bar, left, y + 4, scale, kind, parts)
+        drawing.text(end + 7, y + 15, total, "soft")
+    drawing.line(left, top, left, top + 24 * len(bars), "axis")
+    return element("figure", element("figcaption", title), drawing.svg())
+
+
+def _bar(drawing: Drawing, bar: Bar, x: float, y: float, scale: float, kind: Kind, names: Sequence[str]) -> float:
+    for index, part in enumerate(bar.parts):
+        length = max(0.0, part) * scale
+        name = f"{names[index]}: " if index < len(names) else ""
+        drawing.rect(x, y, length, 15, f"bar s{index % _COLOURS}", tip=f"{bar.label}: {name}{format_value(part, kind)}")
+        x += length
+    return x
+
+
+def line_chart(
+    curves: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str = "",
+    y_label: str = "",
+    kind: Kind = "number",
+    width: float = 720,
+    height: float = 260,
+) -> Html:
+    """Curves over one x axis. Long curves keep their lowest and highest point in each stretch."""
+    points = [_finite(curve) for curve in curves]
+    every = [point for line in points for point in line]
+    if not every:
+        return element("p", "nothing to draw", class_="empty")
+    x_ticks = _ticks(min(x for x, _ in every), max(x for x, _ in every))
+    y_ticks = _ticks(min(y for _, y in every), max(y for _, y in every))
+    marks = [format_value(tick, kind) for tick in y_ticks]
+    left, top, bottom = max(map(text_width, marks)) + 14, 30, 40
+    drawing = Drawing(width, height, title=title)
+    _legend(drawing, left, [curve.label for curve in curves], box=False)
+    x_low, x_high = min(every)[0], max(every)[0]
+    across = (width - left - 16) / ((x_high - x_low) or 1)
+    y_low, y_high = y_ticks[0], y_ticks[-1]
+    up = (height - top - bottom) / ((y_high - y_low) or 1)
+    for tick, mark in zip(y_ticks, marks, strict=True):
+        y = height - bottom - (tick - y_low) * up
+        drawing.line(left, y, width - 16, y, "grid")
+        drawing.text(left - 8, y + 4, mark, "soft", anchor="end")
+    for tick in (tick for tick in x_ticks if x_low <= tick <= x_high):
+        x = left + (tick - x_low) * across
+        drawing.text(x, height - bottom + 18, format_value(tick, "number"), "soft", anchor="middle")
+    drawing.line(left, height - bottom, width - 16, height - bottom, "axis")
+    drawing.text((left + width - 16) / 2, height - 5, x_label, "soft", anchor="middle")
+    drawing.text(width - 16, 16, y_label, "soft", anchor="end")
+    for index, line in enumerate(points):
+        placed = [(left + (x - x_low) * across, height - bottom - (y - y_low) * up) for x, y in _thin(line)]
+        if len(placed) == 1:
+            drawing.circle(*placed[0], 3, f"dot s{index % _COLOURS}")
+        drawing.polyline(placed, f"curve s{index % _COLOURS}")
+    return element("figure", element("figcaption", title), drawing.svg())
+
+
+def _legend(drawing: Drawing, x: float, names: Sequence[str], *, box: bool) -> None:
+    for index, name in enumerate(names):
+        size = 10 if box else 3
+        drawing.rect(x, 7 + (10 - size) / 2, 10, size, f"bar s{index % _COLOURS}", radius=1.5)
+        drawing.text(x + 15, 16, name)
+        x += text_width(name) + 36
+
+
+def _finite(curve: Curve) -> list[tuple[float, float]]:
+    pairs = ((float(x), float(y)) for x, y in zip(curve.xs, curve.ys, strict=True))
+    return [(x, y) for x, y in pairs if math.isfinite(x) and math.isfinite(y)]
+
+
+def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    if len(points) <= _MOST_POINTS:
+        return points
+    step = -(-2 * len(points) // _MOST_POINTS)
+    stretches = (points[start : start + step] for start in range(0, len(points), step))
+    pairs = ({min(s, key=lambda p: p[1]), max(s, key=lambda p: p[1])} for s in stretches)
+    return [point for pair in pairs for point in sorted(pair)]
+
+
+def _ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers that enclose low to high, about ``count`` of them."""
+    if high - low <= 1e-9 * max(abs(low), abs(high)):
+        low, high = low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(n * step, 12) for n in range(first, last + 1)]

@@ -97,9 +97,7 @@ def operands(
         for i, (name, matrix, sizes, dtype) in enumerate(zip("AB", read, options, dtypes))
     ]
     if matrices[0].shape[0] * matrices[1].shape[1] > machine.MOST:
-        raise UsageError(
-            f"C has more than {machine.MOST} elements", how="this machine is simulated; give smaller sizes"
-        )
+        raise UsageError(f"C has more than {machine.MOST} elements", how=_SMALLER)
     return matrices
 
 
@@ -131,9 +129,7 @@ def _known(name: str, sizes: _Sizes) -> tuple[int, int]:
         missing = {"A": "--m and --k", "B": "--k and --n"}[name]
         raise UsageError(f"the size of {name} is not given", how=f"{missing}, or --data {name}=FILE.npy")
     if prod(sizes) > machine.MOST:  # type: ignore[arg-type]
-        raise UsageError(
-            f"{name} has more than {machine.MOST} elements", how="this machine is simulated; give smaller sizes"
-        )
+        raise UsageError(f"{name} has more than {machine.MOST} elements", how=_SMALLER)
     return rows, columns
 
 

@@ -456,11 +456,8 @@ def _feature(archive: Mapping[str, Any], log: Log, feature: str, column: LogColu
         flat = _array(archive, log, values), _array(archive, log, offsets)
         return normalise(flat if weights is None else (*flat, weights), feature)
     except UsageError as error:
-        raise UsageError(error.what, where=_place(log, error), how=error.how) from None
-
-
-def _place(log: Log, error: UsageError) -> str:
-    return error.where if error.where.startswith(log.path) else f"{log.path}: {error.where}"
+        where = error.where if error.where.startswith(log.path) else f"{log.path}: {error.where}"
+        raise UsageError(error.what, where=where, how=error.how) from None
 
 
 def _array(archive: Mapping[str, Any], log: Log, name: str) -> Any:

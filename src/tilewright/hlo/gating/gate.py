@@ -11,30 +11,305 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import prod
+from typing import TypeGuard
 
 from tilewright.hlo.gating.moves import Cost, bytes_moved, cost, type_text
-from tilewright.hlo.gating.regions import (
-    Candidate,
-    Outline,
-    Region,
-    another,
-    collect,
-    outline,
-    settle,
-    splice,
-    take_out,
-)
-from tilewright.hlo.graphs.graph import Block, Node, walk
+from tilewright.hlo.graphs.dims import only_unit_dims_differ
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.sources import is_library
-from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions
+from tilewright.hlo.rewrites.common_subexpressions import CommonSubexpressions, what_it_does
+from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewrites.pipeline import fixpoint, pipeline
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
-from tilewright.hlo.rewriting.base import Rewrite, is_elementwise
+from tilewright.hlo.rewriting.base import Rewrite, is_elementwise, is_static
 from tilewright.render import bytes_text
 from tilewright.targets import Target
+
+# Regions: the parts of a program that one reshape joins.
+#
+# A region grows from a reshape's result of shape S: over every value of shape S that elementwise operations, reshapes,
+# broadcasts and reductions connect, and through transposes over values of S with its dims in another order; then over
+# the small operations between its reductions and its broadcasts (the statistics of a normalisation). Constants, iotas
+# and broadcasts of scalars are copied in, so that they join nothing.
+#
+#     x ---reshape--->[S]--+--subtract-->[S]--multiply-->[S]--reshape---> y
+#                          |      ^                ^
+#                          reduce-+-> small ops ---+            all of this is one region; x is its input, y its output
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """``operations`` in program order, all of ``block``; ``leaves`` are copied in; ``shape`` is what joins them."""
+
+    block: Block
+    shape: tuple[int, ...]
+    operations: tuple[Node, ...]
+    leaves: tuple[Node, ...]
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        """What a candidate is a copy of: the leaves, then the operations."""
+        return (*self.leaves, *self.operations)
+
+    @property
+    def outputs(self) -> list[Value]:
+        """Results that somebody outside uses."""
+        inside = set(self.operations)
+        return [v for op in self.operations for v in op.results if any(user not in inside for user in v.users)]
+
+
+def collect(block: Block) -> list[Region]:
+    """The regions of a block, largest arrays first; each operation is in at most one."""
+    seen: set[Value] = set()
+    taken: set[Node] = set()
+    seeds = [op for op in block.operations if _is_seed(op)]
+    places = {op: place for place, op in enumerate(block.operations)} if seeds else {}
+    seeds.sort(key=lambda op: -_elements(op.result))
+    regions = []
+    for seed in seeds:
+        if seed.result in seen or seed in taken:
+            continue
+        core = _flood(seed, seen, taken)
+        operations = core | (_between(core, places) - taken)
+        operations |= _fed_leaves(operations) - taken
+        taken |= operations
+        leaves = _leaves(operations, places)
+        members = tuple(sorted(operations, key=places.__getitem__))
+        regions.append(Region(block, seed.result.sizes, members, tuple(leaves)))
+    return regions
+
+
+def _is_seed(op: Node) -> bool:
+    """A reshape that really splits or merges dims."""
+    if op.name != "reshape" or not op.plain or not is_static(op.result, op.operands[0]):
+        return False
+    return not only_unit_dims_differ(op.operands[0].sizes, op.result.sizes)
+
+
+def _elements(value: Value) -> int:
+    return prod(value.shape or ())
+
+
+_MOVERS = frozenset({"reshape", "broadcast_in_dim", "transpose"})
+
+
+def _is_leaf(op: Node) -> bool:
+    """Costs nothing to have twice: a constant, an iota, or a broadcast of a scalar."""
+    if not op.plain:
+        return False
+    return op.name in ("constant", "iota") or (op.name == "broadcast_in_dim" and op.operands[0].shape == ())
+
+
+def _is_kind(op: Node) -> bool:
+    """An operation regions are made of."""
+    if not op.plain or not op.results or op.result.shape is None:
+        return False
+    if op.name == "reduce":
+        return len(op.attributes) > 1 and is_static(op.operands[0])
+    return is_elementwise(op) or op.name in ("reshape", "broadcast_in_dim", "transpose")
+
+
+def _flood(seed: Node, seen: set[Value], taken: set[Node]) -> set[Node]:
+    """Every operation joined to the seed's result by values of its shape, in any order of the dims."""
+    block = seed.block
+    joined: set[Node] = set()
+    open_ = [seed.result]
+    while open_:
+        value = open_.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        for op in (*_makers(value), *_users(value)):
+            if op.block is not block or op in joined or op in taken:
+                continue
+            joined.add(op)
+            if op.name == "transpose":
+                open_ += [op.operands[0], op.result]
+            elif is_elementwise(op):
+                open_ += [v for v in (*op.operands, op.result) if v.shape == value.shape]
+    return joined
+
+
+def _makers(value: Value) -> list[Node]:
+    """The operation that makes ``value``, if regions are made of such."""
+    op = value.operation
+    if op is None or _is_leaf(op) or not _is_kind(op):
+        return []
+    return [op] if is_elementwise(op) or (op.name != "reduce" and is_static(*op.operands)) else []
+
+
+def _users(value: Value) -> list[Node]:
+    """Users that belong to value's region."""
+    return [
+        op for op in value.users
+        if _is_kind(op) and op.name != "broadcast_in_dim" and op.operands[0].shape is not None
+    ]  # fmt: skip
+
+
+def _between(core: set[Node], places: dict[Node, int]) -> set[Node]:
+    """Small operations that lead from the core's reductions to its broadcasts, and what only moves data around them.
+
+    Definitions come before uses, so all of them stand between the first reduction and the last operation of the core:
+    the search never leaves that span (``places`` numbers the block's operations).
+    """
+    starts = [result for op in core if op.name == "reduce" for result in op.results]
+    ends = [v for op in core for v in op.operands if v.operation is not None]
+    limit = max((_elements(op.result) for op in core), default=0)
+    first = min((places[op] for op in core if op.name == "reduce"), default=len(places))
+    last = max(places[op] for op in core)
+
+    def small(op: Node | None) -> TypeGuard[Node]:
+        return op is not None and op in places and op not in core and _is_kind(op) and _elements(op.result) < limit
+
+    def inner(operations: Iterable[Node | None]) -> list[Node]:
+        return [op for op in operations if small(op) and first < places[op] < last]
+
+    def movers(value: Value) -> list[Node]:
+        op = value.operation
+        return [op] if small(op) and op.name in _MOVERS else []
+
+    forward = _reach(starts, lambda value: inner(value.users), lambda op: op.results)
+    backward = _reach(ends, lambda value: inner([value.operation]), lambda op: op.operands)
+    both = forward & backward
+    around = _reach([v for op in core | both for v in op.operands], movers, lambda op: op.operands)
+    return {op for op in both | around if not _is_leaf(op)}
+
+
+def _reach(
+    values: list[Value],
+    step: Callable[[Value], Iterable[Node]],
+    go_on: Callable[[Node], list[Value]],
+) -> set[Node]:
+    """Operations reachable from the values: ``step`` leads from a value to operations, ``go_on`` back to values."""
+    reached: set[Node] = set()
+    open_ = list(values)
+    while open_:
+        for op in step(open_.pop()):
+            if op not in reached:
+                reached.add(op)
+                open_ += go_on(op)
+    return reached
+
+
+def _fed_leaves(operations: set[Node]) -> set[Node]:
+    """Broadcasts of a scalar that the region itself computes: such a leaf belongs to it."""
+    used = {v.operation for op in operations for v in op.operands if v.operation is not None}
+    return {op for op in used - operations if _is_leaf(op) and any(v.operation in operations for v in op.operands)}
+
+
+def _leaves(operations: set[Node], places: dict[Node, int]) -> list[Node]:
+    """Constants and broadcasts of scalars the operations use, producers first."""
+    leaves: dict[Node, None] = {}
+    for op in sorted(operations, key=places.__getitem__):
+        for value in op.operands:
+            leaf = value.operation
+            if leaf is not None and leaf not in operations and _is_leaf(leaf):
+                for inner in leaf.operands:
+                    if inner.operation is not None and _is_leaf(inner.operation):
+                        leaves[inner.operation] = None
+                leaves[leaf] = None
+    return list(leaves)
+
+
+# Candidates: a region copied into a block of its own, rewritten there, and put in the region's place if it pays.
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """What a region takes in and gives out, in a fixed order, and a key that only regions of equal meaning share.
+
+    ``key`` is None where a region holds operations that a rewrite made: such a one is judged for itself.
+    """
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    key: Hashable | None
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A region's copy in ``body``: its inputs became the arguments, its outputs the operands of the terminator."""
+
+    region: Region
+    body: Block
+
+
+def outline(region: Region) -> Outline:
+    """Inputs by first use, outputs in order, and the key: every operation with the numbers of its operands."""
+    numbers: dict[Value, int] = {}
+    inputs: list[Value] = []
+    described: list[Hashable] = []
+    for op in region.members:
+        for value in op.operands:
+            if value not in numbers:
+                numbers[value] = len(numbers)
+                inputs.append(value)
+                described.append((value.shape, value.dtype))
+        described.append((what_it_does(op), tuple(numbers[v] for v in op.operands)))
+        for value in op.results:
+            numbers[value] = len(numbers)
+    outputs = tuple(region.outputs)
+    described.append(tuple(numbers[v] for v in outputs))
+    as_read = all(op.handle is not None for op in region.members)
+    return Outline(tuple(inputs), outputs, tuple(described) if as_read else None)
+
+
+def take_out(region: Region, seen: Outline) -> Candidate:
+    """Copy a region into a block of its own."""
+    body = Block("candidate")
+    values = {value: body.add_argument(value.shape, value.dtype) for value in seen.inputs}
+    for op in region.members:
+        body.append(_copied(op, values, op.lender))
+    body.append(Node("return", [values[v] for v in seen.outputs]))
+    return Candidate(region, body)
+
+
+def another(candidate: Candidate) -> Candidate:
+    """The same candidate once more, to be rewritten further."""
+    body = Block("candidate")
+    values = {value: body.add_argument(value.shape, value.dtype) for value in candidate.body.arguments}
+    for op in candidate.body.operations:
+        body.append(_copied(op, values, op.like))
+    return Candidate(candidate.region, body)
+
+
+def _copied(op: Node, values: dict[Value, Value], like: Node | None) -> Node:
+    """The same operation on other operands; its results join ``values``."""
+    copy = Node(op.name, [values[v] for v in op.operands], dict(op.attributes))
+    copy.like, copy.position = like, op.position
+    values.update((old, copy.add_result(old.shape, old.dtype)) for old in op.results)
+    return copy
+
+
+def splice(region: Region, seen: Outline, candidate: Candidate) -> None:
+    """Put a copy of the candidate in the region's place; :func:`settle` the block after the last splice."""
+    block = region.block
+    values = dict(zip(candidate.body.arguments, seen.inputs))
+    lenders = dict(zip(candidate.region.members, region.members))
+    *operations, end = candidate.body.operations
+    for op in operations:
+        copy = block.append(_copied(op, values, op.like))
+        lender = lenders.get(op.like) if op.like is not None else None
+        if lender is not None and lender is not op.like:
+            copy.like, copy.position = lender, lender.position
+    for old, new in zip(seen.outputs, end.operands):
+        replace_value(old, values[new])
+    for op in region.operations:
+        op.drop()
+    block.changed = True
+
+
+def settle(block: Block) -> None:
+    """After splices: drop what was replaced and has no users, and put the rest in order before the terminator."""
+    standing = [op for op in block.operations if op.block is block]
+    last = next(op for op in reversed(standing) if op.handle is not None)
+    block.operations = [*in_order([op for op in standing if op is not last]), last]
+    DeadCode().apply(block)
+
 
 #: The rewrites that make a candidate worth its while; the others only tidy up.
 _MAIN = (

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
-from tilewright.hlo.graphs.collector import collector_paused
+from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Program
 from tilewright.hlo.reading.binary import binary_form, to_text
 from tilewright.hlo.reading.hlo_reader import read_hlo

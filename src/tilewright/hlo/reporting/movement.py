@@ -21,7 +21,7 @@ from typing import Any
 from msgspec import ValidationError, convert
 
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.hlo.graphs.collector import collector_paused
+from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Computation, Program
 from tilewright.hlo.reporting import page
 from tilewright.hlo.reporting.buffers import buffers

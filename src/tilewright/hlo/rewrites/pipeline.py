@@ -11,8 +11,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from tilewright.errors import ParseError
-from tilewright.hlo.graphs.collector import collector_paused
-from tilewright.hlo.graphs.graph import Block, walk
+from tilewright.hlo.graphs.graph import Block, collector_paused, walk
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
 from tilewright.hlo.rewrites.canonicalize import Canonicalize

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, made_by, option
-from tilewright.hlo.rewriting.monoid import is_identity, regroups, starts
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_identity, made_by, option, regroups, starts
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, made_by, option
-from tilewright.hlo.rewriting.monoid import regroups
+from tilewright.hlo.rewriting.base import LocalRewrite, Maker, made_by, option, regroups
 
 
 @dataclass(frozen=True)

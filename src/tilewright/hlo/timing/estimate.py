@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.hlo.graphs.collector import collector_paused
+from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Program
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.alone import price_alone

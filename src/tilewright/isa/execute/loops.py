@@ -15,9 +15,8 @@ import numpy as np
 from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.access import at_hand
 from tilewright.isa.execute.memory import transfer_record
-from tilewright.isa.execute.operands import number, uniform_source
+from tilewright.isa.execute.operands import at_hand, number, uniform_source
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of
 from tilewright.isa.kernels.records import (

@@ -10,8 +10,21 @@ import numpy as np
 
 from tilewright.isa.chip.segments import ABSENT, LOADING, Segment, Storage
 from tilewright.isa.chip.state import Pe, map_page, move_in, move_out, unmap_page
-from tilewright.isa.execute.access import Reach, at_hand, coordinates, offset_registers, pages_ready, reach_elements
-from tilewright.isa.execute.operands import Handler, control_cost, count_of, number, spans, threads_on, uniform_source
+from tilewright.isa.execute.operands import (
+    Handler,
+    Reach,
+    at_hand,
+    control_cost,
+    coordinates,
+    count_of,
+    number,
+    offset_registers,
+    pages_ready,
+    reach_elements,
+    spans,
+    threads_on,
+    uniform_source,
+)
 from tilewright.isa.kernels.records import LINE_ACCESSES, TRANSFER, Record, address, longs
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Immediate, Instruction, SegmentName
@@ -217,10 +230,6 @@ def _for_pages(operation: Callable[[Pe, Storage, int], str | None]) -> Handler:
     return execute
 
 
-def _bring_in(pe: Pe, storage: Storage, page: int) -> str | None:
-    return None if move_in(pe.chip, storage, page, pe.clock.issue) else "l2_full"
-
-
 def _write_back(pe: Pe, storage: Storage, page: int) -> None:
     """The run is over no sooner than the last page is out."""
     pe.clock.end = max(pe.clock.end, move_out(pe.chip, storage, page, pe.clock.issue))
@@ -333,7 +342,7 @@ SEGMENT_HANDLERS: dict[str, Handler] = {
     "segget": _segget,
     "ptmap": _for_pages(lambda pe, storage, page: map_page(pe.chip, storage, page)),
     "ptdel": _for_pages(_delete),
-    "dmain": _for_pages(_bring_in),
+    "dmain": _for_pages(lambda pe, s, page: None if move_in(pe.chip, s, page, pe.clock.issue) else "l2_full"),
     "dmaout": _for_pages(_write_back),
     "dmawait": _dmawait,
     "dmastat": _dmastat,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.isa.chip.segments import ABSENT, Segment
 from tilewright.isa.chip.state import Pe, wrap
 from tilewright.isa.language.errors import Faults
-from tilewright.isa.language.program import Float, Immediate, Instruction, Operand, Register
+from tilewright.isa.language.program import Address, Float, Immediate, Instruction, Operand, Register
 
 Array = np.ndarray[Any, Any]
 Handler = Callable[[Pe, Instruction], Faults | None]
@@ -105,3 +107,125 @@ def _scalar_cost(pe: Pe, instruction: Instruction) -> tuple[str, list[int], int,
     written = writes[0].start if writes else -1
     places = [span.start for span in (*reads, *writes)]
     return instruction.spec.unit, places, written, per_thread * pe.config.threads, cycles
+
+
+# Which elements threads and loaders reach, where they stand, and the lines of them through the caches.
+
+
+def offset_registers(pe: Pe, segment: Segment) -> int:
+    """Registers an address takes from rfO: one per dim, or one (``offset_mode='linear'``)."""
+    return 1 if pe.config.offset_mode == "linear" else len(segment.sizes)
+
+
+def coordinates(pe: Pe, segment: Segment, address: Address, n: int) -> Array:
+    """int64[n, D], d1 first: what the first ``n`` threads' offset registers and the immediate say."""
+    if pe.config.offset_mode == "linear":
+        # One number in the mixed radix of the sizes; the last dim takes what is left, so too large stays too large.
+        rest = pe.registers[:n, address.offset].astype(np.int64) + address.immediate
+        at = np.empty((n, len(segment.sizes)), np.int64)
+        for d, size in enumerate(segment.sizes[:-1]):
+            rest, at[:, d] = np.divmod(rest, size)
+        at[:, -1] = rest
+        return at
+    at = pe.registers[:n, address.offset : address.offset + len(segment.sizes)].astype(np.int64)
+    at[:, 0] += address.immediate
+    return at
+
+
+@dataclass
+class Reach:
+    """Elements that threads (or loaders) reach, [n, most] each.
+
+    ``ids``: place in the segment's pages, -1 for absent elements, -2 on an absent page. ``places``: place in the store,
+    in elements (0 for absent ones). ``tallies``: per thread, elements there, of these before the first absent one, and
+    elements on absent pages.
+    """
+
+    ids: Array
+    places: Array
+    tallies: Array
+
+    @property
+    def there(self) -> Array:
+        """bool[n, most]: the elements that are there."""
+        return self.ids >= 0
+
+    @property
+    def present(self) -> Array:
+        """int64[n]: how many are there."""
+        return self.tallies[:, 0]
+
+    def faults(self) -> Faults:
+        """One for every thread that met an absent page."""
+        return [("page_fault", j, -1) for j in np.flatnonzero(self.tallies[:, 2]).tolist()]
+
+
+def reach_elements(segment: Segment, at: Array, counts: Array, most: int, dim: int, stride: int = 1) -> Reach:
+    """From coordinates ``at`` (int64[n, D], d1 first), ``counts[j]`` elements ``stride`` apart along ``dim``."""
+    from tilewright.isa.kernels.memory_kernels import walk
+
+    ids, places = np.empty((len(at), most), np.int64), np.empty((len(at), most), np.int64)
+    tallies = np.empty((len(at), 3), np.int64)
+    shape, tables = (segment.sizes, segment.starts), (segment.storage.pages_of, segment.storage.offsets_of)
+    pages = (segment.map.page_elements, segment.element_bytes, segment.table.phys)
+    walk(at, counts, shape, tables, pages, dim, stride, ids, places, tallies)
+    return Reach(ids, places, tallies)
+
+
+def at_hand(segment: Segment) -> bool:
+    """Whether every page has its entry, and none is on its way."""
+    table = segment.table
+    return not table.loading and bool((table.state != ABSENT).all())
+
+
+def pages_ready(segment: Segment, reach: Reach) -> int:
+    """The cycle at which the pages that are reached are there; from now on they are loaded (0: they were)."""
+    if not segment.table.loading:
+        return 0
+    return segment.table.settle(np.unique(reach.ids[reach.there] // segment.map.page_elements))
+
+
+def fetch_columns(
+    pe: Pe, segment: Segment, address: Address, counts: Array, most: int, dim: int, order: Array
+) -> tuple[Reach, int, Array]:
+    """Memory issue of an ``mm``: every loader walks its column, and the lines go through the caches.
+
+    ``counts``: elements of each column, at most ``most``; ``order``: the columns that take part, one behind the other.
+    Returns what goes on the bus, the cycle at which its pages are there, and lines touched, L1 misses and L2 misses of
+    every column of ``order``.
+    """
+    reach = reach_elements(segment, coordinates(pe, segment, address, len(counts)), counts, most, dim)
+    page_ready = pages_ready(segment, reach)
+    absent = reach.tallies[:, 2] > 0  # a column that met an absent page does not go on the bus at all
+    reach.ids[absent], reach.tallies[absent, :2] = -1, 0
+    return reach, page_ready, _touch(pe, segment, reach, order, dim == 1)
+
+
+def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) -> Array:
+    from tilewright.isa.kernels.memory_kernels import touch_columns
+
+    if retains:
+        segment.await_all()
+    traffic, totals = np.empty((len(order), 3), np.int64), np.zeros(4, np.int64)
+    pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
+    retention, caches = (segment.selected, segment.awaited), (pe.l1.cells, pe.chip.l2.cells)
+    rules = (retains, pe.config.retention == "bypass")
+    arguments = ((reach.ids, reach.places), order, pages, rules, retention, caches, traffic, totals)
+    if pe.heat is None:
+        touch_columns(*arguments)
+    else:
+        from tilewright.isa.kernels.memory_kernels import touch_columns_seen
+
+        touch_columns_seen(*arguments, pe.heat[segment.storage.name])
+    touches, l1_misses, l2_misses = traffic.sum(axis=0).tolist()
+    pe.counts.l1_touches += touches
+    pe.counts.l1_misses += l1_misses
+    pe.counts.l2_misses += l2_misses
+    pe.counts.dram_bytes += l2_misses * pe.config.line_bytes
+    retained, released, pinned, bypassed = totals.tolist()
+    pe.traffic.l1_hits += touches - l1_misses
+    pe.traffic.retained_lines += retained
+    pe.traffic.released_lines += released
+    pe.traffic.pin_evictions += pinned
+    pe.traffic.bypasses += bypassed
+    return traffic

@@ -10,8 +10,7 @@ import numpy as np
 
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.access import Reach, fetch_columns, offset_registers
-from tilewright.isa.execute.operands import Handler, number, spans, threads_on
+from tilewright.isa.execute.operands import Handler, Reach, fetch_columns, number, offset_registers, spans, threads_on
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Instruction

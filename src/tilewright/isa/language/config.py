@@ -51,6 +51,14 @@ READINGS: dict[str, Reading] = {
 }
 
 
+_ONE_OR_MORE = (
+    *("pes", "threads", "registers", "predicates", "uniform_registers", "max_errors", "l1_ports", "max_instructions"),
+    *("l1_bytes", "l2_bytes", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "bcast_depth"),
+)
+_ANY = ("l1_ways", "l2_ways", "l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency")
+_LEAST = {**dict.fromkeys(_ONE_OR_MORE, 1), **dict.fromkeys(_ANY, 0), "a_bytes": 4, "line_bytes": 4}
+
+
 @dataclass(frozen=True)
 class MatrixUnitConfig:
     """The machine: sizes, latencies (cycles) and readings; :data:`READINGS` says what each reading decides.
@@ -116,21 +124,8 @@ class MatrixUnitConfig:
 
     def __post_init__(self) -> None:
         """Refuse what the machine cannot be, and readings it does not know."""
-        for name in ("pes", "threads", "registers", "predicates", "uniform_registers", "max_errors", "l1_ports"):
-            self._at_least(name, 1)
-        for name in (
-            "max_instructions",
-            "l1_bytes",
-            "l2_bytes",
-            "l2_bytes_per_cycle",
-            "dram_bytes_per_cycle",
-            "bcast_depth",
-        ):
-            self._at_least(name, 1)
-        for name in ("l1_ways", "l2_ways", "l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency"):
-            self._at_least(name, 0)
-        for name in ("a_bytes", "line_bytes"):
-            self._at_least(name, 4)
+        for name, least in _LEAST.items():
+            self._at_least(name, least)
         for name in ("macs_per_thread_cycle", "loaders"):
             if getattr(self, name) is not None:
                 self._at_least(name, 1)
@@ -149,9 +144,14 @@ class MatrixUnitConfig:
             size = f"{pes}{self.threads} threads of {self.registers} registers and {self.predicates} predicates"
             raise UsageError(f"{size} are too many to simulate", where="config")
         for level in ("l1", "l2"):
-            self._check_cache(level)
-        if self.acc_window is not None:
-            self._check_window(self.acc_window)
+            lines, ways = getattr(self, f"{level}_bytes") // self.line_bytes, getattr(self, f"{level}_ways")
+            if lines < 1 or (ways and lines % ways):
+                how = "give whole sets of whole lines"
+                raise UsageError(f"{level}: {lines} lines do not make sets of {ways or lines}", where="config", how=how)
+        if (window := self.acc_window) is not None:
+            pair = isinstance(window, tuple) and len(window) == 2 and all(type(end) is int for end in window)
+            if not pair or not 0 <= window[0] <= window[1] <= self.registers:
+                raise UsageError(f"acc_window {window!r} is not (low, high) within 0..{self.registers}", where="config")
         for name, reading in READINGS.items():
             _check_reading(name, getattr(self, name), reading)
 
@@ -159,17 +159,6 @@ class MatrixUnitConfig:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
             raise UsageError(f"{name} = {value!r} is not an integer of at least {low}", where="config")
-
-    def _check_window(self, window: Any) -> None:
-        pair = isinstance(window, tuple) and len(window) == 2 and all(type(end) is int for end in window)
-        if not pair or not 0 <= window[0] <= window[1] <= self.registers:
-            raise UsageError(f"acc_window {window!r} is not (low, high) within 0..{self.registers}", where="config")
-
-    def _check_cache(self, level: str) -> None:
-        lines, ways = getattr(self, f"{level}_bytes") // self.line_bytes, getattr(self, f"{level}_ways")
-        if lines < 1 or (ways and lines % ways):
-            how = "give whole sets of whole lines"
-            raise UsageError(f"{level}: {lines} lines do not make sets of {ways or lines}", where="config", how=how)
 
     @property
     def a_registers(self) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.isa.chip.segments import make_storage, whole_segment
 from tilewright.isa.chip.state import Cache
-from tilewright.isa.execute.access import reach_elements
+from tilewright.isa.execute.operands import reach_elements
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.multiply.matmul import matmul
 

@@ -16,8 +16,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, checked_tensor
 from tilewright.isa.chip.state import Pe, map_page, new_chip, runs_of
-from tilewright.isa.execute.access import offset_registers
-from tilewright.isa.execute.operands import number, threads_on
+from tilewright.isa.execute.operands import number, offset_registers, threads_on
 from tilewright.isa.execute.run import HANDLERS
 from tilewright.isa.execute.tensor import Roles, assign_roles, product_window, source_registers
 from tilewright.isa.kernels.records import LINE_ACCESSES

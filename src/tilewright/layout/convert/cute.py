@@ -16,10 +16,9 @@ from typing import Any
 from tilewright.errors import UnsupportedError
 from tilewright.layout.convert.strided import ConvertedLayout, converted, split_dims
 from tilewright.layout.index.address_map import Axis
-from tilewright.layout.index.checks import require_layout, text_of
 from tilewright.layout.index.digits import Digit
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.types import dtype_name
+from tilewright.layout.index.types import dtype_name, require_layout, text_of
 from tilewright.layout.kinds.tiled import TensorLayout, from_text
 from tilewright.layout.text.notation import COMBINE, Cursor
 

@@ -17,10 +17,9 @@ from typing import Any
 from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout.convert.strided import ConvertedLayout, converted, natural_sizes
 from tilewright.layout.index.address_map import row_major_axis
-from tilewright.layout.index.checks import require_layout, text_of, wholes
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Permute, Split, Step
-from tilewright.layout.index.types import TYPE_BITS, dtype_name, mlir_type, xla_dtype
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, mlir_type, require_layout, text_of, wholes, xla_dtype
 from tilewright.layout.kinds.tiled import TensorLayout
 from tilewright.layout.text.notation import COMBINE
 

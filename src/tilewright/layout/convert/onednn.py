@@ -17,10 +17,9 @@ from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout.convert.strided import ConvertedLayout, converted, natural_sizes, split_dims
 from tilewright.layout.index.address_map import row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
-from tilewright.layout.index.checks import require_layout, text_of
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Permute, sizes_behind
-from tilewright.layout.index.types import dtype_name
+from tilewright.layout.index.types import dtype_name, require_layout, text_of
 
 _PART = re.compile(r"([0-9]*)([A-Za-z])")
 _PLAIN = "abcdefghijkl"

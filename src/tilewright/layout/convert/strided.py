@@ -11,11 +11,10 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import Axis, row_major_axis
-from tilewright.layout.index.checks import require_layout, wholes
 from tilewright.layout.index.digits import Digit, Line, scale_line
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Split, Step
-from tilewright.layout.index.types import dtype_name, type_bits
+from tilewright.layout.index.types import dtype_name, require_layout, type_bits, wholes
 from tilewright.layout.kinds.tiled import tiled
 from tilewright.layout.move.pack import check_buffer
 

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 
-from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts, each_cell
 from tilewright.layout.draw.picture import (
     MARGIN,
     Cell,
@@ -20,9 +19,15 @@ from tilewright.layout.draw.picture import (
     scene_size,
 )
 from tilewright.layout.draw.scene import (
+    Array,
+    Bounds,
+    Panel,
+    Scene,
+    Texts,
     choose_colour,
     colour_numbers,
     colour_ways,
+    each_cell,
     flat_offsets,
     make_scene,
     strip_panel,

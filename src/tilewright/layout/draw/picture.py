@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, product
 
 from tilewright.errors import TilewrightError
-from tilewright.layout.draw.panels import Level, Panel, Scene
-from tilewright.layout.draw.scene import COLOURS, colour_name, make_scene
+from tilewright.layout.draw.scene import COLOURS, Level, Panel, Scene, colour_name, make_scene
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import Drawing, count_text, text_width
 

@@ -13,9 +13,21 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.draw.panels import Array, Bounds, Panel, Scene, Texts, cut_text, each_cell, padding_cells
 from tilewright.layout.draw.picture import draw_picture
-from tilewright.layout.draw.scene import MOST_SLOTS, choose_colour, colour_numbers, layout_facts
+from tilewright.layout.draw.scene import (
+    MOST_SLOTS,
+    Array,
+    Bounds,
+    Panel,
+    Scene,
+    Texts,
+    choose_colour,
+    colour_numbers,
+    cut_text,
+    each_cell,
+    layout_facts,
+    padding_cells,
+)
 from tilewright.layout.explain.lineage import lineage
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import count_text

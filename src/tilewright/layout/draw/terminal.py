@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from tilewright.layout.draw.panels import Bounds, Panel, Scene
 from tilewright.layout.draw.ruler import ruler_scene
-from tilewright.layout.draw.scene import colour_name, make_scene
+from tilewright.layout.draw.scene import Bounds, Panel, Scene, colour_name, make_scene
 from tilewright.layout.index.address_map import AddressMap
 
 if TYPE_CHECKING:

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.index.checks import array_of
 from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits
 from tilewright.layout.index.steps import Step
-from tilewright.layout.index.types import UNBOUNDED, numpy_dtype, type_bits
+from tilewright.layout.index.types import UNBOUNDED, array_of, numpy_dtype, type_bits
 from tilewright.threads import pool, thread_count
 
 # Linearisation: the value sum of c_k * stride_k with 0 <= c_k < size_k, and back.

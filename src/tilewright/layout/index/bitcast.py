@@ -19,8 +19,8 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.checks import require_layout, wholes
 from tilewright.layout.index.digits import Digit, Line
+from tilewright.layout.index.types import require_layout, wholes
 
 # An axis as a chain over the linear logical index: what the bitcast decision compares.
 
@@ -141,7 +141,8 @@ def _difference(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> int | N
     if chains_a is not None and chains_b is not None:
         pairs = zip(chains_a, chains_b, strict=True)
         return next((e for one, other in pairs if (e := first_difference(one, other, count)) is not None), None)
-    if _same_map(a, b) and order == tuple(range(b.rank)):
+    same = (a.shape, a.steps, a.axis_terms) == (b.shape, b.steps, b.axis_terms)  # whatever they are called
+    if same and order == tuple(range(b.rank)):
         return None
     numbers: Iterable[Array] = _all_numbers(count)
     if count > _MOST:  # a difference is mostly found near the ends or anywhere; sameness would need every element
@@ -156,11 +157,6 @@ def _difference(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> int | N
         how = "a '*' whose tile does not divide has no digit form, and looking at every element would take too long"
         raise UnsupportedError(f"cannot decide whether {a} and {b} keep all {count} places", how=how)
     return None
-
-
-def _same_map(a: AddressMap, b: AddressMap) -> bool:
-    """Whether the two compute the same thing the same way, whatever they are called."""
-    return (a.shape, a.steps, a.axis_terms) == (b.shape, b.steps, b.axis_terms)
 
 
 def _outer_reason(a: AddressMap, b: AddressMap) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.layout.index.address_map import AddressMap
 
 if TYPE_CHECKING:
-    from tilewright.layout.move.kept import Kept
+    from tilewright.layout.move.calls import Kept
 
 
 class IndexMap(AddressMap):
@@ -22,7 +22,7 @@ class IndexMap(AddressMap):
 
     @cached_property
     def _kept(self) -> Kept:
-        from tilewright.layout.move.kept import Kept
+        from tilewright.layout.move.calls import Kept
 
         return Kept()  # moves into given memory that were made before
 

@@ -15,10 +15,9 @@ from typing import Any
 
 from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import Axis, is_injective
-from tilewright.layout.index.checks import whole, wholes
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Pad, Split, Step, sizes_behind
-from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, type_bits, whole, wholes
 from tilewright.layout.kinds.tiled import TensorLayout, tiled
 from tilewright.targets import LaneMemory, target
 

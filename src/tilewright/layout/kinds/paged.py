@@ -13,10 +13,9 @@ from typing import Any
 
 from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import row_major_axis
-from tilewright.layout.index.checks import wholes
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Permute, Split, Step, sizes_behind
-from tilewright.layout.index.types import dtype_name, type_bits
+from tilewright.layout.index.types import dtype_name, type_bits, wholes
 
 
 @dataclass(frozen=True, repr=False)

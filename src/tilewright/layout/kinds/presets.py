@@ -9,8 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.index.checks import wholes
-from tilewright.layout.index.types import dtype_name, type_bits
+from tilewright.layout.index.types import dtype_name, type_bits, wholes
 from tilewright.layout.kinds.tiled import TensorLayout, tiled
 
 _LANES, _SUBLANES = 128, 8

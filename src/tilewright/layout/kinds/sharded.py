@@ -11,10 +11,9 @@ from typing import Any
 
 from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import Axis
-from tilewright.layout.index.checks import whole
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Pad, Rotate, Split, Step
-from tilewright.layout.index.types import dtype_name, type_bits
+from tilewright.layout.index.types import dtype_name, type_bits, whole
 
 
 @dataclass(frozen=True, repr=False)

@@ -15,10 +15,9 @@ from typing import Any
 from tilewright.errors import ParseError, UsageError
 from tilewright.layout.index.address_map import Axis, row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
-from tilewright.layout.index.checks import text_of, wholes
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Merge, NewDim, Permute, Split, Step, sizes_behind
-from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits
+from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, text_of, type_bits, wholes
 from tilewright.layout.text.notation import (
     COMBINE,
     LARGEST,

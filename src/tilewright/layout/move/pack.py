@@ -14,11 +14,9 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.layout.index.address_map import AddressMap
-from tilewright.layout.index.checks import array_of, require_room
-from tilewright.layout.index.types import TYPE_BITS
+from tilewright.layout.index.types import TYPE_BITS, array_of, require_room
 from tilewright.layout.move.blocks import LINE
-from tilewright.layout.move.calls import run_plan
-from tilewright.layout.move.kept import Kept
+from tilewright.layout.move.calls import Kept, run_plan
 from tilewright.layout.move.plan import aligned_empty, pack_plan, padding_of, run_filled, unpack_plan
 
 # Values narrower than a byte: packed low bits first, and back.

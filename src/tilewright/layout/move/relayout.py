@@ -14,8 +14,8 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.bitcast import order_of, why_not
-from tilewright.layout.index.checks import require_room
 from tilewright.layout.index.index_map import IndexMap
+from tilewright.layout.index.types import require_room
 from tilewright.layout.move.blocks import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen

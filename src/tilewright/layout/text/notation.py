@@ -282,14 +282,10 @@ def _shape(cursor: Cursor, depth: int = 0) -> ShapeText:
         raise cursor.fail(f"shapes nested more than {_MOST_NESTED} deep")
     if cursor.take("("):
         return _tuple(cursor, depth)
-    if cursor.peek("b") and not _plain_name(cursor) and cursor.key("b"):
+    plain_name = _WIDER_NAME.match(cursor.text, cursor.at)  # such as bf16, which begins like a buffer
+    if cursor.peek("b") and not plain_name and cursor.key("b"):
         return _buffer(cursor, depth)
     return _array(cursor)
-
-
-def _plain_name(cursor: Cursor) -> bool:
-    """Whether an element type such as ``bf16`` begins here, not the ``b`` of a buffer."""
-    return bool(_WIDER_NAME.match(cursor.text, cursor.at))
 
 
 # -- layouts -----------------------------------------------------------------------------------------------------------
