@@ -1,4 +1,4 @@
-"""A HostBatch as arguments of a jitted step, and the partitions inside its buffers as regular arrays."""
+"""A HostBatch as arguments of a jitted step: per stack the rows it asks for, and its entries by row and by sample."""
 
 from __future__ import annotations
 
@@ -10,42 +10,64 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from tilewright.embed.device.index_kernels import collect, fill, sort_by_row
+from tilewright.embed.host.arrays import Ints, Longs, run_all
 from tilewright.embed.host.batch import HostBatch
-from tilewright.embed.model.formulas import BUCKETS, pointers_per_segment, round8
-from tilewright.embed.model.stacking import Stacking
-from tilewright.errors import UsageError
+from tilewright.embed.model.formulas import pointers_per_segment
+from tilewright.embed.model.stacking import Stack, Stacking
+from tilewright.errors import CheckFailed, UsageError
+from tilewright.threads import thread_count
+
+_WORD = 2**31
+
+
+class StackIndex(NamedTuple):
+    """What a step needs of one stack, with L devices, S shards, U rows a shard at most, E entries, N samples a device.
+
+    ================  ==============  ================================================================================
+    ``rows``          i32[L, S, U]    distinct local rows asked of each shard, rising; then ``rows_per_shard``
+    ``row_ends``      i32[L, S * U]   where the entries of each of these end, in the two arrays below
+    ``row_samples``   i32[L, E]       whose gradient: ``feature << shift | row of the device's activations``
+    ``row_gains``     f32[L, E]       times what
+    ``sample_ends``   i32[L, N]       where the entries of each sample end, in the two arrays below
+    ``sample_places`` i32[L, E]       which of the S * U rows
+    ``sample_gains``  f32[L, E]       times what
+    ================  ==============  ================================================================================
+
+    Samples lie by source, feature and sample. E and U are rounded up by at most an eighth, so that jit seldom compiles
+    again.
+    """
+
+    rows: Any
+    row_ends: Any
+    row_samples: Any
+    row_gains: Any
+    sample_ends: Any
+    sample_places: Any
+    sample_gains: Any
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class DeviceBatch:
-    """The arrays of a :class:`HostBatch` without its counters: a pytree whose static part fixes the shapes.
+    """A :class:`HostBatch` as lookups and updates read it: a pytree whose static part fixes the shapes.
 
-    ``capacity[i]`` is the most entries a partition of the i-th stack can hold; arrays are as in HostBatch, with the
-    leading axis over devices, so that ``PartitionSpec("axis")`` splits them.
+    Every array's leading axis is the device, so that ``PartitionSpec("axis")`` splits it. ``batch_sizes`` are those of
+    the whole batch.
     """
 
-    num_minibatches: Any
-    row_pointers: dict[str, Any]
-    embedding_ids: dict[str, Any]
-    sample_ids: dict[str, Any]
-    gains: dict[str, Any]
+    index: dict[str, StackIndex]
     stacking: Stacking = field(metadata={"static": True})
     batch_sizes: tuple[tuple[str, int], ...] = field(metadata={"static": True})
-    minibatch_layout: bool = field(metadata={"static": True})
-    capacity: tuple[tuple[str, int], ...] = field(metadata={"static": True})
 
+    def samples(self, stack: Stack) -> int:
+        """Samples of one source SparseCore."""
+        return stack.samples_per_sparsecore(dict(self.batch_sizes))
 
-class PartitionEntries(NamedTuple):
-    """The entries of one stack and one mini-batch by source, shard and place in the partition: [sources, S, capacity].
-
-    ``rows``: local row, or ``rows_per_shard`` where there is no entry; ``samples``: sample over all local sources, or
-    their number; ``gains``: 0 where there is no entry.
-    """
-
-    rows: jax.Array
-    samples: jax.Array
-    gains: jax.Array
+    def counts(self, stack: Stack) -> dict[str, int]:
+        """Samples that one source SparseCore has of every feature."""
+        sizes = dict(self.batch_sizes)
+        return {feature.name: sizes[feature.name] // stack.shards for feature in stack.features}
 
 
 def _flatten(batch: HostBatch) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -65,80 +87,185 @@ def _unflatten(static: tuple[Any, ...], children: tuple[Any, ...]) -> HostBatch:
 jax.tree_util.register_pytree_node(HostBatch, _flatten, _unflatten)
 
 
-def _capacity(batch: HostBatch, stack: str) -> int:
-    """Slots of one partition: the buffers hold S equal ones for every source."""
-    per_device = batch.stacking.topology.sparsecores_per_device
-    slots = int(batch.embedding_ids[stack].shape[1]) // per_device
-    minibatches = BUCKETS if batch.minibatch_layout else 1
-    return -(-slots // (batch.stacking.topology.sparsecores * minibatches))
-
-
 def device_batch(batch: HostBatch | DeviceBatch) -> DeviceBatch:
-    """The arrays of ``batch`` for a jitted step. On the host the unused tail of a mini-batch buffer (63 of 64 slots
-    where one mini-batch suffices) is cut off, to the next power of two, so that jit seldom compiles again.
+    """The index of ``batch`` for a jitted step.
+
+    Call it on the host, outside ``jit``: native kernels sort the entries, and arrays are as long as this batch needs.
+    Inside a traced function XLA sorts, and arrays are as long as the buffers.
+
+    Raises :class:`CheckFailed` for a buffer whose entries leave their table or slice.
     """
     if isinstance(batch, DeviceBatch):
         return batch
-    ids, samples, gains = dict(batch.embedding_ids), dict(batch.sample_ids), dict(batch.gains)
-    if batch.minibatch_layout and isinstance(next(iter(ids.values()), None), np.ndarray):
-        for name, pointers in batch.row_pointers.items():
-            used = -(-int(np.asarray(pointers).max(initial=8)) // 8) * 8
-            keep = slice(0, 1 << (used - 1).bit_length())
-            ids[name], samples[name] = ids[name][:, keep], samples[name][:, keep]
-            gains[name] = gains[name][:, keep]
-    return DeviceBatch(
-        num_minibatches=jnp.asarray(batch.num_minibatches, jnp.int32),
-        row_pointers=dict(batch.row_pointers),
-        embedding_ids=ids,
-        sample_ids=samples,
-        gains=gains,
-        stacking=batch.stacking,
-        batch_sizes=tuple(batch.batch_sizes.items()),
-        minibatch_layout=batch.minibatch_layout,
-        capacity=tuple((name, _capacity(batch, name)) for name in batch.embedding_ids),
+    arrays = [batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains]
+    traced = any(isinstance(x, jax.core.Tracer) for of_stacks in arrays for x in of_stacks.values())
+    index = _traced_index if traced else _host_index
+    stacks = batch.stacking.stacks
+    return DeviceBatch(index(batch, stacks), batch.stacking, tuple(batch.batch_sizes.items()))
+
+
+def feature_shift(stack: Stack, batch_sizes: Mapping[str, int]) -> int:
+    """Bits for a row of a device's activations in ``row_samples``."""
+    per_device = max(batch_sizes[feature.name] for feature in stack.features)
+    shift = max(per_device - 1, 1).bit_length()
+    if len(stack.features) << shift > _WORD:
+        problem = f"{len(stack.features)} features of up to {per_device} samples are too many for 32-bit numbers"
+        raise UsageError(problem, where=f"stack {stack.name!r}", how="split the batch or the stack")
+    return shift
+
+
+def _codes(stack: Stack, batch_sizes: Mapping[str, int], sources: int) -> Ints:
+    """``row_samples`` of every sample of a device."""
+    shift = feature_shift(stack, batch_sizes)
+    counts = [batch_sizes[feature.name] // stack.shards for feature in stack.features]
+    parts = [
+        (f << shift) + np.arange(sources * count, dtype=np.int64).reshape(sources, count)
+        for f, count in enumerate(counts)
+    ]
+    return np.concatenate(parts, axis=1).reshape(-1).astype(np.int32)
+
+
+def _roomy(most: int) -> int:
+    """``most`` rounded up to a number of four significant bits."""
+    unit = 1 << max(0, most.bit_length() - 4)
+    return max(8, -(-most // unit) * unit)
+
+
+# On the host: a kernel per device and stack collects and sorts, then all know how long the arrays must be.
+
+
+class _Device:
+    """One device's entries of one stack, sorted."""
+
+    def __init__(self, batch: HostBatch, stack: Stack, device: int) -> None:
+        topology = batch.stacking.topology
+        self.stack, self.device = stack, device
+        buffers = tuple(np.asarray(a[stack.name])[device] for a in (batch.embedding_ids, batch.sample_ids, batch.gains))
+        slots, per_device = len(buffers[0]), topology.sparsecores_per_device
+        minibatches = int(batch.num_minibatches) if batch.minibatch_layout else 1
+        base = 0 if batch.minibatch_layout else slots // per_device
+        layout = (per_device, minibatches, topology.sparsecores, pointers_per_segment(topology.sparsecores), base)
+        pointers = np.asarray(batch.row_pointers[stack.name])[device]
+        used = min(slots, int(pointers.max(initial=0)) * (per_device if base else 1))
+        self.entries = (
+            np.empty(used, np.int64),
+            np.empty(used, np.int32),
+            np.empty(used, np.int32),
+            np.empty(used, np.float32),
+        )
+        bounds = (stack.rows_per_shard, stack.samples_per_sparsecore(batch.batch_sizes))
+        self.count = int(collect(pointers, buffers, layout, bounds, self.entries))
+        if self.count < 0:
+            problem = f"slot {-1 - self.count} of device {device} holds an entry outside its table or slice"
+            raise CheckFailed(problem, where=f"stack {stack.name!r}", how="hand over batches as preprocess made them")
+        spare = np.empty(used, np.int64), np.empty(used, np.int32)
+        most = stack.rows_per_shard * topology.sparsecores
+        self.rows = int(sort_by_row(self.entries, self.count, most, spare, topology.sparsecores))
+
+    def fill(self, index: StackIndex, codes: Ints) -> None:
+        at, per_shard = self.device, index.rows.shape[2]
+        by_row = (index.row_ends[at], index.row_samples[at], index.row_gains[at])
+        by_sample = (index.sample_ends[at], index.sample_places[at], index.sample_gains[at])
+        places = np.empty(self.count, np.int32)
+        rows = index.rows[at].reshape(-1)
+        fill(self.entries, self.count, self.stack.rows_per_shard, per_shard, codes, places, rows, by_row, by_sample)
+
+
+def _host_index(batch: HostBatch, stacks: Mapping[str, Stack]) -> dict[str, StackIndex]:
+    threads, topology = thread_count(), batch.stacking.topology
+    per_device, shards = topology.sparsecores_per_device, topology.sparsecores
+    of_stack = {name: range(np.shape(batch.embedding_ids[name])[0]) for name in stacks}
+    jobs = [(name, device) for name, devices in of_stack.items() for device in devices]
+    made = run_all([lambda n=name, d=device: _Device(batch, stacks[n], d) for name, device in jobs], threads)
+    index, fills = {}, []
+    for name, stack in stacks.items():
+        devices = [device for device in made if device.stack.name == name]
+        rows = _roomy(max((device.rows for device in devices), default=0))
+        entries = _roomy(max((device.count for device in devices), default=0))
+        codes = _codes(stack, batch.batch_sizes, per_device)
+        index[name] = _empty(len(devices), shards, rows, entries, len(codes))
+        fills += [lambda device=device, at=index[name], codes=codes: device.fill(at, codes) for device in devices]
+    run_all(fills, threads)
+    return index
+
+
+def _empty(devices: int, shards: int, rows: int, entries: int, samples: int) -> StackIndex:
+    return StackIndex(
+        rows=np.empty((devices, shards, rows), np.int32),
+        row_ends=np.empty((devices, shards * rows), np.int32),
+        row_samples=np.zeros((devices, entries), np.int32),
+        row_gains=np.zeros((devices, entries), np.float32),
+        sample_ends=np.empty((devices, samples), np.int32),
+        sample_places=np.zeros((devices, entries), np.int32),
+        sample_gains=np.zeros((devices, entries), np.float32),
     )
 
 
-def entries(batch: DeviceBatch, stack: str, minibatch: Any) -> PartitionEntries:
-    """Cut the partitions of one mini-batch out of a stack's buffers (a gather of three words per slot)."""
-    topology = batch.stacking.topology
-    shards, per_device = topology.sparsecores, topology.sparsecores_per_device
-    begin, end = _bounds(batch, stack, minibatch)  # [devices, per_device, S], slots of the device's buffer
-    devices, slots = batch.embedding_ids[stack].shape
-    place = begin[..., None] + jnp.arange(dict(batch.capacity)[stack], dtype=jnp.int32)
-    filled = (place < end[..., None]).reshape(devices * per_device, shards, -1)
-    at = jnp.minimum(place, slots - 1).reshape(devices, -1)
-
-    def cut(buffers: Mapping[str, Any]) -> jax.Array:
-        taken = jnp.take_along_axis(jnp.asarray(buffers[stack]), at, axis=1, mode="promise_in_bounds")
-        return taken.reshape(filled.shape)
-
-    sizes = dict(batch.batch_sizes)
-    chosen = batch.stacking.stacks[stack]
-    per_source = chosen.samples_per_sparsecore(sizes)
-    first = jnp.arange(devices * per_device, dtype=jnp.int32)[:, None, None] * per_source
-    return PartitionEntries(
-        rows=jnp.where(filled, cut(batch.embedding_ids), chosen.rows_per_shard),
-        samples=jnp.where(filled, cut(batch.sample_ids) + first, devices * per_device * per_source),
-        gains=jnp.where(filled, cut(batch.gains), 0.0),
-    )
+# Under jit: the same with XLA's sorts; the padding of the buffers sorts behind everything.
 
 
-def _bounds(batch: DeviceBatch, stack: str, minibatch: Any) -> tuple[jax.Array, jax.Array]:
-    """First slot and end of every partition of a mini-batch, each [devices, sources per device, S]."""
-    topology = batch.stacking.topology
-    shards, per_device = topology.sparsecores, topology.sparsecores_per_device
-    pointers = jnp.asarray(batch.row_pointers[stack])
-    devices, segment = pointers.shape[0], pointers_per_segment(shards)
-    source = jnp.arange(per_device, dtype=jnp.int32)
-    if batch.minibatch_layout:
-        starts = round8(jnp.pad(pointers[:, :-1], ((0, 0), (1, 0))))
-        at = (source[:, None] * batch.num_minibatches + minibatch) * segment + jnp.arange(shards, dtype=jnp.int32)
-        return starts[:, at], pointers[:, at]
-    pointers = pointers.reshape(devices, per_device, segment)[..., :shards]
-    starts = round8(jnp.pad(pointers[..., :-1], ((0, 0), (0, 0), (1, 0))))
-    base = (source * (batch.embedding_ids[stack].shape[1] // per_device))[:, None]
-    return starts + base, pointers + base
+def _traced_index(batch: HostBatch, stacks: Mapping[str, Stack]) -> dict[str, StackIndex]:
+    return {name: _traced_stack(batch, stack) for name, stack in stacks.items()}
+
+
+def _traced_stack(batch: HostBatch, stack: Stack) -> StackIndex:
+    topology, name = batch.stacking.topology, stack.name
+    per_device, shards = topology.sparsecores_per_device, topology.sparsecores
+    segment = pointers_per_segment(shards)
+    slots = batch.embedding_ids[name].shape[1]
+    per_source = stack.samples_per_sparsecore(batch.batch_sizes)
+    samples, per_shard = per_device * per_source, stack.rows_per_shard
+    distinct = min(-(-slots // shards), per_shard)  # buffers hold equal partitions
+    base = jnp.repeat(jnp.arange(per_device, dtype=jnp.int32) * (slots // per_device), segment)
+    codes = jnp.asarray(_codes(stack, batch.batch_sizes, per_device))
+
+    def one(pointers: Any, ids: Any, sample_ids: Any, gains: Any) -> StackIndex:
+        """One device."""
+        slot = jnp.arange(slots, dtype=jnp.int32)
+        ends = pointers if batch.minibatch_layout else pointers + base
+        partition = jnp.searchsorted(ends, slot, side="right").astype(jnp.int32)
+        in_use = partition < len(ends)
+        begins = jnp.concatenate([jnp.zeros(1, jnp.int32), (ends[:-1] + 7) // 8 * 8])
+        if not batch.minibatch_layout:
+            begins = jnp.where(jnp.arange(len(ends)) % segment == 0, base, begins)
+        else:
+            in_use &= partition < per_device * batch.num_minibatches * segment
+        partition = jnp.minimum(partition, len(ends) - 1)
+        shard = partition % segment
+        source = partition // (segment * (batch.num_minibatches if batch.minibatch_layout else 1))
+        in_use &= (slot >= begins[partition]) & (shard < shards) & (ids >= 0) & (ids < per_shard)
+        in_use &= (sample_ids >= 0) & (sample_ids < per_source)
+        shard, row = jnp.where(in_use, shard, shards), jnp.where(in_use, ids, per_shard)
+        sample = jnp.where(in_use, source * per_source + sample_ids, samples)
+        gain = jnp.where(in_use, gains, 0)
+
+        order = jnp.lexsort((row, shard))
+        shard, row = shard[order], row[order]
+        fresh = (shard < shards) & ((row != jnp.roll(row, 1)) | (shard != jnp.roll(shard, 1)) | (slot == 0))
+        before = jnp.cumsum(fresh) - 1  # distinct rows so far, over all shards
+        first_of_shard = jnp.searchsorted(shard, jnp.arange(shards))
+        start = jnp.where(first_of_shard < slots, before[jnp.minimum(first_of_shard, slots - 1)], 0)
+        place = shard * distinct + before - start[jnp.minimum(shard, shards - 1)]
+        place = jnp.where(shard < shards, place, shards * distinct).astype(jnp.int32)
+        rows = jnp.full(shards * distinct, per_shard, jnp.int32).at[place].set(row.astype(jnp.int32), mode="drop")
+        row_ends = jnp.searchsorted(place, jnp.arange(shards * distinct), side="right").astype(jnp.int32)
+        row_ends = jnp.minimum(row_ends, jnp.sum(in_use))
+        place_of = jnp.zeros(slots, jnp.int32).at[order].set(jnp.minimum(place, shards * distinct - 1))
+        by_sample = jnp.argsort(sample, stable=True)
+        sample_ends = jnp.searchsorted(sample[by_sample], jnp.arange(samples), side="right").astype(jnp.int32)
+        return StackIndex(
+            rows=rows.reshape(shards, distinct),
+            row_ends=row_ends,
+            row_samples=codes[jnp.minimum(sample[order], samples - 1)],
+            row_gains=gain[order],
+            sample_ends=sample_ends,
+            sample_places=place_of[by_sample],
+            sample_gains=gain[by_sample],
+        )
+
+    arrays = (batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains)
+    made: StackIndex = jax.vmap(one)(*(jnp.asarray(of_stacks[name]) for of_stacks in arrays))
+    return made
 
 
 def check_batch(batch: DeviceBatch, stacking: Stacking) -> None:

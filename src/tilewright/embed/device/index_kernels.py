@@ -115,6 +115,7 @@ def fill(
     count: Index,
     rows_per_shard: Index,
     per_shard: Index,
+    codes: Ints,
     places: Ints,
     rows: Ints,
     by_row: tuple[Ints, Ints, Floats],
@@ -123,7 +124,7 @@ def fill(
     """Write the index of one device from its sorted entries; ``places`` int32[count] is working memory.
 
     ``rows`` int32[S * per_shard]: the distinct local rows of every shard, rising, then ``rows_per_shard``. ``by_row``:
-    the end of each of these places, samples, gains; ``by_sample``: the end of each sample, places, gains.
+    the end of each of these places, the samples as ``codes`` has them, gains; ``by_sample``: the end of each sample, places, gains.
     """
     keys, order, samples, gains = entries
     row_ends, row_samples, row_gains = by_row
@@ -144,7 +145,7 @@ def fill(
         row_ends[place] = i + 1
         entry = order[i]
         places[entry] = place
-        row_samples[i] = samples[entry]
+        row_samples[i] = codes[samples[entry]]
         row_gains[i] = gains[entry]
     for pad in range(place + 1, len(rows)):
         rows[pad], row_ends[pad] = rows_per_shard, count

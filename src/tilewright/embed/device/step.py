@@ -8,19 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed.device.batch import DeviceBatch, PartitionEntries, check_batch, device_batch, entries
+from tilewright.embed.device.batch import DeviceBatch, StackIndex, check_batch, device_batch, feature_shift
+from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.knobs import SparseCoreConfig
-from tilewright.embed.model.optimizers import Optimizer, by_row, hyperparameters_at
+from tilewright.embed.model.optimizers import (
+    SGD,
+    Adagrad,
+    Adam,
+    Optimizer,
+    RowwiseAdagrad,
+    by_row,
+    hyperparameters_at,
+)
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.errors import CheckFailed, UsageError
+from tilewright.threads import thread_count
 
 # NaN checks of the device side: what goes into a lookup or an update, and what comes out.
 
@@ -87,7 +97,7 @@ def lookup(
     """
     batch = device_batch(host_batch)
     check_batch(batch, state.stacking)
-    activations: dict[str, jax.Array] = _lookup(state, batch, axis)
+    activations: dict[str, jax.Array] = _lookup(state.stacks, batch, axis)
     if sparsecore is not None and sparsecore.detect_nan:
         check_by_feature(activations, state.stacking, "stage lookup, activations out")
     return {feature.name: activations[feature.name] for feature in state.stacking.features}
@@ -122,11 +132,30 @@ def update(
     return after
 
 
+class _Static(NamedTuple):
+    """What is fixed when a step of one stack is traced."""
+
+    stack: Stack
+    counts: tuple[int, ...]
+    """Samples that one source has of each feature."""
+    sources: int
+    """SparseCores of one device."""
+    shift: int
+    axis: str | None
+
+
+def _static(batch: DeviceBatch, stack: Stack, axis: str | None) -> _Static:
+    sizes = dict(batch.batch_sizes)
+    sources, shift = batch.stacking.topology.sparsecores_per_device, feature_shift(stack, sizes)
+    return _Static(stack, tuple(batch.counts(stack).values()), sources, shift, axis)
+
+
 @partial(jax.jit, static_argnames="axis")
-def _lookup(state: EmbeddingState, batch: DeviceBatch, axis: str | None) -> dict[str, jax.Array]:
+def _lookup(stacks: Mapping[str, jax.Array], batch: DeviceBatch, axis: str | None) -> dict[str, jax.Array]:
     activations: dict[str, jax.Array] = {}
-    for name, stack in state.stacking.stacks.items():
-        activations.update(_by_feature(_activations(state.stacks[name], batch, stack, axis), batch, stack))
+    for name, stack in batch.stacking.stacks.items():
+        made = _stack_lookup(_static(batch, stack, axis), stacks[name], batch.index[name])
+        activations.update(zip((feature.name for feature in stack.features), made, strict=True))
     return activations
 
 
@@ -135,31 +164,38 @@ def _update(state: EmbeddingState, batch: DeviceBatch, gradients: dict[str, Any]
     _check_features(gradients, state)
     stacks, slots = {}, {}
     for name, stack in state.stacking.stacks.items():
-        rate = hyperparameters_at(stack.optimizer, state.step)
-        by_sample = _by_sample(gradients, batch, stack)
-        stacks[name], slots[name] = _trained(state.stacks[name], state.slots[name], by_sample, batch, stack, rate, axis)
+        static, index = _static(batch, stack, axis), batch.index[name]
+        given = _gradients(static, index, gradients)
+        kept = (state.stacks[name], *state.slots[name].values())
+        rates = hyperparameters_at(stack.optimizer, state.step)
+        stacks[name], *fresh = _trained(static, kept, rates, index, given)
+        slots[name] = dict(zip(state.slots[name], fresh, strict=True))
     return EmbeddingState(state.step + 1, stacks, slots, state.stacking)
 
 
-def _sources(batch: DeviceBatch, stack: Stack) -> int:
-    """Local source SparseCores."""
-    return int(batch.embedding_ids[stack.name].shape[0]) * batch.stacking.topology.sparsecores_per_device
+def _gradients(static: _Static, index: StackIndex, gradients: Mapping[str, Any]) -> list[jax.Array]:
+    """The gradients of a stack's features as f32[samples, width], in the order of the stack."""
+    given = []
+    for feature, count in zip(static.stack.features, static.counts, strict=True):
+        gradient = jnp.asarray(gradients[feature.name], jnp.float32)
+        expected = (len(index.rows) * static.sources * count, feature.table.width)
+        if gradient.shape != expected:
+            problem = f"a gradient of shape {list(gradient.shape)}, not {list(expected)}"
+            raise UsageError(problem, where=f"feature {feature.name!r}")
+        given.append(gradient)
+    return given
 
 
-def _over_minibatches(batch: DeviceBatch, body: Any, start: Any) -> Any:
-    """``body(minibatch, value)`` for every mini-batch; without the mini-batch layout there is one."""
-    if not batch.minibatch_layout:
-        return body(0, start)
-    return jax.lax.fori_loop(0, batch.num_minibatches, body, start)
+# Between devices: lists of rows go to the shards that own them, vectors come back.
 
 
 def _to_owners(values: jax.Array, axis: str | None) -> jax.Array:
-    """[local sources, S, ...] -> [all sources, local shards, ...]."""
+    """[local lists, S, ...] -> [all lists, local shards, ...]."""
     return values if axis is None else _all_to_all(values, axis, 1, 0)
 
 
 def _to_sources(values: jax.Array, axis: str | None) -> jax.Array:
-    """[all sources, local shards, ...] -> [local sources, S, ...]."""
+    """[all lists, local shards, ...] -> [local lists, S, ...]."""
     return values if axis is None else _all_to_all(values, axis, 0, 1)
 
 
@@ -168,60 +204,185 @@ def _all_to_all(values: jax.Array, axis: str, split: int, join: int) -> jax.Arra
     return exchanged
 
 
-def _owned(rows: jax.Array, table: jax.Array, axis: str | None) -> jax.Array:
-    """Rows of the local shards laid end to end that the entries ask for; their number where there is no entry."""
-    shards, per_shard, _ = table.shape
-    local = _to_owners(rows, axis)
-    place = jnp.arange(shards, dtype=jnp.int32)[:, None] * per_shard + local
-    return jnp.where(local < per_shard, place, shards * per_shard)
+def _flat(rows: jax.Array, per_shard: int) -> jax.Array:
+    """Rows [lists, shards, U] of shards laid end to end; the number of all rows where there is none."""
+    shards = rows.shape[1]
+    place = jnp.arange(shards, dtype=jnp.int32)[:, None] * per_shard + rows
+    return jnp.where(rows < per_shard, place, shards * per_shard)
 
 
-def _activations(table: jax.Array, batch: DeviceBatch, stack: Stack, axis: str | None) -> jax.Array:
-    """f32[local samples of the stack, padded width]."""
-    flat = table.reshape(-1, stack.padded_width)
-    samples = _sources(batch, stack) * stack.samples_per_sparsecore(dict(batch.batch_sizes))
-
-    def one(minibatch: Any, sums: jax.Array) -> jax.Array:
-        part: PartitionEntries = entries(batch, stack.name, minibatch)
-        vectors = flat.at[_owned(part.rows, table, axis)].get(mode="clip")
-        if stack.quantization is not None:
-            vectors = stack.quantization.apply(vectors, jnp)
-        weighted = _to_sources(vectors, axis) * part.gains[..., None]
-        return sums.at[part.samples].add(weighted, mode="drop")
-
-    return jnp.asarray(_over_minibatches(batch, one, jnp.zeros((samples, stack.padded_width), jnp.float32)))
+# Lookup: a row is gathered once for every device that asks for it; a sample is summed once.
 
 
-def _trained(
-    table: jax.Array,
-    slots: dict[str, jax.Array],
-    by_sample: jax.Array,
-    batch: DeviceBatch,
-    stack: Stack,
-    rate: Any,
-    axis: str | None,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The stack's rows and slots after the optimizer has seen every touched row once.
-
-    A row belongs to one mini-batch only (buckets are of ids), so the loop over them keeps "once".
-    """
-    shape = table.shape
-
-    def one(minibatch: Any, kept: Any) -> Any:
-        part: PartitionEntries = entries(batch, stack.name, minibatch)
-        gradient = by_sample.at[part.samples].get(mode="clip") * part.gains[..., None]
-        rows = _owned(part.rows, table, axis).reshape(-1)
-        gradient = _to_owners(gradient, axis).reshape(-1, shape[2])
-        return _step_rows(stack.optimizer, kept, rows, gradient[:, :columns], rate)
-
-    columns = stack.tables[0].width if by_row(stack.optimizer) else shape[2]
-    flat = (table.reshape(-1, shape[2]), {name: value.reshape(-1, value.shape[2]) for name, value in slots.items()})
-    rows, kept = _over_minibatches(batch, one, flat)
-    return rows.reshape(shape), {name: value.reshape(slots[name].shape) for name, value in kept.items()}
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _stack_lookup(static: _Static, table: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
+    """Activations of a stack's features, f32[local samples, width] each."""
+    return _pooled(static, *_vectors(static, table, index), index)
 
 
-def _step_rows(optimizer: Optimizer, kept: Any, rows: jax.Array, gradient: jax.Array, rate: Any) -> Any:
-    """Sum the gradients of equal ``rows``, then apply the optimizer to each row once, in place.
+def _vectors(static: _Static, table: jax.Array, index: StackIndex) -> tuple[jax.Array, jax.Array]:
+    """Rows [n, W] and which of them the places are, i32[L, P]: the table itself where all of it is here."""
+    lists, shards, distinct = index.rows.shape
+    _, per_shard, width = table.shape
+    quantization = static.stack.quantization
+    if static.axis is None and quantization is None:
+        return table.reshape(-1, width), _flat(index.rows, per_shard).reshape(lists, -1)
+    asked = _flat(_to_owners(index.rows, static.axis), per_shard)
+    vectors = table.reshape(-1, width).at[asked].get(mode="clip")
+    if quantization is not None:
+        vectors = quantization.apply(vectors, jnp)
+    vectors = _to_sources(vectors, static.axis)
+    return vectors.reshape(-1, width), jnp.arange(lists * shards * distinct, dtype=jnp.int32).reshape(lists, -1)
+
+
+def _pooled(static: _Static, vectors: jax.Array, flat: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
+    samples = len(flat) * static.sources
+    widths = [feature.table.width for feature in static.stack.features]
+    operands = (vectors, flat, index.sample_ends, index.sample_places, index.sample_gains)
+
+    def on_cpu(*operands: jax.Array) -> tuple[jax.Array, ...]:
+        shapes = [(samples * count, width) for count, width in zip(static.counts, widths, strict=True)]
+        made: tuple[jax.Array, ...] = tuple(_call(lookup_target(), shapes, operands, sources=static.sources))
+        return made
+
+    def elsewhere(vectors: jax.Array, flat: jax.Array, ends: jax.Array, places: jax.Array, gains: jax.Array) -> Any:
+        def one(flat: jax.Array, ends: jax.Array, places: jax.Array, gains: jax.Array) -> jax.Array:
+            weighted = vectors.at[flat[places]].get(mode="clip") * gains[:, None]
+            return _segment_sum(weighted, ends)
+
+        sums = jax.vmap(one)(flat, ends, places, gains).reshape(samples, -1, vectors.shape[1])
+        starts = np.cumsum([0, *static.counts])
+        parts = [sums[:, at : at + count] for at, count in zip(starts, static.counts)]
+        return tuple(part[..., :width].reshape(-1, width) for part, width in zip(parts, widths, strict=True))
+
+    return _by_platform(operands, on_cpu, elsewhere)
+
+
+def _segment_sum(values: jax.Array, ends: jax.Array) -> jax.Array:
+    """Sums of the runs of ``values`` that end at ``ends``."""
+    segments = jnp.zeros(len(values) + 1, jnp.int32).at[ends].add(1, mode="drop")[:-1].cumsum()
+    summed: jax.Array = jax.ops.segment_sum(values, segments, len(ends), indices_are_sorted=True)
+    return summed
+
+
+def _lookup_forward(static: _Static, table: jax.Array, index: StackIndex) -> tuple[Any, Any]:
+    return _stack_lookup(static, table, index), (index, table.shape)
+
+
+def _lookup_backward(static: _Static, kept: Any, cotangents: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
+    """A dense gradient of the table; quantisation passes gradients on as they are."""
+    index, shape = kept
+    rows, sums = _row_gradients(static, index, list(cotangents), shape[1])
+    dense = jnp.zeros((shape[0] * shape[1], shape[2]), jnp.float32)
+    dense = dense.at[rows.reshape(-1)].add(sums.reshape(-1, shape[2]), mode="drop")
+    return dense.reshape(shape), None
+
+
+_stack_lookup.defvjp(_lookup_forward, _lookup_backward)
+
+
+# Gradients of rows: every device sums its own, then they go to the owners.
+
+
+def _sums(static: _Static, index: StackIndex, gradients: list[jax.Array]) -> jax.Array:
+    """f32[L, P, W]: for every place the sum over its entries of gain * gradient of the sample."""
+    lists, places = index.row_ends.shape
+    width = static.stack.padded_width
+    operands = (index.row_ends, index.row_samples, index.row_gains, *gradients)
+
+    def on_cpu(*operands: jax.Array) -> jax.Array:
+        made: jax.Array = _call(sum_target(), [(lists, places, width)], operands, shift=static.shift)[0]
+        return made
+
+    def elsewhere(ends: jax.Array, samples: jax.Array, gains: jax.Array, *gradients: jax.Array) -> jax.Array:
+        rows = [len(gradient) // lists for gradient in gradients]
+        first = jnp.asarray(np.cumsum([0, *rows[:-1]]), jnp.int32)
+        padded = [
+            jnp.pad(gradient.reshape(lists, -1, gradient.shape[1]), ((0, 0), (0, 0), (0, width - gradient.shape[1])))
+            for gradient in gradients
+        ]
+
+        def one(ends: jax.Array, samples: jax.Array, gains: jax.Array, given: jax.Array) -> jax.Array:
+            at = first[samples >> static.shift] + (samples & (1 << static.shift) - 1)
+            return _segment_sum(given.at[at].get(mode="clip") * gains[:, None], ends)
+
+        return jax.vmap(one)(ends, samples, gains, jnp.concatenate(padded, axis=1))
+
+    summed: jax.Array = _by_platform(operands, on_cpu, elsewhere)
+    return summed
+
+
+def _row_gradients(
+    static: _Static, index: StackIndex, gradients: list[jax.Array], per_shard: int
+) -> tuple[jax.Array, jax.Array]:
+    """Rows i32[lists, shards, U] of the local shards laid end to end, and their gradients f32[lists, shards, U, W]."""
+    sums = _sums(static, index, gradients).reshape(*index.rows.shape, static.stack.padded_width)
+    return _flat(_to_owners(index.rows, static.axis), per_shard), _to_owners(sums, static.axis)
+
+
+# Update: the optimizer sees every touched row once.
+
+Arrays: TypeAlias = tuple[jax.Array, ...]
+"""A stack's rows [shards, rows, W] and its slots."""
+
+
+def _trained(static: _Static, kept: Arrays, rates: Any, index: StackIndex, gradients: list[jax.Array]) -> Arrays:
+    stack, per_shard = static.stack, kept[0].shape[1]
+    kind = _KINDS.get(type(stack.optimizer))
+    scalars = rates if isinstance(rates, tuple) else (rates,)
+    columns = stack.tables[0].width
+
+    def on_cpu(*operands: jax.Array) -> Arrays:
+        kept, rates, index, gradients = jax.tree.unflatten(structure, operands)
+        hyper = jnp.stack(rates)
+        if static.axis is None:
+            lists = (index.rows, index.row_ends, index.row_samples, index.row_gains, *gradients)
+            shift = static.shift
+        else:
+            sums = _sums(static, index, gradients).reshape(*index.rows.shape, stack.padded_width)
+            lists = (_to_owners(index.rows, static.axis), _to_owners(sums, static.axis))
+            shift = -1
+        shapes = [array.shape for array in kept]
+        in_place = {i: i for i in range(len(kept))}
+        return tuple(
+            _call(
+                update_target(kind),
+                shapes,
+                (*kept, hyper, *lists),
+                in_place,
+                arrays=len(kept),
+                columns=columns,
+                shift=shift,
+            )
+        )
+
+    def elsewhere(*operands: jax.Array) -> Arrays:
+        kept, rates, index, gradients = jax.tree.unflatten(structure, operands)
+        rows, sums = _row_gradients(static, index, gradients, per_shard)
+        seen = columns if by_row(stack.optimizer) else stack.padded_width
+        flat = tuple(array.reshape(-1, array.shape[2]) for array in kept)
+        one_list = len(rows) == 1
+        rate = rates if len(rates) > 1 else rates[0]
+        after = _step_rows(
+            stack.optimizer, flat, rows.reshape(-1), sums.reshape(-1, sums.shape[-1])[:, :seen], rate, one_list
+        )
+        return tuple(value.reshape(array.shape) for value, array in zip(after, kept, strict=True))
+
+    operands, structure = jax.tree.flatten((kept, scalars, index, gradients))
+    if kind is None:
+        return elsewhere(*operands)
+    made: Arrays = _by_platform(tuple(operands), on_cpu, elsewhere)
+    return made
+
+
+_KINDS: dict[type, int] = {SGD: 0, Adagrad: 1, RowwiseAdagrad: 2, Adam: 3}
+"""Optimizers with a kernel of their own."""
+
+
+def _step_rows(
+    optimizer: Optimizer, kept: Arrays, rows: jax.Array, gradient: jax.Array, rate: Any, distinct: bool
+) -> Arrays:
+    """Sum the gradients of equal ``rows`` (none where they are ``distinct``), then step each row once, in place.
 
     Every entry writes its number at its row in a scratch array; the highest stays and stands for the row. So no sort
     is needed, and the work grows with the entries, not with the table (but for clearing four bytes per row). The
@@ -229,60 +390,71 @@ def _step_rows(optimizer: Optimizer, kept: Any, rows: jax.Array, gradient: jax.A
     """
     count, last = len(kept[0]), len(rows)
     number = jnp.arange(last, dtype=jnp.int32)
-    chosen = jnp.zeros(count, jnp.int32).at[rows].max(number, mode="drop")
-    stands_for = jnp.where(rows < count, chosen.at[rows].get(mode="clip"), last)
-    summed = jnp.zeros_like(gradient).at[stands_for].add(gradient, mode="drop")
+    if distinct:
+        stands_for = jnp.where(rows < count, number, last)
+        summed = gradient
+    else:
+        chosen = jnp.zeros(count, jnp.int32).at[rows].max(number, mode="drop")
+        stands_for = jnp.where(rows < count, chosen.at[rows].get(mode="clip"), last)
+        summed = jnp.zeros_like(gradient).at[stands_for].add(gradient, mode="drop")
     place = jnp.cumsum(stands_for == number, dtype=jnp.int32)  # touched rows up to and with this entry
     touched, chunk = place[-1], min(last, _CHUNK)
     standing = jnp.where(stands_for == number, place - 1, last + chunk)
     order = jnp.zeros(last + chunk, jnp.int32).at[standing].set(number, mode="drop")
 
-    def one(i: Any, value: Any) -> Any:
+    def one(i: Any, value: Arrays) -> Arrays:
         entry = jax.lax.dynamic_slice_in_dim(order, i * chunk, chunk)
         target = jnp.where(i * chunk + jnp.arange(chunk) < touched, rows[entry], count)
         return _applied(optimizer, value, target, summed[entry], rate)
 
-    return jax.lax.fori_loop(0, (touched + chunk - 1) // chunk, one, kept)
+    stepped: Arrays = jax.lax.fori_loop(0, (touched + chunk - 1) // chunk, one, kept)
+    return stepped
 
 
-def _applied(optimizer: Optimizer, kept: Any, target: jax.Array, gradient: jax.Array, rate: Any) -> Any:
+def _applied(optimizer: Optimizer, kept: Arrays, target: jax.Array, gradient: jax.Array, rate: Any) -> Arrays:
     """The optimizer on the rows ``target`` (the number of rows: none), each at most once, as wide as the gradient."""
-    table, slots = kept
     columns = gradient.shape[1]
-    old = {name: value.at[target, :columns].get(mode="clip") for name, value in slots.items()}
-    new, fresh = optimizer.apply(table.at[target, :columns].get(mode="clip"), old, gradient, rate)
-    return (
-        table.at[target, :columns].set(new, mode="drop"),
-        {name: value.at[target, :columns].set(fresh[name], mode="drop") for name, value in slots.items()},
-    )
+    rows, *slots = (array.at[target, :columns].get(mode="clip") for array in kept)
+    new, fresh = optimizer.apply(rows, dict(zip(optimizer.slots, slots, strict=True)), gradient, rate)
+    values = (new, *(fresh[slot] for slot in optimizer.slots))
+    return tuple(a.at[target, :columns].set(value, mode="drop") for a, value in zip(kept, values, strict=True))
 
 
-def _by_feature(sums: jax.Array, batch: DeviceBatch, stack: Stack) -> dict[str, jax.Array]:
-    """Take the stack's activations apart: features lie one behind the other inside every source."""
-    sizes = dict(batch.batch_sizes)
-    sources = _sources(batch, stack)
-    cube = sums.reshape(sources, stack.samples_per_sparsecore(sizes), stack.padded_width)
-    by_feature = {}
-    for feature in stack.features:
-        first, count = stack.sample_offsets(sizes)[feature.name], sizes[feature.name] // stack.shards
-        part = cube[:, first : first + count, : feature.table.width]
-        by_feature[feature.name] = part.reshape(sources * count, feature.table.width)
-    return by_feature
+# XLA: kernels of our own on CPU, its own operations elsewhere.
 
 
-def _by_sample(gradients: Mapping[str, Any], batch: DeviceBatch, stack: Stack) -> jax.Array:
-    """The inverse of :func:`_by_feature`: f32[local samples of the stack, padded width]."""
-    sizes, sources = dict(batch.batch_sizes), _sources(batch, stack)
-    parts = []
-    for feature in stack.features:
-        count, width = sizes[feature.name] // stack.shards, feature.table.width
-        gradient = jnp.asarray(gradients[feature.name], jnp.float32)
-        if gradient.shape != (sources * count, width):
-            problem = f"a gradient of shape {list(gradient.shape)}, not {[sources * count, width]}"
-            raise UsageError(problem, where=f"feature {feature.name!r}")
-        part = gradient.reshape(sources, count, width)
-        parts.append(jnp.pad(part, ((0, 0), (0, 0), (0, stack.padded_width - width))))
-    return jnp.concatenate(parts, axis=1).reshape(-1, stack.padded_width)
+def _by_platform(operands: tuple[jax.Array, ...], on_cpu: Any, elsewhere: Any) -> Any:
+    return jax.lax.platform_dependent(*operands, cpu=on_cpu, default=elsewhere)
+
+
+def _call(target: str, shapes: list[Any], operands: tuple[Any, ...], in_place: Any = None, **numbers: int) -> Any:
+    axes: frozenset[str] = frozenset().union(*map(_axes, operands))
+    operands = tuple(_varying(value, axes) for value in operands)
+    varying = _varying_type(operands[0]) if axes else {}
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in shapes]
+    call = jax.ffi.ffi_call(target, results, vmap_method="sequential", input_output_aliases=in_place)
+    attributes = {**numbers, "threads": thread_count()}
+    return call(*operands, **{name: np.int64(value) for name, value in attributes.items()})
+
+
+def _varying_type(value: jax.Array) -> dict[str, Any]:
+    """What a type needs in order to vary as ``value`` does; jax has two names for it."""
+    kind = jax.typeof(value)
+    name = "manual_axis_type" if hasattr(kind, "manual_axis_type") else "vma"
+    return {name: getattr(kind, name)}
+
+
+def _axes(value: jax.Array) -> frozenset[str]:
+    """The axes of ``shard_map`` over which a value is known to vary."""
+    kind = jax.typeof(value)
+    axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None) or getattr(kind, "vma", None)
+    return frozenset(axes or ())
+
+
+def _varying(value: jax.Array, axes: frozenset[str]) -> jax.Array:
+    """Inside ``shard_map`` every operand of a kernel must vary over the same axes."""
+    missing = tuple(axes - _axes(value))
+    return jax.lax.pcast(value, missing, to="varying") if missing else value
 
 
 def _check_features(gradients: Mapping[str, Any], state: EmbeddingState) -> None:

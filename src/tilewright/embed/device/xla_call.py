@@ -31,7 +31,7 @@ _MOST_THREADS = 64
 
 
 @inner()
-def _is_question(frame: Any) -> Any:
+def is_question(frame: Any) -> Any:
     """Whether the runtime only asks for the version of the interface (0.1 is the answer), or it is not yet time."""
     extension = load_word(frame + 8, 0)
     if extension != 0 and load_word(extension + 8, 0) & 0xFFFFFFFF == _METADATA:
@@ -103,24 +103,24 @@ def _pointer(kind: Any) -> Any:
     return cast
 
 
-_to_floats, _to_ints, _to_longs = _pointer(types.float32), _pointer(types.int32), _pointer(types.int64)
+to_floats, to_ints, to_longs = _pointer(types.float32), _pointer(types.int32), _pointer(types.int64)
 
 
 @inner()
 def floats(buffer: Any) -> Any:
     """A buffer as float32[elements]."""
-    return carray(_to_floats(data(buffer)), (size(buffer),))
+    return carray(to_floats(data(buffer)), (size(buffer),))
 
 
 @inner()
 def ints(buffer: Any) -> Any:
     """A buffer as int32[elements]."""
-    return carray(_to_ints(data(buffer)), (size(buffer),))
+    return carray(to_ints(data(buffer)), (size(buffer),))
 
 
 @inner()
 def _store_word(address: Any, value: Any) -> None:
-    carray(_to_longs(address), (1,))[0] = value
+    carray(to_longs(address), (1,))[0] = value
 
 
 # Threads: each takes its part of a call. They live as long as the call; starting one takes some 20 us.
@@ -132,8 +132,6 @@ _join = types.ExternalFunction("pthread_join", types.int32(types.int64, types.in
 @inner()
 def handle(frame: Any, worker: Any, parts: Any) -> Any:
     """Do a call in ``parts``, each in a thread of its own; ``worker`` is the address of the worker."""
-    if _is_question(frame):
-        return 0
     parts = min(max(parts, 1), _MOST_THREADS)
     shares = np.empty((parts, 4), np.int64)  # frame, part, parts, thread
     for part in range(parts):
