@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.embed.device.batch import DeviceBatch, device_batch
     from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
-    from tilewright.embed.device.step import lookup, update
+    from tilewright.embed.device.step import layer, lookup, update, update_rows, zero_rows
+    from tilewright.embed.device.training import Carry, TrainStep, train_step
     from tilewright.embed.diagnosis.diagnose import diagnose, diagnosis_html, diagnosis_lines, diagnosis_text
     from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error, names_sparsecores
     from tilewright.embed.diagnosis.finding import Diagnosis, Finding
@@ -72,6 +73,7 @@ __all__ = [
     "AdagradMomentum",
     "Adam",
     "Agreement",
+    "Carry",
     "Check",
     "Clicks",
     "Clipped",
@@ -111,6 +113,7 @@ __all__ = [
     "TablePlacement",
     "TablePlan",
     "Topology",
+    "TrainStep",
     "as_feature",
     "as_table",
     "batch_counters",
@@ -128,6 +131,7 @@ __all__ = [
     "hashed_numbers",
     "hyperparameters_at",
     "init",
+    "layer",
     "learnt_batch",
     "log_counters",
     "lookup",
@@ -153,14 +157,18 @@ __all__ = [
     "stack",
     "synthetic_criteo",
     "tables",
+    "train_step",
     "update",
+    "update_rows",
     "warm",
+    "zero_rows",
 ]
 
 _HOMES = {
     "device.batch": "DeviceBatch device_batch",
     "device.state": "EmbeddingState from_tables init tables",
-    "device.step": "lookup update",
+    "device.step": "layer lookup update update_rows zero_rows",
+    "device.training": "Carry TrainStep train_step",
     "diagnosis.diagnose": "diagnose diagnosis_html diagnosis_lines diagnosis_text",
     "diagnosis.explain": "ErrorExplanation explain_error names_sparsecores",
     "diagnosis.finding": "Diagnosis Finding",

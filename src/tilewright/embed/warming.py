@@ -1,9 +1,11 @@
-"""Compile every kernel of the host side, so that a first use does not wait."""
+"""Compile every kernel of the host side and of lookups on CPU, so that a first use does not wait."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,18 @@ def _clicks() -> None:
         list(read_criteo(path, [4] * len(CATEGORICAL), 1))
 
 
+def _rows() -> None:
+    """The kernels that XLA calls, where jax is installed."""
+    if find_spec("jax") is None:
+        return
+    from tilewright.embed.device.batch import device_batch
+    from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target
+
+    device_batch(preprocess(_batch(np.int32), _stacking()))
+    for target in (lookup_target, sum_target, *(partial(update_target, kind) for kind in range(4))):
+        target()
+
+
 def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
 
@@ -64,5 +78,6 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("dropped ids", lambda: _limited("drop", 2)),
         ("hashes of ids", lambda: hash_ids(np.arange(4))),
         ("Criteo's logs", _clicks),
+        ("rows inside jit", _rows),
     )
     do_jobs(jobs, report)

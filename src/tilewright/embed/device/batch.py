@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tilewright.embed.device.index_kernels import collect, fill, sort_by_row
-from tilewright.embed.host.arrays import Ints, Longs, run_all
+from tilewright.embed.host.arrays import Ints, run_all
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.formulas import pointers_per_segment
 from tilewright.embed.model.stacking import Stack, Stacking
@@ -176,15 +177,16 @@ def _host_index(batch: HostBatch, stacks: Mapping[str, Stack]) -> dict[str, Stac
     per_device, shards = topology.sparsecores_per_device, topology.sparsecores
     of_stack = {name: range(np.shape(batch.embedding_ids[name])[0]) for name in stacks}
     jobs = [(name, device) for name, devices in of_stack.items() for device in devices]
-    made = run_all([lambda n=name, d=device: _Device(batch, stacks[n], d) for name, device in jobs], threads)
-    index, fills = {}, []
+    made = run_all([partial(_Device, batch, stacks[name], device) for name, device in jobs], threads)
+    index: dict[str, StackIndex] = {}
+    fills: list[Callable[[], None]] = []
     for name, stack in stacks.items():
         devices = [device for device in made if device.stack.name == name]
         rows = _roomy(max((device.rows for device in devices), default=0))
         entries = _roomy(max((device.count for device in devices), default=0))
         codes = _codes(stack, batch.batch_sizes, per_device)
         index[name] = _empty(len(devices), shards, rows, entries, len(codes))
-        fills += [lambda device=device, at=index[name], codes=codes: device.fill(at, codes) for device in devices]
+        fills += [partial(device.fill, index[name], codes) for device in devices]
     run_all(fills, threads)
     return index
 

@@ -124,7 +124,8 @@ def fill(
     """Write the index of one device from its sorted entries; ``places`` int32[count] is working memory.
 
     ``rows`` int32[S * per_shard]: the distinct local rows of every shard, rising, then ``rows_per_shard``. ``by_row``:
-    the end of each of these places, the samples as ``codes`` has them, gains; ``by_sample``: the end of each sample, places, gains.
+    the end of each of these places, the samples as ``codes`` has them, gains; ``by_sample``: the end of each sample,
+    places, gains.
     """
     keys, order, samples, gains = entries
     row_ends, row_samples, row_gains = by_row

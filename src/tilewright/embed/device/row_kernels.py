@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray
 
 from tilewright.embed.device.xla_call import (
     FRAME,
+    carray,
     data,
     dim,
     floats,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from tilewright.embed.device.batch import DeviceBatch, StackIndex, check_batch, device_batch, feature_shift
 from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target
@@ -132,6 +133,64 @@ def update(
     return after
 
 
+def layer(
+    state: EmbeddingState, host_batch: HostBatch | DeviceBatch, rows: Mapping[str, Any], axis: str | None = None
+) -> dict[str, jax.Array]:
+    """``lookup`` for a loss that is differentiated: the gradient of ``rows`` is that of the touched rows.
+
+    ``rows`` comes from :func:`zero_rows`; its values are not looked at. Its gradient holds, for every row that the
+    batch asks for, the sum over samples and features, and goes to :func:`update_rows`. The state itself counts as a
+    constant (differentiate ``lookup`` for dense gradients of tables). For ``jit``, ``shard_map`` with ``axis``,
+    ``remat`` and ``scan``.
+
+    >>> def objective(params, rows):  # doctest: +SKIP
+    ...     return loss(params, layer(state, batch, rows), labels)
+    >>> both = jax.value_and_grad(objective, argnums=(0, 1))  # doctest: +SKIP
+    >>> value, (gradient, of_rows) = both(params, zero_rows(batch))  # doctest: +SKIP
+    >>> state = update_rows(state, batch, of_rows)  # doctest: +SKIP
+    """
+    batch = device_batch(host_batch)
+    check_batch(batch, state.stacking)
+    activations: dict[str, jax.Array] = {}
+    for name, stack in state.stacking.stacks.items():
+        static = _static(batch, stack, axis)
+        made = _stack_layer(static, rows[name], jax.lax.stop_gradient(state.stacks[name]), batch.index[name])
+        activations.update(zip((feature.name for feature in stack.features), made, strict=True))
+    return {feature.name: activations[feature.name] for feature in state.stacking.features}
+
+
+def zero_rows(host_batch: HostBatch | DeviceBatch) -> dict[str, jax.Array]:
+    """{stack: f32[devices, S, U, padded width]}: zeros of the shape of the gradients of a batch's rows."""
+    batch = device_batch(host_batch)
+    stacks = batch.stacking.stacks
+    return {
+        name: jnp.zeros((*index.rows.shape, stacks[name].padded_width), jnp.float32)
+        for name, index in batch.index.items()
+    }
+
+
+def update_rows(
+    state: EmbeddingState,
+    host_batch: HostBatch | DeviceBatch,
+    gradients: Mapping[str, Any],
+    axis: str | None = None,
+) -> EmbeddingState:
+    """The state after one optimizer step with the gradients {stack: f32[devices, S, U, W]} of the batch's rows.
+
+    They are those of ``layer``'s ``rows``. Rows that several devices asked for are summed first.
+    """
+    batch = device_batch(host_batch)
+    check_batch(batch, state.stacking)
+    return _stepped(state, batch, axis, lambda static, index: jnp.asarray(gradients[static.stack.name]))
+
+
+Arrays: TypeAlias = tuple[jax.Array, ...]
+"""A stack's rows [shards, rows, W] and its slots."""
+
+Gradients: TypeAlias = list[jax.Array] | jax.Array
+"""Of every feature's activations, or of the rows of the index, [L, S, U, W]."""
+
+
 class _Static(NamedTuple):
     """What is fixed when a step of one stack is traced."""
 
@@ -162,13 +221,16 @@ def _lookup(stacks: Mapping[str, jax.Array], batch: DeviceBatch, axis: str | Non
 @partial(jax.jit, static_argnames="axis")
 def _update(state: EmbeddingState, batch: DeviceBatch, gradients: dict[str, Any], axis: str | None) -> EmbeddingState:
     _check_features(gradients, state)
+    return _stepped(state, batch, axis, lambda static, index: _gradients(static, index, gradients))
+
+
+def _stepped(state: EmbeddingState, batch: DeviceBatch, axis: str | None, gradients_of: Any) -> EmbeddingState:
     stacks, slots = {}, {}
     for name, stack in state.stacking.stacks.items():
         static, index = _static(batch, stack, axis), batch.index[name]
-        given = _gradients(static, index, gradients)
         kept = (state.stacks[name], *state.slots[name].values())
         rates = hyperparameters_at(stack.optimizer, state.step)
-        stacks[name], *fresh = _trained(static, kept, rates, index, given)
+        stacks[name], *fresh = _trained(static, kept, rates, index, gradients_of(static, index))
         slots[name] = dict(zip(state.slots[name], fresh, strict=True))
     return EmbeddingState(state.step + 1, stacks, slots, state.stacking)
 
@@ -255,7 +317,8 @@ def _pooled(static: _Static, vectors: jax.Array, flat: jax.Array, index: StackIn
         parts = [sums[:, at : at + count] for at, count in zip(starts, static.counts)]
         return tuple(part[..., :width].reshape(-1, width) for part, width in zip(parts, widths, strict=True))
 
-    return _by_platform(operands, on_cpu, elsewhere)
+    pooled: tuple[jax.Array, ...] = _by_platform(operands, on_cpu, elsewhere)
+    return pooled
 
 
 def _segment_sum(values: jax.Array, ends: jax.Array) -> jax.Array:
@@ -272,13 +335,31 @@ def _lookup_forward(static: _Static, table: jax.Array, index: StackIndex) -> tup
 def _lookup_backward(static: _Static, kept: Any, cotangents: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
     """A dense gradient of the table; quantisation passes gradients on as they are."""
     index, shape = kept
-    rows, sums = _row_gradients(static, index, list(cotangents), shape[1])
+    rows, sums = _row_gradients(static, index, list(cotangents))
     dense = jnp.zeros((shape[0] * shape[1], shape[2]), jnp.float32)
-    dense = dense.at[rows.reshape(-1)].add(sums.reshape(-1, shape[2]), mode="drop")
+    dense = dense.at[_flat(rows, shape[1]).reshape(-1)].add(sums.reshape(-1, shape[2]), mode="drop")
     return dense.reshape(shape), None
 
 
 _stack_lookup.defvjp(_lookup_forward, _lookup_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _stack_layer(static: _Static, rows: jax.Array, table: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
+    """:func:`_stack_lookup`, whose gradient is that of the rows asked for instead of the table's."""
+    return _pooled(static, *_vectors(static, table, index), index)
+
+
+def _layer_forward(static: _Static, rows: jax.Array, table: jax.Array, index: StackIndex) -> tuple[Any, Any]:
+    return _stack_layer(static, rows, table, index), index
+
+
+def _layer_backward(static: _Static, index: StackIndex, cotangents: tuple[jax.Array, ...]) -> tuple[Any, None, None]:
+    sums = _sums(static, index, list(cotangents))
+    return sums.reshape(*index.rows.shape, static.stack.padded_width), None, None
+
+
+_stack_layer.defvjp(_layer_forward, _layer_backward)
 
 
 # Gradients of rows: every device sums its own, then they go to the owners.
@@ -312,64 +393,45 @@ def _sums(static: _Static, index: StackIndex, gradients: list[jax.Array]) -> jax
     return summed
 
 
-def _row_gradients(
-    static: _Static, index: StackIndex, gradients: list[jax.Array], per_shard: int
-) -> tuple[jax.Array, jax.Array]:
-    """Rows i32[lists, shards, U] of the local shards laid end to end, and their gradients f32[lists, shards, U, W]."""
-    sums = _sums(static, index, gradients).reshape(*index.rows.shape, static.stack.padded_width)
-    return _flat(_to_owners(index.rows, static.axis), per_shard), _to_owners(sums, static.axis)
+def _row_gradients(static: _Static, index: StackIndex, gradients: Gradients) -> tuple[jax.Array, jax.Array]:
+    """At the owners: rows i32[lists, local shards, U] and their gradients f32[lists, local shards, U, W]."""
+    if isinstance(gradients, list):
+        gradients = _sums(static, index, gradients).reshape(*index.rows.shape, static.stack.padded_width)
+    return _to_owners(index.rows, static.axis), _to_owners(gradients, static.axis)
 
 
 # Update: the optimizer sees every touched row once.
 
-Arrays: TypeAlias = tuple[jax.Array, ...]
-"""A stack's rows [shards, rows, W] and its slots."""
 
-
-def _trained(static: _Static, kept: Arrays, rates: Any, index: StackIndex, gradients: list[jax.Array]) -> Arrays:
-    stack, per_shard = static.stack, kept[0].shape[1]
-    kind = _KINDS.get(type(stack.optimizer))
-    scalars = rates if isinstance(rates, tuple) else (rates,)
+def _trained(static: _Static, kept: Arrays, rates: Any, index: StackIndex, gradients: Gradients) -> Arrays:
+    stack = static.stack
     columns = stack.tables[0].width
 
     def on_cpu(*operands: jax.Array) -> Arrays:
         kept, rates, index, gradients = jax.tree.unflatten(structure, operands)
-        hyper = jnp.stack(rates)
-        if static.axis is None:
-            lists = (index.rows, index.row_ends, index.row_samples, index.row_gains, *gradients)
+        if static.axis is None and isinstance(gradients, list):
             shift = static.shift
+            lists = (index.rows, index.row_ends, index.row_samples, index.row_gains, *gradients)
         else:
-            sums = _sums(static, index, gradients).reshape(*index.rows.shape, stack.padded_width)
-            lists = (_to_owners(index.rows, static.axis), _to_owners(sums, static.axis))
-            shift = -1
-        shapes = [array.shape for array in kept]
-        in_place = {i: i for i in range(len(kept))}
-        return tuple(
-            _call(
-                update_target(kind),
-                shapes,
-                (*kept, hyper, *lists),
-                in_place,
-                arrays=len(kept),
-                columns=columns,
-                shift=shift,
-            )
-        )
+            shift, lists = -1, _row_gradients(static, index, gradients)
+        shapes, in_place = [array.shape for array in kept], {i: i for i in range(len(kept))}
+        numbers = {"arrays": len(kept), "columns": columns, "shift": shift}
+        target = update_target(_KINDS[type(stack.optimizer)])
+        return tuple(_call(target, shapes, (*kept, jnp.stack(rates), *lists), in_place, **numbers))
 
     def elsewhere(*operands: jax.Array) -> Arrays:
         kept, rates, index, gradients = jax.tree.unflatten(structure, operands)
-        rows, sums = _row_gradients(static, index, gradients, per_shard)
+        rows, sums = _row_gradients(static, index, gradients)
         seen = columns if by_row(stack.optimizer) else stack.padded_width
         flat = tuple(array.reshape(-1, array.shape[2]) for array in kept)
-        one_list = len(rows) == 1
+        places, sums = _flat(rows, kept[0].shape[1]).reshape(-1), sums.reshape(-1, stack.padded_width)[:, :seen]
         rate = rates if len(rates) > 1 else rates[0]
-        after = _step_rows(
-            stack.optimizer, flat, rows.reshape(-1), sums.reshape(-1, sums.shape[-1])[:, :seen], rate, one_list
-        )
+        after = _step_rows(stack.optimizer, flat, places, sums, rate, distinct=len(rows) == 1)
         return tuple(value.reshape(array.shape) for value, array in zip(after, kept, strict=True))
 
+    scalars = rates if isinstance(rates, tuple) else (rates,)
     operands, structure = jax.tree.flatten((kept, scalars, index, gradients))
-    if kind is None:
+    if type(stack.optimizer) not in _KINDS:
         return elsewhere(*operands)
     made: Arrays = _by_platform(tuple(operands), on_cpu, elsewhere)
     return made
@@ -431,7 +493,7 @@ def _call(target: str, shapes: list[Any], operands: tuple[Any, ...], in_place: A
     axes: frozenset[str] = frozenset().union(*map(_axes, operands))
     operands = tuple(_varying(value, axes) for value in operands)
     varying = _varying_type(operands[0]) if axes else {}
-    results = [jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in shapes]
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in shapes]  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, results, vmap_method="sequential", input_output_aliases=in_place)
     attributes = {**numbers, "threads": thread_count()}
     return call(*operands, **{name: np.int64(value) for name, value in attributes.items()})
@@ -439,9 +501,9 @@ def _call(target: str, shapes: list[Any], operands: tuple[Any, ...], in_place: A
 
 def _varying_type(value: jax.Array) -> dict[str, Any]:
     """What a type needs in order to vary as ``value`` does; jax has two names for it."""
-    kind = jax.typeof(value)
+    kind, mesh = jax.typeof(value), jax.sharding.get_abstract_mesh()
     name = "manual_axis_type" if hasattr(kind, "manual_axis_type") else "vma"
-    return {name: getattr(kind, name)}
+    return {name: getattr(kind, name), "sharding": NamedSharding(mesh, PartitionSpec())}  # type: ignore[no-untyped-call]
 
 
 def _axes(value: jax.Array) -> frozenset[str]:

@@ -8,16 +8,19 @@ frame, its part and the number of parts, so that several threads can share a cal
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
 import jax
+import numba
 import numpy as np
 from llvmlite import binding, ir
-from numba import carray, types
+from numba import types as numba_types
 
-from tilewright.kernels import cfunc, inner
+from tilewright.kernels import inner
 from tilewright.vectors import intrinsic, load_word
+
+types: Any = numba_types  # called as signatures, which its annotations do not know
+carray: Any = numba.carray  # type: ignore[attr-defined]
 
 FRAME = "int64(int64)"
 """The signature of handlers and workers: an address -> 0."""
@@ -93,7 +96,7 @@ def size(buffer: Any) -> Any:
 
 
 def _pointer(kind: Any) -> Any:
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]
     def cast(typing: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return builder.inttoptr(args[0], context.get_value_type(types.CPointer(kind)))
@@ -125,8 +128,8 @@ def _store_word(address: Any, value: Any) -> None:
 
 # Threads: each takes its part of a call. They live as long as the call; starting one takes some 20 us.
 
-_create = types.ExternalFunction("pthread_create", types.int32(types.int64, types.int64, types.int64, types.int64))
-_join = types.ExternalFunction("pthread_join", types.int32(types.int64, types.int64))
+_create: Any = types.ExternalFunction("pthread_create", types.int32(types.int64, types.int64, types.int64, types.int64))
+_join: Any = types.ExternalFunction("pthread_join", types.int32(types.int64, types.int64))
 
 
 @inner()
@@ -150,7 +153,7 @@ def handle(frame: Any, worker: Any, parts: Any) -> Any:
     return 0
 
 
-@intrinsic
+@intrinsic  # type: ignore[untyped-decorator]
 def _call_worker(typing: Any, worker: Any, share: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = ir.IntType(64)
@@ -167,7 +170,7 @@ def published(name: str, worker: Any) -> Any:
     """
     binding.add_symbol(name, worker.address)
 
-    @intrinsic
+    @intrinsic  # type: ignore[untyped-decorator]
     def address(typing: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             word = ir.IntType(64)

@@ -1,0 +1,201 @@
+"""A whole training step: sparse forward, dense forward and backward, sparse backward; in turn or pipelined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tilewright.embed.device.batch import DeviceBatch, device_batch
+from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.device.step import lookup, update
+from tilewright.embed.host.batch import HostBatch
+from tilewright.errors import UsageError
+
+
+def _split(*axes: str | None) -> PartitionSpec:
+    return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
+
+
+class Waiting(NamedTuple):
+    """A batch on its way: behind the lookup its activations, behind the dense part their gradients."""
+
+    batch: DeviceBatch
+    vectors: dict[str, jax.Array]
+    data: tuple[Any, ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Carry:
+    """What one step hands to the next: a pytree.
+
+    ``looked_up`` and ``differentiated`` are the batches that wait, pipelined, for the dense part and for the update.
+    """
+
+    params: Any
+    optimizer_state: Any
+    state: EmbeddingState
+    looked_up: Waiting | None = None
+    differentiated: Waiting | None = None
+
+
+@dataclass(frozen=True)
+class TrainStep:
+    """Steps of one model; made by :func:`train_step`, which says what its parts are."""
+
+    loss: Callable[..., Any]
+    optimizer: Any
+    pipelined: bool = False
+    mesh: Mesh | None = None
+    axis: str | None = None
+
+    def start(self, params: Any, state: EmbeddingState, donate: bool = False) -> Carry:
+        """The carry before the first step. Steps work in place, on a copy; on the arrays given with ``donate``."""
+        if self.mesh is not None:
+            params = jax.device_put(params, NamedSharding(self.mesh, _split()))
+            state = jax.device_put(state, _spread(state, self.mesh, str(self.axis)))
+        if not donate:
+            params, state = jax.tree.map(jnp.copy, (params, state))
+        return Carry(params, self.optimizer.init(params), state)
+
+    def step(self, carry: Carry, host_batch: HostBatch | DeviceBatch, *data: Any) -> tuple[Carry, jax.Array]:
+        """The next carry and the loss of ``host_batch`` with its ``data`` (anything ``loss`` takes, sample by sample).
+
+        Pipelined: the loss of the batch before, NaN at the first call. The carry given is used up.
+        """
+        batch = self.place(device_batch(host_batch))
+        waiting = Waiting(batch, self._forward(carry.state, batch), self.place(data))
+        if not self.pipelined:
+            carry, value, done = self._differentiated(carry, waiting)
+            return self._updated(carry, done), value
+        now, value = replace(carry, looked_up=waiting, differentiated=None), jnp.asarray(np.nan, jnp.float32)
+        if carry.looked_up is not None:
+            now, value, done = self._differentiated(now, carry.looked_up)
+            now = replace(now, differentiated=done)
+        if carry.differentiated is not None:
+            now = self._updated(now, carry.differentiated)
+        return now, value
+
+    def drain(self, carry: Carry) -> tuple[Carry, list[jax.Array]]:
+        """Finish the batches on their way, before an evaluation or a checkpoint; and the losses not yet returned."""
+        now, losses = replace(carry, looked_up=None, differentiated=None), []
+        behind = [waiting for waiting in (carry.differentiated,) if waiting is not None]
+        if carry.looked_up is not None:
+            now, value, done = self._differentiated(now, carry.looked_up)
+            losses.append(value)
+            behind.append(done)
+        for waiting in behind:
+            now = self._updated(now, waiting)
+        return now, losses
+
+    def finish(self, carry: Carry) -> tuple[Any, EmbeddingState]:
+        """Parameters and state after the last step; pipelined, the two batches on their way are finished first."""
+        carry, _ = self.drain(carry)
+        return carry.params, carry.state
+
+    def place(self, tree: Any) -> Any:
+        """Arrays of a batch where they are needed: with a mesh, their leading axis over it."""
+        if self.mesh is None:
+            return tree
+        sharding = NamedSharding(self.mesh, _split(self.axis))
+        if jax.process_count() > 1:
+            return jax.tree.map(lambda x: _from_processes(sharding, x), tree)
+        return jax.device_put(tree, sharding)
+
+    def _differentiated(self, carry: Carry, waiting: Waiting) -> tuple[Carry, jax.Array, Waiting]:
+        made = self._dense(carry.params, carry.optimizer_state, waiting.vectors, waiting.data)
+        value, params, optimizer_state, gradients = made
+        carry = replace(carry, params=params, optimizer_state=optimizer_state)
+        return carry, value, Waiting(waiting.batch, gradients, ())
+
+    def _updated(self, carry: Carry, waiting: Waiting) -> Carry:
+        return replace(carry, state=self._backward(carry.state, waiting.batch, waiting.vectors))
+
+    @cached_property
+    def _dense(self) -> Any:
+        import optax
+
+        def dense(params: Any, optimizer_state: Any, vectors: Any, data: tuple[Any, ...]) -> Any:
+            whole = jax.value_and_grad(self.loss, argnums=(0, 1))
+            value, (gradient, of_vectors) = whole(params, vectors, *data)
+            changes, optimizer_state = self.optimizer.update(gradient, optimizer_state, params)
+            return value, optax.apply_updates(params, changes), optimizer_state, of_vectors
+
+        return jax.jit(dense, donate_argnums=(0, 1))
+
+    @cached_property
+    def _forward(self) -> Any:
+        if self.mesh is None:
+            return jax.jit(lookup)
+        return jax.jit(lambda state, batch: self._mapped(lookup, state, batch)(state, batch))
+
+    @cached_property
+    def _backward(self) -> Any:
+        if self.mesh is None:
+            return jax.jit(update, donate_argnums=0)
+        step = lambda state, batch, given: self._mapped(update, state, batch, given)(state, batch, given)  # noqa: E731
+        return jax.jit(step, donate_argnums=0)
+
+    def _mapped(self, function: Any, state: EmbeddingState, *arguments: Any) -> Any:
+        """``function`` on the shards of every device."""
+        split = _split(self.axis)
+        of_state = jax.tree.map(lambda x: split if x.ndim else _split(), state)
+        specs = (of_state, *(jax.tree.map(lambda _: split, argument) for argument in arguments))
+        out = of_state if function is update else split
+        return jax.shard_map(partial(function, axis=self.axis), mesh=self.mesh, in_specs=specs, out_specs=out)
+
+
+def _spread(state: EmbeddingState, mesh: Mesh, axis: str) -> Any:
+    """Shardings of a state: shards over the axis, the step number everywhere."""
+    return jax.tree.map(lambda x: NamedSharding(mesh, _split(axis) if np.ndim(x) else _split()), state)
+
+
+def _from_processes(sharding: NamedSharding, part: Any) -> jax.Array:
+    whole: jax.Array = jax.make_array_from_process_local_data(sharding, np.asarray(part))  # type: ignore[no-untyped-call]
+    return whole
+
+
+def train_step(
+    loss: Callable[..., Any],
+    optimizer: Any,
+    pipelined: bool = False,
+    *,
+    mesh: Mesh | None = None,
+    axis: str | None = None,
+) -> TrainStep:
+    """A training step of a model with embedding tables.
+
+    ``loss(params, activations, *data) -> scalar``; activations are {feature: f32[batch, width]}. ``optimizer``: an
+    optax transformation of the dense parameters; every table has its own optimizer. ``mesh`` and ``axis``: batches and
+    tables are split over that axis (devices of the topology in order), parameters are everywhere, the loss is that of
+    the whole batch: results are those of one device.
+
+    ``pipelined`` is what a TPU does unless ``disable_full_embedding_pipelining`` is set. At step i the SparseCores look
+    up batch i and apply the gradients of batch i - 2, while the TensorCore works on batch i - 1; the lookup sees the
+    tables as they were before that update. So n steps take n + 2, and gradients reach the tables two steps late.
+
+    >>> import optax, jax.numpy as jnp
+    >>> from tilewright.embed import SGD, Feature, Table, Topology, from_tables, preprocess, stack, tables
+    >>> stacking = stack([Feature("f", Table("t", 2, 1, optimizer=SGD(1.0)))], Topology(1, 1))
+    >>> def loss(scale, activations):
+    ...     return scale * activations["f"].sum()
+    >>> one = train_step(loss, optax.sgd(0.0))
+    >>> carry = one.start(jnp.float32(2), from_tables(stacking, {"t": [[10.0], [20.0]]}))
+    >>> carry, value = one.step(carry, preprocess({"f": [[0], [0, 1]]}, stacking))
+    >>> _, state = one.finish(carry)
+    >>> float(value), tables(state)["t"].tolist()
+    (80.0, [[6.0], [18.0]])
+    """
+    if (mesh is None) != (axis is None):
+        raise UsageError("a mesh goes with the name of one of its axes", where="train_step", how="give both or none")
+    if mesh is not None and axis not in mesh.axis_names:
+        how = f"one of {', '.join(map(str, mesh.axis_names))}"
+        raise UsageError(f"the mesh has no axis {axis!r}", where="train_step", how=how)
+    return TrainStep(loss, optimizer, pipelined, mesh, axis)

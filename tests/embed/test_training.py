@@ -1,0 +1,274 @@
+"""Whole training steps: in turn, pipelined, over a mesh; the differentiable layer; native kernels beside XLA's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from tests.embed.slow_batch import host_batch
+from tests.embed.test_step import draw, fresh, gradients, model
+from tilewright.embed import (
+    FTRL,
+    SGD,
+    Adagrad,
+    AdagradMomentum,
+    Adam,
+    Feature,
+    Quantization,
+    RowwiseAdagrad,
+    Table,
+    Topology,
+    device_batch,
+    from_tables,
+    layer,
+    lookup,
+    preprocess,
+    stack,
+    tables,
+    train_step,
+    update,
+    update_rows,
+    zero_rows,
+)
+from tilewright.embed.device import step as device_step
+from tilewright.errors import CheckFailed, UsageError
+
+SAMPLES = 16
+
+
+def batches(plan, count, first=0):
+    """Batches and their labels."""
+    hosts = [host_batch(draw(plan, SAMPLES, seed), plan) for seed in range(first, first + count)]
+    return [(device_batch(host), np.float32(k % 3 - 1) * np.ones(SAMPLES, np.float32)) for k, host in enumerate(hosts)]
+
+
+def loss(params, activations, labels):
+    logits = sum(value @ params[name] for name, value in activations.items()) + params["bias"]
+    return jnp.mean((logits - labels) ** 2)
+
+
+def parameters(plan):
+    rng = np.random.default_rng(3)
+    weights = {f.name: rng.normal(size=f.table.width).astype(np.float32) for f in plan.features}
+    return jax.tree.map(jnp.asarray, {**weights, "bias": np.float32(0)})
+
+
+def same(found, expected):
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), found, expected)
+
+
+def written_out(plan, steps, late):
+    """The definition: lookup i, dense part i - late, update i - 2 * late, in this order."""
+    params, state = parameters(plan), fresh(plan)
+    optimizer = optax.adam(0.1)
+    optimizer_state = optimizer.init(params)
+    work, vectors, grads, losses = batches(plan, steps), {}, {}, []
+    look, change = jax.jit(lookup), jax.jit(update)
+    dense = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+    for i in range(steps + 2 * late):
+        if i < steps:
+            vectors[i] = look(state, work[i][0])
+        if 0 <= i - late < steps:
+            value, (gradient, grads[i - late]) = dense(params, vectors[i - late], work[i - late][1])
+            changes, optimizer_state = optimizer.update(gradient, optimizer_state, params)
+            params = optax.apply_updates(params, changes)
+            losses.append(value)
+        if 0 <= i - 2 * late < steps:
+            state = change(state, work[i - 2 * late][0], grads[i - 2 * late])
+    return params, state, losses
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_steps_equal_the_definition_written_out(pipelined):
+    plan, steps = model(4, 1, "adagrad"), 5
+    params, state = parameters(plan), fresh(plan)
+    one = train_step(loss, optax.adam(0.1), pipelined)
+    carry, losses = one.start(params, state), []
+    for batch, labels in batches(plan, steps):
+        carry, value = one.step(carry, batch, labels)
+        losses.append(value)
+    drained, rest = one.drain(carry)
+    expected = written_out(plan, steps, int(pipelined))
+    np.testing.assert_allclose([*losses, *rest][int(pipelined) :], expected[2], rtol=1e-5)
+    assert np.isnan(losses[0]) == pipelined
+    for found, value in zip(one.finish(drained), expected[:2], strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), found, value)
+    assert int(drained.state.step) == steps
+    same(state.stacks, fresh(plan).stacks)  # what was given is still there
+
+
+def test_pipelined_gradients_are_two_steps_late():
+    """On whole numbers, so that every order of sums gives the same bits."""
+    table = Table("t", 4, 8, optimizer=SGD(1.0))
+    plan = stack([Feature("f", table)], Topology(1, 1))
+    state = from_tables(plan, {"t": np.zeros((4, 8), np.float32)})
+    one = train_step(lambda params, vectors: vectors["f"].sum(), optax.sgd(0.0), pipelined=True)
+    carry, seen = one.start({}, state), []
+    host = preprocess({"f": [[0]]}, plan)
+    for _ in range(6):
+        carry, value = one.step(carry, host)
+        seen.append(float(value))
+    assert np.isnan(seen[0])
+    assert seen[1:] == [0, 0, 0, -8, -16], "batch i sees the updates of the batches before i - 2"
+    assert float(tables(one.finish(carry)[1])["t"][0, 0]) == -6
+
+
+def test_the_layer_gives_the_gradients_of_rows():
+    plan = model(4, 2, "adagrad")
+    batch, labels = batches(plan, 1)[0]
+    params, state = parameters(plan), fresh(plan)
+
+    @jax.jit
+    def by_rows(params, rows, batch):
+        return loss(params, jax.checkpoint(lambda r: layer(state, batch, r))(rows), labels)
+
+    value, (gradient, of_rows) = jax.value_and_grad(by_rows, argnums=(0, 1))(params, zero_rows(batch), batch)
+    other, (expected, vectors) = jax.value_and_grad(loss, argnums=(0, 1))(params, lookup(state, batch), labels)
+    np.testing.assert_allclose(value, other, rtol=1e-6)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), gradient, expected)
+    found, after = tables(update_rows(state, batch, of_rows)), tables(update(state, batch, vectors))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, after)
+
+
+def test_micro_batches_under_scan_give_the_same_gradients():
+    plan = model(4, 1, "sgd")
+    batch, labels = batches(plan, 1)[0]
+    params, state = parameters(plan), fresh(plan)
+
+    def in_parts(params, rows):
+        cut = jax.tree.map(lambda x: x.reshape(4, -1, *x.shape[1:]), (layer(state, batch, rows), jnp.asarray(labels)))
+        total, _ = jax.lax.scan(lambda total, part: (total + loss(params, *part) / 4, None), 0.0, cut)
+        return total
+
+    def whole(params, rows):
+        return loss(params, layer(state, batch, rows), labels)
+
+    found, expected = (jax.jit(jax.grad(f, argnums=(0, 1)))(params, zero_rows(batch)) for f in (in_parts, whole))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
+
+
+@pytest.mark.parametrize("minibatches", [1, 3])
+def test_grad_through_lookup_is_the_dense_gradient(minibatches):
+    plan = model(4, 2, SGD(1.0))
+    bucket = (lambda col_id: col_id % minibatches) if minibatches > 1 else None
+    host, grads = host_batch(draw(plan, SAMPLES), plan, bucket, minibatches), gradients(plan, SAMPLES)
+    state = fresh(plan)
+
+    def objective(stacks, batch):
+        found = lookup(type(state)(state.step, stacks, state.slots, plan), batch)
+        return sum((found[name] * grads[name]).sum() for name in found)
+
+    stepped = update(state, host, grads).stacks
+    for batch in (host, device_batch(host)):
+        gradient = jax.jit(jax.grad(objective))(state.stacks, batch)
+        for name, value in gradient.items():
+            np.testing.assert_allclose(state.stacks[name] - value, stepped[name], rtol=1e-5, atol=1e-5)
+
+
+KINDS = [SGD(0.3), Adagrad(0.3), Adagrad(0.3, 0.0), RowwiseAdagrad(0.3), Adam(0.1), AdagradMomentum(0.1), FTRL(0.1)]
+
+
+@pytest.mark.parametrize("optimizer", KINDS, ids=lambda kind: type(kind).__name__)
+def test_kernels_do_what_xlas_operations_do(monkeypatch, optimizer):
+    plan = model(4, 2, optimizer)
+    host, grads, state = batches(plan, 1)[0][0], gradients(plan, SAMPLES), fresh(plan)
+
+    def both_ways():
+        return lookup(state, host), update(update(state, host, grads), host, grads)
+
+    native = both_ways()
+    monkeypatch.setattr(device_step, "_by_platform", lambda operands, on_cpu, elsewhere: elsewhere(*operands))
+    jax.clear_caches()
+    plain = both_ways()
+    jax.clear_caches()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), native, plain)
+
+
+def test_a_quantised_table_is_looked_up_rounded_and_updated_as_it_is():
+    table = Table("t", 4, 8, optimizer=SGD(1.0), quantization=Quantization(-1.0, 1.0, 3))
+    plan = stack([Feature("f", table)], Topology(1, 1))
+    state = from_tables(plan, {"t": np.full((4, 8), 0.6, np.float32)})
+    host = preprocess({"f": [[0, 1], [0]]}, plan)
+    assert np.asarray(lookup(state, host)["f"])[:, 0].tolist() == [2, 1]
+    after = tables(update(state, host, {"f": np.ones((2, 8), np.float32)}))["t"][:, 0]
+    np.testing.assert_allclose(after, [-1.4, -0.4, 0.6, 0.6], rtol=1e-6)
+
+
+def test_a_buffer_that_leaves_its_table_is_refused():
+    plan = model(4, 1, "sgd")
+    host = preprocess({f.name: [[0]] * 8 for f in plan.features}, plan)
+    name = next(iter(plan.stacks))
+    wrong = host.embedding_ids[name].copy()
+    wrong[0, 0] = plan.stacks[name].rows_per_shard
+    with pytest.raises(CheckFailed, match="slot 0 of device 0"):
+        device_batch(replace(host, embedding_ids={**host.embedding_ids, name: wrong}))
+
+
+def test_a_mesh_wants_its_axis():
+    mesh = jax.make_mesh((1,), ("sc",))
+    for wrong in ({"mesh": mesh}, {"axis": "sc"}, {"mesh": mesh, "axis": "data"}):
+        with pytest.raises(UsageError, match=r"ax[ei]s"):
+            train_step(loss, optax.sgd(0.1), **wrong)
+
+
+WHOLE_NUMBERS = """
+    import jax, numpy as np, optax
+    from tilewright.embed import *
+
+    def trained(shards, stacking, rotation, limits, pipelined=False, mesh=None, spread=1):
+        kind = SGD(1.0)
+        a, b = Table("a", 40, 8, optimizer=kind), Table("b", 24, 8, optimizer=kind)
+        features = [Feature("x", a), Feature("y", b), Feature("z", a)]
+        topology = Topology(spread, shards // spread)
+        plan = stack(features, topology, stacking, rotation=rotation)
+        rng = np.random.default_rng(0)
+        state = from_tables(plan, {t: rng.integers(-4, 5, (p.table.vocab, 8)) for t, p in sorted(plan.tables.items())})
+        axis = {"mesh": mesh, "axis": "sc"} if mesh is not None else {}
+        def loss(params, vectors, labels):
+            return sum((vectors[name] * labels[:, None]).sum() for name in vectors)
+        one = train_step(loss, optax.sgd(0.0), pipelined, **axis)
+        carry = one.start({}, state)
+        for step in range(3):
+            ids = {f.name: rng.integers(0, f.table.vocab, (48, 3)) for f in features}
+            bounds = {name: Limits(24, 24) for name in plan.stacks} if limits else None
+            host = preprocess(ids, plan, bounds)
+            assert not limits or host.num_minibatches > 1
+            carry, _ = one.step(carry, host, rng.integers(-2, 3, 48).astype(np.float32))
+        return tables(one.finish(carry)[1])
+
+    def agree(*arguments, **others):
+        found = trained(*arguments, **others)
+        assert all(np.array_equal(found[name], expected[name]) for name in expected), (arguments, others)
+
+    expected = trained(1, False, None, False)
+    for shards in (2, 3, 8):
+        agree(shards, True, None, False)
+        agree(shards, True, 1, False)
+    agree(2, False, None, True)
+    from jax.sharding import AxisType, Mesh
+    for count in (2, 8):
+        for mesh in (Mesh(np.array(jax.devices()[:count]), ("sc",)), jax.make_mesh((count,), ("sc",))):
+            agree(8, True, 1, False, mesh=mesh, spread=8)
+    agree(4, True, None, True, mesh=jax.make_mesh((4,), ("sc",)), spread=4)
+    print("equal")
+"""
+
+
+def test_whole_numbers_train_to_the_same_bits_however_they_are_laid_out(root: Path):
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    eight = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    code = textwrap.dedent(WHOLE_NUMBERS)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, env=eight, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "equal\n", done.stderr[-3000:]
