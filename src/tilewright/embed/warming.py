@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,8 +58,10 @@ def _rows() -> None:
     from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target
 
     device_batch(preprocess(_batch(np.int32), _stacking()))
-    for target in (lookup_target, sum_target, *(partial(update_target, kind) for kind in range(4))):
-        target()
+    lookup_target()
+    sum_target()
+    for kind in range(4):
+        update_target(kind)
 
 
 def warm(report: Callable[[str, float], None] | None = None) -> None:
