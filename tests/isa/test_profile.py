@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, Memory, matmul, profile
 from tilewright.isa.kernels.records import LINE_ACCESSES
-from tilewright.isa.study.heat import _scene, terminal_heat
+from tilewright.isa.study.heat import _scene
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=2048)
 PRODUCT = """
@@ -247,12 +247,12 @@ def test_pages_and_lines_are_outlined():
 def test_terminal_pictures_fit(width):
     for shape in ((12, 100), (200, 300), (70, 20), (4000,), (2, 3, 40)):
         heat, _, _ = picture(shape, lambda n: n * 1000)
-        lines = terminal_heat(heat, "accesses", width).plain.splitlines()
+        lines = heat.to_text("accesses", width).plain.splitlines()
         body = [line for line in lines[3:-1] if line.strip()]
         assert body
         assert max(map(len, body)) <= width
-    assert terminal_heat(heat).plain == terminal_heat(heat, "accesses", 100).plain
-    assert str(heat) == terminal_heat(heat).plain
+    assert heat.to_text().plain == heat.to_text("accesses", 100).plain
+    assert str(heat) == heat.to_text().plain
 
 
 def test_pictures_of_nothing():

@@ -22,6 +22,7 @@ from tilewright.isa.kernels.memory_kernels import (
     lru_touch,
     touch_lines,
 )
+from tilewright.isa.kernels.records import CACHE
 from tilewright.isa.study.claims import column_walk_misses
 
 
@@ -68,7 +69,7 @@ def test_lru_sets_with_retained_lines(touches, shape, bypass):
             lru_list(fast.cells, line, int(what == "keep"))
             slow.mark(line, what == "keep")
     here = [line for group in slow.sets for line in group]
-    assert sorted(np.flatnonzero(fast.slot_of >= 0)) == sorted(here)
+    assert sorted(np.flatnonzero(fast.cells[fast.cells[CACHE.places["slots"]] :])) == sorted(here)
 
 
 def test_a_cache_larger_than_memory_holds_all_of_it():

@@ -10,7 +10,7 @@ from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
 from tilewright.layout import lanes, mod_sharded, paged, parse
 from tilewright.layout.draw.scene import MAX_CELLS, Bounds, make_scene
 from tilewright.layout.draw.terminal import terminal_drawing
-from tilewright.layout.explain.lineage import lineage
+from tilewright.layout.explain.derivation import lineage
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -11,8 +11,7 @@ from typing import Any
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
 from tilewright.hlo.cost import place
 from tilewright.hlo.execute import callable_of
-from tilewright.hlo.gating.control_flow import change_carried_shapes, weighted_cost
-from tilewright.hlo.gating.gate import Verdict, compiler_of, gate
+from tilewright.hlo.gating.gate import Verdict, change_carried_shapes, compiler_of, gate, weighted_cost
 from tilewright.hlo.gating.moves import moved
 from tilewright.hlo.graphs.graph import Block, collector_paused
 from tilewright.hlo.graphs.mlir import read_functions, write_functions

@@ -30,10 +30,6 @@ def _masked() -> None:
     accumulate_masked(a, 0, a, b, ends, ends, (0, 1, 1, 1, 1, 1, 0), np.ones(1, bool), mask)
 
 
-def _pages() -> None:
-    MatrixUnit(MatrixUnitConfig(threads=4)).run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})
-
-
 def _profiled() -> None:
     program = "segment ur1, $S\nld r0, ur1:rf0:0x00\nmm8.ka1.kb1.t0.sa.sb r0, ur1:rf8:0x00, r256\nhalt"
     profile(program, {"S": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=4))
@@ -47,6 +43,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     >>> names[0]
     'mm of integers'
     """
+    small = MatrixUnit(MatrixUnitConfig(threads=4))
     jobs: tuple[Job, ...] = (
         ("mm of integers", lambda: _multiply("int8", loads_through_l1=True)),
         ("mm of integers, its rounds together", lambda: _multiply("int8", 40)),
@@ -54,7 +51,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("mm of floats", lambda: _multiply("float32")),
         ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
         ("mm of floats, ragged columns", _masked),
-        ("pages moved out and in", _pages),
+        ("pages moved out and in", lambda: small.run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})),
         ("a profile", _profiled),
     )
     do_jobs(jobs, report)

@@ -45,16 +45,16 @@ def _shorts() -> None:
         address_of_primitive(JOIN, run)
 
 
-def _offsets() -> None:
-    tiled((8, 8), "u8").offsets(np.zeros((1 << 13, 2), np.int64))
-
-
 def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache (see :mod:`tilewright.kernels`).
 
     ``report`` is told each kernel's name and the seconds it took.
     """
-    jobs: list[Job] = [("offsets", _offsets), ("moves", _moves), ("short runs", _shorts)]
+    jobs: list[Job] = [
+        ("offsets", lambda: tiled((8, 8), "u8").offsets(np.zeros((1 << 13, 2), np.int64))),
+        ("moves", _moves),
+        ("short runs", _shorts),
+    ]
     for size in (1, 2, 4, 8):
         jobs.append((f"interleaving of {8 * size}-bit elements", partial(_elements, size)))
         jobs.append((f"rows of {8 * size}-bit elements", partial(_rows, size)))

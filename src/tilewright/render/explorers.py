@@ -13,10 +13,6 @@ from tilewright.render.tables import Column, table
 _STATIC_ROWS = 100
 
 
-def _itself(row: Any) -> object:
-    return row
-
-
 @dataclass(frozen=True)
 class Field(Column):
     """A column and where its values come from.
@@ -34,7 +30,7 @@ class Field(Column):
     ===========  ================================================================================
     """
 
-    of: Callable[[Any], object] = _itself
+    of: Callable[[Any], object] = lambda row: row
     width: float = 8.0
     below: bool = False
     tail: bool = False

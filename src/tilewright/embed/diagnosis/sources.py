@@ -16,7 +16,6 @@ from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.host.check import Check
 from tilewright.embed.host.narrow import NarrowTables
-from tilewright.embed.host.observe import added, quantile_of
 from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.host.tally import tally
@@ -28,6 +27,7 @@ from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.planning.memory import memory
 from tilewright.embed.planning.plan import plan
+from tilewright.embed.planning.skew import added, quantile_of
 from tilewright.embed.planning.types import TYPICAL, plan_counters
 from tilewright.errors import UsageError
 from tilewright.reading import check_keys, read_file, table_of, typed

@@ -163,13 +163,9 @@ def normalise(raw: Any, feature: str) -> Ragged:
         if len(raw) not in (2, 3):
             raise UsageError(f"a tuple of {len(raw)} is not an input", where=where, how=_KINDS)
         return _from_offsets(raw[0], raw[1], raw[2] if len(raw) == 3 else None, where)
-    if isinstance(raw, list) and not _is_flat(raw):
+    if isinstance(raw, list) and not all(np.ndim(x) == 0 and not isinstance(x, (str, bytes)) for x in raw):
         return _from_lists(raw, where)
     return _from_array(raw, where)
-
-
-def _is_flat(raw: list[Any]) -> bool:
-    return all(np.ndim(x) == 0 and not isinstance(x, (str, bytes)) for x in raw)
 
 
 def _from_array(raw: Any, where: str) -> Ragged:

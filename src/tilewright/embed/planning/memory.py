@@ -61,11 +61,6 @@ class SparseMemory:
     note: str
     rule: TileRule
 
-    @property
-    def printed_guide_bytes(self) -> int:
-        """``guide_bytes`` as the compiler prints it: a 32-bit number that wraps."""
-        return self.guide_bytes % 2**32
-
     @cached_property
     def largest_limits(self) -> Limits | None:
         """See the class; searched on first use."""

@@ -14,7 +14,6 @@ import numpy as np
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import ragged_inputs, source_slices
 from tilewright.embed.host.narrow import NarrowTables, pack_narrow
-from tilewright.embed.host.observe import Observed, imbalance
 from tilewright.embed.host.overflow import Overflow, limit_table
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.host.tally import tally
@@ -28,7 +27,7 @@ from tilewright.embed.model.formulas import (
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
-from tilewright.embed.planning.skew import buffer_bytes, feeding_of, savings_of, skew_of
+from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, imbalance, savings_of, skew_of
 from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.errors import UsageError
 from tilewright.targets import Target, target

@@ -40,7 +40,8 @@ class Inline:
                 for call in calls[name]:
                     callee = functions.get(_callee(call))
                     size = _inlinable(callee)
-                    if callee is not None and size and size <= budget and _is_plain(call):
+                    plain = not any("." in key for key in call.attributes)  # says nothing of where to run it
+                    if callee is not None and size and size <= budget and plain:
                         _expand(call, callee)
                         budget, count = budget - size, count + 1
             if count:
@@ -112,11 +113,6 @@ def _inlinable(function: Any) -> int:
     if ir.StringAttr(function.attributes["sym_visibility"]).value != "private":
         return 0
     return len(_walk(function)) if len(function.regions[0].blocks) == 1 else 0
-
-
-def _is_plain(call: Any) -> bool:
-    """Whether a call says nothing of another dialect, such as where to run it (a dotted attribute)."""
-    return not any("." in key for key in call.attributes)
 
 
 def _expand(call: Any, function: Any) -> None:

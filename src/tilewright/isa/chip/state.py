@@ -61,11 +61,6 @@ class Cache:
         cells[:8] = [sets, mask, own_ways, *tables, 1]
         return cls(cells, (capacity, ways), room)
 
-    @property
-    def slot_of(self) -> Array:
-        """Per line of the memory: its slot, or -1."""
-        return self.cells[self.cells[_AT["slots"]] :] - 1
-
     def grow(self, lines: int) -> None:
         """The memory has ``lines`` now; what is cached stays."""
         more = lines - (len(self.cells) - int(self.cells[_AT["slots"]]))

@@ -108,7 +108,14 @@ class Heat:
 
     def drawing(self, kind: str = "accesses") -> Drawing:
         """A picture: the tensor's elements, lines or blocks, the deeper the colour the more accesses."""
-        return draw_heat(self, kind)
+        scene, top = _scene(self, kind)
+        rows, columns = scene.panels[0][0].padding.shape
+        if rows > 32 and columns < 16:  # a tower of few columns
+            scene, top = _scene(self, kind, 32)
+        legend = [("ramp", f"0 to {_number(top)} {_NAMES[kind]}")] if top else []
+        legend += [("padding", f"no {_NAMES[kind]}")] if any(p.padding.any() for p in scene.everything) else []
+        legend += [(f"edge l{min(k, 3)}", level.name) for k, level in enumerate(scene.levels)]
+        return draw_picture(scene, legend)
 
     def to_svg(self, kind: str = "accesses") -> str:
         """The picture as SVG."""
@@ -116,7 +123,31 @@ class Heat:
 
     def to_text(self, kind: str = "accesses", width: int = 100) -> Text:
         """The map for a terminal of ``width`` columns: a number per cell, ``·`` where nothing came."""
-        return terminal_heat(self, kind, width)
+        from rich.text import Text
+
+        columns = _COLUMNS
+        while True:  # fewer columns may have longer numbers
+            scene, _ = _scene(self, kind, 32, columns)
+            panel = scene.panels[0][0]
+            cell, side = _cell(scene), max(len(name) for name in panel.rows)
+            if columns <= 1 or side + panel.padding.shape[1] * (cell + 1) <= width:
+                break
+            columns //= 2
+        text = Text(f"{scene.title}\n", style="bold")
+        text.append(f"{scene.facts}\n", style="dim")
+        for panel in (panel for row in scene.panels for panel in row):
+            text.append(f"\n{panel.heading}" if panel.heading else "")
+            if panel.columns:
+                heads = " ".join(f"{name:>{cell}}" for name in panel.columns)
+                text.append(f"\n{'':{side}} {heads}", style="dim")
+            for r, name in enumerate(panel.rows):
+                text.append(f"\n{name:>{side}}", style="dim")
+                for c, label in enumerate(panel.labels[r]):
+                    style = f"color(255) on color({_RAMP[int(panel.colours[r, c])]})" if label else "dim"
+                    text.append(f" {label or _NEVER * bool(panel.tips[r][c]):>{cell}}", style=style)
+            text.append("\n")
+        text.append(f"\n{scene.cut}", style="dim")
+        return text
 
     def __str__(self) -> str:
         """The map as text."""
@@ -314,47 +345,6 @@ def _scene(heat: Heat, kind: str, rows: int = _ROWS, columns: int = _COLUMNS) ->
     title = f"{heat.name} {heat.storage.dtype}[{shape}]: {_NAMES[kind]} by line"
     words = "; ".join(part for part in (frame.words, cut) if part)
     return Scene(title, _facts(heat), grid, _levels(heat, frame), "offset", "", words), top
-
-
-def draw_heat(heat: Heat, kind: str = "accesses") -> Drawing:
-    """The picture of :meth:`Heat.to_svg`."""
-    scene, top = _scene(heat, kind)
-    rows, columns = scene.panels[0][0].padding.shape
-    if rows > 32 and columns < 16:  # a tower of few columns
-        scene, top = _scene(heat, kind, 32)
-    legend = [("ramp", f"0 to {_number(top)} {_NAMES[kind]}")] if top else []
-    legend += [("padding", f"no {_NAMES[kind]}")] if any(p.padding.any() for p in scene.everything) else []
-    legend += [(f"edge l{min(k, 3)}", level.name) for k, level in enumerate(scene.levels)]
-    return draw_picture(scene, legend)
-
-
-def terminal_heat(heat: Heat, kind: str = "accesses", width: int = 100) -> Text:
-    """Lines of at most ``width`` columns: a number per cell, ``·`` where nothing came."""
-    from rich.text import Text
-
-    columns = _COLUMNS
-    while True:  # fewer columns may have longer numbers
-        scene, _ = _scene(heat, kind, 32, columns)
-        panel = scene.panels[0][0]
-        cell, side = _cell(scene), max(len(name) for name in panel.rows)
-        if columns <= 1 or side + panel.padding.shape[1] * (cell + 1) <= width:
-            break
-        columns //= 2
-    text = Text(f"{scene.title}\n", style="bold")
-    text.append(f"{scene.facts}\n", style="dim")
-    for panel in (panel for row in scene.panels for panel in row):
-        text.append(f"\n{panel.heading}" if panel.heading else "")
-        if panel.columns:
-            heads = " ".join(f"{name:>{cell}}" for name in panel.columns)
-            text.append(f"\n{'':{side}} {heads}", style="dim")
-        for r, name in enumerate(panel.rows):
-            text.append(f"\n{name:>{side}}", style="dim")
-            for c, label in enumerate(panel.labels[r]):
-                style = f"color(255) on color({_RAMP[int(panel.colours[r, c])]})" if label else "dim"
-                text.append(f" {label or _NEVER * bool(panel.tips[r][c]):>{cell}}", style=style)
-        text.append("\n")
-    text.append(f"\n{scene.cut}", style="dim")
-    return text
 
 
 def _cell(scene: Scene) -> int:

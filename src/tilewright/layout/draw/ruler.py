@@ -28,7 +28,7 @@ from tilewright.layout.draw.scene import (
     layout_facts,
     padding_cells,
 )
-from tilewright.layout.explain.lineage import lineage
+from tilewright.layout.explain.derivation import lineage
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import count_text
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.explain.lineage import DrawnDim, lineage
+from tilewright.layout.explain.derivation import DrawnDim, lineage
 from tilewright.layout.index.address_map import AddressMap, decode_many
 from tilewright.render import bytes_text, count_text, ratio_text
 
