@@ -8,7 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.embed import SGD, Adagrad, Feature, Limits, LogColumn, SparseCoreConfig, Table, Topology, read_config
+from tilewright.embed import (
+    F2A,
+    FTRL,
+    SGD,
+    Adagrad,
+    AdagradMomentum,
+    Adam,
+    Feature,
+    LaProp,
+    Limits,
+    LogColumn,
+    RowwiseAdagrad,
+    SparseCoreConfig,
+    Table,
+    Topology,
+    read_config,
+)
 from tilewright.errors import UsageError
 
 WHOLE = """
@@ -185,3 +201,24 @@ def test_forms_of_flags():
     ):
         with pytest.raises(UsageError, match=message):
             read(text)
+
+
+@pytest.mark.parametrize(
+    ("entry", "optimizer"),
+    [
+        ('"adam"', Adam()),
+        ('"rowwise_adagrad"', RowwiseAdagrad()),
+        ('{ kind = "adam", learning_rate = 0.1, b2 = 0.99 }', Adam(0.1, b2=0.99)),
+        (
+            '{ kind = "ftrl", l1_regularization = 1, multiply_linear_by_learning_rate = true }',
+            FTRL(0.01, -0.5, 1, 0, 0, 0.1, True),
+        ),
+        ('{ kind = "adagrad_momentum", use_nesterov = true }', AdagradMomentum(use_nesterov=True)),
+        ('{ kind = "laprop", epsilon = 1e-8 }', LaProp(epsilon=1e-8)),
+        ('{ kind = "f2a", rho = 0.25 }', F2A(rho=0.25)),
+    ],
+)
+def test_every_optimizer_in_a_file(tmp_path, entry, optimizer):
+    path = tmp_path / "model.toml"
+    path.write_text(f'[[table]]\nname = "t"\nvocab = 8\nwidth = 8\noptimizer = {entry}\n')
+    assert read_config(path).features[0].table.optimizer == optimizer

@@ -27,6 +27,7 @@ BAD_INPUTS = {
     "none": (None, "feature 'u': ids of type object"),
     "a mixed list": ([[1], 2], "feature 'u': a list that mixes ids and lists"),
     "nested too deep": ([[[1]], [[2]]], "feature 'u': lists nested deeper"),
+    "beyond int64 and negative": ([[2**63], [-1]], "feature 'u': ids hold 9223372036854775808, which int64 does not"),
     "too large": ([[2**70], [1]], "feature 'u': ids "),
     "one array in a tuple": ((FLAT,), "feature 'u': a tuple of 1 is not an input"),
     "values not flat": (([FLAT], [0, 2, 4]), "feature 'u': values of shape (1, 4) are not flat"),
@@ -55,7 +56,7 @@ def test_bad_inputs(name):
     assert attempt().partition("user", 0, 1)[0].tolist() == [0]
 
 
-@pytest.mark.parametrize("bad", [-1, 10, 2**40])
+@pytest.mark.parametrize("bad", [-1, 10, 2**40, 2**64 - 1])
 def test_a_bad_id_is_named(bad):
     """As the second id of sample 2, in lists and in arrays."""
     with pytest.raises(UsageError) as error:
@@ -64,7 +65,7 @@ def test_a_bad_id_is_named(bad):
         f"table 'user', feature 'u': id {bad} of sample 2 is not in 0 .. 9; mend the data"
     )
     with pytest.raises(UsageError, match=rf"id {bad} of sample 1 "):
-        attempt(u=np.array([[1], [bad]]))
+        attempt(u=np.array([[1], [bad]], np.uint64 if bad >= 2**63 else np.int64))
 
 
 def test_the_first_bad_id_of_the_first_feature_is_named():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.embed import Limits, memory
+from tilewright.embed import FTRL, Adam, Clipped, Limits, memory
 from tilewright.embed.model.formulas import (
     backward_stack_bytes,
     forward_stack_bytes,
@@ -149,7 +151,7 @@ def test_a_chip_without_measurements_is_modelled():
         (("tpu-v5e", 16, 16, Limits(8, 8)), "no SparseCores"),
         (("tpu-v5p", 0, 16, Limits(8, 8)), "sparsecores = 0"),
         (("tpu-v5p", 16, 0, Limits(8, 8)), "width = 0"),
-        (("tpu-v5p", 16, 16, Limits(8, 8), "ftrl"), "unknown operation 'ftrl'"),
+        (("tpu-v5p", 16, 16, Limits(8, 8), "adamax"), "unknown operation 'adamax'"),
     ],
 )
 def test_wrong_questions(arguments, text):
@@ -180,3 +182,39 @@ def test_formulas_of_the_guide(vectors):
 def test_a_gather_operand_is_split_over_the_tiles():
     assert gather_operand_floats(samples=1024, width=16, tiles=16) == 1024
     assert gather_operand_floats(samples=3, width=5, tiles=16) == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "like"),
+    [
+        ("rowwise_adagrad", "adagrad"),
+        ("adagrad_momentum", "adam"),
+        ("ftrl", "adam"),
+        ("laprop", "adam"),
+        ("f2a", "adam"),
+        (Clipped(FTRL(), high=1), "adam"),
+    ],
+)
+def test_updates_that_were_not_measured_take_the_stack_of_one_with_as_many_slots(op, like):
+    modelled, measured = (memory("tpu-v5p", 16, 16, Limits(1024, 512), which) for which in (op, like))
+    assert modelled.stack_bytes == measured.stack_bytes
+    assert (modelled.basis, measured.basis) == ("modelled", "measured")
+    assert modelled.op in modelled.note
+    assert f"{like}'s, which keeps as many slots," in modelled.note
+
+
+def test_an_optimizer_may_stand_for_its_name():
+    assert memory("tpu-v5p", 16, 16, Limits(64, 64), Adam(0.1)) == memory("tpu-v5p", 16, 16, Limits(64, 64), "adam")
+    own = memory("tpu-v5p", 16, 16, Limits(64, 64), ThreeSlots())
+    assert own.op == "ThreeSlots"
+    adam = memory("tpu-v5p", 16, 16, Limits(64, 64), "adam")
+    assert own.stack_bytes - adam.stack_bytes == 2 * 16 * own.unique_rows * own.logical_replica_count * 4
+
+
+@dataclass(frozen=True)
+class ThreeSlots:
+    learning_rate: float = 0.1
+    slots: Any = field(default_factory=lambda: dict.fromkeys("abc", 0.0), hash=False)
+
+    def apply(self, rows: Any, slots: Any, gradient: Any, rate: Any) -> Any:
+        return rows, slots

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 from tilewright.embed import (
+    FTRL,
     SGD,
     Adagrad,
+    Adam,
+    Clipped,
     Feature,
+    LaProp,
     NarrowTables,
+    RowwiseAdagrad,
     SparseCoreConfig,
     Table,
     Topology,
@@ -126,3 +131,11 @@ def test_ids_of_a_sample_are_counted_over_its_parts():
     knobs = SparseCoreConfig(max_ids_per_chip_per_sample=4)
     found = check_batches([{"f": [[0, 1, 2, 3, 9], [0]]}], placed, {}, knobs, narrow=narrow).limits[-1]
     assert (found.observed, found.place, found.over) == (5, "batch 0, sample 0, chip 0", True)
+
+
+def test_tables_that_zero_gradients_move_are_not_packed():
+    kept = [Adam(0.1), FTRL(0.1), LaProp(0.1), RowwiseAdagrad(0.1), Clipped(Adam(0.1), high=1.0)]
+    for optimizer in kept:
+        assert not pack_narrow(model("sum", optimizer)).rows_per_line
+    for optimizer in (SGD(0.1), Clipped(Adagrad(0.1), high=1.0)):
+        assert pack_narrow(model("sum", optimizer)).rows_per_line == {"w1": 8, "w2": 4, "w3": 2, "w4": 2}

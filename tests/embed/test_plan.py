@@ -10,10 +10,15 @@ import pytest
 
 from tests.embed.slow_batch import partitions
 from tilewright.embed import (
+    FTRL,
     SGD,
     Adagrad,
+    Adam,
+    Clipped,
     Feature,
+    LaProp,
     Limits,
+    RowwiseAdagrad,
     Table,
     Topology,
     memory,
@@ -364,3 +369,22 @@ def test_all_stacks_together_take_what_the_largest_takes_at_least():
     chips = TOPOLOGY.sparsecores_per_chip
     assert made.heap.forward_stack >= max(s.forward.stack_bytes for s in made.stacks) * chips
     assert made.heap.backward_stack >= max(s.backward.stack_bytes for s in made.stacks) * chips
+
+
+def test_a_plan_counts_the_slots_of_every_optimizer():
+    padded = 4 * (16 * (128 + 64) + 8 * 32)  # bytes of the rows of a, b and c on 4 shards
+    rows = 4 * (128 + 64 + 32)
+    expected = {
+        SGD(0.1): 0,
+        Adagrad(0.1): padded,
+        RowwiseAdagrad(0.1): rows,
+        Adam(0.1): 2 * padded,
+        FTRL(0.1): 2 * padded,
+        Clipped(LaProp(0.1), high=1.0): 2 * padded,
+    }
+    for optimizer, slots in expected.items():
+        found = plan(logs(1), features(optimizer), TOPOLOGY, target="tpu-v5p")
+        assert found.heap.slots == slots // 2, optimizer
+        assert found.heap.stack_basis == "modelled"
+        inside = getattr(optimizer, "optimizer", optimizer)
+        assert {stack.optimizer for stack in found.stacks} == {type(inside).__name__}

@@ -50,9 +50,24 @@ class AdagradOptimizerSpec(SGDOptimizerSpec):
         return "adagrad"
 
 
-class AdamOptimizerSpec(SGDOptimizerSpec):
+class NewOptimizerSpec(SGDOptimizerSpec):
     def short_name(self):
-        return "adam"
+        return "new"
+
+
+class CustomOptimizerSpec(SGDOptimizerSpec):
+    """A function of the peer's kind: (gradient, row, slot, rate), all [1, width]."""
+
+    def __init__(self, initializers, function):
+        super().__init__(0.5)
+        self.custom_computation_fn = function
+        self.initializers = initializers
+
+    def short_name(self):
+        return "custom"
+
+    def slot_variables_initializers(self):
+        return self.initializers
 
 
 @dataclass(frozen=True)
@@ -114,6 +129,59 @@ def test_specs_are_taken_as_they_are():
     assert set(plan([batch], given, Topology(2, 2)).limits) == {"user_item", "other"}
 
 
+def test_a_stacking_of_specs_is_one_to_plan_for():
+    given = specs()
+    made = stack(given, Topology(2, 2), batch_size=spec_batch_sizes(given))
+    batch = {f.name: np.arange(16) for f in given}
+    assert plan([batch], given, Topology(2, 2), stacking=made).stacking is made
+
+
+def test_specs_may_be_nested_as_jax_lays_them_out():
+    u, i, o, i2 = specs()
+    made = stack({"z": [u, {"only": i}], "a": (o, i2)}, Topology(2, 2))
+    assert [feature.name for feature in made.features] == ["o", "i2", "u", "i"]
+    assert spec_batch_sizes({"z": u, "a": [i]}) == {"i": 16, "u": 16}
+
+
+@dataclass
+class FeatureIdTransformation:
+    row_offset: int
+
+
+def test_features_lie_where_their_row_offset_says():
+    given = specs()
+    for spec, offset in zip(given, (32, 0, 0, 16)):
+        spec._id_transformation = FeatureIdTransformation(offset)
+    assert [f.name for f in stack(given, Topology(2, 2), table_stacking=False).stacks["item"].features] == ["i", "i2"]
+    given[1]._id_transformation, given[3]._id_transformation = (FeatureIdTransformation(k) for k in (16, 0))
+    assert [f.name for f in stack(given, Topology(2, 2), table_stacking=False).stacks["item"].features] == ["i2", "i"]
+    names = [f.name for f in stack(given, Topology(2, 2)).stacks["user_item"].features]
+    assert names == ["u", "i", "i2"], "offsets in other stacks than ours say nothing of these"
+
+
+def test_features_of_a_table_in_no_stack_lie_by_name():
+    features = [Feature(name, table) for name, table in zip("zma", [Table("t", 40, 8)] * 3)]
+    of = {"table_stacking": False}, {}, {"stacks": [["t"]], "table_stacking": False}
+    orders = ["".join(f.name for f in stack(features, Topology(1, 4), **how).stacks["t"].features) for how in of]
+    assert orders == ["amz", "zma", "zma"], "as prepare_feature_specs_for_training, auto_stack_tables, stack_tables"
+
+
+def test_a_custom_function_of_one_row():
+    def function(gradient, row, seen, rate):
+        assert gradient.shape == row.shape == seen.shape == rate.shape == (1, 8)
+        return row - rate * gradient / (seen + 1), seen + 1
+
+    spec = CustomOptimizerSpec((jax.nn.initializers.constant(2.0),), function)
+    optimizer = as_feature(FeatureSpec("f", TableSpec("t", 8, 8, None, spec, "sum"))).table.optimizer
+    assert hash(optimizer) is not None
+    assert dict(optimizer.slots) == {"slot_0": 2.0}
+    made = stack([Feature("f", Table("t", 8, 8, optimizer=optimizer))], Topology(1, 2))
+    state = from_tables(made, {"t": np.zeros((8, 8))})
+    after = update(state, preprocess({"f": np.arange(4)}, made), {"f": np.ones((4, 8), np.float32)})
+    np.testing.assert_allclose(tables(after)["t"][:, 0], [-0.5 / 3] * 4 + [0] * 4, rtol=1e-6)
+    assert tables(after, "slot_0")["t"][:, 0].tolist() == [3.0] * 4 + [2.0] * 4
+
+
 def test_limits_of_specs():
     given = specs()
     made = stack(given, Topology(2, 2))
@@ -127,9 +195,12 @@ def test_limits_of_specs():
 
 
 def test_what_a_spec_cannot_be():
-    adam = TableSpec("t", 8, 8, None, AdamOptimizerSpec(), "sum")
-    with pytest.raises(UnsupportedError, match="optimizer 'adam' of a TableSpec"):
-        as_feature(FeatureSpec("f", adam))
+    new = TableSpec("t", 8, 8, None, NewOptimizerSpec(), "sum")
+    with pytest.raises(UnsupportedError, match="optimizer 'new' of a TableSpec"):
+        as_feature(FeatureSpec("f", new))
+    uneven = CustomOptimizerSpec((jax.nn.initializers.normal(),), lambda *parts: parts[1:3])
+    with pytest.raises(UnsupportedError, match="starts from different values"):
+        as_feature(FeatureSpec("f", TableSpec("t", 8, 8, None, uneven, "sum")))
     with pytest.raises(UsageError, match="is not a table: it has no name"):
         as_feature(FeatureSpec("f", SGDOptimizerSpec()))
     for other in (3, "f", None):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tilewright.embed.host.inputs import COO
     from tilewright.embed.host.narrow import NarrowTables, pack_narrow
     from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
-    from tilewright.embed.logs.config import EmbedConfig, read_config
+    from tilewright.embed.logs.config import EmbedConfig, optimizer_of, read_config
     from tilewright.embed.logs.criteo import (
         CATEGORICAL,
         CRITEO_CARDINALITIES,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tilewright.embed.model.optimizers import (
         F2A,
         FTRL,
+        OPTIMIZERS,
         SGD,
         Adagrad,
         AdagradMomentum,
@@ -68,6 +69,7 @@ __all__ = [
     "CRITEO_CARDINALITIES",
     "F2A",
     "FTRL",
+    "OPTIMIZERS",
     "SGD",
     "Adagrad",
     "AdagradMomentum",
@@ -137,6 +139,7 @@ __all__ = [
     "lookup",
     "memory",
     "names_sparsecores",
+    "optimizer_of",
     "pack_narrow",
     "paste_text",
     "plan",
@@ -178,13 +181,13 @@ _HOMES = {
     "host.inputs": "COO",
     "host.narrow": "NarrowTables pack_narrow",
     "host.preprocess": "preprocess preprocess_samples sample_order",
-    "logs.config": "EmbedConfig read_config",
+    "logs.config": "EmbedConfig optimizer_of read_config",
     "logs.criteo": "CATEGORICAL CRITEO_CARDINALITIES Clicks read_criteo scale_vocabs synthetic_criteo",
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
     "model.knobs": "SparseCoreConfig paste_text",
     "model.limits": "check_packing learnt_batch read_limits",
-    "model.optimizers": "F2A FTRL SGD Adagrad AdagradMomentum Adam Clipped LaProp RowOptimizer RowwiseAdagrad"
-    " hyperparameters_at",
+    "model.optimizers": "F2A FTRL OPTIMIZERS SGD Adagrad AdagradMomentum Adam Clipped LaProp RowOptimizer"
+    " RowwiseAdagrad hyperparameters_at",
     "model.specs": "as_feature as_table spec_batch_sizes spec_limits",
     "model.stacking": "Stack Stacking TablePlacement stack",
     "model.tables": "Feature Limits Quantization Table Topology",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,13 @@ Vocab = Annotated[
 ]
 Scale = Annotated[float | None, typer.Option(help="Factor on the vocabularies, above 0, at most 1 (1).")]
 Width = Annotated[int | None, typer.Option(help="Floats per row of every table (16).")]
-Optimizer = Annotated[str | None, typer.Option(help="sgd or adagrad (adagrad).")]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(
+        help="sgd, adagrad, rowwise_adagrad, adagrad_momentum, adam, ftrl, laprop or f2a (adagrad); values behind a "
+        "colon, as in adam:learning_rate=0.1,b1=0.8."
+    ),
+]
 TableStacking = Annotated[
     bool | None, typer.Option("--stacking/--no-stacking", help="Stack tables, over the file's (stack).")
 ]
@@ -104,13 +111,21 @@ def _vocabs(text: str, scale: float) -> tuple[int, ...]:
     return scale_vocabs(known, scale)
 
 
-def _optimizer(name: str) -> Any:
-    from tilewright.embed import SGD, Adagrad
+def _optimizer(text: str) -> Any:
+    """``adam`` or ``adam:learning_rate=0.1,b1=0.8``."""
+    from tilewright.embed import OPTIMIZERS, optimizer_of
 
-    kinds = {"sgd": SGD(), "adagrad": Adagrad()}
-    if name not in kinds:
-        raise UsageError(f"unknown optimizer {name!r}", where="--optimizer", how=f"known: {', '.join(kinds)}")
-    return kinds[name]
+    name, _, given = text.partition(":")
+    if name not in OPTIMIZERS:
+        raise UsageError(f"unknown optimizer {name!r}", where="--optimizer", how=f"known: {', '.join(OPTIMIZERS)}")
+    arguments: dict[str, Any] = {}
+    for part in filter(None, given.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            arguments[key.strip()] = json.loads(value)
+        except ValueError:
+            raise UsageError(f"{part!r}", where="--optimizer", how="such as adam:learning_rate=0.1,b1=0.8") from None
+    return optimizer_of({"kind": name, **arguments}, "--optimizer")
 
 
 def generated(config: EmbedConfig, rows: int) -> Iterator[LogBatch]:

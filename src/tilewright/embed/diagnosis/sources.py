@@ -22,6 +22,7 @@ from tilewright.embed.host.tally import tally
 from tilewright.embed.logs.config import EmbedConfig
 from tilewright.embed.model.formulas import pointers_per_segment, round8
 from tilewright.embed.model.knobs import SparseCoreConfig
+from tilewright.embed.model.optimizers import name_of
 from tilewright.embed.model.stacking import Stack, Stacking, stack
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
@@ -41,7 +42,7 @@ def _limits_of(limits: Limits | None) -> dict[str, Any]:
 
 def _kind_of(group: Stack) -> dict[str, Any]:
     """Its fields that a stack itself fills."""
-    optimizer = type(group.optimizer).__name__
+    optimizer = name_of(group.optimizer)
     shape = {"tables": len(group.tables), "width": group.padded_width}
     return {**shape, "optimizer": optimizer, "combiner": group.combiner}
 

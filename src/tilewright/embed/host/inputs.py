@@ -41,6 +41,7 @@ class Ragged:
     """Sample i holds ``values[offsets[i]:offsets[i + 1]]``; without offsets, ``hot`` ids each.
 
     ``values`` is int32 or int64, ``offsets`` int64 with ``batch_size + 1`` entries, ``weights`` float32 or None.
+    ``given``: the ids as uint64, where some are beyond int64 and stand in ``values`` as its largest number.
     """
 
     values: Ids
@@ -48,6 +49,11 @@ class Ragged:
     hot: int = -1
     offsets: Longs | None = None
     weights: Floats | None = None
+    given: Any = None
+
+    def id_at(self, place: int) -> int:
+        """The id as it was given."""
+        return int((self.values if self.given is None else self.given)[place])
 
     def bounds(self, samples: Longs) -> Longs:
         """Where the given samples begin in ``values``."""
@@ -69,7 +75,8 @@ class Ragged:
         offsets = offsets_of(lengths)
         places = np.repeat(begins - offsets[:-1], lengths) + np.arange(offsets[-1])
         weights = None if self.weights is None else self.weights[places]
-        return Ragged(self.values[places], len(samples), offsets=offsets, weights=weights)
+        given = None if self.given is None else self.given[places]
+        return Ragged(self.values[places], len(samples), offsets=offsets, weights=weights, given=given)
 
     def as_input(self) -> Any:
         """The same as ``preprocess`` takes it."""
@@ -163,6 +170,8 @@ def normalise(raw: Any, feature: str) -> Ragged:
         if len(raw) not in (2, 3):
             raise UsageError(f"a tuple of {len(raw)} is not an input", where=where, how=_KINDS)
         return _from_offsets(raw[0], raw[1], raw[2] if len(raw) == 3 else None, where)
+    if type(raw) is np.ndarray and raw.dtype == object and raw.ndim == 1:  # ragged, as jax-tpu-embedding takes it
+        raw = raw.tolist()
     if isinstance(raw, list) and not all(np.ndim(x) == 0 and not isinstance(x, (str, bytes)) for x in raw):
         return _from_lists(raw, where)
     return _from_array(raw, where)
@@ -174,7 +183,7 @@ def _from_array(raw: Any, where: str) -> Ragged:
         values = values[:, None]
     if values.ndim != 2 or values.shape[0] == 0:
         raise UsageError(f"an array of shape {values.shape} is not [batch, ids]", where=where, how=_KINDS)
-    return Ragged(values.reshape(-1), values.shape[0], hot=values.shape[1])
+    return Ragged(values.reshape(-1), values.shape[0], hot=values.shape[1], given=_beyond_int64(raw, values))
 
 
 def _from_lists(raw: Sequence[Any], where: str) -> Ragged:
@@ -184,11 +193,12 @@ def _from_lists(raw: Sequence[Any], where: str) -> Ragged:
         lengths = np.fromiter((len(row) for row in raw), np.int64, len(raw))
     except TypeError:
         raise UsageError("a list that mixes ids and lists", where=where, how=_KINDS) from None
-    flat = list(chain.from_iterable(raw))
+    arrays = all(type(row) is np.ndarray and row.ndim == 1 and row.dtype == raw[0].dtype for row in raw)
+    flat = np.concatenate(raw) if arrays else list(chain.from_iterable(raw))
     values = _integers(flat, "ids", where)
     if values.ndim != 1:
         raise UsageError("lists nested deeper than sample and id", where=where, how=_KINDS)
-    return Ragged(values, len(raw), offsets=offsets_of(lengths))
+    return Ragged(values, len(raw), offsets=offsets_of(lengths), given=_beyond_int64(flat, values))
 
 
 def _from_offsets(values: Any, offsets: Any, weights: Any, where: str) -> Ragged:
@@ -205,7 +215,8 @@ def _from_offsets(values: Any, offsets: Any, weights: Any, where: str) -> Ragged
     if at[0] != 0 or at[-1] != flat.size:
         problem = f"offsets run from {at[0]} to {at[-1]}, but there are {flat.size} values"
         raise UsageError(problem, where=where, how="offsets begin with 0 and end with the number of values")
-    return Ragged(flat, at.size - 1, offsets=at, weights=_weights(weights, flat.size, where))
+    weights = _weights(weights, flat.size, where)
+    return Ragged(flat, at.size - 1, offsets=at, weights=weights, given=_beyond_int64(values, flat))
 
 
 def _from_coo(raw: COO, where: str) -> Ragged:
@@ -218,12 +229,30 @@ def _from_coo(raw: COO, where: str) -> Ragged:
     if wrong.size:
         k = int(wrong[0])
         raise UsageError(f"row_ids[{k}] = {samples[k]} is not a sample of a batch of {size}", where=where)
-    weights = _weights(raw.weights, values.size, where)
+    weights, given = _weights(raw.weights, values.size, where), _beyond_int64(raw.col_ids, values)
     if np.any(samples[1:] < samples[:-1]):
         order = np.argsort(samples, kind="stable")
         values = values[order]
         weights = None if weights is None else weights[order]
-    return Ragged(values, size, offsets=offsets_of(np.bincount(samples, minlength=size)), weights=weights)
+        given = None if given is None else given[order]
+    return Ragged(values, size, offsets=offsets_of(np.bincount(samples, minlength=size)), weights=weights, given=given)
+
+
+def _beyond_int64(raw: Any, values: Ids) -> Any:
+    """The ids, flat, where some are above the largest int64, which stands for them in ``values``; else None."""
+    if getattr(raw, "dtype", np.uint64) != np.uint64 or not (values == 2**63 - 1).any():
+        return None
+    array = _array(raw)
+    return array.reshape(-1) if array.dtype == np.uint64 else None
+
+
+def _array(raw: Any) -> Any:
+    """An array of ``raw``; a list whose numbers need all of uint64 becomes one of them, where numpy takes floats."""
+    array = np.asarray(raw)
+    wide = isinstance(raw, list) and array.dtype.kind in "fO"
+    if wide and all(isinstance(i, int) and 0 <= i < 2**64 for i in raw):
+        return np.array(raw, np.uint64)
+    return array
 
 
 def _integers(raw: Any, name: str, where: str) -> Ids:
@@ -231,12 +260,15 @@ def _integers(raw: Any, name: str, where: str) -> Ids:
     if isinstance(raw, np.ma.MaskedArray):
         raise UsageError(f"{name} are a masked array", where=where, how="take the masked ids out: (values, offsets)")
     try:
-        array = np.asarray(raw)
+        array = _array(raw)
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{name} are not an array: {error}", where=where, how=_KINDS) from None
     if array.size == 0 and array.dtype != object:
         return np.zeros(array.shape, np.int64)
     if array.dtype.kind not in "iu":
+        wide = [i for i in raw if isinstance(i, int) and not -(2**63) <= i < 2**63] if isinstance(raw, list) else []
+        if wide:
+            raise UsageError(f"{name} hold {wide[0]}, which int64 does not", where=where, how="hash such ids first")
         how = "ids and offsets are integers; hash or round the values first"
         raise UsageError(f"{name} of type {array.dtype}", where=where, how=how)
     if array.dtype == np.uint64:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.embed.host.inputs import COO, Ragged, normalise
-from tilewright.embed.model.specs import as_feature
+from tilewright.embed.model.optimizers import OPTIMIZERS, short_name
+from tilewright.embed.model.specs import as_feature, flat_specs
 from tilewright.embed.model.tables import Feature, Table
 from tilewright.errors import UsageError
 
@@ -110,7 +111,10 @@ class NarrowTables:
 
 
 def pack_narrow(features: Iterable[Any], pack: bool = True) -> NarrowTables:
-    """Pack every table of at most 4 floats a row; wider ones stay as they are. For optimizers that work by element.
+    """Pack every table of at most 4 floats a row; wider ones stay as they are.
+
+    An update sees whole lines, and rows without gradient must stay as they are: so tables learnt by something else
+    than SGD, Adagrad or a user's own optimizer, which must hold to that, are not packed.
 
     ``features`` may be FeatureSpecs of jax-tpu-embedding. ``pack`` False leaves all tables as they are.
 
@@ -118,7 +122,7 @@ def pack_narrow(features: Iterable[Any], pack: bool = True) -> NarrowTables:
     >>> narrow.features[0].table.vocab, narrow.features[0].table.width, narrow.saved_bytes
     (250, 8, 24000)
     """
-    original = tuple(as_feature(feature) for feature in features)
+    original = tuple(as_feature(feature) for feature in flat_specs(features))
     if not pack:
         return NarrowTables(original, original)
     packed = {f.table.name: _packed(f.table) for f in original}
@@ -126,7 +130,9 @@ def pack_narrow(features: Iterable[Any], pack: bool = True) -> NarrowTables:
 
 
 def _parts(table: Table) -> int:
-    """Rows of a line; 0 where a row is a line or more."""
+    """Rows of a line; 0 where a row is a line or more, or learnt by its line."""
+    if short_name(table.optimizer) in set(OPTIMIZERS) - {"sgd", "adagrad"}:
+        return 0
     return LINE >> (table.width - 1).bit_length() if table.width <= LINE // 2 else 0
 
 
@@ -151,7 +157,7 @@ def _by_part(ragged: Ragged, feature: Feature, parts: int, bad_ids: str) -> Any:
         ids, samples, weights = ids[~wrong], samples[~wrong], weights[~wrong]
     elif wrong.any():
         at = int(np.flatnonzero(wrong)[0])
-        problem = f"id {ids[at]} of sample {samples[at]} is not in 0 .. {last}"
+        problem = f"id {ragged.id_at(at)} of sample {samples[at]} is not in 0 .. {last}"
         how = 'pass bad_ids="clip" or bad_ids="drop"'
         raise UsageError(problem, where=f"feature {feature.name!r}", how=how)
     gains = _gains(weights, samples, ragged.batch_size, feature)

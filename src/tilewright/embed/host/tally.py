@@ -160,7 +160,7 @@ def _complaint(stacking: Stacking, inputs: Mapping[str, Ragged], slices: Slices)
             k = int(wrong[0]) + int(bounds[0])
             sample = int(samples[np.searchsorted(bounds, k, side="right") - 1])
             return UsageError(
-                f"id {ragged.values[k]} of sample {sample} is not in 0 .. {feature.table.vocab - 1}",
+                f"id {ragged.id_at(k)} of sample {sample} is not in 0 .. {feature.table.vocab - 1}",
                 where=f"table {feature.table.name!r}, feature {feature.name!r}",
                 how='mend the data, or pass bad_ids="clip" or bad_ids="drop"',
             )

@@ -71,7 +71,7 @@ def read_config(path: str | Path) -> EmbedConfig:
         vocab = 1_000_000
         width = 32
         combiner = "sum"
-        optimizer = { kind = "adagrad", learning_rate = 0.05 }
+        optimizer = { kind = "adagrad", learning_rate = 0.05 }    # or any other, by its short name
 
         [[feature]]
         name = "user"            # table and column are the feature's name where they are not given
@@ -170,7 +170,7 @@ def _where(noun: str, entry: Mapping[str, Any]) -> str:
 def _table(value: dict[str, Any]) -> Table:
     where = _where("table", value)
     entry = typed(value, _TableEntry, where)
-    optimizer, quantization = _optimizer(entry.optimizer, where), _quantization(value, where)
+    optimizer, quantization = optimizer_of(entry.optimizer, where), _quantization(value, where)
     return Table(entry.name, entry.vocab, entry.width, entry.combiner, optimizer, quantization=quantization)
 
 
@@ -188,14 +188,17 @@ def _quantization(value: Mapping[str, Any], where: str) -> Quantization | None:
         raise UsageError(error.what, where=where) from None
 
 
-def _optimizer(entry: str | dict[str, Any], where: str) -> Any:
+def optimizer_of(entry: str | dict[str, Any], where: str) -> Any:
     """``"adagrad"`` or ``{kind = "adagrad", learning_rate = 0.1}``."""
     arguments = {"kind": entry} if isinstance(entry, str) else dict(entry)
     kind = OPTIMIZERS.get(str(arguments.pop("kind", "")).lower())
     if kind is None:
         raise UsageError(f"optimizer = {entry!r}", where=where, how=f"one of {', '.join(OPTIMIZERS)}")
     check_keys(arguments, [argument.name for argument in fields(kind)], f"{where}: optimizer")
-    return kind(**arguments)
+    try:
+        return kind(**arguments)
+    except UsageError as error:
+        raise UsageError(error.what, where=f"{where}: optimizer", how=error.how) from None
 
 
 def _feature(entry: _FeatureEntry, tables: Mapping[str, Table]) -> Feature:

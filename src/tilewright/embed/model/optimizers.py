@@ -544,3 +544,18 @@ OPTIMIZERS: Mapping[str, type[Any]] = MappingProxyType(
     }
 )
 """The optimizers by the short names of jax-tpu-embedding, the command line and TOML files."""
+
+
+def name_of(optimizer: Optimizer) -> str:
+    """Its class, which for :class:`Clipped` is that of the optimizer inside."""
+    return name_of(optimizer.optimizer) if isinstance(optimizer, Clipped) else type(optimizer).__name__
+
+
+def short_name(optimizer: Optimizer) -> str:
+    """Its name in :data:`OPTIMIZERS`; of a user's own its class.
+
+    >>> short_name(AdagradMomentum()), short_name(Clipped(SGD(), high=1))
+    ('adagrad_momentum', 'sgd')
+    """
+    name = name_of(optimizer)
+    return next((short for short, kind in OPTIMIZERS.items() if kind.__name__ == name), name)

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from tilewright.embed.model.optimizers import SGD, Adagrad
+from tilewright.embed.model.optimizers import OPTIMIZERS
 from tilewright.embed.model.tables import Feature, Limits, Quantization, Table
 from tilewright.errors import UnsupportedError, UsageError
+
+
+def flat_specs(specs: Any) -> list[Any]:
+    """Features or FeatureSpecs in a list, out of the nested mappings and sequences jax-tpu-embedding takes.
+
+    As jax lays them out: mappings by their keys, sequences as they are.
+    """
+    if isinstance(specs, Mapping):
+        return [leaf for key in sorted(specs) for leaf in flat_specs(specs[key])]
+    if hasattr(specs, "name") or not isinstance(specs, Iterable) or isinstance(specs, str):
+        return [specs]
+    return [leaf for part in specs for leaf in flat_specs(part)]
 
 
 def as_feature(spec: Any) -> Feature:
@@ -28,8 +41,8 @@ def as_feature(spec: Any) -> Feature:
 def as_table(spec: Any) -> Table:
     """A :class:`Table` from one, or from a TableSpec: its name, sizes, combiner, optimizer and quantisation.
 
-    The initializer is left: the spec's takes no dtype. Raises :class:`UnsupportedError` for optimizers that are not
-    here yet, :class:`UsageError` for something else than a table.
+    The initializer is left: the spec's takes no dtype. Raises :class:`UnsupportedError` for optimizers it
+    cannot know, :class:`UsageError` for something else than a table.
     """
     if isinstance(spec, Table):
         return spec
@@ -41,21 +54,89 @@ def as_table(spec: Any) -> Table:
 
 
 def _optimizer(spec: Any, table: str) -> Any:
-    """By the short name a spec gives itself."""
+    """Ours by the short name the spec gives itself, with the spec's hyper-parameters; its function where it has one."""
     name = spec.short_name() if callable(getattr(spec, "short_name", None)) else type(spec).__name__
-    makers: dict[str, Callable[[], Any]] = {
-        "sgd": lambda: SGD(_rate(spec)),
-        "adagrad": lambda: Adagrad(_rate(spec), float(spec.initial_accumulator_value)),
-    }
-    if name not in makers:
-        how = f"one of {', '.join(makers)}, or a Table of ours with an optimizer of your own"
+    if getattr(spec, "custom_computation_fn", None) is not None:
+        return _own(spec)
+    if name not in OPTIMIZERS:
+        how = f"one of {', '.join(OPTIMIZERS)}, or a Table of ours with an optimizer of your own"
         raise UnsupportedError(f"optimizer {name!r} of a TableSpec", where=f"table {table!r}", how=how)
-    return makers[name]()
+    kind = OPTIMIZERS[name]
+    theirs = {field.name: _their_name(spec, field.name) for field in fields(kind)}
+    return kind(**{own: _number(getattr(spec, other)) for own, other in theirs.items() if other})
 
 
-def _rate(spec: Any) -> Any:
-    rate = spec.learning_rate
-    return rate if callable(rate) else float(rate)
+_OTHER_NAMES = {"b1": "beta_1", "b2": "beta_2", "epsilon": "eps"}
+
+
+def _their_name(spec: Any, name: str) -> str | None:
+    """What a spec calls the hyper-parameter ``name`` of ours."""
+    names = name, f"{name}_value", f"{name}_strength", _OTHER_NAMES.get(name, "")
+    return next((known for known in names if hasattr(spec, known)), None)
+
+
+def _number(value: Any) -> Any:
+    """A number out of an array of none or one axis; schedules and flags as they are."""
+    return value if callable(value) or isinstance(value, bool) else float(value)
+
+
+@dataclass(frozen=True)
+class SpecFunction:
+    """A CustomOptimizerSpec's function of one row: ``(gradient, row, *slots, rate) -> row or (row, *slots)``."""
+
+    function: Callable[..., Any]
+    learning_rate: Any
+    starts: tuple[tuple[str, float], ...]
+
+    @property
+    def slots(self) -> Mapping[str, float]:
+        """Slots in the spec's order."""
+        return dict(self.starts)
+
+    def apply(self, rows: Any, slots: Mapping[str, Any], gradient: Any, rate: Any) -> tuple[Any, dict[str, Any]]:
+        """The function on every row, as [1, width]."""
+        import jax
+        import jax.numpy as jnp
+
+        def one(*given: Any) -> tuple[Any, ...]:
+            parts = [part[None] for part in given]
+            result = self.function(*parts, jnp.full_like(parts[0], rate))
+            several = tuple(result) if isinstance(result, list | tuple) else (result,)
+            return tuple(part.reshape(given[0].shape) for part in several)
+
+        new, *kept = jax.vmap(one)(gradient, rows, *(slots[name] for name in self.slots))
+        return new, dict(zip(self.slots, kept))
+
+
+def _own(spec: Any) -> SpecFunction:
+    makers = spec.slot_variables_initializers()
+    names = getattr(makers, "_fields", [f"slot_{k}" for k in range(len(makers))])
+    starts = tuple((name, _start(make)) for name, make in zip(names, makers))
+    return SpecFunction(spec.custom_computation_fn, _number(spec.learning_rate), starts)
+
+
+def _start(initializer: Any) -> float:
+    """The one value an initializer gives."""
+    if not callable(initializer):
+        return float(initializer)
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    values = np.unique(np.asarray(initializer(jax.random.key(0), (8,), jnp.float32)))
+    if values.size != 1:
+        raise UnsupportedError("a slot that starts from different values", where="optimizer of a TableSpec")
+    return float(values[0])
+
+
+def peer_row_offset(spec: Any) -> tuple[str, int] | None:
+    """(stack, first sample) of a FeatureSpec that jax-tpu-embedding has placed; None for any other feature."""
+    placed = getattr(spec, "_id_transformation", None) or getattr(spec, "__dict__", {}).get("id_transformation")
+    if placed is None:
+        return None
+    table = spec.table_spec
+    setting = getattr(table, "_setting_in_stack", None)
+    return getattr(setting, "stack_name", table.name), int(placed.row_offset)
 
 
 def _quantization(spec: Any) -> Quantization | None:
@@ -66,7 +147,7 @@ def _quantization(spec: Any) -> Quantization | None:
 
 def spec_batch_sizes(specs: Iterable[Any]) -> dict[str, int]:
     """Feature -> whole batch, as ``stack`` takes it: the first entry of every ``input_shape``."""
-    return {spec.name: int(spec.input_shape[0]) for spec in specs}
+    return {spec.name: int(spec.input_shape[0]) for spec in flat_specs(specs)}
 
 
 def spec_limits(specs: Iterable[Any], stacking: Any) -> dict[str, Limits]:
@@ -75,7 +156,7 @@ def spec_limits(specs: Iterable[Any], stacking: Any) -> dict[str, Limits]:
     Single tables' limits say nothing of their stack, which is therefore left out.
     """
     limits: dict[str, Limits] = {}
-    for spec in specs:
+    for spec in flat_specs(specs):
         table = spec.table_spec
         home = stacking.stacks[stacking.tables[table.name].stack]
         stacked = getattr(table, "_stacked_table_spec", None)

@@ -9,8 +9,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from tilewright.embed.model.optimizers import by_row
-from tilewright.embed.model.specs import as_feature
+from tilewright.embed.model.optimizers import by_row, slot_width
+from tilewright.embed.model.specs import as_feature, flat_specs, peer_row_offset
 from tilewright.embed.model.tables import Feature, Quantization, Table, Topology, count
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout import ShardedLayout, mod_sharded
@@ -181,7 +181,7 @@ class Stack:
     """Tables that are one big table to the SparseCores; one set of buffers feeds them all.
 
     On the chips it is an array ``[S, rows_per_shard, padded_width]``. ``tables`` stand in order of first use,
-    ``features`` in the order they were given.
+    ``features`` in the order in which their samples lie in the buffers (:func:`stack` says which).
     """
 
     name: str
@@ -204,6 +204,11 @@ class Stack:
     def optimizer(self) -> Any:
         """The optimizer all tables share."""
         return self.tables[0].optimizer
+
+    @property
+    def slot_floats(self) -> int:
+        """Floats the optimizer keeps beside a row."""
+        return sum(slot_width(self.optimizer, slot, self.padded_width) for slot in self.optimizer.slots)
 
     @property
     def quantization(self) -> Quantization | None:
@@ -298,7 +303,12 @@ def stack(
     hot low rows of many tables do not all meet on shard 0.
 
     ``stacks`` names tables to stack by hand, such as ``[["user", "item"]]``, in that order and whatever activations
-    they need; the tables it leaves out are stacked as above. ``features`` may be FeatureSpecs of jax-tpu-embedding.
+    they need; the tables it leaves out are stacked as above. ``features`` may be FeatureSpecs of jax-tpu-embedding,
+    nested as it takes them.
+
+    Inside a stack samples lie as jax-tpu-embedding lays them: feature after feature in the order given; in the order
+    of their names in a table that is in no stack (``table_stacking=False``, not named in ``stacks``); by the
+    ``row_offset`` of their ``id_transformation`` where the features are the FeatureSpecs of one of its stacks.
 
     Raises :class:`UsageError` for repeated names, two different tables of one name, or a batch that S does not divide.
 
@@ -307,14 +317,18 @@ def stack(
     >>> s.tables["item"].stack, s.tables["item"].rotation, s.tables["item"].row_offset
     ('user_item', 4, 16)
     """
-    features = tuple(as_feature(f) for f in features)
+    specs = flat_specs(features)
+    features = tuple(as_feature(spec) for spec in specs)
     _check_names(features)
+    offsets = {spec.name: offset for spec in specs if (offset := peer_row_offset(spec)) is not None}
+    by_hand = manual_stacks(features, topology.sparsecores, stacks)
     step = topology.sparsecores_per_device if rotation is None else count(rotation, "rotation", "stack", least=0)
     sizes = batch_sizes_of(features, topology, batch_size)
     placements: dict[str, TablePlacement] = {}
     by_name: dict[str, Stack] = {}
-    for tables in _groups(features, topology.sparsecores, table_stacking, sizes, activation_bytes, stacks):
-        group, placed = _place(tables, features, topology.sparsecores, step)
+    for tables in _groups(features, topology.sparsecores, table_stacking, sizes, activation_bytes, by_hand):
+        users = _in_buffers(features, tables, table_stacking or tables in by_hand, offsets)
+        group, placed = _place(tables, users, topology.sparsecores, step)
         if group.name in by_name:
             raise UsageError(f"two stacks would be called {group.name!r}", where="stack", how="rename a table")
         by_name[group.name] = group
@@ -329,13 +343,24 @@ def _groups(
     together: bool,
     sizes: Mapping[str, int] | None,
     activation_bytes: int,
-    named: Iterable[Iterable[str]],
+    by_hand: list[list[Table]],
 ) -> list[list[Table]]:
     """The tables of every stack, those named by hand among the others in order of first use."""
-    by_hand = manual_stacks(features, shards, named)
     groups = by_hand + group_tables(others(features, by_hand), shards, together, sizes, activation_bytes)
     use = {name: k for k, name in enumerate(dict.fromkeys(f.table.name for f in features))}
     return sorted(groups, key=lambda group: min(use[t.name] for t in group))
+
+
+def _in_buffers(
+    features: tuple[Feature, ...], tables: list[Table], stacked: bool, offsets: Mapping[str, tuple[str, int]]
+) -> tuple[Feature, ...]:
+    """The features of a stack in the order in which their samples lie; ``offsets``: (the peer's stack, row offset)."""
+    names = {table.name for table in tables}
+    users = tuple(feature for feature in features if feature.table.name in names)
+    theirs = {offsets[feature.name][0] if feature.name in offsets else None for feature in users}
+    if len(theirs) == 1 and None not in theirs:
+        return tuple(sorted(users, key=lambda feature: offsets[feature.name][1]))
+    return users if stacked else tuple(sorted(users, key=lambda feature: feature.name))
 
 
 def batch_sizes_of(
@@ -362,7 +387,7 @@ def check_batch_divides(size: int, shards: int, where: str) -> None:
 
 
 def _place(
-    tables: list[Table], features: tuple[Feature, ...], shards: int, step: int
+    tables: list[Table], users: tuple[Feature, ...], shards: int, step: int
 ) -> tuple[Stack, list[TablePlacement]]:
     name = stack_name(t.name for t in tables)
     placements = []
@@ -371,8 +396,6 @@ def _place(
         padded = padded_vocab(table, shards)
         placements.append(TablePlacement(table, name, k * step % shards, at // shards, padded, shards))
         at += padded
-    chosen = {t.name for t in tables}
-    users = tuple(f for f in features if f.table.name in chosen)
     return Stack(name, tuple(tables), users, at, shards), placements
 
 

@@ -140,7 +140,7 @@ class StackCounters:
     @property
     def operations(self) -> list[str]:
         """The programs that :func:`memory` knows of: the lookup, and the update where its optimizer is one of them."""
-        return ["forward", *(op for op in OPERATIONS if op == self.optimizer.lower())]
+        return ["forward", *(op for op in OPERATIONS if op.replace("_", "") == self.optimizer.lower())]
 
     @property
     def unevenness(self) -> float | None:

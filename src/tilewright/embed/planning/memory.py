@@ -12,16 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.embed.model.formulas import backward_stack_bytes, forward_stack_bytes, round8
+from tilewright.embed.model.optimizers import OPTIMIZERS, RowOptimizer, short_name
 from tilewright.embed.model.tables import Limits, count
 from tilewright.errors import UsageError
 from tilewright.targets import Target, target_names
 from tilewright.targets import target as find_target
 
 RULE_VERSION = "libtpu 0.0.50.1"
-OPERATIONS = ("forward", "sgd", "adagrad", "adam")
+OPERATIONS = ("forward", *OPTIMIZERS)
 _REPLICATIONS = (8, 16, 32, 64)
 _SPARE = 97
 _STACK_ROW = {"forward": (2, 1), "sgd": (3, 5), "adagrad": (4, 4), "adam": (6, 4)}
+_BY_SLOTS = ("sgd", "adagrad", "adam")
+"""The measured update with so many slots, which stands in for others."""
 _FORWARD_EXTRA, _BACKWARD_EXTRA = 42_000, 48_000  # measured as "about 42 KB" and "about 48 KB"
 
 
@@ -150,11 +153,14 @@ class TileRule:
         return Limits(int(ids[fitting[-1]]), int(unique[fitting[-1]]))
 
 
-def memory(target: str | Target, sparsecores: int, width: int, limits: Limits, op: str = "forward") -> SparseMemory:
+def memory(
+    target: str | Target, sparsecores: int, width: int, limits: Limits, op: str | RowOptimizer = "forward"
+) -> SparseMemory:
     """Whether one stack of ``width`` floats compiles on ``sparsecores`` SparseCores in all, and what it takes.
 
-    ``op`` is ``forward`` or the optimizer of the update: ``sgd``, ``adagrad``, ``adam``. On a chip whose TileSpmem
-    has not been measured (v4) the smallest measured one stands in and the answer says so.
+    ``op`` is ``forward`` or the optimizer of the update, itself or by its short name. Measured are ``sgd``, ``adagrad``
+    and ``adam``; for any other the one with as many slots stands in, and on a chip whose TileSpmem has not been
+    measured (v4) the smallest measured one: the answer says so.
 
     Raises :class:`UsageError` for a target without SparseCores, an unknown ``op``, or a count below 1.
 
@@ -166,10 +172,10 @@ def memory(target: str | Target, sparsecores: int, width: int, limits: Limits, o
     """
     chip = find_target(target)
     sparsecores, width = count(sparsecores, "sparsecores", "memory"), count(width, "width", "memory")
-    if op not in OPERATIONS:
-        raise UsageError(f"unknown operation {op!r}", where="memory", how=f"one of {', '.join(OPERATIONS)}")
+    name, row, stands_in = _program(op)
     tile_limit, fixed, note = _scratchpad(chip)
-    rule = TileRule(tile_limit, fixed, op, sparsecores, width)
+    note = "; ".join(filter(None, (stands_in, note)))
+    rule = TileRule(tile_limit, fixed, name, sparsecores, width)
     ids = np.asarray(round8(limits.max_ids_per_partition), np.int64)
     unique = np.minimum(round8(limits.max_unique_ids_per_partition), ids, dtype=np.int64)
     chosen = int(rule.replication(unique, ids)) if width > 1 else 0
@@ -177,10 +183,10 @@ def memory(target: str | Target, sparsecores: int, width: int, limits: Limits, o
     rows = int(rule.unique_rows(unique, ids, f))
     replicas = sparsecores * f
     needed = int(rule.small_tile_bytes(unique, ids) if chosen < 0 else rule.tile_bytes(unique, ids, f))
-    guide = forward_stack_bytes if op == "forward" else backward_stack_bytes
+    guide = forward_stack_bytes if name == "forward" else backward_stack_bytes
     return SparseMemory(
         target=chip.name,
-        op=op,
+        op=name,
         sparsecores=sparsecores,
         width=width,
         limits=limits,
@@ -189,7 +195,7 @@ def memory(target: str | Target, sparsecores: int, width: int, limits: Limits, o
         logical_replica_count=replicas,
         unique_rows=rows,
         guide_bytes=guide(width, rows, replicas),
-        stack_bytes=_stack_bytes(rule, chosen, rows, replicas, int(ids)),
+        stack_bytes=_stack_bytes(rule, row, chosen, rows, replicas, int(ids)),
         tile_bytes=needed,
         tile_limit=tile_limit,
         basis="modelled" if note else "measured",
@@ -211,13 +217,30 @@ def _scratchpad(chip: Target) -> tuple[int, int, str]:
     return least.tile_spmem_bytes, least.fixed_tile_bytes, note
 
 
-def _stack_bytes(rule: TileRule, chosen: int, rows: int, replicas: int, ids: int) -> int:
+def _program(op: str | RowOptimizer) -> tuple[str, tuple[int, int], str]:
+    """Name of an operation, the floats of its stack per row (factor of the width, and more), what stands in for it."""
+    if isinstance(op, str):
+        if op not in OPERATIONS:
+            raise UsageError(f"unknown operation {op!r}", where="memory", how=f"one of {', '.join(OPERATIONS)}")
+        name, slots = op, len(OPTIMIZERS[op]().slots) if op in OPTIMIZERS else 0
+    else:
+        name, slots = short_name(op), len(op.slots)
+    if name in _STACK_ROW:
+        return name, _STACK_ROW[name], ""
+    like, beyond = _BY_SLOTS[min(slots, 2)], max(0, slots - 2)
+    factor, more = _STACK_ROW[like]
+    what = f"{like}'s with {2 * beyond} more floats" if beyond else f"{like}'s, which keeps as many slots,"
+    note = f"the stack of an update with {name} has not been measured: {what} stands in"
+    return name, (factor + 2 * beyond, more), note
+
+
+def _stack_bytes(rule: TileRule, row: tuple[int, int], chosen: int, rows: int, replicas: int, ids: int) -> int:
     """HBM stack per SparseCore, as measured."""
     padded = round8(rule.width)
     slots = 4 * ids * rule.sparsecores  # one SparseCore's share of a COO buffer, four bytes each
     if chosen < 0:
         return (2 * padded + 8) * rows * replicas * 4 + slots + _BACKWARD_EXTRA
-    factor, more = _STACK_ROW[rule.op]
+    factor, more = row
     taken = (factor * padded + more) * rows * replicas * 4
     return taken + slots + _FORWARD_EXTRA if rule.op == "forward" else taken + _BACKWARD_EXTRA
 

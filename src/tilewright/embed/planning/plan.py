@@ -24,6 +24,7 @@ from tilewright.embed.model.formulas import (
     round8,
     slots_per_device,
 )
+from tilewright.embed.model.optimizers import RowOptimizer, name_of
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
@@ -59,7 +60,7 @@ def heap_of(
     """
     topology = stacking.topology
     table_bytes = {group.name: group.vocab * group.padded_width * 4 for group in stacking.groups}
-    slot_bytes = sum(table_bytes[group.name] * len(group.optimizer.slots) for group in stacking.groups)
+    slot_bytes = sum(group.vocab * group.slot_floats * 4 for group in stacking.groups)
     batch = sum(stack.buffer_bytes for stack in stacks) * topology.devices // topology.chips
     exchange = 2 * topology.sparsecores_per_chip * sum(4 * s.padded_width * s.samples_per_sparsecore for s in stacks)
     per_chip, hbm = topology.sparsecores_per_chip, target(chip).memory("hbm") if chip is not None else None
@@ -260,17 +261,16 @@ def _stack_plan(
     per_shard = observed.per_shard[group.name]
     sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
 
-    def program(op: str) -> SparseMemory | None:
+    def program(op: str | RowOptimizer) -> SparseMemory | None:
         return memory(chip, sparsecores, group.padded_width, limits, op) if chip is not None else None
 
-    optimizer = type(group.optimizer).__name__
     return StackPlan(
         name=group.name,
         tables=tuple(table.name for table in group.tables),
         features=len(group.features),
         padded_width=group.padded_width,
         rows_per_shard=group.rows_per_shard,
-        optimizer=optimizer,
+        optimizer=name_of(group.optimizer),
         observed=observed.limits(1.0)[group.name],
         limits=limits,
         mean_ids=observed.means(group.name)[0],
@@ -281,7 +281,7 @@ def _stack_plan(
         pointers=pointers_per_device(sparsecores, per_device),
         samples_per_sparsecore=group.samples_per_sparsecore(observed.sizes),
         forward=program("forward"),
-        backward=program(optimizer.lower()),
+        backward=program(group.optimizer),
         quantiles=tuple((quantile, observed.limits(quantile)[group.name]) for quantile in QUANTILES),
         per_shard=tuple(per_shard.tolist()),
     )

@@ -444,9 +444,9 @@ def feeding_of(observed: Observed, limits: Mapping[str, Limits], chip: str | Tar
     moved = 0.0
     for group in stacking.groups:
         rows = observed.means(group.name)[1] * stacking.topology.sparsecores**2
-        touched = rows * (1 + 2 * (1 + len(group.optimizer.slots)))
+        touched = rows * (3 * group.padded_width + 2 * group.slot_floats)
         exchanged = 4 * group.samples_per_sparsecore(observed.sizes) * stacking.topology.sparsecores
-        moved += 4 * group.padded_width * (touched + exchanged)
+        moved += 4 * (touched + group.padded_width * exchanged)
     per_chip = round(moved / stacking.topology.chips)
     hbm = target(chip).memory("hbm") if chip is not None else None
     rate = hbm.bytes_per_second if hbm else 0
