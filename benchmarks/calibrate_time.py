@@ -32,6 +32,7 @@ import numpy as np
 from measured_times import CHIPS, Measured
 from scipy.optimize import least_squares
 
+from tilewright.errors import TilewrightError
 from tilewright.hlo import estimate, load
 from tilewright.hlo.program import Operation
 from tilewright.hlo.reporting.context import Context
@@ -280,7 +281,8 @@ def calibrate(
     families = {operation: training_families(of) for operation, of in rows.items()}
 
     def fit(begin: TimeConstants, chosen: Mapping[str, np.ndarray]) -> TimeConstants:
-        return fitted(section, begin, [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken])
+        seen = [row for name in rows for row, taken in zip(rows[name], chosen[name]) if taken]
+        return fitted(section, begin, seen) if seen else begin
 
     constants, without_families = fit(start, trains) if anew else start, fit(rounded(section, start), families)
     kinds, held = [], []
@@ -466,6 +468,14 @@ def main() -> None:
         parser.error("--csv and --chip go together")
     if arguments.docs and (arguments.write or arguments.csv):
         parser.error("--docs is of the constants as they stand: --write first")
+    try:
+        run(arguments)
+    except (TilewrightError, OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"calibrate_time.py: {error}") from None
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fit or judge every chip that is asked for, and write what is asked for."""
     print(HEAD)
     kinds: list[Kind] = []
     for name in [arguments.chip] if arguments.chip else CHIPS:

@@ -61,9 +61,11 @@ def of_your_own(path: Path, chip: str) -> dict[str, list[Measured]]:
             except (KeyError, TypeError, ValueError) as error:
                 how = "op,d0,d1,d2,kernel_us; products: d0,d1,d2 = rows, columns, depth, and b for a batch"
                 raise UsageError(f"not a row: {error}", where=f"{path}:{number}", how=how) from None
-            if made.microseconds <= 0 or min(made.sizes) < 1:
-                raise UsageError("sizes and times are above 0", where=f"{path}:{number}")
+            if not 0 < made.microseconds < 1e9 or min(made.sizes) < 1 or max(made.sizes) >= 2**31:
+                raise UsageError("sizes and times are above 0, and no chip holds so much", where=f"{path}:{number}")
             rows.setdefault(operation, []).append(made)
+    if not rows:
+        raise UsageError("it has no rows", where=str(path), how="op,d0,d1,d2,kernel_us and a row for each measurement")
     return rows
 
 

@@ -123,7 +123,8 @@ agree within 5 %, so that only layout and shape decide; the hardest. *gpt2*: two
 
 ## How fast the model itself is
 
-A scheduled dump repeated behind itself, on {machine};
+The dump of gpt2 repeated behind itself, every time with names, fusions and sizes of its own; on
+{machine};
 measured processor seconds of one thread. Bars: 2 s and 15 s, reading the text included.
 
 {speed}
@@ -342,22 +343,26 @@ def _share(counted: int, right: int) -> tuple[str, str]:
 
 
 def long_dump(operations: int) -> str:
-    """A scheduled module with at least so many operations: gpt2's, its entry repeated behind itself."""
+    """A scheduled module whose entry has at least so many operations: gpt2's behind itself again and again.
+
+    Every repetition has names, fusions and sizes of its own.
+    """
     text = next(point.dump for point in measured_times.gpt2() if point.dump)
-    begin = text.index("\nENTRY")
-    head, entry = text[:begin], text[begin:].strip("\n").split("\n")
+    begin, first = text.index("\nENTRY"), text.index("\n%")
+    head, bodies, entry = text[:first], text[first:begin], text[begin:].strip("\n").split("\n")
     lines = [line for line in entry[1:-1] if line.strip()]
-    kept = [line for line in lines if " parameter(" not in line]
-    names = {line.split(" = ")[0].replace("ROOT", "").strip() for line in kept}
-    body = [line.replace("  ROOT ", "  ") for line in lines if " parameter(" in line]
-    copies = -(-operations // len(kept))
-    name = re.compile(r"%[\w.\-]+")
+    copies = -(-operations // len(lines))
+    name, size = re.compile(r"%[\w.\-]+"), re.compile(r"(?<=[\[,])(?:128|256|768|3072)(?=[,\]])")
+    parts, body = [head], []
     for copy in range(copies):
-        last = copy == copies - 1
-        for line in kept:
-            line = line if last else line.replace("  ROOT ", "  ")
-            body.append(name.sub(lambda m: f"{m[0]}.r{copy}" if m[0] in names else m[0], line))  # noqa: B023
-    return "\n".join([head, "", entry[0], *body, "}", ""])
+
+        def own(part: str) -> str:
+            part = size.sub(lambda found: str(int(found[0]) + 8 * copy), part)  # noqa: B023
+            return name.sub(lambda found: f"{found[0]}.r{copy}", part)  # noqa: B023
+
+        parts.append(own(bodies))
+        body += [own(line if copy == copies - 1 else line.replace("  ROOT ", "  ")) for line in lines]
+    return "\n".join([*parts, entry[0], *body, "}", ""])
 
 
 def _speed() -> str:
@@ -369,8 +374,10 @@ def _speed() -> str:
         loaded = time.process_time()
         estimate(program, "tpu-v4")
         done = time.process_time()
-        rows.append((f"{operations:,}", f"{loaded - begin:.2f}", f"{done - loaded:.2f}", f"{done - begin:.2f}"))
-    return _table(("operations", "reading s", "estimate s", "together s"), rows, 0)
+        seconds = (f"{part:.1f}" for part in (loaded - begin, done - loaded, done - begin))
+        whole = sum(len(computation.operations) for computation in program.computations)
+        rows.append((f"{operations:,}", f"{whole:,}", *seconds))
+    return _table(("operations", "with fused ones", "reading s", "estimate s", "together s"), rows, 0)
 
 
 def _constants() -> str:

@@ -4,6 +4,7 @@
   and broadcasts flow into the kernels that use them and never reach memory. A reduction straight from a product rides
   on its kernel. A sum of two activations with several users leaves its product's kernel as a second result.
 * Where ``joins_softmax`` is 1 (v6e), softmax over rows of 256 or more is one kernel with the product behind it.
+* A gather of rows that lie across the lanes turns its table first.
 * Results that fit ``near_result_mb`` stay near the core; arguments stream in beside the compute, so that the step takes
   the longer of kernels and HBM; the largest argument, if it fits ``between_calls_mb``, is brought in between calls.
 """
@@ -90,6 +91,15 @@ def inlined(
     return operations
 
 
+def _across_lanes(op: Operation, table: Tiles) -> bool:
+    """Whether the rows that a gather takes lie across the lanes: the compiler turns the whole table first."""
+    sizes = op.integers("slice_sizes")
+    if len(sizes) != len(table.shape) or len(sizes) < 2:
+        return False
+    lanes = table.minor_to_major[0]
+    return sizes[lanes] == 1 < table.shape[lanes] and max(sizes) > 1
+
+
 class Fusing:
     """The kernels that one computation of a StableHLO program will become, as far as the stated model goes."""
 
@@ -156,13 +166,20 @@ class Fusing:
             if stands:
                 kept.add(op.name)
             made_of = any(self._activation.get(name, False) for name in op.operands)
-            if kind == "add" and len(self.users[op.name]) > 1 and made_of:
+            if kind == "add" and self._several_users(op) and made_of:
                 rides.add(op.name)
             self._activation[op.name] = (
                 kind in _PRODUCTS or kind == "gather" or op.name in rides or (kind in _FLOWS and made_of)
             )
         self.softmax = self._softmax_kernels() if self.chip.kernel["joins_softmax"] else set()
         return kept | rides
+
+    def _several_users(self, op: Operation) -> bool:
+        """Whether several operations want a value, as it is or in another type."""
+        users = self.users[op.name]
+        if len(users) == 1 and plain_opcode(users[0].opcode) == "convert":
+            users = self.users[users[0].name]
+        return len(users) > 1
 
     def _softmax_kernels(self) -> set[str]:
         """Reductions over rows of 256 or more, three dims before and after a product: they join the product behind."""
@@ -311,6 +328,9 @@ class Fusing:
         elif kind in ("gather", "scatter"):
             rows = gathered_rows(op, shapes[1] if len(shapes) > 1 else result, result)
             weights, work, written = 0.0, Work(), self._far(op.name)
+            if kind == "gather" and shapes and _across_lanes(op, shapes[0]):
+                read += shapes[0].megabytes
+                work.rotations += shapes[0].megabytes / 0.002048
         elif kind == "reduce" and shapes:
             work.registers += shapes[0].elements / 1024
             if any(plain_opcode(self.by_name[name].opcode) in _PRODUCTS for name in inputs):

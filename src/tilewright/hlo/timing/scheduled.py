@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
@@ -67,6 +68,7 @@ class Schedule:
     counted: int = 0
     unpriced: int = 0
     depth: int = 0
+    arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
     reads: dict[tuple[str, int], float] = field(default_factory=dict)
 
@@ -141,7 +143,14 @@ class Schedule:
         self.rows = rows
 
     def _tiles(self, shapes: Sequence[str]) -> list[Tiles]:
-        return [Tiles.of(layout) for shape in shapes for layout in self.context.layouts(shape)]
+        """The arrays of the shapes; each text is read once."""
+        found: list[Tiles] = []
+        for shape in shapes:
+            known = self.arrays.get(shape)
+            if known is None:
+                known = self.arrays[shape] = [Tiles.of(layout) for layout in self.context.layouts(shape)]
+            found += known
+        return found
 
     def _start(self, op: Operation) -> None:
         """A transfer begins when HBM is free; prefetches between programs have happened already."""
@@ -315,10 +324,11 @@ class Schedule:
             return ""
         ranks = [len(tiles.shape) for tiles in operands]
         softmax = "online-softmax" in op.name or "online-softmax" in op.op_name
-        if softmax and "tpu_custom_call" in target and ranks[:1] == [3] and ranks[1:2] in ([2], [3]):
-            # The compiler's own softmax with the product behind it: [batch, rows, depth] x [batch, depth, columns].
+        if softmax and "tpu_custom_call" in target and min(ranks[:2], default=0) > 1 and ranks[0] > 2 and ranks[1:]:
+            # The compiler's own softmax with the product behind it: [..., rows, depth] x [..., depth, columns].
             scores, values = operands[0], operands[1]
-            batch, rows, depth = scores.shape
+            *batches, rows, depth = scores.shape
+            batch = prod(batches)
             sizes = (rows, values.shape[-1], depth)
             work.matrix_us += batch * self.chip.matrix_us(*sizes)
             work.flops += 2 * batch * rows * depth * values.shape[-1]
