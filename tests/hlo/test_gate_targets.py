@@ -59,7 +59,7 @@ def test_rules_that_know_no_whole_programs(tmp_path):
         optimize(program, own(tmp_path, "linear", 'short_run_bytes = "many"\n'))
     with pytest.raises(UsageError, match="is not a switch, true or false"):
         optimize(program, own(tmp_path, "linear", "compiler_normalizes = 1\n"))
-    with pytest.raises(UsageError, match="cannot read the target file"):
+    with pytest.raises(UsageError, match="cannot read it: No such file"):
         optimize(program, str(tmp_path / "none.toml"))
 
 
