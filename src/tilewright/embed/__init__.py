@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from tilewright.embed.device.batch import DeviceBatch, device_batch
     from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
     from tilewright.embed.device.step import layer, lookup, update, update_rows, zero_rows
-    from tilewright.embed.device.training import Carry, TrainStep, train_step
     from tilewright.embed.diagnosis.diagnose import diagnose, diagnosis_html, diagnosis_lines, diagnosis_text
     from tilewright.embed.diagnosis.explain import ErrorExplanation, explain_error, names_sparsecores
     from tilewright.embed.diagnosis.finding import Diagnosis, Finding
@@ -60,6 +59,8 @@ if TYPE_CHECKING:
     from tilewright.embed.planning.memory import SparseMemory, memory
     from tilewright.embed.planning.plan import plan
     from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan, plan_counters
+    from tilewright.embed.training.loop import Feed, Loop, Trained
+    from tilewright.embed.training.step import Carry, TrainStep, train_step
     from tilewright.embed.warming import warm
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "ErrorExplanation",
     "Excess",
     "Feature",
+    "Feed",
     "Finding",
     "HbmCounters",
     "Heap",
@@ -97,6 +99,7 @@ __all__ = [
     "Log",
     "LogBatch",
     "LogColumn",
+    "Loop",
     "NarrowTables",
     "Plan",
     "Quantization",
@@ -116,6 +119,7 @@ __all__ = [
     "TablePlan",
     "Topology",
     "TrainStep",
+    "Trained",
     "as_feature",
     "as_table",
     "batch_counters",
@@ -171,7 +175,6 @@ _HOMES = {
     "device.batch": "DeviceBatch device_batch",
     "device.state": "EmbeddingState from_tables init tables",
     "device.step": "layer lookup update update_rows zero_rows",
-    "device.training": "Carry TrainStep train_step",
     "diagnosis.diagnose": "diagnose diagnosis_html diagnosis_lines diagnosis_text",
     "diagnosis.explain": "ErrorExplanation explain_error names_sparsecores",
     "diagnosis.finding": "Diagnosis Finding",
@@ -196,6 +199,8 @@ _HOMES = {
     "planning.memory": "SparseMemory memory",
     "planning.plan": "plan",
     "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
+    "training.loop": "Feed Loop Trained",
+    "training.step": "Carry TrainStep train_step",
     "warming": "warm",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

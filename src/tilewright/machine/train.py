@@ -1,10 +1,9 @@
-"""Train a model: sparse lookups and updates around a dense step, the host preparing the next batch."""
+"""Train a model as `embed train` does, with the dense step as rewritten, and judge it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from tilewright.embed import Clicks, HostBatch, Limits, Stacking, init, lookup, preprocess, update
+from tilewright.embed import Clicks, Feed, Limits, Loop, Stacking, init, lookup, preprocess, train_step
 from tilewright.machine.model import Model, RunData, auc
-from tilewright.trace import Args, Recorder, Slice, Track
+from tilewright.trace import Recorder, Slice, Track
 
 # The stages of a run: how long each takes, reported to a watcher and drawn on the timeline.
 
@@ -25,8 +24,7 @@ Watch = Callable[[str, int, int], None]
 class Stages:
     """Measures stages and the phases inside them, in nanoseconds since the run began.
 
-    ``seconds`` maps a stage to its wall time, ``recorder`` holds one slice per stage and phase. Phases of different
-    threads go to different lanes.
+    ``seconds`` maps a stage to its wall time, ``recorder`` holds one slice per stage and phase of training.
     """
 
     def __init__(self, watch: Watch | None = None) -> None:
@@ -48,13 +46,6 @@ class Stages:
         end = self.now()
         self.seconds[name] = (end - start) / 1e9
         self.recorder.emit(Slice(Track("run", "stages"), name, start, end - start))
-
-    @contextmanager
-    def phase(self, lane: str, name: str, args: Args = ()) -> Iterator[None]:
-        """Measure one phase of a training step on ``lane``."""
-        start = self.now()
-        yield
-        self.recorder.emit(Slice(Track("training", lane), name, start, self.now() - start, args))
 
 
 DenseStep = Callable[[Any, Any, Any, Any], tuple[tuple[Any, Any], tuple[Any, Any]]]
@@ -93,11 +84,6 @@ def dense_step(model: Model) -> DenseStep:
     return step
 
 
-def _ready(values: Any) -> Any:
-    """Wait until the device is done, so that a phase's time is its own."""
-    return jax.block_until_ready(values)  # type: ignore[no-untyped-call]
-
-
 def start(model: Model, stacking: Stacking, seed: int) -> TrainingState:
     """Fresh parameters, optimizer state and tables."""
     dense, sparse = jax.random.split(jax.random.key(seed))
@@ -123,26 +109,6 @@ def judge(model: Model, state: TrainingState, stacking: Stacking, rows: Clicks, 
     return Judgement(float(np.mean(losses)), auc(judged, np.concatenate(scores)))
 
 
-def _host_batches(
-    batches: Iterator[Clicks], stacking: Stacking, limits: Mapping[str, Limits], stages: Stages
-) -> Iterator[tuple[Clicks, HostBatch]]:
-    """Preprocess one batch ahead, on a thread of its own (the kernels leave the GIL)."""
-
-    def prepare(number: int, rows: Clicks) -> tuple[Clicks, HostBatch]:
-        with stages.phase("host", "preprocess", (("step", number), ("ids", rows.categorical.size))):
-            return rows, preprocess(rows.features(), stacking, limits, overflow="error")
-
-    with ThreadPoolExecutor(1, "preprocess") as pool:
-        numbered = enumerate(batches)
-        first = next(numbered, None)
-        ahead = pool.submit(prepare, *first) if first else None
-        while ahead is not None:
-            ready = ahead.result()
-            following = next(numbered, None)
-            ahead = pool.submit(prepare, *following) if following else None
-            yield ready
-
-
 def train(
     model: Model,
     state: TrainingState,
@@ -156,26 +122,18 @@ def train(
     stages: Stages,
 ) -> Trained:
     """``steps`` steps of ``step`` (original or rewritten) with the sparse side around it."""
-    optimizer = model.optimizer()
 
-    @jax.jit
-    def apply(params: Any, optimizer_state: Any, gradients: Any) -> tuple[Any, Any]:
-        updates, after = optimizer.update(gradients, optimizer_state, params)
-        return jax.tree.map(lambda p, u: p + u, params, updates), after
+    def gradients(params: Any, vectors: Any, numeric: Any, labels: Any) -> tuple[Any, tuple[Any, Any]]:
+        (loss, _), both = step(params, numeric, vectors, labels)
+        return loss, both
 
-    in_place = jax.jit(update, donate_argnums=0)
-    params, optimizer_state, embeddings = state.params, state.optimizer_state, state.embeddings
-    losses, dropped, most = [], 0, 1
-    for number, (rows, host) in enumerate(_host_batches(data.training_batches(batch, steps), stacking, limits, stages)):
-        with stages.phase("sparse cores", "lookup", (("step", number),)):
-            vectors = _ready(lookup(embeddings, host))
-        with stages.phase("tensor core", "forward and backward", (("step", number),)):
-            (loss, _), (dense, sparse) = _ready(step(params, rows.numeric, vectors, rows.labels))
-            params, optimizer_state = apply(params, optimizer_state, dense)
-        with stages.phase("sparse cores", "update", (("step", number),)):
-            embeddings = _ready(in_place(embeddings, host, sparse))
-        losses.append(float(loss))
-        dropped += sum(int(np.sum(stats.dropped_ids)) for stats in host.stats.values())
-        most = max(most, host.num_minibatches)
-        stages.watch("train", number + 1, steps)
-    return Trained(TrainingState(params, optimizer_state, embeddings), tuple(losses), dropped, most)
+    one = train_step(model.loss, model.optimizer(), gradients=gradients)
+    carry = one.start(state.params, state.embeddings)
+    samples = ((rows.features(), (rows.numeric, rows.labels)) for rows in data.training_batches(batch, steps))
+    loop = Loop(
+        *(one, Feed(stacking, limits, overflow="error"), stages.recorder, stages.now),
+        on_step=lambda done, _: stages.watch("train", done, steps),
+    )
+    done = loop.train(carry, samples)
+    after = TrainingState(done.carry.params, done.carry.optimizer_state, done.carry.state)
+    return Trained(after, done.losses, done.dropped_ids, done.num_minibatches)

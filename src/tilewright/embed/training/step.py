@@ -18,6 +18,13 @@ from tilewright.embed.device.step import lookup, update
 from tilewright.embed.host.batch import HostBatch
 from tilewright.errors import UsageError
 
+Around = Callable[[str, str, Callable[[], Any]], Any]
+"""Called with a lane, a phase's name and what does the phase; returns what that returns."""
+
+
+def _plainly(lane: str, name: str, work: Callable[[], Any]) -> Any:
+    return work()
+
 
 def _split(*axes: str | None) -> PartitionSpec:
     return PartitionSpec(*axes)  # type: ignore[no-untyped-call]
@@ -50,11 +57,12 @@ class Carry:
 class TrainStep:
     """Steps of one model; made by :func:`train_step`, which says what its parts are."""
 
-    loss: Callable[..., Any]
+    gradients: Callable[..., Any]
     optimizer: Any
     pipelined: bool = False
     mesh: Mesh | None = None
     axis: str | None = None
+    detect_nan: bool = False
 
     def start(self, params: Any, state: EmbeddingState, donate: bool = False) -> Carry:
         """The carry before the first step. Steps work in place, on a copy; on the arrays given with ``donate``."""
@@ -65,34 +73,38 @@ class TrainStep:
             params, state = jax.tree.map(jnp.copy, (params, state))
         return Carry(params, self.optimizer.init(params), state)
 
-    def step(self, carry: Carry, host_batch: HostBatch | DeviceBatch, *data: Any) -> tuple[Carry, jax.Array]:
+    def step(
+        self, carry: Carry, host_batch: HostBatch | DeviceBatch, *data: Any, around: Around = _plainly
+    ) -> tuple[Carry, jax.Array]:
         """The next carry and the loss of ``host_batch`` with its ``data`` (anything ``loss`` takes, sample by sample).
 
-        Pipelined: the loss of the batch before, NaN at the first call. The carry given is used up.
+        Pipelined: the loss of the batch before, NaN at the first call. The carry given is used up. ``around`` is called
+        with every phase, to measure it.
         """
-        batch = self.place(device_batch(host_batch))
-        waiting = Waiting(batch, self._forward(carry.state, batch), self.place(data))
+        batch, data = self.place(device_batch(host_batch)), self.place(data)
+        vectors = around("sparse cores", "lookup", lambda: self._forward(carry.state, batch))
+        waiting = Waiting(batch, vectors, data)
         if not self.pipelined:
-            carry, value, done = self._differentiated(carry, waiting)
-            return self._updated(carry, done), value
+            now, value, done = self._differentiated(carry, waiting, around)
+            return self._updated(now, done, around), value
         now, value = replace(carry, looked_up=waiting, differentiated=None), jnp.asarray(np.nan, jnp.float32)
         if carry.looked_up is not None:
-            now, value, done = self._differentiated(now, carry.looked_up)
+            now, value, done = self._differentiated(now, carry.looked_up, around)
             now = replace(now, differentiated=done)
         if carry.differentiated is not None:
-            now = self._updated(now, carry.differentiated)
+            now = self._updated(now, carry.differentiated, around)
         return now, value
 
-    def drain(self, carry: Carry) -> tuple[Carry, list[jax.Array]]:
+    def drain(self, carry: Carry, around: Around = _plainly) -> tuple[Carry, list[jax.Array]]:
         """Finish the batches on their way, before an evaluation or a checkpoint; and the losses not yet returned."""
         now, losses = replace(carry, looked_up=None, differentiated=None), []
         behind = [waiting for waiting in (carry.differentiated,) if waiting is not None]
         if carry.looked_up is not None:
-            now, value, done = self._differentiated(now, carry.looked_up)
+            now, value, done = self._differentiated(now, carry.looked_up, around)
             losses.append(value)
             behind.append(done)
         for waiting in behind:
-            now = self._updated(now, waiting)
+            now = self._updated(now, waiting, around)
         return now, losses
 
     def finish(self, carry: Carry) -> tuple[Any, EmbeddingState]:
@@ -109,22 +121,28 @@ class TrainStep:
             return jax.tree.map(lambda x: _from_processes(sharding, x), tree)
         return jax.device_put(tree, sharding)
 
-    def _differentiated(self, carry: Carry, waiting: Waiting) -> tuple[Carry, jax.Array, Waiting]:
-        made = self._dense(carry.params, carry.optimizer_state, waiting.vectors, waiting.data)
-        value, params, optimizer_state, gradients = made
+    def _differentiated(self, carry: Carry, waiting: Waiting, around: Around) -> tuple[Carry, jax.Array, Waiting]:
+        def dense() -> Any:
+            return self._dense(carry.params, carry.optimizer_state, waiting.vectors, waiting.data)
+
+        value, params, optimizer_state, gradients = around("tensor core", "forward and backward", dense)
         carry = replace(carry, params=params, optimizer_state=optimizer_state)
         return carry, value, Waiting(waiting.batch, gradients, ())
 
-    def _updated(self, carry: Carry, waiting: Waiting) -> Carry:
-        return replace(carry, state=self._backward(carry.state, waiting.batch, waiting.vectors))
+    def _updated(self, carry: Carry, waiting: Waiting, around: Around) -> Carry:
+        def update_tables() -> Any:
+            return self._backward(carry.state, waiting.batch, waiting.vectors)
+
+        return replace(carry, state=around("sparse cores", "update", update_tables))
 
     @cached_property
     def _dense(self) -> Any:
         import optax
 
         def dense(params: Any, optimizer_state: Any, vectors: Any, data: tuple[Any, ...]) -> Any:
-            whole = jax.value_and_grad(self.loss, argnums=(0, 1))
-            value, (gradient, of_vectors) = whole(params, vectors, *data)
+            value, (gradient, of_vectors) = self.gradients(params, vectors, *data)
+            if self.detect_nan:
+                value = jnp.where(_finite((gradient, of_vectors)), value, jnp.nan)
             changes, optimizer_state = self.optimizer.update(gradient, optimizer_state, params)
             return value, optax.apply_updates(params, changes), optimizer_state, of_vectors
 
@@ -157,6 +175,10 @@ def _spread(state: EmbeddingState, mesh: Mesh, axis: str) -> Any:
     return jax.tree.map(lambda x: NamedSharding(mesh, _split(axis) if np.ndim(x) else _split()), state)
 
 
+def _finite(tree: Any) -> Any:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
 def _from_processes(sharding: NamedSharding, part: Any) -> jax.Array:
     whole: jax.Array = jax.make_array_from_process_local_data(sharding, np.asarray(part))  # type: ignore[no-untyped-call]
     return whole
@@ -169,6 +191,8 @@ def train_step(
     *,
     mesh: Mesh | None = None,
     axis: str | None = None,
+    gradients: Callable[..., Any] | None = None,
+    detect_nan: bool = False,
 ) -> TrainStep:
     """A training step of a model with embedding tables.
 
@@ -180,6 +204,10 @@ def train_step(
     ``pipelined`` is what a TPU does unless ``disable_full_embedding_pipelining`` is set. At step i the SparseCores look
     up batch i and apply the gradients of batch i - 2, while the TensorCore works on batch i - 1; the lookup sees the
     tables as they were before that update. So n steps take n + 2, and gradients reach the tables two steps late.
+
+    ``gradients(params, activations, *data) -> (loss, (of params, of activations))`` takes the place of
+    ``jax.value_and_grad(loss, argnums=(0, 1))``, such as a rewritten one. ``detect_nan``: the loss of a step is NaN
+    also where a gradient is not finite.
 
     >>> import optax, jax.numpy as jnp
     >>> from tilewright.embed import SGD, Feature, Table, Topology, from_tables, preprocess, stack, tables
@@ -198,4 +226,6 @@ def train_step(
     if mesh is not None and axis not in mesh.axis_names:
         how = f"one of {', '.join(map(str, mesh.axis_names))}"
         raise UsageError(f"the mesh has no axis {axis!r}", where="train_step", how=how)
-    return TrainStep(loss, optimizer, pipelined, mesh, axis)
+    if gradients is None:
+        gradients = jax.value_and_grad(loss, argnums=(0, 1))
+    return TrainStep(gradients, optimizer, pipelined, mesh, axis, detect_nan)

@@ -1,0 +1,1 @@
+"""Whole training steps, and the loop that feeds them."""

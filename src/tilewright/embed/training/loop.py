@@ -1,0 +1,280 @@
+"""The training loop: the host prepares batches ahead on a thread; phases, losses, checkpoints, Ctrl-C."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from tilewright.embed.device.batch import DeviceBatch, device_batch
+from tilewright.embed.host.batch import Agree, HostBatch
+from tilewright.embed.host.preprocess import preprocess
+from tilewright.embed.model.stacking import Stacking
+from tilewright.embed.model.tables import Limits
+from tilewright.embed.training.step import Carry, TrainStep
+from tilewright.errors import CheckFailed
+from tilewright.trace import Args, Recorder, Sink, Slice, Track
+
+Samples: TypeAlias = tuple[Mapping[str, Any], tuple[Any, ...]]
+"""A batch of a log: features as ``preprocess`` takes them, and what the loss takes beside the activations."""
+
+AHEAD = 2
+"""Batches that are prepared while the device works on one."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How a batch of features becomes what a step reads: the arguments of ``preprocess``."""
+
+    stacking: Stacking
+    limits: Mapping[str, Limits] | None = None
+    overflow: str = "minibatch"
+    bad_ids: str = "error"
+    sources: range | None = None
+    agree: Agree | None = None
+
+    def host_batch(self, features: Mapping[str, Any]) -> HostBatch:
+        """The buffers."""
+        given = (self.limits, self.overflow, self.bad_ids, self.sources, self.agree)
+        return preprocess(features, self.stacking, *given)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of a training.
+
+    ====================  ========================================================================================
+    ``carry``             drained: its ``params``, ``optimizer_state`` and ``state`` are those after the last step
+    ``losses``            of every batch, in order
+    ``seconds``           from the first step's begin to the last one's end, the first batch and compilation included
+    ``steady_seconds``    of that, from the end of the third step on: nothing is compiled any more, as a rule
+    ``preparing``         seconds the host needed for all batches but the first
+    ``waiting``           of these, seconds in which the device had nothing to do but wait
+    ``dropped_ids``, ``num_minibatches``  all that was dropped; the most mini-batches of a batch
+    ====================  ========================================================================================
+    """
+
+    carry: Carry
+    losses: tuple[float, ...]
+    seconds: float
+    steady_seconds: float
+    preparing: float
+    waiting: float
+    dropped_ids: int
+    num_minibatches: int
+
+    @property
+    def hidden(self) -> float:
+        """The share of the preparation that went on while the device worked; 1 where there was none."""
+        return max(0.0, 1 - self.waiting / self.preparing) if self.preparing else 1.0
+
+
+class Saver:
+    """Takes a drained carry every ``every`` steps, and again after the last one."""
+
+    every: int
+
+    def save(self, carry: Carry, step: int) -> None:
+        """Begin to write; training goes on."""
+        raise NotImplementedError
+
+    def settle(self, wait: bool) -> None:
+        """Tell of finished steps; with ``wait`` block until all are."""
+        raise NotImplementedError
+
+
+@dataclass
+class Loop:
+    """Trains a step on batches. The parts, beside the step and how it is fed:
+
+    ============  ================================================================================================
+    ``sink``      takes a slice of every phase, on the lanes "host", "sparse cores" and "tensor core"
+    ``now``       the clock of these slices, in nanoseconds
+    ``on_step``   called with the number of batches taken, and the loss that was last known
+    ``saver``     takes checkpoints. Pipelined, the batches on their way are finished before each, so that a training
+                  that is taken up there goes on exactly as if it had never stopped
+    ============  ================================================================================================
+
+    Ctrl-C ends the training after the step; a checkpoint that is being written is finished, then KeyboardInterrupt.
+    """
+
+    one: TrainStep
+    feed: Feed
+    sink: Sink = field(default_factory=Recorder)
+    now: Callable[[], int] = time.perf_counter_ns
+    on_step: Callable[[int, float], None] = lambda done, loss: None
+    saver: Saver | None = None
+
+    def train(self, carry: Carry, samples: Iterable[Samples], first: int = 0) -> Trained:
+        """Train on all of ``samples``; ``first`` batches were trained on before.
+
+        Raises :class:`CheckFailed` where the step detects NaN and finds one; checkpoints taken so far are finished.
+        """
+        losses: list[float] = []
+        host = _Host(self, iter(samples), first)
+        number, begin, steady = first, self.now(), self.now()
+        with _interruptible() as interrupted, host:
+            try:
+                for number, ready in enumerate(host, first + 1):
+                    filling = self.one.pipelined and carry.looked_up is None
+                    phases = _Phases(self, number - 1)
+                    carry, value = self.one.step(carry, ready.batch, *ready.data, around=phases)
+                    phases.settle()
+                    if not filling:
+                        losses.append(self._checked(value, first + len(losses) + 1))
+                    self.on_step(number, losses[-1] if losses else math.nan)
+                    if number == first + 3:
+                        steady = self.now()
+                    if self.saver is not None and number % self.saver.every == 0:
+                        carry = self._drained(carry, losses, number, first)
+                        self.saver.save(carry, number)
+                    if self.saver is not None:
+                        self.saver.settle(wait=False)
+                    if interrupted.is_set():
+                        raise KeyboardInterrupt
+                carry = self._drained(carry, losses, number, first)
+                end = self.now()
+                if self.saver is not None and number % self.saver.every and number > first:
+                    self.saver.save(carry, number)
+            finally:
+                if self.saver is not None:
+                    self.saver.settle(wait=True)
+        times = ((end - begin) / 1e9, (end - steady) / 1e9, host.preparing, host.waiting)
+        return Trained(carry, tuple(losses), *times, host.dropped_ids, host.num_minibatches)
+
+    def _drained(self, carry: Carry, losses: list[float], number: int, first: int) -> Carry:
+        phases = _Phases(self, number)
+        carry, values = self.one.drain(carry, phases)
+        phases.settle()
+        for value in values:
+            losses.append(self._checked(value, first + len(losses) + 1))
+        return carry
+
+    def _checked(self, value: jax.Array, number: int) -> float:
+        loss = float(value)
+        if self.one.detect_nan and not math.isfinite(loss):
+            problem = f"the loss of step {number} or one of its gradients is not a finite number"
+            how = "lower the learning rates or look at the batch; finished checkpoints are as they were"
+            raise CheckFailed(problem, where="training", how=how)
+        return loss
+
+    @contextmanager
+    def phase(self, name: str, args: Args) -> Iterator[None]:
+        """A phase of the host."""
+        start = self.now()
+        yield
+        self.sink.emit(Slice(Track("training", "host"), name, start, self.now() - start, args))
+
+
+class _Ready(NamedTuple):
+    batch: DeviceBatch
+    data: tuple[Any, ...]
+    seconds: float
+    dropped: int
+    minibatches: int
+
+
+class _Host(AbstractContextManager["_Host"]):
+    """Reads and prepares batches on a thread of its own (kernels leave the GIL), and counts what that hides."""
+
+    def __init__(self, loop: Loop, samples: Iterator[Samples], first: int) -> None:
+        self.preparing = self.waiting = 0.0
+        self.dropped_ids, self.num_minibatches = 0, 1
+        self._loop, self._samples, self._next = loop, samples, first
+        self._pool = ThreadPoolExecutor(1, "preparing")
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __iter__(self) -> Iterator[_Ready]:
+        ahead: deque[Future[_Ready | None]] = deque(self._pool.submit(self._prepare) for _ in range(AHEAD))
+        first = True
+        while True:
+            begin = time.perf_counter()
+            ready = ahead.popleft().result()
+            waited = time.perf_counter() - begin
+            if ready is None:
+                return
+            ahead.append(self._pool.submit(self._prepare))
+            if not first:
+                self.waiting += waited
+                self.preparing += ready.seconds
+            first = False
+            self.dropped_ids += ready.dropped
+            self.num_minibatches = max(self.num_minibatches, ready.minibatches)
+            yield ready
+
+    def _prepare(self) -> _Ready | None:
+        begin = time.perf_counter()
+        number, loop = self._next, self._loop
+        self._next += 1
+        found = next(self._samples, None)
+        if found is None:
+            return None
+        features, data = found
+        with loop.phase("preprocess", (("step", number),)):
+            host = loop.feed.host_batch(features)
+        with loop.phase("index", (("step", number),)):
+            batch = device_batch(host)
+        dropped = sum(int(np.sum(stats.dropped_ids)) for stats in host.stats.values())
+        return _Ready(batch, data, time.perf_counter() - begin, dropped, host.num_minibatches)
+
+
+class _Phases:
+    """Measures the phases of one step.
+
+    In turn each is waited for, so that its time is its own. Pipelined all are begun before the first is waited for;
+    a phase is drawn from when it could begin, the one before it on its lane being done, to when it was seen to be done.
+    """
+
+    def __init__(self, loop: Loop, number: int) -> None:
+        self._loop, self._args = loop, (("step", number),)
+        self._pending: list[tuple[str, str, int, Any]] = []
+
+    def __call__(self, lane: str, name: str, work: Callable[[], Any]) -> Any:
+        start = self._loop.now()
+        made = work()
+        self._pending.append((lane, name, start, made))
+        if not self._loop.one.pipelined:
+            self.settle()
+        return made
+
+    def settle(self) -> None:
+        """Wait for all that was begun."""
+        free: dict[str, int] = {}
+        for lane, name, start, made in self._pending:
+            jax.block_until_ready(made)  # type: ignore[no-untyped-call]
+            end, start = self._loop.now(), max(start, free.get(lane, 0))
+            free[lane] = end
+            self._loop.sink.emit(Slice(Track("training", lane), name, start, end - start, self._args))
+        self._pending.clear()
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Ctrl-C sets the event; a second one does what it did before."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(number: int, frame: object) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)
