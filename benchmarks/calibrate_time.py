@@ -334,7 +334,8 @@ KERNEL_SOURCES = {
     "transcendental_ops": "not fitted: vector operations around a transcendental one, counted by hand",
     "call_us": "what a call costs beyond its kernels: the one constant read off whole models, gpt2_measured.csv",
     "joins_softmax": "not fitted: whether modules compiled ahead of time hold softmax and product as one kernel",
-    "near_result_mb": "not fitted: the largest result that modules compiled ahead of time keep near the core",
+    "near_result_mb": "not fitted: the largest result that gpt2, compiled ahead of time, keeps near the core; "
+    "others keep larger ones",
     "between_calls_mb": "not fitted: the largest argument that modules compiled ahead of time bring in between calls",
 }
 
