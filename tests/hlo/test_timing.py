@@ -341,6 +341,17 @@ def test_a_sum_as_jax_writes_it_is_a_reduction():
     assert estimate(load(widened), "tpu-v4").seconds == estimate(load(plain), "tpu-v4").seconds
 
 
+def test_a_product_that_adds_up_in_f32_is_a_product():
+    plain = measured_times._product(1, 512, 1024, 2048, False)
+    narrowed = plain.replace("-> tensor<512x1024xbf16>\n", "-> tensor<512x1024xf32>\n").replace(
+        "  return %0", "  %1 = stablehlo.convert %0 : (tensor<512x1024xf32>) -> tensor<512x1024xbf16>\n  return %1"
+    )
+    step = estimate(load(narrowed), "tpu-v6e")
+    assert "convert" in narrowed
+    assert step.seconds == estimate(load(plain), "tpu-v6e").seconds
+    assert len(step.rows) == 1
+
+
 # Scheduled modules.
 
 

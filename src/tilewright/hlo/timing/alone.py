@@ -64,8 +64,12 @@ def price_alone(chip: Chip, program: Program, context: Context) -> TimeRow | Non
 
 
 def _only_operation(program: Program) -> Operation | None:
-    """The one operation that takes time, without the converts that jax writes around a sum of a narrow type."""
+    """The one operation that takes time, without the converts that jax writes around sums and behind products."""
     real = [op for op in program.entry.operations if op.opcode not in _NONE]
+    if len(real) == 2 and plain_opcode(real[0].opcode) in _PRODUCTS and plain_opcode(real[1].opcode) == "convert":
+        product, narrow = real
+        if narrow.operands == (product.name,):
+            real = [replace(product, shape=narrow.shape)]
     if len(real) == 3 and [plain_opcode(op.opcode) for op in real] == ["convert", "reduce", "convert"]:
         widen, add, narrow = real
         chained = add.operands[:1] == (widen.name,) and narrow.operands == (add.name,)
