@@ -146,12 +146,12 @@ from tilewright.embed import Feature, SparseCoreConfig, Table, Topology, init, s
 from tilewright.embed.device import state as _state
 plan, key = stack([Feature("f", Table("t", 40, 8))], Topology(1, 2)), jax.random.key(3)
 host, device = jax.local_devices()
-draw, made = _state._draw_stack, []
-def spy(*args):
-    array = draw(*args)
+draw, made = _state._draw, []
+def spy(*args, **shape):
+    array = draw(*args, **shape)
     made.extend(array.devices())
     return array
-_state._draw_stack = spy
+_state._draw = spy
 states = []
 with jax.default_device(device):
     for on_host, fast in ((True, False), (True, True), (False, False)):

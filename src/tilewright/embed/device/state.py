@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 from numpy.typing import NDArray
 
+from tilewright.embed.device.shards import Piece, Shards, aligned, column, local_pieces, slab
+from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.optimizers import Optimizer, slot_width
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.errors import UsageError
-
-_CHUNK = 1 << 20
 
 
 @jax.tree_util.register_dataclass
@@ -42,17 +45,6 @@ class EmbeddingState:
     stacking: Stacking = field(metadata={"static": True})
 
 
-def _rows(placement: TablePlacement) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Shard and local row of every row of a table, from its index map, a chunk at a time."""
-    layout, vocab = placement.layout(), placement.table.vocab
-    shard, local = np.empty(vocab, np.int32), np.empty(vocab, np.int32)
-    for start in range(0, vocab, _CHUNK):
-        rows = np.arange(start, min(start + _CHUNK, vocab), dtype=np.int64)
-        places = layout.addresses(np.stack([rows, np.zeros_like(rows)], axis=-1))
-        shard[start : start + len(rows)], local[start : start + len(rows)] = places[:, 0], places[:, 1]
-    return shard, local
-
-
 def _shape(stack: Stack) -> tuple[int, int, int]:
     return stack.shards, stack.rows_per_shard, stack.padded_width
 
@@ -62,74 +54,141 @@ def slot_shape(stack: Stack, slot: str) -> tuple[int, int, int]:
     return stack.shards, stack.rows_per_shard, slot_width(stack.optimizer, slot, stack.padded_width)
 
 
-def _fresh(stacking: Stacking, stacks: dict[str, jax.Array]) -> EmbeddingState:
-    """A state at step 0 with new slots."""
+def _fresh(
+    stacking: Stacking, stacks: dict[str, jax.Array], shards: Shards, host: jax.Device | None = None
+) -> EmbeddingState:
+    """A state at step 0 with new slots, made where they live or on the device ``host``."""
     slots = {}
     for name, stack in stacking.stacks.items():
         optimizer: Optimizer = stack.optimizer
         slots[name] = {
-            slot: jnp.full(slot_shape(stack, slot), start, jnp.float32) for slot, start in optimizer.slots.items()
+            slot: _filled(slot_shape(stack, slot), start, shards, host) for slot, start in optimizer.slots.items()
         }
-    return EmbeddingState(jnp.zeros((), jnp.int32), stacks, slots, stacking)
+    return EmbeddingState(shards.scalar(0), stacks, slots, stacking)
 
 
-def init(stacking: Stacking, key: jax.Array, sparsecore: SparseCoreConfig | None = None) -> EmbeddingState:
+def _filled(shape: tuple[int, ...], start: float, shards: Shards, host: jax.Device | None) -> jax.Array:
+    if host is None:
+        return shards.full(shape, start)
+    return shards.array(lambda piece: np.full((len(piece), *shape[1:]), start, np.float32))
+
+
+def init(
+    stacking: Stacking,
+    key: jax.Array,
+    sparsecore: SparseCoreConfig | None = None,
+    *,
+    mesh: Mesh | None = None,
+    axis: str | None = None,
+) -> EmbeddingState:
     """A new state: rows drawn from ``key``, slots at their start, step 0.
 
     A table with an ``initializer`` gets ``initializer(key, (vocab, width), float32)``. Any other is drawn from a
     normal distribution of deviation 1 / sqrt(width), cut at two deviations (TPU embedding's default). The value of a
     row depends on the key, the table's name, the row and the width alone: any topology starts from the same model.
 
+    ``mesh`` and ``axis``: the shards are split over that axis, each made on its device, in every process its own only
+    (an ``initializer`` makes its table whole, one table at a time). Without them the state is on the default device.
+
     ``sparsecore``: with ``initialize_tables_on_host`` (and not ``enable_fast_table_initialization``) the host's
-    processor makes the tables in its memory and copies them to jax's default device when they are whole, so that the
+    processor makes the tables in its memory, a device's shards of a stack at a time, and copies them, so that the
     device needs no room for what making them takes; otherwise, and without the argument, the device makes them.
+
+    >>> mesh = jax.make_mesh((4,), ("chips",))  # doctest: +SKIP
+    >>> state = init(stacking, jax.random.key(0), mesh=mesh, axis="chips")  # doctest: +SKIP
     """
-    if sparsecore and sparsecore.initialize_tables_on_host and not sparsecore.enable_fast_table_initialization:
-        (target,) = jnp.zeros(()).devices()
-        with jax.default_device(jax.local_devices(backend="cpu")[0]):
-            on_host = init(stacking, key)
-        copied: EmbeddingState = jax.device_put(on_host, target)
-        return copied
-    stacks = {name: _draw_stack(stacking, stack, key) for name, stack in stacking.stacks.items()}
-    return _fresh(stacking, stacks)
+    shards = Shards.over(stacking.topology, mesh, axis, "init")
+    on_host = sparsecore and sparsecore.initialize_tables_on_host and not sparsecore.enable_fast_table_initialization
+    host = jax.local_devices(backend="cpu")[0] if on_host else None
+    stacks = {name: _draw_stack(stacking, stack, key, shards, host) for name, stack in stacking.stacks.items()}
+    return _fresh(stacking, stacks, shards, host)
 
 
-def _draw_stack(stacking: Stacking, stack: Stack, key: jax.Array) -> jax.Array:
-    shards, rows, width = _shape(stack)
-    owner = np.zeros((shards, rows), np.int32)  # which table a place belongs to: 0 none, k + 1 table k
-    logical = np.zeros((shards, rows), np.int32)
-    widths, keys, special = [0], [key], []
-    for k, table in enumerate(stack.tables):
-        shard, local = _rows(stacking.tables[table.name])
-        owner[shard, local], logical[shard, local] = k + 1, np.arange(table.vocab)
-        widths.append(table.width)
-        keys.append(jax.random.fold_in(key, zlib.crc32(table.name.encode())))
-        if table.initializer is not None:
-            values = jnp.asarray(table.initializer(keys[-1], (table.vocab, table.width), jnp.float32))
-            special.append((shard, local, _checked(values, table.name, (table.vocab, table.width))))
-    words = jax.vmap(lambda of_table: jax.random.bits(of_table, (2,), jnp.uint32))(jnp.stack(keys))
-    drawn: jax.Array = _draw(words, jnp.asarray(widths), jnp.asarray(owner), jnp.asarray(logical), width)
-    for shard, local, values in special:
-        drawn = drawn.at[shard, local].set(jnp.pad(values, ((0, 0), (0, width - values.shape[1]))))
-    return drawn
+def _draw_stack(
+    stacking: Stacking, stack: Stack, key: jax.Array, shards: Shards, host: jax.Device | None = None
+) -> jax.Array:
+    placements = [stacking.tables[table.name] for table in stack.tables]
+    keys = {table.name: jax.random.fold_in(key, zlib.crc32(table.name.encode())) for table in stack.tables}
+    special = {p.table.name for p in placements if p.table.initializer is not None}
+    drawn = None
+    if len(special) < len(placements):
+        drawn = _drawn(stack, placements, keys, shards, host)
+    if not special:
+        assert drawn is not None
+        return drawn
+    parts = {piece: aligned((len(piece), *_shape(stack)[1:])) for piece in shards.pieces()}
+    if drawn is not None:
+        for piece, values in local_pieces(drawn):
+            parts[piece][:] = values
+        del drawn
+    for placement in placements:
+        if (table := placement.table).initializer is not None:
+            values = np.asarray(table.initializer(keys[table.name], (table.vocab, table.width), jnp.float32))
+            _write(parts, placement, _checked(values, table.name, (table.vocab, table.width)))
+    return shards.array(parts.__getitem__)
 
 
-@jax.jit(static_argnames="width")
-def _draw(words: jax.Array, widths: jax.Array, owner: jax.Array, logical: jax.Array, width: int) -> jax.Array:
-    """Truncated normal rows f32[S, rows, width]; zero where nothing lives.
+def _drawn(
+    stack: Stack,
+    placements: list[TablePlacement],
+    keys: Mapping[str, jax.Array],
+    shards: Shards,
+    host: jax.Device | None,
+) -> jax.Array:
+    """Every row of a stack from the library's own distribution."""
+    _, rows, width = _shape(stack)
+    columns = ("rotation", "row_offset", "table.vocab", "table.width")
+    plan = np.array([attrgetter(*columns)(p) for p in placements], np.int32)
+    words = [np.asarray(jax.random.bits(keys[p.table.name], (2,), jnp.uint32)) for p in placements]
+    arguments = (np.stack(words), plan)
+    draw: Callable[..., jax.Array] = partial(
+        _draw, count=shards.per_device, rows=rows, width=width, shards=stack.shards
+    )
+    if host is not None:
 
-    The uniform number under each element is a hash of its table's two random words, its row and its column: a counter
-    based generator, cheaper to compile and to run than a key for every row.
+        def made_on_host(piece: Piece) -> Floats:
+            with jax.default_device(host):
+                return np.asarray(draw(*arguments, piece.start))
+
+        return shards.array(made_on_host)
+    if shards.sharding is None:
+        return draw(*arguments, 0)
+    mesh, spec = shards.sharding.mesh, shards.sharding.spec
+
+    def own(words: jax.Array, plan: jax.Array) -> jax.Array:
+        return draw(words, plan, jax.lax.axis_index(spec[0]) * shards.per_device)
+
+    everywhere = PartitionSpec()  # type: ignore[no-untyped-call]
+    placed: jax.Array = jax.jit(jax.shard_map(own, mesh=mesh, in_specs=everywhere, out_specs=spec, check_vma=False))(
+        *arguments
+    )
+    return placed
+
+
+@partial(jax.jit, static_argnames=("count", "rows", "width", "shards"))
+def _draw(
+    words: jax.Array, plan: jax.Array, first: Any, *, count: int, rows: int, width: int, shards: int
+) -> jax.Array:
+    """Truncated normal rows f32[count, rows, width] of the shards from ``first`` on; zero where nothing lives.
+
+    ``plan`` has a line for every table of the stack: rotation, row offset, vocab, width; ``words`` two random words.
+    The uniform number under each element is a hash of its table's words, its row and its column: a counter based
+    generator, cheaper to compile and to run than a key for every row.
     """
-    first, second = words[owner, 0], words[owner, 1]
-    row = _mixed(first ^ _mixed(logical.astype(jnp.uint32) + second))
+    rotation, offset, vocab, used = plan.T
+    place = jnp.arange(rows, dtype=jnp.int32)
+    owner = jnp.searchsorted(offset, place, side="right") - 1
+    shard = first + jnp.arange(count, dtype=jnp.int32)[:, None]
+    logical = (shard - rotation[owner]) % shards + (place - offset[owner]) * shards
+    first_word, second_word = words[owner, 0], words[owner, 1]
+    row = _mixed(first_word ^ _mixed(logical.astype(jnp.uint32) + second_word))
     column = jnp.arange(width, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
-    bits = _mixed(row[..., None] ^ _mixed(column + second[..., None]))
+    bits = _mixed(row[..., None] ^ _mixed(column + second_word[:, None]))
     uniform = ((bits >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
     inside = 2 * jax.scipy.special.ndtr(2.0) - 1  # the mass within two deviations
     values = jnp.sqrt(2.0) * jax.lax.erf_inv(inside * (2 * uniform - 1))
-    used = widths[owner][..., None]
-    return jnp.where(jnp.arange(width) < used, values * jax.lax.rsqrt(used.astype(jnp.float32)), 0.0)
+    columns = jnp.where(logical < vocab[owner], used[owner], 0)[..., None]
+    return jnp.where(jnp.arange(width) < columns, values * jax.lax.rsqrt(columns.astype(jnp.float32)), 0.0)
 
 
 def _mixed(bits: jax.Array) -> jax.Array:
@@ -145,8 +204,21 @@ def _checked(values: Any, name: str, shape: tuple[int, int]) -> Any:
     return values
 
 
-def from_tables(stacking: Stacking, tables: Mapping[str, Any]) -> EmbeddingState:
+def _write(parts: Mapping[Piece, Floats], placement: TablePlacement, values: NDArray[Any]) -> None:
+    """A logical table into the pieces of its stack."""
+    for piece, part in parts.items():
+        for at, shard in enumerate(piece):
+            rows = slab(placement, shard)
+            part[at, rows, : placement.table.width] = values[column(placement, shard) :: placement.shards]
+
+
+def from_tables(
+    stacking: Stacking, tables: Mapping[str, Any], *, mesh: Mesh | None = None, axis: str | None = None
+) -> EmbeddingState:
     """A state at step 0 that holds ``tables`` = {name: array[vocab, width]}; slots at their start, padding zero.
+
+    With ``mesh`` and ``axis`` the shards are split over that axis and each is made on its device. A table may be
+    anything that numpy reads, a memory-mapped file too.
 
     Raises :class:`UsageError` for a missing or unknown table, or a wrong shape.
     """
@@ -156,15 +228,15 @@ def from_tables(stacking: Stacking, tables: Mapping[str, Any]) -> EmbeddingState
             f"{kind} {', '.join(names)}" for kind, names in (("no", missing), ("unknown", unknown)) if names
         )
         raise UsageError(f"the tables do not match the stacking: {text}", where="from_tables")
+    shards = Shards.over(stacking.topology, mesh, axis, "from_tables")
     stacks = {}
     for name, stack in stacking.stacks.items():
-        whole = np.zeros(_shape(stack), np.float32)
+        parts = {piece: aligned((len(piece), *_shape(stack)[1:])) for piece in shards.pieces()}
         for table in stack.tables:
             values = _checked(np.asarray(tables[table.name]), table.name, (table.vocab, table.width))
-            shard, local = _rows(stacking.tables[table.name])
-            whole[shard, local, : table.width] = values
-        stacks[name] = jnp.asarray(whole)
-    return _fresh(stacking, stacks)
+            _write(parts, stacking.tables[table.name], values)
+        stacks[name] = shards.array(parts.__getitem__)
+    return _fresh(stacking, stacks, shards)
 
 
 def tables(state: EmbeddingState, slot: str | None = None) -> dict[str, jax.Array]:
@@ -181,8 +253,26 @@ def tables(state: EmbeddingState, slot: str | None = None) -> dict[str, jax.Arra
         if source is None:
             have = ", ".join(state.slots[placement.stack]) or "none"
             raise UsageError(f"no slot {slot!r} (there is {have})", where=f"table {name!r}")
-        shard, local = _rows(placement)
-        traced = isinstance(source, jax.core.Tracer)  # outside jit numpy gathers: nothing to compile per table
-        whole = source if traced else np.asarray(source)
-        by_table[name] = jnp.asarray(whole[shard, local, : placement.table.width])
+        by_table[name] = _traced(source, placement) if isinstance(source, jax.core.Tracer) else _read(source, placement)
     return by_table
+
+
+def _traced(source: jax.Array, placement: TablePlacement) -> jax.Array:
+    first, shards = placement.row_offset, placement.shards
+    rows = source[:, first : first + placement.rows_per_shard, : placement.table.width]
+    by_column = jnp.roll(rows, -placement.rotation, axis=0)
+    return by_column.swapaxes(0, 1).reshape(rows.shape[1] * shards, -1)[: placement.table.vocab]
+
+
+def _read(source: Any, placement: TablePlacement) -> jax.Array:
+    """Outside jit numpy gathers: nothing to compile per table."""
+    if isinstance(source, jax.Array) and not source.is_fully_addressable:
+        problem = "its shards are spread over several processes"
+        how = "save a checkpoint and read the table from it"
+        raise UsageError(problem, where=f"table {placement.table.name!r}", how=how)
+    width = min(placement.table.width, source.shape[2])
+    whole = np.empty((placement.table.vocab, width), source.dtype)
+    for piece, values in local_pieces(source):
+        for at, shard in enumerate(piece):
+            whole[column(placement, shard) :: placement.shards] = values[at, slab(placement, shard), :width]
+    return jnp.asarray(whole)
