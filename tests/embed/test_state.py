@@ -110,6 +110,10 @@ def test_a_table_may_bring_its_initializer():
     found = tables(init(plan, jax.random.key(0)))
     assert np.array_equal(found["a"], np.full((10, 5), 3))
     assert not np.array_equal(found["b"], found["a"])
+    traced = jax.jit(lambda key: init(plan, key))(jax.random.key(0))
+    assert all(
+        np.array_equal(a, b) for a, b in zip(jax.tree.leaves(traced), jax.tree.leaves(init(plan, jax.random.key(0))))
+    )
 
 
 def test_tables_under_jit():

@@ -7,6 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_limits
+    from tilewright.embed.checkpoint.save import Saving, save
+    from tilewright.embed.checkpoint.steps import saved_steps
     from tilewright.embed.device.batch import DeviceBatch, device_batch
     from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
     from tilewright.embed.device.step import layer, lookup, update, update_rows, zero_rows
@@ -105,6 +108,7 @@ __all__ = [
     "Quantization",
     "RowOptimizer",
     "RowwiseAdagrad",
+    "Saving",
     "Seconds",
     "SparseCoreConfig",
     "SparseMemory",
@@ -157,7 +161,12 @@ __all__ = [
     "read_criteo",
     "read_limits",
     "read_log",
+    "restore",
+    "restore_extra",
     "sample_order",
+    "save",
+    "saved_limits",
+    "saved_steps",
     "scale_vocabs",
     "spec_batch_sizes",
     "spec_limits",
@@ -172,6 +181,9 @@ __all__ = [
 ]
 
 _HOMES = {
+    "checkpoint.restore": "restore restore_extra saved_limits",
+    "checkpoint.save": "Saving save",
+    "checkpoint.steps": "saved_steps",
     "device.batch": "DeviceBatch device_batch",
     "device.state": "EmbeddingState from_tables init tables",
     "device.step": "layer lookup update update_rows zero_rows",

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from tilewright.embed.host.arrays import Floats
@@ -50,14 +50,16 @@ class Shards:
         if count % devices:
             problem = f"{count} shards do not divide over the {devices} devices of axis {axis!r}"
             raise UsageError(problem, where=where, how="take an axis, or a topology, of which one divides the other")
-        return cls(count, NamedSharding(mesh, PartitionSpec(axis)))  # type: ignore[no-untyped-call]
+        # Written as jit writes the shardings of its results, so that a step is not compiled again for its own state.
+        others = (None, None) if AxisType.Explicit in mesh.axis_types else ()
+        return cls(count, NamedSharding(mesh, PartitionSpec(axis, *others)))  # type: ignore[no-untyped-call]
 
     @property
     def per_device(self) -> int:
         """Shards of one device."""
         if self.sharding is None:
             return self.count
-        return int(self.sharding.shard_shape((self.count,))[0])
+        return int(self.sharding.shard_shape((self.count, 1, 1))[0])
 
     def pieces(self) -> tuple[Piece, ...]:
         """The shards this process holds, a piece for every device (replicas count once), in order."""
@@ -67,7 +69,7 @@ class Shards:
         if self.sharding is None:
             return {range(self.count): []}
         devices: dict[Piece, list[jax.Device]] = {}
-        for device, index in self.sharding.addressable_devices_indices_map((self.count,)).items():
+        for device, index in self.sharding.addressable_devices_indices_map((self.count, 1, 1)).items():
             assert index is not None
             devices.setdefault(range(self.count)[index[0]], []).append(device)
         return devices

@@ -45,7 +45,8 @@ class EmbeddingState:
     stacking: Stacking = field(metadata={"static": True})
 
 
-def _shape(stack: Stack) -> tuple[int, int, int]:
+def stack_shape(stack: Stack) -> tuple[int, int, int]:
+    """Shape of a stack's rows."""
     return stack.shards, stack.rows_per_shard, stack.padded_width
 
 
@@ -100,31 +101,39 @@ def init(
     shards = Shards.over(stacking.topology, mesh, axis, "init")
     on_host = sparsecore and sparsecore.initialize_tables_on_host and not sparsecore.enable_fast_table_initialization
     host = jax.local_devices(backend="cpu")[0] if on_host else None
-    stacks = {name: _draw_stack(stacking, stack, key, shards, host) for name, stack in stacking.stacks.items()}
+    stacks = {name: draw_stack(stacking, stack, key, shards, host) for name, stack in stacking.stacks.items()}
     return _fresh(stacking, stacks, shards, host)
 
 
-def _draw_stack(
+def draw_stack(
     stacking: Stacking, stack: Stack, key: jax.Array, shards: Shards, host: jax.Device | None = None
 ) -> jax.Array:
+    """The rows of one stack of a new state."""
     placements = [stacking.tables[table.name] for table in stack.tables]
     keys = {table.name: jax.random.fold_in(key, zlib.crc32(table.name.encode())) for table in stack.tables}
-    special = {p.table.name for p in placements if p.table.initializer is not None}
-    drawn = None
-    if len(special) < len(placements):
-        drawn = _drawn(stack, placements, keys, shards, host)
+    special = [p for p in placements if p.table.initializer is not None]
+    drawn = _drawn(stack, placements, keys, shards, host) if len(special) < len(placements) else None
     if not special:
         assert drawn is not None
         return drawn
-    parts = {piece: aligned((len(piece), *_shape(stack)[1:])) for piece in shards.pieces()}
+
+    def values_of(placement: TablePlacement) -> Any:
+        table = placement.table
+        values = table.initializer(keys[table.name], (table.vocab, table.width), jnp.float32)
+        return _checked(values, table.name, (table.vocab, table.width))
+
+    if isinstance(key, jax.core.Tracer):
+        rows = jnp.zeros(stack_shape(stack), jnp.float32) if drawn is None else drawn
+        for placement in special:
+            rows = _with_table(rows, values_of(placement), placement)
+        return rows
+    parts = {piece: aligned((len(piece), *stack_shape(stack)[1:])) for piece in shards.pieces()}
     if drawn is not None:
         for piece, values in local_pieces(drawn):
             parts[piece][:] = values
         del drawn
-    for placement in placements:
-        if (table := placement.table).initializer is not None:
-            values = np.asarray(table.initializer(keys[table.name], (table.vocab, table.width), jnp.float32))
-            _write(parts, placement, _checked(values, table.name, (table.vocab, table.width)))
+    for placement in special:
+        _write(parts, placement, np.asarray(values_of(placement)))
     return shards.array(parts.__getitem__)
 
 
@@ -136,11 +145,13 @@ def _drawn(
     host: jax.Device | None,
 ) -> jax.Array:
     """Every row of a stack from the library's own distribution."""
-    _, rows, width = _shape(stack)
+    _, rows, width = stack_shape(stack)
     columns = ("rotation", "row_offset", "table.vocab", "table.width")
     plan = np.array([attrgetter(*columns)(p) for p in placements], np.int32)
-    words = [np.asarray(jax.random.bits(keys[p.table.name], (2,), jnp.uint32)) for p in placements]
-    arguments = (np.stack(words), plan)
+    stacked = jnp.stack([keys[p.table.name] for p in placements])
+    words = jax.vmap(lambda of_table: jax.random.bits(of_table, (2,), jnp.uint32))(stacked)
+    # Every process has the same words; numpy's arrays may go to a mesh of many processes.
+    arguments = (words if isinstance(words, jax.core.Tracer) else np.asarray(words), plan)
     draw: Callable[..., jax.Array] = partial(
         _draw, count=shards.per_device, rows=rows, width=width, shards=stack.shards
     )
@@ -231,7 +242,7 @@ def from_tables(
     shards = Shards.over(stacking.topology, mesh, axis, "from_tables")
     stacks = {}
     for name, stack in stacking.stacks.items():
-        parts = {piece: aligned((len(piece), *_shape(stack)[1:])) for piece in shards.pieces()}
+        parts = {piece: aligned((len(piece), *stack_shape(stack)[1:])) for piece in shards.pieces()}
         for table in stack.tables:
             values = _checked(np.asarray(tables[table.name]), table.name, (table.vocab, table.width))
             _write(parts, stacking.tables[table.name], values)
@@ -255,6 +266,15 @@ def tables(state: EmbeddingState, slot: str | None = None) -> dict[str, jax.Arra
             raise UsageError(f"no slot {slot!r} (there is {have})", where=f"table {name!r}")
         by_table[name] = _traced(source, placement) if isinstance(source, jax.core.Tracer) else _read(source, placement)
     return by_table
+
+
+def _with_table(rows: jax.Array, values: jax.Array, placement: TablePlacement) -> jax.Array:
+    """The rows of a stack with those of one table, under jit."""
+    shards, (vocab, width) = placement.shards, values.shape
+    padded = jnp.pad(values.astype(rows.dtype), ((0, placement.padded_vocab - vocab), (0, 0)))
+    by_column = padded.reshape(-1, shards, width).swapaxes(0, 1)
+    by_shard = jnp.roll(by_column, placement.rotation, axis=0)
+    return jax.lax.dynamic_update_slice(rows, by_shard, (0, placement.row_offset, 0))
 
 
 def _traced(source: jax.Array, placement: TablePlacement) -> jax.Array:

@@ -1,0 +1,1 @@
+"""Checkpoints: logical tables and slots, saved while training goes on, restored onto any topology."""

@@ -1,0 +1,294 @@
+"""Restore a state onto any topology, stacking and mesh, a chunk of a column at a time."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.sharding import Mesh
+
+from tilewright.embed.checkpoint.failure import read_error
+from tilewright.embed.checkpoint.peer import peer_tables
+from tilewright.embed.checkpoint.schema import StoredTable, optimizer_json, read_schema
+from tilewright.embed.checkpoint.steps import EXTRA, TABLES, step_folder
+from tilewright.embed.checkpoint.store import Columns, ZarrColumns, in_flight
+from tilewright.embed.device.shards import Piece, Shards, aligned, column, local_pieces, slab
+from tilewright.embed.device.state import EmbeddingState, draw_stack, slot_shape, stack_shape
+from tilewright.embed.host.arrays import Floats
+from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
+from tilewright.embed.model.tables import Limits
+from tilewright.errors import TilewrightError, UsageError
+
+
+@dataclass(frozen=True)
+class Logical:
+    """A table of a checkpoint, of whatever form: its rows and slots by column, and its optimizer's name if known."""
+
+    vocab: int
+    width: int
+    optimizer: str | None
+    rows: Columns
+    slots: Mapping[str, Columns]
+
+
+def restore(
+    folder: str | os.PathLike[str],
+    stacking: Stacking,
+    step: int | None = None,
+    *,
+    tables: Iterable[str] | None = None,
+    key: jax.Array | None = None,
+    slots: bool = True,
+    mesh: Mesh | None = None,
+    axis: str | None = None,
+    written_with: Stacking | None = None,
+) -> EmbeddingState:
+    """The state saved as ``step`` (the last finished one) in ``folder``, laid out as ``stacking`` says.
+
+    Topology, stacks, rotations and padding may be others than when it was saved. With ``mesh`` and ``axis`` every
+    shard is made on its device, and a process reads what its shards need, a chunk at a time.
+
+    ``tables``: restore these only; the others of the stacking start as ``init(stacking, key)`` makes them. With
+    ``slots=False`` the optimizer's slots start anew, so that it may be another optimizer.
+
+    A checkpoint of jax-tpu-embedding is read where ``folder`` holds its steps: what its ``embedding_spec`` says of the
+    stacks is taken, or, where none was saved (flax linen), ``written_with``: the stacking it was trained with.
+
+    Raises :class:`UsageError` that says what does not fit (a table, its vocab or width, the optimizer) or which file is
+    missing or damaged.
+
+    >>> state = restore("run1", stack(features, Topology(8, 4)))  # doctest: +SKIP
+    >>> int(state.step)  # doctest: +SKIP
+    100
+    """
+    path, others = step_folder(folder, step)
+    shards = Shards.over(stacking.topology, mesh, axis, "restore")
+    stored, updates = _stored(path, written_with, others)
+    chosen = _chosen(stacking, stored, tables, str(path))
+    if key is None and (fresh := [name for name in stacking.tables if name not in chosen]):
+        how = "give the key they start from: restore(..., key=jax.random.key(0))"
+        raise UsageError(f"tables not restored: {', '.join(fresh)}", where=str(path), how=how)
+    for name in chosen:
+        _check_fits(stacking.tables[name], stored[name], slots, f"{path}: table {name!r}")
+    stacks: dict[str, jax.Array] = {}
+    new_slots: dict[str, dict[str, jax.Array]] = {}
+    try:
+        for name, stack in stacking.stacks.items():
+            part = _StackRestore(stacking, stack, shards, {t: stored[t] for t in chosen if t in _names(stack)})
+            stacks[name] = part.rows(key)
+            new_slots[name] = {slot: part.slot(slot, start, slots) for slot, start in stack.optimizer.slots.items()}
+    except (OSError, ValueError, RuntimeError) as error:
+        raise read_error(error, str(path), others) from error
+    return EmbeddingState(shards.scalar(updates), stacks, new_slots, stacking)
+
+
+def restore_extra(folder: str | os.PathLike[str], like: Any, step: int | None = None) -> Any:
+    """The ``extra`` of a save, as a pytree of the structure, shapes and shardings of ``like``.
+
+    Raises :class:`UsageError` where nothing was saved beside the tables, or ``like`` does not fit it.
+
+    >>> params = restore_extra("run1", {"params": params})["params"]  # doctest: +SKIP
+    """
+    path, others = step_folder(folder, step)
+    if not (path / EXTRA).exists():
+        how = "give save(..., extra=...) what is to be restored"
+        raise UsageError("nothing was saved beside the tables", where=str(path), how=how)
+    try:
+        with closing(ocp.StandardCheckpointHandler()) as handler:
+            saved = _shapes(handler.metadata(path / EXTRA).tree)
+            if (wanted := _shapes(like)) == saved:
+                arrays = jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf, like)
+                return handler.restore(path / EXTRA, args=ocp.args.StandardRestore(arrays))
+    except Exception as error:  # Orbax raises many kinds for files that are damaged
+        raise read_error(error, str(path / EXTRA), others) from error
+    differ = [name for name in sorted(saved.keys() | wanted.keys()) if saved.get(name) != wanted.get(name)]
+    first, none = differ[0], "nothing"
+    there, here = saved.get(first, none), wanted.get(first, none)
+    problem = f"`like` does not fit what was saved: {first} is {here} in it, {there} in the checkpoint"
+    raise UsageError(problem, where=str(path / EXTRA), how="give a `like` as it was saved")
+
+
+def _shapes(tree: Any) -> dict[str, str]:
+    """Every leaf's place and shape, in words that do not depend on the kinds of its containers."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="."): str(list(np.shape(leaf))) for path, leaf in leaves}
+
+
+def saved_limits(folder: str | os.PathLike[str], step: int | None = None) -> dict[str, Limits]:
+    """Stack -> limits that were saved with a step, none if none were.
+
+    >>> saved_limits("run1")  # doctest: +SKIP
+    {'user_item': Limits(max_ids_per_partition=64, max_unique_ids_per_partition=64)}
+    """
+    path, _ = step_folder(folder, step)
+    return read_schema(path / TABLES).stack_limits()
+
+
+def _names(stack: Stack) -> set[str]:
+    return {table.name for table in stack.tables}
+
+
+def _stored(path: Path, written_with: Stacking | None, others: list[int]) -> tuple[dict[str, Logical], int]:
+    """All tables of a step, and the updates that were made."""
+    folder = path / TABLES
+    if not folder.exists():
+        try:
+            return {name: Logical(*parts) for name, parts in peer_tables(path, written_with).items()}, int(path.name)
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise read_error(error, str(path), others) from error
+    try:
+        schema = read_schema(folder)
+    except TilewrightError as error:
+        raise read_error(ValueError(error.what), error.where or str(folder), others) from None
+    return {table.name: _logical(folder, table, schema.shards) for table in schema.tables}, schema.updates
+
+
+def _logical(folder: Path, table: StoredTable, shards: int) -> Logical:
+    rows = ZarrColumns(folder / table.rows.path, table.vocab, shards, table.rows.width)
+    slots = {s: ZarrColumns(folder / a.path, table.vocab, shards, a.width) for s, a in table.slots.items()}
+    return Logical(table.vocab, table.width, str(table.optimizer.get("name")), rows, slots)
+
+
+def _chosen(stacking: Stacking, stored: Mapping[str, Logical], tables: Iterable[str] | None, where: str) -> list[str]:
+    """Names of the tables to restore."""
+    if tables is not None:
+        names = [tables] if isinstance(tables, str) else list(tables)
+        for name in names:
+            if name not in stacking.tables:
+                have = ", ".join(stacking.tables)
+                raise UsageError(f"no table {name!r} in the stacking", where="restore", how=f"one of {have}")
+            if name not in stored:
+                raise UsageError(f"no table {name!r} in the checkpoint", where=where, how=f"one of {', '.join(stored)}")
+        return names
+    missing, unknown = [n for n in stacking.tables if n not in stored], [n for n in stored if n not in stacking.tables]
+    if missing or unknown:
+        text = "; ".join(
+            f"{kind} {', '.join(some)}"
+            for kind, some in (("no", missing), ("more than the stacking:", unknown))
+            if some
+        )
+        common = [name for name in stacking.tables if name in stored]
+        how = f"name those to restore: tables={common}" if common else "take another folder"
+        if common and missing:
+            how += ", and key= for the others"
+        raise UsageError(f"the checkpoint has other tables than the stacking: {text}", where=where, how=how)
+    return list(stacking.tables)
+
+
+def _check_fits(placement: TablePlacement, stored: Logical, slots: bool, where: str) -> None:
+    table = placement.table
+    for what, here, there in (("vocab", table.vocab, stored.vocab), ("width", table.width, stored.width)):
+        if here != there:
+            how = f"give the Table {what}={there}"
+            raise UsageError(f"{what} {there} in the checkpoint, {here} in the stacking", where=where, how=how)
+    if not slots:
+        return
+    name = optimizer_json(table.optimizer)["name"]
+    expected, found = set(table.optimizer.slots), set(stored.slots)
+    if stored.optimizer not in (None, name) or expected != found:
+        has = ", ".join(sorted(found)) or "no slots"
+        problem = f"saved with optimizer {stored.optimizer or '?'} ({has}), the stacking has {name}"
+        how = "give the table that optimizer, or slots=False to start new slots"
+        raise UsageError(problem, where=where, how=how)
+
+
+@dataclass(frozen=True)
+class _StackRestore:
+    """One stack of the new state: its arrays are made one after the other, each from columns of its tables."""
+
+    stacking: Stacking
+    stack: Stack
+    shards: Shards
+    stored: Mapping[str, Logical]
+
+    def rows(self, key: jax.Array | None) -> jax.Array:
+        """Rows of all tables; those not restored are drawn from ``key``."""
+        parts = self._parts(stack_shape(self.stack), 0.0)
+        if len(self.stored) < len(self.stack.tables):
+            assert key is not None
+            drawn = local_pieces(draw_stack(self.stacking, self.stack, key, self.shards))
+            for piece, values in drawn:
+                for table in self.stack.tables:
+                    if table.name not in self.stored:
+                        self._copy(parts[piece], values, piece, self.stacking.tables[table.name])
+        self._fill(parts, {name: table.rows for name, table in self.stored.items()})
+        return self.shards.array(parts.__getitem__)
+
+    def slot(self, slot: str, start: float, restored: bool) -> jax.Array:
+        """One slot of all tables; padding and tables not restored hold what it starts from."""
+        if not restored or not self.stored:
+            return self.shards.full(slot_shape(self.stack, slot), start)
+        parts = self._parts(slot_shape(self.stack, slot), start)
+        self._fill(parts, {name: table.slots[slot] for name, table in self.stored.items()})
+        return self.shards.array(parts.__getitem__)
+
+    def _parts(self, shape: tuple[int, int, int], start: float) -> dict[Piece, Floats]:
+        parts = {piece: aligned((len(piece), *shape[1:])) for piece in self.shards.pieces()}
+        if start:
+            for part in parts.values():
+                part.fill(start)
+        return parts
+
+    def _copy(self, part: Floats, values: Any, piece: Piece, placement: TablePlacement) -> None:
+        for at, shard in enumerate(piece):
+            rows = slab(placement, shard)
+            part[at, rows] = values[at, rows]
+
+    def _fill(self, parts: Mapping[Piece, Floats], stored: Mapping[str, Columns]) -> None:
+        """Every stored column that holds ids of a local shard, read once."""
+        in_flight(job for name, columns in stored.items() for job in _reads(parts, self.stacking.tables[name], columns))
+
+
+@dataclass(frozen=True)
+class _Target:
+    """One local shard of a table: its rows, and the column of ids it holds."""
+
+    rows: Floats
+    column: int
+
+
+def _reads(
+    parts: Mapping[Piece, Floats], placement: TablePlacement, stored: Columns
+) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
+    """Jobs that read the columns of a table and spread them over the local shards.
+
+    A column of S and one of S' shards share ids where they are equal modulo g = gcd(S, S'): every S'/g-th row of the
+    one is every S/g-th row of the other.
+    """
+    targets = [
+        _Target(part[at, slab(placement, shard), : stored.width], column(placement, shard))
+        for piece, part in parts.items()
+        for at, shard in enumerate(piece)
+    ]
+    old, new = stored.shards, placement.shards
+    common = math.gcd(old, new)
+    for source in range(min(old, stored.vocab)):
+        hits = [target for target in targets if (target.column - source) % common == 0]
+        rows = len(range(source, stored.vocab, old))
+        for first in range(0, rows if hits else 0, step := stored.chunk_rows()):
+            stop = min(first + step, rows)
+            spread = partial(_spread, hits, source, first, old, new)
+            yield 4 * (stop - first) * stored.width, partial(stored.read, source, first, stop), spread
+
+
+def _spread(hits: list[_Target], source: int, first: int, old: int, new: int, values: Any) -> None:
+    """Rows ``first`` .. of a stored column into the shards that hold some of them."""
+    common = math.gcd(old, new)
+    period, stride = new // common, old // common
+    for target in hits:
+        # Row j of the column is id source + old * j; it is this shard's where that is its column modulo `new`.
+        phase = (target.column - source) // common * pow(stride, -1, period) % period
+        skip = (phase - first) % period
+        chosen = values[skip::period]
+        if len(chosen):
+            at = (source + old * (first + skip)) // new
+            target.rows[at : at + (len(chosen) - 1) * stride + 1 : stride] = chosen

@@ -1,0 +1,287 @@
+"""Save a state while training goes on: Orbax makes the step appear whole or not at all, tensorstore writes it."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from numpy.typing import NDArray
+
+from tilewright.embed.checkpoint.failure import write_error
+from tilewright.embed.checkpoint.schema import Schema, StoredTable, schema_of
+from tilewright.embed.checkpoint.steps import EXTRA, TABLES, saved_steps
+from tilewright.embed.checkpoint.store import ZarrColumns, in_flight, rows_of
+from tilewright.embed.device.shards import Piece, column, local_pieces
+from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.model.stacking import TablePlacement
+from tilewright.embed.model.tables import Limits, count
+from tilewright.errors import TilewrightError, UsageError
+
+_LEFTOVER = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
+
+
+class Saving:
+    """A save that is under way. :meth:`wait` blocks until the step is on disk and raises what went wrong."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.folder, self.step = folder, step
+        self._error: TilewrightError | None = None
+        self._told = False
+
+    def wait(self) -> None:
+        """Block until the step is finished.
+
+        Raises :class:`TilewrightError` where it could not be written: why, and which steps there are.
+        """
+        with _lock:
+            _settle(self)
+        if self._error is not None:
+            self._told = True
+            raise self._error
+
+
+_lock = threading.RLock()
+_current: Saving | None = None
+_checkpointer: ocp.AsyncCheckpointer | None = None
+
+
+def save(
+    folder: str | os.PathLike[str],
+    state: EmbeddingState,
+    step: int,
+    extra: Any = None,
+    *,
+    limits: Mapping[str, Limits] | None = None,
+) -> Saving:
+    """Write a step of a training into ``folder``/``step`` and return at once, while the writing goes on.
+
+    What is stored are the logical tables and slots, so they can be restored onto any topology and stacking, and read
+    without this library; ``extra`` is any pytree of arrays to keep with them, such as dense parameters and the state
+    of an optax optimizer (:func:`restore_extra` reads it), ``limits`` the limits of the stacks.
+
+    The step's folder appears when everything is written: a process killed at any moment leaves the finished steps. A
+    save waits for the one before it. Training may go on at once, donated states too: on a CPU nothing is copied, and
+    what a donated update would overwrite it copies instead; from another device the state is copied to the host first.
+    Over several processes each calls ``save`` and writes its own shards into one folder that all of them see.
+
+    Raises :class:`UsageError` for a step that is there already, and, here or in :meth:`Saving.wait`, for a full disk
+    or no permission.
+
+    >>> saving = save("run1", state, step=100, extra={"params": params})  # doctest: +SKIP
+    >>> saving.wait()  # before the program ends  # doctest: +SKIP
+    >>> saved_steps("run1")  # doctest: +SKIP
+    [100]
+    """
+    global _current
+    path = Path(os.path.abspath(folder))
+    step = count(step, "step", "save", least=0)
+    if not isinstance(state, EmbeddingState):
+        raise UsageError(f"{type(state).__name__} is not an embedding state", where="save")
+    with _lock:
+        if (previous := _current) is not None:
+            _settle(previous)
+            if previous._error is not None and not previous._told:
+                previous._told = True
+                raise previous._error
+        _check_new(path, step)
+        saving = Saving(path, step)
+        _current = saving
+        try:
+            _clear_leftovers(path)
+            path.mkdir(parents=True, exist_ok=True)
+            items: dict[str, Any] = {TABLES: _TablesSave(_writing(state, schema_of(state, step, limits or {})))}
+            if extra is not None:
+                items[EXTRA] = ocp.args.StandardSave(extra)
+            _orbax().save(path / str(step), ocp.args.Composite(**items))
+        except Exception as error:
+            _failed(saving, error)
+            saving._told = True
+            assert saving._error is not None
+            raise saving._error from error
+        return saving
+
+
+def _check_new(path: Path, step: int) -> None:
+    if (path / str(step)).exists():
+        how = f"remove {path / str(step)}, or save another step or into another folder"
+        raise UsageError(f"step {step} is there already", where=str(path), how=how)
+
+
+def _orbax() -> ocp.AsyncCheckpointer:
+    global _checkpointer
+    if _checkpointer is None:
+        items = {TABLES: _TablesHandler(), EXTRA: ocp.StandardCheckpointHandler()}
+        # Folders are made before anything is written, so that a wrong one is an error of save and not of wait.
+        options = ocp.AsyncOptions(create_directories_asynchronously=False)
+        _checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**items), async_options=options)
+        logging.getLogger("absl").addFilter(_not_told_twice)
+        # Orbax needs executors to finish a save; they are shut down before atexit's functions run.
+        getattr(threading, "_register_atexit", atexit.register)(_finish_at_exit)
+    return _checkpointer
+
+
+def _not_told_twice(record: logging.LogRecord) -> bool:
+    """Orbax logs what a failed save raises, with its traceback; :meth:`Saving.wait` raises it."""
+    return not re.search(r"Failed to run \d+ Handler Commit|_SignalingThread.run\(\) raised", str(record.msg))
+
+
+def _finish_at_exit() -> None:
+    """A program that ends without waiting still finishes its last save."""
+    with _lock:
+        if (last := _current) is not None:
+            _settle(last)
+            if last._error is not None and not last._told:
+                print(f"tilewright: {last._error}", file=sys.stderr)
+
+
+def _settle(saving: Saving) -> None:
+    """Wait for a save and keep what became of it; one that is not under way is settled."""
+    global _current
+    if saving is not _current:
+        return
+    try:
+        _orbax().wait_until_finished()
+    except Exception as error:
+        _failed(saving, error)
+    _current = None
+
+
+def _failed(saving: Saving, error: Exception) -> None:
+    global _current
+    _current = None
+    saving._error = (
+        error
+        if isinstance(error, TilewrightError)
+        else write_error(error, str(saving.folder / str(saving.step)), _readable_steps(saving.folder))
+    )
+    _clear_leftovers(saving.folder)
+
+
+def _readable_steps(folder: Path) -> list[int]:
+    try:
+        return saved_steps(folder)
+    except TilewrightError:
+        return []
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what a killed or failed save left half written; the room it takes may be what is missing."""
+    if jax.process_index() == 0 and folder.is_dir():
+        for entry in folder.iterdir():
+            if _LEFTOVER.fullmatch(entry.name):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What this process holds of one table or slot."""
+
+    path: str
+    vocab: int
+    width: int
+    placement: TablePlacement
+    pieces: list[tuple[Piece, NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class _Writing:
+    schema: Schema
+    sources: list[_Source]
+
+
+def _writing(state: EmbeddingState, schema: Schema) -> _Writing:
+    """The state as it is now, on the host: on a CPU views, which keep donated updates from overwriting them."""
+    for array in jax.tree.leaves((state.stacks, state.slots)):
+        if isinstance(array, jax.Array):
+            array.copy_to_host_async()
+    held = {name: local_pieces(array) for name, array in state.stacks.items()}
+    slots = {name: {slot: local_pieces(a) for slot, a in arrays.items()} for name, arrays in state.slots.items()}
+    sources: list[_Source] = []
+    for table in schema.tables:
+        placement = state.stacking.tables[table.name]
+        sources += _sources(table, placement, held[table.stack], slots[table.stack])
+    return _Writing(schema, sources)
+
+
+def _sources(
+    table: StoredTable,
+    placement: TablePlacement,
+    rows: list[tuple[Piece, NDArray[Any]]],
+    slots: dict[str, list[tuple[Piece, NDArray[Any]]]],
+) -> Iterator[_Source]:
+    yield _Source(table.rows.path, table.vocab, table.rows.width, placement, rows)
+    for slot, stored in table.slots.items():
+        yield _Source(stored.path, table.vocab, stored.width, placement, slots[slot])
+
+
+def _write(folder: Path, writing: _Writing) -> None:
+    """All columns of this process; the first process writes what describes them."""
+    first = jax.process_index() == 0
+    in_flight(job for source in writing.sources for job in _jobs(folder, source, first))
+    if first:
+        writing.schema.write(folder)
+
+
+def _jobs(folder: Path, source: _Source, first: bool) -> Iterator[tuple[int, Callable[[], Any], Callable[[Any], None]]]:
+    shards, begin = source.placement.shards, source.placement.row_offset
+    columns = ZarrColumns(folder / source.path, source.vocab, shards, source.width)
+    columns.create(first)
+    # Padding below the last id of a column is written too, so that every chunk is whole.
+    rows, step = rows_of(source.vocab, shards), columns.chunk_rows()
+    for piece, values in source.pieces:
+        for at, shard in enumerate(piece):
+            slab = values[at, begin : begin + rows, : source.width]
+            for start in range(0, rows, step):
+                chunk = slab[start : start + step]
+                write = partial(columns.write, column(source.placement, shard), start, chunk)
+                yield chunk.nbytes, write, _ignore
+
+
+def _ignore(_: Any) -> None:
+    pass
+
+
+@dataclass
+class _TablesSave(ocp.args.CheckpointArgs):  # type: ignore[misc]
+    item: _Writing
+
+
+class _Job:
+    """What Orbax waits for in its own thread; the writing is done there."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self._run: Callable[[], None] | None = run
+
+    def result(self, timeout: int | None = None) -> None:
+        run, self._run = self._run, None  # Orbax keeps the job, which must not keep the state
+        if run is not None:
+            run()
+
+
+class _TablesHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
+    """Tables and slots for Orbax's checkpointer."""
+
+    async def async_save(self, directory: Any, args: _TablesSave) -> list[_Job]:
+        folder, writing = Path(os.fspath(directory)), args.item
+        return [_Job(partial(_write, folder, writing))]
+
+    def save(self, directory: Any, args: _TablesSave) -> None:
+        _write(Path(os.fspath(directory)), args.item)
+
+    def restore(self, directory: Any, args: Any = None) -> Any:
+        raise NotImplementedError("embed.restore reads the tables")
+
+
+ocp.args.register_with_handler(_TablesHandler, for_save=True, for_restore=True)(_TablesSave)

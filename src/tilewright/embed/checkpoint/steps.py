@@ -1,0 +1,55 @@
+"""The folder of a training: one folder per finished step, and names that tell unfinished ones apart."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tilewright.embed.checkpoint.failure import read_error
+from tilewright.embed.checkpoint.schema import FILE
+from tilewright.errors import UsageError
+
+TABLES, EXTRA = "tables", "extra"
+_ORBAX = "_CHECKPOINT_METADATA"
+
+
+def saved_steps(folder: str | os.PathLike[str]) -> list[int]:
+    """The finished steps in a folder, in order; none where there is no such folder yet.
+
+    A step that a killed process left half written is not among them. Steps of jax-tpu-embedding are.
+
+    >>> saved_steps("/nowhere")
+    []
+    """
+    path = Path(folder)
+    try:
+        return sorted(int(entry.name) for entry in path.iterdir() if _finished(entry))
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        how = "name the folder that holds the steps"
+        raise UsageError("a file, not a folder of checkpoints", where=str(path), how=how) from None
+    except OSError as error:
+        raise read_error(error, str(path), ()) from None
+
+
+def _finished(entry: Path) -> bool:
+    """A step's folder gets its plain number when everything is written."""
+    return entry.name.isdecimal() and ((entry / TABLES / FILE).exists() or (entry / _ORBAX).exists())
+
+
+def step_folder(folder: str | os.PathLike[str], step: int | None) -> tuple[Path, list[int]]:
+    """Folder of a step (the last one), and the other steps there are.
+
+    Raises :class:`UsageError` where there is none.
+    """
+    path, steps = Path(folder), saved_steps(folder)
+    if not steps:
+        exists = path.exists()
+        problem = "no finished checkpoint in this folder" if exists else "no such folder"
+        raise UsageError(problem, where=str(path), how="name the folder that embed.save was given")
+    chosen = steps[-1] if step is None else step
+    if chosen not in steps:
+        few = ", ".join(map(str, steps[-6:]))
+        raise UsageError(f"no finished step {step}", where=str(path), how=f"take one of {few}")
+    return path / str(chosen), [other for other in steps if other != chosen]

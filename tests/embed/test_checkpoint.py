@@ -1,0 +1,434 @@
+"""Checkpoints: what is restored is what was saved, onto anything, after anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import jax
+import numpy as np
+import optax
+import pytest
+import tensorstore
+
+from tilewright.embed import (
+    SGD,
+    Adagrad,
+    Adam,
+    EmbeddingState,
+    Feature,
+    Limits,
+    RowwiseAdagrad,
+    Table,
+    Topology,
+    from_tables,
+    init,
+    restore,
+    restore_extra,
+    save,
+    saved_limits,
+    saved_steps,
+    stack,
+    tables,
+)
+from tilewright.embed.checkpoint.peer import text_proto
+from tilewright.embed.checkpoint.store import ZarrColumns
+from tilewright.errors import TilewrightError, UsageError
+
+ADAGRAD = Adagrad(0.1, 0.25)
+TABLES = (
+    Table("a", 403, 12, optimizer=ADAGRAD),
+    Table("b", 77, 16, optimizer=ADAGRAD),
+    Table("c", 1, 3, optimizer=SGD(0.1)),
+    Table("d x/y", 150, 20, optimizer=RowwiseAdagrad(0.1)),
+    Table("e", 900, 8, optimizer=Adam(0.1)),
+)
+EXTRA = {"dense": [np.arange(6, dtype=np.float32).reshape(2, 3)], "count": 5}
+
+
+def model(sparsecores=4, chips=1, used=TABLES, **options):
+    return stack([Feature(f"f {t.name}", t) for t in used], Topology(chips, sparsecores), **options)
+
+
+def random_state(plan, step=41):
+    rng = np.random.default_rng(step)
+    numbers = jax.tree.map(lambda a: jax.device_put(rng.normal(size=a.shape).astype(np.float32)), shapes(plan))
+    return EmbeddingState(jax.device_put(np.int32(step)), numbers.stacks, numbers.slots, plan)
+
+
+def shapes(plan):
+    return jax.eval_shape(lambda: init(plan, jax.random.key(0)))
+
+
+def logical(state, slots=True):
+    """{(table, slot): values}."""
+    found = {(name, ""): value for name, value in tables(state).items()}
+    for name, placement in state.stacking.tables.items():
+        alone = EmbeddingState(state.step, state.stacks, state.slots, state.stacking)
+        for slot in state.slots[placement.stack] if slots else ():
+            only = {p.stack: state.slots[p.stack].get(slot, state.stacks[p.stack]) for p in [placement]}
+            whole = EmbeddingState(state.step, state.stacks | only, state.slots, alone.stacking)
+            found[name, slot] = tables(whole)[name]
+    return {place: np.asarray(value) for place, value in found.items()}
+
+
+def assert_same(found, expected):
+    assert set(found) == set(expected)
+    for place, value in expected.items():
+        assert np.array_equal(found[place], value), place
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with steps 5 and 9 of one model, and the state of step 9."""
+    folder, plan = tmp_path_factory.mktemp("saved"), model()
+    save(folder, random_state(plan, 5), 5, extra=EXTRA)
+    state = random_state(plan)
+    save(folder, state, 9, limits={"a_b": Limits(8, 4)}, extra=EXTRA).wait()
+    return folder, state
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"sparsecores": 1},
+        {"sparsecores": 3, "rotation": 2},
+        {"sparsecores": 4, "chips": 2, "table_stacking": False},
+        {"sparsecores": 2, "chips": 3, "rotation": 1},
+        {"sparsecores": 2, "stacks": [["b", "a"]]},
+        {"used": TABLES[::-1], "sparsecores": 5},
+    ],
+)
+def test_a_state_is_restored_onto_any_topology_and_stacking(saved, plan):
+    folder, state = saved
+    found = restore(folder, model(**plan))
+    assert_same(logical(found), logical(state))
+    assert int(found.step) == 41
+    fresh = init(model(**plan), jax.random.key(0))
+    assert jax.tree.map(np.shape, found) == jax.tree.map(np.shape, fresh)
+
+
+def test_steps_extra_and_limits(saved):
+    folder, _ = saved
+    assert saved_steps(folder) == [5, 9]
+    assert_same(logical(restore(folder, model(), step=5)), logical(random_state(model(), 5)))
+    found = restore_extra(folder, {"dense": [np.zeros((2, 3), np.float32)], "count": 0})
+    assert np.array_equal(found["dense"][0], EXTRA["dense"][0])
+    assert found["count"] == 5
+    assert saved_limits(folder) == {"a_b": Limits(8, 4)}
+    assert saved_limits(folder, step=5) == {}
+
+
+def test_padding_is_as_a_new_state_has_it(saved):
+    """What lies between the tables is zero, and in slots what they start from."""
+    folder, _ = saved
+    plan = model(3)
+    found, again = restore(folder, plan), from_tables(plan, tables(restore(folder, plan)))
+    assert_same(dict(found.stacks), dict(again.stacks))
+    plain = np.asarray(found.slots["a_b"]["accumulator"]).copy()
+    for name, rows in (("a", 403), ("b", 77)):
+        place = plan.tables[name]
+        for shard in range(3):
+            first = (shard - place.rotation) % 3
+            count = len(range(first, rows, 3))
+            plain[shard, place.row_offset : place.row_offset + count, : place.table.width] = 0.25
+    assert (plain == 0.25).all()
+
+
+def test_anyone_reads_a_table(saved):
+    """With tensorstore alone, by what the schema says."""
+    folder, state = saved
+    home = folder / "9" / "tables"
+    schema = json.loads((home / "schema.json").read_text())
+    assert (schema["schema_version"], schema["step"], schema["updates"], schema["shards"]) == (1, 9, 41, 4)
+    by_name = {table["name"]: table for table in schema["tables"]}
+    assert by_name["a"]["optimizer"] == {"name": "Adagrad", "learning_rate": 0.1, "initial_accumulator": 0.25}
+    assert by_name["b"]["rotation"] == 0
+    assert schema["features"]["f a"] == "a"
+    for name, value in tables(state).items():
+        entry = by_name[name]
+        path = str(home / entry["rows"]["path"]) + "/"
+        array = tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": path}}).result().read()
+        assert np.array_equal(array.result().reshape(-1, entry["width"])[: entry["vocab"]], value)
+
+
+def test_extra_is_params_and_an_optax_state(tmp_path):
+    params = {"w": jax.numpy.ones((2, 3)), "layers": [jax.numpy.zeros(2), (np.float32(3), 5)]}
+    kept = (params, optax.chain(optax.clip(1.0), optax.adam(0.1)).init(params))
+    save(tmp_path, random_state(model(used=TABLES[2:3])), 0, extra=kept).wait()
+    found = restore_extra(tmp_path, jax.eval_shape(lambda: kept))
+    assert jax.tree.structure(found) == jax.tree.structure(kept)
+    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(kept)))
+    with pytest.raises(UsageError, match=r"0\.layers\.0 is nothing in it, \[2\] in the checkpoint"):
+        restore_extra(tmp_path, ({"w": params["w"]}, kept[1]))
+
+
+def test_training_goes_on_while_a_step_is_saved(tmp_path):
+    """A donated update right after save changes nothing that is being written."""
+    plan = model(used=TABLES[:1])
+    state = jax.block_until_ready(random_state(plan))
+    expected = logical(state)
+    overwrite = jax.jit(lambda state: jax.tree.map(lambda a: a + 1, state), donate_argnums=0)
+    saving = save(tmp_path, state, 1)
+    for _ in range(3):
+        state = jax.block_until_ready(overwrite(state))
+    saving.wait()
+    assert_same(logical(restore(tmp_path, plan)), expected)
+
+
+def test_some_tables_and_others_new(saved):
+    folder, state = saved
+    plan = model(used=[*TABLES[1:], Table("new", 40, 16, optimizer=ADAGRAD)])
+    with pytest.raises(UsageError, match=r"no new; more than the stacking: a; name those to restore: tables="):
+        restore(folder, plan)
+    with pytest.raises(UsageError, match="tables not restored: d x/y, e, new; give the key"):
+        restore(folder, plan, tables=["b", "c"])
+    found = logical(restore(folder, plan, tables=["b", "c"], key=jax.random.key(3)))
+    fresh, old = logical(init(plan, jax.random.key(3))), logical(state)
+    assert_same(found, {place: (old if place[0] in "bc" else fresh)[place] for place in found})
+
+
+def test_another_optimizer_starts_new_slots(saved):
+    folder, state = saved
+    plan = model(used=[Table("a", 403, 12, optimizer=Adam(0.2))])
+    with pytest.raises(UsageError, match=r"saved with optimizer Adagrad \(accumulator\), the stacking has Adam"):
+        restore(folder, plan, tables=["a"])
+    found = restore(folder, plan, tables=["a"], slots=False)
+    assert np.array_equal(tables(found)["a"], tables(state)["a"])
+    assert not np.asarray(found.slots["a"]["momentum"]).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"vocab": 400}, "table 'a': vocab 403 in the checkpoint, 400 in the stacking; give the Table vocab=403"),
+        ({"width": 13}, "table 'a': width 12 in the checkpoint, 13 in the stacking; give the Table width=12"),
+    ],
+)
+def test_tables_that_do_not_fit(saved, change, text):
+    sizes = {"vocab": 403, "width": 12} | change
+    with pytest.raises(UsageError, match=text):
+        restore(saved[0], model(used=[Table("a", **sizes, optimizer=ADAGRAD)]), tables=["a"])
+
+
+def test_folders_that_are_no_checkpoints(saved, tmp_path):
+    folder, state = saved
+    for place, text in (
+        (tmp_path, "no finished checkpoint in this folder"),
+        (tmp_path / "none", "no such folder"),
+        (folder / "9" / "tables" / "schema.json", "a file, not a folder of checkpoints"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            restore(place, model())
+    assert saved_steps(tmp_path / "none") == []
+    with pytest.raises(UsageError, match="no finished step 7; take one of 5, 9"):
+        restore(folder, model(), step=7)
+    with pytest.raises(UsageError, match="step 9 is there already; remove"):
+        save(folder, state, 9)
+    with pytest.raises(UsageError, match="step = -1 is not a whole number"):
+        save(folder, state, -1)
+    with pytest.raises(UsageError, match="the mesh has no axis 'y'; name one of x"):
+        restore(folder, model(), mesh=jax.make_mesh((1,), ("x",)), axis="y")
+    save(tmp_path, random_state(model(used=TABLES[2:3])), 1).wait()
+    with pytest.raises(UsageError, match="nothing was saved beside the tables"):
+        restore_extra(tmp_path, EXTRA)
+
+
+def test_whatever_file_is_damaged(tmp_path):
+    """Cut in half, emptied, flipped or lost: equal, or an error that names the file and the step to take instead."""
+    plan = model(used=TABLES[:2])
+    state = random_state(plan)
+    expected, noticed = logical(state), 0
+    save(tmp_path, state, 1)
+    save(tmp_path, state, 2).wait()
+    for path in sorted((tmp_path / "2" / "tables").rglob("*")):
+        if path.is_dir():
+            continue
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        for damaged in (whole[:middle], b"", whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :], None):
+            path.unlink()
+            if damaged is not None:
+                path.write_bytes(damaged)
+            try:
+                assert_same(logical(restore(tmp_path, plan)), expected)
+            except TilewrightError as error:
+                noticed += 1
+                assert "damaged" in str(error) or "missing" in str(error)
+                assert path.name in str(error)
+                assert str(error).endswith("restore another step: 1")
+            path.write_bytes(whole)
+    assert noticed == 4 * (1 + 4 * (1 + 4)), "schema, and four arrays of four chunks"
+    assert_same(logical(restore(tmp_path, plan, step=1)), expected)
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (OSError(28, "No space left on device"), "the disk is full; finished steps are kept: 1; make room and save"),
+        (ValueError("PERMISSION_DENIED: Error writing x [OS error 13: EACCES Permission denied]"), "no permission"),
+        (OSError(30, "Read-only file system"), "the file system is read-only"),
+        (OSError(5, "Input/output error"), "Input/output error"),
+    ],
+)
+def test_a_disk_that_refuses(tmp_path, monkeypatch, failure, text):
+    state = random_state(model(used=TABLES[:2]))
+    save(tmp_path, state, 1).wait()
+
+    def refuse(self, column, first, values):
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ZarrColumns, "write", refuse)
+        saving = save(tmp_path, state, 2)
+        with pytest.raises(UsageError, match=text) as error:
+            saving.wait()
+        assert str(tmp_path / "2") in str(error.value)
+        save(tmp_path, state, 3)
+        with pytest.raises(UsageError, match=text):  # who did not wait is told by the next save
+            save(tmp_path, state, 4)
+    assert os.listdir(tmp_path) == ["1"]
+    save(tmp_path, state, 2).wait()
+    assert saved_steps(tmp_path) == [1, 2]
+
+
+REFUSED = """
+import os, resource, sys
+import numpy as np
+from tests.embed.test_checkpoint import TABLES, model, random_state, save
+
+def told(folder):
+    try:
+        save(folder, state, 2).wait()
+    except Exception as error:
+        print(type(error).__name__, error)
+
+folder, state = sys.argv[1], random_state(model(used=TABLES[:2]))
+save(folder, state, 1).wait()
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
+told(folder)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+os.chmod(folder, 0o555)
+if root := os.getuid() == 0:
+    os.seteuid(65534)
+told(folder)
+if root:
+    os.seteuid(0)
+os.chmod(folder, 0o755)
+save(folder, state, 3, extra={"w": np.ones(100_000)})
+"""
+
+
+@pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY, reason="a limit is set")
+def test_what_the_system_refuses(root):
+    """A file cut off by the system, no right to the folder, then a program that ends without waiting."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        done = subprocess.run(
+            [sys.executable, "-c", REFUSED, folder], cwd=root, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        start = f"UsageError {folder}/2: the checkpoint was not saved:"
+        cut, forbidden = done.stdout.splitlines()
+        assert cut.startswith(f"{start} a file is larger than this process may write; finished steps are kept: 1;")
+        assert forbidden.startswith(f"{start} no permission")
+        assert "Traceback" not in done.stderr
+        assert saved_steps(folder) == [1, 3]
+        plan = model(used=TABLES[:2])
+        assert_same(logical(restore(folder, plan)), logical(random_state(plan)))
+
+
+def test_killed_in_mid_save(root, tmp_path):
+    """Twenty times: the last finished step is there, whole, and none that was announced is lost."""
+    program = [sys.executable, "-m", "tests.embed.killed_saves", str(tmp_path), "20", "1"]
+    done = subprocess.run(program, cwd=root, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("20 kills")
+    assert len(saved_steps(tmp_path)) >= 1
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory, data_folder):
+    """Checkpoints that jax-tpu-embedding wrote on two devices of two SparseCores, and its own logical tables."""
+    folder = tmp_path_factory.mktemp("peer")
+    with zipfile.ZipFile(data_folder / "embed_peer_checkpoints.zip") as packed:
+        packed.extractall(folder)
+    with np.load(folder / "logical.npz") as arrays:
+        return folder, {(k.split("/")[0], k.split("/")[1].replace("rows", "")): v for k, v in arrays.items()}
+
+
+PEERS_TABLES = [
+    Table(name, vocab, width, optimizer=ADAGRAD)
+    for name, vocab, width in (("country", 18, 6), ("language", 30, 6), ("movie", 42, 9))
+]
+
+
+def test_the_peers_checkpoints_are_read(peer):
+    folder, expected = peer
+    assert saved_steps(folder / "nnx") == [7]
+    for sparsecores in (1, 3, 4):
+        found = restore(folder / "nnx", model(sparsecores, used=PEERS_TABLES))
+        assert_same(logical(found), expected)
+        assert int(found.step) == 7
+    trained_with = model(2, 2, used=PEERS_TABLES)
+    found = restore(folder / "linen", model(5, used=PEERS_TABLES), written_with=trained_with)
+    assert_same(logical(found), expected)
+    with pytest.raises(UsageError, match="neither tables of ours nor an embedding_spec"):
+        restore(folder / "linen", trained_with)
+    with pytest.raises(UsageError, match="'movie': saved with optimizer"):
+        restore(folder / "nnx", model(used=[Table("movie", 42, 9)]), tables=["movie"])
+
+
+def test_text_of_protocol_buffers():
+    found = text_proto('a { s: "x \\" }" n: -3 f: 0.5 kind: ADAGRAD inner { } } a { n: 1 }')
+    assert found == {"a": [{"s": ['x " }'], "n": [-3], "f": [0.5], "kind": ["ADAGRAD"], "inner": [{}]}, {"n": [1]}]}
+    for text in ("a {", "a { b: 1 } }", "a b"):
+        with pytest.raises(ValueError):
+            text_proto(text)
+
+
+MESHES = """
+import jax, numpy as np
+from tests.embed.test_checkpoint import TABLES, assert_same, from_tables, init, logical, model, restore, save, tables
+import sys
+folder, Mesh = sys.argv[1], jax.sharding.Mesh
+four, two_by_four, three = (jax.make_mesh((4,), ("x",)), jax.make_mesh((2, 4), ("r", "x")),
+    Mesh(np.array(jax.devices()[:3]), ("x",)))
+whole = init(model(4, 2, rotation=3), jax.random.key(2))
+expected = logical(whole)
+for step, (mesh, plan) in enumerate([(four, model(4, 2, rotation=3)), (two_by_four, model()), (three, model(3, 2))]):
+    state = init(plan, jax.random.key(2), mesh=mesh, axis="x")
+    assert_same(logical(state), expected)
+    shards = {s.data.shape[0] for s in state.stacks["e"].addressable_shards}
+    assert shards == {plan.topology.sparsecores // mesh.shape["x"]}
+    moved = from_tables(plan, tables(state), mesh=mesh, axis="x")
+    for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(moved)):
+        assert a.sharding == b.sharding, (a.sharding, b.sharding)
+    assert_same(logical(moved), expected)
+    save(folder, moved, step, extra={"w": moved.step}).wait()
+    assert_same(logical(restore(folder, model(5))), expected)
+    again = restore(folder, model(3, 4), mesh=four, axis="x")
+    assert_same(logical(again), expected)
+    assert again.stacks["e"].sharding == jax.sharding.NamedSharding(four, jax.sharding.PartitionSpec("x", None, None))
+    assert again.step.sharding.is_fully_replicated
+try:
+    init(model(3), jax.random.key(0), mesh=four, axis="x")
+except Exception as error:
+    assert "3 shards do not divide over the 4 devices of axis 'x'" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+def test_on_meshes(root, tmp_path):
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    eight = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    program = [sys.executable, "-c", MESHES, str(tmp_path)]
+    done = subprocess.run(program, cwd=root, env=eight, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
