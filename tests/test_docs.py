@@ -18,6 +18,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 CLAIMS = {"layout.md": 8, "embedding_plan.md": 6, "embedding_diagnosis.md": 2, "tutorial_embedding_plan.md": 3}
 #: Pages with a Python session, and how many examples it has at least.
 SESSIONS = {
+    "embedding_checkpoints.md": 20,
     "embeddings.md": 15,
     "layout_memories.md": 40,
     "matrix_unit.md": 50,

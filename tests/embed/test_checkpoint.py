@@ -398,11 +398,13 @@ import jax, numpy as np
 from tests.embed.test_checkpoint import TABLES, assert_same, from_tables, init, logical, model, restore, save, tables
 import sys
 folder, Mesh = sys.argv[1], jax.sharding.Mesh
+used = (TABLES[0], TABLES[4])
 four, two_by_four, three = (jax.make_mesh((4,), ("x",)), jax.make_mesh((2, 4), ("r", "x")),
     Mesh(np.array(jax.devices()[:3]), ("x",)))
-whole = init(model(4, 2, rotation=3), jax.random.key(2))
+whole = init(model(4, 2, rotation=3, used=used), jax.random.key(2))
 expected = logical(whole)
-for step, (mesh, plan) in enumerate([(four, model(4, 2, rotation=3)), (two_by_four, model()), (three, model(3, 2))]):
+cases = [(four, model(4, 2, rotation=3, used=used)), (two_by_four, model(used=used)), (three, model(3, 2, used=used))]
+for step, (mesh, plan) in enumerate(cases):
     state = init(plan, jax.random.key(2), mesh=mesh, axis="x")
     assert_same(logical(state), expected)
     shards = {s.data.shape[0] for s in state.stacks["e"].addressable_shards}
@@ -412,13 +414,13 @@ for step, (mesh, plan) in enumerate([(four, model(4, 2, rotation=3)), (two_by_fo
         assert a.sharding == b.sharding, (a.sharding, b.sharding)
     assert_same(logical(moved), expected)
     save(folder, moved, step, extra={"w": moved.step}).wait()
-    assert_same(logical(restore(folder, model(5))), expected)
-    again = restore(folder, model(3, 4), mesh=four, axis="x")
+    assert_same(logical(restore(folder, model(5, used=used))), expected)
+    again = restore(folder, model(3, 4, used=used), mesh=four, axis="x")
     assert_same(logical(again), expected)
     assert again.stacks["e"].sharding == jax.sharding.NamedSharding(four, jax.sharding.PartitionSpec("x", None, None))
     assert again.step.sharding.is_fully_replicated
 try:
-    init(model(3), jax.random.key(0), mesh=four, axis="x")
+    init(model(3, used=used), jax.random.key(0), mesh=four, axis="x")
 except Exception as error:
     assert "3 shards do not divide over the 4 devices of axis 'x'" in str(error)
 else:

@@ -11,10 +11,10 @@ from typing import Any
 
 from tilewright.embed.device.state import EmbeddingState, slot_shape
 from tilewright.embed.model.limits import limits_of
-from tilewright.embed.model.reading import read_file, table_of, typed
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import UsageError
+from tilewright.reading import read_file, table_of, typed
 
 KIND = "embedding_checkpoint"
 VERSION = 1
