@@ -6,24 +6,18 @@ import json
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from tilewright.embed import (
     Counters,
-    Feature,
     HbmCounters,
     Limits,
     Seconds,
     SparseCoreConfig,
     StackCounters,
-    Table,
     TableCounters,
-    Topology,
     diagnose,
     memory,
-    plan,
-    plan_counters,
 )
 from tilewright.embed.diagnosis.diagnose import RULES
 
@@ -206,23 +200,6 @@ CASES = [
         "limits of 40 ids instead of 900",
         stacks(imbalance=1.1, mean_ids=20.0, observed_ids=60),
     ),
-    (
-        "clustered-log",
-        "warning",
-        stacks(
-            imbalance=1.1,
-            mean_ids=72.0,
-            observed_ids=272,
-            remedies={"as it is": (272, 60, 1.1), "log shuffled": (105, 90, 1.1)},
-        ),
-        "limits of 105 ids instead of 272",
-        stacks(
-            imbalance=1.1,
-            mean_ids=72.0,
-            observed_ids=130,
-            remedies={"as it is": (130, 60, 1.1), "log shuffled": (105, 90, 1.1)},
-        ),
-    ),
     ("too-few-tables-stacked", "warning", alone(6), "into 1 instead of 6 stacks", alone(4)),
     (
         "too-few-tables-stacked",
@@ -367,16 +344,3 @@ def test_the_pages_table_is_the_rules(root):
     page = (root / "docs" / "embedding_diagnosis.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(.*?)` \| (.*?) \| (.*?) \|$", page, re.MULTILINE)
     assert rows == [(rule.name, rule.when, rule.source) for rule in RULES]
-
-
-@pytest.mark.parametrize("by_user", [True, False])
-def test_a_log_sorted_by_user_is_clustered(by_user):
-    """Each user's history comes about ten times in a row; a shuffled log has the same ids and shards."""
-    rng = np.random.default_rng(0)
-    users = rng.integers(0, 400, 4096)
-    histories = rng.integers(0, 5000, (400, 12))[np.sort(users) if by_user else users]
-    table = Table("item", 5000, 16)
-    learnt = plan([{"history": part} for part in np.split(histories, 8)], [Feature("history", table)], Topology(2, 4))
-    found = [finding.effect for finding in diagnose(plan_counters(learnt)).findings if "neighbouring" in finding.cause]
-    assert len(found) == by_user
-    assert not by_user or found[0].startswith("limits of ")

@@ -608,8 +608,9 @@ def test_sparse_cores_run_beside_and_are_not_calibrated():
         f"ROOT %r = {FAR} add(%d, %x3)",
     ]
     step, rows = by_name(module(*lines, before=offloaded))
-    assert (rows["s"].lane, rows["s"].bound, rows["s"].calibrated) == ("sparsecore", "sparsecore", False)
-    assert rows["d"].seconds == 0
+    end = rows["d"]
+    assert (end.lane, end.bound, end.calibrated, end.seconds) == ("sparsecore", "sparsecore", False, 0)
+    assert end.begun < end.begun + end.beside < end.start
     assert step.priced == 1
 
 

@@ -35,8 +35,9 @@ from tilewright.hlo.rewrites.pipeline import (
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
+from tilewright.hlo.timing.drawings import step_lanes
 from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.faces import comparison_table, slowest_table, step_lanes, summary_lines, time_html
+from tilewright.hlo.timing.faces import comparison_table, slowest_table, summary_lines, time_html
 from tilewright.hlo.timing.step import StepTime, TimeRow
 
 __all__ = [

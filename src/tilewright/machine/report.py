@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tilewright.embed import Plan, plan_html
 from tilewright.errors import UsageError
-from tilewright.hlo import Optimized, Verdict, report_html, step_lanes
+from tilewright.hlo import Optimized, TimeRow, Verdict, report_html, step_lanes
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
 from tilewright.machine.movement import Movement, Proof
@@ -31,6 +31,7 @@ from tilewright.render import (
     code_block,
     count_text,
     details,
+    element,
     join,
     line_chart,
     note,
@@ -306,7 +307,16 @@ def _modelled_step(run: RunResults) -> list[Html]:
         f"{seconds_text(max(sparse, step.seconds))}."
     )
     chart = bar_chart(bars, title="Seconds of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
-    return [paragraph(text), chart, *(note(remark) for remark in step.notes), step_lanes(step)]
+    lookups = TimeRow("lookups and updates", "sparsecore", sparse, "sparsecore", 0, 0, "", lane="sparsecore")
+    later = [replace(row, start=row.start + sparse, begun=row.begun + sparse) for row in step.rows]
+    in_turn = replace(step, rows=(lookups, *later))
+    pipelined = replace(step, rows=(replace(lookups, name="lookups of the next step"), *step.rows))
+    end = sparse + step.seconds
+    lanes = [
+        *(element("h3", "One after the other"), step_lanes(in_turn, end)),
+        *(element("h3", "Pipelined: the SparseCores work on the next step"), step_lanes(pipelined, end)),
+    ]
+    return [paragraph(text), chart, *lanes, *(note(remark) for remark in step.notes)]
 
 
 def _movement(run: RunResults) -> list[Html]:

@@ -14,10 +14,10 @@ import typer
 
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
 from tilewright.cli.streams import Json, emit_json, read_text, remark, write_file, writer_of
-from tilewright.errors import CheckFailed, ParseError, UsageError
+from tilewright.errors import CheckFailed, ParseError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.hlo import MovementReport, Program
+    from tilewright.hlo import MovementReport, Program, StepDiff
 
 _TargetOption = Annotated[
     str | None, typer.Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
@@ -69,12 +69,13 @@ def _read_report(path: str) -> MovementReport:
 
 def _report_or_program(
     source: str, target: str | None, arguments: Sequence[str] | None, module: str | None
-) -> MovementReport:
-    """A report's JSON is read, anything else is loaded and reported on."""
+) -> tuple[MovementReport, Program | None]:
+    """A report's JSON is read, anything else is loaded and reported on; with the program, where there is one."""
     _known_target(target)
     if Path(source).suffix.lower() == ".json":
-        return _read_report(source)
-    return _make_report(load_program(source, arguments, module), target, source)
+        return _read_report(source), None
+    program = load_program(source, arguments, module)
+    return _make_report(program, target, source), program
 
 
 def _share(text: str) -> float:
@@ -228,33 +229,34 @@ def diff(
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
-    """Compare the movement of two programs: rows new, gone and changed, and the totals."""
+    """Compare two programs: movement new, gone and changed; of two dumps on a TPU also time, with line and cause."""
     suffix = writer_of(output, *_SUFFIXES)
     from tilewright.hlo import diff_html, diff_lines, diff_reports
 
-    difference = diff_reports(*(_report_or_program(side, target, arg, module) for side in (before, after)))
+    (old, first), (new, second) = (_report_or_program(side, target, arg, module) for side in (before, after))
+    difference, upgrade = diff_reports(old, new), _diagnose(first, second, target)
+    plain = difference.to_json() | ({"time": upgrade.to_json()} if upgrade else {})
     if output and output != "-":
         if suffix == ".json":
-            emit_json(difference.to_json(), output)
+            emit_json(plain, output)
         else:
-            write_file(output, diff_html(difference))
+            write_file(output, diff_html(difference, upgrade))
         remark(f"wrote {output}")
     if as_json:
-        emit_json(difference.to_json())
+        emit_json(plain)
     elif not output or output == "-":
+        if upgrade is not None:
+            _print_lines(("", line) for line in (*upgrade.lines(top, _terminal_width()), ""))
         _print_lines(diff_lines(difference, top, _terminal_width()))
-        _print_upgrade(before, after, target, module, top)
 
 
-def _print_upgrade(before: str, after: str, target: str | None, module: str | None, top: int) -> None:
-    """Two dumps and a chip whose time is known: what got slower, by modelled time, and why."""
-    from tilewright.hlo import diagnose_upgrade, names_python
-    from tilewright.targets import target as find_target
+def _diagnose(before: Program | None, after: Program | None, target: str | None) -> StepDiff | None:
+    """Of two optimised modules and a chip whose time is known: what got slower, and why."""
+    from tilewright.hlo import diagnose_upgrade
 
-    sides = (before, after)
-    if target is None or any(names_python(side) or Path(side).suffix.lower() == ".json" for side in sides):
-        return
-    programs = [load_program(side, None, module) for side in sides]
-    if any(program.kind != "hlo" for program in programs) or not find_target(target).name.startswith("tpu-"):
-        return
-    _print_lines(("", line) for line in ("", *diagnose_upgrade(programs[0], programs[1], target).lines(top)))
+    if target is None or before is None or after is None or {before.kind, after.kind} != {"hlo"}:
+        return None
+    try:
+        return diagnose_upgrade(before, after, target)
+    except UnsupportedError:  # a target without a time model
+        return None

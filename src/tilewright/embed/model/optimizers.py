@@ -218,14 +218,12 @@ class RowwiseAdagrad:
 
 @dataclass(frozen=True)
 class AdagradMomentum:
-    """Adagrad whose scaled gradients gather momentum.
+    """Adagrad whose scaled gradients gather momentum::
 
-    For every element::
-
-        acc = acc + g * g                                 (beta2 = 1; otherwise beta2 * acc + (1 - beta2) * g * g)
-        s   = g * (acc + epsilon) ** (-1 / exponent)
-        m   = momentum * m + s
-        w   = w - learning_rate * m                       (use_nesterov: momentum * m + s in place of m)
+    acc = acc + g * g                                 (beta2 = 1; otherwise beta2 * acc + (1 - beta2) * g * g)
+    s   = g * (acc + epsilon) ** (-1 / exponent)
+    m   = momentum * m + s
+    w   = w - learning_rate * m                       (use_nesterov: momentum * m + s in place of m)
     """
 
     learning_rate: Rate = 0.001
@@ -273,12 +271,10 @@ class AdagradMomentum:
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam, lazily: moments of rows that a step does not touch stay as they are.
+    """Adam, lazily: moments of rows that a step does not touch stay as they are::
 
-    For every element::
-
-        m += (1 - b1) * (g - m);  v += (1 - b2) * (g * g - v);  c = sqrt(1 - b2 ** t)        t = step + 1
-        w -= learning_rate * c / (1 - b1 ** t) * m / (sqrt(v) + epsilon * c)
+    m += (1 - b1) * (g - m);  v += (1 - b2) * (g * g - v);  c = sqrt(1 - b2 ** t)        t = step + 1
+    w -= learning_rate * c / (1 - b1 ** t) * m / (sqrt(v) + epsilon * c)
     """
 
     learning_rate: Rate = 0.001
@@ -381,13 +377,11 @@ class FTRL:
 
 @dataclass(frozen=True)
 class LaProp:
-    """Adam with momentum behind the scaling, so that b1 and b2 do not disturb one another.
+    """Adam with momentum behind the scaling, so that b1 and b2 do not disturb one another::
 
-    For every element::
-
-        d   = b2 * (1 - b2 ** t) / (1 - b2 ** (t + 1));  nu = d * nu + (1 - d) * (g * g + epsilon)      t = step
-        mu  = b1 * mu + sqrt(1 - b1 ** 2) * g / sqrt(nu)
-        w  -= learning_rate * mu
+    d   = b2 * (1 - b2 ** t) / (1 - b2 ** (t + 1));  nu = d * nu + (1 - d) * (g * g + epsilon)      t = step
+    mu  = b1 * mu + sqrt(1 - b1 ** 2) * g / sqrt(nu)
+    w  -= learning_rate * mu
     """
 
     learning_rate: Rate = 0.001
@@ -424,12 +418,10 @@ class LaProp:
 
 @dataclass(frozen=True)
 class F2A:
-    """Frequency-aware Adagrad: rows that are seldom seen learn faster; ``n`` counts the steps that touched a row.
+    """Frequency-aware Adagrad: rows that are seldom seen learn faster; ``n`` counts the steps that touched a row::
 
-    For every element::
-
-        n += 1;  boost = min((max(step, 1) / n) ** rho, max_lr_multiplier);  acc += g * g
-        w -= learning_rate * (g * boost / sqrt(acc) + l1 * sign(w) + l2 * w)
+    n += 1;  boost = min((max(step, 1) / n) ** rho, max_lr_multiplier);  acc += g * g
+    w -= learning_rate * (g * boost / sqrt(acc) + l1 * sign(w) + l2 * w)
     """
 
     learning_rate: Rate = 0.01

@@ -15,7 +15,9 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from tilewright.hlo.reporting.types import MovementRow, ReportData
-from tilewright.render import Column, Html, Page, Tone, badge, element, escape, join, place_text, table
+from tilewright.hlo.timing.doctor import StepDiff
+from tilewright.hlo.timing.drawings import step_lanes
+from tilewright.render import Column, Html, Page, Tone, badge, element, escape, join, note, place_text, table
 
 Status = Literal["new", "gone", "changed", "same"]
 #: The quantities a reader is shown, and what they are called.
@@ -204,19 +206,59 @@ _ROWS = (
 _TONES: dict[str, Tone] = {"new": "bad", "gone": "good", "changed": "warn"}
 
 
-def diff_html(diff: ReportDiff) -> str:
-    """One self-contained page: totals, and every row that differs."""
+def diff_html(diff: ReportDiff, upgrade: StepDiff | None = None) -> str:
+    """One self-contained page: what got slower and faster, where that is known; totals, and every row that differs."""
     sides = (("before", diff.before), ("after", diff.after))
     facts = [(name, " of ".join(filter(None, (side.program, place_text(side.source))))) for name, side in sides]
     facts += [("rows", diff.counts_text), ("written", date.today().isoformat())]
-    page = Page("Data movement: what changed", diff.counts_text, facts=facts)
+    if upgrade is not None:
+        facts.append(("target", upgrade.after.target))
+    title = "What changed: time and data movement" if upgrade is not None else "Data movement: what changed"
+    page = Page(title, upgrade.lines(0)[0] if upgrade is not None else diff.counts_text, facts=facts)
+    if upgrade is not None:
+        page.section("time", "What got slower, what faster", *_of_time(upgrade))
+        page.section("lanes", "Lanes before and after", *_lanes(upgrade))
     pairs = [(words, *diff.totals[key]) for key, words in QUANTITIES.items()]
     totals = [(words, before, after, after - before) for words, before, after in pairs]
     page.section("totals", "Totals", table(_TOTALS, totals))
     rows = [_cells(row) for row in diff.ranked()]
     page.section("rows", "Operations that differ", table(_ROWS, rows, limit=_MOST_ROWS, empty="nothing differs"))
-    page.data("diff", diff.to_json())
+    page.data("diff", diff.to_json() | ({"time": upgrade.to_json()} if upgrade is not None else {}))
     return page.html()
+
+
+_CHANGES = (
+    Column("change", "seconds", "modelled, all runs of a step"),
+    Column("before", "seconds"),
+    Column("after", "seconds"),
+    Column("cause", "text"),
+    Column("what", "text"),
+    Column("line", "code"),
+)
+
+
+def _of_time(upgrade: StepDiff) -> list[Html]:
+    """Peaks and units that changed, as notes; the changes, largest first."""
+    notes = [note(line) for line in upgrade.summary()[1:]]
+    rows = [
+        (
+            c.seconds,
+            c.before,
+            c.after,
+            badge(c.cause, "bad" if c.seconds > 0 else "good"),
+            c.detail,
+            place_text(c.source),
+        )
+        for c in upgrade.changes
+    ]
+    return [*notes, table(_CHANGES, rows, limit=_MOST_ROWS, empty="no operation takes longer or less")]
+
+
+def _lanes(upgrade: StepDiff) -> list[Html]:
+    """Both steps, unit by unit, at one scale."""
+    end = max(upgrade.before.seconds, upgrade.after.seconds)
+    sides = (("before", upgrade.before), ("after", upgrade.after))
+    return [part for name, step in sides for part in (element("h3", f"Lanes {name}"), step_lanes(step, end))]
 
 
 def _cells(row: RowChange) -> tuple[object, ...]:

@@ -144,7 +144,7 @@ def _fields(report: ReportData) -> Iterator[Field]:
         yield Field("time", "seconds", "measured, all runs", _seconds, 5.4, total=True)
         yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)
     if report.time is not None:
-        yield Field("modelled", "seconds", "modelled, all runs of one step", _modelled, 5.4, total=True)
+        yield Field("modelled", "seconds", "modelled, all runs of one step", _modelled, 6, total=True)
         yield Field("bound", "text", "what it waits for, by the model", lambda r: r.bound, below=True, facet=True)
     yield Field("operation", "text", "", lambda r: r.op, 9.1, facet=True)
     yield Field("name", "code", "", lambda r: r.name, below=True)
@@ -291,7 +291,7 @@ def _figures(report: ReportData) -> list[Card]:
         )
     if report.time is not None:
         moving = f"{seconds_text(report.modelled_us / 1e6)} of it moves data"
-        figures.append(Card(f"modelled step on {report.target}", seconds_text(report.time.step_us / 1e6), moving))
+        figures.append(Card("modelled step", seconds_text(report.time.step_us / 1e6), moving))
     if report.profile is not None:
         time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)
         figures.append(Card("measured", seconds_text(time / 1e6), f"{percent_text(share)} of the profile's time"))

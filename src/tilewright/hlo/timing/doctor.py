@@ -1,42 +1,38 @@
 """Two optimised modules of one program: what got slower, at which line, and why.
 
 Kernels are paired by what they compute and where that comes from, never by name: by their *main operation* (a product
-before a reduction, before a gather, before elementwise work), its framework name and its source line. A kernel that has
+before a gather, before a reduction, before elementwise work), its framework name and its source line. A kernel that has
 no partner is explained by where its operations stood before: in another kernel (a lost fusion), inside a loop
-(unrolled), or nowhere (a new copy or relayout).
+(unrolled), on another core (offloaded), or nowhere (a new copy, a relayout, a transpose that the author added).
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import UsageError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Operation, Program
-from tilewright.hlo.reporting.buffers import peaks
-from tilewright.hlo.reporting.context import Context
-from tilewright.hlo.timing.estimate import estimate
-from tilewright.hlo.timing.step import StepTime, TimeRow
-from tilewright.layout import TensorLayout
+from tilewright.hlo.timing.kernels import Kernel, Side, is_transpose, origin, paired
+from tilewright.hlo.timing.step import StepTime
 from tilewright.render import bytes_text, place_text, seconds_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
-_RANKS = (
-    frozenset({"convolution", "dot", "dot-general"}),
-    frozenset({"custom-call", "scatter", "gather", "sort", "fft", "all-reduce", "all-gather", "all-to-all"}),
-    frozenset({"reduce", "reduce-window", "select-and-scatter"}),
-)
-_MOVES = frozenset({"copy", "transpose", "reshape", "copy-start", "copy-done", "slice-start", "slice-done", "bitcast"})
-_SILENT = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "broadcast"})
-_NUMBERS = re.compile(r"[\d.]+$")
-_LOOP_WORDS = frozenset({"while", "body", "cond", "closed_call", "checkpoint", "scan", "remat"})
+_MOVERS = frozenset({"copy", "transpose", "copy-start", "copy-done"})
 _SPACES = {0: "HBM", 1: "vector memory", 3: "common memory", 5: "host memory"}
+_PASSED_ON = frozenset({"wider type", "narrower type", "changed layout"})
+"""What a kernel hands to those that read its result."""
+_INDENT = " " * 11
+_NOTHING = 1e-11
+"""Seconds that rounding makes."""
+_SMALL = 0.01
+"""Share of its time by which a kernel must differ, and nothing else, to be worth a line."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +59,28 @@ class TimeChange:
 
 @dataclass(frozen=True)
 class StepDiff:
-    """Two modelled steps of one program and what lies between them, the largest change first."""
+    """Two modelled steps of one program and what lies between them, the largest change first.
+
+    ``peaks``: the largest peak before and after; ``peak_spaces``: memory space -> the same.
+    """
 
     before: StepTime
     after: StepTime
     changes: tuple[TimeChange, ...]
     peaks: tuple[int, int] = (0, 0)
+    peak_spaces: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def slower(self) -> list[TimeChange]:
         """What takes longer than before."""
         return [change for change in self.changes if change.seconds > 0]
+
+    def by_lane(self) -> dict[str, tuple[float, float]]:
+        """Unit -> the seconds it is waited for, before and after; of the SparseCores those they run."""
+        sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for side, step in enumerate((self.before, self.after)):
+            for row in step.rows:
+                sums[row.lane][side] += max(row.seconds, row.beside) if row.lane == "sparsecore" else row.seconds
+        return {lane: (before, after) for lane, (before, after) in sums.items() if before or after}
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -82,6 +90,7 @@ class StepDiff:
             "target": self.after.target,
             "seconds": {"before": self.before.seconds, "after": self.after.seconds},
             "peak_bytes": {"before": self.peaks[0], "after": self.peaks[1]},
+            "lanes": {lane: {"before": a, "after": b} for lane, (a, b) in self.by_lane().items()},
             "changes": [
                 {
                     "cause": change.cause,
@@ -94,118 +103,41 @@ class StepDiff:
             ],
         }
 
-    def lines(self, top: int = 10) -> list[str]:
+    def summary(self) -> list[str]:
+        """The step before and after; units and memories that differ."""
+        before, after = self.before.seconds, self.after.seconds
+        growth = f" ({(after - before) / before:+.1%})" if before and before != after else ""
+        lines = [f"modelled step on {self.after.target}: {seconds_text(before)} -> {seconds_text(after)}{growth}"]
+        units = [f"{lane} {_from_to(*pair)}" for lane, pair in self.by_lane().items() if _differs(*pair)]
+        if units:
+            lines.append(f"by unit: {', '.join(units)}")
+        for space, (old, new) in sorted(self.peak_spaces.items()):
+            if space in _SPACES and bytes_text(old) != bytes_text(new):
+                lines.append(f"peak of {_SPACES[space]}: {bytes_text(old)} -> {bytes_text(new)}")
+        return lines
+
+    def lines(self, top: int = 10, width: int = 100) -> list[str]:
         """The account on a terminal."""
-        whole = f"{seconds_text(self.before.seconds)} -> {seconds_text(self.after.seconds)}"
-        lines = [f"modelled step on {self.after.target}: {whole}"]
-        if self.peaks[0] != self.peaks[1]:
-            lines.append(f"peak memory: {bytes_text(self.peaks[0])} -> {bytes_text(self.peaks[1])}")
+        lines = self.summary()
+        if not self.changes:
+            lines.append("no operation takes longer or less")
         for change in self.changes[:top]:
             sign = "+" if change.seconds >= 0 else "-"
             place = place_text(change.source) if change.source else "no source line"
-            lines.append(f"{sign}{seconds_text(abs(change.seconds))}  {change.cause}: {change.detail}  ({place})")
+            lines.append(f"{sign + seconds_text(abs(change.seconds)):>9}  {change.cause}  {place}")
+            lines += textwrap.wrap(change.detail, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+        if len(self.changes) > top:
+            rest = sum(change.seconds for change in self.changes[top:])
+            lines.append(f"{len(self.changes) - top} more with {'-' if rest < 0 else '+'}{seconds_text(abs(rest))}")
         return lines
 
 
-@dataclass
-class _Kernel:
-    """A row of the step with the operations behind it."""
-
-    row: TimeRow
-    op: Operation
-    inside: tuple[Operation, ...]
-    source: str
-    core: str
-    looped: bool
-
-    @cached_property
-    def main(self) -> Operation:
-        """The operation that the kernel is there for."""
-        for rank in _RANKS:
-            for op in self.inside:
-                if plain_opcode(op.opcode) in rank:
-                    return op
-        loud = [op for op in self.inside if op.opcode not in _SILENT]
-        roots = [op for op in loud if op.root]
-        return (roots or loud or [self.op])[-1]
-
-    @property
-    def moves_only(self) -> bool:
-        """Whether nothing is computed."""
-        return all(plain_opcode(op.opcode) in _MOVES | _SILENT for op in self.inside)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What it computes, and its framework name."""
-        return plain_opcode(self.main.opcode), _origin(self.main)
+def _from_to(before: float, after: float) -> str:
+    return f"{seconds_text(before)} -> {seconds_text(after)}"
 
 
-@dataclass
-class _Side:
-    program: Program
-    step: StepTime
-    context: Context
-    kernels: dict[tuple[str, str], list[_Kernel]] = field(default_factory=lambda: defaultdict(list))
-    homes: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))
-    users: dict[str, list[Operation]] = field(default_factory=lambda: defaultdict(list))
-
-    @classmethod
-    def of(cls, program: Program, chip: Target) -> _Side:
-        side = cls(program, estimate(program, chip), Context(program, chip))
-        for _, op in program.operations():
-            for name in op.operands:
-                side.users[name].append(op)
-        operations = {op.name: (computation.name, op) for computation, op in program.operations()}
-        for row in side.step.rows:
-            if row.name not in operations:
-                continue
-            computation, op = operations[row.name]
-            kernel = _Kernel(
-                *(row, op, tuple(_inside(side.context, op)), side.line(computation, op, operations)),
-                core=side.context.core(computation, op),
-                looped=computation != program.entry.name,
-            )
-            side.kernels[kernel.key].append(kernel)
-            for inner in kernel.inside:
-                if inner.opcode not in _SILENT and plain_opcode(inner.opcode) not in _MOVES:
-                    side.homes[f"{plain_opcode(inner.opcode)} {_origin(inner)}"].add(kernel.key)
-        return side
-
-    def line(self, computation: str, op: Operation, operations: Mapping[str, tuple[str, Operation]]) -> str:
-        """The operation's line; of what the compiler added, that of who uses it, or of what it is made of."""
-        if source := self.context.source(computation, op):
-            return source
-        made_of = [operations[name][1] for name in op.operands if name in operations]
-        seen, around = {op.name}, [*self.users[op.name], *made_of]
-        for near in around:
-            inside = _inside(self.context, near)
-            if source := next((str(inner.source) for inner in inside if inner.source), ""):
-                return source
-            if len(seen) < 32 and near.name not in seen:
-                seen.add(near.name)
-                around += [*self.users[near.name], *(operations[n][1] for n in near.operands if n in operations)]
-        return ""
-
-    @property
-    def peak(self) -> int:
-        """Padded bytes alive at once."""
-        return max((peak.padded_bytes for peak in peaks(self.context)), default=0)
-
-
-def _inside(context: Context, op: Operation, depth: int = 0) -> Iterable[Operation]:
-    if op.opcode != "fusion" or not op.calls or depth > 40:
-        yield op
-        return
-    for inner in context.program.by_name[op.calls[0]].operations:
-        yield from _inside(context, inner, depth + 1)
-
-
-def _origin(op: Operation) -> str:
-    """Where an operation comes from: the framework's name without loops around it, else its line, else its shape."""
-    if op.op_name:
-        words = (op.op_name.partition("/")[2] or op.op_name).split("/")
-        return "/".join(word for word in words if word not in _LOOP_WORDS) or op.op_name
-    return str(op.source) if op.source else _NUMBERS.sub("", op.shape.partition("{")[0])
+def _differs(before: float, after: float) -> bool:
+    return abs(after - before) > _SMALL * max(before, after)
 
 
 def diagnose_upgrade(before: Program, after: Program, target: Target | str) -> StepDiff:
@@ -217,192 +149,398 @@ def diagnose_upgrade(before: Program, after: Program, target: Target | str) -> S
     for program in (before, after):
         if program.kind != "hlo":
             raise UsageError(f"{program.name} is StableHLO", how="give two optimised HLO dumps (or --compile)")
-    old, new = _Side.of(before, chip), _Side.of(after, chip)
-    changes: list[TimeChange] = []
-    for key in {**old.kernels, **new.kernels}:
-        mine, theirs = old.kernels.get(key, []), new.kernels.get(key, [])
-        seconds = sum(k.row.seconds for k in mine), sum(k.row.seconds for k in theirs)
-        if not mine:
-            cause, detail = _appeared(theirs, old, new)
-        elif not theirs:
-            cause, detail = _vanished(mine, new)
-        else:
-            cause, detail = _changed(mine, theirs, old.context, new.context)
-        if cause and (any(seconds) or cause == "offloaded"):
-            place = next((k.source for k in (*theirs, *mine) if k.source), "")
-            changes.append(TimeChange(cause, detail, place, *seconds))
-    if _border_turned(before, after):
-        changes = [_from_layouts(change, changes) for change in changes]
-    changes = _loops_together(changes)
+    old, new = Side.of(before, chip), Side.of(after, chip)
+    findings = _Comparison(old, new).findings()
+    changes = [TimeChange(f.cause, f.detail, f.source, *f.seconds) for f in findings]
     changes.sort(key=lambda change: -abs(change.seconds))
-    return StepDiff(old.step, new.step, tuple(changes), (old.peak, new.peak))
+    peaks = old.peaks, new.peaks
+    spaces = {space: (peaks[0].get(space, 0), peaks[1].get(space, 0)) for space in {**peaks[0], **peaks[1]}}
+    largest = max(peaks[0].values(), default=0), max(peaks[1].values(), default=0)
+    return StepDiff(old.step, new.step, tuple(changes), largest, spaces)
 
 
-def _border_turned(before: Program, after: Program) -> bool:
-    """Whether arguments or results of the whole program have other layouts, their shapes being the same."""
-    borders = [program.attributes.get("entry_computation_layout", "") for program in (before, after)]
-    bare = [re.sub(r"\](\{[^}]*\})", "]", border) for border in borders]
-    return borders[0] != borders[1] and bare[0] == bare[1]
+@dataclass
+class _Finding:
+    """A change and the kernels it is about."""
+
+    cause: str
+    detail: str
+    source: str
+    before: list[Kernel] = field(default_factory=list)
+    after: list[Kernel] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Before and after."""
+        return sum(k.row.seconds for k in self.before), sum(k.row.seconds for k in self.after)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it takes or saves time; an offload is worth a line though the step may not wait for it."""
+        before, after = self.seconds
+        return abs(after - before) > _NOTHING or self.cause == "offloaded"
 
 
-def _loops_together(changes: Sequence[TimeChange]) -> list[TimeChange]:
-    """A loop that was unrolled (or rolled up) with all that came and went on its line, as one change."""
-    loops = {change.source: change for change in changes if change.cause in ("unrolled loop", "rolled loop")}
-    kept = [change for change in changes if change.source not in loops]
-    for source, loop in loops.items():
-        here = [change for change in changes if change.source == source]
-        sums = sum(change.before for change in here), sum(change.after for change in here)
-        kept.append(TimeChange(loop.cause, loop.detail, source, *sums))
-    return kept
+class _Comparison:
+    """The two sides and what is known of both."""
 
+    def __init__(self, old: Side, new: Side) -> None:
+        self.old, self.new = old, new
+        more = new.transposes() - old.transposes()
+        self.turned = {origin_: _line_of(new, origin_, old) for origin_ in more}
+        self.borders = _changed_borders(old.program, new.program)
 
-def _from_layouts(change: TimeChange, others: Sequence[TimeChange]) -> TimeChange:
-    """A new relayout between the very layouts that another kernel changed from and to is that change's price."""
-    ends = change.detail.replace("S(1)", "").partition("; ")[0]
-    if change.cause == "new relayout" and any(
-        other.cause == "changed layout" and other.detail.replace("S(1)", "") == ends for other in others
-    ):
-        return replace(change, cause="changed layout", detail=f"{change.detail}: the data must be turned")
-    return change
+    def findings(self) -> list[_Finding]:
+        """All changes: kernel by kernel, loops as a whole."""
+        loops = self._loops()
+        old, new = _without(self.old, loops), _without(self.new, loops)
+        found: list[_Finding] = []
+        left: list[Kernel] = []
+        right: list[Kernel] = []
+        for key in {**old, **new}:
+            pairs, mine, theirs = paired(old.get(key, ()), new.get(key, ()))
+            found += self._of_pairs(pairs)
+            left, right = left + mine, right + theirs
+        renamed, left, right = _renamed(left, right)
+        found += [finding for pair in renamed for finding in self._of_pairs([pair])]
+        found += self._of_left(left, right)
+        for loop in loops:
+            found = self._whole_loop(loop, found)
+        found.sort(key=lambda finding: min((k.row.start for k in finding.after), default=0.0))
+        return [finding for finding in self._traced(found) if finding.counts]
 
+    def _traced(self, found: list[_Finding]) -> list[_Finding]:
+        """Kernels that read a wider type, or another layout, with the change of the kernel that makes it."""
+        makes = {kernel.row.name: n for n, finding in enumerate(found) for kernel in finding.after}
+        roots: list[int] = []
+        kept: list[_Finding] = []
+        for n, finding in enumerate(found):
+            read = (name for kernel in finding.after for name in self._made_by(kernel.op))
+            made = (makes[name] for name in read if name in makes)
+            root = next((roots[k] for k in made if k < n and found[k].cause == finding.cause), n)
+            roots.append(root)
+            if root == n or finding.cause not in _PASSED_ON:
+                kept.append(finding)
+            else:
+                found[root].before.extend(finding.before)
+                found[root].after.extend(finding.after)
+        return kept
 
-def _appeared(kernels: Sequence[_Kernel], before: _Side, after: _Side) -> tuple[str, str]:
-    kernel = kernels[0]
-    if kernel.core:
-        return "offloaded", f"{kernel.op.opcode} runs on the {kernel.core} now"
-    if kernel.moves_only:
-        relayout, detail = _movement(kernel)
-        return f"new {relayout}", detail + _times(kernels)
-    homes = _homes(kernels, before)
-    name = plain_opcode(kernel.main.opcode)
-    if homes:
-        between = _new_movement(kernel, before, after)
-        if between is not None:
-            relayout, detail = _movement(between)
-            return f"new {relayout}", f"{detail}; {name} before or behind it is a kernel of its own now"
-        return "lost fusion", f"{name} was part of a kernel with {_listed(homes)} and is one of its own now"
-    return "new", f"{name} was not there before" + _times(kernels)
+    def _made_by(self, op: Operation) -> Iterator[str]:
+        """The kernels whose results an operation reads, through bitcasts and tuples."""
+        for name in op.operands:
+            while name in self.new.operations:
+                made = self.new.operations[name][1]
+                if made.opcode not in ("bitcast", "get-tuple-element") or not made.operands:
+                    break
+                name = made.operands[0]
+            yield name
 
+    # -- loops
 
-def _vanished(kernels: Sequence[_Kernel], after: _Side) -> tuple[str, str]:
-    kernel = kernels[0]
-    if kernel.moves_only:
-        relayout, detail = _movement(kernel)
-        return f"{relayout} gone", detail + _times(kernels)
-    homes = _homes(kernels, after)
-    name = plain_opcode(kernel.main.opcode)
-    if homes:
-        return "new fusion", f"{name} is part of a kernel with {_listed(homes)} now"
-    return "gone", f"{name} is not there any more" + _times(kernels)
+    def _loops(self) -> list[tuple[Operation, str, list[Kernel], list[Kernel]]]:
+        """(while, cause, kernels before, kernels after) of loops that one side unrolled, wholly or in part."""
+        found = []
+        for one, other, cause in ((self.old, self.new, "unrolled loop"), (self.new, self.old, "rolled loop")):
+            bodies: dict[str, list[Kernel]] = defaultdict(list)
+            for kernels in one.kernels.values():
+                for kernel in kernels:
+                    if kernel.loop:
+                        bodies[kernel.loop].append(kernel)
+            for body, kernels in bodies.items():
+                keys = {kernel.key for kernel in kernels}
+                there = [kernel for key in keys for kernel in other.kernels.get(key, ())]
+                if not _unrolled(kernels, there):
+                    continue
+                lines = {kernel.source for kernel in kernels if kernel.source}
+                whole = [k for group in other.kernels.values() for k in group if k.key in keys or k.source in lines]
+                callers = one.program.callers[body]
+                sides = (kernels, whole) if one is self.old else (whole, kernels)
+                found.append((callers[0][1], cause, *sides))
+        return found
 
+    def _whole_loop(
+        self, loop: tuple[Operation, str, list[Kernel], list[Kernel]], found: Sequence[_Finding]
+    ) -> list[_Finding]:
+        """The loop as one change, with all else that changed on its lines."""
+        op, cause, before, after = loop
+        lines = {str(op.source or ""), *(kernel.source for kernel in (*before, *after))} - {""}
+        runs = [sum(kernel.row.runs for kernel in kernels) for kernels in (before, after)]
+        detail = f"{len(before)} kernels in {runs[0]} runs -> {len(after)} kernels in {runs[1]} runs"
+        source = str(op.source or "") or next((k.source for k in (*after, *before) if k.source), "")
+        with_it = [finding for finding in found if finding.source in lines]
+        before = [*before, *(kernel for finding in with_it for kernel in finding.before)]
+        after = [*after, *(kernel for finding in with_it for kernel in finding.after)]
+        rest = [finding for finding in found if finding.source not in lines]
+        return [*rest, _Finding(cause, detail, source, before, after)]
 
-def _new_movement(kernel: _Kernel, before: _Side, after: _Side) -> _Kernel | None:
-    """A kernel that only moves data, directly before or behind this one, that the other side does not have."""
-    near = {*kernel.op.operands, *(user.name for user in after.users[kernel.op.name])}
-    for key, others in after.kernels.items():
-        if len(others) <= len(before.kernels.get(key, ())):
-            continue
-        for other in others:
-            around = {other.op.name, *other.op.operands, *(user.name for user in after.users[other.op.name])}
-            counts = other.row.seconds >= 0.1 * kernel.row.seconds and other.op.name != kernel.op.name
-            if other.moves_only and counts and around & near:
-                return other
-    return None
+    # -- kernels that stand on both sides
 
+    def _of_pairs(self, pairs: Sequence[tuple[Kernel, Kernel]]) -> list[_Finding]:
+        """The pairs that differ, alike ones together."""
+        groups: dict[tuple[str, str], list[tuple[Kernel, Kernel, str]]] = defaultdict(list)
+        for mine, theirs in pairs:
+            cause, detail = self._changed(mine, theirs)
+            if cause:
+                groups[cause, theirs.source or mine.source].append((mine, theirs, detail))
+        found = []
+        for (cause, source), group in groups.items():
+            largest = max(group, key=lambda item: abs(item[1].row.seconds - item[0].row.seconds))
+            detail = largest[2] + (f", {len(group)} times" if len(group) > 1 else "")
+            found.append(_Finding(cause, detail, source, [g[0] for g in group], [g[1] for g in group]))
+        return found
 
-def _homes(kernels: Sequence[_Kernel], side: _Side) -> list[str]:
-    """The main operations of the kernels, on the other side, that hold what these compute."""
-    found: Counter[str] = Counter()
-    for kernel in kernels:
-        for op in kernel.inside:
-            for home in side.homes.get(f"{plain_opcode(op.opcode)} {_origin(op)}", ()):
-                if home != kernel.key:
-                    found[home[0]] += 1
-    return [name for name, _ in found.most_common(2)]
+    def _changed(self, before: Kernel, after: Kernel) -> tuple[str, str]:
+        """Why a kernel differs; ("", "") where it does not."""
+        name = after.name
+        if before.core != after.core:
+            if after.core:
+                return "offloaded", _offloaded(after)
+            return "back on the TensorCore", f"{name} ran on the {_core_text(before.core)}"
+        if moved := self._of_shapes(before, after):
+            return moved
+        if not _differs(before.row.seconds, after.row.seconds):
+            return "", ""
+        if before.row.runs != after.row.runs:
+            cause = "more work" if after.row.runs > before.row.runs else "less work"
+            return cause, f"{name} runs {after.row.runs} times instead of {before.row.runs}"
+        if before.row.flops != after.row.flops:
+            cause = "more work" if after.row.flops > before.row.flops else "less work"
+            return cause, f"{name}: {before.row.flops:,} -> {after.row.flops:,} flops"
+        if before.row.bytes != after.row.bytes:
+            cause = "more bytes" if after.row.bytes > before.row.bytes else "fewer bytes"
+            return cause, f"{name}: {bytes_text(before.row.bytes)} -> {bytes_text(after.row.bytes)} through HBM"
+        slower = after.row.seconds > before.row.seconds
+        if after.op.opcode.endswith("-done"):
+            return ("longer wait" if slower else "shorter wait"), _transfer(after.op)
+        return ("more work" if slower else "less work"), f"{name}: bound by {after.row.bound}"
 
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(names)
-
-
-def _times(kernels: Sequence[_Kernel]) -> str:
-    runs = sum(kernel.row.runs for kernel in kernels)
-    return f", {runs} times" if runs > 1 else ""
-
-
-def _movement(kernel: _Kernel) -> tuple[str, str]:
-    """``relayout`` or ``copy``, and what is moved from where to where."""
-    op = kernel.op
-    shapes = (*op.operand_shapes[:1], op.shape)
-    turned = any(plain_opcode(inner.opcode) == "transpose" for inner in kernel.inside)
-    if turned or _relays(shapes):
-        return "relayout", f"{shapes[0]} -> {shapes[-1]}"
-    return "copy", f"{op.opcode} of {shapes[0]}"
-
-
-def _relays(shapes: Sequence[str]) -> bool:
-    orders = [re.search(r"\{([\d,]*)(?::(T[^S}]*))?", shape) for shape in shapes]
-    first, last = (match.groups() if match else None for match in (orders[0], orders[-1]))
-    return first != last
-
-
-def _changed(before: Sequence[_Kernel], after: Sequence[_Kernel], old: Context, new: Context) -> tuple[str, str]:
-    """Why a kernel that stands on both sides differs; ("", "") where it does not."""
-    runs = sum(k.row.runs for k in before), sum(k.row.runs for k in after)
-    name = plain_opcode(after[0].main.opcode)
-    if len(before) != len(after) and any(k.looped for k in before) != any(k.looped for k in after):
-        cause = "unrolled loop" if len(after) > len(before) else "rolled loop"
-        return cause, f"{name}: {len(before)} kernels, {runs[0]} runs -> {len(after)} kernels, {runs[1]} runs"
-    cores = {k.core for k in before}, {k.core for k in after}
-    if cores[0] != cores[1]:
-        where = "".join(cores[1])
-        return ("offloaded", f"{name} runs on the {where} now") if where else ("back on the TensorCore", name)
-    if moved := _of_shapes(before, after, old, new):
-        return moved
-    size = sum(k.row.bytes for k in before), sum(k.row.bytes for k in after)
-    flops = sum(k.row.flops for k in before), sum(k.row.flops for k in after)
-    seconds = sum(k.row.seconds for k in before), sum(k.row.seconds for k in after)
-    if abs(seconds[1] - seconds[0]) <= 0.01 * max(seconds):
-        return "", ""
-    if len(before) != len(after) and runs[0] != runs[1] and name in _MOVES:
-        return (
-            "new copy" if runs[1] > runs[0] else "copy gone"
-        ), f"{runs[1]} of {after[0].op.shape} instead of {runs[0]}"
-    if len(before) != len(after) and runs[0] != runs[1]:
-        return ("new" if runs[1] > runs[0] else "gone"), f"{name} runs {runs[1]} times instead of {runs[0]}"
-    if flops[0] != flops[1]:
-        return ("more work" if flops[1] > flops[0] else "less work"), f"{name}: {flops[0]:,} -> {flops[1]:,} flops"
-    more = "more bytes" if size[1] > size[0] else "fewer bytes"
-    return more, f"{name}: {bytes_text(size[0])} -> {bytes_text(size[1])} through HBM"
-
-
-def _of_shapes(
-    before: Sequence[_Kernel], after: Sequence[_Kernel], old: Context, new: Context
-) -> tuple[str, str] | None:
-    """A type, a layout or a memory space that differs, of results first."""
-    for mine, theirs in zip(before, after):
-        pairs = zip(_layouts(old, mine.op), _layouts(new, theirs.op))
-        texts = zip((mine.op.shape, *mine.op.operand_shapes), (theirs.op.shape, *theirs.op.operand_shapes))
+    def _of_shapes(self, before: Kernel, after: Kernel) -> tuple[str, str] | None:
+        """A type, a layout or a memory space that differs, of results first."""
+        pairs = zip(self.old.layouts(before.op), self.new.layouts(after.op))
+        texts = zip((before.op.shape, *before.op.operand_shapes), (after.op.shape, *after.op.operand_shapes))
         for (a, b), (left, right) in zip(pairs, texts):
             if a is None or b is None or str(a) == str(b):
                 continue
             if a.element_bits != b.element_bits:
                 cause = "wider type" if b.element_bits > a.element_bits else "narrower type"
-                return cause, f"{a.dtype} -> {b.dtype}: {left} -> {right}"
+                return cause, f"{after.name}: {left.partition('{')[0]} -> {right.partition('{')[0]}"
             if a.shape == b.shape and (a.minor_to_major, a.tiles) != (b.minor_to_major, b.tiles):
-                return "changed layout", f"{left} -> {right}"
+                return "changed layout", f"{after.name}: {_from_layout_to(left, right)}"
             if a.shape == b.shape and a.memory_space != b.memory_space:
-                spaces = (_SPACES.get(x.memory_space, f"space {x.memory_space}") for x in (a, b))
-                return "memory space", f"{left.partition('{')[0]} from {' to '.join(spaces)}"
-    return None
+                spaces = (_SPACES.get(x.memory_space, f"S({x.memory_space})") for x in (a, b))
+                where = f"{left.lstrip('(').partition('{')[0]} from {' to '.join(spaces)}"
+                return "memory space", f"{after.name}: {where}"
+        return None
+
+    # -- kernels of one side only
+
+    def _of_left(self, left: Sequence[Kernel], right: Sequence[Kernel]) -> list[_Finding]:
+        found: list[_Finding] = []
+        for kernels, appeared in ((right, True), (left, False)):
+            groups: dict[tuple[tuple[str, str], str], list[Kernel]] = defaultdict(list)
+            for kernel in kernels:
+                groups[kernel.key, kernel.source].append(kernel)
+            for (_, source), group in groups.items():
+                cause, detail, line = self._appeared(group) if appeared else (*self._vanished(group), "")
+                sides: tuple[list[Kernel], list[Kernel]] = ([], group) if appeared else (group, [])
+                found.append(_Finding(cause, detail + _times(group), line or source, *sides))
+        return found
+
+    def _appeared(self, kernels: Sequence[Kernel]) -> tuple[str, str, str]:
+        """Cause, detail and, where it is not the kernel's own, the line."""
+        kernel = max(kernels, key=lambda k: k.row.seconds)
+        if kernel.core:
+            return "offloaded", _offloaded(kernel), ""
+        if line := self._added_transpose(kernel):
+            moved = _turns(kernel)
+            what = _from_layout_to(*moved) if moved else f"{kernel.op.shape.partition('{')[0]} of {kernel.name}"
+            return "new relayout", f"{what}, for a transpose that was not there before", line
+        if kernel.moves_only:
+            relayout, detail = _movement(kernel)
+            if relayout == "relayout" and self._at_changed_border(kernel):
+                return "changed layout", f"{detail}: an argument or a result has another layout and must be turned", ""
+            return f"new {relayout}", detail, ""
+        homes = self._homes(kernels, self.old)
+        if homes:
+            between = self._new_movement(kernel)
+            if between is not None:
+                relayout, detail = _movement(between)
+                return f"new {relayout}", f"{detail}; {kernel.name} before or behind it is a kernel of its own now", ""
+            return "lost fusion", f"{kernel.name} was part of a kernel with {homes} and is one of its own now", ""
+        return "new", f"{kernel.name} of {kernel.op.shape.partition('{')[0]} was not there before", ""
+
+    def _vanished(self, kernels: Sequence[Kernel]) -> tuple[str, str]:
+        kernel = max(kernels, key=lambda k: k.row.seconds)
+        if kernel.moves_only:
+            relayout, detail = _movement(kernel)
+            return f"{relayout} gone", detail
+        if homes := self._homes(kernels, self.new):
+            return "new fusion", f"{kernel.name} is part of a kernel with {homes} now"
+        return "gone", f"{kernel.name} of {kernel.op.shape.partition('{')[0]} is not there any more"
+
+    def _at_changed_border(self, kernel: Kernel) -> bool:
+        """Whether it turns an argument or a result of the program that only changed its layout."""
+        ends = _turns(kernel) or ()
+        if not self.borders & {match.groups() for shape in ends if (match := _ARRAY.search(shape))}:
+            return False
+        users = [kernel.op, *self.new.users.get(kernel.op.name, ())]
+        made = (self.new.operations[name][1] for name in self._made_by(kernel.op) if name in self.new.operations)
+        return any(op.root for op in users) or any(op.opcode == "parameter" for op in made)
+
+    def _added_transpose(self, kernel: Kernel) -> str:
+        """The line of a transpose that the author added, where this kernel turns data for it; "" where it does not."""
+        if not self.turned or not (_turns(kernel) or any(is_transpose(op) for op in kernel.inside)):
+            return ""
+        return next((self.turned[origin(op)] for op in self.new.around(kernel) if self._is_added(op)), "")
+
+    def _is_added(self, op: Operation) -> bool:
+        return is_transpose(op) and origin(op) in self.turned
+
+    def _new_movement(self, kernel: Kernel) -> Kernel | None:
+        """A kernel that only moves data, directly before or behind this one, that the other side does not have."""
+        near = {*kernel.op.operands, *(user.name for user in self.new.users.get(kernel.row.name, ()))}
+        for key, others in self.new.kernels.items():
+            if len(others) <= len(self.old.kernels.get(key, ())):
+                continue
+            for other in others:
+                users = (user.name for user in self.new.users.get(other.row.name, ()))
+                around = {other.row.name, *other.op.operands, *users}
+                counts = other.row.seconds >= 0.1 * kernel.row.seconds and other is not kernel
+                if other.moves_only and counts and around & near:
+                    return other
+        return None
+
+    def _homes(self, kernels: Sequence[Kernel], side: Side) -> str:
+        """The main operations of the kernels, on the other side, that hold what these compute."""
+        found: Counter[str] = Counter()
+        for kernel in kernels:
+            for op in kernel.inside:
+                for home in side.homes.get(f"{plain_opcode(op.opcode)} {origin(op)}", ()):
+                    if home != kernel.key:
+                        found[home[0]] += 1
+        return " and ".join(name for name, _ in found.most_common(2))
 
 
-def _layouts(context: Context, op: Operation) -> list[TensorLayout | None]:
-    found: list[TensorLayout | None] = []
-    for shape in (op.shape, *op.operand_shapes):
-        try:
-            several = context.layouts(shape)
-        except TilewrightError:
-            several = []
-        found.append(several[0] if several else None)
-    return found
+def _without(
+    side: Side, loops: Sequence[tuple[Operation, str, list[Kernel], list[Kernel]]]
+) -> dict[tuple[str, str], list[Kernel]]:
+    """The kernels that no loop which changed as a whole has taken."""
+    taken = {id(kernel) for loop in loops for kernels in loop[2:] for kernel in kernels}
+    return {key: [k for k in kernels if id(k) not in taken] for key, kernels in side.kernels.items()}
+
+
+def _unrolled(looped: Sequence[Kernel], there: Sequence[Kernel]) -> bool:
+    """Whether what is one kernel of many runs here is many kernels of fewer runs there."""
+    mine, theirs = [k for k in looped if not k.moves_only], [k for k in there if not k.moves_only]
+    if not mine or len(theirs) <= len(mine):
+        return False
+    runs = max(k.row.runs for k in mine), max(k.row.runs for k in theirs)
+    return runs[1] < runs[0]
+
+
+def _renamed(
+    left: Sequence[Kernel], right: Sequence[Kernel]
+) -> tuple[list[tuple[Kernel, Kernel]], list[Kernel], list[Kernel]]:
+    """Kernels that compute the same from the same, or turn data in the same way, under another framework name."""
+
+    def kind(kernel: Kernel) -> tuple[object, ...]:
+        if not kernel.moves_only:
+            return kernel.name, kernel.main.shape.partition("{")[0], kernel.dims
+        turn = _turns(kernel)
+        return tuple(_SPACE.sub("", shape) for shape in turn) if turn else kernel.way
+
+    waiting: dict[object, list[Kernel]] = defaultdict(list)
+    for kernel in reversed(left):
+        waiting[kind(kernel)].append(kernel)
+    pairs = [(waiting[kind(kernel)].pop(), kernel) for kernel in right if waiting.get(kind(kernel))]
+    taken = {id(kernel) for pair in pairs for kernel in pair}
+    return pairs, [k for k in left if id(k) not in taken], [k for k in right if id(k) not in taken]
+
+
+def _line_of(side: Side, wanted: str, other: Side) -> str:
+    """The line of the transposes of this origin, of one that the other side does not have if there is one."""
+    lines = [str(op.source or "") for _, op in side.program.operations() if is_transpose(op) and origin(op) == wanted]
+    known = {str(op.source or "") for _, op in other.program.operations() if is_transpose(op)}
+    return next((line for line in lines if line and line not in known), next(filter(None, lines), ""))
+
+
+_SPACE = re.compile(r"S\(\d+\)")
+_ARRAY = re.compile(r"\w+(\[[\d,]*\])\{([\d,]*)")
+
+
+def _changed_borders(before: Program, after: Program) -> set[tuple[str, ...]]:
+    """(dims, the new order) of arguments and results of the program that only changed their layout."""
+    borders = [_ARRAY.findall(program.attributes.get("entry_computation_layout", "")) for program in (before, after)]
+    if len(borders[0]) != len(borders[1]):
+        return set()
+    both = list(zip(*borders))
+    if any(a[0] != b[0] for a, b in both):
+        return set()
+    return {b for a, b in both if a[1] != b[1]}
+
+
+def _offloaded(kernel: Kernel) -> str:
+    where = f"{kernel.name} runs on the {_core_text(kernel.core)} now"
+    return f"{where}, beside the rest (its bytes are priced, its speed is not known)"
+
+
+def _core_text(core: str) -> str:
+    return {"sparsecore": "SparseCore"}.get(core, core)
+
+
+def _times(kernels: Sequence[Kernel]) -> str:
+    runs = sum(kernel.row.runs for kernel in kernels)
+    return f", {runs} times" if runs > 1 else ""
+
+
+def _turns(kernel: Kernel) -> tuple[str, str] | None:
+    """From which layout to which a kernel turns an array, None where it keeps the order and the tiles."""
+    if not kernel.moves_only:
+        return None
+    for op in kernel.inside:
+        if plain_opcode(op.opcode) in _MOVERS and op.operand_shapes:
+            shapes = op.operand_shapes[0], op.shape
+            if plain_opcode(op.opcode) == "transpose" or _order_and_tiles(shapes[0]) != _order_and_tiles(shapes[1]):
+                return shapes
+    shapes = (kernel.op.operand_shapes or (kernel.op.shape,))[0], kernel.op.shape
+    return shapes if _order_and_tiles(shapes[0]) != _order_and_tiles(shapes[1]) else None
+
+
+def _movement(kernel: Kernel) -> tuple[str, str]:
+    """``relayout`` or ``copy``, and what is moved from where to where."""
+    if shapes := _turns(kernel):
+        return "relayout", _from_layout_to(*shapes)
+    if kernel.op.opcode.endswith("-done"):
+        return "copy", _transfer(kernel.op)
+    return "copy", f"{kernel.op.opcode} of {(kernel.op.operand_shapes or (kernel.op.shape,))[0]}"
+
+
+def _transfer(op: Operation) -> str:
+    """What a transfer brings where, by its end."""
+    arrays = re.findall(r"\w+\[[\d,]*\]\{[^}]*\}", (op.operand_shapes or ("",))[0])
+    places = [
+        _SPACES.get(int((re.search(r"S\((\d+)\)", shape) or [0, 0])[1]), "another memory") for shape in arrays[:2]
+    ]
+    if op.opcode == "slice-done":
+        places.reverse()  # its tuple begins with the operand
+    way = f" from {places[1]} to {places[0]}" if len(places) == 2 else ""
+    return f"{op.shape.lstrip('(').partition('{')[0]}{way}, waited for"
+
+
+def _order_and_tiles(shape: str) -> tuple[str, ...] | None:
+    match = re.search(r"\{([\d,]*)(?::(T[^S}]*))?", shape)
+    return match.groups() if match else None
+
+
+def _from_layout_to(before: str, after: str) -> str:
+    """Two layouts, what they share written once."""
+    a, b = (_SPACE.sub("", shape) for shape in (before, after))
+    first, second = _ARRAY.match(a), _ARRAY.match(b)
+    if first and second and a.partition("{")[0] == b.partition("{")[0] and _tiles(a) == _tiles(b):
+        return f"{a.partition('{')[0]} from {{{first[2]}}} to {{{second[2]}}}"
+    return f"{a} -> {b}"
+
+
+def _tiles(shape: str) -> str:
+    return shape.partition(":")[2].rstrip("}")

@@ -1,18 +1,19 @@
-"""A modelled step on a terminal and as a page: what bounds it, the slowest operations, a roofline, lanes over time."""
+"""A modelled step on a terminal and as a page: what to do first, what bounds it, the slowest operations."""
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Sequence
 from datetime import date
-from typing import Literal
 
+from tilewright.hlo.timing.advice import advice
+from tilewright.hlo.timing.drawings import roofline, step_lanes
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.render import (
     Bar,
     Card,
     Column,
-    Drawing,
+    Curve,
     Field,
     Html,
     Page,
@@ -22,34 +23,36 @@ from tilewright.render import (
     count_text,
     element,
     explorer,
+    line_chart,
     note,
     percent_text,
     place_text,
-    ratio_text,
     seconds_text,
     table,
-    text_width,
 )
 
-_LANES = ("matrix", "vector", "dma", "link", "sparsecore", "host")
-_MOST_MARKS = 2000
-_ANCHORS: tuple[Literal["start", "middle", "end"], ...] = ("start", "middle", "middle", "middle", "end")
+_SWEPT = re.compile(r"(\w+) ([\d.]+), (.+)")
+_MOST_LANES = 4
+"""Steps whose lanes are drawn below each other."""
 
 
 def fields(step: StepTime) -> tuple[Field, ...]:
     """The columns of a step's rows, for terminal and page."""
     whole = step.seconds or 1.0
     return (
-        Field("operation", "code", of=lambda row: row.name, width=14),
-        Field("opcode", of=lambda row: row.op, facet=True),
-        Field("time", "seconds", "modelled, all runs together", of=lambda row: row.seconds, total=True),
-        Field("share", "percent", "of the whole step", of=lambda row: row.seconds / whole),
-        Field("bound", of=lambda row: row.bound or "unpriced", facet=True),
-        Field("HBM", "bytes", "bytes through HBM, padding included", of=lambda row: row.bytes, total=True),
-        Field("flops", "count", "on the matrix unit", of=lambda row: row.flops, total=True),
-        Field("runs", "count", of=lambda row: row.runs),
-        Field("error seen", "percent", "mean absolute error of this kind on rows not fitted", of=_error),
-        Field("line", of=lambda row: place_text(row.source), width=16, tail=True),
+        Field("operation", "code", of=lambda row: row.name, width=13),
+        Field("opcode", of=lambda row: row.op, facet=True, below=True),
+        Field("time", "seconds", "modelled, all runs together", of=lambda row: row.seconds, width=6, total=True),
+        Field("share", "percent", "of the whole step", of=lambda row: row.seconds / whole, below=True),
+        Field("bound", of=lambda row: row.bound or "unpriced", width=6, facet=True),
+        Field("runs", "count", of=lambda row: row.runs, below=True),
+        Field("HBM", "bytes", "bytes through HBM, padding included", of=lambda row: row.bytes, width=9.5, total=True),
+        Field("flops", "count", "on the matrix unit", of=lambda row: row.flops, below=True, total=True),
+        Field("line", of=lambda row: place_text(row.source), width=13, tail=True, facet=True),
+        Field("error seen", "percent", "mean absolute error of this kind on rows not fitted", of=_error, below=True),
+        Field(
+            "beside", "seconds", "how long it runs beside other work", of=lambda row: row.beside or None, shown=False
+        ),
         Field("why not", of=lambda row: row.unpriced, shown=False),
     )
 
@@ -83,7 +86,7 @@ def slowest_table(step: StepTime, count: int) -> tuple[list[Column], list[tuple[
 def comparison_table(steps: Sequence[StepTime], names: Sequence[str]) -> tuple[list[Column], list[tuple[object, ...]]]:
     """Several steps beside each other, each against the first."""
     columns = [
-        Column("step"),
+        Column("step", "code"),
         Column("time", "seconds"),
         Column("of the first", "ratio"),
         Column("matrix", "percent"),
@@ -110,15 +113,44 @@ def time_html(steps: Sequence[StepTime], names: Sequence[str]) -> str:
     page = Page(
         f"Time of {step.program}", f"{seconds_text(step.seconds)} a step on {step.target}", facts=facts, wide=True
     )
+    page.section("advice", "What to do first", element("ol", *(element("li", text) for text in advice(step))))
     page.section("summary", "What a step takes", _cards(step), *(note(text) for text in step.notes))
     if len(steps) > 1:
-        page.section("compare", "Beside each other", table(*comparison_table(steps, names)))
+        page.section("compare", "Beside each other", *_compared(steps, names))
     page.section("bounds", "What it waits for", _bounds(step))
     page.section("operations", "Operations by time", _operations(step))
     page.section("roofline", "Roofline", roofline(step))
-    page.section("lanes", "Lanes over the step", step_lanes(step))
+    page.section("lanes", "Lanes over the step", *_lanes(steps, names))
     page.data("time", step.to_json())
     return page.html()
+
+
+def _compared(steps: Sequence[StepTime], names: Sequence[str]) -> list[Html]:
+    """A table of all steps; of a sweep also the curves over its values."""
+    parts = [table(*comparison_table(steps, names))]
+    curves: dict[str, list[tuple[float, float]]] = {}
+    word = ""
+    for step, name in zip(steps, names, strict=True):
+        if match := _SWEPT.fullmatch(name):
+            word = match[1]
+            curves.setdefault(match[3], []).append((float(match[2]), step.seconds))
+    if any(len({x for x, _ in points}) > 1 for points in curves.values()):
+        for title, each in ((f"time of a step over {word}", False), (f"time of a step for each {word}", True)):
+            lines = [
+                Curve(label, [x for x, _ in points], [y / x if each and x else y for x, y in points])
+                for label, points in ((label, sorted(points)) for label, points in curves.items())
+            ]
+            parts.append(line_chart(lines, title=title, x_label=word, kind="seconds"))
+    return parts
+
+
+def _lanes(steps: Sequence[StepTime], names: Sequence[str]) -> list[Html]:
+    """The lanes of the first steps at one scale, each under its name where there are several."""
+    shown = list(zip(steps, names, strict=True))[:_MOST_LANES]
+    end = max(step.seconds for step, _ in shown)
+    if len(shown) == 1:
+        return [step_lanes(shown[0][0])]
+    return [part for step, name in shown for part in (element("h3", name), step_lanes(step, end))]
 
 
 def _cards(step: StepTime) -> Html:
@@ -140,75 +172,3 @@ def _bounds(step: StepTime) -> Html:
 
 def _operations(step: StepTime) -> Html:
     return explorer(fields(step), step.rows, key=lambda row: row.name or row.op, sort="time", empty="no operations")
-
-
-def roofline(step: StepTime) -> Html:
-    """Operations by flops per byte and flops per second, under the chip's two roofs. A disc is as large as its time."""
-    marks = [row for row in step.slowest(_MOST_MARKS) if row.flops and row.bytes and row.seconds]
-    if not marks or not step.matrix_peak or not step.hbm_peak:
-        return element("p", "no operation of this step uses both the matrix unit and HBM", class_="empty")
-    ridge = step.matrix_peak / step.hbm_peak
-    intensity = [row.flops / row.bytes for row in marks]
-    low, high = min([*intensity, ridge / 10]), max([*intensity, ridge * 10])
-    bottom = min([row.flops / row.seconds for row in marks] + [low * step.hbm_peak])
-    width, height, left, base, top = 720.0, 320.0, 70.0, 40.0, 16.0
-    across = (width - left - 20) / math.log(high / low)
-    up = (height - base - top) / math.log(step.matrix_peak * 1.5 / bottom)
-
-    def x(value: float) -> float:
-        return left + math.log(value / low) * across
-
-    def y(value: float) -> float:
-        return height - base - math.log(max(value, bottom) / bottom) * up
-
-    drawing = Drawing(width, height, title="Roofline")
-    drawing.line(left, height - base, width - 20, height - base, "axis")
-    drawing.line(left, top, left, height - base, "axis")
-    for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        if low <= 10.0**power <= high:
-            drawing.line(x(10.0**power), top, x(10.0**power), height - base, "grid")
-            drawing.text(
-                x(10.0**power), height - base + 17, count_text(10.0**power, compact=True), "soft", anchor="middle"
-            )
-    for power in range(math.ceil(math.log10(bottom)), math.floor(math.log10(step.matrix_peak)) + 1):
-        drawing.line(left, y(10.0**power), width - 20, y(10.0**power), "grid")
-        drawing.text(left - 6, y(10.0**power) + 4, count_text(10.0**power, compact=True), "soft", anchor="end")
-    roof = [(x(low), y(low * step.hbm_peak)), (x(ridge), y(step.matrix_peak)), (x(high), y(step.matrix_peak))]
-    drawing.polyline(roof, "curve s1")
-    drawing.text(width - 24, y(step.matrix_peak) - 6, "matrix peak", "soft", anchor="end")
-    drawing.text(x(ridge) - 8, y(step.matrix_peak) + 20, "HBM bandwidth", "soft", anchor="end")
-    longest = max(row.seconds for row in marks)
-    for row, value in zip(marks, intensity, strict=True):
-        tip = f"{row.name}: {seconds_text(row.seconds)}, {ratio_text(value)} flops a byte, bound by {row.bound}"
-        drawing.circle(
-            x(value), y(row.flops / row.seconds), 2 + 8 * math.sqrt(row.seconds / longest), "dot s0", tip=tip
-        )
-    drawing.text((left + width) / 2, height - 6, "flops per byte of HBM", "soft", anchor="middle")
-    drawing.text(left + 6, top + 4, "flops per second", "soft")
-    return element("figure", drawing.svg())
-
-
-def step_lanes(step: StepTime) -> Html:
-    """Which unit is busy when; a loop's body is drawn at its first run."""
-    rows = [row for row in step.rows if row.seconds]
-    names = [lane for lane in _LANES if any(row.lane == lane for row in rows)]
-    if not rows or not names:
-        return element("p", "nothing to draw", class_="empty")
-    end = max(row.start + row.seconds for row in rows)
-    left = max(text_width(name) for name in names) + 16
-    width, tall = 900.0, 26.0
-    drawing = Drawing(width, tall * len(names) + 30, title="Lanes")
-    for k, lane in enumerate(names):
-        drawing.text(left - 8, tall * k + 17, lane, anchor="end")
-        drawing.line(left, tall * (k + 1), width - 10, tall * (k + 1), "grid")
-    scale = (width - left - 10) / end
-    for row in sorted(rows, key=lambda row: -row.seconds)[:_MOST_MARKS]:
-        k = names.index(row.lane)
-        tip = f"{row.name}: {seconds_text(row.seconds)}, {row.bound}"
-        drawing.rect(
-            left + row.start * scale, tall * k + 4, max(0.4, row.seconds * scale), tall - 8, f"bar s{k % 4}", tip=tip
-        )
-    for part in range(5):
-        at = end * part / 4
-        drawing.text(left + at * scale, tall * len(names) + 20, seconds_text(at), "soft", anchor=_ANCHORS[part])
-    return element("figure", drawing.svg())

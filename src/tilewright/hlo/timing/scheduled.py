@@ -6,13 +6,13 @@ what they still need when their result is wanted is a stall, a row of the ``-don
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reporting.buffers import written_into
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.chip import Chip
@@ -36,6 +36,7 @@ _UNPRICED = {
 _BARE_CUSTOM_CALLS = (
     "AssumeGatherIndicesInBound",
     "AllocateBuffer",
+    "PrepareAsyncCall",
     "Sharding",
     "SPMDFullToShardShape",
     "ConcatBitcast",
@@ -49,10 +50,25 @@ _LARGE_MB = 4.0
 """Megabytes of HBM traffic from which writes alone are slower than reads and writes together."""
 _BESIDE = 0.15
 """Share of the second busiest unit's time that is not hidden behind the busiest (seen in fused kernels)."""
+_HOST = 5
+"""The host's memory, as a layout's S(5)."""
 _DEEPEST = 64
 """Computations inside computations that are followed; a program that calls itself ends there."""
 _MOST_OPERATIONS = 2_000_000
 """Operations from which calls are not followed: a few lines of calls of calls can ask for any number of them."""
+
+
+def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[Operation]:
+    """What an operation runs: the operations of all it calls, those of fusions in their fusion's place, or itself."""
+    if not op.calls or depth > _DEEPEST:
+        yield op
+        return
+    for name in op.calls:
+        for inner in program.by_name[name].operations:
+            if inner.opcode == "fusion" or inner.opcode.endswith("-start"):
+                yield from operations_of(program, inner, depth + 1)
+            else:
+                yield inner
 
 
 @dataclass
@@ -64,6 +80,8 @@ class Schedule:
     now: float = 0.0
     hbm_free: float = 0.0
     arrives: dict[str, float] = field(default_factory=dict)
+    begun: dict[str, float] = field(default_factory=dict)
+    offloaded: dict[str, int] = field(default_factory=dict)
     rows: list[TimeRow] = field(default_factory=list)
     counted: int = 0
     unpriced: int = 0
@@ -91,7 +109,7 @@ class Schedule:
             self._skip(computation, op, runs, "too many calls inside calls")
         elif name == "while":
             self._loop(computation, op, runs)
-        elif name in ("call", "conditional", "async-start") and op.calls:
+        elif name in ("call", "conditional", "async-start", "call-start") and op.calls:
             self._calls(computation, op, name, runs)
         elif name in _UNPRICED:
             self._skip(computation, op, runs, _UNPRICED[name])
@@ -100,7 +118,7 @@ class Schedule:
         elif name.endswith("-start"):
             self._start(op)
         elif name == "async-update":
-            self.arrives[op.name] = self.arrives.get(op.operands[0], 0.0)
+            self._goes_on(op)
         elif name.endswith("-done"):
             self._done(computation, op, runs)
         else:
@@ -127,7 +145,7 @@ class Schedule:
     def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
         """A call's body, the longest branch of a conditional; a body that runs elsewhere is one row of that core."""
         core = self.context.core(computation.name, op)
-        if core or name == "async-start":
+        if core or name.endswith("-start"):
             self._offloaded(computation, op, core or "sparsecore", runs)
             return
         begin, rows = self.now, self.rows
@@ -161,15 +179,34 @@ class Schedule:
         if op.opcode == "slice-start":
             moved = self._tiles([op.shape])[1:2]
         megabytes = max((tiles.megabytes for tiles in moved[:2]), default=0.0)
-        self.hbm_free = max(self.hbm_free, self.now) + megabytes / self.chip.kernel["read_mb_per_us"]
+        self.begun[op.name] = max(self.hbm_free, self.now)
+        self.hbm_free = self.begun[op.name] + megabytes / self.chip.kernel["read_mb_per_us"]
         self.arrives[op.name] = self.hbm_free
 
+    def _goes_on(self, op: Operation) -> None:
+        """What began under another name."""
+        before = op.operands[0]
+        self.arrives[op.name] = self.arrives.get(before, 0.0)
+        if before in self.begun:
+            self.begun[op.name] = self.begun[before]
+        if before in self.offloaded:
+            self.offloaded[op.name] = self.offloaded[before]
+
     def _done(self, computation: Computation, op: Operation, runs: int) -> None:
-        arrives = self.arrives.get(op.operands[0], 0.0) if op.operands else 0.0
+        start = op.operands[0] if op.operands else ""
+        arrives = self.arrives.get(start, 0.0)
         stall = max(0.0, arrives - self.now)
-        moved = self._tiles([op.shape])
-        far = sum(round(tiles.megabytes * MEGA) for tiles in moved)
-        self._row(computation, op, stall, "hbm" if stall else "latency", far, 0, runs, "dma")
+        far = self.offloaded.get(start)
+        if far is not None:
+            self._row(computation, op, stall, "sparsecore", far, 0, runs, "sparsecore", measured=False)
+        else:
+            far = sum(round(tiles.megabytes * MEGA) for tiles in self._tiles([op.shape]))
+            hosted = any(tiles.space == _HOST for tiles in self._tiles(op.operand_shapes))
+            lane = "host" if hosted else "dma"
+            self._row(computation, op, stall, "hbm" if stall else "latency", far, 0, runs, lane, measured=not hosted)
+        if start in self.begun:
+            begun, beside = self.begun[start] / 1e6, (arrives - self.begun[start]) / 1e6
+            self.rows[-1] = replace(self.rows[-1], begun=begun, beside=beside)
 
     def _collective(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
         if name.endswith("-done"):
@@ -192,24 +229,37 @@ class Schedule:
 
         An exchange between chips that was started so goes over the links.
         """
-        inside = [o for name in op.calls for o in self.context.program.by_name[name].operations]
+        inside = list(operations_of(self.context.program, op))
         exchanges = [o for o in inside if plain_opcode(o.opcode) in COLLECTIVES]
         if exchanges and core != "host":
             times = [us for exchange in exchanges if (us := self._link_us(exchange)) is not None]
             if len(times) < len(exchanges):
                 self._skip(computation, op, runs, "this chip's links are not known")
-            self.arrives[op.name] = self.now + sum(times)
+            self.begun[op.name], self.arrives[op.name] = self.now, self.now + sum(times)
             return
-        tiles = self._tiles([*op.operand_shapes, op.shape])
-        megabytes = sum(t.megabytes for t in tiles)
-        us = megabytes / self.chip.kernel["read_mb_per_us"]
         if core == "host":
             self._skip(computation, op, runs, "the host's speed is unknown")
             return
+        megabytes = self._moved_elsewhere(op, inside)
+        us = megabytes / self.chip.kernel["read_mb_per_us"]
         if op.opcode.endswith("-start"):
-            self.arrives[op.name] = self.now + us
-            us = 0.0
+            self.begun[op.name], self.arrives[op.name] = self.now, self.now + us
+            self.offloaded[op.name] = round(megabytes * MEGA)
+            return
         self._row(computation, op, us, "sparsecore", round(megabytes * MEGA), 0, runs, "sparsecore")
+
+    def _moved_elsewhere(self, op: Operation, inside: Sequence[Operation]) -> float:
+        """Megabytes that offloaded work reads and writes: of gathered tables what is taken of them."""
+        if gathers := [inner for inner in inside if inner.opcode == "gather"]:
+            return sum(
+                2 * sum(tiles.megabytes for tiles in self._tiles([gather.shape]))
+                + sum(tiles.megabytes for tiles in self._tiles(gather.operand_shapes[1:]))
+                for gather in gathers
+            )
+        operands, results = self._tiles(op.operand_shapes), self._tiles([op.shape])
+        if op.opcode.endswith("-start"):
+            results = results[len(operands) :]  # its tuple begins with the operands
+        return sum(tiles.megabytes for tiles in (*operands, *results))
 
     def _kernel(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
         constants = self.chip.kernel

@@ -30,6 +30,8 @@ class TimeRow:
     ``error``           mean absolute error seen for that kind of operation, as a share; 0 = not known
     ``runs``            how often it runs
     ``unpriced``        why it has no time ("" where it has)
+    ``begun``           for the end of what runs beside other work (a transfer, an offloaded call): when it began, and
+    ``beside``          for how many seconds it runs; ``seconds`` is only what the step waits for it
     ``line``            its line in the program's text, from 1; 0 for what no operation alone stands for
     ==================  ========================================================================================
     """
@@ -47,6 +49,8 @@ class TimeRow:
     error: float = 0.0
     runs: int = 1
     unpriced: str = ""
+    begun: float = 0.0
+    beside: float = 0.0
     line: int = 0
 
 
@@ -137,12 +141,25 @@ class StepTime:
         }
 
     def events(self) -> tuple[Event, ...]:
-        """The step as a timeline: a lane per unit, in nanoseconds since its begin. A loop's body is drawn once."""
+        """The step as a timeline: a lane per unit, in nanoseconds since its begin; of a loop's body its first run.
+
+        What runs beside other work has as many lanes of its unit as run at once.
+        """
         events: list[Event] = []
-        for row in self.rows:
-            if not row.seconds:
-                continue
+        free: dict[str, list[int]] = {}
+        for row in sorted(self.rows, key=lambda row: row.begun if row.beside else row.start):
+            details: tuple[tuple[str, str | int], ...]
             details = (("bound", row.bound), ("bytes", row.bytes), ("flops", row.flops), ("source", row.source))
-            start, duration = round(row.start * 1e9), max(1, round(row.seconds * 1e9))
-            events.append(Slice(Track(self.target, row.lane), row.name or row.op, start, duration, details))
+            begin, seconds, lane = row.start, row.seconds / row.runs, row.lane
+            if row.beside:
+                begin, seconds = row.begun, row.beside
+                details = (*details, ("waited_ns", round(row.seconds / row.runs * 1e9)))
+            if not seconds:
+                continue
+            start, duration = round(begin * 1e9), max(1, round(seconds * 1e9))
+            lanes = free.setdefault(lane, [])
+            number = next((k for k, end in enumerate(lanes) if end <= start), len(lanes))
+            lanes[number:] = [start + duration, *lanes[number + 1 :]]
+            name = f"{lane} {number + 1}" if number else lane
+            events.append(Slice(Track(self.target, name), row.name or row.op, start, duration, details))
         return tuple(events)

@@ -52,7 +52,10 @@ const written = (value, kind) => {
   return typeof value === "number" && writers[kind] ? writers[kind](value) : String(value);
 };
 const units = { "": 1, b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
-const boundOf = (text) => { // "64 KiB", "1.5m", "4096": bytes; null for anything else
+const spans = { s: 1, ms: 1e-3, "µs": 1e-6, us: 1e-6, ns: 1e-9 };
+const boundOf = (text) => { // "64 KiB", "1.5m", "4096": bytes; "20 µs": seconds; null for anything else
+  const span = /^\s*([\d.]+)\s*(s|ms|µs|us|ns)\s*$/.exec(text);
+  if (span) return Number(span[1]) * spans[span[2]];
   const found = /^\s*([\d.]+)\s*([kmgtb]?)(?:i?b)?\s*$/i.exec(text);
   const value = found ? Number(found[1]) * units[found[2].toLowerCase()] : NaN;
   return Number.isFinite(value) ? value : null;
@@ -200,7 +203,7 @@ class Explorer {
     this.search.addEventListener("input", () => { this.state.q = this.search.value; this.changed(); });
     const parts = [this.search];
     if (this.totals.length) {
-      this.least = make("input", { className: "least", placeholder: `${this.totals[0].heading} at least, 1 MiB`, spellcheck: false });
+      this.least = make("input", { className: "least", placeholder: `${this.totals[0].heading} at least, ${this.totals[0].kind === "seconds" ? "1 µs" : "1 MiB"}`, spellcheck: false });
       this.least.setAttribute("aria-label", `${this.totals[0].heading}: at least`);
       this.least.addEventListener("input", () => { this.state.least = this.least.value; this.changed(); });
       parts.push(this.least);

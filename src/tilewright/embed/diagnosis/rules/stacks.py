@@ -136,8 +136,6 @@ _FEW, _FEW_OF_SHARD = 8, 64
 """Fewer ids per partition than this fill no buffer's 8 slots; fewer per shard, in all steps, are uneven by chance."""
 _PEAK = 4.0
 """The fullest partition over the average one, where shards are even: the log is clustered."""
-_SHUFFLED = 1.5
-"""The fullest partition over that of the same batches shuffled: the log is clustered, whatever the average."""
 
 
 @rule(
@@ -199,26 +197,19 @@ def _remedies(stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str
     ), f"at most {uneven:.2f} times the lookups of a step that waits for one shard"
 
 
-def _fuller_than(shuffled: float | None, now: float) -> bool:
-    """Whether ``now`` is far above what the same batches hold shuffled, and by more than chance."""
-    return shuffled is not None and now >= max(_SHUFFLED * shuffled, shuffled + 3 * math.sqrt(shuffled))
-
-
 @rule(
     "clustered-log",
     "guide section 10, data distribution skew; section 7, observed limits",
     needs=("stack.mean_ids", "stack.observed_ids", "stack.imbalance|stack.shard_ids"),
-    when="shards are even and yet a partition holds 4 times its share, or 1.5 times what it holds in the log shuffled",
+    when="shards are even and yet a partition holds 4 times its share",
 )
 def clustered_log(counters: Counters) -> Iterator[Finding]:
     for name, stack in counters.stacks.items():
         mean, most, uneven = stack.mean_ids, stack.observed_ids, stack.unevenness
-        if not mean or not most or mean < _FEW or uneven is None:
+        if not mean or not most or mean < _FEW or uneven is None or most < _PEAK * mean * uneven:
             continue
-        shuffled = next((values[0] for change, values in stack.remedies.items() if "shuffle" in change), None)
-        if most < _PEAK * mean * uneven and not _fuller_than(shuffled, stack.remedies.get(AS_IT_IS, (0.0,))[0]):
-            continue
-        effect = f"limits of {shuffled:.0f} ids instead of {most}" if shuffled and shuffled < most else ""
+        shuffled = next((v for change, v in stack.remedies.items() if "shuffle" in change), None)
+        effect = f"limits of {shuffled[0]:.0f} ids instead of {most}" if shuffled and shuffled[0] < most else ""
         yield Finding(
             "warning",
             "the fullest partition holds far more than its shard's share: neighbouring samples have the same ids, as "

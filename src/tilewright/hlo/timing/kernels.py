@@ -1,0 +1,233 @@
+"""The kernels of a step, each with what it computes and where that comes from: what two modules are compared by."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo.cost import plain_opcode
+from tilewright.hlo.program import Operation, Program
+from tilewright.hlo.reporting.buffers import peaks
+from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.timing.estimate import estimate
+from tilewright.hlo.timing.scheduled import operations_of
+from tilewright.hlo.timing.step import StepTime, TimeRow
+from tilewright.layout import TensorLayout
+from tilewright.targets import Target
+
+_RANKS = (
+    frozenset({"convolution", "dot", "dot-general"}),
+    frozenset({"custom-call", "scatter", "gather", "sort", "fft", "all-reduce", "all-gather", "all-to-all"}),
+    frozenset({"reduce", "reduce-window", "select-and-scatter"}),
+)
+MOVES = frozenset({"copy", "transpose", "reshape", "copy-start", "copy-done", "slice-start", "slice-done", "bitcast"})
+SILENT = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota", "broadcast"})
+_MARKERS = ("AssumeGatherIndicesInBound", "PrepareAsyncCall", "ConcatBitcast", "AllocateBuffer")
+"""Custom calls that tell the compiler something and compute nothing."""
+_NUMBERS = re.compile(r"[\d.]+$")
+_LOOP_WORDS = frozenset({"while", "body", "cond", "closed_call", "checkpoint", "scan", "remat"})
+
+
+def origin(op: Operation) -> str:
+    """Where an operation comes from: the framework's name without loops around it, else its line, else its shape."""
+    if op.op_name:
+        words = (op.op_name.partition("/")[2] or op.op_name).split("/")
+        return "/".join(word for word in words if word not in _LOOP_WORDS) or op.op_name
+    return str(op.source) if op.source else _NUMBERS.sub("", op.shape.partition("{")[0])
+
+
+def is_silent(op: Operation) -> bool:
+    """Whether it computes and moves nothing."""
+    marker = op.opcode == "custom-call" and any(
+        name in op.attributes.get("custom_call_target", "") for name in _MARKERS
+    )
+    return marker or op.opcode in SILENT
+
+
+def dims_of(shape: str) -> str:
+    """The dims in a shape's text, of every array, without types and layouts."""
+    return " ".join(re.findall(r"\[[\d,]*\]", shape))
+
+
+@dataclass(eq=False)
+class Kernel:
+    """A row of the step with the operations behind it.
+
+    ``op`` is its operation, of an offloaded call the one that began it; ``loop`` is the body it stands in.
+    """
+
+    row: TimeRow
+    op: Operation
+    inside: tuple[Operation, ...]
+    source: str
+    core: str
+    loop: str
+
+    @cached_property
+    def main(self) -> Operation:
+        """The operation that the kernel is there for."""
+        loud = [op for op in self.inside if not is_silent(op)]
+        for rank in _RANKS:
+            for op in loud:
+                if plain_opcode(op.opcode) in rank:
+                    return op
+        said = [op for op in loud if op.opcode != "convert"] or loud  # a narrow type is widened on the way
+        roots = [op for op in said if op.root]
+        return (roots or said or [self.op])[-1]
+
+    @property
+    def moves_only(self) -> bool:
+        """Whether nothing is computed."""
+        return all(plain_opcode(op.opcode) in MOVES or is_silent(op) for op in self.inside)
+
+    @cached_property
+    def key(self) -> tuple[str, str]:
+        """What it computes, and its framework name."""
+        return plain_opcode(self.main.opcode), origin(self.main)
+
+    @property
+    def name(self) -> str:
+        """What it is there for, in a word."""
+        return plain_opcode(self.main.opcode).removesuffix("-start").removesuffix("-done")
+
+    @cached_property
+    def dims(self) -> tuple[str, ...]:
+        """The dims of its result and of its operands."""
+        return dims_of(self.op.shape), *sorted(dims_of(shape) for shape in self.op.operand_shapes)
+
+    @cached_property
+    def way(self) -> tuple[str, ...]:
+        """For what moves only: what from which memory to which; what else would make it another movement."""
+        shapes = (self.op.shape, *self.op.operand_shapes) if self.moves_only else ()
+        return tuple(re.sub(r"\{[^}]*?(S\(\d\))?\}", r"\1", shape) for shape in shapes)
+
+
+@dataclass
+class Side:
+    """One module under the target: its step, and its kernels by what they compute."""
+
+    program: Program
+    step: StepTime
+    context: Context
+    operations: Mapping[str, tuple[str, Operation]]
+    users: Mapping[str, Sequence[Operation]]
+    kernels: Mapping[tuple[str, str], list[Kernel]]
+    homes: Mapping[str, set[tuple[str, str]]]
+
+    @classmethod
+    def of(cls, program: Program, chip: Target) -> Side:
+        """The module priced, its kernels found."""
+        users: dict[str, list[Operation]] = defaultdict(list)
+        for _, op in program.operations():
+            for name in op.operands:
+                users[name].append(op)
+        operations = {op.name: (computation.name, op) for computation, op in program.operations()}
+        side = cls(program, estimate(program, chip), Context(program, chip), operations, users, {}, {})
+        kernels: dict[tuple[str, str], list[Kernel]] = defaultdict(list)
+        homes: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        for row in side.step.rows:
+            if row.name not in operations:
+                continue
+            kernel = side._kernel(row)
+            kernels[kernel.key].append(kernel)
+            for inner in kernel.inside:
+                if not is_silent(inner) and plain_opcode(inner.opcode) not in MOVES:
+                    homes[f"{plain_opcode(inner.opcode)} {origin(inner)}"].add(kernel.key)
+        side.kernels, side.homes = kernels, homes
+        return side
+
+    def _kernel(self, row: TimeRow) -> Kernel:
+        computation, op = self.operations[row.name]
+        while op.opcode.endswith(("-done", "-update")) and op.operands[:1] and op.operands[0] in self.operations:
+            begin = self.operations[op.operands[0]][1]
+            if not begin.calls and not begin.opcode.endswith("-update"):
+                break  # a transfer: its end says which array came
+            op = begin
+        inside = tuple(operations_of(self.program, op)) if op.opcode not in ("while", "conditional") else (op,)
+        return Kernel(
+            *(row, op, inside, self.line(computation, op)),
+            core=self.context.core(computation, op),
+            loop=computation if self.context.runs[computation].trips else "",
+        )
+
+    def line(self, computation: str, op: Operation) -> str:
+        """The operation's line; of what the compiler added, that of who uses it, or of what it is made of."""
+        if source := self.context.source(computation, op):
+            return source
+        seen, around = {op.name}, [*self.users.get(op.name, ()), *self._made_of(op)]
+        for near in around:
+            if source := next((str(inner.source) for inner in (near, *self._body(near)) if inner.source), ""):
+                return source
+            if len(seen) < 32 and near.name not in seen:
+                seen.add(near.name)
+                around += [*self.users.get(near.name, ()), *self._made_of(near)]
+        return ""
+
+    def _made_of(self, op: Operation) -> list[Operation]:
+        return [self.operations[name][1] for name in op.operands if name in self.operations]
+
+    def _body(self, op: Operation) -> Iterable[Operation]:
+        return operations_of(self.program, op) if op.opcode == "fusion" else (op,)
+
+    def around(self, kernel: Kernel) -> Iterator[Operation]:
+        """What the kernel computes, and what stands directly before and behind it, bitcasts between them included."""
+        yield from kernel.inside
+        for near in [*self.users.get(kernel.row.name, ()), *self._made_of(kernel.op)]:
+            beyond = [*self.users.get(near.name, ()), *self._made_of(near)] if near.opcode == "bitcast" else []
+            for op in (near, *beyond):
+                yield from self._body(op)
+
+    def transposes(self) -> Counter[str]:
+        """How often the program's author turned dims, by the framework's name."""
+        return Counter(origin(op) for _, op in self.program.operations() if is_transpose(op))
+
+    def layouts(self, op: Operation) -> list[TensorLayout | None]:
+        """The layouts of an operation's result and operands, of a tuple its first; None for what is no array."""
+        found: list[TensorLayout | None] = []
+        for shape in (op.shape, *op.operand_shapes):
+            try:
+                several = self.context.layouts(shape)
+            except TilewrightError:
+                several = []
+            found.append(several[0] if several else None)
+        return found
+
+    @property
+    def peaks(self) -> dict[int, int]:
+        """Memory space -> padded bytes alive at once."""
+        return {peak.memory_space: peak.padded_bytes for peak in peaks(self.context)}
+
+
+def is_transpose(op: Operation) -> bool:
+    """Whether the framework calls it a transpose, whatever the compiler made of it."""
+    return op.op_name.rpartition("/")[2] == "transpose"
+
+
+def paired(
+    before: Sequence[Kernel], after: Sequence[Kernel]
+) -> tuple[list[tuple[Kernel, Kernel]], list[Kernel], list[Kernel]]:
+    """Kernels of one key side by side, and those left on each side: by line and dims, by dims, by line, in order."""
+    left, right, pairs = list(before), list(after), []
+    by: tuple[Callable[[Kernel], Hashable], ...] = (
+        lambda kernel: (kernel.way, kernel.source, kernel.dims),
+        lambda kernel: (kernel.way, kernel.dims),
+        lambda kernel: (kernel.way, kernel.source),
+        lambda kernel: kernel.way,
+    )
+    for way in by:
+        waiting: dict[Hashable, list[Kernel]] = defaultdict(list)
+        for kernel in reversed(left):
+            waiting[way(kernel)].append(kernel)
+        rest = []
+        for kernel in right:
+            if found := waiting[way(kernel)]:
+                pairs.append((found.pop(), kernel))
+            else:
+                rest.append(kernel)
+        taken = {id(mine) for mine, _ in pairs}
+        left, right = [kernel for kernel in left if id(kernel) not in taken], rest
+    return pairs, left, right
