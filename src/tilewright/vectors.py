@@ -255,3 +255,27 @@ def call_address(typing: Any, address: Any, a: Any, b: Any, c: Any, d: Any, e: A
         return context.get_dummy_value()
 
     return types.none(*[types.int64] * 7), generate
+
+
+def _scaled(add: bool) -> Any:
+    def scaled(typing: Any, target: Any, source: Any, factor: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = ir.VectorType(ir.FloatType(), 8)
+            first = builder.insert_element(ir.Constant(kind, ir.Undefined), args[2], ir.Constant(_I32, 0))
+            factors = _shuffle(builder, first, ir.Constant(kind, ir.Undefined), [0] * 8)
+            value = builder.fmul(factors, _load(builder, args[1], 0, kind))
+            if add:
+                value = builder.fadd(_load(builder, args[0], 0, kind), value)
+            builder.store(value, _at(builder, args[0], 0, kind), align=1)
+            return context.get_dummy_value()
+
+        return types.none(_ADDRESS, _ADDRESS, types.float32), generate
+
+    return intrinsic(scaled)
+
+
+store_scaled = _scaled(add=False)
+"""(target, source, factor): eight floats at ``target`` become ``factor`` times those at ``source``."""
+
+add_scaled = _scaled(add=True)
+"""The same added to what is there, the product rounded first."""

@@ -31,7 +31,8 @@ class StackIndex(NamedTuple):
     ``row_samples``   i32[L, E]       whose gradient: ``feature << shift | row of the device's activations``
     ``row_gains``     f32[L, E]       times what
     ``sample_ends``   i32[L, N]       where the entries of each sample end, in the two arrays below
-    ``sample_places`` i32[L, E]       which of the S * U rows
+    ``sample_rows``   i32[L, E]       which row of all shards laid end to end
+    ``sample_places`` i32[L, E]       which of the S * U places, for devices that hold a part of the shards
     ``sample_gains``  f32[L, E]       times what
     ================  ==============  ================================================================================
 
@@ -44,6 +45,7 @@ class StackIndex(NamedTuple):
     row_samples: Any
     row_gains: Any
     sample_ends: Any
+    sample_rows: Any
     sample_places: Any
     sample_gains: Any
 
@@ -166,7 +168,7 @@ class _Device:
     def fill(self, index: StackIndex, codes: Ints) -> None:
         at, per_shard = self.device, index.rows.shape[2]
         by_row = (index.row_ends[at], index.row_samples[at], index.row_gains[at])
-        by_sample = (index.sample_ends[at], index.sample_places[at], index.sample_gains[at])
+        by_sample = (index.sample_ends[at], index.sample_rows[at], index.sample_places[at], index.sample_gains[at])
         places = np.empty(self.count, np.int32)
         rows = index.rows[at].reshape(-1)
         fill(self.entries, self.count, self.stack.rows_per_shard, per_shard, codes, places, rows, by_row, by_sample)
@@ -198,6 +200,7 @@ def _empty(devices: int, shards: int, rows: int, entries: int, samples: int) -> 
         row_samples=np.zeros((devices, entries), np.int32),
         row_gains=np.zeros((devices, entries), np.float32),
         sample_ends=np.empty((devices, samples), np.int32),
+        sample_rows=np.zeros((devices, entries), np.int32),
         sample_places=np.zeros((devices, entries), np.int32),
         sample_gains=np.zeros((devices, entries), np.float32),
     )
@@ -254,6 +257,7 @@ def _traced_stack(batch: HostBatch, stack: Stack) -> StackIndex:
         row_ends = jnp.minimum(row_ends, jnp.sum(in_use))
         place_of = jnp.zeros(slots, jnp.int32).at[order].set(jnp.minimum(place, shards * distinct - 1))
         by_sample = jnp.argsort(sample, stable=True)
+        places = place_of[by_sample]
         sample_ends = jnp.searchsorted(sample[by_sample], jnp.arange(samples), side="right").astype(jnp.int32)
         return StackIndex(
             rows=rows.reshape(shards, distinct),
@@ -261,7 +265,8 @@ def _traced_stack(batch: HostBatch, stack: Stack) -> StackIndex:
             row_samples=codes[jnp.minimum(sample[order], samples - 1)],
             row_gains=gain[order],
             sample_ends=sample_ends,
-            sample_places=place_of[by_sample],
+            sample_rows=places // distinct * per_shard + rows[places],
+            sample_places=places,
             sample_gains=gain[by_sample],
         )
 

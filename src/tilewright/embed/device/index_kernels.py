@@ -119,17 +119,17 @@ def fill(
     places: Ints,
     rows: Ints,
     by_row: tuple[Ints, Ints, Floats],
-    by_sample: tuple[Ints, Ints, Floats],
+    by_sample: tuple[Ints, Ints, Ints, Floats],
 ) -> None:
     """Write the index of one device from its sorted entries; ``places`` int32[count] is working memory.
 
     ``rows`` int32[S * per_shard]: the distinct local rows of every shard, rising, then ``rows_per_shard``. ``by_row``:
     the end of each of these places, the samples as ``codes`` has them, gains; ``by_sample``: the end of each sample,
-    places, gains.
+    rows of all shards laid end to end, places, gains.
     """
     keys, order, samples, gains = entries
     row_ends, row_samples, row_gains = by_row
-    sample_ends, sample_places, sample_gains = by_sample
+    sample_ends, sample_rows, sample_places, sample_gains = by_sample
     place, end_of_shard, first_of_shard, previous = -1, 0, 0, -1
     for i in range(count):
         key = keys[i]
@@ -151,6 +151,9 @@ def fill(
     for pad in range(place + 1, len(rows)):
         rows[pad], row_ends[pad] = rows_per_shard, count
     _by_sample(samples, gains, places, count, sample_ends, sample_places, sample_gains)
+    for k in range(count):
+        place = np.int64(sample_places[k])
+        sample_rows[k] = place // per_shard * rows_per_shard + rows[place]
 
 
 @njit(cache=True, nogil=True)

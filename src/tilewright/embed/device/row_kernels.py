@@ -33,15 +33,21 @@ from tilewright.embed.device.xla_call import (
     to_ints,
 )
 from tilewright.kernels import cfunc, inner
-from tilewright.vectors import load_word, prefetch_line
+from tilewright.vectors import add_scaled, load_word, prefetch_line, store_scaled
 
-_AHEAD = 16
-"""Entries ahead whose rows are fetched."""
+_AHEAD, _ROWS_AHEAD = 16, 4
+"""Entries, and rows of an update, that are fetched ahead."""
 
 
 @inner()
 def _row(address: Any, width: Any) -> Any:
     return carray(to_floats(address), (width,))
+
+
+@inner()
+def _numbers(address: Any) -> Any:
+    """The int32 from ``address`` on."""
+    return carray(to_ints(address), (1 << 40,))
 
 
 @inner()
@@ -51,55 +57,71 @@ def _fetch(address: Any, width: Any) -> None:
 
 
 @inner()
+def _store(to: Any, source: Any, gain: Any, width: Any) -> None:
+    """``to = gain * source``, eight floats at a time."""
+    whole = width // 8 * 8
+    for d in range(0, whole, 8):
+        store_scaled(to + 4 * d, source + 4 * d, gain)
+    for d in range(whole, width):
+        _row(to, width)[d] = gain * _row(source, width)[d]
+
+
+@inner()
+def _add(to: Any, source: Any, gain: Any, width: Any) -> None:
+    """``to += gain * source``, eight floats at a time."""
+    whole = width // 8 * 8
+    for d in range(0, whole, 8):
+        add_scaled(to + 4 * d, source + 4 * d, gain)
+    for d in range(whole, width):
+        _row(to, width)[d] += gain * _row(source, width)[d]
+
+
+@inner()
 def _parts(frame: Any, which: Any, bytes_moved: Any) -> Any:
     """Threads worth starting: attribute ``which`` at most, one for every 256 KiB."""
     return min(number(frame, which), 1 + bytes_moved // (1 << 18))
 
 
-# Lookup. Operands: table f32[rows, W], flat rows i32[L, P], sample ends i32[L, N], places i32[L, E], gains f32[L, E].
-# Results: per feature f32[its samples, its width]. Numbers: sources of a list, threads.
+# Lookup. Operands: table f32[rows, W], sample ends i32[L, N], the entries' rows i32[L, E], gains f32[L, E]. Results:
+# per feature f32[its samples, its width]. Numbers: sources of a list, threads.
 
 
 @inner()
 def _lookup(frame: Any, part: Any, parts: Any) -> None:
     """Samples are split over the threads. A sample's first row is written, the others are added."""
-    table, ends = operand(frame, 0), ints(operand(frame, 2))
-    flat, places, gains = ints(operand(frame, 1)), ints(operand(frame, 3)), floats(operand(frame, 4))
+    table, ends = operand(frame, 0), ints(operand(frame, 1))
     lists, per_device = dim(operand(frame, 1), 0), number(frame, 0)
-    of_table, height, stride = data(table), dim(table, 0), 4 * dim(table, 1)
-    per_list, entries, samples = len(flat) // lists, len(places) // lists, len(ends) // lists
+    of_table, last_row, stride = data(table), dim(table, 0) - 1, 4 * dim(table, 1)
+    entries, samples = size(operand(frame, 2)) // lists, len(ends) // lists
     sources = lists * per_device
     per_source, first_sample = len(ends) // sources, 0
     for feature in range(results(frame)):
         out = result(frame, feature)
         count, width = dim(out, 0) // sources, dim(out, 1)
         low, high = count * part // parts, count * (part + 1) // parts
-        for source in range(sources):
+        for source in range(sources if high > low else 0):
             here = source // per_device
             first = source * per_source + first_sample  # the feature's first sample over all lists
             begin = 0 if first + low == here * samples else ends[first + low - 1]
-            rows = carray(to_ints(data(operand(frame, 1)) + 4 * here * per_list), (per_list,))
-            of_list, stop = here * entries, ends[first + high - 1] if high > low else begin
+            rows = _numbers(data(operand(frame, 2)) + 4 * here * entries)
+            gains = _row(data(operand(frame, 3)) + 4 * here * entries, entries)
+            to, stop = data(out) + 4 * width * (source * count + low), ends[first + high - 1]
             for k in range(begin, min(begin + _AHEAD, stop)):
-                _fetch(of_table + stride * rows[places[of_list + k]], width)
+                _fetch(of_table + stride * rows[k], width)
             for j in range(low, high):
                 end = ends[first + j]
-                total = _row(data(out) + 4 * width * (source * count + j), width)
                 if begin == end:
                     for d in range(width):
-                        total[d] = 0
+                        _row(to, width)[d] = 0
                 for k in range(begin, end):
                     if k + _AHEAD < stop:
-                        _fetch(of_table + stride * rows[places[of_list + k + _AHEAD]], width)
-                    gain = gains[of_list + k]
-                    row = _row(of_table + stride * min(np.int64(rows[places[of_list + k]]), height - 1), width)
+                        _fetch(of_table + stride * rows[k + _AHEAD], width)
+                    row = of_table + stride * min(np.int64(rows[k]), last_row)
                     if k == begin:
-                        for d in range(width):
-                            total[d] = gain * row[d]
+                        _store(to, row, gains[k], width)
                     else:
-                        for d in range(width):
-                            total[d] += gain * row[d]
-                begin = end
+                        _add(to, row, gains[k], width)
+                begin, to = end, to + 4 * width
         first_sample += count
 
 
@@ -116,7 +138,7 @@ _lookup_address = published("tilewright_lookup_worker", _lookup_worker)
 def _lookup_handler(frame: Any) -> Any:
     if is_question(frame):
         return 0
-    moved = 4 * size(operand(frame, 3)) * dim(operand(frame, 0), 1)
+    moved = 4 * size(operand(frame, 2)) * dim(operand(frame, 0), 1)
     return handle(frame, _lookup_address(), _parts(frame, 1, moved))
 
 
@@ -150,25 +172,21 @@ def _address(described: Any, shift: Any, code: Any, here: Any) -> Any:
 
 
 @inner()
-def _add_entries(total: Any, described: Any, shift: Any, here: Any, span: Any, samples: Any, gains: Any) -> None:
-    """Add gain * gradient of the entries ``span`` of list ``here`` to a row's sum."""
+def _sum_entries(total: Any, padded: Any, described: Any, shift: Any, here: Any, span: Any, entries: Any) -> None:
+    """``total[padded]`` becomes the sum of gain * gradient of the entries ``span`` of list ``here``.
+
+    ``span``: the row's first entry, its end, and the end of all. ``entries``: addresses of samples and gains.
+    """
     begin, end, stop = span
+    samples, gains = _numbers(entries[0]), _row(entries[1], stop)
+    for d in range(padded):
+        _row(total, padded)[d] = 0
     for k in range(begin, end):
         if k + _AHEAD < stop:
             code = samples[k + _AHEAD]
             _fetch(_address(described, shift, code, here), described[code >> shift, 1])
-        code, gain = samples[k], gains[k]
-        width = described[code >> shift, 1]
-        gradient = _row(_address(described, shift, code, here), width)
-        for d in range(width):
-            total[d] += gain * gradient[d]
-
-
-@inner()
-def _of_list(buffer: Any, here: Any, lists: Any, kind: Any) -> Any:
-    """List ``here`` of a buffer of 4-byte elements."""
-    count = size(buffer) // lists
-    return carray(kind(data(buffer) + 4 * here * count), (count,))
+        code = samples[k]
+        _add(total, _address(described, shift, code, here), gains[k], described[code >> shift, 1])
 
 
 # Sums alone. Operands as above, at 0. Result: f32[L, P, W]. Numbers: shift, threads.
@@ -176,21 +194,18 @@ def _of_list(buffer: Any, here: Any, lists: Any, kind: Any) -> Any:
 
 @inner()
 def _sum(frame: Any, part: Any, parts: Any) -> None:
-    """Places are split over the threads by their entries."""
+    """Places are split over the threads."""
     out = result(frame, 0)
     lists, per_list, padded = dim(out, 0), dim(out, 1), dim(out, 2)
-    described, shift = _gradients(frame, 3, lists), number(frame, 0)
-    for here in range(lists):
-        ends = _of_list(operand(frame, 0), here, lists, to_ints)
-        samples = _of_list(operand(frame, 1), here, lists, to_ints)
-        gains = _of_list(operand(frame, 2), here, lists, to_floats)
-        low, high = per_list * part // parts, per_list * (part + 1) // parts
-        begin, stop = 0 if low == 0 else ends[low - 1], 0 if high == 0 else ends[high - 1]
+    described, shift, count = _gradients(frame, 3, lists), number(frame, 0), dim(operand(frame, 1), 1)
+    low, high = per_list * part // parts, per_list * (part + 1) // parts
+    for here in range(lists if high > low else 0):
+        ends = _numbers(data(operand(frame, 0)) + 4 * here * per_list)
+        entries = data(operand(frame, 1)) + 4 * here * count, data(operand(frame, 2)) + 4 * here * count
+        begin, stop = 0 if low == 0 else ends[low - 1], ends[per_list - 1]
         for place in range(low, high):
-            total = _row(data(out) + 4 * padded * (here * per_list + place), padded)
-            for d in range(padded):
-                total[d] = 0
-            _add_entries(total, described, shift, here, (begin, ends[place], stop), samples, gains)
+            total = data(out) + 4 * padded * (here * per_list + place)
+            _sum_entries(total, padded, described, shift, here, (begin, ends[place], stop), entries)
             begin = ends[place]
 
 
@@ -280,19 +295,21 @@ def _first_place(rows: Any, begin: Any, end: Any, row: Any) -> Any:
 
 @inner()
 def _bound(rows: Any, ends: Any, first: Any, count: Any, height: Any, part: Any, parts: Any) -> Any:
-    """The row a thread's part of a shard begins with: as many entries (without ends: places) before it as behind."""
+    """The row a thread's part of a shard begins with: as many entries (ends 0: places) before it as behind."""
     if part == 0:
         return 0
     if part == parts:
         return height
-    used = _first_place(rows, first, first + count, height)
-    if len(ends) == 0:
-        place = first + (used - first) * part // parts
-    else:
-        before = 0 if first == 0 else np.int64(ends[first - 1])
-        wanted = before + (np.int64(ends[first + count - 1]) - before) * part // parts
-        place = _first_place(ends, first, used, wanted)
-    return np.int64(rows[place]) if place < used else height
+    used = _first_place(_numbers(rows), first, first + count, height)
+    place = first + (used - first) * part // parts
+    if ends != 0:
+        of_ends = _numbers(ends)
+        before = 0 if first == 0 else np.int64(of_ends[first - 1])
+        place = _first_place(of_ends, first, used, before + (of_ends[first + count - 1] - before) * part // parts)
+    return np.int64(_numbers(rows)[place]) if place < used else height
+
+
+_ROWS, _ENDS, _ENTRIES, _GAINS, _CURSOR = range(5)  # of a list: four addresses (of sums one), and where it is
 
 
 def _update(step: Any) -> Any:
@@ -302,54 +319,62 @@ def _update(step: Any) -> Any:
         arrays, columns, shift = number(frame, 0), number(frame, 1), number(frame, 2)
         table, rates, places = operand(frame, 0), floats(operand(frame, arrays)), operand(frame, arrays + 1)
         shards, height, padded = dim(table, 0), dim(table, 1), dim(table, 2)
-        lists, per_shard = dim(places, 0), dim(places, 2)
-        of_lists = arrays + 2
-        described = _gradients(frame, of_lists + 3, lists) if shift >= 0 else np.empty((0, 3), np.int64)
-        cursors, total, slots = np.empty(lists, np.int64), np.empty(padded, np.float32), np.empty(arrays, np.int64)
-        no_ends = np.empty(0, np.int32)
+        count, per_shard = dim(places, 0), dim(places, 2)
+        given, per_list = arrays + 2, shards * per_shard
+        described = _gradients(frame, given + 3, count) if shift >= 0 else np.empty((0, 3), np.int64)
+        lists = np.zeros((count, 5), np.int64)
+        for here in range(count):
+            lists[here, _ROWS] = data(places) + 4 * here * per_list
+            if shift < 0:
+                lists[here, _ENTRIES] = data(operand(frame, given)) + 4 * here * padded * per_list
+            else:
+                entries = dim(operand(frame, given + 1), 1)
+                lists[here, _ENDS] = data(operand(frame, given)) + 4 * here * per_list
+                lists[here, _ENTRIES] = data(operand(frame, given + 1)) + 4 * here * entries
+                lists[here, _GAINS] = data(operand(frame, given + 2)) + 4 * here * entries
+        kept = np.empty((arrays, 2), np.int64)  # address, floats of a row
+        for a in range(arrays):
+            kept[a, 0], kept[a, 1] = data(result(frame, a)), dim(operand(frame, a), 2)
+        sums, others, slots = np.empty(padded, np.float32), np.empty(padded, np.float32), np.empty(arrays, np.int64)
+        total, other, one = sums.ctypes.data, others.ctypes.data, np.float32(1)
         for shard in range(shards):
-            first = shard * per_shard
-            rows = _of_list(places, 0, lists, to_ints)
-            ends = _of_list(operand(frame, of_lists), 0, lists, to_ints) if shift >= 0 else no_ends
-            low = _bound(rows, ends, first, per_shard, height, part, parts)
-            high = _bound(rows, ends, first, per_shard, height, part + 1, parts)
-            for here in range(lists):
-                rows = _of_list(places, here, lists, to_ints)
-                cursors[here] = _first_place(rows, first, first + per_shard, low)
+            first, behind = shard * per_shard, (shard + 1) * per_shard
+            low = _bound(lists[0, _ROWS], lists[0, _ENDS], first, per_shard, height, part, parts)
+            high = _bound(lists[0, _ROWS], lists[0, _ENDS], first, per_shard, height, part + 1, parts)
+            for here in range(count):
+                lists[here, _CURSOR] = _first_place(_numbers(lists[here, _ROWS]), first, behind, low)
             while True:
                 row = np.int64(high)
-                for here in range(lists):
-                    if cursors[here] < first + per_shard:
-                        row = min(row, np.int64(_of_list(places, here, lists, to_ints)[cursors[here]]))
+                for here in range(count):
+                    if lists[here, _CURSOR] < behind:
+                        row = min(row, np.int64(_numbers(lists[here, _ROWS])[lists[here, _CURSOR]]))
                 if row >= high:
                     break
-                for d in range(padded):
-                    total[d] = 0
-                for here in range(lists):
-                    rows = _of_list(places, here, lists, to_ints)
-                    place = cursors[here]
-                    if place == first + per_shard or rows[place] != row:
+                fresh = True
+                for here in range(count):
+                    place, rows = lists[here, _CURSOR], _numbers(lists[here, _ROWS])
+                    if place == behind or rows[place] != row:
                         continue
-                    cursors[here] = place + 1
-                    if place + 4 < first + per_shard and rows[place + 4] < height:
+                    lists[here, _CURSOR] = place + 1
+                    if place + _ROWS_AHEAD < behind and rows[place + _ROWS_AHEAD] < height:
                         for a in range(arrays):
-                            array = operand(frame, a)
-                            wide = dim(array, 2)
-                            _fetch(data(result(frame, a)) + 4 * wide * (shard * height + rows[place + 4]), wide)
+                            coming = shard * height + rows[place + _ROWS_AHEAD]
+                            _fetch(kept[a, 0] + 4 * kept[a, 1] * coming, kept[a, 1])
+                    to = total if fresh else other
                     if shift < 0:
-                        sums = _row(data(operand(frame, of_lists)) + 4 * padded * (here * len(rows) + place), padded)
-                        for d in range(padded):
-                            total[d] += sums[d]
+                        _store(to, lists[here, _ENTRIES] + 4 * padded * place, one, padded)
                     else:
-                        ends = _of_list(operand(frame, of_lists), here, lists, to_ints)
-                        samples = _of_list(operand(frame, of_lists + 1), here, lists, to_ints)
-                        gains = _of_list(operand(frame, of_lists + 2), here, lists, to_floats)
-                        span = (0 if place == 0 else ends[place - 1], ends[place], ends[len(ends) - 1])
-                        _add_entries(total, described, shift, here, span, samples, gains)
+                        ends = _numbers(lists[here, _ENDS])
+                        before = 0 if place == 0 else np.int64(ends[place - 1])
+                        span = before, np.int64(ends[place]), np.int64(ends[per_list - 1])
+                        addresses = lists[here, _ENTRIES], lists[here, _GAINS]
+                        _sum_entries(to, padded, described, shift, here, span, addresses)
+                    if not fresh:
+                        _add(total, other, one, padded)
+                    fresh = False
                 for a in range(arrays):
-                    wide = dim(operand(frame, a), 2)
-                    slots[a] = data(result(frame, a)) + 4 * wide * (shard * height + row)
-                step(_row(slots[0], padded), slots[1:], total, rates, columns)
+                    slots[a] = kept[a, 0] + 4 * kept[a, 1] * (shard * height + row)
+                step(_row(slots[0], padded), slots[1:], sums, rates, columns)
 
     return update
 

@@ -283,36 +283,36 @@ def _stack_lookup(static: _Static, table: jax.Array, index: StackIndex) -> tuple
 
 
 def _vectors(static: _Static, table: jax.Array, index: StackIndex) -> tuple[jax.Array, jax.Array]:
-    """Rows [n, W] and which of them the places are, i32[L, P]: the table itself where all of it is here."""
+    """Rows [n, W] and which of them each entry asks for, i32[L, E]: the table itself where all of it is here."""
     lists, shards, distinct = index.rows.shape
     _, per_shard, width = table.shape
     quantization = static.stack.quantization
     if static.axis is None and quantization is None:
-        return table.reshape(-1, width), _flat(index.rows, per_shard).reshape(lists, -1)
+        return table.reshape(-1, width), index.sample_rows
     asked = _flat(_to_owners(index.rows, static.axis), per_shard)
     vectors = table.reshape(-1, width).at[asked].get(mode="clip")
     if quantization is not None:
         vectors = quantization.apply(vectors, jnp)
     vectors = _to_sources(vectors, static.axis)
-    return vectors.reshape(-1, width), jnp.arange(lists * shards * distinct, dtype=jnp.int32).reshape(lists, -1)
+    first_place = jnp.arange(lists, dtype=jnp.int32)[:, None] * (shards * distinct)
+    return vectors.reshape(-1, width), first_place + index.sample_places
 
 
-def _pooled(static: _Static, vectors: jax.Array, flat: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
-    samples = len(flat) * static.sources
+def _pooled(static: _Static, vectors: jax.Array, rows: jax.Array, index: StackIndex) -> tuple[jax.Array, ...]:
+    samples = len(rows) * static.sources
     widths = [feature.table.width for feature in static.stack.features]
-    operands = (vectors, flat, index.sample_ends, index.sample_places, index.sample_gains)
+    operands = (vectors, index.sample_ends, rows, index.sample_gains)
 
     def on_cpu(*operands: jax.Array) -> tuple[jax.Array, ...]:
         shapes = [(samples * count, width) for count, width in zip(static.counts, widths, strict=True)]
         made: tuple[jax.Array, ...] = tuple(_call(lookup_target(), shapes, operands, sources=static.sources))
         return made
 
-    def elsewhere(vectors: jax.Array, flat: jax.Array, ends: jax.Array, places: jax.Array, gains: jax.Array) -> Any:
-        def one(flat: jax.Array, ends: jax.Array, places: jax.Array, gains: jax.Array) -> jax.Array:
-            weighted = vectors.at[flat[places]].get(mode="clip") * gains[:, None]
-            return _segment_sum(weighted, ends)
+    def elsewhere(vectors: jax.Array, ends: jax.Array, rows: jax.Array, gains: jax.Array) -> Any:
+        def one(ends: jax.Array, rows: jax.Array, gains: jax.Array) -> jax.Array:
+            return _segment_sum(vectors.at[rows].get(mode="clip") * gains[:, None], ends)
 
-        sums = jax.vmap(one)(flat, ends, places, gains).reshape(samples, -1, vectors.shape[1])
+        sums = jax.vmap(one)(ends, rows, gains).reshape(samples, -1, vectors.shape[1])
         starts = np.cumsum([0, *static.counts])
         parts = [sums[:, at : at + count] for at, count in zip(starts, static.counts)]
         return tuple(part[..., :width].reshape(-1, width) for part, width in zip(parts, widths, strict=True))
