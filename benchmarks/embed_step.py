@@ -2,10 +2,10 @@
 
     ./run python benchmarks/embed_step.py [--threads 2] [--dims 16 64 128] [--repeat 12] [--part rows|step]
 
-Rows: 26 tables, 520,000 Zipf ids, one id per sample or five. Ours: the jitted ``lookup`` and ``update`` of a batch whose
-index is made; "index" is what making it costs the host, ahead of the step. fbgemm (fbgemm-gpu-cpu with the torch it was
-built for, where importable): its table-batched bags with the fused exact optimizers; its update sorts the ids itself.
-Plain JAX: ``take`` and sum, ``.at[].add``; for Adagrad the dense gradient that jax.grad gives.
+Rows: 26 tables, 520,000 Zipf ids, one id per sample or five. Ours: the jitted ``lookup`` and ``update`` of a batch
+whose index is made; "index" is what making it costs the host, ahead of the step. fbgemm (fbgemm-gpu-cpu with the torch
+it was built for, where importable): its table-batched bags with the fused exact optimizers; its update sorts the ids
+itself. Plain JAX: ``take`` and sum, ``.at[].add``; for Adagrad the dense gradient that jax.grad gives.
 
 Step: examples/dlrm.py's dense part with 26 tables. Ours: ``TrainStep``. PyTorch: ``EmbeddingBag`` with sparse gradients
 and its own sparse SGD, the same layers; plain JAX: one jitted function of tables and parameters.
@@ -21,6 +21,7 @@ import argparse
 import os
 import sys
 import time
+from itertools import pairwise
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def fbgemm():
         from fbgemm_gpu import split_table_batched_embeddings_ops_training as ops
         from fbgemm_gpu.split_embedding_configs import EmbOptimType
         from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from loading
+    except Exception as error:  # whatever keeps it from loading
         print(f"fbgemm is left out: {type(error).__name__}: {str(error).splitlines()[0][:90]}")
         return None
     return torch, ops, EmbOptimType, EmbeddingLocation
@@ -181,24 +182,18 @@ def rows_case(width, ids, kind, clock, peer):
             kept["out"].backward(gradient)
 
         forward["fbgemm"] = peer_forward
-        # a backward pass needs a forward pass of its own, which is not timed
-        steps = clock.repeat
-        clock.repeat = 1
-        cpu = wall = np.inf
         peer_forward()
         first = kept["out"].detach().numpy().reshape(samples, TABLES, width)
         found = np.stack([np.asarray(v) for v in look(box["ours"], batch).values()], axis=1)
         assert np.allclose(first, found, rtol=1e-4, atol=1e-4), "fbgemm looks up something else"
-        clock.repeat = steps
     look_times = clock.run(**forward)
     same = np.asarray(plain_lookup(box["plain"][0], flat)).transpose(1, 0, 2)
     found = np.stack([np.asarray(v) for v in look(box["ours"], batch).values()], axis=1)
     assert np.allclose(same, found, rtol=1e-4, atol=1e-4), "plain JAX looks up something else"
-    change_times = {}
     best = {name: [np.inf, np.inf] for name in [*backward, *(["fbgemm"] if peer else [])]}
     for _ in range(clock.repeat):
         for name in best:
-            if name == "fbgemm":
+            if name == "fbgemm":  # a backward pass needs a forward pass of its own, which is not timed
                 peer_forward()
             cpu, wall = time.process_time(), time.perf_counter()
             peer_backward() if name == "fbgemm" else backward[name]()
@@ -216,22 +211,6 @@ def rows_case(width, ids, kind, clock, peer):
 
 
 def rows(args):
-    peer, clock, speed = fbgemm(), Clock(args.repeat), copy_speed()
-    if peer is not None:
-        peer[0].set_num_threads(args.threads)
-    print(f"a plain copy here: {speed / 1e9:.1f} GB/s, reads and writes; {args.threads} threads")
-    head = "width ids/sample optimizer        ours     fbgemm   ratio      plain JAX   ratio   limit (copy)"
-    for what in ("lookup", "update", "both"):
-        print(f"\n{what}: processor time (wall time) in ms" + ("; index: ms of the host" if what == "both" else ""))
-        print(head if what != "both" else head.replace("limit (copy)", "index   with index / fbgemm"))
-        for line in LINES[what]:
-            print(line)
-
-
-LINES = {"lookup": [], "update": [], "both": []}
-
-
-def collect(args):
     peer, clock, speed = fbgemm(), Clock(args.repeat), copy_speed()
     if peer is not None:
         peer[0].set_num_threads(args.threads)
@@ -256,11 +235,132 @@ def collect(args):
                     print("".join(cells) + f"{1e3 * limit / speed:8.1f}{index:7.1f}", flush=True)
 
 
+# A whole step of a DLRM: 26 tables of width 32, two MLPs, pairwise products, SGD everywhere.
+
+WIDTH, FIELDS, DENSE = 32, TABLES + 1, 13
+BOTTOM, PAIRS = (DENSE, 256, 128, WIDTH), FIELDS * (FIELDS - 1) // 2
+TOP = (PAIRS + WIDTH, 512, 256, 1)
+RATE = 0.05
+
+
+def layers(sizes, rng):
+    """Weights and biases of an MLP, float32."""
+    pairs = pairwise(sizes)
+    return [((rng.normal(size=(a, b)) / a**0.5).astype(np.float32), np.zeros(b, np.float32)) for a, b in pairs]
+
+
+def mlp(weights, x, relu):
+    for w, b in weights[:-1]:
+        x = relu(x @ w + b)
+    return x @ weights[-1][0] + weights[-1][1]
+
+
+def steps(args):
+    """Training steps of one model on three sides; the loss of each after as many steps."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from tilewright.embed import SGD, Feature, Table, Topology, device_batch, from_tables, preprocess, stack, train_step
+
+    batch, rounds = 2048, 6
+    rng = np.random.default_rng(0)
+    names = [f"f{k:02d}" for k in range(TABLES)]
+    values = rng.normal(size=(TABLES, VOCAB, WIDTH)).astype(np.float32) * 0.1
+    weights = {"bottom": layers(BOTTOM, rng), "top": layers(TOP, rng)}
+    ids = [((rng.zipf(1.2, (TABLES, batch)) - 1) % VOCAB).astype(np.int32) for _ in range(rounds)]
+    numeric = rng.normal(size=(rounds, batch, DENSE)).astype(np.float32)
+    labels = (rng.random((rounds, batch)) < 0.3).astype(np.float32)
+    rows, columns = np.tril_indices(FIELDS, -1)
+
+    def loss(params, vectors, numeric, labels):
+        bottom = mlp(params["bottom"], numeric, jax.nn.relu)
+        stacked = jnp.stack([bottom, *(vectors[name] for name in names)], axis=1)
+        dots = jnp.einsum("bid,bjd->bij", stacked, stacked)[:, rows, columns]
+        logits = mlp(params["top"], jnp.concatenate([bottom, dots], axis=1), jax.nn.relu)[:, 0]
+        return optax.sigmoid_binary_cross_entropy(logits, labels).mean()
+
+    features = [Feature(name, Table(f"t{name}", VOCAB, WIDTH, optimizer=SGD(RATE))) for name in names]
+    plan = stack(features, Topology(1, 4))
+    one = train_step(loss, optax.sgd(RATE))
+    state = from_tables(plan, {f"t{name}": values[k] for k, name in enumerate(names)})
+    box = {"ours": one.start(jax.tree.map(jnp.asarray, weights), state, donate=True), "losses": {}}
+
+    def plainly(params, tables, ids, numeric, labels):
+        def whole(params, tables):
+            return loss(params, {name: tables[k][ids[k]] for k, name in enumerate(names)}, numeric, labels)
+
+        value, changes = jax.value_and_grad(whole, argnums=(0, 1))(params, tables)
+        return value, *jax.tree.map(lambda x, g: x - RATE * g, (params, tables), changes)
+
+    plain_step = jax.jit(plainly, donate_argnums=(0, 1))
+    box["plain"] = jax.tree.map(jnp.asarray, weights), [jnp.asarray(v) for v in values]
+
+    def ours(k):
+        host = preprocess({name: ids[k][i].reshape(-1, 1) for i, name in enumerate(names)}, plan)
+        box["ours"], value = one.step(box["ours"], device_batch(host), numeric[k], labels[k])
+        return float(value)
+
+    def plain(k):
+        value, *after = plain_step(*box["plain"], ids[k], numeric[k], labels[k])
+        box["plain"] = after
+        return float(value)
+
+    sides = {"ours": ours, "plain JAX": plain}
+    try:
+        import torch
+
+        torch.set_num_threads(args.threads)
+        bags = torch.nn.ModuleList(
+            torch.nn.EmbeddingBag.from_pretrained(torch.tensor(v), freeze=False, mode="sum", sparse=True)
+            for v in values
+        )
+        dense = [torch.nn.Parameter(torch.tensor(x)) for part in weights.values() for pair in part for x in pair]
+        depth = len(BOTTOM) - 1
+        pairs = [(dense[2 * i], dense[2 * i + 1]) for i in range(len(dense) // 2)]
+        optimizer = torch.optim.SGD([*bags.parameters(), *dense], lr=RATE)
+        offsets = torch.arange(batch)
+        lower = torch.tensor(rows), torch.tensor(columns)
+        given = [torch.tensor(x) for x in numeric], [torch.tensor(x) for x in labels], [torch.tensor(x) for x in ids]
+
+        def pytorch(k):
+            optimizer.zero_grad(set_to_none=True)
+            bottom = mlp(pairs[:depth], given[0][k], torch.relu)
+            vectors = [bag(row.long(), offsets) for bag, row in zip(bags, given[2][k], strict=True)]
+            stacked = torch.stack([bottom, *vectors], dim=1)
+            dots = torch.bmm(stacked, stacked.transpose(1, 2))[:, lower[0], lower[1]]
+            logits = mlp(pairs[depth:], torch.cat([bottom, dots], dim=1), torch.relu)[:, 0]
+            value = torch.nn.functional.binary_cross_entropy_with_logits(logits, given[1][k])
+            value.backward()
+            optimizer.step()
+            return float(value)
+
+        sides["PyTorch"] = pytorch
+    except ImportError:
+        print("PyTorch is left out: not installed")
+    best = {name: [np.inf, np.inf] for name in sides}
+    for _ in range(args.repeat):
+        for k in range(rounds):
+            for name, side in sides.items():
+                cpu, wall = time.process_time(), time.perf_counter()
+                box["losses"].setdefault(name, []).append(side(k))
+                spent = time.process_time() - cpu, time.perf_counter() - wall
+                best[name] = [min(a, b) for a, b in zip(best[name], spent, strict=True)]
+    for name, seen in box["losses"].items():
+        assert np.allclose(seen, box["losses"]["ours"], rtol=2e-3, atol=2e-4), f"{name} computes something else"
+    print(f"\na DLRM step, batch {batch}, {TABLES} tables of {VOCAB} x {WIDTH}, preprocessing included; least ms of")
+    print("processor (wall) time; ratio: ours / theirs, wall time")
+    for name, (cpu, wall) in best.items():
+        print(f"{name:10}{1e3 * cpu:8.1f} ({1e3 * wall:5.1f}){best['ours'][1] / wall:8.2f}")
+
+
 def main():
     args = parse()
     os.environ["TILEWRIGHT_THREADS"] = str(args.threads)
     if args.part != "step":
-        collect(args)
+        rows(args)
+    if args.part != "rows":
+        steps(args)
     return 0
 
 
