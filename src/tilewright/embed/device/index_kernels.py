@@ -152,8 +152,8 @@ def fill(
         rows[pad], row_ends[pad] = rows_per_shard, count
     _by_sample(samples, gains, places, count, sample_ends, sample_places, sample_gains)
     for k in range(count):
-        place = np.int64(sample_places[k])
-        sample_rows[k] = place // per_shard * rows_per_shard + rows[place]
+        asked = np.int64(sample_places[k])
+        sample_rows[k] = asked // per_shard * rows_per_shard + rows[asked]
 
 
 @njit(cache=True, nogil=True)
