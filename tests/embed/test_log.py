@@ -210,3 +210,31 @@ def test_one_table_is_not_read_in_two_ways(tmp_path):
     log = read_log(path, features, 2, {name: LogColumn(name, ids="direct") for name in ("item", "seen")})
     read = next(iter(log)).features
     assert set(np.ravel(read["item"])) == set(read["seen"][0]) == {3, 14}
+
+
+def test_columns_of_numbers_come_beside_the_features(tmp_path, click_log):
+    import pyarrow
+    from pyarrow import parquet
+
+    features = (Feature("id", Table("id", 10, 8)),)
+    columns = {"id": np.arange(5), "age": np.array([1.5, 2, 3, 4, 5]), "label": np.array([0, 1, 1, 0, 1])}
+    np.savez(tmp_path / "log.npz", **columns)
+    parquet.write_table(pyarrow.table({**columns, "label": columns["label"] > 0}), tmp_path / "log.parquet")
+    rows = zip(*(map(str, column) for column in columns.values()))
+    (tmp_path / "log.csv").write_text("\n".join(["id,age,label", *map(",".join, rows)]) + "\n")
+    for name in ("log.npz", "log.parquet", "log.csv"):
+        batches = list(read_log(tmp_path / name, features, 3, values=["label", "age"]))
+        for column in ("label", "age"):
+            found = np.concatenate([batch.values[column] for batch in batches])
+            assert found.dtype == np.float32
+            np.testing.assert_array_equal(found, columns[column])
+    (tmp_path / "gaps.csv").write_text("id,age\n1, 2.5\n2,\n")
+    (batch,) = read_log(tmp_path / "gaps.csv", features, 3, values=["age"])
+    assert batch.values["age"].tolist() == [2.5, 0]
+
+    criteo = [Feature(f"C{i}", Table(f"C{i}", 100, 8)) for i in range(1, 27)]
+    (batch,) = read_log(click_log, criteo, 500, values=["label", "I3"])
+    assert set(batch.values["label"].tolist()) <= {0.0, 1.0}
+    assert batch.values["I3"].shape == (200,)
+    with pytest.raises(UsageError, match="no column clicks"):
+        list(read_log(click_log, criteo, 500, values=["clicks"]))

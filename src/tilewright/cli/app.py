@@ -40,7 +40,7 @@ def _add(group: typer.Typer, commands: Iterable[Callable[..., object]]) -> None:
 
 _add(app, (*programs.COMMANDS, explain_error, run, targets, warm))
 for name, summary, commands in (
-    ("embed", "Sparse cores: plan embedding tables before renting chips.", embed.COMMANDS),
+    ("embed", "Sparse cores: plan embedding tables before renting chips, and train them.", embed.COMMANDS),
     ("isa", "The matrix unit: assemble, run, multiply, count.", isa.COMMANDS),
     ("layout", "Where every element lives: in words, drawn, compared, packed.", layout.COMMANDS),
 ):

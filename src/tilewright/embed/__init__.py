@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         log_counters,
         read_counters,
     )
-    from tilewright.embed.host.batch import Agreement, HostBatch, StackStats, check_host_batch
+    from tilewright.embed.host.batch import Agree, Agreement, HostBatch, StackStats, check_host_batch
     from tilewright.embed.host.check import Check, Excess, check_batches
     from tilewright.embed.host.inputs import COO
     from tilewright.embed.host.narrow import NarrowTables, pack_narrow
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tilewright.embed.planning.plan import plan
     from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan, plan_counters
     from tilewright.embed.training.loop import Feed, Loop, Trained
+    from tilewright.embed.training.saver import Checkpoints, resume
     from tilewright.embed.training.step import Carry, TrainStep, train_step
     from tilewright.embed.warming import warm
 
@@ -78,9 +79,11 @@ __all__ = [
     "Adagrad",
     "AdagradMomentum",
     "Adam",
+    "Agree",
     "Agreement",
     "Carry",
     "Check",
+    "Checkpoints",
     "Clicks",
     "Clipped",
     "Counters",
@@ -163,6 +166,7 @@ __all__ = [
     "read_log",
     "restore",
     "restore_extra",
+    "resume",
     "sample_order",
     "save",
     "saved_limits",
@@ -191,7 +195,7 @@ _HOMES = {
     "diagnosis.explain": "ErrorExplanation explain_error names_sparsecores",
     "diagnosis.finding": "Diagnosis Finding",
     "diagnosis.sources": "COUNTERS_TEMPLATE batch_counters check_counters log_counters read_counters",
-    "host.batch": "Agreement HostBatch StackStats check_host_batch",
+    "host.batch": "Agree Agreement HostBatch StackStats check_host_batch",
     "host.check": "Check Excess check_batches",
     "host.inputs": "COO",
     "host.narrow": "NarrowTables pack_narrow",
@@ -212,6 +216,7 @@ _HOMES = {
     "planning.plan": "plan",
     "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
     "training.loop": "Feed Loop Trained",
+    "training.saver": "Checkpoints resume",
     "training.step": "Carry TrainStep train_step",
     "warming": "warm",
 }

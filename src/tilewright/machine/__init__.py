@@ -1,5 +1,6 @@
 """A whole model on a target: plan, study, prove, train, count, report."""
 
+from tilewright.machine.fit import FitJob, Fitted, FitWatch, fit
 from tilewright.machine.model import Model, RunData, auc, load_data, load_model
 from tilewright.machine.movement import Movement, Proof
 from tilewright.machine.products import MatrixRun
@@ -8,6 +9,9 @@ from tilewright.machine.running import run
 from tilewright.machine.train import Judgement
 
 __all__ = [
+    "FitJob",
+    "FitWatch",
+    "Fitted",
     "Judgement",
     "MatrixRun",
     "Model",
@@ -16,6 +20,7 @@ __all__ = [
     "RunData",
     "RunReport",
     "auc",
+    "fit",
     "load_data",
     "load_model",
     "make_folder",

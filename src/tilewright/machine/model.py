@@ -6,6 +6,9 @@
 ``loss(params, numeric, vectors, labels) -> (loss, logits)``    pure JAX: numeric f32[B, 13], vectors {"C1": f32[B, D]}
 ``optimizer() -> optax.GradientTransformation``                 how the dense parameters learn
 ==============================================================  ======================================================
+
+`embed train` takes any features; two constants say which columns of the log are given as ``numeric`` and ``labels``:
+``NUMERIC = ["age", ...]`` (Criteo's I1 to I13) and ``LABEL = "rating"`` ("label").
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ EXPECTED = ("features", "init", "loss", "optimizer")
 
 @dataclass(frozen=True)
 class Model:
-    """The four functions of a model file and its name."""
+    """The four functions of a model file, its name, and the columns it reads beside its features."""
 
     name: str
     features: Callable[[float], Sequence[Feature]]
     init: Callable[[Any], Any]
     loss: Callable[[Any, Any, Any, Any], tuple[Any, Any]]
     optimizer: Callable[[], Any]
+    numeric: tuple[str, ...] = tuple(f"I{i}" for i in range(1, 14))
+    label: str = "label"
 
 
 def _import(path: Path) -> ModuleType:
@@ -65,13 +70,18 @@ def load_model(source: str | Path | ModuleType | Model) -> Model:
     if missing:
         how = f"a model file defines {', '.join(EXPECTED)}; see examples/dlrm.py"
         raise UsageError(f"the model file does not define {', '.join(missing)}", where=where, how=how)
-    return Model(Path(where).stem, *(getattr(module, name) for name in EXPECTED))
+    columns = {name.lower(): getattr(module, name) for name in ("NUMERIC", "LABEL") if hasattr(module, name)}
+    if not isinstance(columns.get("label", ""), str) or isinstance(columns.get("numeric", ()), str):
+        raise UsageError("NUMERIC is a list of columns, LABEL the name of one", where=where)
+    if "numeric" in columns:
+        columns["numeric"] = tuple(columns["numeric"])
+    return Model(Path(where).stem, *(getattr(module, name) for name in EXPECTED), **columns)
 
 
 def check_model(model: Model, widths: Mapping[str, int], batch: int) -> None:
     """Trace init, loss, its gradient and the optimizer on shapes alone; :class:`UsageError` says which one fails."""
     array: Any = jax.ShapeDtypeStruct
-    numeric, labels = array((batch, 13), jnp.float32), array((batch,), jnp.float32)
+    numeric, labels = array((batch, len(model.numeric)), jnp.float32), array((batch,), jnp.float32)
     vectors = {name: array((batch, width), jnp.float32) for name, width in widths.items()}
     params = _try(model, "init", lambda: jax.eval_shape(model.init, jax.random.key(0)))
     result = _try(model, "loss", lambda: jax.eval_shape(model.loss, params, numeric, vectors, labels))

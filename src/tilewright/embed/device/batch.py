@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -90,11 +90,16 @@ def _unflatten(static: tuple[Any, ...], children: tuple[Any, ...]) -> HostBatch:
 jax.tree_util.register_pytree_node(HostBatch, _flatten, _unflatten)
 
 
-def device_batch(batch: HostBatch | DeviceBatch) -> DeviceBatch:
+Lengths: TypeAlias = Callable[[tuple[int, ...]], tuple[int, ...]]
+"""U and E of every stack, as one batch needs them -> as they shall be, none smaller."""
+
+
+def device_batch(batch: HostBatch | DeviceBatch, lengths: Lengths | None = None) -> DeviceBatch:
     """The index of ``batch`` for a jitted step.
 
-    Call it on the host, outside ``jit``: native kernels sort the entries, and arrays are as long as this batch needs.
-    Inside a traced function XLA sorts, and arrays are as long as the buffers.
+    Call it on the host, outside ``jit``: native kernels sort the entries, and arrays are as long as this batch needs,
+    or as ``lengths`` says, which processes that feed one step must agree on. Inside a traced function XLA sorts, and
+    arrays are as long as the buffers.
 
     Raises :class:`CheckFailed` for a buffer whose entries leave their table or slice.
     """
@@ -102,9 +107,9 @@ def device_batch(batch: HostBatch | DeviceBatch) -> DeviceBatch:
         return batch
     arrays = [batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains]
     traced = any(isinstance(x, jax.core.Tracer) for of_stacks in arrays for x in of_stacks.values())
-    index = _traced_index if traced else _host_index
     stacks = batch.stacking.stacks
-    return DeviceBatch(index(batch, stacks), batch.stacking, tuple(batch.batch_sizes.items()))
+    index = _traced_index(batch, stacks) if traced else _host_index(batch, stacks, lengths)
+    return DeviceBatch(index, batch.stacking, tuple(batch.batch_sizes.items()))
 
 
 def feature_shift(stack: Stack, batch_sizes: Mapping[str, int]) -> int:
@@ -174,7 +179,7 @@ class _Device:
         fill(self.entries, self.count, self.stack.rows_per_shard, per_shard, codes, places, rows, by_row, by_sample)
 
 
-def _host_index(batch: HostBatch, stacks: Mapping[str, Stack]) -> dict[str, StackIndex]:
+def _host_index(batch: HostBatch, stacks: Mapping[str, Stack], lengths: Lengths | None) -> dict[str, StackIndex]:
     threads, topology = thread_count(), batch.stacking.topology
     per_device, shards = topology.sparsecores_per_device, topology.sparsecores
     of_stack = {name: range(np.shape(batch.embedding_ids[name])[0]) for name in stacks}
@@ -182,10 +187,15 @@ def _host_index(batch: HostBatch, stacks: Mapping[str, Stack]) -> dict[str, Stac
     made = run_all([partial(_Device, batch, stacks[name], device) for name, device in jobs], threads)
     index: dict[str, StackIndex] = {}
     fills: list[Callable[[], None]] = []
+    of_name = {name: [device for device in made if device.stack.name == name] for name in stacks}
+    needed = tuple(
+        _roomy(max((getattr(device, what) for device in of_name[name]), default=0))
+        for name in stacks
+        for what in ("rows", "count")
+    )
+    chosen = iter(needed if lengths is None else lengths(needed))
     for name, stack in stacks.items():
-        devices = [device for device in made if device.stack.name == name]
-        rows = _roomy(max((device.rows for device in devices), default=0))
-        entries = _roomy(max((device.count for device in devices), default=0))
+        devices, rows, entries = of_name[name], next(chosen), next(chosen)
         codes = _codes(stack, batch.batch_sizes, per_device)
         index[name] = _empty(len(devices), shards, rows, entries, len(codes))
         fills += [partial(device.fill, index[name], codes) for device in devices]

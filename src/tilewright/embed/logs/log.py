@@ -6,7 +6,7 @@ import csv
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
-from tilewright.embed.logs.criteo import CATEGORICAL
+from tilewright.embed.logs.criteo import CATEGORICAL, NUMERIC
 from tilewright.embed.model.tables import Feature, count
 from tilewright.errors import UsageError
 
@@ -46,10 +46,11 @@ class LogColumn:
 
 @dataclass(frozen=True, eq=False)
 class LogBatch:
-    """``rows`` samples of every feature, as ``preprocess`` takes them."""
+    """``rows`` samples of every feature, as ``preprocess`` takes them; ``values``: columns of numbers, f32[rows]."""
 
     rows: int
     features: dict[str, Any]
+    values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,7 @@ class Log:
     batch: int
     columns: tuple[LogColumn, ...]
     rows: int | None = None
+    values: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -90,6 +92,7 @@ def read_log(
     features: Sequence[Feature],
     batch: int,
     columns: Mapping[str, LogColumn] | None = None,
+    values: Sequence[str] = (),
 ) -> Log:
     """The batches of a log, one at a time in memory.
 
@@ -102,6 +105,9 @@ def read_log(
         rows of a batch (of all SparseCores).
     ``columns``
         feature -> :class:`LogColumn` where it is not simply the column of the feature's name.
+    ``values``
+        columns of numbers to read beside them, 0 where one is missing. Criteo's format gives ``label`` and ``I1`` ..
+        ``I13``, these as log(1 + max(x, 0)).
 
     Raises :class:`UsageError` that names the file, the column and the batch: here for a missing file or column and
     a file that is not what its name says; while reading for a value of a wrong type or a file that breaks off.
@@ -113,7 +119,7 @@ def read_log(
         raise UsageError(f"a column for {unknown[0]!r}, which is no feature", where=where)
     filled = [(named.get(feature.name, LogColumn()), feature) for feature in features]
     chosen = tuple(column if column.name else replace(column, name=feature.name) for column, feature in filled)
-    log = Log(where, tuple(features), batch, chosen)
+    log = Log(where, tuple(features), batch, chosen, values=tuple(values))
     if where != "-" and not Path(where).exists():
         raise UsageError("cannot read it: No such file or directory", where=where)
     return replace(log, rows=_parquet_rows(log)) if log.kind == "parquet" else log
@@ -123,8 +129,15 @@ def _read_criteo(log: Log) -> Iterator[LogBatch]:
     from tilewright.embed.logs.criteo import read_criteo
 
     vocabs = [feature.table.vocab for feature in log.features]
-    for clicks in read_criteo(log.path, vocabs, log.batch, ids_only=True):
-        yield LogBatch(len(clicks), dict(clicks.features()))
+    known = ("label", *NUMERIC)
+    if unknown := [name for name in log.values if name not in known]:
+        raise UsageError(f"no column {unknown[0]}", where=log.path, how="Criteo's format has label and I1 .. I13")
+    for clicks in read_criteo(log.path, vocabs, log.batch, ids_only=not log.values):
+        values = {}
+        if log.values:
+            columns = dict(zip(known, (clicks.labels, *clicks.numeric.T)))
+            values = {name: columns[name] for name in log.values}
+        yield LogBatch(len(clicks), dict(clicks.features()), values)
 
 
 # One column of a log as a feature's input: integers, lists and texts of Arrow arrays.
@@ -142,6 +155,21 @@ def _input(table: Any, feature: Feature, column: LogColumn, place: str) -> Any:
         return numbers.reshape(-1, 1) if lengths is None else (numbers, offsets_of(lengths))
     lengths = np.ones(len(numbers), np.int64) if lengths is None else lengths
     return numbers, offsets_of(lengths), _weights(_whole(table[column.weights]), lengths, place, column.weights)
+
+
+def _numbers(array: Any, where: str) -> NDArray[np.float32]:
+    """A column of numbers, one a row; missing ones are 0."""
+    import pyarrow
+    from pyarrow import compute
+
+    if _is_text(array.type):
+        array = compute.utf8_trim_whitespace(array)
+        array = compute.if_else(compute.equal(array, ""), None, array)
+    try:
+        return np.asarray(array.cast(pyarrow.float32(), safe=False).fill_null(0), np.float32)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
+        text = " ".join(str(error).split())[:200]
+        raise UsageError(f"not a column of numbers: {text}", where=where) from None
 
 
 def _check_one_way(table: Any, log: Log) -> None:
@@ -324,7 +352,7 @@ def _check_columns(log: Log, names: list[str], where: str) -> None:
 
 def _wanted(log: Log) -> list[str]:
     names = [name for column in log.columns for name in (column.name, column.weights) if name]
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys([*names, *log.values]))
 
 
 def _parquet_rows(log: Log) -> int:
@@ -399,7 +427,8 @@ def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
         if not done:
             _check_one_way(table, log)
         inputs = {f.name: _input(table, f, c, place) for f, c in log.pairs}
-        return LogBatch(table.num_rows, inputs)
+        values = {name: _numbers(_whole(table[name]), f"{place}, column {name!r}") for name in log.values}
+        return LogBatch(table.num_rows, inputs, values)
 
     for part in parts:
         held.append(part)
@@ -423,22 +452,25 @@ def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
 
 def _read_arrays(log: Log) -> Iterator[LogBatch]:
     """Arrays ``name`` [rows, ids] or [rows], or ``name.values`` with ``name.offsets``; weights under their own name."""
-    whole = _load(log)
+    whole, columns = _load(log)
     sizes = {name: ragged.batch_size for name, ragged in whole.items()}
+    sizes |= {name: len(column) for name, column in columns.items()}
     rows = max(sizes.values())
     if short := next((name for name, size in sizes.items() if size != rows), None):
         raise UsageError(f"{sizes[short]} samples of {short!r}, {rows} of others", where=log.path)
     for start in range(0, rows, log.batch):
         stop = min(rows, start + log.batch)
-        yield LogBatch(stop - start, {name: _slice(ragged, start, stop) for name, ragged in whole.items()})
+        inputs = {name: _slice(ragged, start, stop) for name, ragged in whole.items()}
+        yield LogBatch(stop - start, inputs, {name: column[start:stop] for name, column in columns.items()})
 
 
-def _load(log: Log) -> dict[str, Ragged]:
+def _load(log: Log) -> tuple[dict[str, Ragged], dict[str, NDArray[np.float32]]]:
     try:
         with open(log.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UsageError("one array, not an archive", where=log.path, how="write it with numpy.savez")
-            return {f.name: _feature(archive, log, f.name, c) for f, c in log.pairs}
+            columns = {name: _numbers_in(archive, log, name) for name in log.values}
+            return {f.name: _feature(archive, log, f.name, c) for f, c in log.pairs}, columns
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"not a numpy archive: {error}", where=log.path) from None
 
@@ -458,6 +490,14 @@ def _feature(archive: Mapping[str, Any], log: Log, feature: str, column: LogColu
     except UsageError as error:
         where = error.where if error.where.startswith(log.path) else f"{log.path}: {error.where}"
         raise UsageError(error.what, where=where, how=error.how) from None
+
+
+def _numbers_in(archive: Mapping[str, Any], log: Log, name: str) -> NDArray[np.float32]:
+    array = _array(archive, log, name)
+    if array.ndim != 1 or array.dtype.kind not in "fiub":
+        problem = f"{array.dtype}{list(array.shape)} where numbers [rows] are expected"
+        raise UsageError(problem, where=f"{log.path}: array {name!r}")
+    return np.asarray(array, np.float32)
 
 
 def _array(archive: Mapping[str, Any], log: Log, name: str) -> Any:

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import jax
 import numpy as np
 
 from tilewright.embed.device.batch import DeviceBatch, device_batch
-from tilewright.embed.host.batch import Agree, HostBatch
+from tilewright.embed.host.batch import Agree, Agreement, HostBatch
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
@@ -32,7 +32,7 @@ AHEAD = 2
 """Batches that are prepared while the device works on one."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Feed:
     """How a batch of features becomes what a step reads: the arguments of ``preprocess``."""
 
@@ -42,11 +42,24 @@ class Feed:
     bad_ids: str = "error"
     sources: range | None = None
     agree: Agree | None = None
+    _longest: tuple[int, ...] = ()
 
     def host_batch(self, features: Mapping[str, Any]) -> HostBatch:
         """The buffers."""
         given = (self.limits, self.overflow, self.bad_ids, self.sources, self.agree)
         return preprocess(features, self.stacking, *given)
+
+    def device_batch(self, host: HostBatch) -> DeviceBatch:
+        """The index of these buffers, its arrays never shorter than those before, so that steps compile a few times."""
+        return device_batch(host, self._lengths)
+
+    def _lengths(self, needed: tuple[int, ...]) -> tuple[int, ...]:
+        if self.agree is not None:
+            needed = self.agree(Agreement(0, needed)).max_ids
+        before = self._longest or (0,) * len(needed)
+        grown = (most if now <= most else now + now // 8 for now, most in zip(needed, before, strict=True))
+        self._longest = tuple(grown)
+        return self._longest
 
 
 @dataclass(frozen=True)
@@ -79,18 +92,16 @@ class Trained:
         return max(0.0, 1 - self.waiting / self.preparing) if self.preparing else 1.0
 
 
-class Saver:
-    """Takes a drained carry every ``every`` steps, and again after the last one."""
+class Saver(Protocol):
+    """Takes a drained carry every ``every`` steps, and again after the last one; :class:`Checkpoints` is one."""
 
     every: int
 
     def save(self, carry: Carry, step: int) -> None:
         """Begin to write; training goes on."""
-        raise NotImplementedError
 
     def settle(self, wait: bool) -> None:
         """Tell of finished steps; with ``wait`` block until all are."""
-        raise NotImplementedError
 
 
 @dataclass
@@ -127,7 +138,7 @@ class Loop:
             try:
                 for number, ready in enumerate(host, first + 1):
                     filling = self.one.pipelined and carry.looked_up is None
-                    phases = _Phases(self, number - 1)
+                    phases = _Phases(self, number - 1, together=self.one.pipelined)
                     carry, value = self.one.step(carry, ready.batch, *ready.data, around=phases)
                     phases.settle()
                     if not filling:
@@ -153,9 +164,8 @@ class Loop:
         return Trained(carry, tuple(losses), *times, host.dropped_ids, host.num_minibatches)
 
     def _drained(self, carry: Carry, losses: list[float], number: int, first: int) -> Carry:
-        phases = _Phases(self, number)
+        phases = _Phases(self, number, together=False)
         carry, values = self.one.drain(carry, phases)
-        phases.settle()
         for value in values:
             losses.append(self._checked(value, first + len(losses) + 1))
         return carry
@@ -225,7 +235,7 @@ class _Host(AbstractContextManager["_Host"]):
         with loop.phase("preprocess", (("step", number),)):
             host = loop.feed.host_batch(features)
         with loop.phase("index", (("step", number),)):
-            batch = device_batch(host)
+            batch = loop.feed.device_batch(host)
         dropped = sum(int(np.sum(stats.dropped_ids)) for stats in host.stats.values())
         return _Ready(batch, data, time.perf_counter() - begin, dropped, host.num_minibatches)
 
@@ -237,15 +247,15 @@ class _Phases:
     a phase is drawn from when it could begin, the one before it on its lane being done, to when it was seen to be done.
     """
 
-    def __init__(self, loop: Loop, number: int) -> None:
-        self._loop, self._args = loop, (("step", number),)
+    def __init__(self, loop: Loop, number: int, together: bool) -> None:
+        self._loop, self._args, self._together = loop, (("step", number),), together
         self._pending: list[tuple[str, str, int, Any]] = []
 
     def __call__(self, lane: str, name: str, work: Callable[[], Any]) -> Any:
         start = self._loop.now()
         made = work()
         self._pending.append((lane, name, start, made))
-        if not self._loop.one.pipelined:
+        if not self._together:
             self.settle()
         return made
 

@@ -71,7 +71,10 @@ class TrainStep:
             state = jax.device_put(state, _spread(state, self.mesh, str(self.axis)))
         if not donate:
             params, state = jax.tree.map(jnp.copy, (params, state))
-        return Carry(params, self.optimizer.init(params), state)
+        if self.mesh is None:
+            return Carry(params, self.optimizer.init(params), state)
+        everywhere = NamedSharding(self.mesh, _split())  # over processes, too, where a plain array would be local
+        return Carry(params, jax.jit(self.optimizer.init, out_shardings=everywhere)(params), state)
 
     def step(
         self, carry: Carry, host_batch: HostBatch | DeviceBatch, *data: Any, around: Around = _plainly

@@ -1,0 +1,293 @@
+"""``fit``: train a model file on a log, with checkpoints; what `tilewright embed train` does."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from tilewright.embed import (
+    CATEGORICAL,
+    Agree,
+    Checkpoints,
+    Feature,
+    Feed,
+    Limits,
+    Log,
+    Loop,
+    Stacking,
+    Topology,
+    Trained,
+    TrainStep,
+    init,
+    plan,
+    read_limits,
+    read_log,
+    resume,
+    saved_steps,
+    stack,
+    synthetic_criteo,
+    train_step,
+)
+from tilewright.errors import UsageError
+from tilewright.machine.model import Model, check_model, load_model
+from tilewright.trace import Recorder
+
+AXIS = "chips"
+_PLANNED = 64
+"""Batches from which limits are learnt."""
+
+_GENERATED = 128
+"""Batches of a generated log."""
+
+
+@dataclass(frozen=True)
+class FitJob:
+    """What is to be trained. ``resume`` takes up the last checkpoint of ``checkpoint``, and trains to ``steps`` in all.
+
+    ``data`` None: a generated click log for Criteo's features. ``limits`` None: learnt from the first batches.
+    ``save_every`` 0: after the last step only.
+    """
+
+    model: Any
+    data: str | None = None
+    target: str = "tpu-v5p"
+    chips: int = 1
+    steps: int = 100
+    batch: int = 512
+    limits: str | None = None
+    checkpoint: str | None = None
+    save_every: int = 0
+    resume: bool = False
+    pipelined: bool = False
+    detect_nan: bool = True
+    scale: float = 0.01
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class FitWatch:
+    """Called with the name of a stage, after every step, and with a checkpoint that cannot be lost any more."""
+
+    on_stage: Callable[[str], None] = lambda name: None
+    on_step: Callable[[int, float], None] = lambda done, loss: None
+    on_saved: Callable[[int], None] = lambda step: None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained model: what was asked for, what came of it, and the phases of all steps."""
+
+    job: FitJob
+    name: str
+    source: str
+    first: int
+    devices: int
+    processes: int
+    trained: Trained
+    saved: tuple[int, ...]
+    recorder: Recorder = field(repr=False)
+
+    @property
+    def examples_per_second(self) -> float:
+        """Samples a second, from the end of the third step on where there are more; all processes together."""
+        steps, done = len(self.trained.losses), self.trained
+        if steps > 3:
+            return (steps - 3) * self.job.batch / done.steady_seconds
+        return steps * self.job.batch / done.seconds if steps else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """What `embed train --json` prints."""
+        job, done = self.job, self.trained
+        return {
+            "kind": "training",
+            "model": self.name,
+            "data": self.source,
+            "target": job.target,
+            "chips": job.chips,
+            "devices": self.devices,
+            "processes": self.processes,
+            "batch": job.batch,
+            "pipelined": job.pipelined,
+            "resumed_from": self.first if job.resume else None,
+            "steps": self.first + len(done.losses),
+            "losses": [loss if np.isfinite(loss) else None for loss in done.losses],
+            "seconds": done.seconds,
+            "examples_per_second": self.examples_per_second,
+            "host_seconds": done.preparing,
+            "host_seconds_waited_for": done.waiting,
+            "hidden": done.hidden,
+            "dropped_ids": done.dropped_ids,
+            "num_minibatches": done.num_minibatches,
+            "checkpoints": list(self.saved),
+        }
+
+
+def fit(job: FitJob, watch: FitWatch | None = None, agree: Agree | None = None) -> Fitted:
+    """Train ``job.model`` on the chips' SparseCores, as many of their devices as jax has here.
+
+    With as many jax devices as the chips have, tables and batches are split over them; else one device holds all
+    shards. Over several processes (``jax.distributed`` set up before, ``agree`` from
+    :func:`tilewright.embed.agree_over_processes`) each feeds its own SparseCores.
+
+    Raises :class:`UsageError` for wrong arguments, model files, logs or checkpoints, :class:`CheckFailed` for a loss or
+    gradient that is not finite.
+    """
+    watch = watch or FitWatch()
+    watch.on_stage("model")
+    model, features, stacking = _prepared(job)
+    one = _step(job, model, stacking.topology)
+    source = _Source(job, model, features)
+    first = _first(job)
+    watch.on_stage("plan")
+    limits = _limits(job, source, stacking)
+    watch.on_stage("restore" if first else "start")
+    dense, sparse = jax.random.split(jax.random.key(job.seed))
+    with jax.default_device(jax.local_devices()[0]) if one.mesh is not None else nullcontext():
+        params = model.init(dense)
+    if first:
+        carry, first = resume(one, params, stacking, str(job.checkpoint), first)
+    else:
+        state = init(stacking, sparse, mesh=one.mesh, axis=one.axis)
+        carry = one.start(params, state, donate=True)
+    watch.on_stage("train")
+    mine = _mine(stacking.topology)
+    feed = Feed(stacking, limits, sources=mine, agree=agree)
+    saver = _saver(job, limits, watch)
+    recorder = Recorder()
+    loop = Loop(one, feed, recorder, on_step=watch.on_step, saver=saver)
+    samples = itertools.islice(source.samples(first, mine, stacking.topology), max(0, job.steps - first))
+    trained = loop.train(carry, samples, first)
+    devices = 1 if one.mesh is None else one.mesh.size
+    saved = tuple(saver.saved) if saver is not None else ()
+    return Fitted(job, model.name, source.name, first, devices, jax.process_count(), trained, saved, recorder)
+
+
+def _prepared(job: FitJob) -> tuple[Model, tuple[Feature, ...], Stacking]:
+    if job.steps < 1:
+        raise UsageError(f"{job.steps} steps", how="train at least one step")
+    if job.save_every < 0 or (job.save_every and job.checkpoint is None):
+        raise UsageError(f"a checkpoint every {job.save_every} steps", how="give a folder, and a number from 1 up")
+    if job.resume and job.checkpoint is None:
+        raise UsageError("nothing to resume", how="name the folder of the checkpoints")
+    topology = Topology.for_target(job.target, job.chips)
+    if job.batch < 1 or job.batch % topology.sparsecores:
+        near = max(1, round(job.batch / topology.sparsecores)) * topology.sparsecores
+        problem = f"a batch of {job.batch} does not divide over {topology.sparsecores} SparseCores"
+        raise UsageError(problem, how=f"take a multiple of them, such as {near}")
+    model = load_model(job.model)
+    features = tuple(model.features(job.scale))
+    check_model(model, {feature.name: feature.table.width for feature in features}, job.batch)
+    return model, features, stack(features, topology, batch_size=job.batch)
+
+
+def _step(job: FitJob, model: Model, topology: Topology) -> TrainStep:
+    def loss(params: Any, vectors: Any, numeric: Any, labels: Any) -> Any:
+        return model.loss(params, numeric, vectors, labels)[0]
+
+    axis = {}
+    if len(jax.devices()) >= topology.devices > 1:
+        axis = {"mesh": Mesh(np.asarray(jax.devices()[: topology.devices]), (AXIS,)), "axis": AXIS}
+    elif jax.process_count() > 1:
+        problem = (
+            f"{len(jax.devices())} devices over {jax.process_count()} processes for {topology.devices} of the chips"
+        )
+        raise UsageError(problem, how="give as many devices as the chips have")
+    return train_step(loss, model.optimizer(), job.pipelined, detect_nan=job.detect_nan, **axis)  # type: ignore[arg-type]
+
+
+def _mine(topology: Topology) -> range | None:
+    """The SparseCores that this process feeds; None: all."""
+    if jax.process_count() == 1:
+        return None
+    each = topology.sparsecores // jax.process_count()
+    return range(each * jax.process_index(), each * (jax.process_index() + 1))
+
+
+def _first(job: FitJob) -> int:
+    """Batches that were trained on before."""
+    if job.checkpoint is None:
+        return 0
+    steps = saved_steps(job.checkpoint)
+    if job.resume and not steps:
+        raise UsageError("no finished checkpoint to resume", where=job.checkpoint, how="train without --resume first")
+    if steps and not job.resume:
+        problem = f"there are checkpoints already, up to step {steps[-1]}"
+        raise UsageError(problem, where=job.checkpoint, how="give --resume to go on from it, or another folder")
+    if steps and steps[-1] > job.steps:
+        problem = f"the last checkpoint is of step {steps[-1]}, beyond the {job.steps} asked for"
+        raise UsageError(problem, where=job.checkpoint, how="steps are counted from the training's start: ask for more")
+    return steps[-1] if steps else 0
+
+
+def _saver(job: FitJob, limits: Mapping[str, Limits], watch: FitWatch) -> Checkpoints | None:
+    if job.checkpoint is None:
+        return None
+    return Checkpoints(job.checkpoint, job.save_every or job.steps, limits, watch.on_saved)
+
+
+def _limits(job: FitJob, source: _Source, stacking: Stacking) -> dict[str, Limits]:
+    if job.limits is not None:
+        return read_limits(job.limits, stacking.topology)
+    batches = source.features(min(job.steps, _PLANNED))
+    learnt = plan(
+        *(batches, source.all_features, stacking.topology),
+        target=job.target,
+        stacking=stacking,
+        pipelining=job.pipelined,
+    )
+    return dict(learnt.limits)
+
+
+class _Source:
+    """Batches of the log, gone through again and again."""
+
+    def __init__(self, job: FitJob, model: Model, features: tuple[Feature, ...]) -> None:
+        self.all_features, self._model, self._batch = features, model, job.batch
+        self._log: Log | None = None
+        if job.data is None:
+            if {feature.name for feature in features} != set(CATEGORICAL):
+                how = "name one with --data: only the 26 columns of Criteo's logs have a generated one"
+                raise UsageError("no log", where=model.name, how=how)
+            vocabs = [feature.table.vocab for feature in features]
+            self._clicks = synthetic_criteo(job.seed, _GENERATED * job.batch, vocabs)
+            self.name = f"generated, seed {job.seed}"
+        else:
+            self._log = read_log(job.data, features, job.batch, values=(*model.numeric, model.label))
+            self.name = self._log.path
+
+    def features(self, most: int) -> Iterator[Mapping[str, Any]]:
+        """Features of the first batches, at most one pass."""
+        return (features for features, _, _ in itertools.islice(self._once(), most))
+
+    def samples(self, first: int, mine: range | None, topology: Topology) -> Iterator[Any]:
+        """What the loop takes, from batch ``first`` on; numbers of this process's samples only."""
+        each = self._batch // topology.sparsecores
+        rows = slice(None) if mine is None else slice(mine.start * each, mine.stop * each)
+        endless = itertools.chain.from_iterable(self._once() for _ in itertools.count())
+        for features, numeric, labels in itertools.islice(endless, first, None):
+            yield features, (numeric[rows], labels[rows])
+
+    def _once(self) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
+        """Whole batches in order: features, f32[batch, numeric], f32[batch]."""
+        if self._log is None:
+            for clicks in self._clicks.batches(self._batch):
+                yield clicks.features(), clicks.numeric, clicks.labels
+            return
+        seen = 0
+        for part in self._log:
+            if part.rows < self._batch:
+                break
+            seen += 1
+            columns = [part.values[name] for name in self._model.numeric]
+            numeric = np.stack(columns, axis=1) if columns else np.zeros((part.rows, 0), np.float32)
+            yield part.features, numeric, part.values[self._model.label]
+        if not seen:
+            how = "take a smaller batch, or a longer log"
+            raise UsageError(f"fewer rows than one batch of {self._batch}", where=self.name, how=how)

@@ -1,0 +1,127 @@
+"""`tilewright embed train` from the outside."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tilewright.embed import saved_steps
+
+MODEL = """
+import jax.numpy as jnp
+import optax
+from tilewright.embed import Adagrad, Feature, Table
+
+NUMERIC, LABEL = ["age"], "rating"
+
+def features(scale):
+    return [Feature(n, Table(n, v, 8, optimizer=Adagrad(0.1))) for n, v in (("user", 40), ("item", 30))]
+
+def optimizer():
+    return optax.adam(0.01)
+
+def init(key):
+    return {"age": jnp.zeros(1), "bias": jnp.zeros(())}
+
+def loss(params, numeric, vectors, labels):
+    score = (vectors["user"] * vectors["item"]).sum(1) + numeric @ params["age"] + params["bias"]
+    return ((score - labels) ** 2).mean(), score
+"""
+
+
+@pytest.fixture
+def log(tmp_path):
+    draw = np.random.default_rng(0)
+    rows = [f"{draw.integers(40)},{draw.integers(30)},{draw.random():.3f},{draw.integers(1, 6)}" for _ in range(100)]
+    (tmp_path / "log.csv").write_text("user,item,age,rating\n" + "\n".join(rows) + "\n")
+    (tmp_path / "model.py").write_text(MODEL)
+    return tmp_path
+
+
+def words(folder, *more):
+    given = ("--data", str(folder / "log.csv"), "--batch", "16", "--checkpoint", str(folder / "steps"))
+    return ("embed", "train", str(folder / "model.py"), *given, *more)
+
+
+def test_train_resume_and_what_is_refused(run, log):
+    code, out, err = run(*words(log, "--steps", "8", "--save-every", "4", "--json"))
+    assert code == 0, err
+    assert [line for line in err.splitlines() if "saved" in line] == ["step 4 is saved", "step 8 is saved"]
+    whole = json.loads(out)
+    expected = {"schema_version": 1, "kind": "training", "steps": 8, "checkpoints": [4, 8], "resumed_from": None}
+    assert whole.items() >= expected.items()
+    assert len(whole["losses"]) == 8
+    assert 0 <= whole["hidden"] <= 1
+    assert whole["examples_per_second"] > 0
+
+    code, _, err = run(*words(log, "--steps", "12"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "there are checkpoints already, up to step 8; give --resume" in err
+    code, out, err = run(*words(log, "--steps", "12", "--resume"))
+    assert code == 0, err
+    assert "steps 9 to 12 of 16 samples, in turn, on 1 device" in out
+    assert saved_steps(log / "steps") == [4, 8, 12]
+    code, _, err = run(*words(log, "--steps", "4", "--resume"))
+    assert code == 2
+    assert "the last checkpoint is of step 12, beyond the 4 asked for" in err
+
+
+def test_a_page_shows_both_curves(run, log):
+    page = log / "page.html"
+    code, out, err = run(*words(log, "--steps", "6", "--pipelined", "-o", str(page)))
+    assert code == 0, err
+    assert "pipelined, on 1 device" in out
+    text = page.read_text()
+    assert len(re.findall(r"<(?:path|polyline)", text)) >= 2
+    assert ">in turn<" in text
+    assert ">pipelined<" in text
+    trace = log / "phases.pftrace"
+    code, _, err = run(*words(log, "--steps", "8", "--resume", "-o", str(trace)))
+    assert code == 0, err
+    assert trace.stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--data", "absent.csv"), "cannot read it"),
+        (("--batch", "18"), "does not divide over 4 SparseCores; take a multiple of them, such as 16"),
+        (("--batch", "400"), "fewer rows than one batch"),
+        (("--resume",), "no finished checkpoint to resume"),
+        (("--steps", "0"), "0 steps"),
+        (("--target", "tpu-v5e"), "has no SparseCores"),
+        (("-o", "x.pdf"), "no writer"),
+    ],
+)
+def test_bad_input_is_one_line(run, log, more, message):
+    code, out, err = run(*words(log, "--steps", "2", *more))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_columns_that_are_missing_or_no_numbers(run, log):
+    model = log / "model.py"
+    for columns, message in (
+        ('["salary"], "rating"', "no column salary"),
+        ('"age", "rating"', "NUMERIC is a list of columns"),
+    ):
+        model.write_text(MODEL.replace('["age"], "rating"', columns))
+        code, _, err = run(*words(log, "--steps", "2"))
+        assert code == 2
+        assert message in err
+    model.write_text(MODEL)
+    (log / "log.csv").write_text("user,item,age,rating\n" + "1,2,old,3\n" * 16)
+    code, _, err = run(*words(log, "--steps", "2"))
+    assert code == 2
+    assert "column 'age': not a column of numbers" in err
+
+
+def test_a_model_that_is_no_number_any_more(run, log):
+    (log / "model.py").write_text(MODEL.replace("optax.adam(0.01)", "optax.sgd(1e30)"))
+    code, _, err = run(*words(log, "--steps", "8", "--save-every", "2"))
+    assert code == 1
+    assert re.search(r"the loss of step \d or one of its gradients is not a finite number", err)

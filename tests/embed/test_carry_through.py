@@ -1,0 +1,32 @@
+"""Kill -9 in mid-save and at random points; restore on other chips; every further step as in the unbroken run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from tests.conftest import ROOT
+from tests.embed.carry_through import killed
+
+
+def process(name, folder, chips):
+    flags = f"--xla_force_host_platform_device_count={chips}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-m", "tests.embed.carry_through", name, str(folder), str(chips)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def test_a_training_killed_in_mid_save_goes_on_elsewhere(tmp_path):
+    done = process("whole", tmp_path, 8)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert [path.name for path in (tmp_path / "steps").iterdir() if path.name.isdecimal()] == ["10"]
+    for chips in (4, 3):
+        done = process("rest", tmp_path, chips)
+        assert f"50 further steps on {chips} are those" in done.stdout, done.stderr
+
+
+def test_no_announced_step_is_lost(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    killed(tmp_path, 2)
