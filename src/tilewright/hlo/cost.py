@@ -41,6 +41,7 @@ class Traffic:
 FREE = Traffic(True, 0, 0)
 
 
+@lru_cache(maxsize=1024)
 def plain_opcode(opcode: str) -> str:
     """HLO's name of an operation: ``stablehlo.broadcast_in_dim`` -> ``broadcast``.
 

@@ -317,9 +317,9 @@ class Schedule:
         """The operands that are arrays, by their number."""
         numbered = []
         for k, shape in enumerate(op.operand_shapes):
-            layout = self.context.layout(shape)
-            if layout is not None:
-                numbered.append((k, Tiles.of(layout)))
+            tiles = () if shape.startswith("(") else self._tiles((shape,))
+            if tiles:
+                numbered.append((k, tiles[0]))
         return numbered
 
     def _stream(self, read: float, written: float, common: float) -> float:
