@@ -282,13 +282,20 @@ class _Comparison:
         for mine, theirs in pairs:
             cause, detail = self._changed(mine, theirs)
             if cause:
-                groups[cause, theirs.source or mine.source].append((mine, theirs, detail))
+                source = self._wider_at(mine, theirs) if "type" in cause else ""
+                groups[cause, source or theirs.source or mine.source].append((mine, theirs, detail))
         found = []
         for (cause, source), group in groups.items():
             largest = max(group, key=lambda item: abs(item[1].row.seconds - item[0].row.seconds))
             detail = largest[2] + (f", {len(group)} times" if len(group) > 1 else "")
             found.append(_Finding(cause, detail, source, [g[0] for g in group], [g[1] for g in group]))
         return found
+
+    def _wider_at(self, before: Kernel, after: Kernel) -> str:
+        """Of a kernel with several results, the line that makes the one whose type differs."""
+        types = [re.findall(r"(\w+)\[", kernel.op.shape) for kernel in (before, after)]
+        differ = [n for n, (a, b) in enumerate(zip(*types)) if a != b]
+        return self.new.line_of_result(after.op, differ[0]) if differ and after.op.shape.startswith("(") else ""
 
     def _changed(self, before: Kernel, after: Kernel) -> tuple[str, str]:
         """Why a kernel differs; ("", "") where it does not."""
