@@ -5,8 +5,9 @@
 A model of 26 tables (vocabularies in geometric steps, widths 16 and 64, Adagrad) on eight SparseCores. Raw Orbax gets
 the state's stacked arrays as they are, once with its own compression (zstd, its default) and once without; ours writes
 logical tables. Times are minima over interleaved repetitions, from the call to the step's finished folder; "blocks" is
-how long the call holds the training up. "memory" is how far the process grew above the state (of a restore: above the
-restored state). Restores read what was written just before, so from the page cache: what counts is the work, not the
+how long the call holds the training up. "memory" is how far a process of its own grew at most, in sizes of the state,
+above the state that it saves or restores; for ours also with an update that overwrites the state meanwhile. Restores
+read what was written just before, so from the page cache: what counts is the work, not the
 disk. The disk's own speed, a plain file written and synced, stands below.
 """
 
@@ -63,16 +64,13 @@ def memory(field):
         return next(int(line.split()[1]) / 1e3 for line in status if line.startswith(field))
 
 
-class Grown:
-    """Megabytes by which the process grew at most since the start of the block."""
-
-    def __enter__(self):
-        Path("/proc/self/clear_refs").write_text("5")
-        self.before = memory("VmRSS")
-        return self
-
-    def __exit__(self, *_):
-        self.megabytes = memory("VmHWM") - self.before
+def grown(run):
+    """Megabytes by which the process grows at most while ``run`` runs."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory("VmRSS")
+    kept = run()
+    del kept
+    return memory("VmHWM") - before
 
 
 class Orbax:
@@ -156,18 +154,16 @@ def run(args, devices):
         for writer in writers:
             home = folder / "run"
             home.mkdir()
-            with Grown() as grown:
-                start = time.perf_counter()
-                blocked = writer.save(home, state, k)
-                saves[writer.name].append((time.perf_counter() - start, blocked - start, grown))
+            os.sync()  # what was written before is not this save's to wait for
+            start = time.perf_counter()
+            blocked = writer.save(home, state, k)
+            took = time.perf_counter() - start
             on_disk = sum(p.stat().st_size for p in home.rglob("*") if p.is_file()) / 1e6
-            saves[writer.name][-1] += (on_disk,)
+            saves[writer.name].append((took, blocked - start, on_disk))
             for reader in [writer, *(elsewhere if writer is writers[0] else [])]:
-                with Grown() as grown:
-                    start = time.perf_counter()
-                    again = jax.block_until_ready(reader.restore(home, state, place))
-                    took = time.perf_counter() - start
-                restores[reader.name].append((took, grown))
+                start = time.perf_counter()
+                again = jax.block_until_ready(reader.restore(home, state, place))
+                restores[reader.name].append(time.perf_counter() - start)
                 if k == 0:
                     for slot, values in expected.items():
                         for name, value in tables(again, slot).items():
@@ -176,19 +172,63 @@ def run(args, devices):
             shutil.rmtree(home)
     shutil.rmtree(folder)
     print(f"\n{size:.0f} MB on {devices} device{'s' * (devices > 1)}; the disk takes {max(speeds):.0f} MB/s")
-    print(f"{'':32s} {'save MB/s':>10s} {'of Orbax':>9s} {'blocks ms':>10s} {'on disk':>8s} {'memory':>7s}")
-    best = min(time for time, *_ in saves["raw Orbax"])
+    print(f"{'':32s} {'save MB/s':>10s} {'of Orbax':>9s} {'blocks ms':>10s} {'on disk':>8s}")
+    best = min(took for took, *_ in saves["raw Orbax"])
     for name, rows in saves.items():
-        took, blocked, _, on_disk = min(rows, key=lambda row: row[0])
-        grown = max(row[2].megabytes for row in rows)
-        share = f"{size / took:10.0f} {best / took:9.2f} {min(r[1] for r in rows) * 1e3:10.1f}"
-        print(f"{name:32s} {share} {on_disk / size:8.2f} {grown / size:+7.2f}")
-    print(f"{'':32s} {'restore':>10s} {'of Orbax':>9s} {'':>10s} {'':>8s} {'memory':>7s}")
-    best = min(time for time, *_ in restores["raw Orbax"])
-    for name, rows in restores.items():
-        took = min(row[0] for row in rows)
-        grown = max(row[1].megabytes for row in rows) / size - 1
-        print(f"{name:32s} {size / took:10.0f} {best / took:9.2f} {'':>10s} {'':>8s} {grown:+7.2f}")
+        took, _, on_disk = min(rows)
+        held = min(row[1] for row in rows) * 1e3
+        print(f"{name:32s} {size / took:10.0f} {best / took:9.2f} {held:10.1f} {on_disk / size:8.2f}")
+    print(f"{'':32s} {'restore':>10s} {'of Orbax':>9s}")
+    best = min(restores["raw Orbax"])
+    for name, took in restores.items():
+        print(f"{name:32s} {size / min(took):10.0f} {best / min(took):9.2f}")
+
+
+WRITERS = {"ours": Ours, "orbax": lambda: Orbax(True), "plain": lambda: Orbax(False)}
+
+
+def measure(args, devices, what, folder):
+    """One save or restore in a process of its own."""
+    import jax
+
+    who, what = what.split("-")
+    with tempfile.TemporaryDirectory() as warm:  # imports and threads are not the state's
+        small = random_state(model(1, SHARDS), {})
+        WRITERS[who]().save(Path(warm), small, 0)
+        WRITERS[who]().restore(Path(warm), small, {})
+    place = {} if devices == 1 else {"mesh": jax.make_mesh((devices,), ("x",)), "axis": "x"}
+    writer, plan = WRITERS[who](), model(args.megabytes, SHARDS)
+    home = folder / who
+    if what == "restore":
+        from tilewright.embed import init
+
+        like = jax.eval_shape(lambda: init(plan, jax.random.key(0)))
+        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        split = device if devices == 1 else jax.NamedSharding(place["mesh"], jax.P("x"))
+        whole = device if devices == 1 else jax.NamedSharding(place["mesh"], jax.P())
+        like = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=split if a.ndim else whole), like)
+        size = sum(a.size * 4 for a in jax.tree.leaves(like)) / 1e6
+        extra = grown(lambda: jax.block_until_ready(writer.restore(home, like, place))) / size - 1
+    else:
+        state = random_state(plan, place)
+        size = sum(a.nbytes for a in jax.tree.leaves(state)) / 1e6
+        home.mkdir(exist_ok=True)
+
+        def save():
+            if what == "save":
+                writer.save(home, state, 1)
+                return None
+            from tilewright.embed import save
+
+            saving = save(home, state, 2)
+            after = overwrite(state)
+            saving.wait()
+            return after
+
+        overwrite = jax.jit(lambda state: jax.tree.map(lambda a: a + 1, state), donate_argnums=0)
+        state = jax.block_until_ready(overwrite(overwrite(state)))
+        extra = grown(save) / size
+    print(f"{writer.name:32s} {what:>10s}: {extra:+.2f} of the state", flush=True)
 
 
 def main():
@@ -197,15 +237,23 @@ def main():
     parser.add_argument("--devices", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--folder", help="where to write (default: the system's folder for temporary files)")
-    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        run(args, args.child)
+        devices, *what = args.child
+        if what:
+            measure(args, int(devices), what[0], Path(what[1]))
+        else:
+            run(args, int(devices))
         return
     for devices in args.devices:
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
         settings = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-        subprocess.run([sys.executable, *sys.argv, "--child", str(devices)], env=settings, check=True)
+        again = [sys.executable, *sys.argv, "--child", str(devices)]
+        subprocess.run(again, env=settings, check=True)
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            for what in [f"{who}-{what}" for who in WRITERS for what in ("save", "restore")] + ["ours-update"]:
+                subprocess.run([*again, what, folder], env=settings, check=True)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import tensorstore
 from numpy.typing import NDArray
 
-CHUNK_BYTES = 1 << 24
-IN_FLIGHT_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 23
+IN_FLIGHT_BYTES = 3 << 23
 """Bytes of chunks being written or read at a time: what a save or restore needs beside the state."""
 
 
@@ -50,31 +50,43 @@ class ZarrColumns:
         self._store: Any = None
 
     def chunk_rows(self) -> int:
-        """Rows of a chunk."""
-        return max(1, min(rows_of(self.vocab, self.shards), CHUNK_BYTES // (4 * self.width)))
+        """Rows of a chunk on disk."""
+        return int(self._opened().chunk_layout.read_chunk.shape[0])
+
+    def _new_chunk_rows(self) -> int:
+        """A column in equal chunks: the last one is stored as long as the others."""
+        rows = rows_of(self.vocab, self.shards)
+        chunks = -(-4 * self.width * rows // CHUNK_BYTES)
+        return -(-rows // chunks)
 
     def _spec(self) -> dict[str, Any]:
-        codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
-        chunk = [self.chunk_rows(), 1, self.width]
-        metadata = {
-            "shape": [rows_of(self.vocab, self.shards), self.shards, self.width],
-            "data_type": "float32",
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
-            "codecs": codecs,
-        }
         # A chunk that is not there is an error, not zeros.
         whole = {"store_data_equal_to_fill_value": True, "fill_missing_data_reads": False}
-        kvstore = {"driver": "file", "path": f"{self.folder}/"}
-        return {"driver": "zarr3", "kvstore": kvstore, "metadata": metadata, **whole}
+        return {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{self.folder}/"}, **whole}
+
+    def _shape(self) -> list[int]:
+        return [rows_of(self.vocab, self.shards), self.shards, self.width]
+
+    def _opened(self) -> Any:
+        if self._store is None:
+            self._store = tensorstore.open(self._spec(), open=True, context=_CONTEXT).result()
+            if list(self._store.shape) != self._shape():
+                problem = f"an array {list(self._store.shape)}, the schema says {self._shape()}"
+                raise ValueError(f"{self.folder / 'zarr.json'}: {problem}")
+        return self._store
 
     def create(self, first: bool) -> None:
         """Open it for writing; the ``first`` process writes the array's metadata, the others know what it says."""
-        spec = self._spec()
-        opened = (
-            tensorstore.open(spec, create=True) if first else tensorstore.open(spec, open=True, assume_metadata=True)
-        )
-        self._store = opened.result()
+        chunk = [self._new_chunk_rows(), 1, self.width]
+        metadata = {
+            "shape": self._shape(),
+            "data_type": "float32",
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        }
+        how: dict[str, Any] = {"create": True} if first else {"open": True, "assume_metadata": True}
+        self._store = tensorstore.open(self._spec() | {"metadata": metadata}, context=_CONTEXT, **how).result()
 
     def write(self, column: int, first: int, values: NDArray[Any]) -> Any:
         """A future that is done when rows from ``first`` on are on disk; until then ``values`` must not change."""
@@ -83,9 +95,7 @@ class ZarrColumns:
 
     def read(self, column: int, first: int, stop: int) -> Any:
         """A future of float32 [stop - first, width]."""
-        if self._store is None:
-            self._store = tensorstore.open(self._spec(), open=True, context=_CONTEXT).result()
-        return self._store[first:stop, column].read()
+        return self._opened()[first:stop, column].read()
 
 
 def in_flight(jobs: Iterable[tuple[int, Callable[[], Any], Callable[[Any], None]]]) -> None:
