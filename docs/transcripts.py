@@ -79,15 +79,16 @@ class Shell:
         return streams[1].buffer.getvalue(), streams[2].buffer.getvalue()  # type: ignore[attr-defined]
 
     def _python(self, words: list[str]) -> None:
-        before = set(sys.modules)
+        own = {file.stem for file in self.folder.glob("*.py")}  # the reader's modules: other pages have the same names
+        known = {name: sys.modules.pop(name) for name in own & set(sys.modules)}
         with patch.object(sys, "path", [str(self.folder), *sys.path]):
             if words[0] == "-c":
                 exec(words[1], {"__name__": "__main__"})
             else:
                 runpy.run_path(words[0], run_name="__main__")
-        for name in set(sys.modules) - before:  # the reader's own; the next page has others of the same name
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder)):
-                del sys.modules[name]
+        for name in own & set(sys.modules):
+            del sys.modules[name]
+        sys.modules.update(known)
 
 
 def commands(block: str) -> Iterator[tuple[str, str]]:

@@ -285,7 +285,7 @@ def _traced_stack(batch: HostBatch, stack: Stack) -> StackIndex:
     return made
 
 
-def check_batch(batch: DeviceBatch, stacking: Stacking) -> None:
+def check_batch(batch: HostBatch | DeviceBatch, stacking: Stacking) -> None:
     """Refuse a batch that was made for other tables."""
     if batch.stacking != stacking:
         raise UsageError("the batch was preprocessed for another stacking than the state's", where="embed")

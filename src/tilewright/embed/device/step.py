@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tilewright.embed.device.batch import DeviceBatch, StackIndex, check_batch, device_batch, feature_shift
+from tilewright.embed.device import tpu
+from tilewright.embed.device.batch import DeviceBatch, Lengths, StackIndex, check_batch, device_batch, feature_shift
 from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.host.batch import HostBatch
@@ -96,9 +97,8 @@ def lookup(
     >>> activations["user"].shape  # doctest: +SKIP
     (4096, 16)
     """
-    batch = device_batch(host_batch)
-    check_batch(batch, state.stacking)
-    activations: dict[str, jax.Array] = _lookup(state.stacks, batch, axis)
+    check_batch(host_batch, state.stacking)
+    activations: dict[str, jax.Array] = _lookup(state.stacks, step_batch(host_batch), axis)
     if sparsecore is not None and sparsecore.detect_nan:
         check_by_feature(activations, state.stacking, "stage lookup, activations out")
     return {feature.name: activations[feature.name] for feature in state.stacking.features}
@@ -121,13 +121,12 @@ def update(
     Raises :class:`UsageError` for missing or unknown features, a wrong shape, or a batch made with another stacking;
     :class:`CheckFailed` for a NaN, as ``lookup`` does.
     """
-    batch = device_batch(host_batch)
-    check_batch(batch, state.stacking)
+    check_batch(host_batch, state.stacking)
     looked = sparsecore is not None and sparsecore.detect_nan
     if looked:
         _check_features(gradients, state)
         check_by_feature(dict(gradients), state.stacking, "stage update, gradients in")
-    after: EmbeddingState = _update(state, batch, dict(gradients), axis)
+    after: EmbeddingState = _update(state, step_batch(host_batch), dict(gradients), axis)
     if looked:
         check_state(after, "stage update, out")
     return after
@@ -209,9 +208,19 @@ def _static(batch: DeviceBatch, stack: Stack, axis: str | None) -> _Static:
     return _Static(stack, tuple(batch.counts(stack).values()), sources, shift, axis)
 
 
+def step_batch(batch: HostBatch | DeviceBatch, lengths: Lengths | None = None) -> HostBatch | DeviceBatch:
+    """What ``lookup`` and ``update`` read here: the buffers where a TPU's primitives do, otherwise their index."""
+    served = tpu.primitives_here() and all(map(tpu.has_primitive, batch.stacking.groups))
+    return batch if served else device_batch(batch, lengths)
+
+
 @partial(jax.jit, static_argnames="axis")
-def _lookup(stacks: Mapping[str, jax.Array], batch: DeviceBatch, axis: str | None) -> dict[str, jax.Array]:
+def _lookup(stacks: Mapping[str, jax.Array], batch: HostBatch | DeviceBatch, axis: str | None) -> dict[str, jax.Array]:
     activations: dict[str, jax.Array] = {}
+    if isinstance(batch, HostBatch):
+        for name, stack in batch.stacking.stacks.items():
+            activations |= tpu.activations(stacks[name], batch, stack)
+        return activations
     for name, stack in batch.stacking.stacks.items():
         made = _stack_lookup(_static(batch, stack, axis), stacks[name], batch.index[name])
         activations.update(zip((feature.name for feature in stack.features), made, strict=True))
@@ -219,8 +228,17 @@ def _lookup(stacks: Mapping[str, jax.Array], batch: DeviceBatch, axis: str | Non
 
 
 @partial(jax.jit, static_argnames="axis")
-def _update(state: EmbeddingState, batch: DeviceBatch, gradients: dict[str, Any], axis: str | None) -> EmbeddingState:
+def _update(
+    state: EmbeddingState, batch: HostBatch | DeviceBatch, gradients: dict[str, Any], axis: str | None
+) -> EmbeddingState:
     _check_features(gradients, state)
+    if isinstance(batch, HostBatch):
+        stacks, slots = {}, {}
+        for name, stack in batch.stacking.stacks.items():
+            kept = (state.stacks[name], *state.slots[name].values())
+            stacks[name], *fresh = tpu.trained(kept, batch, stack, gradients, state.step)
+            slots[name] = dict(zip(state.slots[name], fresh, strict=True))
+        return EmbeddingState(state.step + 1, stacks, slots, state.stacking)
     return _stepped(state, batch, axis, lambda static, index: _gradients(static, index, gradients))
 
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import jax
 import numpy as np
 
-from tilewright.embed.device.batch import DeviceBatch, device_batch
+from tilewright.embed.device.batch import DeviceBatch
+from tilewright.embed.device.step import step_batch
 from tilewright.embed.host.batch import Agree, Agreement, HostBatch
 from tilewright.embed.host.preprocess import preprocess
 from tilewright.embed.model.stacking import Stacking
@@ -49,9 +50,9 @@ class Feed:
         given = (self.limits, self.overflow, self.bad_ids, self.sources, self.agree)
         return preprocess(features, self.stacking, *given)
 
-    def device_batch(self, host: HostBatch) -> DeviceBatch:
+    def device_batch(self, host: HostBatch) -> HostBatch | DeviceBatch:
         """The index of these buffers, its arrays never shorter than those before, so that steps compile a few times."""
-        return device_batch(host, self._lengths)
+        return step_batch(host, self._lengths)
 
     def _lengths(self, needed: tuple[int, ...]) -> tuple[int, ...]:
         if self.agree is not None:
@@ -187,7 +188,7 @@ class Loop:
 
 
 class _Ready(NamedTuple):
-    batch: DeviceBatch
+    batch: HostBatch | DeviceBatch
     data: tuple[Any, ...]
     seconds: float
     dropped: int

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tilewright.embed.device.batch import DeviceBatch, device_batch
+from tilewright.embed.device.batch import DeviceBatch
 from tilewright.embed.device.state import EmbeddingState
-from tilewright.embed.device.step import lookup, update
+from tilewright.embed.device.step import lookup, step_batch, update
 from tilewright.embed.host.batch import HostBatch
 from tilewright.errors import UsageError
 
@@ -33,7 +33,7 @@ def _split(*axes: str | None) -> PartitionSpec:
 class Waiting(NamedTuple):
     """A batch on its way: behind the lookup its activations, behind the dense part their gradients."""
 
-    batch: DeviceBatch
+    batch: HostBatch | DeviceBatch
     vectors: dict[str, jax.Array]
     data: tuple[Any, ...]
 
@@ -84,7 +84,7 @@ class TrainStep:
         Pipelined: the loss of the batch before, NaN at the first call. The carry given is used up. ``around`` is called
         with every phase, to measure it.
         """
-        batch, data = self.place(device_batch(host_batch)), self.place(data)
+        batch, data = self.place(step_batch(host_batch)), self.place(data)
         vectors = around("sparse cores", "lookup", lambda: self._forward(carry.state, batch))
         waiting = Waiting(batch, vectors, data)
         if not self.pipelined:
@@ -119,10 +119,10 @@ class TrainStep:
         """Arrays of a batch where they are needed: with a mesh, their leading axis over it."""
         if self.mesh is None:
             return tree
-        sharding = NamedSharding(self.mesh, _split(self.axis))
+        shardings = _spread(tree, self.mesh, str(self.axis))
         if jax.process_count() > 1:
-            return jax.tree.map(lambda x: _from_processes(sharding, x), tree)
-        return jax.device_put(tree, sharding)
+            return jax.tree.map(_from_processes, shardings, tree)
+        return jax.device_put(tree, shardings)
 
     def _differentiated(self, carry: Carry, waiting: Waiting, around: Around) -> tuple[Carry, jax.Array, Waiting]:
         def dense() -> Any:
@@ -166,16 +166,14 @@ class TrainStep:
 
     def _mapped(self, function: Any, state: EmbeddingState, *arguments: Any) -> Any:
         """``function`` on the shards of every device."""
-        split = _split(self.axis)
-        of_state = jax.tree.map(lambda x: split if x.ndim else _split(), state)
-        specs = (of_state, *(jax.tree.map(lambda _: split, argument) for argument in arguments))
-        out = of_state if function is update else split
+        specs = jax.tree.map(lambda x: _split(self.axis) if np.ndim(x) else _split(), (state, *arguments))
+        out = specs[0] if function is update else _split(self.axis)
         return jax.shard_map(partial(function, axis=self.axis), mesh=self.mesh, in_specs=specs, out_specs=out)
 
 
-def _spread(state: EmbeddingState, mesh: Mesh, axis: str) -> Any:
-    """Shardings of a state: shards over the axis, the step number everywhere."""
-    return jax.tree.map(lambda x: NamedSharding(mesh, _split(axis) if np.ndim(x) else _split()), state)
+def _spread(tree: Any, mesh: Mesh, axis: str) -> Any:
+    """Shardings of a state or a batch: leading axes over the axis, numbers such as the step's everywhere."""
+    return jax.tree.map(lambda x: NamedSharding(mesh, _split(axis) if np.ndim(x) else _split()), tree)
 
 
 def _finite(tree: Any) -> Any:

@@ -1,0 +1,124 @@
+"""On a TPU: the buffers of a batch go to jax-tpu-embedding's primitives, which the SparseCores run.
+
+Where that package is not installed, XLA's own gathers and sums do the work, from the index, as on GPU. What stands here
+was lowered for TPU (``benchmarks/embed_tpu_lowering.py``) and never run on one. A primitive wants its limits when it is
+compiled; here they are what the buffers hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.model.formulas import BUCKETS
+from tilewright.embed.model.optimizers import (
+    F2A,
+    FTRL,
+    SGD,
+    Adagrad,
+    AdagradMomentum,
+    Adam,
+    Clipped,
+    LaProp,
+    hyperparameters_at,
+)
+from tilewright.embed.model.stacking import Stack
+from tilewright.errors import UsageError
+
+_PRIMITIVES = "jax_tpu_embedding.sparsecore.lib.core.primitives"
+_NAMES = {
+    SGD: "sgd",
+    Adagrad: "adagrad",
+    AdagradMomentum: "adagrad_momentum",
+    Adam: "adam",
+    FTRL: "ftrl",
+    LaProp: "laprop",
+    F2A: "f2a",
+}
+
+
+def primitives_here() -> bool:
+    """Whether programs run on a TPU and the primitives are installed."""
+    return jax.default_backend() == "tpu" and find_spec("jax_tpu_embedding") is not None
+
+
+def has_primitive(stack: Stack) -> bool:
+    """Whether the stack's optimizer is one of the primitives'."""
+    return type(_inner(stack.optimizer)) in _NAMES
+
+
+def _inner(optimizer: Any) -> Any:
+    return optimizer.optimizer if isinstance(optimizer, Clipped) else optimizer
+
+
+def _primitive(name: str) -> Any:
+    """``tpu_NAME_primitive`` of the module NAME."""
+    return getattr(import_module(f"{_PRIMITIVES}.{name}"), f"tpu_{name}_primitive")
+
+
+def _inputs(batch: HostBatch, stack: Stack) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Operands of one device's buffers, and what every primitive is told."""
+    arrays = (batch.row_pointers, batch.embedding_ids, batch.sample_ids, batch.gains)
+    pointers, ids, samples, gains = (jnp.asarray(of_stacks[stack.name]) for of_stacks in arrays)
+    if len(ids) != 1:
+        problem = f"the buffers of {len(ids)} devices in one program"
+        raise UsageError(problem, where="lookup on a TPU", how="run it inside jax.shard_map, with axis")
+    topology = batch.stacking.topology
+    partitions = topology.sparsecores_per_device * topology.sparsecores
+    most = ids.shape[1] // (partitions * (BUCKETS if batch.minibatch_layout else 1))
+    minibatches = jnp.asarray(batch.num_minibatches, jnp.int32).reshape(())
+    limits = {"max_ids_per_partition": most, "max_unique_ids_per_partition": most}
+    told = {**limits, "sharding_strategy": 1, "enable_minibatching": batch.minibatch_layout}
+    return (pointers[0], ids[0], samples[0], gains[0], minibatches), told
+
+
+def activations(table: jax.Array, batch: HostBatch, stack: Stack) -> dict[str, jax.Array]:
+    """{feature: f32[samples, width]} of one device's rows f32[SparseCores, R, W]."""
+    operands, told = _inputs(batch, stack)
+    sources, per_source = table.shape[0], stack.samples_per_sparsecore(batch.batch_sizes)
+    quantization = stack.quantization
+    levels = None if quantization is None else (quantization.low, quantization.high, quantization.num_buckets)
+    flat = table.reshape(-1, stack.padded_width)
+    lookup = _primitive("sparse_dense_matmul_csr").bind
+    summed = lookup(*operands, flat, device_batch_size=sources * per_source, quantization_config=levels, **told)
+    cube = summed.reshape(sources, per_source, stack.padded_width)
+    first, found = stack.sample_offsets(batch.batch_sizes), {}
+    for feature in stack.features:
+        count, width = batch.batch_sizes[feature.name] // stack.shards, feature.table.width
+        part = cube[:, first[feature.name] : first[feature.name] + count, :width]
+        found[feature.name] = part.reshape(sources * count, width)
+    return found
+
+
+def trained(
+    kept: tuple[jax.Array, ...], batch: HostBatch, stack: Stack, gradients: Mapping[str, Any], step: Any
+) -> tuple[jax.Array, ...]:
+    """A device's rows and slots after one optimizer step, with the gradients of its activations."""
+    operands, told = _inputs(batch, stack)
+    sources = kept[0].shape[0]
+    parts = []
+    for feature in stack.features:
+        given = jnp.asarray(gradients[feature.name], jnp.float32).reshape(sources, -1, feature.table.width)
+        parts.append(jnp.pad(given, ((0, 0), (0, 0), (0, stack.padded_width - feature.table.width))))
+    gradient = jnp.concatenate(parts, axis=1).reshape(-1, stack.padded_width)
+    optimizer = _inner(stack.optimizer)
+    rates = hyperparameters_at(optimizer, step)
+    rates = rates if isinstance(rates, tuple) else (rates,)
+    if isinstance(optimizer, AdagradMomentum):
+        rates = (*rates, jnp.asarray(optimizer.use_nesterov))
+    if isinstance(optimizer, FTRL):
+        told["multiply_linear_by_learning_rate"] = optimizer.multiply_linear_by_learning_rate
+    if isinstance(stack.optimizer, Clipped):
+        told |= {"min_value": stack.optimizer.low, "max_value": stack.optimizer.high}
+    name = _NAMES[type(optimizer)]
+    flat = [array.reshape(-1, array.shape[2]) for array in kept]
+    update = _primitive(f"sparse_dense_matmul_grad_with_{name}").bind
+    after = update(*operands, *flat, gradient, *rates, computation_name=f"{name}-{stack.name}", **told)
+    values = after if isinstance(after, tuple | list) else (after,)
+    return tuple(value.reshape(array.shape) for value, array in zip(values, kept, strict=True))
