@@ -11,7 +11,9 @@ from typing import Any
 
 from llvmlite import ir
 from numba import extending, types
+from numba.core import cgutils as numba_code
 
+cgutils: Any = numba_code  # its functions have no types
 intrinsic: Any = extending.intrinsic  # it changes signatures (the first parameter goes), which types cannot say
 LINE = 64  # bytes of a cache line; one load or store
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -274,8 +276,45 @@ def _scaled(add: bool) -> Any:
     return intrinsic(scaled)
 
 
-store_scaled = _scaled(add=False)
-"""(target, source, factor): eight floats at ``target`` become ``factor`` times those at ``source``."""
-
 add_scaled = _scaled(add=True)
-"""The same added to what is there, the product rounded first."""
+"""(target, source, factor): ``factor`` times the eight floats at ``source``, rounded, is added to those at ``target``.
+"""
+
+store_scaled = _scaled(add=False)
+"""The same, put in their place."""
+
+
+def _summing(vectors: int) -> Any:
+    def summed(typing: Any, target: Any, table: Any, stride: Any, rows: Any, gains: Any, begin: Any, end: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            target, table, stride, rows, gains, begin, end = args
+            kind, undefined = (
+                ir.VectorType(ir.FloatType(), 8),
+                ir.Constant(ir.VectorType(ir.FloatType(), 8), ir.Undefined),
+            )
+            sums = [cgutils.alloca_once_value(builder, ir.Constant(kind, None)) for _ in range(vectors)]
+            for total in sums:  # the slot is made once a function, so it is cleared once a call
+                builder.store(ir.Constant(kind, None), total)
+            with cgutils.for_range_slice(builder, begin, end, ir.Constant(_I64, 1), _I64) as (k, _):
+                word = builder.mul(k, ir.Constant(_I64, 4))
+                row = builder.sext(builder.load(_at(builder, builder.add(rows, word), 0, _I32)), _I64)
+                gain = builder.load(_at(builder, builder.add(gains, word), 0, ir.FloatType()))
+                source = builder.add(table, builder.mul(stride, row))
+                factors = _shuffle(
+                    builder, builder.insert_element(undefined, gain, ir.Constant(_I32, 0)), undefined, [0] * 8
+                )
+                for v, total in enumerate(sums):
+                    product = builder.fmul(factors, _load(builder, source, 32 * v, kind))
+                    builder.store(builder.fadd(builder.load(total), product), total)
+            for v, total in enumerate(sums):
+                builder.store(builder.load(total), _at(builder, target, 32 * v, kind), align=1)
+            return context.get_dummy_value()
+
+        return types.none(*[_ADDRESS] * 7), generate
+
+    return intrinsic(summed)
+
+
+sum_8, sum_16, sum_32 = _summing(1), _summing(2), _summing(4)
+"""(target, table, stride, rows, gains, begin, end): so many floats at ``target`` become the sum over the entries
+``begin .. end`` of gain times the row, ``stride`` bytes each, that the int32 ``rows`` names; kept in registers."""

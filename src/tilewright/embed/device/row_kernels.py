@@ -33,7 +33,7 @@ from tilewright.embed.device.xla_call import (
     to_ints,
 )
 from tilewright.kernels import cfunc, inner
-from tilewright.vectors import add_scaled, load_word, prefetch_line, store_scaled
+from tilewright.vectors import add_scaled, load_word, prefetch_line, store_scaled, sum_8, sum_16, sum_32
 
 _AHEAD, _ROWS_AHEAD = 16, 4
 """Entries, and rows of an update, that are fetched ahead."""
@@ -87,11 +87,32 @@ def _parts(frame: Any, which: Any, bytes_moved: Any) -> Any:
 
 
 @inner()
+def _sum_rows(to: Any, table: Any, stride: Any, rows: Any, gains: Any, begin: Any, end: Any, width: Any) -> None:
+    """``to[width]`` becomes the sum over the entries ``begin .. end`` of gain * row, as many columns at once as fit."""
+    d = 0
+    while d + 32 <= width:
+        sum_32(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
+        d += 32
+    if d + 16 <= width:
+        sum_16(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
+        d += 16
+    if d + 8 <= width:
+        sum_8(to + 4 * d, table + 4 * d, stride, rows, gains, begin, end)
+        d += 8
+    for rest in range(d, width):
+        total = np.float32(0)
+        for k in range(begin, end):
+            row = _row(table + stride * _numbers(rows)[k], width)
+            total += _row(gains, end)[k] * row[rest]
+        _row(to, width)[rest] = total
+
+
+@inner()
 def _lookup(frame: Any, part: Any, parts: Any) -> None:
-    """Samples are split over the threads. A sample's first row is written, the others are added."""
+    """Samples are split over the threads."""
     table, ends = operand(frame, 0), ints(operand(frame, 1))
     lists, per_device = dim(operand(frame, 1), 0), number(frame, 0)
-    of_table, last_row, stride = data(table), dim(table, 0) - 1, 4 * dim(table, 1)
+    of_table, stride = data(table), 4 * dim(table, 1)
     entries, samples = size(operand(frame, 2)) // lists, len(ends) // lists
     sources = lists * per_device
     per_source, first_sample = len(ends) // sources, 0
@@ -103,24 +124,19 @@ def _lookup(frame: Any, part: Any, parts: Any) -> None:
             here = source // per_device
             first = source * per_source + first_sample  # the feature's first sample over all lists
             begin = 0 if first + low == here * samples else ends[first + low - 1]
-            rows = _numbers(data(operand(frame, 2)) + 4 * here * entries)
-            gains = _row(data(operand(frame, 3)) + 4 * here * entries, entries)
+            of_rows = data(operand(frame, 2)) + 4 * here * entries
+            of_gains, rows = data(operand(frame, 3)) + 4 * here * entries, _numbers(of_rows)
             to, stop = data(out) + 4 * width * (source * count + low), ends[first + high - 1]
             for k in range(begin, min(begin + _AHEAD, stop)):
                 _fetch(of_table + stride * rows[k], width)
             for j in range(low, high):
                 end = ends[first + j]
-                if begin == end:
-                    for d in range(width):
-                        _row(to, width)[d] = 0
-                for k in range(begin, end):
-                    if k + _AHEAD < stop:
-                        _fetch(of_table + stride * rows[k + _AHEAD], width)
-                    row = of_table + stride * min(np.int64(rows[k]), last_row)
-                    if k == begin:
-                        _store(to, row, gains[k], width)
-                    else:
-                        _add(to, row, gains[k], width)
+                for k in range(begin, min(end, stop - _AHEAD)):
+                    _fetch(of_table + stride * rows[k + _AHEAD], width)
+                if end == begin + 1:
+                    _store(to, of_table + stride * rows[begin], _row(of_gains, end)[begin], width)
+                else:
+                    _sum_rows(to, of_table, stride, of_rows, of_gains, begin, end, width)
                 begin, to = end, to + 4 * width
         first_sample += count
 
