@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,6 +75,29 @@ def test_train_resume_and_what_is_refused(run, log):
     assert "the last checkpoint is of step 12, beyond the 4 asked for" in err
 
 
+def test_two_processes_train_as_one_and_a_killed_one_is_one_error(run, log, tmp_path):
+    """On the same four chips; then one is killed, and one process goes on from what was saved."""
+    given = words(log, "--chips", "4", "--save-every", "2", "--steps")
+    code, out, err = run(*given, "6", "--json")
+    assert code == 0, err
+    (log / "steps").rename(tmp_path / "alone")
+    command = [sys.executable, "-m", "tilewright", *given, "100000", "--processes", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert [process.stderr.readline() for _ in range(2)] == ["step 2 is saved\n", "step 4 is saved\n"]
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[1]), signal.SIGKILL)
+        *_, last = process.stderr
+    assert process.returncode == 1
+    assert last.startswith("tilewright: embed train: process 1 of 2 was ended by SIGKILL; finished checkpoints")
+    steps = saved_steps(log / "steps")
+    assert steps[:2] == [2, 4]
+    for step in steps[2:]:
+        shutil.rmtree(log / "steps" / str(step))
+    code, again, err = run(*given, "6", "--resume", "--json")
+    assert code == 0, err
+    np.testing.assert_allclose(json.loads(again)["losses"], json.loads(out)["losses"][4:], rtol=1e-5)
+
+
 def test_a_page_shows_both_curves(run, log):
     page = log / "page.html"
     code, out, err = run(*words(log, "--steps", "6", "--pipelined", "-o", str(page)))
@@ -93,6 +122,7 @@ def test_a_page_shows_both_curves(run, log):
         (("--resume",), "no finished checkpoint to resume"),
         (("--steps", "0"), "0 steps"),
         (("--target", "tpu-v5e"), "has no SparseCores"),
+        (("--processes", "2"), "1 devices do not divide over 2 processes"),
         (("-o", "x.pdf"), "no writer"),
     ],
 )

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from tilewright.embed.planning.plan import plan
     from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan, plan_counters
     from tilewright.embed.training.loop import Feed, Loop, Trained
+    from tilewright.embed.training.processes import agree_over_processes
     from tilewright.embed.training.saver import Checkpoints, resume
     from tilewright.embed.training.step import Carry, TrainStep, train_step
     from tilewright.embed.warming import warm
@@ -127,6 +128,7 @@ __all__ = [
     "Topology",
     "TrainStep",
     "Trained",
+    "agree_over_processes",
     "as_feature",
     "as_table",
     "batch_counters",
@@ -216,6 +218,7 @@ _HOMES = {
     "planning.plan": "plan",
     "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
     "training.loop": "Feed Loop Trained",
+    "training.processes": "agree_over_processes",
     "training.saver": "Checkpoints resume",
     "training.step": "Carry TrainStep train_step",
     "warming": "warm",

@@ -14,17 +14,18 @@ from jax.sharding import Mesh
 
 from tilewright.embed import (
     CATEGORICAL,
-    Agree,
     Checkpoints,
     Feature,
     Feed,
     Limits,
     Log,
+    LogColumn,
     Loop,
     Stacking,
     Topology,
     Trained,
     TrainStep,
+    agree_over_processes,
     init,
     plan,
     read_limits,
@@ -129,12 +130,11 @@ class Fitted:
         }
 
 
-def fit(job: FitJob, watch: FitWatch | None = None, agree: Agree | None = None) -> Fitted:
+def fit(job: FitJob, watch: FitWatch | None = None) -> Fitted:
     """Train ``job.model`` on the chips' SparseCores, as many of their devices as jax has here.
 
     With as many jax devices as the chips have, tables and batches are split over them; else one device holds all
-    shards. Over several processes (``jax.distributed`` set up before, ``agree`` from
-    :func:`tilewright.embed.agree_over_processes`) each feeds its own SparseCores.
+    shards. Over several processes (``jax.distributed`` set up before) each feeds its own SparseCores.
 
     Raises :class:`UsageError` for wrong arguments, model files, logs or checkpoints, :class:`CheckFailed` for a loss or
     gradient that is not finite.
@@ -158,7 +158,7 @@ def fit(job: FitJob, watch: FitWatch | None = None, agree: Agree | None = None) 
         carry = one.start(params, state, donate=True)
     watch.on_stage("train")
     mine = _mine(stacking.topology)
-    feed = Feed(stacking, limits, sources=mine, agree=agree)
+    feed = Feed(stacking, limits, sources=mine, agree=None if mine is None else agree_over_processes())
     saver = _saver(job, limits, watch)
     recorder = Recorder()
     loop = Loop(one, feed, recorder, on_step=watch.on_step, saver=saver)
@@ -259,7 +259,8 @@ class _Source:
             self._clicks = synthetic_criteo(job.seed, _GENERATED * job.batch, vocabs)
             self.name = f"generated, seed {job.seed}"
         else:
-            self._log = read_log(job.data, features, job.batch, values=(*model.numeric, model.label))
+            columns = {feature.name: LogColumn(ids=model.ids) for feature in features}
+            self._log = read_log(job.data, features, job.batch, columns, values=(*model.numeric, model.label))
             self.name = self._log.path
 
     def features(self, most: int) -> Iterator[Mapping[str, Any]]:

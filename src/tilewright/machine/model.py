@@ -7,8 +7,9 @@
 ``optimizer() -> optax.GradientTransformation``                 how the dense parameters learn
 ==============================================================  ======================================================
 
-`embed train` takes any features; two constants say which columns of the log are given as ``numeric`` and ``labels``:
-``NUMERIC = ["age", ...]`` (Criteo's I1 to I13) and ``LABEL = "rating"`` ("label").
+`embed train` takes any features. Constants say which columns of the log are given as ``numeric`` and ``labels``,
+``NUMERIC = ["age", ...]`` (Criteo's I1 to I13) and ``LABEL = "rating"`` ("label"), and what ids in a text are:
+``IDS = "direct"`` takes them as rows of the table, "hash" hashes them; without it those of CSV and TSV are hashed.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Model:
     optimizer: Callable[[], Any]
     numeric: tuple[str, ...] = tuple(f"I{i}" for i in range(1, 14))
     label: str = "label"
+    ids: str = "auto"
 
 
 def _import(path: Path) -> ModuleType:
@@ -70,7 +72,7 @@ def load_model(source: str | Path | ModuleType | Model) -> Model:
     if missing:
         how = f"a model file defines {', '.join(EXPECTED)}; see examples/dlrm.py"
         raise UsageError(f"the model file does not define {', '.join(missing)}", where=where, how=how)
-    columns = {name.lower(): getattr(module, name) for name in ("NUMERIC", "LABEL") if hasattr(module, name)}
+    columns = {name.lower(): getattr(module, name) for name in ("NUMERIC", "LABEL", "IDS") if hasattr(module, name)}
     if not isinstance(columns.get("label", ""), str) or isinstance(columns.get("numeric", ()), str):
         raise UsageError("NUMERIC is a list of columns, LABEL the name of one", where=where)
     if "numeric" in columns:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tilewright.cli.embed.processes import first_of_all, joined, start_all
 from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def train(
     detect_nan: Annotated[
         bool, typer.Option("--detect-nan/--no-detect-nan", help="Stop at a loss or gradient that is not finite (stop).")
     ] = True,
+    processes: Annotated[
+        int, typer.Option(help="Processes on this machine (jax.distributed), each with its share of the chips.")
+    ] = 1,
     scale: Annotated[float, typer.Option(help="Given to the model's features(scale).")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of parameters, tables and a generated log.")] = 0,
     as_json: Json = False,
@@ -49,6 +53,9 @@ def train(
     --resume.
     """
     suffix = writer_of(out, ".html", ".pftrace", stdout=False)
+    if processes != 1 and not joined():
+        start_all(processes, chips, target)
+        return
     from tilewright.machine import FitJob
 
     job = FitJob(
@@ -59,6 +66,8 @@ def train(
     if suffix == ".html" and pipelined and not resume:
         in_turn = _watched(replace(job, pipelined=False, checkpoint=None, save_every=0), "in turn")
     fitted = _watched(job, "train")
+    if not first_of_all():
+        return
     if out is not None and suffix == ".html":
         write_file(out, _page(fitted, in_turn))
     elif out is not None:
@@ -91,7 +100,7 @@ def _watched(job: FitJob, name: str) -> Fitted:
         watch = FitWatch(
             on_stage=lambda stage: advance(0, None, f"{name}: {stage}"),
             on_step=on_step,
-            on_saved=lambda step: remark(f"step {step} is saved"),
+            on_saved=lambda step: remark(f"step {step} is saved") if first_of_all() else None,
         )
         return fit(job, watch)
 

@@ -139,7 +139,7 @@ class Loop:
             try:
                 for number, ready in enumerate(host, first + 1):
                     filling = self.one.pipelined and carry.looked_up is None
-                    phases = _Phases(self, number - 1, together=self.one.pipelined)
+                    phases = _Phases(self, number - 1, together=self.one.pipelined and jax.process_count() == 1)
                     carry, value = self.one.step(carry, ready.batch, *ready.data, around=phases)
                     phases.settle()
                     if not filling:
@@ -244,7 +244,8 @@ class _Host(AbstractContextManager["_Host"]):
 class _Phases:
     """Measures the phases of one step.
 
-    In turn each is waited for, so that its time is its own. Pipelined all are begun before the first is waited for;
+    In turn each is waited for, so that its time is its own, and over processes, whose exchanges must not cross.
+    Pipelined all are begun before the first is waited for;
     a phase is drawn from when it could begin, the one before it on its lane being done, to when it was seen to be done.
     """
 
