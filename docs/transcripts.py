@@ -103,6 +103,8 @@ def commands(block: str) -> Iterator[tuple[str, str]]:
 
 def lasting(line: str) -> str:
     """A line without the times that this machine took."""
+    if line.startswith("speed: "):
+        return re.sub(r"[0-9][0-9.,]*( (m|µ)?s|%)?", "_", line.rstrip())
     if not line.startswith("feeding: "):
         return line.rstrip()
     known = re.sub(r"[0-9.]+ (m|µ)?s|[0-9]+ threads?", "_", line.rstrip())

@@ -25,7 +25,7 @@ NUMERIC, LABEL, IDS = ["age"], "rating", "direct"
 
 def features(scale):
     """Tables of users, items and genres; an item has one to three genres, whose rows are averaged."""
-    optimizer = Adagrad(learning_rate=0.1)
+    optimizer = Adagrad(learning_rate=0.1, initial_accumulator=1e-6)  # gradients of a mean over a batch are small
     return [
         Feature("user", Table("user", USERS, WIDTH, optimizer=optimizer)),
         Feature("item", Table("item", ITEMS, WIDTH, optimizer=optimizer)),

@@ -118,7 +118,7 @@ def _print(fitted: Fitted) -> None:
     where = "1 device" if fitted.devices == 1 else f"{fitted.devices} devices"
     lines = [
         f"{fitted.name}: steps {fitted.first + 1} to {last} of {count_text(job.batch)} samples, {way}, on {where}",
-        f"loss: {means[0]:.4f} over the first {few} of them, {means[1]:.4f} over the last {few}",
+        f"loss: {means[0]:.3f} over the first {few} of them, {means[1]:.3f} over the last {few}",
         f"speed: {fitted.examples_per_second:,.0f} examples/s; {done.hidden:.0%} of the host's "
         f"{seconds_text(done.preparing)} were hidden",
     ]

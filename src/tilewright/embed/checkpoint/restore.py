@@ -98,7 +98,7 @@ def restore_extra(folder: str | os.PathLike[str], like: Any, step: int | None = 
 
     >>> params = restore_extra("run1", {"params": params})["params"]  # doctest: +SKIP
     """
-    path, others = step_folder(folder, step)
+    path, others = step_folder(os.path.abspath(folder), step)  # Orbax takes no other path
     if not (path / EXTRA).exists():
         how = "give save(..., extra=...) what is to be restored"
         raise UsageError("nothing was saved beside the tables", where=str(path), how=how)
