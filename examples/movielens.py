@@ -3,9 +3,9 @@
     ./run python examples/movielens.py ratings.csv       # 943 users, 1,682 items, 100,000 ratings, in random order
     ./run tilewright embed train examples/movielens.py --data ratings.csv --checkpoint run1 ...
 
-The log is made up: MovieLens' own may not be handed on. Users and items are as unequal in number of ratings as there, and
-ratings carry a planted signal: every user and item has hidden tastes, and a rating is their agreement, rounded to 1 to 5
-stars. What a model can learn of it, and what is noise, is therefore known. `tilewright embed train` reads the functions.
+The log is made up: MovieLens' own may not be handed on. Users and items are as unequal in number of ratings as there,
+and ratings carry a planted signal: every user and item has hidden tastes, and a rating is their agreement, rounded to 1
+to 5 stars. What a model can learn of it, and what is noise, is therefore known.
 """
 
 import argparse

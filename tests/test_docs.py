@@ -15,7 +15,13 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 
 
 #: Pages whose Python says in a comment what an expression gives, and how many do.
-CLAIMS = {"layout.md": 8, "embedding_plan.md": 6, "embedding_diagnosis.md": 2, "tutorial_embedding_plan.md": 3, "tutorial_training.md": 4}
+CLAIMS = {
+    "layout.md": 8,
+    "embedding_plan.md": 6,
+    "embedding_diagnosis.md": 2,
+    "tutorial_embedding_plan.md": 3,
+    "tutorial_training.md": 4,
+}
 #: Pages with a Python session, and how many examples it has at least.
 SESSIONS = {
     "embedding_checkpoints.md": 20,
