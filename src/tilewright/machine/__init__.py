@@ -1,6 +1,6 @@
 """A whole model on a target: plan, study, prove, train, count, report."""
 
-from tilewright.machine.fit import FitJob, Fitted, FitWatch, fit
+from tilewright.machine.fit import FitJob, Fitted, FitWatch, fit, join
 from tilewright.machine.model import Model, RunData, auc, load_data, load_model
 from tilewright.machine.movement import Movement, Proof
 from tilewright.machine.products import MatrixRun
@@ -21,6 +21,7 @@ __all__ = [
     "RunReport",
     "auc",
     "fit",
+    "join",
     "load_data",
     "load_model",
     "make_folder",

@@ -130,6 +130,12 @@ class Fitted:
         }
 
 
+def join(number: int, count: int, port: int) -> None:
+    """Make this process the ``number``-th of ``count`` on this machine; before anything else is done with jax."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
+    jax.distributed.initialize(f"localhost:{port}", count, number)
+
+
 def fit(job: FitJob, watch: FitWatch | None = None) -> Fitted:
     """Train ``job.model`` on the chips' SparseCores, as many of their devices as jax has here.
 

@@ -24,11 +24,10 @@ def joined() -> bool:
     place = os.environ.get(_PLACE)
     if place is None:
         return False
-    import jax
+    from tilewright.machine import join
 
     number, count, port = map(int, place.split())
-    jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
-    jax.distributed.initialize(f"localhost:{port}", count, number)
+    join(number, count, port)
     return True
 
 
