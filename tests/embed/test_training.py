@@ -26,6 +26,7 @@ from tilewright.embed import (
     Feature,
     Quantization,
     RowwiseAdagrad,
+    SparseCoreConfig,
     Table,
     Topology,
     device_batch,
@@ -212,6 +213,12 @@ def test_a_buffer_that_leaves_its_table_is_refused():
     wrong[0, 0] = plan.stacks[name].rows_per_shard
     with pytest.raises(CheckFailed, match="slot 0 of device 0"):
         device_batch(replace(host, embedding_ids={**host.embedding_ids, name: wrong}))
+
+
+@pytest.mark.parametrize("off", [False, True])
+def test_the_guides_knob_decides_over_pipelining(off):
+    knobs = SparseCoreConfig(disable_full_embedding_pipelining=off)
+    assert train_step(loss, optax.sgd(0.1), pipelined=off, sparsecore=knobs).pipelined is not off
 
 
 def test_a_mesh_wants_its_axis():

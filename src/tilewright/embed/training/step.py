@@ -16,6 +16,7 @@ from tilewright.embed.device.batch import DeviceBatch
 from tilewright.embed.device.state import EmbeddingState
 from tilewright.embed.device.step import lookup, step_batch, update
 from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.errors import UsageError
 
 Around = Callable[[str, str, Callable[[], Any]], Any]
@@ -194,6 +195,7 @@ def train_step(
     axis: str | None = None,
     gradients: Callable[..., Any] | None = None,
     detect_nan: bool = False,
+    sparsecore: SparseCoreConfig | None = None,
 ) -> TrainStep:
     """A training step of a model with embedding tables.
 
@@ -205,6 +207,9 @@ def train_step(
     ``pipelined`` is what a TPU does unless ``disable_full_embedding_pipelining`` is set. At step i the SparseCores look
     up batch i and apply the gradients of batch i - 2, while the TensorCore works on batch i - 1; the lookup sees the
     tables as they were before that update. So n steps take n + 2, and gradients reach the tables two steps late.
+
+    ``sparsecore``: the guide's knobs; ``disable_full_embedding_pipelining`` decides in place of ``pipelined``, and
+    ``detect_nan`` is the one below.
 
     ``gradients(params, activations, *data) -> (loss, (of params, of activations))`` takes the place of
     ``jax.value_and_grad(loss, argnums=(0, 1))``, such as a rewritten one. ``detect_nan``: the loss of a step is NaN
@@ -227,6 +232,8 @@ def train_step(
     if mesh is not None and axis not in mesh.axis_names:
         how = f"one of {', '.join(map(str, mesh.axis_names))}"
         raise UsageError(f"the mesh has no axis {axis!r}", where="train_step", how=how)
+    if sparsecore is not None:
+        pipelined, detect_nan = not sparsecore.disable_full_embedding_pipelining, detect_nan or sparsecore.detect_nan
     if gradients is None:
         gradients = jax.value_and_grad(loss, argnums=(0, 1))
     return TrainStep(gradients, optimizer, pipelined, mesh, axis, detect_nan)
