@@ -26,6 +26,9 @@ def joined() -> bool:
         return False
     from tilewright.machine import join
 
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")  # data; what libraries print themselves goes to stderr
+    os.dup2(2, 1)
     number, count, port = map(int, place.split())
     join(number, count, port)
     return True
