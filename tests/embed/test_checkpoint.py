@@ -339,7 +339,11 @@ def test_what_the_system_refuses(root):
         assert cut.startswith(f"{start} a file is larger than this process may write; finished steps are kept: 1;")
         assert forbidden.startswith(f"{start} no permission")
         assert "Traceback" not in done.stderr
-        assert saved_steps(folder) == [1, 3]
+        if sys.version_info < (3, 12):
+            assert saved_steps(folder) == [1, 3]
+        else:  # no thread starts any more while the interpreter ends
+            assert "3: the checkpoint was not saved: the program ended before it was written" in done.stderr
+            assert saved_steps(folder) == [1]
         plan = model(used=TABLES[:2])
         assert_same(logical(restore(folder, plan)), logical(random_state(plan)))
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from tilewright.errors import TilewrightError, UsageError
 
 _REASONS = (
+    (r"interpreter shutdown", "the program ended before it was written", "call wait() on what save returns"),
     (r"No space left|ENOSPC|RESOURCE_EXHAUSTED", "the disk is full", "make room"),
     (r"Disk quota exceeded", "the disk quota is used up", "make room"),
     (r"File too large", "a file is larger than this process may write", "raise the limit on file sizes (ulimit -f)"),

@@ -138,7 +138,7 @@ def _not_told_twice(record: logging.LogRecord) -> bool:
 
 
 def _finish_at_exit() -> None:
-    """A program that ends without waiting still finishes its last save."""
+    """A program that ends without waiting finishes its last save; from Python 3.12 on it is told that it does not."""
     with _lock:
         if (last := _current) is not None:
             _settle(last)
