@@ -194,13 +194,24 @@ def _sum_entries(total: Any, padded: Any, described: Any, shift: Any, here: Any,
     ``span``: the row's first entry, its end, and the end of all. ``entries``: addresses of samples and gains.
     """
     begin, end, stop = span
+    if begin == end:  # there may be nothing at ``begin``
+        for d in range(padded):
+            _row(total, padded)[d] = 0
+        return
     samples, gains = _numbers(entries[0]), _row(entries[1], stop)
-    for d in range(padded):
+    for k in range(begin, min(end, stop - _AHEAD)):
+        code = samples[k + _AHEAD]
+        _fetch(_address(described, shift, code, here), described[code >> shift, 1])
+    feature, same = samples[begin] >> shift, begin + 1
+    while same < end and samples[same] >> shift == feature:
+        same += 1
+    # The entries of one feature, most often all, are summed in registers; the others are added one by one.
+    width = described[feature, 1]
+    first = _address(described, shift, feature << shift, here) - 4 * width * (feature << shift)
+    _sum_rows(total, first, 4 * width, entries[0], entries[1], begin, same, width)
+    for d in range(width, padded):
         _row(total, padded)[d] = 0
-    for k in range(begin, end):
-        if k + _AHEAD < stop:
-            code = samples[k + _AHEAD]
-            _fetch(_address(described, shift, code, here), described[code >> shift, 1])
+    for k in range(same, end):
         code = samples[k]
         _add(total, _address(described, shift, code, here), gains[k], described[code >> shift, 1])
 
