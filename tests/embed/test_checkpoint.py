@@ -325,6 +325,15 @@ save(folder, state, 3, extra={"w": np.ones(100_000)})
 """
 
 
+def test_a_save_of_this_process_is_waited_for(tmp_path):
+    """What asks for the steps right after a save finds it, without a word about waiting."""
+    state = random_state(plan := model(used=TABLES[:2]))
+    save(tmp_path, state, 1)
+    assert saved_steps(tmp_path) == [1]
+    save(tmp_path, state, 2)
+    assert_same(logical(restore(tmp_path, plan)), logical(state))
+
+
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY, reason="a limit is set")
 def test_what_the_system_refuses(root):
     """A file cut off by the system, no right to the folder, then a program that ends without waiting."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tilewright.embed.checkpoint.failure import write_error
 from tilewright.embed.checkpoint.schema import Schema, StoredTable, schema_of
-from tilewright.embed.checkpoint.steps import EXTRA, TABLES, saved_steps
+from tilewright.embed.checkpoint.steps import EXTRA, TABLES, finished_steps, waiting
 from tilewright.embed.checkpoint.store import ZarrColumns, in_flight, rows_of
 from tilewright.embed.device.shards import Piece, column, local_pieces
 from tilewright.embed.device.state import EmbeddingState
@@ -54,6 +54,8 @@ class Saving:
 
 _lock = threading.RLock()
 _current: Saving | None = None
+_unreported: Saving | None = None
+"""A save that failed while somebody else waited for it."""
 _checkpointer: ocp.AsyncCheckpointer | None = None
 
 
@@ -84,13 +86,14 @@ def save(
     >>> saved_steps("run1")  # doctest: +SKIP
     [100]
     """
-    global _current
+    global _current, _unreported
     path = Path(os.path.abspath(folder))
     step = count(step, "step", "save", least=0)
     if not isinstance(state, EmbeddingState):
         raise UsageError(f"{type(state).__name__} is not an embedding state", where="save")
     with _lock:
-        if (previous := _current) is not None:
+        if (previous := _current or _unreported) is not None:
+            _unreported = None
             _settle(previous)
             if previous._error is not None and not previous._told:
                 previous._told = True
@@ -140,7 +143,7 @@ def _not_told_twice(record: logging.LogRecord) -> bool:
 def _finish_at_exit() -> None:
     """A program that ends without waiting finishes its last save; from Python 3.12 on it is told that it does not."""
     with _lock:
-        if (last := _current) is not None:
+        if (last := _current or _unreported) is not None:
             _settle(last)
             if last._error is not None and not last._told:
                 print(f"tilewright: {last._error}", file=sys.stderr)
@@ -158,6 +161,19 @@ def _settle(saving: Saving) -> None:
     _current = None
 
 
+def _settle_in(folder: Path) -> None:
+    """Wait for a save into ``folder``; that it failed is left for who waits for it, or saves next, to hear."""
+    global _unreported
+    with _lock:
+        if (saving := _current) is not None and saving.folder == folder:
+            _settle(saving)
+            if saving._error is not None and not saving._told:
+                _unreported = saving
+
+
+waiting.append(_settle_in)
+
+
 def _failed(saving: Saving, error: Exception) -> None:
     global _current
     _current = None
@@ -171,7 +187,7 @@ def _failed(saving: Saving, error: Exception) -> None:
 
 def _readable_steps(folder: Path) -> list[int]:
     try:
-        return saved_steps(folder)
+        return finished_steps(folder)
     except TilewrightError:
         return []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from tilewright.embed.checkpoint.failure import read_error
@@ -13,14 +14,26 @@ TABLES, EXTRA = "tables", "extra"
 _ORBAX = "_CHECKPOINT_METADATA"
 
 
+waiting: list[Callable[[Path], None]] = []
+"""Called with a folder before its steps are listed, to wait for what this process writes there."""
+
+
 def saved_steps(folder: str | os.PathLike[str]) -> list[int]:
     """The finished steps in a folder, in order; none where there is no such folder yet.
 
-    A step that a killed process left half written is not among them. Steps of jax-tpu-embedding are.
+    A save of this process that is under way there is waited for. A step that a killed process left half written is not
+    among them. Steps of jax-tpu-embedding are.
 
     >>> saved_steps("/nowhere")
     []
     """
+    for wait in waiting:
+        wait(Path(os.path.abspath(folder)))
+    return finished_steps(folder)
+
+
+def finished_steps(folder: str | os.PathLike[str]) -> list[int]:
+    """The same as things stand, without waiting."""
     path = Path(folder)
     try:
         return sorted(int(entry.name) for entry in path.iterdir() if _finished(entry))

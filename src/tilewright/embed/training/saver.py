@@ -10,7 +10,7 @@ import jax
 
 from tilewright.embed.checkpoint.restore import restore, restore_extra
 from tilewright.embed.checkpoint.save import Saving, save
-from tilewright.embed.checkpoint.steps import saved_steps
+from tilewright.embed.checkpoint.steps import finished_steps, saved_steps
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.training.step import Carry, TrainStep
@@ -43,7 +43,7 @@ class Checkpoints:
         Raises :class:`TilewrightError` where it could not be written.
         """
         saving = self._under_way
-        if saving is None or not (wait or saving.step in saved_steps(self.folder)):
+        if saving is None or not (wait or saving.step in finished_steps(self.folder)):
             return
         self._under_way = None
         saving.wait()
