@@ -63,10 +63,6 @@ class DeviceBatch:
     stacking: Stacking = field(metadata={"static": True})
     batch_sizes: tuple[tuple[str, int], ...] = field(metadata={"static": True})
 
-    def samples(self, stack: Stack) -> int:
-        """Samples of one source SparseCore."""
-        return stack.samples_per_sparsecore(dict(self.batch_sizes))
-
     def counts(self, stack: Stack) -> dict[str, int]:
         """Samples that one source SparseCore has of every feature."""
         sizes = dict(self.batch_sizes)
