@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
 
 from tests.hlo.norms import arguments, gradient, group_norm
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.hlo import compare_on_tpu, from_jax, load, optimize
+from tilewright.hlo import compare_on_tpu, from_jax, judge_on_tpu, load, optimize
 from tilewright.hlo.proving import tpu as compare
 from tilewright.hlo.proving.tpu import cycles_per_byte, estimate
 
@@ -83,8 +84,9 @@ def program(monkeypatch):
 
 
 def answer(*texts):
-    compiled = [{"text": text, "temp_bytes": 5} for text in texts]
-    return json.dumps({"compiled": compiled, "libtpu": "1.2", "jax": "3.4", "chip": "TPU v5 lite"})
+    compiled = [{"text": text, "temp_bytes": 5} if text.startswith("Hlo") else {"error": text} for text in texts]
+    versions = {"libtpu": "1.2", "jax": "3.4", "chip": "TPU v5 lite"}
+    return "".join(json.dumps(each) + "\n" for each in (versions, *compiled))
 
 
 def test_the_lock_is_waited_for_and_the_version_stamped(monkeypatch, program):
@@ -94,7 +96,7 @@ def test_the_lock_is_waited_for_and_the_version_stamped(monkeypatch, program):
         asked.append(job["topology"])
         if len(asked) < 3:
             return 1, "", "ABORTED: Internal error when accessing libtpu multi-process lockfile."
-        return 0, answer(STREAM, COMPILED, COMPILED), ""
+        return 0, answer(STREAM, COMPILED), ""
 
     monkeypatch.setattr(compare, "_run", run)
     found = compare_on_tpu(program, program, "tpu-v5e")
@@ -104,6 +106,34 @@ def test_the_lock_is_waited_for_and_the_version_stamped(monkeypatch, program):
     assert found.before == found.after == estimate(load(COMPILED), found.rate, 5)
     assert "A takes 1.00 times the cycles of B" in str(found)
     assert found.to_json()["before"]["filled_share"] == found.before.filled_share
+
+
+def test_a_pair_that_ends_the_compiler_leaves_the_others_their_answers(monkeypatch, program):
+    """Programs 1 and 2 compile, 3 does not, 4 aborts the process, 5 compiles in the next and 6 never ends."""
+    programs = [replace(program, text=f"// {n}\n{program.text}") for n in range(1, 7)]
+    one, two, three, four, five, six = programs
+    outcomes = [
+        (-6, answer(STREAM, COMPILED, STREAM, "Boom: no such operation") + '{"text": "cut o', "Fatal Error: abort"),
+        (-14, answer(COMPILED), ""),
+    ]
+    asked = []
+
+    def run(job, deadline):
+        asked.append(job["programs"])
+        return outcomes[len(asked) - 1]
+
+    monkeypatch.setattr(compare, "_run", run)
+    found = judge_on_tpu([(one, two), (one, three), (four, one), (one, five), (two, six)])
+    assert asked[0][1:] == [each.text for each in programs]
+    assert asked[1] == [five.text, six.text]
+    assert found[0].before == found[3].before == found[3].after == estimate(load(COMPILED), found[0].rate, 5)
+    assert found[0].after.operations == 1
+    assert [str(found[n]) for n in (1, 2)] == [
+        "Boom: no such operation",
+        "the TPU compiler failed (Fatal Error: abort)",
+    ]
+    assert "did not finish in time" in str(found[4])
+    assert judge_on_tpu([]) == []
 
 
 def test_a_compiler_that_dies_or_hangs_is_an_error_of_one_line(monkeypatch, program):

@@ -10,7 +10,14 @@ from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.program import Computation, Operation, Program, Source
-from tilewright.hlo.proving.tpu import TPU_TOPOLOGIES, TpuComparison, TpuEstimate, compare_on_tpu, compile_for_tpu
+from tilewright.hlo.proving.tpu import (
+    TPU_TOPOLOGIES,
+    TpuComparison,
+    TpuEstimate,
+    compare_on_tpu,
+    compile_for_tpu,
+    judge_on_tpu,
+)
 from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial_arguments, verify
 from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
@@ -88,6 +95,7 @@ __all__ = [
     "from_jax",
     "from_python",
     "join_profile",
+    "judge_on_tpu",
     "load",
     "movement",
     "names_python",

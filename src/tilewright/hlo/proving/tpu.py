@@ -6,18 +6,21 @@ The compiler is libtpu, a proprietary package that comes with ``jax[tpu]``: neve
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.program import Operation, Program
 from tilewright.hlo.reading.hlo_reader import read_hlo
 from tilewright.hlo.reporting.context import Context
@@ -179,8 +182,8 @@ def compile_for_tpu(program: Program, chip: str = "v5e", timeout: float = 300.0)
 
     Raises as :func:`compare_on_tpu` does.
     """
-    answer = _ask({"topology": _topology(chip), "programs": [program.text]}, time.monotonic() + timeout)
-    return read_hlo(answer["compiled"][0]["text"])
+    _, [compiled] = _ask(_topology(chip), [program.text], timeout, time.monotonic() + timeout)
+    return _module(compiled)
 
 
 def _topology(chip: str) -> str:
@@ -201,16 +204,53 @@ def compare_on_tpu(before: Program, after: Program, chip: str = "v5e", timeout: 
     process holds it. Raises UnsupportedError where libtpu is not installed or does not compile a program, UsageError
     for an unknown chip.
     """
-    topology = _topology(chip)
-    programs = [_STREAMING, before.text, after.text]
-    answer = _ask({"topology": topology, "programs": programs}, time.monotonic() + timeout)
-    streaming, *both = [read_hlo(compiled["text"]) for compiled in answer["compiled"]]
-    rate = cycles_per_byte(streaming)
-    temporary = [compiled["temp_bytes"] for compiled in answer["compiled"][1:]]
-    estimates = [estimate(program, rate, size) for program, size in zip(both, temporary)]
-    return TpuComparison(
-        answer["chip"], f"libtpu {answer['libtpu']}, jax {answer['jax']}", rate, estimates[0], estimates[1]
-    )
+    [found] = _compared([(before, after)], chip, timeout, timeout)
+    if isinstance(found, UnsupportedError):
+        raise found
+    return found
+
+
+def judge_on_tpu(
+    pairs: Sequence[tuple[Program, Program]], chip: str = "v5e", timeout: float = 300.0
+) -> list[TpuComparison | UnsupportedError]:
+    """As :func:`compare_on_tpu`, many pairs in one process, each with its comparison or why there is none.
+
+    ``timeout`` is in seconds for each program. A program that stands in several pairs is compiled once. Raises
+    UnsupportedError where there is no compiler at all.
+    """
+    return _compared(pairs, chip, timeout, timeout * (2 * len(pairs) + 1)) if pairs else []
+
+
+def _compared(
+    pairs: Sequence[tuple[Program, Program]], chip: str, each: float, together: float
+) -> list[TpuComparison | UnsupportedError]:
+    texts = list(dict.fromkeys(program.text for pair in pairs for program in pair))
+    versions, [streaming, *answers] = _ask(_topology(chip), [_STREAMING, *texts], each, time.monotonic() + together)
+    rate = cycles_per_byte(_module(streaming))
+    found: dict[str, TpuEstimate | UnsupportedError] = {}
+    for text, compiled in zip(texts, answers):
+        try:
+            found[text] = estimate(_module(compiled), rate, compiled["temp_bytes"])
+        except TilewrightError as error:
+            found[text] = UnsupportedError(error.what, where=error.where, how=error.how)
+    compiler = f"libtpu {versions['libtpu']}, jax {versions['jax']}"
+
+    def compared(before: Program, after: Program) -> TpuComparison | UnsupportedError:
+        a, b = found[before.text], found[after.text]
+        if isinstance(a, UnsupportedError):
+            return a
+        if isinstance(b, UnsupportedError):
+            return b
+        return TpuComparison(versions["chip"], compiler, rate, a, b)
+
+    return [compared(*pair) for pair in pairs]
+
+
+def _module(compiled: dict[str, Any]) -> Program:
+    """A compiled program; raises what became of it instead."""
+    if "text" not in compiled:
+        raise UnsupportedError(compiled["error"], how=compiled.get("how", ""))
+    return read_hlo(compiled["text"])
 
 
 def _same_jax() -> str:
@@ -220,31 +260,54 @@ def _same_jax() -> str:
         return ""
 
 
-def _ask(job: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """One job; tried again while another process holds the compiler's lock."""
+_LATE = {
+    "error": "the TPU compiler did not finish in time",
+    "how": "give it longer: --timeout SECONDS, timeout= in Python",
+}
+
+
+def _ask(
+    topology: str, texts: Sequence[str], each: float, deadline: float
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """The compiler's versions, and for each text what it makes of it or an error.
+
+    All go to one process; where a text ends it, another goes on with the next. Another process's lock is waited for.
+    """
+    versions: dict[str, str] = {}
+    answers: list[dict[str, Any]] = []
     wait = 1.0
-    while True:
+    while len(answers) < len(texts):
+        job = {"topology": topology, "programs": texts[len(answers) :], "seconds": math.ceil(each)}
         code, out, output = _run(job, deadline)
-        if code == 0:
-            answer: dict[str, Any] = json.loads(out)
-            return answer
-        if not any(word in output for word in _LOCKED) or time.monotonic() + wait > deadline:
-            raise UnsupportedError(f"the TPU compiler failed ({_last_words(output) or f'exit code {code}'})")
-        time.sleep(wait)
-        wait = min(2 * wait, 15.0)
+        started, *compiled = [json.loads(line) for line in out.splitlines(keepends=True) if line.endswith("\n")] or [{}]
+        versions = versions or started
+        answers += compiled
+        late = code is None or code == -signal.SIGALRM
+        failure = (
+            _LATE if late else {"error": f"the TPU compiler failed ({_last_words(output) or f'exit code {code}'})"}
+        )
+        if started and len(answers) < len(texts):
+            answers += [failure] * (len(texts) - len(answers) if code is None else 1)
+        elif (
+            not started and not late and any(word in output for word in _LOCKED) and time.monotonic() + wait < deadline
+        ):
+            time.sleep(wait)
+            wait = min(2 * wait, 15.0)
+        elif not started:
+            _module(failure)
+    return versions, answers
 
 
-def _run(job: dict[str, Any], deadline: float) -> tuple[int, str, str]:
+def _run(job: dict[str, Any], deadline: float) -> tuple[int | None, str, str]:
+    """Exit code, None where the deadline came first, and what was written until then."""
     left = max(deadline - time.monotonic(), 0.1)
     try:
         done = subprocess.run(
             [sys.executable, "-c", _START], input=json.dumps(job), env={**os.environ, **_ENVIRONMENT},
             capture_output=True, text=True, errors="replace", timeout=left, check=False,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise UnsupportedError(
-            "the TPU compiler did not finish in time", how="give it longer: --timeout SECONDS, timeout= in Python"
-        ) from None
+    except subprocess.TimeoutExpired as error:
+        return None, bytes(error.stdout or b"").decode(errors="replace"), ""
     return done.returncode, done.stdout, done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The process that compiles for a TPU that need not be here: one job on stdin, one answer on stdout, both JSON.
+"""The process that compiles for a TPU that need not be here: a job on stdin, answers on stdout, one a line, all JSON.
 
 libtpu can abort, hang and talk, and takes a lock for as long as its process lives; so it gets a process of its own.
 """
@@ -7,30 +7,43 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 
 def main() -> None:
-    """Compile the job's StableHLO texts for its topology; what libraries print goes to stderr."""
+    """Compile the job's StableHLO texts for its topology; what libraries print goes to stderr.
+
+    Versions are the first answer, then each text's: a compiled program, or an error.
+    """
     job = json.load(sys.stdin)
-    answer = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    json.dump(_answer(job), answer)
-    answer.close()
+    for answer in _answers(job):
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
     sys.stderr.flush()
     os._exit(0)  # without libtpu's tear-down, which may abort after all is done
 
 
-def _answer(job: dict[str, Any]) -> dict[str, Any]:
+def _answers(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
     from importlib.metadata import version
 
     from jax.experimental import topologies
 
+    signal.alarm(job["seconds"])  # ends the process, wherever the compiler is
     topology = topologies.get_topology_desc(platform="tpu", topology_name=job["topology"])
     device: Any = topology.devices[0]
-    compiled = [_compile(text, device) for text in job["programs"]]
-    return {"compiled": compiled, "libtpu": version("libtpu"), "jax": version("jax"), "chip": device.device_kind}
+    yield {"libtpu": version("libtpu"), "jax": version("jax"), "chip": device.device_kind}
+    for text in job["programs"]:
+        signal.alarm(job["seconds"])
+        try:
+            yield _compile(text, device)
+        except Exception as error:
+            reason = str(error).strip().split("\n")[0][:300]
+            yield {"error": f"the TPU compiler failed ({type(error).__name__}: {reason})"}
 
 
 def _compile(text: str, device: Any) -> dict[str, Any]:
