@@ -22,12 +22,12 @@ from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial
 from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
-from tilewright.hlo.reporting.lines import diff_lines, report_head, report_lines
+from tilewright.hlo.reporting.lines import change_lines, diff_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
 from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary, Suggestion
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
     REWRITES,
@@ -73,6 +73,7 @@ __all__ = [
     "Source",
     "StepDiff",
     "StepTime",
+    "Suggestion",
     "TimeChange",
     "TimeRow",
     "TpuComparison",
@@ -81,6 +82,7 @@ __all__ = [
     "Trial",
     "Verdict",
     "Verification",
+    "change_lines",
     "compare_on_tpu",
     "comparison_table",
     "compile_for_tpu",

@@ -186,11 +186,13 @@ def report(
 
 
 def _print(movement: MovementReport, rankings: list[str], top: int, only: list[str]) -> None:
-    from tilewright.hlo import report_head, report_lines
+    from tilewright.hlo import change_lines, report_head, report_lines
 
     width = _terminal_width()
     head = (textwrap.wrap(text, width, subsequent_indent="  ") for text in report_head(movement))
     _print_lines(("", line) for lines in head for line in lines)
+    if movement.suggestions:
+        _print_lines(iter([("", ""), *change_lines(movement, width=width)]))
     for note in movement.notes:
         remark(f"note: {note}")
     for ranking in rankings:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Collection, Iterator
 
 from tilewright.hlo.reporting.difference import QUANTITIES, ReportDiff, RowChange
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
 
 _INDENT = 9
@@ -32,6 +32,27 @@ def report_head(report: ReportData) -> Iterator[str]:
         call = f", {seconds_text(time.call_us / 1e6)} of it for the call" if time.call_us else ""
         moving = f", {seconds_text(report.modelled_us / 1e6)} in operations that move" if report.modelled_us else ""
         yield f"modelled step on {report.target}: {seconds_text(time.step_us / 1e6)}{call}{moving}"
+
+
+def change_lines(report: ReportData, top: int = 3, width: int = 100) -> Iterator[tuple[str, str]]:
+    """(style, line) for a terminal: the changes that pay most; nothing where there is none."""
+    for number, change in enumerate(report.suggestions[:top], 1):
+        if number == 1:
+            yield "bold", "   # " + "saves".rjust(9) + "  what pays most"
+        saved = seconds_text(change.saved_us / 1e6) if change.saved_us else bytes_text(change.saved_bytes)
+        place = f"{place_text(change.source)}  " if change.source else ""
+        rule = "" if change.own else f"; {change_number(change)}"
+        words = f"{place}{change.what or change.op}{rule}: {change.how}"
+        first, *more = textwrap.wrap(words, width - 16, break_long_words=False, break_on_hyphens=False)
+        yield "", f"{number:>4} {saved:>9}  {first}"
+        yield from (("", " " * 16 + line) for line in more)
+
+
+def change_number(change: Suggestion) -> str:
+    """The rule, its factor and what kind of number that is: ``gqa-decode, 57.8x confirmed``."""
+    if change.factor is None:
+        return change.rule if change.kind != "unpriced" else f"{change.rule}, unpriced"
+    return f"{change.rule}, {ratio_text(change.factor)} {change.kind}"
 
 
 def totals(report: ReportData) -> str:
@@ -93,7 +114,7 @@ def _by_moved(
         figures += f"  {ratio_text(row.padding_ratio):>7}"
         figures += f" {_runs(row):>7}" if many else ""
         figures += f" {_registers(row):>14}" if vectors else ""
-        yield from _row(number, figures, row, width)
+        yield from _row(report, number, figures, row, width)
     rest = rows[top:]
     left = (
         _time(sum(row.modelled_us or 0.0 for row in rest)) if by_time else bytes_text(sum(r.total_bytes for r in rest))
@@ -116,7 +137,7 @@ def _by_measured(report: ReportData, rows: list[MovementRow], top: int, width: i
         if modelled:
             once = None if row.modelled_us is None else row.modelled_us / row.runs
             figures += f" {_time(time / (row.measured_runs or 1)):>9} {_time(once):>9}"
-        yield from _row(number, f"{figures}  {bytes_text(row.total_bytes):>9}", row, width)
+        yield from _row(report, number, f"{figures}  {bytes_text(row.total_bytes):>9}", row, width)
     left = sum(row.measured_us or 0.0 for row in rows[top:])
     yield from _rest(len(rows), top, seconds_text(left / 1e6), "no operation that moves data has a measured time")
 
@@ -156,12 +177,16 @@ def _operation(row: MovementRow | PaddedTensor) -> str:
     return f"{row.op} {row.name}{core}  {place}".rstrip()
 
 
-def _row(number: int, figures: str, row: MovementRow, width: int) -> Iterator[tuple[str, str]]:
+def _row(report: ReportData, number: int, figures: str, row: MovementRow, width: int) -> Iterator[tuple[str, str]]:
     yield "", f"{number:>4} {figures}  {_operation(row)}"
     for line in _folded(row.layouts, width - _INDENT):
         yield "cyan", " " * _INDENT + line
     for line in textwrap.wrap(row.reason, width - _INDENT, break_long_words=False):
         yield "dim", " " * _INDENT + line
+    change = report.suggestion_of(row)
+    if change is not None and not change.own:
+        text = f"{change_number(change)}: {change.how}"
+        yield from (("green", " " * _INDENT + line) for line in textwrap.wrap(text, width - _INDENT))
     if row.trips:
         trips = " × ".join("?" if count is None else count_text(count) for count in row.trips)
         yield from (("dim", " " * _INDENT + line) for line in textwrap.wrap(f"in {row.path}; trips {trips}", width - 9))

@@ -25,6 +25,7 @@ from tilewright.hlo.graphs.graph import collector_paused
 from tilewright.hlo.program import Computation, Program
 from tilewright.hlo.reporting import page
 from tilewright.hlo.reporting.buffers import buffers
+from tilewright.hlo.reporting.changes import with_changes
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.rows import fusion_row, operation_row
 from tilewright.hlo.reporting.times import handed_on, price
@@ -35,6 +36,7 @@ from tilewright.hlo.reporting.types import (
     Peak,
     ProfileSummary,
     ReportData,
+    Suggestion,
     TimeSummary,
 )
 from tilewright.targets import Target
@@ -62,10 +64,13 @@ class MovementReport(ReportData):
 
 
 @collector_paused()
-def report(program: Program, target: Target | str | None = None) -> MovementReport:
+def report(
+    program: Program, target: Target | str | None = None, suggestions: Sequence[Suggestion] = ()
+) -> MovementReport:
     """What ``program`` moves for layout's sake on ``target`` (a Target, or the name of one).
 
-    An HLO program brings its own layouts; ``target`` then only names the chip and may be None. Raises UsageError for
+    An HLO program brings its own layouts; ``target`` then only names the chip and may be None. ``suggestions`` of rules
+    are weighed and ranked with what the report finds itself (:attr:`MovementReport.suggestions`). Raises UsageError for
     StableHLO without a target, UnsupportedError for a target without a rule for whole programs, ParseError where an
     operation's shapes contradict each other.
     """
@@ -91,6 +96,7 @@ def report(program: Program, target: Target | str | None = None) -> MovementRepo
         register_bytes=context.register_bytes,
         unoptimized=program.kind == "hlo" and not context.tiled and _is_unoptimized(program),
         time=time,
+        suggestions=with_changes(rows, program, time, suggestions),
     )
 
 
@@ -129,12 +135,13 @@ def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
         raise UsageError(reason, where=where, how=f"{_HOW} of this version")
     try:
         own = {"program": plain["program"]["name"], "kind": plain["program"]["kind"], "source": plain.get("input", "")}
-        whole = {"unoptimized": False, "time": None, **plain, **own}
+        whole = {"unoptimized": False, "time": None, "suggestions": (), **plain, **own}
         _require(MovementRow, plain["rows"])
         _require(PaddedTensor, [*plain["tensors"], *(tensor for peak in plain["peaks"] for tensor in peak["tensors"])])
         _require(Peak, plain["peaks"])
         _require(ProfileSummary, [plain["profile"]] if plain["profile"] else ())
         _require(TimeSummary, [whole["time"]] if whole["time"] else ())
+        _require(Suggestion, whole["suggestions"])
         _require(MovementReport, [whole])
         return convert(whole, MovementReport)
     except (KeyError, TypeError, AttributeError, ValidationError) as error:

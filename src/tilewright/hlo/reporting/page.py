@@ -11,8 +11,8 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.reporting.lines import space_text, totals
-from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData
+from tilewright.hlo.reporting.lines import change_number, space_text, totals
+from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.layout import TensorLayout, parse
 from tilewright.render import (
     Card,
@@ -20,11 +20,13 @@ from tilewright.render import (
     Html,
     Page,
     Scripted,
+    badge,
     bytes_text,
     cards,
     carried,
     cells,
     count_text,
+    details,
     element,
     escape,
     explorer,
@@ -160,6 +162,7 @@ def _fields(report: ReportData) -> Iterator[Field]:
     yield Field("source", "code", "your line", lambda r: place_text(r.source), 12, tail=True, facet=True)
     yield Field("path", "code", "the computations from the entry to it", lambda r: r.path, below=True, tail=True)
     yield Field("why", "text", "why it is, or is not, a bitcast", lambda r: r.reason, lead=True, shown=False)
+    yield Field("what to do", "text", "the change that pays", _advice_of(report), lead=True, shown=False)
     yield Field("memory", "text", "memory spaces of operand and result", _spaces, shown=False, facet=True)
     yield Field("core", "text", "where it is offloaded to", lambda r: r.core, shown=False, facet=True)
     yield Field("framework's name", "code", "", lambda r: r.op_name, shown=False)
@@ -172,6 +175,14 @@ def _fields(report: ReportData) -> Iterator[Field]:
     yield Field("wasted", "bytes", "the result's padding", lambda r: r.wasted_bytes, shown=False)
     yield Field("operand", "code", "", _first_of_several, shown=False, listed=False)
     yield Field("matching", "text", "", _remembered(matching), shown=False, listed=False)
+
+
+def _advice_of(report: ReportData) -> Callable[[MovementRow], str | None]:
+    def advice(row: MovementRow) -> str | None:
+        change = report.suggestion_of(row)
+        return None if change is None else f"{change_number(change)}: {change.how}"
+
+    return advice
 
 
 def _runs(row: MovementRow) -> str:
@@ -257,6 +268,8 @@ def to_html(report: ReportData) -> str:
     if report.profile is not None:
         facts.append(("profile", place_text(report.profile.source)))
     page = Page(f"Data movement: {report.program}", totals(report), facts=facts, wide=True)
+    if report.suggestions:
+        page.section("changes", "What pays most", _changes(report))
     page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
     by = "time" if report.profile is not None or report.time is not None else "bytes moved"
     page.section("movement", f"Operations by {by}", _movement(report))
@@ -273,6 +286,31 @@ def report_html(report: ReportData) -> Html:
     movement = _movement(report)
     whole = join([cards(_figures(report)), *map(note, report.notes), movement], "\n")
     return Scripted(whole, drawing_module()) if isinstance(movement, Scripted) else whole
+
+
+_MOST_CHANGES = 3
+
+
+def _changes(report: ReportData) -> Html:
+    """The changes that pay most, each with what it saves, why, and what to write instead."""
+    first, rest = report.suggestions[:_MOST_CHANGES], report.suggestions[_MOST_CHANGES:]
+    listed = element("ol", *(_change(report, change) for change in first), class_="changes")
+    if not rest:
+        return listed
+    more = element("ol", *(_change(report, change) for change in rest), class_="changes", start=_MOST_CHANGES + 1)
+    return join([listed, details(f"{count_text(len(rest))} more", more)], "\n")
+
+
+def _change(report: ReportData, change: Suggestion) -> Html:
+    saved = bytes_text(change.saved_bytes)
+    if change.saved_us:
+        step = report.time.kernels_us if report.time is not None else 0.0
+        share = f" ({percent_text(change.saved_us / step)} of the step)" if step else ""
+        saved = f"{seconds_text(change.saved_us / 1e6)}{share}"
+    head = [element("strong", saved), " ", badge(change_number(change), "good" if change.factor else "plain")]
+    if change.source:
+        head += [" ", element("code", place_text(change.source))]
+    return element("li", element("p", *head), element("p", f"{change.what or change.op}: {change.how}"))
 
 
 def _figures(report: ReportData) -> list[Card]:

@@ -131,6 +131,49 @@ class MovementRow(_Padded):
 
 
 @dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change to the program that pays: what a rule of ``optimize``, or an advice, says about operations of it.
+
+    ===============  ==========================================================================================
+    ``op``           the operation's name, as the report's rows have it (``reshape.12``, ``%3``)
+    ``rule``         the rule's name, or the advice's
+    ``factor``       time of the operations it is about before over after, or None where that is not known
+    ``kind``         what kind of number that is: ``confirmed`` (by the compiler's own estimate), ``measured``,
+                     ``modelled`` or ``unpriced``
+    ``how``          what to do: ``write q.reshape(...) (line 41), or run tilewright optimize``
+    ``source``       the user's line, ``model.py:41``, or ""
+    ``what``         what costs now, in words: ``repeats the keys 8 times in memory``
+    ``path``         the computations from the entry to the one it is in, as rows have it; "": any of that name
+    ``also``         further operations that it is about
+    ``saved_us``     modelled microseconds of one run of the program that it saves; None: the report takes the modelled
+                     time of ``op`` and ``also`` and the factor
+    ``saved_bytes``  bytes moved that it saves, which rank where there is no time; 0: those of ``op`` and ``also``
+    ===============  ==========================================================================================
+    """
+
+    op: str
+    rule: str
+    factor: float | None
+    kind: str
+    how: str
+    source: str = ""
+    what: str = ""
+    path: str = ""
+    also: tuple[str, ...] = ()
+    saved_us: float | None = None
+    saved_bytes: int = 0
+
+    @property
+    def own(self) -> bool:
+        """Whether the report found it by itself; a rule has a factor, or says that it has none."""
+        return self.factor is None and self.kind != "unpriced"
+
+    def concerns(self, row: MovementRow) -> bool:
+        """Whether it is about this row's operation."""
+        return row.name in (self.op, *self.also) and self.path in ("", row.path)
+
+
+@dataclass(frozen=True, slots=True)
 class PaddedTensor(_Padded):
     """An array that has a buffer of its own, and the bytes of it that hold no data."""
 
@@ -226,7 +269,8 @@ class ReportData:
     unbounded dims, which have no bytes to count; ``peaks``: one :class:`Peak` per memory space, main memory first;
     ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements;
     ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile);
-    ``source``: the file it was read from, "" where it is not known; ``time``: the modelled step, None without a model.
+    ``source``: the file it was read from, "" where it is not known; ``time``: the modelled step, None without a model;
+    ``suggestions``: changes that pay, most first.
     """
 
     program: str
@@ -244,6 +288,7 @@ class ReportData:
     unoptimized: bool = False
     source: str = ""
     time: TimeSummary | None = None
+    suggestions: tuple[Suggestion, ...] = ()
 
     @cached_property
     def moved_bytes(self) -> int:
@@ -329,6 +374,18 @@ class ReportData:
         """Modelled microseconds of the rows that move bytes, in one run of the program."""
         return sum(row.modelled_us or 0.0 for row in self.ranked())
 
+    def suggestion_of(self, row: MovementRow) -> Suggestion | None:
+        """The change that concerns a row and pays most, or None."""
+        return next((each for each in self._suggestions_by_op.get(row.name, ()) if each.path in ("", row.path)), None)
+
+    @cached_property
+    def _suggestions_by_op(self) -> dict[str, list[Suggestion]]:
+        found: dict[str, list[Suggestion]] = {}
+        for each in self.suggestions:
+            for name in (each.op, *each.also):
+                found.setdefault(name, []).append(each)
+        return found
+
     def wasteful(self, top: int | None = None) -> list[PaddedTensor]:
         """The tensors with padding, most wasted bytes first."""
         padded = [tensor for tensor in self.tensors if tensor.wasted_bytes]
@@ -356,6 +413,7 @@ class ReportData:
             "totals": self._totals(),
             "profile": self.profile and self.profile.to_json(),
             "time": self.time and to_builtins(self.time),
+            "suggestions": [to_builtins(suggestion) for suggestion in self.suggestions],
             "peaks": [peak.to_json() for peak in self.peaks],
             "rows": [row.to_json() for row in self.rows],
             "tensors": [tensor.to_json() for tensor in self.tensors],

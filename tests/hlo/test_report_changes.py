@@ -1,0 +1,75 @@
+"""The changes that pay most: a rule's suggestions, the report's own findings, and how they are ranked and shown."""
+
+import re
+
+import pytest
+
+from tests.cli.conftest import completed
+from tilewright.hlo import Suggestion, change_lines, load, report, report_from_json, report_lines
+
+TURNS = """HloModule turns
+ENTRY e {
+  w = f32[16384,4096]{1,0:T(8,128)} parameter(0), metadata={op_name="params['table']"}
+  q = f32[8,128]{1,0:T(8,128)} parameter(1)
+  turned = f32[16384,4096]{0,1:T(8,128)} copy(w), metadata={source_file="model.py" source_line=8}
+  same = f32[8,128]{1,0:T(8,128)} copy(q), metadata={source_file="model.py" source_line=9}
+  ROOT r = (f32[16384,4096]{0,1:T(8,128)}, f32[8,128]{1,0:T(8,128)}) tuple(turned, same)
+}"""
+
+
+@pytest.fixture(scope="module")
+def program():
+    return load(TURNS)
+
+
+def test_what_a_report_finds_itself(program):
+    found = report(program, "tpu-v6e")
+    first = found.suggestions[0]
+    assert (first.op, first.rule, first.source, first.kind) == ("turned", "argument-order", "model.py:8", "modelled")
+    assert first.what == "copy turned of the argument params['table']"
+    assert first.saved_us == pytest.approx(next(row for row in found.rows if row.name == "turned").modelled_us)
+    assert len(found.suggestions) == 1  # the small copy is less than a hundredth of the step
+    by_bytes = report(program).suggestions
+    assert [(each.rule, each.saved_us) for each in by_bytes] == [("argument-order", None)]
+
+
+def test_a_rule_takes_the_place_of_the_finding(program):
+    rule = Suggestion("turned", "store-turned", 4.0, "confirmed", "write w.T (line 8)")
+    found = report(program, "tpu-v6e", [rule])
+    (only,) = found.suggestions
+    time = next(row for row in found.rows if row.name == "turned").modelled_us
+    assert (only.rule, only.source, only.saved_us) == ("store-turned", "model.py:8", pytest.approx(time * 0.75))
+    text = "\n".join(line for _, line in report_lines(found, "time"))
+    assert "store-turned, 4.00× confirmed: write w.T (line 8)" in text
+    assert report_from_json(found.to_json()) == found
+
+
+def test_the_largest_saving_comes_first(program):
+    rules = [
+        Suggestion("x", "slow", 2.0, "modelled", "do this", saved_us=1.0),
+        Suggestion("y", "unknown", None, "unpriced", "or this"),
+        Suggestion("same", "fast", 1.5, "modelled", "or that", saved_us=9000.0),
+    ]
+    names = [each.rule for each in report(program, "tpu-v6e", rules).suggestions]
+    assert names == ["fast", "argument-order", "slow", "unknown"]
+
+
+def test_three_stand_at_the_head(program, tmp_path):
+    rules = [Suggestion("turned", f"rule-{k}", 2.0, "modelled", "how", saved_us=1000.0 * k) for k in range(1, 6)]
+    found = report(program, "tpu-v6e", rules)
+    lines = [line for _, line in change_lines(found)]
+    assert list(dict.fromkeys(re.findall(r"rule-\d", "\n".join(lines)))) == [f"rule-{n}" for n in (5, 4, 3)]
+    page = found.to_html()
+    assert page.index("What pays most") < page.index("Summary")
+    assert page.index("rule-3,") < page.index("2 more") < page.index("rule-1,")
+    file = tmp_path / "turns.hlo"
+    file.write_text(program.text)
+    assert b"what pays most" in completed("report", file, "-t", "tpu-v6e").stdout
+
+
+def test_nothing_to_do_says_nothing():
+    still = load("HloModule m\nENTRY e { ROOT p = f32[8,128]{1,0:T(8,128)} parameter(0) }")
+    found = report(still, "tpu-v6e")
+    assert not found.suggestions
+    assert not list(change_lines(found))
+    assert "What pays most" not in found.to_html()
