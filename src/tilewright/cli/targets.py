@@ -33,6 +33,7 @@ def targets(
         parts = {f.name: getattr(chip, f.name) for f in fields(chip) if f.name != "sources"}
         values = {k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in parts.items()}
         values["memories"] = [asdict(m) for m in chip.memories]
+        values["types"] = dict(chip.types)
         values["time"] = {
             name: {"values": dict(known.values), "fitted_on": known.fitted_on, "error": known.error}
             for name, known in chip.time.items()
@@ -47,6 +48,7 @@ def targets(
         for f in fields(value):
             source = chip.sources.get(f"{section}.{f.name}", chip.sources[section])
             constants.append((f"{section}.{f.name}", str(getattr(value, f.name)), source))
+    constants += [(f"types.{key}", stored, chip.sources["types"]) for key, stored in chip.types]
     for name, known in chip.time.items():
         section = f"time.{name}"
         for key, number in known.values.items():

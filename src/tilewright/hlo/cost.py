@@ -15,8 +15,8 @@ from math import prod
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.hlo.program import Computation, Operation
-from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset
-from tilewright.targets import Target
+from tilewright.layout import TensorLayout, is_bitcast, parse, predict, preset, tiled
+from tilewright.targets import Target, TileMemory
 
 _REARRANGING = frozenset({"broadcast", "reshape", "transpose"})
 
@@ -120,22 +120,28 @@ def place(shape: tuple[int, ...], dtype: str, target: Target) -> TensorLayout:
     """Where ``target`` puts an array of ``shape`` and XLA ``dtype`` (``f32``, ``bf16``, ``pred``): its layout rule.
 
     ``tpu`` predicts the compiler's dim order and tiles; ``tpu_default_order`` keeps the dims in order and puts every
-    matrix into whole tiles of the vector registers, never smaller ones; ``linear`` is row-major. Raises
-    UnsupportedError for a target with another rule.
+    matrix into whole tiles of the vector registers, never smaller ones; ``tile`` puts the last two dims of every array
+    into the target's tiles; ``row_major`` gives every row a page; ``linear`` is row-major without padding. A type that
+    the target has not is placed as the one it is stored as. Raises UnsupportedError for a target with another rule.
 
     >>> from tilewright.targets import target
     >>> str(place((256, 4, 8), "f32", target("vector8x128"))), str(place((256, 4, 8), "f32", target("tpu-v5e")))
     ('f32[256,4,8]{2,1,0:T(8,128)}', 'f32[256,4,8]{0,2,1:T(8,128)}')
+    >>> str(place((4, 8), "pred", target("tenstorrent-wormhole")))
+    'bf16[4,8]{1,0:T(32,32)(16,16)}'
     """
+    dtype = dict(target.types).get(dtype, dtype)
     if target.layout_rule == "tpu":
         return predict("tpu", shape, dtype)
     if target.layout_rule == "tpu_default_order":
         return _in_register_tiles(shape, dtype, target)
     if target.layout_rule == "linear":
         return array_layout(f"{dtype}[{','.join(map(str, shape))}]")
+    if target.layout_rule in ("tile", "row_major") and target.tiles is not None:
+        return _in_pages(shape, dtype, target.tiles, target.layout_rule == "tile")
     raise UnsupportedError(
         f"target {target.name} lays arrays out by the rule '{target.layout_rule}', which knows no whole programs",
-        how="name a tpu, vector or cpu target",
+        how="name a tpu, vector, tenstorrent or cpu target",
     )
 
 
@@ -147,6 +153,13 @@ def _in_register_tiles(shape: tuple[int, ...], dtype: str, target: Target) -> Te
         return default
     text = str(default)
     return array_layout(re.sub(r":T\(\d+,\d+\)", f":T({vector.sublanes},{vector.lanes})", text, count=1))
+
+
+def _in_pages(shape: tuple[int, ...], dtype: str, memory: TileMemory, in_tiles: bool) -> TensorLayout:
+    """A page is a tile, or a row rounded up to whole bursts; a vector is one row, and a scalar a row of one element."""
+    faces = ((memory.rows, memory.columns), (memory.face_rows, memory.face_columns))
+    bits = tiled(shape, dtype).element_bits
+    return tiled(shape, dtype, tiles=faces if in_tiles else ((max(1, memory.row_bytes * 8 // bits),),))
 
 
 # An operation of a program: its shapes are checked, and where it touches only a part of an array, that part counts.

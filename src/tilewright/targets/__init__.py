@@ -1,6 +1,7 @@
 """Chips as data: one TOML file each, every constant with its source."""
 
 from tilewright.targets.chips import (
+    CoreGrid,
     LaneMemory,
     Links,
     MatrixUnits,
@@ -8,6 +9,7 @@ from tilewright.targets.chips import (
     SimtCore,
     SparseCores,
     Target,
+    TileMemory,
     TimeConstants,
     VectorUnit,
     load_target,
@@ -17,6 +19,7 @@ from tilewright.targets.chips import (
 )
 
 __all__ = [
+    "CoreGrid",
     "LaneMemory",
     "Links",
     "MatrixUnits",
@@ -24,6 +27,7 @@ __all__ = [
     "SimtCore",
     "SparseCores",
     "Target",
+    "TileMemory",
     "TimeConstants",
     "VectorUnit",
     "load_target",

@@ -6,7 +6,7 @@ All sizes are bytes, all rates bytes or operations per second.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
@@ -40,6 +40,33 @@ class VectorUnit:
     def register_bytes(self) -> int:
         """Bytes of one vector register: 8 * 128 * 4 = 4096 on a TPU."""
         return self.sublanes * self.lanes * self.word_bits // 8
+
+
+@dataclass(frozen=True)
+class TileMemory:
+    """Main memory in tiles of ``rows`` x ``columns`` elements, each made of faces, whatever the element type.
+
+    ``row_bytes``: a tensor kept row-major instead has a page for every row, rounded up to this many bytes.
+    ``bfp8_b_bytes`` and ``bfp4_b_bytes``: one tile of block floats, whose exponents 16 elements share.
+    """
+
+    rows: int
+    columns: int
+    face_rows: int
+    face_columns: int
+    row_bytes: int
+    bfp8_b_bytes: int = 0
+    bfp4_b_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class CoreGrid:
+    """Cores with local memories, joined by networks on the chip of ``noc_bytes_per_cycle`` each."""
+
+    cores: int
+    clock_hz: int
+    nocs: int
+    noc_bytes_per_cycle: int
 
 
 @dataclass(frozen=True)
@@ -154,14 +181,16 @@ class Target:
 
     =========================  ================================================================================
     ``name``, ``title``        ``tpu-v5p``; "Google Cloud TPU v5p"
-    ``family``                 ``tpu``, ``vector``, ``npu``, ``simt`` or ``cpu``
+    ``family``                 ``tpu``, ``vector``, ``tensix``, ``npu``, ``simt`` or ``cpu``
     ``layout_rule``            how arrays are laid out by default: ``tpu`` (the compiler picks the dim order too),
-                               ``tpu_default_order`` (tiles, dims in order), ``lanes`` or ``linear``
+                               ``tpu_default_order`` (tiles, dims in order), ``tile`` (every array in the tiles of
+                               ``tiles``), ``row_major`` (every row a page), ``lanes`` or ``linear``
     ``compiler_normalizes``    the chip's compiler already performs the reshape rewrites by itself
     ``short_run_bytes``        reductions over a contiguous inner run shorter than this are charged for it (0 = no)
     ``short_kept_run_bytes``   the same for reductions that keep a contiguous inner run shorter than this
     ``memories``               main memory first
     ``vector`` ... ``links``   the units, None where the chip has none
+    ``types``                  (element type, the one it is stored as), for types that the chip has not
     ``time``                   mechanism -> its constants (:class:`TimeConstants`), {} where none are known
     ``sources``                section or ``section.key`` -> where the constants come from
     =========================  ================================================================================
@@ -176,11 +205,14 @@ class Target:
     short_kept_run_bytes: int = 0
     memories: tuple[Memory, ...] = ()
     vector: VectorUnit | None = None
+    tiles: TileMemory | None = None
+    grid: CoreGrid | None = None
     lanes: LaneMemory | None = None
     matrix: MatrixUnits | None = None
     simt: SimtCore | None = None
     sparse: SparseCores | None = None
     links: Links | None = None
+    types: tuple[tuple[str, str], ...] = ()
     time: Mapping[str, TimeConstants] = field(default_factory=dict, compare=False)
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -192,6 +224,8 @@ class Target:
 T = TypeVar("T")
 _SECTIONS: dict[str, type[Any]] = {
     "vector": VectorUnit,
+    "tiles": TileMemory,
+    "grid": CoreGrid,
     "lanes": LaneMemory,
     "matrix": MatrixUnits,
     "simt": SimtCore,
@@ -200,7 +234,8 @@ _SECTIONS: dict[str, type[Any]] = {
 }
 _PLAIN = [f.name for f in fields(Target) if f.type in ("str", "bool", "int")]
 _KINDS: dict[Any, tuple[type, str]] = {"str": (str, "text"), "bool": (bool, "switch, true or false")}
-_RULES = ("tpu", "tpu_default_order", "lanes", "linear")
+_TILE_RULES = ("tile", "row_major")
+_RULES = ("tpu", "tpu_default_order", *_TILE_RULES, "lanes", "linear")
 
 
 def _sourced(table: Any, where: str, sources: dict[str, str]) -> dict[str, Any]:
@@ -247,6 +282,14 @@ def _time(tables: Any, sources: dict[str, str]) -> Mapping[str, TimeConstants]:
     return MappingProxyType(mechanisms)
 
 
+def _types(table: Any, sources: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    """``[types]``: element type = the type it is stored as, both by XLA's names."""
+    pairs = _sourced(table, "types", sources)
+    if wrong := [key for key, value in pairs.items() if not isinstance(value, str)]:
+        raise UsageError(f"{wrong[0]} = {pairs[wrong[0]]!r} is not an element type", where="types")
+    return tuple(sorted(pairs.items()))
+
+
 def parse_target(text: str, where: str = "target") -> Target:
     """A :class:`Target` from the text of a TOML file; raises :class:`UsageError` naming section and key."""
     return _target(parse(text, "TOML", where), where)
@@ -264,10 +307,20 @@ def _target(value: Any, where: str) -> Target:
 
     memories = tuple(section(Memory, m, f"memory.{m.get('name', i)}") for i, m in enumerate(table.pop("memory", [])))
     units = {key: section(cls, table.pop(key), key) for key, cls in _SECTIONS.items() if key in table}
+    types = _types(table.pop("types"), sources) if "types" in table else ()
     time = _time(table.pop("time", {}), sources)
     if table:
         raise UsageError(f"unknown section {next(iter(table))!r}", where=where)
-    return Target(**plain, memories=memories, **units, time=time, sources=MappingProxyType(sources))
+    if plain["layout_rule"] in _TILE_RULES and "tiles" not in units:
+        raise UsageError(f"layout_rule {plain['layout_rule']!r} needs a section [tiles]", where=where)
+    return Target(**plain, memories=memories, **units, types=types, time=time, sources=MappingProxyType(sources))
+
+
+def _by_rule(chip: Target, rule: str) -> Target:
+    """The chip with arrays laid out by another rule; its name then says so."""
+    if chip.tiles is None:
+        raise UsageError(f"target {chip.name} has no tiles, so '{rule}' cannot be chosen", how=f"write {chip.name}")
+    return chip if chip.layout_rule == rule else replace(chip, name=f"{chip.name}:{rule}", layout_rule=rule)
 
 
 @cache
@@ -291,11 +344,18 @@ def _builtin(name: str) -> Target:
 def target(name: str | Target) -> Target:
     """The chip called ``name``, or the one in the TOML file ``name``; a :class:`Target` is returned as it is.
 
+    A chip with ``tiles`` lays arrays out by either of two rules: ``NAME:row_major`` and ``NAME:tile`` choose.
+
     >>> target("tpu-v5p").sparse.per_chip
     4
+    >>> target("tenstorrent-wormhole").layout_rule, target("tenstorrent-wormhole:row_major").layout_rule
+    ('tile', 'row_major')
     """
     if isinstance(name, Target):
         return name
+    chip, colon, rule = name.rpartition(":")
+    if colon and rule in _TILE_RULES:
+        return _by_rule(target(chip), rule)
     if name in target_names():
         return _builtin(name)
     if name.endswith(".toml"):

@@ -69,7 +69,10 @@ def chip_of(machine: Target) -> Chip:
         return Chip(machine.name, machine.time, measured_here, note, *peaks)
     nearest = _NEAREST.get(machine.name)
     if nearest is None or hbm is None:
-        raise UnsupportedError(f"target {machine.name} has no time constants", how="name a tpu target, such as tpu-v6e")
+        raise UnsupportedError(
+            f"target {machine.name} has no time constants: no time was measured on such a chip, so none is modelled",
+            how="name a tpu target, such as tpu-v6e; tilewright report counts this target's bytes",
+        )
     measured = target(nearest)
     scaled = _scaled(measured, machine)
     note = f"{machine.name} was not measured: constants of {nearest}, scaled by published peaks; not calibrated"

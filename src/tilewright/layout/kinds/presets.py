@@ -129,7 +129,7 @@ _PRESETS = {
     "hexagon_crouton": _Preset(_hexagon_crouton, _FOUR),
     "nc1hwc0": _Preset(lambda shape, dtype: _blocked_channels(shape, dtype, _cube_columns(dtype)), _FOUR),
     "nchw16c": _Preset(lambda shape, dtype: _blocked_channels(shape, dtype, 16), _FOUR),
-    "tenstorrent": _Preset(_tenstorrent, _MATRIX, ("transpose_within_face", "transpose_of_faces")),
+    "tenstorrent": _Preset(_tenstorrent, _ANY, ("transpose_within_face", "transpose_of_faces")),
     "tpu": _Preset(_tpu, _ANY),
     "tpu_vmem": _Preset(_tpu_vmem, _ANY),
 }
@@ -145,8 +145,8 @@ def preset(name: str, shape: Sequence[int], dtype: Any, **options: bool) -> Tens
     ``ascend_zz``        Ascend ZZ of the last two dims
     ``nc1hwc0``          (N, C, H, W) with the channels of 32 bytes side by side
     ``nchw16c``          (N, C, H, W) with 16 channels side by side, as oneDNN's nChw16c
-    ``tenstorrent``      32 x 32 tiles of four 16 x 16 faces; options ``transpose_within_face`` and
-                         ``transpose_of_faces``
+    ``tenstorrent``      32 x 32 tiles of four 16 x 16 faces, a vector as one row; options
+                         ``transpose_within_face`` and ``transpose_of_faces``
     ``hexagon_crouton``  (N, H, W, C) in croutons, by the element's width (16 or 8 bits)
     ===================  ==================================================================================
 
