@@ -96,6 +96,32 @@ def test_what_may_stand_before_a_program(start, kind):
             assert load((start + text).encode()).kind == its_kind
 
 
+OLD = """module {
+  func.func public @broadcast(%x: tensor<16xf32>) -> tensor<1x16xf32> {
+    %0 = stablehlo.broadcast %x, sizes = [1] : (tensor<16xf32>) -> tensor<1x16xf32>
+    return %0 : tensor<1x16xf32>
+  }
+  func.func public @select(%x: tensor<5x1x5xf32>, %i: tensor<2xi32>) -> tensor<2x1x5xf32> {
+    %0 = "stablehlo.torch_index_select"(%x, %i) {batch_dims = 0 : i64, dim = 0 : i64}
+      : (tensor<5x1x5xf32>, tensor<2xi32>) -> tensor<2x1x5xf32>
+    return %0 : tensor<2x1x5xf32>
+  }
+  func.func public @dynamic(%x: tensor<?xf32>, %n: tensor<2xi32>) -> tensor<?x?xf32> {
+    %0 = stablehlo.dynamic_reshape %x, %n : (tensor<?xf32>, tensor<2xi32>) -> tensor<?x?xf32>
+    return %0 : tensor<?x?xf32>
+  }
+}"""
+
+
+@pytest.mark.parametrize("version", ["0.9.0", "0.14.0", "1.0.0", None])
+def test_artifacts_of_old_versions(version):
+    """Operations that recent programs hardly have, in the bytecode of releases back to the first."""
+    raw = stablehlo.serialize_portable_artifact_str(OLD, version or stablehlo.get_minimum_version())
+    program = load(raw)
+    assert [c.name for c in program.computations] == ["broadcast", "select", "dynamic"]
+    assert [row.bitcast for row in report(program, "tpu-v5e").rows] == [True]
+
+
 @pytest.mark.parametrize(
     ("source", "error", "reason"),
     [

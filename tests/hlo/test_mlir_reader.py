@@ -229,3 +229,37 @@ def test_mutations_end_in_a_program_or_an_error(program, data):
         report(read_stablehlo(text), "tpu-v5e")
     except TilewrightError as error:
         assert str(error)
+
+
+OLD_FORMS = """func.func @main(%x: tensor<16xf32>, %m: tensor<8x16xf32>) -> tensor<1x16xf32> {
+  %0 = stablehlo.broadcast %x, sizes = [1] : (tensor<16xf32>) -> tensor<1x16xf32>
+  %1 = stablehlo.broadcast %x, sizes = [2, 3] : (tensor<16xf32>) -> tensor<2x3x16xf32>
+  %2 = "stablehlo.broadcast"(%x) {broadcast_sizes = array<i64: 1>} : (tensor<16xf32>) -> tensor<1x16xf32>
+  %3 = "stablehlo.broadcast"(%x) {broadcast_sizes = dense<[2, 3]> : tensor<2xi64>} : (tensor<16xf32>) -> tensor<2x3x16xf32>
+  %4 = "stablehlo.transpose"(%m) {permutation = dense<[1, 0]> : tensor<2xi64>} : (tensor<8x16xf32>) -> tensor<16x8xf32>
+  %5 = "stablehlo.slice"(%m) {limit_indices = dense<4> : tensor<2xi64>, start_indices = dense<[1, 0]> : tensor<2xi64>, strides = dense<1> : tensor<2xi64>} : (tensor<8x16xf32>) -> tensor<3x4xf32>
+  %6 = "stablehlo.broadcast_in_dim"(%x) {broadcast_dimensions = dense<1> : tensor<1xi64>} : (tensor<16xf32>) -> tensor<4x16xf32>
+  return %0 : tensor<1x16xf32>
+}
+"""  # noqa: E501
+
+
+def test_older_forms_of_attributes():
+    program = read_stablehlo(OLD_FORMS)
+    found = {op.name: dict(op.attributes) for op in program.entry.operations if op.attributes}
+    assert [found[f"%{k}"]["dimensions"] for k in (0, 1, 2, 3, 4, 6)] == ["{1}", "{2}", "{1}", "{2}", "{1,0}", "{1}"]
+    assert found["%5"] == {"slice": "{[1:4:1], [0:4:1]}"}
+    rows = {row.name: row for row in report(program, "tpu-v5e").rows}
+    assert rows["%1"].reason == "repeats the operand along dim 0 (2) and dim 1 (3)"
+
+
+def test_constants_stand_at_what_reads_them():
+    def scaled(x):
+        offset = jnp.array([[1.0, 2.0, 3.0]])
+        return x * 2.0 + offset
+
+    operations = from_jax(scaled, jnp.zeros((4, 3))).entry.operations
+    here = scaled.__code__.co_firstlineno
+    lines = {op.source.line - here for op in operations if op.opcode == "constant"}
+    assert lines == {2}
+    assert {op.source.file for op in operations if op.opcode == "constant"} == {__file__}

@@ -37,7 +37,7 @@ ZOO = {
         "dim 0 (336) splits into dims 0 (7) and 1 (48)",
     ),
     "copy.5": ("copy", 204800 + 196608, "models/aot3.py:47", 1, 1, "the order of the elements changes"),
-    "copy-start": ("copy-start", 86016 + 86016, "", 0, 1, "moves from S(0) to S(1)"),
+    "copy-start": ("copy-start", 86016 + 86016, "models/aot3.py:47", 0, 1, "moves from S(0) to S(1)"),
     "reshape.13": (
         "reshape",
         196608 + 73728,
@@ -46,7 +46,7 @@ ZOO = {
         0,
         "dims 1 (7) and 2 (50) merge into dim 1 (350)",
     ),
-    "copy.6": ("copy", 86016 + 172032, "", 1, 1, "the order of the elements changes"),
+    "copy.6": ("copy", 86016 + 172032, "models/aot3.py:47", 1, 1, "the order of the elements changes"),
     "reshape.14": ("reshape", 172032 + 69632, "models/aot3.py:47", 1, 0, "dims 0 (336) and 1 (50) merge into dim 0"),
     "reshape.15": (
         "reshape",

@@ -8,7 +8,7 @@ rewrites parse the same text with MLIR itself.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tilewright.errors import ParseError
@@ -22,13 +22,13 @@ from tilewright.layout import xla_dtype
 
 #: Operations whose attributes a report reads.
 WITH_ATTRIBUTES = frozenset(
-    {"transpose", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
+    {"transpose", "broadcast", "broadcast_in_dim", "concatenate", "slice", "compare", "constant", "pad", "reduce"}
     | {"dot_general", "convolution", "gather"}
     | {"all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"}
 )
-_DIMENSIONS = re.compile(
-    r"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimensions?)\s*=\s*(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|(\d+))"
-)
+_I64S = r"(?:array<i64(?::([^<>]*))?>|\[([^\]]*)\]|dense<([^<>]*)>\s*:\s*tensor<(?:(\d+)x)?i64>|(\d+))"
+"""Integers, in any of the ways that releases have written them."""
+_DIMENSIONS = re.compile(rf"(?:\bdims?|\bpermutation|\bbroadcast_dimensions|\bdimensions?)\s*=\s*{_I64S}")
 _DIRECTION = re.compile(r"\bcompare\s+([A-Z]{2})\b|\bcomparison_direction\s+([A-Z]{2})\b")
 _SCALAR = re.compile(r"dense<(-?\d{1,18})>\s*:\s*tensor<(?:[us]?i\d+)>")
 _PADDING = re.compile(r"\b(low|high|interior)\s*=\s*\[([-\d,\s]*)\]")
@@ -39,9 +39,11 @@ _DOT_KEYS = {"batching": "batch_dims", "contracting": "contracting_dims"}
 _LABELS = re.compile(r"\[([\w,\s]+)\]\s*x\s*\[([\w,\s]+)\]\s*->\s*\[([\w,\s]+)\]")
 _TAKEN = re.compile(r"\bslice_sizes\s*=\s*array<i64(?::([^<>]*))?>")
 _GROUPS = re.compile(r"\breplica_groups\s*=\s*(dense<[^<>]*>\s*:\s*tensor<[\dx]+i64>)")
+_SIZES = re.compile(rf"\b(?:broadcast_)?sizes\s*=\s*{_I64S}")
+_OPERAND = re.compile(r"\(tensor<((?:\d+x|\?x)*)")
 _SLICE = re.compile(r"\[([\d:,\s]*)\]")
 _SLICE_KEYS = ("start_indices", "limit_indices", "strides")
-_SLICE_PART = re.compile(r"\b(start_indices|limit_indices|strides)\s*=\s*array<i64(?::([^<>]*))?>")
+_SLICE_PART = re.compile(rf"\b(start_indices|limit_indices|strides)\s*=\s*{_I64S}")
 
 
 def attributes_of(opcode: str, text: str) -> dict[str, str]:
@@ -55,8 +57,14 @@ def attributes_of(opcode: str, text: str) -> dict[str, str]:
     match = _DIMENSIONS.search(text)
     if match is None:
         return {}
-    inside = next((group for group in match.groups() if group is not None), "")
-    return {"dimensions": "{" + inside.replace(" ", "") + "}"}
+    return {"dimensions": "{" + ",".join(_i64s(*match.groups())) + "}"}
+
+
+def _i64s(array: str | None, listed: str | None, dense: str | None, count: str | None, one: str | None) -> list[str]:
+    """The numbers of a match of ``_I64S``; a dense one may repeat a single number."""
+    inside = next((text for text in (array, listed, dense, one) if text is not None), "")
+    numbers = inside.strip("[]").replace(",", " ").split()
+    return numbers * int(count) if count and dense and "[" not in dense else numbers
 
 
 def _compare(text: str) -> dict[str, str]:
@@ -95,12 +103,24 @@ def _pad(text: str) -> dict[str, str]:
 
 
 def _slice(text: str) -> dict[str, str]:
-    if printed := _SLICE.search(text):
-        return {"slice": "{" + ", ".join(f"[{part.strip()}]" for part in printed[1].split(",") if part.strip()) + "}"}
-    parts = {key: [word.strip() for word in inside.split(",")] for key, inside in _SLICE_PART.findall(text)}
-    if len(parts) < 3:
+    parts = {match[1]: _i64s(*match.groups()[1:]) for match in _SLICE_PART.finditer(text)}
+    if len(parts) == len(_SLICE_KEYS):
+        dims = [":".join(dim) for dim in zip(*(parts[key] for key in _SLICE_KEYS))]
+    elif printed := _SLICE.search(text):
+        dims = [part.strip() for part in printed[1].split(",") if part.strip()]
+    else:
         return {}
-    return {"slice": "{" + ", ".join(f"[{':'.join(dim)}]" for dim in zip(*(parts[key] for key in _SLICE_KEYS))) + "}"}
+    return {"slice": "{" + ", ".join(f"[{dim}]" for dim in dims) + "}"}
+
+
+def _broadcast(text: str) -> dict[str, str]:
+    """The older broadcast names the dims it puts before the operand's; as HLO writes it: where the operand's go."""
+    sizes, operand = _SIZES.search(text), _OPERAND.search(text)
+    if sizes is None or operand is None:
+        return {}
+    added = len(_i64s(*sizes.groups()))
+    dims = range(added, added + operand[1].count("x"))
+    return {"dimensions": "{" + ",".join(map(str, dims)) + "}"}
 
 
 def _gather(text: str) -> dict[str, str]:
@@ -115,6 +135,7 @@ def _exchange(text: str) -> dict[str, str]:
 
 
 _READERS = {"compare": _compare, "constant": _constant, "pad": _pad, "slice": _slice, "gather": _gather} | {
+    "broadcast": _broadcast,
     "dot_general": _dot,
     "convolution": _convolution,
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "reduce_scatter", "collective_broadcast"), _exchange),
@@ -152,6 +173,21 @@ def xla_shape(text: str) -> str:
 def xla_tuple(shapes: tuple[str, ...]) -> str:
     """One shape as it is, several as a tuple, none as the empty tuple."""
     return shapes[0] if len(shapes) == 1 else f"({', '.join(shapes)})"
+
+
+def _constants_at_readers(operations: list[Operation]) -> tuple[Operation, ...]:
+    """Constants of a whole function (``jit(f)``) stand at the call; they get the line of what reads them first."""
+    lost = {op.name: number for number, op in enumerate(operations) if op.opcode == "constant" and _of_call(op)}
+    for op in operations if lost else ():
+        for name in op.operands:
+            if op.source is not None and name in lost:
+                number = lost.pop(name)
+                operations[number] = replace(operations[number], source=op.source)
+    return tuple(operations)
+
+
+def _of_call(op: Operation) -> bool:
+    return op.source is None or "/" not in op.op_name
 
 
 _REGIONS = {"while": ("cond", "body"), "reduce": ("reducer",), "if": ("true", "false")}
@@ -335,7 +371,7 @@ class _Reader(Scanner):
             head.arguments.clear()
         self._operations(operations, name, start)
         self.scopes.pop()
-        self.computations[place] = Computation(name, tuple(operations))
+        self.computations[place] = Computation(name, _constants_at_readers(operations))
         head.calls.append(name)
 
     def _region_name(self, head: _Head, owner: str, number: int, start: int) -> str:

@@ -11,8 +11,9 @@ defines once.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.hlo_scan import Scanner, split_top, unquote
@@ -21,11 +22,18 @@ _TABLE = re.compile(r"(FileNames|FunctionNames|FileLocations|StackFrames)\b")
 _ENTRY = re.compile(r'[ \t]*(\d+)[ \t]+("[^"\\\n]*(?:\\.[^"\\\n]*)*"|\{[^{}\n]*\})[ \t]*(?:\n|$)')
 _PAIR = re.compile(r'(\w+)=("[^"\\]*(?:\\.[^"\\]*)*"|\{[^{}]*\}|[^\s{},"]+)')
 _LIBRARY = re.compile(r"/(?:site-packages|dist-packages)/|/jax/_src/|^<frozen ")
+_OURS = f"{Path(__file__).parents[2]}/"
 
 
 def is_library(file: str) -> bool:
-    """Is this file part of an installed library rather than the user's program?"""
-    return _LIBRARY.search(file) is not None
+    """Is this file part of an installed library, or of this one, rather than the user's program?"""
+    return _LIBRARY.search(file) is not None or file.startswith(_OURS)
+
+
+def users_line(stack: Sequence[Source]) -> Source | None:
+    """The innermost frame of the user's program, or of a library where there is nothing else; never one of ours."""
+    others = (source for source in stack if not source.file.startswith(_OURS))
+    return next((source for source in stack if not is_library(source.file)), next(others, None))
 
 
 def metadata_fields(text: str) -> dict[str, str]:
@@ -67,7 +75,7 @@ class SourceTables:
         """The innermost frame of the user's program on this stack, or of a library where there is nothing else."""
         if identity not in self._resolved:
             stack = self._stack(identity)
-            self._resolved[identity] = next((s for s in stack if not is_library(s.file)), stack[0] if stack else None)
+            self._resolved[identity] = users_line(stack)
         return self._resolved[identity]
 
     def _stack(self, identity: int) -> list[Source]:
@@ -133,8 +141,7 @@ class Locations:
     def resolve(self, text: str) -> tuple[str, Source | None]:
         """The inside of a ``loc(...)`` -> the framework's name of the operation, and the user's line (or None)."""
         name, stack = self._place(text.strip(), 0)
-        user = next((source for source in stack if not is_library(source.file)), stack[0] if stack else None)
-        return name.removesuffix(":"), user
+        return name.removesuffix(":"), users_line(stack)
 
     def _place(self, text: str, depth: int) -> _Place:
         if text not in self._known:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.program import Computation, Operation
-from tilewright.hlo.reporting.context import Context, Scope
+from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.runs import callers_first
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.layout import TensorLayout, TupleLayout, parse
@@ -76,13 +76,13 @@ def _tensors(context: Context, computation: Computation, written: _Written) -> I
         for number, layout in enumerate(layout for element in elements for layout in element):
             if layout.rank:
                 name = f"{op.name}{{{number}}}" if several else op.name
-                yield _tensor(context.scope(computation.name), op, name, layout)
+                yield _tensor(context, computation.name, op, name, layout)
 
 
-def _tensor(scope: Scope, op: Operation, name: str, layout: TensorLayout) -> PaddedTensor:
+def _tensor(context: Context, computation: str, op: Operation, name: str, layout: TensorLayout) -> PaddedTensor:
     return PaddedTensor(
-        *(name, op.opcode, str(op.source or "") or scope.source, str(layout)),
-        *(layout.data_bytes, layout.size_bytes, scope.path, layout.memory_space),
+        *(name, op.opcode, context.source(computation, op), str(layout)),
+        *(layout.data_bytes, layout.size_bytes, context.scope(computation).path, layout.memory_space),
     )
 
 
@@ -247,7 +247,9 @@ class _Sweep:
     def _peak(self, space: int, total: int, at: int) -> Peak:
         op = self.computation.operations[at]
         held = [b for b in self.buffers if b.born <= at <= b.dead and b.layout.memory_space == space]
-        tensors = [_tensor(self.scope, buffer.op, buffer.name, buffer.layout) for buffer in held]
+        tensors = [
+            _tensor(self.context, self.computation.name, buffer.op, buffer.name, buffer.layout) for buffer in held
+        ]
         logical = sum(tensor.logical_bytes for tensor in tensors)
         inner = [callee.peaks[space] for callee in self._callees(op) if space in callee.peaks]
         name, path = op.name or op.opcode, self.scope.path

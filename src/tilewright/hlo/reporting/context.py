@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +16,7 @@ from tilewright.layout import TensorLayout, TupleLayout, parse
 from tilewright.targets import Target
 
 _LONGEST_PATH = 16
+_MOST_BESIDE = 32
 _TPU_REGISTER = 8 * 128 * 4
 _THREAD = re.compile(r"\b(sparsecore|host)\b")
 _COMPUTE_TYPE = re.compile(r'_xla_compute_type"?\s*=\s*"(\w+)"')
@@ -70,6 +72,8 @@ class Context:
         self.modelled: Mapping[tuple[int, str], tuple[float, str]] = {}
         self.runs, self.unknown_loops = count_runs(program)
         self._scopes: dict[str, Scope] = {}
+        self._lines_beside: dict[tuple[str, str], str] = {}
+        self._beside: dict[str, tuple[dict[str, list[Operation]], dict[str, list[Operation]]]] = {}
         self._lines = program.text.split("\n") if self.predicted and "_xla_compute_type" in program.text else []
         self._marked = self.predicted or any(word in program.text for word in ("sparse", "_xla_compute_type", "host"))
 
@@ -133,8 +137,41 @@ class Context:
         return Scope(chain, str(op.source or "") or outer.source, self._core(op) or outer.core)
 
     def source(self, computation: str, op: Operation) -> str:
-        """The operation's own line, or that of the nearest caller that has one."""
-        return str(op.source or "") or self.scope(computation).source
+        """The operation's own line; in a dump, of what the compiler added, that of who uses it or of what it is made
+        of; else that of the nearest caller that has one."""
+        if op.source or self.predicted or op.opcode == "parameter":
+            return str(op.source or "") or self.scope(computation).source
+        key = computation, op.name
+        if key not in self._lines_beside:
+            self._lines_beside[key] = self._line_beside(computation, op) or self.scope(computation).source
+        return self._lines_beside[key]
+
+    def _line_beside(self, computation: str, op: Operation) -> str:
+        """The line of the nearest operation behind this one, else before it, within a few; fusions by their bodies."""
+        for further in self._neighbours(computation):
+            seen, around = {op.name}, list(further.get(op.name, ()))
+            for near in around:
+                body = self.program.body(near) if near.opcode == "fusion" else None
+                inside = (near, *(body.operations if body else ()))
+                if source := next((str(inner.source) for inner in inside if inner.source), ""):
+                    return source
+                if len(seen) < _MOST_BESIDE and near.name not in seen:
+                    seen.add(near.name)
+                    around += further.get(near.name, ())
+        return ""
+
+    def _neighbours(self, computation: str) -> tuple[dict[str, list[Operation]], dict[str, list[Operation]]]:
+        """The users of each operation of a computation, and what each is made of."""
+        if computation not in self._beside:
+            operations = self.program.by_name[computation].operations
+            named = {op.name: op for op in operations}
+            users: dict[str, list[Operation]] = defaultdict(list)
+            for user in operations:
+                for name in user.operands:
+                    users[name].append(user)
+            made_of = {op.name: [named[name] for name in op.operands if name in named] for op in operations}
+            self._beside[computation] = users, made_of
+        return self._beside[computation]
 
     def core(self, computation: str, op: Operation) -> str:
         """ "sparsecore" or "host" where the operation, or what calls its computation, is offloaded, else ""."""

@@ -149,24 +149,10 @@ class Side:
             op = begin
         inside = tuple(operations_of(self.program, op)) if op.opcode not in ("while", "conditional") else (op,)
         return Kernel(
-            *(row, op, inside, self.line(computation, op)),
+            *(row, op, inside, self.context.source(computation, op)),
             core=self.context.core(computation, op),
             loop=computation if self.context.runs[computation].trips else "",
         )
-
-    def line(self, computation: str, op: Operation) -> str:
-        """The operation's line; of what the compiler added, that of who uses it, or of what it is made of."""
-        if source := self.context.source(computation, op):
-            return source
-        for further in (self._used_by, self._made_of):
-            seen, around = {op.name}, further(op)
-            for near in around:
-                if source := next((str(inner.source) for inner in (near, *self._body(near)) if inner.source), ""):
-                    return source
-                if len(seen) < 32 and near.name not in seen:
-                    seen.add(near.name)
-                    around += further(near)
-        return ""
 
     def line_of_result(self, op: Operation, number: int) -> str:
         """The line that makes one of the arrays that a fusion gives back; "" where that is not known."""
@@ -178,9 +164,6 @@ class Side:
         while inner is not None and not inner.source and len(inner.operands) == 1:
             inner = made.get(inner.operands[0])
         return str(inner.source or "") if inner is not None else ""
-
-    def _used_by(self, op: Operation) -> list[Operation]:
-        return list(self.users.get(op.name, ()))
 
     def _made_of(self, op: Operation) -> list[Operation]:
         return [self.operations[name][1] for name in op.operands if name in self.operations]
