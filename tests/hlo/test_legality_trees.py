@@ -15,7 +15,7 @@ from tilewright.errors import UnsupportedError
 from tilewright.hlo import from_jax
 from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
-from tilewright.hlo.rewriting.base import ELEMENTWISE
+from tilewright.hlo.rewriting.maker import ELEMENTWISE
 
 RNG = np.random.default_rng(13)
 

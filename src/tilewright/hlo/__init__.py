@@ -39,6 +39,8 @@ from tilewright.hlo.rewrites.pipeline import (
     rewrite_options,
     run_pipeline,
 )
+from tilewright.hlo.rules.catalogue import catalogue, list_rules
+from tilewright.hlo.rules.rule import Example, Rule
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
@@ -56,6 +58,7 @@ __all__ = [
     "Computation",
     "Difference",
     "DumpedModule",
+    "Example",
     "MeasuredTimes",
     "MovementReport",
     "MovementRow",
@@ -70,6 +73,7 @@ __all__ = [
     "Program",
     "ReportDiff",
     "RowChange",
+    "Rule",
     "Source",
     "StepDiff",
     "StepTime",
@@ -82,6 +86,7 @@ __all__ = [
     "Trial",
     "Verdict",
     "Verification",
+    "catalogue",
     "change_lines",
     "compare_on_tpu",
     "comparison_table",
@@ -98,6 +103,7 @@ __all__ = [
     "from_python",
     "join_profile",
     "judge_on_tpu",
+    "list_rules",
     "load",
     "movement",
     "names_python",

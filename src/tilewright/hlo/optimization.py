@@ -11,6 +11,7 @@ from typing import Any
 from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
 from tilewright.hlo.cost import place
 from tilewright.hlo.execute import callable_of
+from tilewright.hlo.gating.acting import Acting
 from tilewright.hlo.gating.gate import Verdict, change_carried_shapes, compiler_of, gate, weighted_cost
 from tilewright.hlo.gating.moves import moved
 from tilewright.hlo.graphs.graph import Block, collector_paused
@@ -23,6 +24,7 @@ from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
 from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rules.catalogue import chosen
 from tilewright.render import place_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
@@ -133,11 +135,17 @@ def optimize(
     allow_reassociation: bool = True,
     verify: bool = False,
     passes: str | None = None,
+    rules: Sequence[str] | None = None,
+    judge: str | None = None,
+    assume_finite: bool = False,
 ) -> Optimized:
     """Rewrite the regions of a StableHLO program that pay on ``target``.
 
     ``allow_reassociation=False`` keeps to rewrites that give the same bits (no floating sums and products taken apart).
     ``passes`` names the rewrites to try on each region, instead of all of them (``tilewright optimize --list-passes``).
+    ``rules`` names the rules of the catalogue that may act (``--list-rules``): None for all that keep the numerics, []
+    for none. ``assume_finite=True`` allows those that would spread a NaN or an infinity to its neighbours.
+    ``judge="tpu:v5e"`` compiles both programs with an installed TPU compiler and keeps what wins there.
     ``verify=True`` runs both programs on random inputs (:func:`tilewright.hlo.verify`) and raises CheckFailed if they
     differ. The program is never changed; a result without accepted regions has the very same text. Raises
     UnsupportedError for HLO text, whose layouts have been assigned already, for a target without a layout rule for
@@ -157,11 +165,12 @@ def optimize(
             "HLO text is the compiler's own result, with layouts assigned", how="optimize StableHLO or a JAX function"
         )
     steps = pipeline(allow_reassociation) if passes is None else parse_pipeline(passes)
+    acting = chosen(() if rules is None and passes is not None else rules)
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
         with collector_paused():
-            optimized = _rewrite(program, chip, steps)
-        return _verified(optimized, allow_reassociation) if verify and optimized.rewrites else optimized
+            optimized = _rewrite(program, chip, steps, Acting(chip, acting, assume_finite, allow_reassociation))
+        return _verified(optimized, allow_reassociation, assume_finite) if verify and optimized.rewrites else optimized
     except TilewrightError:
         raise
     except Exception as error:  # the bindings' own, mostly: nothing was changed, and the program runs as it is
@@ -169,8 +178,8 @@ def optimize(
         raise UnsupportedError(reason.replace("\n", " "), how="use the program as it is, and report this") from error
 
 
-def _verified(optimized: Optimized, allow_reassociation: bool) -> Optimized:
-    proof = prove(optimized.original, optimized.program, bit_exact=not allow_reassociation)
+def _verified(optimized: Optimized, allow_reassociation: bool, assume_finite: bool) -> Optimized:
+    proof = prove(optimized.original, optimized.program, bit_exact=not allow_reassociation, assume_finite=assume_finite)
     if not proof.ok:
         raise CheckFailed(f"the rewritten program differs from the original: {proof.reason}")
     return replace(optimized, verification=proof)
@@ -183,17 +192,21 @@ def _read(program: Program, steps: Sequence[Step]) -> tuple[Any, list[Block], in
     return module, read_functions(module), inlined
 
 
-def _rewrite(program: Program, chip: Target, steps: Sequence[Step]) -> Optimized:
+def _rewrite(program: Program, chip: Target, steps: Sequence[Step], acting: Acting) -> Optimized:
     local = [step for step in steps if isinstance(step, Rewrite)]
     module, bodies, inlined = _read(program, steps)
     before = moved(bodies, chip)
+    acting.run(bodies)
     carried = change_carried_shapes(bodies, local)
     accepted, refused = gate(bodies, chip, local)
     if carried.total():  # only where the bodies take the reshapes up does that pay
+        again = acting.anew()
         as_written = _read(program, steps)
+        again.run(as_written[1])
         others = gate(as_written[1], chip, local)
         if not accepted or weighted_cost(bodies, chip) >= weighted_cost(as_written[1], chip):
-            (module, bodies, _), (accepted, refused), carried = as_written, others, Counter()
+            (module, bodies, _), (accepted, refused), carried, acting = as_written, others, Counter(), again
+    accepted, refused = [*acting.accepted, *accepted], [*acting.refusals(), *refused]
     if not accepted:
         return Optimized(program, program, chip, (), tuple(refused), before, before, {})
     after = moved(bodies, chip)
@@ -202,5 +215,5 @@ def _rewrite(program: Program, chip: Target, steps: Sequence[Step]) -> Optimized
     result = read_stablehlo(print_module(module, locations="loc(" in program.text))
     result = replace(result, signature=program.signature)
     fired = sum((Counter(verdict.changes) for verdict in accepted), carried + Counter({Inline.name: inlined}))
-    changes = {step.name: fired[step.name] for step in steps}
+    changes = {name: fired[name] for name in dict.fromkeys((*(step.name for step in steps), *acting.fired))}
     return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after, changes)

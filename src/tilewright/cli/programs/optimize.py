@@ -44,6 +44,20 @@ def optimize(
         bool,
         typer.Option("--print-after-all", help="Print the program after every pass: to stderr, or into -o FOLDER/."),
     ] = False,
+    rules: Annotated[
+        str | None,
+        typer.Option("--rules", help="The rules that may act, separated by commas; 'none' for none. Default: all."),
+    ] = None,
+    assume_finite: Annotated[
+        bool, typer.Option("--assume-finite", help="No value is NaN or infinite: rules that would spread one may act.")
+    ] = False,
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", help="Compile both programs with an installed TPU compiler, keep what wins: tpu:v5e."),
+    ] = None,
+    list_rules: Annotated[
+        bool, typer.Option("--list-rules", help="Print the rules there are, with guard and confirmed factors.")
+    ] = False,
     list_all: Annotated[
         bool, typer.Option("--list-passes", help="Print the rewrites there are, with their options.")
     ] = False,
@@ -53,6 +67,9 @@ def optimize(
     """Cut the data a program moves for layout's sake, where the modelled cost on the target falls."""
     if list_all:
         _list_passes(as_json)
+        return
+    if list_rules:
+        _list_rules(as_json)
         return
     if program is None:
         raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
@@ -71,7 +88,10 @@ def optimize(
 
     chip = find_target(target)  # before the program is loaded for it
     loaded = load_program(program, arg, module)
-    optimized = optimize_program(loaded, chip, allow_reassociation=not bit_exact, passes=passes)
+    optimized = optimize_program(
+        loaded, chip, allow_reassociation=not bit_exact, passes=passes, rules=_named(rules), judge=judge,
+        assume_finite=assume_finite,
+    )  # fmt: skip
     _write(optimized, output, print_after_all)
     if output != "-":
         _print(optimized, diff, explain, as_json)
@@ -81,7 +101,13 @@ def optimize(
             "it remains after normalising both programs"
         )
     if verify:
-        _verify(optimized, bit_exact)
+        _verify(optimized, bit_exact, assume_finite)
+
+
+def _named(rules: str | None) -> list[str] | None:
+    if rules is None:
+        return None
+    return [] if rules == "none" else [name.strip() for name in rules.split(",") if name.strip()]
 
 
 def _stablehlo(program: Program, where: str) -> str:
@@ -113,11 +139,13 @@ def _print(optimized: Optimized, diff: bool, explain: bool, as_json: bool) -> No
         emit_text(f"{_changes_table(optimized.changes)}\n{optimized.diff()}" if optimized.rewrites else "no change")
 
 
-def _verify(optimized: Optimized, bit_exact: bool) -> None:
+def _verify(optimized: Optimized, bit_exact: bool, assume_finite: bool) -> None:
     from tilewright.hlo import verify
 
     with progress("verify") as advance:
-        proof = verify(optimized.original, optimized.program, bit_exact=bit_exact, advance=advance)
+        proof = verify(
+            optimized.original, optimized.program, bit_exact=bit_exact, advance=advance, assume_finite=assume_finite
+        )
     if not proof.ok:
         raise CheckFailed(f"the rewritten program differs: {proof.reason}")
     remark(f"verified on random inputs: {proof}")
@@ -140,6 +168,23 @@ def _list_passes(as_json: bool) -> None:
         ]
     emit_text("\n".join([*lines, "", "by default all of them, in this order, until none changes anything:"]))
     emit_text(DEFAULT_PIPELINE)
+
+
+def _list_rules(as_json: bool) -> None:
+    """Every rule with one line, its guard, and what confirmed its gain."""
+    from tilewright.hlo import list_rules
+
+    rows = list_rules()
+    if as_json:
+        emit_json({"rules": rows})
+        return
+    width = max(len(row["name"]) for row in rows)
+    lines = []
+    for row in rows:
+        factors = ", ".join(f"{chip} {figure['factor']:.3g}x" for chip, figure in row["confirmed"].items())
+        lines.append(f"{row['name']:{width}}  {row['summary']}")
+        lines.append(f"{'':{width}}    {row['phase']}; guard: {row['guard']}; {factors or 'not confirmed yet'}")
+    emit_text("\n".join(lines))
 
 
 def _described(name: str) -> dict[str, Any]:

@@ -29,7 +29,8 @@ from tilewright.hlo.rewrites.reshape_of_branch import ReshapeOfBranch
 from tilewright.hlo.rewrites.reshape_of_broadcast import ReshapeOfBroadcast
 from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
-from tilewright.hlo.rewriting.base import Rewrite, is_elementwise, is_static
+from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.maker import is_elementwise, is_static
 from tilewright.render import bytes_text
 from tilewright.targets import Target
 
@@ -81,7 +82,7 @@ def collect(block: Block) -> list[Region]:
         operations = core | (_between(core, places) - taken)
         operations |= _fed_leaves(operations) - taken
         taken |= operations
-        leaves = _leaves(operations, places)
+        leaves = leaves_of(operations, places)
         members = tuple(sorted(operations, key=places.__getitem__))
         regions.append(Region(block, seed.result.sizes, members, tuple(leaves)))
     return regions
@@ -205,7 +206,7 @@ def _fed_leaves(operations: set[Node]) -> set[Node]:
     return {op for op in used - operations if _is_leaf(op) and any(v.operation in operations for v in op.operands)}
 
 
-def _leaves(operations: set[Node], places: dict[Node, int]) -> list[Node]:
+def leaves_of(operations: set[Node], places: dict[Node, int]) -> list[Node]:
     """Constants and broadcasts of scalars the operations use, producers first."""
     leaves: dict[Node, None] = {}
     for op in sorted(operations, key=places.__getitem__):
@@ -267,7 +268,7 @@ def take_out(region: Region, seen: Outline) -> Candidate:
     body = Block("candidate")
     values = {value: body.add_argument(value.shape, value.dtype) for value in seen.inputs}
     for op in region.members:
-        body.append(_copied(op, values, op.lender))
+        body.append(copied(op, values, op.lender))
     body.append(Node("return", [values[v] for v in seen.outputs]))
     return Candidate(region, body)
 
@@ -277,11 +278,11 @@ def another(candidate: Candidate) -> Candidate:
     body = Block("candidate")
     values = {value: body.add_argument(value.shape, value.dtype) for value in candidate.body.arguments}
     for op in candidate.body.operations:
-        body.append(_copied(op, values, op.like))
+        body.append(copied(op, values, op.like))
     return Candidate(candidate.region, body)
 
 
-def _copied(op: Node, values: dict[Value, Value], like: Node | None) -> Node:
+def copied(op: Node, values: dict[Value, Value], like: Node | None) -> Node:
     """The same operation on other operands; its results join ``values``."""
     copy = Node(op.name, [values[v] for v in op.operands], dict(op.attributes))
     copy.like, copy.position = like, op.position
@@ -296,7 +297,7 @@ def splice(region: Region, seen: Outline, candidate: Candidate) -> None:
     lenders = dict(zip(candidate.region.members, region.members))
     *operations, end = candidate.body.operations
     for op in operations:
-        copy = block.append(_copied(op, values, op.like))
+        copy = block.append(copied(op, values, op.like))
         lender = lenders.get(op.like) if op.like is not None else None
         if lender is not None and lender is not op.like:
             copy.like, copy.position = lender, lender.position
@@ -338,6 +339,9 @@ class Verdict:
     ``charged_after``    the same for the candidate
     ``reason``           why, in a sentence
     ``changes``          how often each rewrite of the pipeline fired on the candidate
+    ``rule``             the rule of the catalogue that acted, or the first of the rewrites
+    ``factor``           how many times as fast the region becomes (for rewrites: bytes before over after), 1 if unknown
+    ``kind``             what that number is: ``predicted``, ``confirmed``, ``counted``, ``judged`` or ``unpriced``
     ===================  ===========================================================================================
     """
 
@@ -351,6 +355,9 @@ class Verdict:
     charged_after: int
     reason: str
     changes: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    rule: str = ""
+    factor: float = 1.0
+    kind: str = "counted"
 
     @property
     def gain(self) -> int:
@@ -402,7 +409,7 @@ class _Bench:
         seen = outline(region)
         if seen.key is not None and seen.key in self.known:
             candidate, verdict = self.known[seen.key]
-            return seen, candidate, replace(verdict, source=_source(region))
+            return seen, candidate, replace(verdict, source=source_of(region))
         candidate, verdict = _try(region, seen, self.target, self.steps)
         if seen.key is not None:
             self.known[seen.key] = candidate, verdict
@@ -450,13 +457,15 @@ def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewri
         accepted=not reason,
         name=" + ".join(fired),
         region=_describe(region),
-        source=_source(region),
+        source=source_of(region),
         moved_before=written.moved,
         moved_after=after.moved,
         charged_before=written.charged,
         charged_after=after.charged,
         reason=reason or f"{_change(written, after)} on {target.name}",
         changes=dict(counts),
+        rule=fired[0] if fired else "",
+        factor=round((written.moved + written.charged) / max(after.moved + after.charged, 1), 3),
     )
     return candidate, verdict
 
@@ -534,7 +543,7 @@ def _describe(region: Region) -> str:
     return f"{type_text(seed)}: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
-def _source(region: Region) -> Source | None:
+def source_of(region: Region) -> Source | None:
     """The first position in the user's own files."""
     for op in sorted(region.operations, key=lambda op: op.position):
         if op.lender.handle is None:

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.hlo.graphs.attributes import WRITERS, read_attributes, write_attributes
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, walk
-from tilewright.hlo.ir import ir
+from tilewright.hlo.ir import context, ir
+from tilewright.layout import TensorLayout, parse, xla_dtype
 
 # Constants: read when needed, compared with a monoid's identity, laid out in another shape.
 
@@ -118,6 +120,46 @@ class Literal:
         return ir.DenseElementsAttr.get(array, type=tensor_type.element_type, shape=list(shape))
 
 
+def _numpy_dtype(dtype: str) -> np.dtype[Any]:
+    layout = parse(f"{xla_dtype(dtype)}[]")
+    assert isinstance(layout, TensorLayout)
+    return layout.numpy_dtype
+
+
+class ArrayLiteral(Literal):
+    """The value of a constant that a rewrite makes from a numpy array, rounded to the element type ``dtype``."""
+
+    def __init__(self, values: np.ndarray[Any, Any], dtype: str) -> None:
+        super().__init__()
+        self.values = np.ascontiguousarray(values.astype(_numpy_dtype(dtype)))
+        self.element = None
+
+    @property
+    def key(self) -> object:
+        """Equal for equal elements."""
+        return self.values.dtype.str, self.values.shape, self.values.tobytes()
+
+    def array(self) -> np.ndarray[Any, Any] | None:
+        """The elements."""
+        return self.values
+
+    @property
+    def elements(self) -> list[str] | bytes | None:
+        """The little-endian bytes."""
+        return self.values.tobytes()
+
+    def transposed(self, shape: tuple[int, ...], permutation: tuple[int, ...]) -> Literal:
+        """The literal of ``numpy.transpose``."""
+        turned = ArrayLiteral.__new__(ArrayLiteral)
+        turned.element, turned.handle, turned.order = None, None, None
+        turned.values = np.ascontiguousarray(self.values.reshape(shape).transpose(permutation))
+        return turned
+
+    def attribute(self, shape: tuple[int, ...], tensor_type: Any) -> Any:
+        """None: types the bindings have no buffer of are written as bytes, and so are all others."""
+        return None
+
+
 def _reordered(raw: bytes, order: Any) -> bytes:
     if order is None:
         return raw
@@ -170,30 +212,33 @@ class _Reader:
         op = Node(name.removeprefix(_PREFIX), [self.values[v] for v in handle.operands])
         op.handle, op.read, op.position = handle, tuple(op.operands), self.position
         self.position += 1
-        op.plain = not any("." in key for key in handle.attributes)
-        if reader := _ATTRIBUTES.get(op.name):
-            op.attributes = reader(handle)
+        op.attributes = _attributes(op.name, handle)
+        op.plain = not any("." in key for key in handle.attributes) and "other" not in op.attributes
         for result in handle.results:
             value = op.add_result(*self.type_of(result))
             value.handle = result
             self.values[result] = value
-        if len(op.attributes) < 2 or op.name != "reduce":  # a reduction that is understood needs no body
+        if not _understood(op):
             for region in handle.regions:
                 op.blocks += [self.block(body, "", op) for body in region.blocks]
         return op
 
 
-def _integers(handle: Any, name: str) -> tuple[int, ...]:
-    return tuple(ir.DenseI64ArrayAttr(handle.attributes[name]))
+def _attributes(name: str, handle: Any) -> dict[str, Any]:
+    """What rewrites look at: the plain attributes, a constant's literal, what a reduction's body does."""
+    if name == "constant":
+        return {"literal": Literal(handle)}
+    attributes = read_attributes(name, handle)
+    return {**attributes, **_reduction(handle)} if name in _REDUCTIONS else attributes
 
 
-_ATTRIBUTES: dict[str, Any] = {
-    "broadcast_in_dim": lambda handle: {"dims": _integers(handle, "broadcast_dimensions")},
-    "transpose": lambda handle: {"permutation": _integers(handle, "permutation")},
-    "constant": lambda handle: {"literal": Literal(handle)},
-    "iota": lambda handle: {"dim": int(ir.IntegerAttr(handle.attributes["iota_dimension"]).value)},
-    "reduce": lambda handle: {"dims": _integers(handle, "dimensions"), **_reduction(handle)},
-}
+_REDUCTIONS = frozenset({"reduce", "reduce_window"})
+_BODIES = frozenset({"monoid", "monoids", "chooses"})
+
+
+def _understood(op: Node) -> bool:
+    """A reduction whose attributes say what its body does: it needs no body."""
+    return op.name in _REDUCTIONS and not _BODIES.isdisjoint(op.attributes)
 
 
 def read_functions(module: Any) -> list[Block]:
@@ -217,7 +262,7 @@ MONOIDS = frozenset({"add", "multiply", "maximum", "minimum", "and", "or", "xor"
 
 
 def _reduction(handle: Any) -> dict[str, Any]:
-    """What rewrites may know of a ``stablehlo.reduce``; empty where its body is not understood.
+    """What rewrites may know of the body of a ``reduce`` or a ``reduce_window``; empty for any other.
 
     ============  ====================================================================================================
     ``monoid``    one array: the body's only operation, on both block arguments
@@ -375,8 +420,8 @@ def _create(op: Node) -> Any:
         return _constant(op)
     name = op.name if "." in op.name else f"stablehlo.{op.name}"
     attributes = _named(op)
-    if op.name == "reduce":
-        return _reduce(op, attributes)
+    if op.name in _REDUCTIONS:
+        return _reduce(op, name, attributes)
     operands = [value.handle for value in op.operands]
     return ir.Operation.create(name, [_tensor(v) for v in op.results], operands, attributes)
 
@@ -386,16 +431,11 @@ def _named(op: Node) -> dict[str, Any]:
     attributes = {}
     if op.like is not None and op.like.handle is not None and op.like.name == op.name and op.name not in _STRUCTURAL:
         attributes = {key: op.like.handle.attributes[key] for key in op.like.handle.attributes}
-    for key, name in _ARRAYS.items():
-        if key in op.attributes:
-            attributes["dimensions" if op.name == "reduce" else name] = ir.DenseI64ArrayAttr.get(op.attributes[key])
-    if op.name == "iota":
-        attributes["iota_dimension"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), op.attributes["dim"])
-    return attributes
+    return attributes | write_attributes(op.name, op.attributes)
 
 
-_STRUCTURAL = frozenset({"broadcast_in_dim", "transpose", "reduce", "reshape", "constant", "iota"})
-_ARRAYS = {"dims": "broadcast_dimensions", "permutation": "permutation", "sizes": "slice_sizes"}
+#: Their own attributes are all they have; nothing is lent to them.
+_STRUCTURAL = frozenset(WRITERS) - {"compare"} | {"reshape", "constant"}
 
 
 def _constant(op: Node) -> Any:
@@ -410,12 +450,12 @@ def _constant(op: Node) -> Any:
     return constant.operation
 
 
-def _reduce(op: Node, attributes: dict[str, Any]) -> Any:
+def _reduce(op: Node, name: str, attributes: dict[str, Any]) -> Any:
     handles = [value.handle for value in op.operands]
     if "chooses" in op.attributes:
         return _like(op, handles, attributes)
     monoids = op.attributes.get("monoids") or (op.attributes["monoid"],)
-    reduce = ir.Operation.create("stablehlo.reduce", [_tensor(v) for v in op.results], handles, attributes, regions=1)
+    reduce = ir.Operation.create(name, [_tensor(v) for v in op.results], handles, attributes, regions=1)
     scalars = [ir.RankedTensorType.get([], ir.Type.parse(v.dtype)) for v in op.results]
     body = reduce.regions[0].blocks.append(*scalars, *scalars)
     arguments = list(body.arguments)
@@ -437,3 +477,30 @@ def _like(op: Node, handles: list[Any], attributes: dict[str, Any]) -> Any:
     for result, value in zip(copy.results, op.results):
         result.set_type(_tensor(value))
     return copy
+
+
+# A block by itself: what a region costs is asked of a module that holds nothing else.
+
+
+def module_text(block: Block) -> str:
+    """A block of operations that need no bodies, as a module whose ``main`` takes the block's arguments.
+
+    The terminator's operands are what it returns; the block's own handles are used up.
+    """
+    with context(), ir.Location.unknown():
+        module = ir.Module.create()
+        inputs, outputs = block.arguments, block.operations[-1].operands
+        kind = ir.FunctionType.get([_tensor(v) for v in inputs], [_tensor(v) for v in outputs])
+        named = {"sym_name": ir.StringAttr.get("main"), "function_type": ir.TypeAttr.get(kind)}
+        with ir.InsertionPoint(module.body):
+            function = ir.Operation.create("func.func", attributes=named, regions=1)
+        body = function.regions[0].blocks.append(*kind.inputs)
+        for value, handle in zip(inputs, body.arguments):
+            value.handle = handle
+        with ir.InsertionPoint(body):
+            for op in block.operations[:-1]:
+                handle = _create(op)
+                for value, made in zip(op.results, handle.results):
+                    value.handle = made
+            ir.Operation.create("func.return", [], [value.handle for value in outputs])
+        return str(module.operation.get_asm())

@@ -19,7 +19,7 @@ from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo.cost import array_layout
 from tilewright.hlo.execute import array_struct, flat_callable
 from tilewright.hlo.graphs.graph import Block, Node, Value, captured
-from tilewright.hlo.ir import ir, operation_module, parse_module, print_module
+from tilewright.hlo.ir import operation_module, parse_module, print_module
 from tilewright.hlo.proving.agreement import is_integral
 from tilewright.layout import xla_dtype
 
@@ -191,8 +191,7 @@ def _number(text: str, element_type: str) -> Any:
 
 
 def _compare(op: Node, x: list[Array]) -> Array:
-    direction = str(_attribute(op, "comparison_direction")).rpartition(" ")[2].rstrip(">")
-    return np.asarray(_COMPARE[direction](x[0], x[1]))
+    return np.asarray(_COMPARE[op.attributes["direction"]](x[0], x[1]))
 
 
 def _convert(op: Node, x: list[Array]) -> Array:
@@ -215,13 +214,133 @@ def _saturate(x: Array, kind: np.dtype[Any]) -> Array:
 
 
 def _iota(op: Node, x: list[Array]) -> Array:
-    shape, dim = op.result.shape or (), int(ir.IntegerAttr(_attribute(op, "iota_dimension")).value)
+    shape, dim = op.result.shape or (), op.attributes["dim"]
     wide = [1] * len(shape)
     wide[dim] = shape[dim]
     return np.broadcast_to(np.arange(shape[dim]).reshape(wide), shape)
 
 
+def _dot(op: Node, x: list[Array]) -> Array:
+    own = op.attributes
+    letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    names = [[""] * array.ndim for array in x]
+    for left, right in (("lhs_batch", "rhs_batch"), ("lhs_contract", "rhs_contract")):
+        for i, j in zip(own[left], own[right]):
+            names[0][i] = names[1][j] = next(letters)
+    batch = "".join(names[0][d] for d in own["lhs_batch"])
+    free = []
+    for side in names:
+        for d, name in enumerate(side):
+            if not name:
+                side[d] = next(letters)
+                free.append(side[d])
+    subscripts = f"{''.join(names[0])},{''.join(names[1])}->{batch}{''.join(free)}"
+    kind = wide_dtype(op.result.dtype)
+    return np.asarray(np.einsum(subscripts, x[0].astype(kind), x[1].astype(kind), optimize=True))
+
+
+def _padded(array: Array, fill: Any, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Array:
+    """StableHLO's pad: negative sizes cut off."""
+    for d in range(array.ndim):
+        size = array.shape[d] + max(array.shape[d] - 1, 0) * interior[d]
+        wide = np.full((*array.shape[:d], size, *array.shape[d + 1 :]), fill, array.dtype)
+        wide[(slice(None),) * d + (slice(None, None, interior[d] + 1),)] = array
+        cut = wide[(slice(None),) * d + (slice(max(-low[d], 0), size - max(-high[d], 0)),)]
+        widths = [(max(low[d], 0), max(high[d], 0)) if k == d else (0, 0) for k in range(array.ndim)]
+        array = np.pad(cut, widths, constant_values=fill)
+    return array
+
+
+def _windows(array: Array, window: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> Array:
+    """A view with the places of a window behind the array's own dims."""
+    reach = [(size - 1) * step + 1 for size, step in zip(window, dilation)]
+    view = np.lib.stride_tricks.sliding_window_view(array, reach)
+    places = tuple(slice(None, None, step) for step in strides)
+    return np.asarray(view[places + tuple(slice(None, None, step) for step in dilation)])
+
+
+def _reduce_window(op: Node, x: list[Array]) -> Array:
+    own, monoid = op.attributes, op.attributes.get("monoid")
+    if monoid is None:
+        raise UnsupportedError("the float64 reference knows only reductions by one operation")
+    gaps = [step - 1 for step in own["base_dilation"]]
+    start = _start(monoid, x[0].dtype)
+    array = _padded(x[0], start, [low for low, _ in own["padding"]], [high for _, high in own["padding"]], gaps)
+    windows = _windows(array, own["window"], own["strides"], own["window_dilation"])
+    ufunc: Any = _BINARY[monoid]
+    axes = tuple(range(x[0].ndim, 2 * x[0].ndim))
+    return np.asarray(ufunc(x[1], ufunc.reduce(windows, axis=axes, dtype=x[0].dtype, initial=start)))
+
+
+def _convolution(op: Node, x: list[Array]) -> Array:
+    own = op.attributes
+    if own["batch_groups"] != 1:
+        raise UnsupportedError("the float64 reference knows no convolutions with batch groups")
+    spatial = [str(k) for k in range(x[0].ndim - 2)]
+    places = [["bf", "oi", "bf"][k] for k in range(3)]
+    order = [[own["numbers"][k].index(c) for c in (*places[k], *spatial)] for k in range(3)]
+    kind = wide_dtype(op.result.dtype)
+    value, kernel = x[0].transpose(order[0]).astype(kind), x[1].transpose(order[1]).astype(kind)
+    turned = tuple(k + 2 for k, flag in enumerate(own["reversal"]) if flag)
+    kernel = np.flip(kernel, turned) if turned else kernel
+    low, high = ([0, 0, *(pair[k] for pair in own["padding"])] for k in range(2))
+    value = _padded(value, 0, low, high, [0, 0, *(step - 1 for step in own["lhs_dilation"])])
+    windows = _windows(value, [1, 1, *kernel.shape[2:]], [1, 1, *own["strides"]], [1, 1, *own["rhs_dilation"]])
+    windows = windows.reshape(*windows.shape[: value.ndim], *kernel.shape[2:])
+    groups, rank = own["groups"], len(spatial)
+    batch, out = value.shape[0], windows.shape[2 : 2 + rank]
+    windows = windows.reshape(batch, groups, value.shape[1] // groups, *windows.shape[2:])
+    kernel = kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
+    window_axes = list(range(30, 30 + rank))
+    result = np.einsum(
+        windows, [0, 1, 2, *range(3, 3 + rank), *window_axes], kernel, [1, 29, 2, *window_axes],
+        [0, 1, 29, *range(3, 3 + rank)],
+    )  # fmt: skip
+    result = result.reshape(batch, -1, *out)
+    return np.asarray(result.transpose(np.argsort(order[2])))
+
+
+def _gather(op: Node, x: list[Array]) -> Array:
+    own, operand, indices = op.attributes, x[0], x[1].astype(np.int64)
+    index_dim, sizes, result = own["index_dim"], own["sizes"], op.result.sizes
+    if index_dim == indices.ndim:
+        indices = indices[..., None]
+    indices = np.moveaxis(indices, index_dim, -1)
+    batch_dims = [d for d in range(len(result)) if d not in own["offset_dims"]]
+    kept = [d for d in range(operand.ndim) if d not in (*own["collapsed"], *own["batch"])]
+    grid = np.indices(result, sparse=True)
+    places: list[Any] = [0] * operand.ndim
+    batch_grid = tuple(grid[d] for d in batch_dims)
+    for k, d in enumerate(own["index_map"]):
+        places[d] = np.clip(indices[(*batch_grid, k)], 0, operand.shape[d] - sizes[d])
+    for d, k in zip(own["batch"], own["indices_batch"]):
+        places[d] = batch_grid[k - (k > index_dim)]
+    for offset, d in zip(sorted(own["offset_dims"]), kept):
+        places[d] = places[d] + grid[offset]
+    return np.asarray(operand[tuple(np.broadcast_arrays(*places))] if places else operand)
+
+
+def _dynamic_slice(op: Node, x: list[Array]) -> Array:
+    sizes = op.attributes["sizes"]
+    starts = [int(np.clip(int(s), 0, full - size)) for s, full, size in zip(x[1:], x[0].shape, sizes)]
+    return x[0][tuple(slice(start, start + size) for start, size in zip(starts, sizes))]
+
+
+def _slice(op: Node, x: list[Array]) -> Array:
+    own = op.attributes
+    return x[0][tuple(slice(a, b, step) for a, b, step in zip(own["start"], own["limit"], own["strides"]))]
+
+
 _OTHERS: dict[str, Callable[[Node, list[Array]], Any]] = {
+    "concatenate": lambda op, x: np.concatenate(x, op.attributes["dim"]),
+    "convolution": _convolution,
+    "dot_general": _dot,
+    "dynamic_slice": _dynamic_slice,
+    "gather": _gather,
+    "pad": lambda op, x: _padded(x[0], x[1], op.attributes["low"], op.attributes["high"], op.attributes["interior"]),
+    "reduce_window": _reduce_window,
+    "reverse": lambda op, x: np.flip(x[0], op.attributes["dims"]),
+    "slice": _slice,
     "broadcast_in_dim": _broadcast,
     "clamp": lambda op, x: np.minimum(np.maximum(x[1], x[0]), x[2]),
     "compare": _compare,

@@ -69,14 +69,18 @@ INPUTS: dict[str, Fill] = {
 }  # fmt: skip
 
 
-def inputs_for(body: Block, kinds: Sequence[str] | None) -> list[str]:
-    """The kinds to try: all of them, or ``normal`` alone for a program that may never end on others."""
+#: The kinds under which an ordinary program computes no infinity and no NaN.
+_TAME = ("normal", "wide", "zeros", "denormal")
+
+
+def inputs_for(body: Block, kinds: Sequence[str] | None, assume_finite: bool = False) -> list[str]:
+    """The kinds to try: all of them (the tame ones), or ``normal`` alone for a program that may never end on others."""
     for kind in kinds or ():
         if kind not in INPUTS:
             raise UsageError(f"no kind of inputs called {kind!r}", how=f"known: {', '.join(INPUTS)}")
     if kinds:
         return list(kinds)
-    return ["normal"] if may_never_end(body) else list(INPUTS)
+    return ["normal"] if may_never_end(body) else list(_TAME if assume_finite else INPUTS)
 
 
 def may_never_end(body: Block) -> bool:

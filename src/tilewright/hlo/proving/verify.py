@@ -178,6 +178,7 @@ def verify(
     inputs: Sequence[str] | None = None,
     eager: bool = True,
     advance: Callable[[int, int, str], None] | None = None,
+    assume_finite: bool = False,
 ) -> Verification:
     """Run both StableHLO programs on the same inputs and compare every element.
 
@@ -186,6 +187,8 @@ def verify(
     alone, as it might never end). Each is run under jit and, with ``eager``, one operation at a time. The two must take
     and give the same types. Both are measured against the original in float64: evaluated by numpy where it knows every
     operation, as XLA's own CPU backend may be wrong under jit; else by XLA. ``bit_exact`` asks for the same bits.
+    ``assume_finite`` leaves out inputs with a NaN or an infinity, or so large that one would come about: what a rewrite
+    under the same assumption has promised nothing about.
     ``advance(done, total, what)`` is called before every trial. Raises UsageError where the types differ.
     """
     import jax
@@ -195,7 +198,7 @@ def verify(
     if types[0] != types[1]:
         raise UsageError("the two programs have arguments or results of different types", how=_first_difference(*types))
     own_inputs = None if arguments is None else [np.asarray(a) for a in arguments]
-    kinds = ["given"] if own_inputs is not None else inputs_for(before, inputs)
+    kinds = ["given"] if own_inputs is not None else inputs_for(before, inputs, assume_finite)
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):  # programs name their types; x64 only admits 64 bits
         judge = _Judge(original, rewritten, before, after, bit_exact)
         runs, remarks = _runs(judge, eager)

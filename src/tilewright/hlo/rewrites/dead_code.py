@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.graph import Block, Node
-from tilewright.hlo.rewriting.base import PURE, Rewrite
+from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.maker import PURE
 
 
 @dataclass(frozen=True)

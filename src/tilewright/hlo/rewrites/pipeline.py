@@ -28,6 +28,8 @@ from tilewright.hlo.rewrites.reshape_of_elementwise import ReshapeOfElementwise
 from tilewright.hlo.rewrites.reshape_of_loop import ReshapeOfLoop
 from tilewright.hlo.rewrites.transpose_of_elementwise import TransposeOfElementwise
 from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rules.catalogue import catalogue
+from tilewright.hlo.rules.rule import RuleStep
 
 Step = Rewrite | Inline
 
@@ -90,11 +92,14 @@ def parse_pipeline(text: str) -> tuple[Step, ...]:
         match = _STEP.match(text, at)
         if not match:
             raise ParseError("expected the name of a rewrite", text=text, column=at)
-        if match[1] not in REWRITES:
+        if match[1] in catalogue() and not match[2]:
+            steps.append(RuleStep(catalogue()[match[1]]))
+        elif match[1] not in REWRITES:
             raise ParseError(
                 f"no rewrite called '{match[1]}'", text=text, column=match.start(1), how=f"known: {DEFAULT_PIPELINE}"
             )
-        steps.append(_with_options(REWRITES[match[1]], match, text))
+        else:
+            steps.append(_with_options(REWRITES[match[1]], match, text))
         at = match.end()
         if match[3] == "," and at >= len(text):
             raise ParseError("expected a rewrite after the comma", text=text, column=at)

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_identity, made_by, option, regroups, starts
+from tilewright.hlo.rewriting.base import LocalRewrite, is_identity, option, regroups, starts
+from tilewright.hlo.rewriting.maker import Maker, made_by
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, made_by, option, regroups
+from tilewright.hlo.rewriting.base import LocalRewrite, option, regroups
+from tilewright.hlo.rewriting.maker import Maker, made_by
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import plan_reduce
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_exact, is_static, made_by, option, starts
+from tilewright.hlo.rewriting.base import LocalRewrite, is_exact, option, starts
+from tilewright.hlo.rewriting.maker import Maker, is_static, made_by
 from tilewright.hlo.rewriting.relay import Relay, ReshapeMove, TransposeMove
 
 

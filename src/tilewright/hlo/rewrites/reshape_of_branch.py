@@ -7,7 +7,8 @@ from functools import partial
 from typing import ClassVar
 
 from tilewright.hlo.graphs.graph import Block, Node, Value, walk
-from tilewright.hlo.rewriting.base import Maker, Rewrite
+from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.maker import Maker
 from tilewright.hlo.rewriting.relay import (
     Relay,
     ReshapeMove,

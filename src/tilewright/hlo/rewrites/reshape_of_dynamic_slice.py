@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import runs
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_static, made_by
+from tilewright.hlo.rewriting.base import LocalRewrite
+from tilewright.hlo.rewriting.maker import Maker, is_static, made_by
 from tilewright.hlo.rewriting.relay import without_unit_steps
 
 Shape = tuple[int, ...]

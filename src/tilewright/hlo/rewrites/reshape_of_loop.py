@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.graph import Block, Node
 from tilewright.hlo.rewrites.reshape_of_dynamic_slice import ReshapeOfDynamicSlice
-from tilewright.hlo.rewriting.base import Rewrite, is_static
+from tilewright.hlo.rewriting.base import Rewrite
+from tilewright.hlo.rewriting.maker import is_static
 from tilewright.hlo.rewriting.relay import (
     Relay,
     ReshapeMove,

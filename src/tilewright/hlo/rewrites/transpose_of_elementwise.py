@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.base import LocalRewrite, Maker, is_elementwise, is_static, made_by
+from tilewright.hlo.rewriting.base import LocalRewrite
+from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
 from tilewright.hlo.rewriting.relay import Relay, TransposeMove
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tilewright.hlo.graphs.dims import only_unit_dims_differ, plan_broadcast, runs
 from tilewright.hlo.graphs.graph import Block, Node, Value
-from tilewright.hlo.rewriting.base import Maker, is_elementwise, is_static, made_by
+from tilewright.hlo.rewriting.maker import Maker, is_elementwise, is_static, made_by
 
 
 def spread(op: Node) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -1,0 +1,305 @@
+"""Which operations rewrites understand, and ``Maker``, which makes them and simplifies the obvious as it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.hlo.graphs.graph import Block, Node, Value
+from tilewright.hlo.graphs.mlir import ArrayLiteral, Literal
+
+_NAMES = """abs add and atan2 cbrt ceil clamp compare complex convert cosine count_leading_zeros divide exponential
+exponential_minus_one floor imag is_finite log log_plus_one logistic maximum minimum multiply negate not or popcnt
+power real reduce_precision remainder round_nearest_afz round_nearest_even rsqrt select shift_left
+shift_right_arithmetic shift_right_logical sign sine sqrt subtract tan tanh xor
+chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh chlo.digamma
+chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.lgamma chlo.next_after
+chlo.polygamma chlo.sinh chlo.square chlo.tan chlo.zeta"""
+#: Operations that act on each element alone, so that they commute with every reshape.
+ELEMENTWISE = frozenset(_NAMES.split())
+
+#: Operations without effects that rewrites understand, make and may drop.
+PURE = ELEMENTWISE | {
+    "bitcast_convert", "broadcast_in_dim", "concatenate", "constant", "convolution", "dot_general", "dynamic_slice",
+    "gather", "iota", "pad", "reduce", "reduce_window", "reshape", "reverse", "slice", "transpose",
+}  # fmt: skip
+
+
+def is_elementwise(op: Node) -> bool:
+    """Whether ``op`` commutes with every reshape and transpose of its operands.
+
+    A ``bitcast_convert`` does as long as it keeps the shape: between types of one width.
+    """
+    return op.name in ELEMENTWISE or (op.name == "bitcast_convert" and op.operands[0].shape == op.result.shape)
+
+
+def is_static(*values: Value) -> bool:
+    """Whether every value is an array of known shape without a dim of size 0."""
+    return all(v.shape is not None and 0 not in v.shape for v in values)
+
+
+def made_by(value: Value, name: str) -> Node | None:
+    """The operation called ``name`` that makes ``value``, if rewrites may look through it: plain, static operands."""
+    op = value.operation
+    return op if op is not None and op.name == name and op.plain and is_static(*op.operands) else None
+
+
+class Maker:
+    """Makes operations for one place in a block; the obvious simplifications happen as they are made.
+
+    >>> block = Block()
+    >>> x = block.add_argument((8, 256), "f32")
+    >>> make = Maker(block)
+    >>> make.reshape(make.reshape(x, (8, 32, 8)), (8, 256)) is x
+    True
+    """
+
+    def __init__(self, block: Block, like: Node | None = None, sweep: dict[Any, Any] | None = None) -> None:
+        self.block, self.like = block, like
+        self.sweep = {} if sweep is None else sweep  # what a rewrite learnt in this sweep of the block
+
+    def operation(
+        self,
+        name: str,
+        operands: Sequence[Value],
+        shape: Sequence[int],
+        dtype: str,
+        attributes: dict[str, Any] | None = None,
+    ) -> Value:
+        """Any operation with one result."""
+        op = Node(name, operands, attributes)
+        if self.like is not None:
+            op.like, op.position = self.like.lender, self.like.position
+        self.block.append(op)
+        return op.add_result(tuple(shape), dtype)
+
+    def reshape(self, value: Value, shape: Sequence[int]) -> Value:
+        """``value`` in another shape; reshapes do not pile up."""
+        source = value
+        while source.operation is not None and source.operation.name == "reshape":
+            source = source.operation.operands[0]
+            if not is_static(source):
+                source = value
+                break
+        if source.shape == tuple(shape):
+            return source
+        return self.operation("reshape", [source], shape, source.dtype)
+
+    def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
+        """``numpy.transpose``; transposes do not pile up, and the identity makes nothing."""
+        inner = value.operation
+        if inner is not None and inner.name == "transpose" and inner.plain:
+            value, first = inner.operands[0], inner.attributes["permutation"]
+            permutation = [first[d] for d in permutation]
+        if list(permutation) == list(range(len(permutation))):
+            return value
+        shape = [value.sizes[d] for d in permutation]
+        return self.operation("transpose", [value], shape, value.dtype, {"permutation": tuple(permutation)})
+
+    def broadcast(self, value: Value, shape: Sequence[int], dims: Sequence[int]) -> Value:
+        """``broadcast_in_dim``; one that changes nothing makes nothing."""
+        if value.shape == tuple(shape) and list(dims) == list(range(len(dims))):
+            return value
+        return self.operation("broadcast_in_dim", [value], shape, value.dtype, {"dims": tuple(dims)})
+
+    def constant(self, element: str, dtype: str, shape: Sequence[int] = ()) -> Value:
+        """One repeated element, given as MLIR writes it."""
+        return self.operation("constant", [], shape, dtype, {"literal": Literal(element=element)})
+
+    def iota(self, size: int, dtype: str) -> Value:
+        """``[0, 1, ..., size - 1]``."""
+        return self.operation("iota", [], (size,), dtype, {"dim": 0})
+
+    def relaid(self, constant: Node, shape: Sequence[int]) -> Value:
+        """A constant's elements in another shape."""
+        return self.operation("constant", [], shape, constant.result.dtype, dict(constant.attributes))
+
+    def turned(self, constant: Node, permutation: Sequence[int]) -> Value:
+        """A constant, transposed at compile time."""
+        shape, literal = constant.result.shape or (), constant.attributes["literal"]
+        turned = {"literal": literal.transposed(shape, tuple(permutation))}
+        return self.operation("constant", [], [shape[d] for d in permutation], constant.result.dtype, turned)
+
+    def convert(self, value: Value, dtype: str) -> Value:
+        """``value`` in another element type."""
+        return value if value.dtype == dtype else self.operation("convert", [value], value.sizes, dtype)
+
+    def reduce(self, value: Value, init: Value, dims: Sequence[int], monoid: str) -> Value:
+        """Reduce ``dims`` of one array from ``init``."""
+        shape = [size for d, size in enumerate(value.sizes) if d not in dims]
+        attributes = {"dims": tuple(sorted(dims)), "monoid": monoid}
+        return self.operation("reduce", [value, init], shape, value.dtype, attributes)
+
+    def reduces(self, op: Node, values: Sequence[Value], inits: Sequence[Value], dims: Sequence[int]) -> list[Value]:
+        """The reduction ``op`` of several arrays, of others; its body goes with it."""
+        shape = tuple(size for d, size in enumerate(values[0].sizes) if d not in dims)
+        reduce = Node("reduce", [*values, *inits], {**op.attributes, "dims": tuple(sorted(dims))})
+        reduce.like, reduce.position = op.lender, op.position
+        self.block.append(reduce)
+        return [reduce.add_result(shape, value.dtype) for value in values]
+
+    def same(self, op: Node, operands: Sequence[Value], shape: Sequence[int]) -> Value:
+        """The elementwise ``op`` on other operands of another shape; its own attributes go with it."""
+        return Maker(self.block, op).operation(op.name, operands, shape, op.result.dtype, dict(op.attributes))
+
+    # Arithmetic.
+
+    def unary(self, name: str, value: Value) -> Value:
+        """An elementwise operation of one operand: ``exponential``, ``negate`` ..."""
+        return self.operation(name, [value], value.sizes, value.dtype)
+
+    def binary(self, name: str, left: Value, right: Value) -> Value:
+        """An elementwise operation of two operands of one shape: ``add``, ``multiply``, ``maximum`` ..."""
+        return self.operation(name, [left, right], left.sizes, left.dtype)
+
+    def compare(self, left: Value, right: Value, direction: str) -> Value:
+        """``EQ NE GE GT LE LT`` of two operands of one shape, as i1."""
+        attributes = {"direction": direction, "kind": _comparison_kind(left.dtype)}
+        return self.operation("compare", [left, right], left.sizes, "i1", attributes)
+
+    def select(self, predicate: Value, then: Value, otherwise: Value) -> Value:
+        """``where(predicate, then, otherwise)``; the predicate has their shape or none."""
+        return self.operation("select", [predicate, then, otherwise], then.sizes, then.dtype)
+
+    def full(self, element: str, dtype: str, shape: Sequence[int]) -> Value:
+        """A scalar constant spread over ``shape``, as JAX writes one."""
+        return self.broadcast(self.constant(element, dtype), shape, ())
+
+    def array(self, values: np.ndarray[Any, Any], dtype: str) -> Value:
+        """A small constant array, its elements written as ``dtype``. Keep it small: it stands in the program's text."""
+        return self.operation("constant", [], values.shape, dtype, {"literal": ArrayLiteral(values, dtype)})
+
+    def spread(self, value: Value, shape: Sequence[int], dim: int) -> Value:
+        """A vector along dim ``dim`` of ``shape``."""
+        return self.broadcast(value, shape, (dim,))
+
+    def along(self, shape: Sequence[int], dim: int, dtype: str = "i32") -> Value:
+        """``0, 1, 2, ...`` along dim ``dim`` of ``shape``."""
+        return self.operation("iota", [], shape, dtype, {"dim": dim})
+
+    # Products and windows.
+
+    def dot(
+        self,
+        left: Value,
+        right: Value,
+        contract: tuple[Sequence[int], Sequence[int]],
+        batch: tuple[Sequence[int], Sequence[int]] = ((), ()),
+        dtype: str | None = None,
+        precision: tuple[str, str] = ("DEFAULT", "DEFAULT"),
+    ) -> Value:
+        """``dot_general``: the result has the batch dims, then the left's free dims, then the right's."""
+        free_left = [d for d in range(len(left.sizes)) if d not in (*contract[0], *batch[0])]
+        free_right = [d for d in range(len(right.sizes)) if d not in (*contract[1], *batch[1])]
+        shape = [left.sizes[d] for d in (*batch[0], *free_left)] + [right.sizes[d] for d in free_right]
+        attributes = {
+            "lhs_batch": tuple(batch[0]), "rhs_batch": tuple(batch[1]),
+            "lhs_contract": tuple(contract[0]), "rhs_contract": tuple(contract[1]), "precision": precision,
+        }  # fmt: skip
+        return self.operation("dot_general", [left, right], shape, dtype or left.dtype, attributes)
+
+    def convolution(
+        self,
+        value: Value,
+        kernel: Value,
+        numbers: tuple[str, str, str],
+        strides: Sequence[int] | None = None,
+        padding: Sequence[tuple[int, int]] | None = None,
+        lhs_dilation: Sequence[int] | None = None,
+        rhs_dilation: Sequence[int] | None = None,
+        groups: int = 1,
+        dtype: str | None = None,
+        precision: tuple[str, str] = ("DEFAULT", "DEFAULT"),
+    ) -> Value:
+        """A convolution; ``numbers`` such as ``("b01f", "01io", "b01f")`` names the dims."""
+        rank = len(numbers[0]) - 2
+        strides, lhs_dilation, rhs_dilation = (tuple(x or (1,) * rank) for x in (strides, lhs_dilation, rhs_dilation))
+        pads = tuple(padding or ((0, 0),) * rank)
+        spatial = []
+        for k in range(rank):
+            size = (value.sizes[numbers[0].index(str(k))] - 1) * lhs_dilation[k] + 1 + sum(pads[k])
+            window = (kernel.sizes[numbers[1].index(str(k))] - 1) * rhs_dilation[k] + 1
+            spatial.append((size - window) // strides[k] + 1)
+        named = {"b": value.sizes[numbers[0].index("b")], "f": kernel.sizes[numbers[1].index("o")]}
+        shape = [named[letter] if letter in named else spatial[int(letter)] for letter in numbers[2]]
+        attributes = {
+            "numbers": numbers, "strides": strides, "padding": pads, "lhs_dilation": lhs_dilation,
+            "rhs_dilation": rhs_dilation, "reversal": (False,) * rank, "groups": groups, "batch_groups": 1,
+            "precision": precision,
+        }  # fmt: skip
+        return self.operation("convolution", [value, kernel], shape, dtype or value.dtype, attributes)
+
+    def reduce_window(
+        self,
+        value: Value,
+        init: Value,
+        window: Sequence[int],
+        strides: Sequence[int],
+        monoid: str,
+        padding: Sequence[tuple[int, int]] | None = None,
+    ) -> Value:
+        """Reduce windows of an array of any rank; ``window`` and ``strides`` have one entry a dim."""
+        rank = len(window)
+        pads = tuple(padding or ((0, 0),) * rank)
+        shape = [(value.sizes[d] + sum(pads[d]) - window[d]) // strides[d] + 1 for d in range(rank)]
+        attributes = {
+            "window": tuple(window), "strides": tuple(strides), "base_dilation": (1,) * rank,
+            "window_dilation": (1,) * rank, "padding": pads, "monoid": monoid,
+        }  # fmt: skip
+        return self.operation("reduce_window", [value, init], shape, value.dtype, attributes)
+
+    # Parts of arrays.
+
+    def slice(
+        self, value: Value, start: Sequence[int], limit: Sequence[int], strides: Sequence[int] | None = None
+    ) -> Value:
+        """``value[start:limit:stride]`` in every dim; the whole array makes nothing."""
+        steps = tuple(strides or (1,) * len(value.sizes))
+        if tuple(limit) == value.sizes and not any(start) and set(steps) <= {1}:
+            return value
+        shape = [-(-(b - a) // step) for a, b, step in zip(start, limit, steps)]
+        attributes = {"start": tuple(start), "limit": tuple(limit), "strides": steps}
+        return self.operation("slice", [value], shape, value.dtype, attributes)
+
+    def part(self, value: Value, dim: int, start: int, limit: int, stride: int = 1) -> Value:
+        """``value[..., start:limit:stride, ...]`` in one dim."""
+        rank = len(value.sizes)
+        starts = [start if d == dim else 0 for d in range(rank)]
+        limits = [limit if d == dim else size for d, size in enumerate(value.sizes)]
+        return self.slice(value, starts, limits, [stride if d == dim else 1 for d in range(rank)])
+
+    def concatenate(self, values: Sequence[Value], dim: int) -> Value:
+        """The arrays behind each other in ``dim``."""
+        if len(values) == 1:
+            return values[0]
+        shape = list(values[0].sizes)
+        shape[dim] = sum(value.sizes[dim] for value in values)
+        return self.operation("concatenate", values, shape, values[0].dtype, {"dim": dim})
+
+    def pad(
+        self, value: Value, fill: Value, low: Sequence[int], high: Sequence[int], interior: Sequence[int] | None = None
+    ) -> Value:
+        """Elements of the scalar ``fill`` before, after and between those of ``value``."""
+        between = tuple(interior or (0,) * len(value.sizes))
+        sizes = zip(value.sizes, low, high, between)
+        shape = [a + b + size + max(size - 1, 0) * gap for size, a, b, gap in sizes]
+        attributes = {"low": tuple(low), "high": tuple(high), "interior": between}
+        return self.operation("pad", [value, fill], shape, value.dtype, attributes)
+
+    def reverse(self, value: Value, dims: Sequence[int]) -> Value:
+        """The array with the order of ``dims`` reversed."""
+        return self.operation("reverse", [value], value.sizes, value.dtype, {"dims": tuple(dims)})
+
+
+def _comparison_kind(dtype: str) -> str:
+    if dtype.startswith(("ui", "i1")) and dtype not in ("i16", "i128"):
+        return "UNSIGNED"
+    return "SIGNED" if dtype.startswith(("i", "si")) else "FLOAT"
+
+
+def elements(value: Value) -> int:
+    """How many elements an array of known shape has."""
+    return prod(value.sizes)

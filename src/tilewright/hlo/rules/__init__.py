@@ -1,0 +1,1 @@
+"""Rules that act: one file each, in rooms by what they teach."""

@@ -1,0 +1,313 @@
+"""A small matcher: patterns say what a value must be made by, and name what a rule needs.
+
+    >>> pattern = op("reduce", op("multiply", anything("x"), anything("y"), swaps=True), bind="total", monoid="add")
+
+``pattern.match(value)`` gives a :class:`Match`, whose attributes are the names (``m.x`` a Value, ``m.total`` a Node),
+or None. A pattern looks only through plain operations of static shape. Names that occur twice must meet the same value.
+
+Beyond single operations there are *views*: what a few operations mean together, however they were written.
+``repeat_of`` knows the three ways to write ``jnp.repeat``; ``split_of`` and ``merge_of`` know which dim a reshape takes
+apart or joins; ``number_of`` knows a constant through its broadcasts and conversions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.hlo.graphs.dims import runs
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.maker import is_static
+
+
+class Match:
+    """What a pattern found: its names as attributes, Values for ``anything`` and Nodes for ``op``."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """The Value or Node of that name."""
+        try:
+            return self.__dict__["found"][name]
+        except KeyError:
+            raise AttributeError(f"the pattern names nothing {name!r}") from None
+
+
+class Pattern:
+    """What a value must be. ``match`` tries a value, ``accepts`` goes on with what is bound already."""
+
+    def match(self, value: Value) -> Match | None:
+        """The names and what they met, or None."""
+        match = Match()
+        return match if self.accepts(value, match) else None
+
+    def accepts(self, value: Value, match: Match) -> bool:
+        """Whether ``value`` fits; binds names as it goes and unbinds them where it fails."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Anything(Pattern):
+    name: str
+    where: Callable[[Value], bool] | None
+
+    def accepts(self, value: Value, match: Match) -> bool:
+        if self.where is not None and not self.where(value):
+            return False
+        return match.found.setdefault(self.name, value) is value
+
+
+@dataclass(frozen=True)
+class _Op(Pattern):
+    names: frozenset[str]
+    operands: tuple[Pattern, ...]
+    bind: str
+    swaps: bool
+    where: Callable[[Node], bool] | None
+    attributes: tuple[tuple[str, Any], ...]
+
+    def accepts(self, value: Value, match: Match) -> bool:
+        node = value.operation
+        if node is None or node.name not in self.names or not node.plain or value.shape is None:
+            return False
+        if len(self.operands) > len(node.operands):
+            return False
+        if any(node.attributes.get(key) != wanted for key, wanted in self.attributes):
+            return False
+        if self.where is not None and not self.where(node):
+            return False
+        before = dict(match.found)
+        orders = [node.operands, node.operands[::-1]] if self.swaps and len(node.operands) == 2 else [node.operands]
+        for order in orders:
+            fits = all(pattern.accepts(operand, match) for pattern, operand in zip(self.operands, order))
+            if fits and (not self.bind or match.found.setdefault(self.bind, node) is node):
+                return True
+            match.found = dict(before)
+        return False
+
+
+@dataclass(frozen=True)
+class _Either(Pattern):
+    patterns: tuple[Pattern, ...]
+
+    def accepts(self, value: Value, match: Match) -> bool:
+        before = dict(match.found)
+        for pattern in self.patterns:
+            if pattern.accepts(value, match):
+                return True
+            match.found = dict(before)
+        return False
+
+
+@dataclass(frozen=True)
+class _Maybe(Pattern):
+    names: frozenset[str]
+    pattern: Pattern
+
+    def accepts(self, value: Value, match: Match) -> bool:
+        before = dict(match.found)
+        if self.pattern.accepts(value, match):
+            return True
+        match.found = before
+        node = value.operation
+        if node is None or node.name not in self.names or not node.plain or not is_static(value, node.operands[0]):
+            return False
+        return self.accepts(node.operands[0], match)
+
+
+@dataclass(frozen=True)
+class _Number(Pattern):
+    name: str
+    wanted: float | None
+
+    def accepts(self, value: Value, match: Match) -> bool:
+        number = number_of(value)
+        if number is None or (self.wanted is not None and number != self.wanted):
+            return False
+        if self.name:
+            match.found[self.name] = number
+        return True
+
+
+def anything(name: str, where: Callable[[Value], bool] | None = None) -> Pattern:
+    """Any value, under a name; ``where`` may ask more of it."""
+    return _Anything(name, where)
+
+
+def op(
+    name: str, *operands: Pattern, bind: str = "", swaps: bool = False, where: Callable[[Node], bool] | None = None,
+    **attributes: Any,
+) -> Pattern:  # fmt: skip
+    """The result of a plain operation; several names are separated by spaces.
+
+    Patterns of ``operands`` are met in order (further operands are free); ``swaps`` tries both orders of two.
+    ``attributes`` must be equal (``monoid="add"``), ``where`` may ask more of the Node.
+    """
+    return _Op(frozenset(name.split()), operands, bind, swaps, where, tuple(attributes.items()))
+
+
+def either(*patterns: Pattern) -> Pattern:
+    """The first of the patterns that fits."""
+    return _Either(patterns)
+
+
+def through(names: str, pattern: Pattern) -> Pattern:
+    """The pattern, behind any number of operations of the given names (their first operand is followed)."""
+    return _Maybe(frozenset(names.split()), pattern)
+
+
+def number(name: str = "", is_: float | None = None) -> Pattern:
+    """A constant number spread over any shape; bound as a float, and equal to ``is_`` if that is given."""
+    return _Number(name, is_)
+
+
+# Views: what a few operations mean together.
+
+
+def made_by(value: Value, *names: str) -> Node | None:
+    """The plain operation of one of these names that makes ``value``, its operands of static shape; else None."""
+    node = value.operation
+    return node if node is not None and node.name in names and node.plain and is_static(*node.operands) else None
+
+
+def only_used_by(value: Value, user: Node) -> bool:
+    """Whether nobody else uses ``value``."""
+    return len(value.users) == 1 and user in value.users
+
+
+def number_of(value: Value) -> float | None:
+    """The number a value holds everywhere: a constant seen through broadcasts, reshapes and conversions."""
+    node = value.operation
+    while node is not None and node.name in ("broadcast_in_dim", "reshape", "convert", "transpose") and node.operands:
+        value = node.operands[0]
+        node = value.operation
+    if node is None or node.name != "constant":
+        return None
+    text = node.attributes["literal"].element
+    if text is None:
+        return None
+    if text in ("true", "false"):
+        return float(text == "true")
+    if text.startswith("0x"):
+        return _from_bits(int(text, 16), value.dtype)
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _from_bits(bits: int, dtype: str) -> float | None:
+    """What MLIR writes as bits: infinities, and numbers that are none."""
+    if dtype == "bf16":
+        bits, dtype = bits << 16, "f32"
+    form = {"f64": ("<Q", "<d"), "f32": ("<I", "<f"), "f16": ("<H", "<e")}.get(dtype)
+    return float(struct.unpack(form[1], struct.pack(form[0], bits))[0]) if form else None
+
+
+@dataclass(frozen=True)
+class Split:
+    """A reshape that takes one dim apart: dim ``dim`` of ``source`` becomes ``parts``, from result dim ``first`` on."""
+
+    source: Value
+    dim: int
+    first: int
+    parts: tuple[int, ...]
+
+
+def split_of(value: Value) -> Split | None:
+    """What ``value``, made by a reshape, takes apart, if it is one dim and all others stay (unit dims too)."""
+    node = made_by(value, "reshape")
+    if node is None:
+        return None
+    split = _one_run(node.operands[0].sizes, value.sizes)
+    return Split(node.operands[0], *split) if split else None
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A reshape that joins dims: ``parts`` from dim ``first`` of ``source`` on become result dim ``dim``."""
+
+    source: Value
+    dim: int
+    first: int
+    parts: tuple[int, ...]
+
+
+def merge_of(value: Value) -> Merge | None:
+    """What ``value``, made by a reshape, joins, if it is one dim of the result and all others stay."""
+    node = made_by(value, "reshape")
+    if node is None:
+        return None
+    split = _one_run(value.sizes, node.operands[0].sizes)
+    return Merge(node.operands[0], *split) if split else None
+
+
+def _one_run(whole: Sequence[int], parts: Sequence[int]) -> tuple[int, int, tuple[int, ...]] | None:
+    """(dim, first, sizes) where ``parts`` is ``whole`` with one dim taken apart; None otherwise."""
+    more = len(parts) - len(whole)
+    if more < 1:
+        return None
+    first = 0
+    while first < len(whole) and whole[first] == parts[first]:
+        first += 1
+    while first >= 0:  # a part may equal the dim itself, when the others are 1
+        if first < len(whole) and tuple(whole[first + 1 :]) == tuple(parts[first + more + 1 :]):
+            sizes = tuple(parts[first : first + more + 1])
+            product = 1
+            for size in sizes:
+                product *= size
+            if product == whole[first] and tuple(whole[:first]) == tuple(parts[:first]):
+                return first, first, sizes
+        first -= 1
+    return None
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """``value`` is ``source`` with dim ``dim`` taken ``times`` times.
+
+    ``each``: every element ``times`` times behind itself, as ``jnp.repeat`` does; else the whole dim ``times`` times,
+    as ``jnp.tile`` does. ``source`` has the rank of the result.
+    """
+
+    source: Value
+    dim: int
+    times: int
+    each: bool
+
+
+def repeat_of(value: Value) -> Repeat | None:
+    """Whether ``value`` repeats another: a reshape of a broadcast that adds one dim beside a dim it joins.
+
+    ``jnp.repeat(x, n, axis)``, ``jnp.tile`` and ``broadcast_to(x[:, :, None], ...).reshape(...)`` are all this. The
+    source may be a reshape that adds a unit dim first.
+    """
+    merge = merge_of(value)
+    spread = made_by(merge.source, "broadcast_in_dim") if merge is not None else None
+    if merge is None or spread is None or len(merge.parts) != 2:
+        return None
+    source, dims = spread.operands[0], spread.attributes["dims"]
+    wide = spread.result.sizes
+    stretched = [d for d in range(len(wide)) if d not in dims or source.sizes[dims.index(d)] != wide[d]]
+    if len(stretched) != 1 or list(dims) != sorted(dims):
+        return None
+    new = stretched[0]
+    if new not in (merge.first, merge.first + 1) or wide[new] == 1:
+        return None
+    if new in dims:  # the unit dim was there already: what added it, if anything did
+        inner = made_by(source, "reshape", "broadcast_in_dim")
+        narrow = tuple(size for d, size in enumerate(source.sizes) if dims[d] != new)
+        if inner is None or inner.operands[0].sizes != narrow:
+            return None
+        if inner.name == "broadcast_in_dim" and list(inner.attributes["dims"]) != sorted(inner.attributes["dims"]):
+            return None
+        source = inner.operands[0]
+    return Repeat(source, merge.dim, wide[new], each=new == merge.first + 1)
+
+
+def same_elements(shape: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether a reshape between the shapes can be matched dim by dim."""
+    return runs(shape, other) is not None

@@ -1,0 +1,139 @@
+"""What a rule is: a pattern, a condition, a build, and what it says to the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.base import LocalRewrite
+from tilewright.hlo.rewriting.maker import Maker, is_static
+from tilewright.hlo.rules.finite import is_finite
+from tilewright.hlo.rules.matching import Match, Pattern
+
+#: The phases in their order. A rule never touches what a rule of this run has made, so none undoes another; an earlier
+#: phase has the first choice. ``work``: fewer operations or bytes whatever the layout. ``shape``: the same work on
+#: arrays that fill the tiles. ``movement``: data moves another way. ``advice``: only the user can change it.
+PHASES = ("work", "shape", "movement", "advice")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A program that the rule is for, and what to write instead, as users would write both.
+
+    ``before``, ``after`` and ``away`` are bodies of Python functions with ``jnp``, ``jax`` and ``lax`` at hand;
+    ``away`` is a program that looks alike and that the rule must leave alone. ``shapes`` are their arguments, one a
+    line, with the sizes as letters or products (``q: T[b,8*g,d]``); ``T`` is each of ``types`` in turn. ``sizes`` gives
+    the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types; ``small`` those for
+    tests, and hypothesis draws others from ``draw`` (``b=1..3 g=1..4``; letters that are not named stay small). The
+    bodies may use the letters. ``away_shapes`` are the arguments of ``away`` where they differ.
+    """
+
+    before: str
+    after: str
+    shapes: str
+    sizes: str
+    small: str
+    away: str
+    draw: str = ""
+    types: tuple[str, ...] = ("f32", "bf16")
+    away_shapes: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule of the catalogue; a file of this folder's rooms defines one as ``RULE``.
+
+    ==============  ================================================================================================
+    ``name``        as users write it: ``grouped-query-attention``
+    ``phase``       one of ``PHASES``
+    ``summary``     what it does, in one line
+    ``finding``     the sentence for the user's finding: what the program does now and why that costs
+    ``change``      the sentence that says what to write instead
+    ``source``      where the gain was seen: the compiler's estimate, a measurement, a document
+    ``pattern``     what the (first) result of a root must be made by
+    ``roots``       names of the operations that can end the pattern
+    ``where``       legality: whether the build keeps the value, given the match and the root
+    ``pays``        the shapes for which a TPU's compiler confirmed a gain, given the match and the root
+    ``build``       makes the values that take the place of the root's results; None leaves it after all
+    ``finite``      names of the pattern whose values must be finite: a NaN or an infinity would spread
+    ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
+    ``opt_in``      it changes the numerics beyond rounding: only by name
+    ``example``     a program before and after
+    ==============  ================================================================================================
+    """
+
+    name: str
+    phase: str
+    summary: str
+    finding: str
+    change: str
+    source: str
+    pattern: Pattern
+    roots: frozenset[str]
+    example: Example
+    build: Callable[[Match, Node, Maker], Value | Sequence[Value] | None] | None
+    where: Callable[[Match, Node], bool] = lambda match, root: True
+    pays: Callable[[Match, Node], bool] = lambda match, root: True
+    finite: tuple[str, ...] = ()
+    exact: bool = True
+    opt_in: bool = False
+
+    @property
+    def guard(self) -> str:
+        """What must hold before it may act: ``none``, or ``finite``, ``rounding``, ``opt-in``, ``advice``."""
+        parts = [
+            name
+            for name, holds in (
+                ("advice", self.build is None), ("opt-in", self.opt_in), ("finite", bool(self.finite)),
+                ("rounding", not self.exact),
+            )
+            if holds
+        ]  # fmt: skip
+        return ", ".join(parts) or "none"
+
+    def match(self, root: Node) -> Match | None:
+        """What the rule needs of the program that ends in ``root``, or None where it must not touch it."""
+        if root.name not in self.roots or not root.plain or not root.results or not is_static(*root.results):
+            return None
+        match = self.pattern.match(root.result)
+        return match if match is not None and self.where(match, root) else None
+
+    def unknown(self, match: Match) -> list[str]:
+        """Names of ``finite`` whose values are not known to be finite."""
+        return [name for name in self.finite if not is_finite(match.found[name])]
+
+    def values(self, match: Match, root: Node, make: Maker) -> list[Value] | None:
+        """The values that take the place of the root's results."""
+        built = self.build(match, root, make) if self.build is not None else None
+        if built is None:
+            return None
+        values = [built] if isinstance(built, Value) else list(built)
+        kinds = [(value.shape, value.dtype) for value in values]
+        assert kinds == [(old.shape, old.dtype) for old in root.results], f"{self.name} built {kinds} for {root}"
+        return values
+
+
+@dataclass(frozen=True)
+class RuleStep(LocalRewrite):
+    """A rule as a step of a pipeline, without any gate: ``--passes grouped-query-attention``."""
+
+    rule: Rule = field(default=None)  # type: ignore[assignment]
+    roots: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The rule's name."""
+        return self.rule.name
+
+    def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
+        """The rule's values, wherever it is legal."""
+        if op.handle is None:
+            return None
+        match = self.rule.match(op)
+        return self.rule.values(match, op, make) if match is not None else None
+
+    def __str__(self) -> str:
+        """The rule's name."""
+        return self.rule.name

@@ -1,0 +1,138 @@
+"""Every rule of the catalogue: it fires on its example, keeps the values, and stays away from what looks alike."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.hlo.test_filecheck import check
+from tilewright.hlo import catalogue, from_jax, load, optimize, parse_pipeline, run_pipeline, verify
+from tilewright.hlo.graphs.mlir import read_functions
+from tilewright.hlo.ir import parse_module
+from tilewright.hlo.proving.reference import evaluate, wide_dtype
+from tilewright.hlo.proving.trial_inputs import trial_inputs
+from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rules.examples import arguments, bindings, function_of, program_of
+
+CASES = Path(__file__).parent.parent / "filecheck" / "rules"
+RULES = [pytest.param(rule, id=rule.name) for rule in catalogue().values() if rule.build is not None]
+
+
+def acted(text, rule):
+    """A program's text after one rule alone, and how often it acted."""
+    result, counts = run_pipeline(text, parse_pipeline(f"inline,{rule.name}"))
+    return result, counts[rule.name]
+
+
+@cache
+def small(rule):
+    program = program_of(rule.example, "before", bindings(rule.example.small), rule.example.types[-1])
+    return program, *acted(program.text, rule)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_acts_on_its_example_and_keeps_the_values(rule):
+    program, result, count = small(rule)
+    assert count >= 1
+    proof = verify(program, load(result), eager=False, assume_finite=bool(rule.finite), bit_exact=False)
+    assert proof.ok, proof.reason
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_to_write_instead_computes_the_same(rule):
+    example = rule.example
+    sizes = bindings(example.small)
+    dtype = example.types[-1]
+    structs = arguments(example, sizes, dtype)
+    program, _, _ = small(rule)
+    body = read_functions(parse_module(program.text))[0]
+    given_ = [jnp.asarray(x) for x in trial_inputs(body.arguments, "normal", 0)]
+    both = [jax.jit(function_of(text, list(structs), sizes))(*given_) for text in (example.before, example.after)]
+    for left, right in zip(jax.tree.leaves(both[0]), jax.tree.leaves(both[1]), strict=True):
+        assert left.shape == right.shape
+        assert left.dtype == right.dtype
+        wide = [np.asarray(x).astype(np.float64) for x in (left, right)]
+        scale = max(np.abs(wide[0]).max(), 1e-30)
+        assert np.abs(wide[0] - wide[1]).max() <= (0.04 if dtype in ("bf16", "f16") else 1e-4) * scale
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_stays_away_from_what_looks_alike(rule):
+    away = program_of(rule.example, "away", bindings(rule.example.small), rule.example.types[-1])
+    assert acted(away.text, rule)[1] == 0
+
+
+def drawn(example, data):
+    sizes = bindings(example.small)
+    for name, low, high in re.findall(r"(\w+)=(\d+)\.\.(\d+)", example.draw):
+        sizes[name] = data.draw(st.integers(int(low), int(high)), label=name)
+    return sizes
+
+
+def float64(text, arrays):
+    module = parse_module(text)
+    Inline().apply_module(module)
+    body = read_functions(module)[0]
+    return evaluate(body, [np.asarray(x).astype(wide_dtype(v.dtype)) for x, v in zip(arrays, body.arguments)])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(data=st.data())
+def test_it_keeps_the_values_at_random_shapes_and_types(rule, data):
+    dtype = data.draw(st.sampled_from(rule.example.types), label="dtype")
+    program = program_of(rule.example, "before", drawn(rule.example, data), dtype)
+    result, count = acted(program.text, rule)
+    if not count:  # a size at which the pattern is another (a repeat by one)
+        return
+    body = read_functions(parse_module(program.text))[0]
+    arrays = trial_inputs(body.arguments, "normal", data.draw(st.integers(0, 99), label="seed"))
+    for left, right in zip(float64(program.text, arrays), float64(result, arrays), strict=True):
+        np.testing.assert_allclose(np.asarray(left, np.float64), np.asarray(right, np.float64), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_gradients_keep_their_values_under_it(rule):
+    example, sizes = rule.example, bindings(rule.example.small)
+    structs = arguments(example, sizes, "f32" if "f32" in example.types else example.types[-1])
+    floating = [k for k, struct in enumerate(structs.values()) if jnp.issubdtype(struct.dtype, jnp.floating)]
+    function = function_of(example.before, list(structs), sizes)
+
+    def loss(*args):
+        return sum(
+            jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(function(*args)) if jnp.issubdtype(x.dtype, jnp.floating)
+        )
+
+    if not floating or not jnp.issubdtype(jax.eval_shape(loss, *structs.values()).dtype, jnp.floating):
+        pytest.fail("no gradient: say so by an example with floating arguments")
+    program = from_jax(jax.grad(loss, floating), *structs.values())
+    result, _ = acted(program.text, rule)
+    body = read_functions(parse_module(program.text))[0]
+    arrays = trial_inputs(body.arguments, "normal", 1)
+    for left, right in zip(float64(program.text, arrays), float64(result, arrays), strict=True):
+        np.testing.assert_allclose(np.asarray(left), np.asarray(right), rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_filecheck(rule):
+    case = (CASES / f"{rule.name}.mlir").read_text()
+    check(case, acted(f"module {{\n{case}\n}}", rule)[0])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_it_is_accepted_at_the_confirmed_sizes(rule):
+    program = program_of(rule.example, "before", bindings(rule.example.sizes))
+    done = optimize(program, "tpu-v5e", rules=[rule.name], assume_finite=True)
+    assert [verdict.rule for verdict in done.rewrites if verdict.rule == rule.name], done.explain()
+
+
+def test_every_case_has_a_rule():
+    assert {path.stem for path in CASES.glob("*.mlir")} == {rule.values[0].name for rule in RULES}
