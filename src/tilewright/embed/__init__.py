@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_limits
+    from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_features, saved_limits
     from tilewright.embed.checkpoint.save import Saving, save
     from tilewright.embed.checkpoint.steps import saved_steps
     from tilewright.embed.device.batch import DeviceBatch, device_batch
@@ -62,6 +62,9 @@ if TYPE_CHECKING:
     from tilewright.embed.planning.memory import SparseMemory, memory
     from tilewright.embed.planning.plan import plan
     from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan, plan_counters
+    from tilewright.embed.serving.device import device_lookup
+    from tilewright.embed.serving.export import Exported, ExportedTable, export
+    from tilewright.embed.serving.read import Export, open_export
     from tilewright.embed.training.loop import Feed, Loop, Trained
     from tilewright.embed.training.processes import agree_over_processes
     from tilewright.embed.training.saver import Checkpoints, resume
@@ -95,6 +98,9 @@ __all__ = [
     "EmbeddingState",
     "ErrorExplanation",
     "Excess",
+    "Export",
+    "Exported",
+    "ExportedTable",
     "Feature",
     "Feed",
     "Finding",
@@ -137,11 +143,13 @@ __all__ = [
     "check_host_batch",
     "check_packing",
     "device_batch",
+    "device_lookup",
     "diagnose",
     "diagnosis_html",
     "diagnosis_lines",
     "diagnosis_text",
     "explain_error",
+    "export",
     "from_tables",
     "hashed_numbers",
     "hyperparameters_at",
@@ -152,6 +160,7 @@ __all__ = [
     "lookup",
     "memory",
     "names_sparsecores",
+    "open_export",
     "optimizer_of",
     "pack_narrow",
     "paste_text",
@@ -171,6 +180,7 @@ __all__ = [
     "resume",
     "sample_order",
     "save",
+    "saved_features",
     "saved_limits",
     "saved_steps",
     "scale_vocabs",
@@ -187,7 +197,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "checkpoint.restore": "restore restore_extra saved_limits",
+    "checkpoint.restore": "restore restore_extra saved_features saved_limits",
     "checkpoint.save": "Saving save",
     "checkpoint.steps": "saved_steps",
     "device.batch": "DeviceBatch device_batch",
@@ -217,6 +227,9 @@ _HOMES = {
     "planning.memory": "SparseMemory memory",
     "planning.plan": "plan",
     "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
+    "serving.device": "device_lookup",
+    "serving.export": "Exported ExportedTable export",
+    "serving.read": "Export open_export",
     "training.loop": "Feed Loop Trained",
     "training.processes": "agree_over_processes",
     "training.saver": "Checkpoints resume",

@@ -16,6 +16,7 @@ from tilewright.embed.logs.criteo import CATEGORICAL, read_criteo
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Table, Topology
+from tilewright.embed.serving.sum_kernels import DESCRIBED, serve
 from tilewright.kernels import Job, do_jobs
 
 _CLICK = "\t".join(["1", *["3"] * 13, *["a"] * 26]) + "\n"
@@ -64,6 +65,10 @@ def _rows() -> None:
         update_target(kind)
 
 
+def _served() -> None:
+    serve(np.empty((0, DESCRIBED), np.int64), np.empty((0, 2), np.float32), 0, 1)
+
+
 def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
 
@@ -80,5 +85,6 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("hashes of ids", lambda: hash_ids(np.arange(4))),
         ("Criteo's logs", _clicks),
         ("rows inside jit", _rows),
+        ("lookups of exported tables", _served),
     )
     do_jobs(jobs, report)

@@ -6,6 +6,7 @@ from tilewright.machine.movement import Movement, Proof
 from tilewright.machine.products import MatrixRun
 from tilewright.machine.report import RunReport, make_folder
 from tilewright.machine.running import run
+from tilewright.machine.serve import Quantised, QuantiseJob, quantise
 from tilewright.machine.train import Judgement
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "Model",
     "Movement",
     "Proof",
+    "QuantiseJob",
+    "Quantised",
     "RunData",
     "RunReport",
     "auc",
@@ -25,5 +28,6 @@ __all__ = [
     "load_data",
     "load_model",
     "make_folder",
+    "quantise",
     "run",
 ]

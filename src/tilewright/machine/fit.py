@@ -149,7 +149,7 @@ def fit(job: FitJob, watch: FitWatch | None = None) -> Fitted:
     watch.on_stage("model")
     model, features, stacking = _prepared(job)
     one = _step(job, model, stacking.topology)
-    source = _Source(job, model, features)
+    source = LogSource(job, model, features)
     first = _first(job)
     watch.on_stage("plan")
     limits = _limits(job, source, stacking)
@@ -238,7 +238,7 @@ def _saver(job: FitJob, limits: Mapping[str, Limits], watch: FitWatch) -> Checkp
     return Checkpoints(job.checkpoint, job.save_every or job.steps, limits, watch.on_saved)
 
 
-def _limits(job: FitJob, source: _Source, stacking: Stacking) -> dict[str, Limits]:
+def _limits(job: FitJob, source: LogSource, stacking: Stacking) -> dict[str, Limits]:
     if job.limits is not None:
         return read_limits(job.limits, stacking.topology)
     batches = source.features(min(job.steps, _PLANNED))
@@ -251,7 +251,7 @@ def _limits(job: FitJob, source: _Source, stacking: Stacking) -> dict[str, Limit
     return dict(learnt.limits)
 
 
-class _Source:
+class LogSource:
     """Batches of the log, gone through again and again."""
 
     def __init__(self, job: FitJob, model: Model, features: tuple[Feature, ...]) -> None:
@@ -271,17 +271,17 @@ class _Source:
 
     def features(self, most: int) -> Iterator[Mapping[str, Any]]:
         """Features of the first batches, at most one pass."""
-        return (features for features, _, _ in itertools.islice(self._once(), most))
+        return (features for features, _, _ in itertools.islice(self.once(), most))
 
     def samples(self, first: int, mine: range | None, topology: Topology) -> Iterator[Any]:
         """What the loop takes, from batch ``first`` on; numbers of this process's samples only."""
         each = self._batch // topology.sparsecores
         rows = slice(None) if mine is None else slice(mine.start * each, mine.stop * each)
-        endless = itertools.chain.from_iterable(self._once() for _ in itertools.count())
+        endless = itertools.chain.from_iterable(self.once() for _ in itertools.count())
         for features, numeric, labels in itertools.islice(endless, first, None):
             yield features, (numeric[rows], labels[rows])
 
-    def _once(self) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
+    def once(self) -> Iterator[tuple[Mapping[str, Any], Any, Any]]:
         """Whole batches in order: features, f32[batch, numeric], f32[batch]."""
         if self._log is None:
             for clicks in self._clicks.batches(self._batch):

@@ -25,7 +25,7 @@ from tilewright.embed.device.shards import Piece, Shards, aligned, column, local
 from tilewright.embed.device.state import EmbeddingState, draw_stack, slot_shape, stack_shape
 from tilewright.embed.host.arrays import Floats
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
-from tilewright.embed.model.tables import Limits
+from tilewright.embed.model.tables import Feature, Limits, Quantization, Table
 from tilewright.errors import TilewrightError, UsageError
 
 
@@ -131,6 +131,23 @@ def saved_limits(folder: str | os.PathLike[str], step: int | None = None) -> dic
     """
     path, _ = step_folder(folder, step)
     return read_schema(path / TABLES).stack_limits()
+
+
+def saved_features(folder: str | os.PathLike[str], step: int | None = None) -> tuple[Feature, ...]:
+    """The features of a saved step, their tables with combiner and quantisation; the optimizers are not among them.
+
+    >>> state = restore("run1", stack(saved_features("run1"), Topology(1, 4)), slots=False)  # doctest: +SKIP
+    """
+    path, _ = step_folder(folder, step)
+    if not (path / TABLES).exists():
+        how = "take a checkpoint that embed.save wrote"
+        raise UsageError("it does not say what its features are", where=str(path), how=how)
+    schema = read_schema(path / TABLES)
+    tables = {}
+    for stored in schema.tables:
+        quantization = None if stored.quantization is None else Quantization(**stored.quantization)
+        tables[stored.name] = Table(stored.name, stored.vocab, stored.width, stored.combiner, quantization=quantization)
+    return tuple(Feature(name, tables[table]) for name, table in schema.features.items())
 
 
 def _names(stack: Stack) -> set[str]:

@@ -1,0 +1,191 @@
+"""Write the tables of a state for serving: quantised, in one file, and how much that changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import jax
+import numpy as np
+
+from tilewright.embed.device.shards import column, local_pieces
+from tilewright.embed.device.state import EmbeddingState
+from tilewright.embed.host.arrays import Floats
+from tilewright.embed.model.stacking import TablePlacement
+from tilewright.embed.serving.codes import DTYPES, SCALES, Coding, coding_of
+from tilewright.embed.serving.format import KIND, VERSION, Header, StoredRows, Summing, blank_sums, up_to_line
+from tilewright.errors import UsageError
+from tilewright.files import writing_whole
+
+_ROWS = 1 << 22
+"""Floats of rows that are held at a time, about."""
+
+
+@dataclass(frozen=True)
+class ExportedTable:
+    """What quantising did to a table: errors are of single numbers, ``relative`` is root mean square over root mean
+    square of the table (0 for a table of zeros)."""
+
+    name: str
+    vocab: int
+    width: int
+    encoding: str
+    file_bytes: int
+    largest_error: float
+    mean_square_error: float
+    relative_error: float
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written. ``float_bytes``: of the same tables in float32, unpadded."""
+
+    path: str
+    dtype: str
+    file_bytes: int
+    float_bytes: int
+    tables: tuple[ExportedTable, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**vars(self), "tables": [dict(vars(table)) for table in self.tables]}
+
+
+def export(
+    path: str | PathLike[str],
+    state: EmbeddingState,
+    dtype: str = "int8",
+    *,
+    scale: str = "row",
+    progress: Callable[[int, int], None] | None = None,
+) -> Exported:
+    """Write all tables of ``state`` to one file that :func:`open_export` reads, whole or not at all.
+
+    ``dtype``: ``int8``, ``int4`` or ``bf16``. ``scale``: a float32 scale for every ``row`` of codes, or one for the
+    ``table``; a table with a :class:`Quantization` is written in its levels, so that the service computes what training
+    simulated. Rows go through in parts: no table is copied whole. ``progress(rows, of rows)`` is called on the way.
+
+    Raises :class:`UsageError` for an unknown dtype, numbers that are not finite, levels that do not fit the codes,
+    shards that other processes hold, and a file that cannot be written.
+
+    >>> made = export("model.tables", state)  # doctest: +SKIP
+    >>> open_export("model.tables").lookup({"user": [[3, 5], [1]]})["user"].shape  # doctest: +SKIP
+    (2, 16)
+    """
+    for name, value, known in (("dtype", dtype, DTYPES), ("scale", scale, SCALES)):
+        if value not in known:
+            raise UsageError(f"{name} = {value!r}", where="export", how=f"one of {', '.join(known)}")
+    sources = {name: _Source(state, placement) for name, placement in state.stacking.tables.items()}
+    stored = [_stored(source, dtype, scale) for source in sources.values()]
+    header = _laid_out(state, dtype, stored)
+    total, done, judged = sum(table.vocab for table in stored), 0, []
+    with writing_whole(Path(path), durable=True) as file:
+        sums = []
+        for table in header.tables:
+            file.seek(table.offset)
+            measured = _Measured()
+            for written in _written(file, sources[table.name], table.coding, dtype, measured):
+                done += written
+                if progress is not None:
+                    progress(done, total)
+            sums.append(measured.sums.finish())
+            judged.append(measured.result(table))
+        file.truncate(header.file_bytes)
+        file.seek(0)
+        file.write(replace(header, tables=[replace(t, crc32=s) for t, s in zip(header.tables, sums)]).data())
+    floats = sum(4 * table.vocab * table.width for table in stored)
+    return Exported(str(path), dtype, header.file_bytes, floats, tuple(judged))
+
+
+class _Source:
+    """The logical rows of a table, part after part, from the shards this process holds."""
+
+    def __init__(self, state: EmbeddingState, placement: TablePlacement) -> None:
+        array = state.stacks[placement.stack]
+        where = f"table {placement.table.name!r}"
+        if isinstance(array, jax.core.Tracer):
+            raise UsageError("a state inside jit", where="export", how="export outside of it")
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            problem, how = "its shards are spread over several processes", "save a checkpoint and export that"
+            raise UsageError(problem, where=where, how=how)
+        self.placement, self.where = placement, where
+        self._shards = [(s, part) for piece, parts in local_pieces(array) for s, part in zip(piece, parts)]
+
+    def __iter__(self) -> Iterator[Floats]:
+        """f32[n, width], in order."""
+        table, shards, first = self.placement.table, self.placement.shards, self.placement.row_offset
+        step = max(1, _ROWS // table.width // shards) * shards
+        for begin in range(0, table.vocab, step):
+            end = min(table.vocab, begin + step)
+            rows = np.empty((end - begin, table.width), np.float32)
+            for shard, part in self._shards:
+                at = column(self.placement, shard)
+                held = len(range(begin + at, end, shards))
+                local = first + begin // shards
+                rows[at::shards] = part[local : local + held, : table.width]
+            if not np.isfinite(rows).all():
+                wrong = begin + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+                raise UsageError(f"row {wrong} holds a number that is not finite", where=self.where)
+            yield rows
+
+    def largest(self) -> float:
+        """The largest magnitude."""
+        return max(float(np.abs(rows).max()) for rows in self)
+
+
+def _stored(source: _Source, dtype: str, scale: str) -> StoredRows:
+    table = source.placement.table
+    needed = scale == "table" and dtype != "bf16" and table.quantization is None
+    coding = coding_of(table, dtype, scale, source.largest() if needed else 0.0)
+    numbers = coding.encoding, coding.bits, coding.scale, coding.low, coding.high
+    sums = blank_sums(table.vocab * coding.stride)
+    return StoredRows(table.name, table.vocab, table.width, table.combiner, *numbers, 0, sums)
+
+
+def _laid_out(state: EmbeddingState, dtype: str, stored: list[StoredRows]) -> Header:
+    """The header, every table behind the one before; what stands in front is as long as the header becomes."""
+    features = {feature.name: feature.table.name for feature in state.stacking.features}
+    header = Header(KIND, VERSION, dtype, int(state.step), 1 << 62, features, [])
+    places = [replace(table, offset=1 << 62) for table in stored]  # no number is longer than these
+    at = up_to_line(len(replace(header, tables=places).data()))
+    for k, table in enumerate(stored):
+        places[k] = replace(table, offset=at)
+        at = up_to_line(places[k].end)
+    return replace(header, file_bytes=at, tables=places)
+
+
+class _Measured:
+    """Checksums and errors of a table on its way to the file."""
+
+    def __init__(self) -> None:
+        self.sums = Summing()
+        self._largest, self._squares, self._errors = 0.0, 0.0, 0.0
+
+    def add(self, rows: Floats, decoded: Floats) -> None:
+        """Some rows, and what became of them."""
+        error = rows - decoded
+        self._largest = max(self._largest, float(np.abs(error).max()))
+        self._squares += float(np.einsum("nd,nd->", rows, rows, dtype=np.float64))
+        self._errors += float(np.einsum("nd,nd->", error, error, dtype=np.float64))
+
+    def result(self, table: StoredRows) -> ExportedTable:
+        """All rows together."""
+        mean, relative = self._errors / (table.vocab * table.width), self._errors / (self._squares or 1.0)
+        errors = self._largest, mean, relative**0.5
+        return ExportedTable(table.name, table.vocab, table.width, table.encoding, table.size, *errors)
+
+
+def _written(file: BinaryIO, source: _Source, coding: Coding, dtype: str, measured: _Measured) -> Iterator[int]:
+    """Numbers of rows, as they are written."""
+    quantization = source.placement.table.quantization
+    for rows in source:
+        seen = quantization.apply(rows, np) if quantization is not None and dtype == "bf16" else rows
+        stored = coding.encode(seen)
+        measured.add(rows, coding.decode(stored))
+        data = memoryview(cast(Any, stored)).cast("B")
+        measured.sums.add(data)
+        file.write(data)
+        yield len(rows)

@@ -1,0 +1,238 @@
+"""Read an export: lookups in numpy, and its rows for programs of jax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import accumulate
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.embed.host.arrays import Floats, Longs, run_all
+from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, normalise, offsets_of
+from tilewright.embed.model.tables import COMBINERS
+from tilewright.embed.serving.codes import Bytes
+from tilewright.embed.serving.format import Header, StoredRows, check_sums, mapped_rows, read_header
+from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
+from tilewright.errors import UsageError
+from tilewright.memory import recycled
+from tilewright.threads import thread_count
+
+_IDS = (np.dtype(np.int32), np.dtype(np.int64))
+_FEW = 1 << 14
+"""Ids of a call up to which all are copied together."""
+_LARGE = 1 << 18
+"""Bytes of results from which their memory is used again."""
+_PER_THREAD = 1 << 20
+"""Bytes of rows below which a second thread costs more than it brings."""
+
+
+def open_export(path: str | PathLike[str], *, check: bool = True) -> Export:
+    """The tables that :func:`export` wrote, mapped into memory.
+
+    ``check`` reads all of the file once and compares its checksums, some two gigabytes a second; without it only the
+    header is checked, and a page of rows is read when it is first asked for.
+
+    Raises :class:`UsageError` that names the file: missing, something else, another version, cut short, damaged.
+    """
+    where, file_path = str(path), Path(path)
+    try:
+        with open(file_path, "rb") as file:
+            header = read_header(file, file_path.stat().st_size, where)
+        rows = mapped_rows(file_path, header)
+        if check:
+            check_sums(rows, header, where)
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror or error}", where=where) from None
+    return Export(where, header, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Export:
+    """An opened export: ``header`` says what is in it, ``rows`` holds every table's coded rows u8[vocab, stride]."""
+
+    path: str
+    header: Header
+    rows: Mapping[str, Bytes] = field(repr=False)
+
+    @cached_property
+    def stored(self) -> dict[str, StoredRows]:
+        """Feature -> its table."""
+        tables = {table.name: table for table in self.header.tables}
+        return {feature: tables[name] for feature, name in self.header.features.items()}
+
+    def table(self, name: str, begin: int = 0, end: int | None = None) -> Floats:
+        """Rows ``begin .. end`` of a table as a lookup sees them, f32[rows, width]."""
+        if name not in self.rows:
+            raise UsageError(f"no table {name!r}", where=self.path, how=f"one of {', '.join(self.rows)}")
+        coding = next(table.coding for table in self.header.tables if table.name == name)
+        return coding.decode(self.rows[name][begin:end])
+
+    def lookup(self, batch: Mapping[str, Any], bad_ids: str = "error") -> dict[str, Floats]:
+        """Activations {feature: f32[batch, width]} of the features in ``batch``, combined as in training.
+
+        ``batch`` is what ``preprocess`` takes, but any features and any number of samples will do: per feature a 2-D
+        array of ids, ``(values, offsets)``, ``(values, offsets, weights)``, a list of lists, or a :class:`COO`. Samples
+        without ids give zeros. Several threads may call it at the same time.
+
+        ``bad_ids``: an id outside its table is an ``error``, or ``clip``ped into it, or ``drop``ped.
+
+        Raises :class:`UsageError` that names feature, sample and id.
+        """
+        names, raws = tuple(batch), list(batch.values())
+        wide, shapes = _dense(raws)
+        keep: Any
+        if not wide:
+            described, numbers, outs, keep = self._ragged({name: normalise(raw, name) for name, raw in batch.items()})
+            moved = int(described[:, IDS_IN_ALL] @ described[:, STRIDE])
+        else:
+            key = names, wide, shapes
+            call = self._calls.get(key) or self._prepared(*key)
+            described, numbers, moved = call.described.copy(), call.numbers, call.moved
+            if call.together:
+                keep = np.concatenate(raws, axis=None)
+                described[:, 0] += keep.ctypes.data
+            else:
+                keep = raws
+                described[:, 0] = [raw.ctypes.data for raw in raws]
+            address, outs = _outputs(names, call.shapes)
+            described[:, OUT] += address
+        wrong = _served(described, numbers, moved)
+        del keep  # until here the ids are in use
+        return self._mended(batch, bad_ids) if wrong >= 0 else outs
+
+    @cached_property
+    def _calls(self) -> dict[Any, _Call]:
+        return {}
+
+    def _prepared(self, names: tuple[str, ...], wide: int, shapes: tuple[tuple[int, int], ...]) -> _Call:
+        """What calls with such inputs have in common; the last few are remembered."""
+        tables, numbers = self._tables(names)
+        sizes = [samples * hot for samples, hot in shapes]
+        together = sum(sizes) <= _FEW  # copying the ids is then faster than asking where they are
+        ids = [wide * at for at in accumulate(sizes, initial=0)]
+        outs = [4 * at for at in accumulate((n * t[3] for (n, _), t in zip(shapes, tables)), initial=0)]
+        lines = [
+            (at, wide, 0, hot, n, 0, n * hot, out, *table)
+            for at, (n, hot), out, table in zip(ids, shapes, outs, tables)
+        ]
+        moved = sum(size * table[1] for size, table in zip(sizes, tables))
+        described = np.array(lines, np.int64)
+        if len(self._calls) >= _KEPT:
+            self._calls.clear()
+        made = _Call(described, numbers, [(n, t[3]) for (n, _), t in zip(shapes, tables)], moved, together)
+        self._calls[names, wide, shapes] = made
+        return made
+
+    def _ragged(self, inputs: Mapping[str, Ragged]) -> tuple[Longs, Floats, dict[str, Floats], Any]:
+        """The kernel's arguments of any inputs, the results, and what must live until then."""
+        names = tuple(inputs)
+        tables, numbers = self._tables(names)
+        shapes = [(ragged.batch_size, table[3]) for ragged, table in zip(inputs.values(), tables)]
+        address, outs = _outputs(names, shapes)
+        ends = accumulate((4 * n * width for n, width in shapes), initial=address)
+        lines = []
+        for ragged, out, table in zip(inputs.values(), ends, tables):
+            offsets = 0 if ragged.offsets is None else ragged.offsets.ctypes.data
+            weights = 0 if ragged.weights is None else ragged.weights.ctypes.data
+            values, hot = ragged.values, max(0, ragged.hot)
+            line = (values.ctypes.data, values.itemsize, offsets, hot, ragged.batch_size, weights, values.size, out)
+            lines.append(line + table)
+        return np.array(lines, np.int64).reshape(-1, DESCRIBED), numbers, outs, list(inputs.values())
+
+    def _tables(self, names: tuple[str, ...]) -> tuple[list[tuple[int, ...]], Floats]:
+        """The kernel's columns of every feature's table, and f32[features, 2] of scales and lowest numbers."""
+        if unknown := [name for name in names if name not in self.stored]:
+            how = f"one of {', '.join(self.stored)}"
+            raise UsageError(f"no feature called {unknown[0]!r}", where=self.path, how=how)
+        used = [self.stored[name] for name in names]
+        numbers = np.array([(table.scale, table.low) for table in used], np.float32).reshape(-1, 2)
+        return [_table_line(table, self.rows[table.name]) for table in used], numbers
+
+    def _mended(self, batch: Mapping[str, Any], bad_ids: str) -> dict[str, Floats]:
+        """The batch again, after its bad ids were dealt with; whatever else is wrong is an error."""
+        check_choice("bad_ids", bad_ids, BAD_IDS)
+        inputs = {name: normalise(raw, name) for name, raw in batch.items()}
+        bad = False
+        for name, ragged in inputs.items():
+            vocab = self.stored[name].vocab
+            wrong = (ragged.values < 0) | (ragged.values >= vocab)
+            if not wrong.any():
+                continue
+            if bad_ids == "error":
+                place = int(np.flatnonzero(wrong)[0])
+                problem = f"id {ragged.id_at(place)} of sample {ragged.samples[place]} is not in 0 .. {vocab - 1}"
+                how = 'mend the request, or pass bad_ids="clip" or bad_ids="drop"'
+                raise UsageError(problem, where=f"feature {name!r}", how=how)
+            bad, inputs[name] = True, _without(ragged, wrong, vocab, bad_ids)
+        if not bad:
+            problem = "the weights of a sample have no finite sum to divide by, or it is zero"
+            raise UsageError(problem, where="lookup", how="leave such a sample empty, or give it other weights")
+        return self.lookup({name: ragged.as_input() for name, ragged in inputs.items()})
+
+
+_KEPT = 64
+"""Shapes of calls that are remembered."""
+
+
+class _Call(NamedTuple):
+    """Calls of one kind of request: the kernel's arguments but for addresses (ids and output count from 0), shapes of
+    the results, bytes of rows, and whether the ids are copied into one array."""
+
+    described: Longs
+    numbers: Floats
+    shapes: list[tuple[int, int]]
+    moved: int
+    together: bool
+
+
+def _table_line(table: StoredRows, rows: Bytes) -> tuple[int, ...]:
+    coding = table.coding
+    kind = KINDS[coding.encoding if coding.encoding in ("levels", "bf16") else "signed", coding.bits]
+    combiner = COMBINERS.index(table.combiner)
+    return (rows.ctypes.data, coding.stride, table.vocab, table.width, kind, combiner, coding.head)
+
+
+def _dense(raws: list[Any]) -> tuple[int, tuple[Any, ...]]:
+    """Bytes of an id and the shapes where all are arrays [samples, ids] of one kind as they can be read; else 0."""
+    if {type(raw) for raw in raws} != {np.ndarray} or len({raw.dtype for raw in raws}) > 1:
+        return 0, ()
+    shapes = tuple([raw.shape for raw in raws])
+    whole = raws[0].dtype in _IDS and all(len(shape) == 2 and shape[0] and shape[1] for shape in shapes)
+    if not whole or not all(raw.flags.c_contiguous for raw in raws):
+        return 0, ()
+    return raws[0].itemsize, shapes
+
+
+def _outputs(names: tuple[str, ...], shapes: list[tuple[int, int]]) -> tuple[int, dict[str, Floats]]:
+    """Every feature's array, one behind the other in one piece of memory, and where that begins."""
+    ends = list(accumulate(n * width for n, width in shapes))
+    total = ends[-1] if ends else 0
+    memory: Floats = recycled(total, np.float32) if 4 * total >= _LARGE else np.empty(total, np.float32)
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return memory.ctypes.data, dict(zip(names, memory.reshape(len(shapes), *shapes[0])))
+    parts = [memory[end - n * width : end].reshape(n, width) for end, (n, width) in zip(ends, shapes)]
+    return memory.ctypes.data, dict(zip(names, parts))
+
+
+def _served(described: Longs, numbers: Floats, moved: int) -> int:
+    """The kernel, in as many threads as ``moved`` bytes of rows are worth."""
+    parts = min(thread_count(), 1 + moved // _PER_THREAD)
+    if parts == 1:
+        return int(serve(described, numbers, 0, 1))
+    jobs = [partial(serve, described, numbers, part, parts) for part in range(parts)]
+    return int(max(run_all(jobs, parts)))
+
+
+def _without(ragged: Ragged, wrong: NDArray[np.bool_], vocab: int, bad_ids: str) -> Ragged:
+    if bad_ids == "clip":
+        clipped: Any = np.clip(ragged.values, 0, vocab - 1)
+        return replace(ragged, values=clipped, given=None)
+    lengths = np.bincount(ragged.samples[~wrong], minlength=ragged.batch_size)
+    weights = None if ragged.weights is None else ragged.weights[~wrong]
+    return Ragged(ragged.values[~wrong], ragged.batch_size, offsets=offsets_of(lengths), weights=weights)
