@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from difflib import unified_diff
 from typing import Any
 
-from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError
+from tilewright.errors import CheckFailed, TilewrightError, UnsupportedError, UsageError
 from tilewright.hlo.cost import place
 from tilewright.hlo.execute import callable_of
 from tilewright.hlo.gating.acting import Acting
@@ -18,6 +18,7 @@ from tilewright.hlo.graphs.graph import Block, collector_paused
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import parse_module, print_module, verify_module
 from tilewright.hlo.program import Program
+from tilewright.hlo.proving.tpu import TpuComparison, compare_on_tpu, judge_on_tpu
 from tilewright.hlo.proving.verify import Verification
 from tilewright.hlo.proving.verify import verify as prove
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
@@ -44,6 +45,7 @@ class Optimized:
     ``moved_after``     the same for the result
     ``changes``         how often each rewrite of the pipeline fired; empty where nothing was accepted
     ``verification``    how the two programs compare on random inputs, None unless it was asked for
+    ``judgement``       what the TPU compiler makes of both, None unless a judge was asked
     ``text``            the result as StableHLO text
     ==================  ==============================================================================================
     """
@@ -57,6 +59,7 @@ class Optimized:
     moved_after: int
     changes: dict[str, int] = field(default_factory=dict, repr=False)
     verification: Verification | None = field(default=None, repr=False)
+    judgement: TpuComparison | None = field(default=None, repr=False)
 
     @property
     def carried(self) -> int:
@@ -81,6 +84,11 @@ class Optimized:
             f"{self.target.title}: reshapes and transposes move {self.moved_before:,} bytes as written, "
             f"{self.moved_after:,} in the result"
         ]
+        if self.judgement is not None:
+            lines.append(
+                f"judged: {self.judgement.compiler} estimates {self.judgement.ratio:.2f} times the cycles for the "
+                f"original on {self.judgement.chip}"
+            )
         if self.carried:
             lines.append(f"carried by loops and conditionals as before a reshape: {self.carried} arrays")
         if self.target.compiler_normalizes:
@@ -109,6 +117,7 @@ class Optimized:
             "moved_before": self.moved_before,
             "moved_after": self.moved_after,
             "passes": [{"name": name, "changes": count} for name, count in self.changes.items()],
+            "judgement": self.judgement.to_json() if self.judgement is not None else None,
             "rewrites": [verdict.to_dict() for verdict in self.rewrites],
             "refusals": [verdict.to_dict() for verdict in self.refusals],
         }
@@ -169,7 +178,10 @@ def optimize(
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
         with collector_paused():
-            optimized = _rewrite(program, chip, steps, Acting(chip, acting, assume_finite, allow_reassociation))
+            acts = Acting(chip, acting, assume_finite, allow_reassociation)
+            optimized, done = _rewrite(program, chip, steps, acts)
+        if judge is not None:
+            optimized = _judged(optimized, steps, done, judge)
         return _verified(optimized, allow_reassociation, assume_finite) if verify and optimized.rewrites else optimized
     except TilewrightError:
         raise
@@ -192,7 +204,7 @@ def _read(program: Program, steps: Sequence[Step]) -> tuple[Any, list[Block], in
     return module, read_functions(module), inlined
 
 
-def _rewrite(program: Program, chip: Target, steps: Sequence[Step], acting: Acting) -> Optimized:
+def _rewrite(program: Program, chip: Target, steps: Sequence[Step], acting: Acting) -> tuple[Optimized, Acting]:
     local = [step for step in steps if isinstance(step, Rewrite)]
     module, bodies, inlined = _read(program, steps)
     before = moved(bodies, chip)
@@ -208,7 +220,7 @@ def _rewrite(program: Program, chip: Target, steps: Sequence[Step], acting: Acti
             (module, bodies, _), (accepted, refused), carried, acting = as_written, others, Counter(), again
     accepted, refused = [*acting.accepted, *accepted], [*acting.refusals(), *refused]
     if not accepted:
-        return Optimized(program, program, chip, (), tuple(refused), before, before, {})
+        return Optimized(program, program, chip, (), tuple(refused), before, before, {}), acting
     after = moved(bodies, chip)
     write_functions(module, bodies)
     verify_module(module)
@@ -216,4 +228,47 @@ def _rewrite(program: Program, chip: Target, steps: Sequence[Step], acting: Acti
     result = replace(result, signature=program.signature)
     fired = sum((Counter(verdict.changes) for verdict in accepted), carried + Counter({Inline.name: inlined}))
     changes = {name: fired[name] for name in dict.fromkeys((*(step.name for step in steps), *acting.fired))}
-    return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after, changes)
+    return Optimized(result, program, chip, tuple(accepted), tuple(refused), before, after, changes), acting
+
+
+# A judge: the TPU's own compiler is asked about the whole program, with everything that was accepted and without each.
+
+_JUDGED_ROUNDS = 3
+_NOISE = 1.002
+
+
+def _judged(optimized: Optimized, steps: Sequence[Step], acting: Acting, judge: str) -> Optimized:
+    """Keep what the judge finds faster: every kind of rewrite that the program is better without is left out.
+
+    Greedy with a look back: all kinds whose absence helps are left out together, and that is judged again.
+    """
+    kind, _, chip = judge.partition(":")
+    if kind != "tpu" or not chip:
+        raise UsageError(f"no judge called {judge!r}", how="--judge tpu:v5e asks an installed TPU compiler")
+    if not optimized.rewrites:
+        return optimized
+    program, best, left_out = optimized.original, optimized, acting.passed_over
+    best_said = compare_on_tpu(program, best.program, chip)
+    for _ in range(_JUDGED_ROUNDS):
+        kinds = [group for group in acting.groups if group not in left_out]
+        trials = [_rewrite(program, optimized.target, steps, acting.without(left_out | {group}))[0] for group in kinds]
+        answers = judge_on_tpu([(program, trial.program) for trial in trials], chip) if len(kinds) > 1 else []
+        better = [
+            group for group, said in zip(kinds, answers)
+            if isinstance(said, TpuComparison) and said.ratio > best_said.ratio * _NOISE
+        ]  # fmt: skip
+        if not better:
+            break
+        left_out = left_out | frozenset(better)
+        trial = _rewrite(program, optimized.target, steps, acting.without(left_out))[0]
+        said = compare_on_tpu(program, trial.program, chip)
+        if said.ratio <= best_said.ratio:
+            break
+        best, best_said = trial, said
+    if best_said.ratio >= 1:
+        accepted = tuple(replace(v, kind="judged") if v.rule in acting.names else v for v in best.rewrites)
+        return replace(best, rewrites=accepted, judgement=best_said)
+    reason = f"{best_said.compiler} estimates more cycles for the result: {1 / best_said.ratio:.2f} times"
+    refused = tuple(replace(verdict, accepted=False, reason=reason) for verdict in best.rewrites)
+    nothing = replace(best, program=program, rewrites=(), refusals=(*refused, *best.refusals), changes={})
+    return replace(nothing, moved_after=best.moved_before, judgement=best_said)

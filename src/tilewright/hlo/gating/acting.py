@@ -68,6 +68,15 @@ class Acting:
                 if not open_:
                     break
 
+    def without(self, passed_over: frozenset[tuple[str, Hashable]]) -> Acting:
+        """The same once more, with some groups passed over."""
+        return replace(self.anew(), passed_over=passed_over)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of its rules."""
+        return frozenset(rule.name for rule in self.rules)
+
     def anew(self) -> Acting:
         """The same for another reading of the program; prices are kept."""
         return replace(self, made=set(), accepted=[], groups={}, refused={})

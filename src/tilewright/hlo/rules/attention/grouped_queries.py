@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
 from tilewright.hlo.rules.matching import Match, Repeat, anything, op, repeat_of
@@ -19,38 +21,49 @@ def _repeated(match: Match) -> tuple[int, Repeat] | None:
 
 
 def _build(match: Match, root: Node, make: Maker) -> Value | None:
-    """The repeats become a free dim of the other operand, which is only reshaped, and the result is reshaped back."""
+    """The heads of a group become rows of one product with the keys as they are, and go back beside their group."""
     repeated = _repeated(match)
     if repeated is None:
         return None
     side, repeat = repeated
     own = root.attributes
-    batch = [own["lhs_batch"], own["rhs_batch"]]
-    contract = [own["lhs_contract"], own["rhs_contract"]]
+    batch = [list(own["lhs_batch"]), list(own["rhs_batch"])]
+    contract = [list(own["lhs_contract"]), list(own["rhs_contract"])]
     place = batch[side].index(repeat.dim)
-    other = root.operands[1 - side]
-    dim = batch[1 - side][place]  # the heads of the other operand: they become groups x heads of a group
-    groups = repeat.source.sizes[repeat.dim]
-    sizes = other.sizes
-    split = make.reshape(other, (*sizes[:dim], groups, repeat.times, *sizes[dim + 1 :]))
-
-    def moved(dims: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(d + (d > dim) for d in dims)
-
-    left, right = (repeat.source, split) if side == 0 else (split, repeat.source)
-    batch[1 - side], contract[1 - side] = moved(batch[1 - side]), moved(contract[1 - side])
-    dims = (contract[0], contract[1]), (batch[0], batch[1])
+    heads = root.operands[1 - side]  # the queries: heads of all groups in one dim
+    dim, sizes = batch[1 - side][place], root.operands[1 - side].sizes
+    groups, times = repeat.source.sizes[repeat.dim], repeat.times
+    split = make.reshape(heads, (*sizes[:dim], groups, times, *sizes[dim + 1 :]))
+    own_batch, own_contract = ([d + (d > dim) for d in dims[1 - side]] for dims in (batch, contract))
+    free = [d for d in range(len(split.sizes)) if d not in (*own_batch, *own_contract, dim + 1)]
+    # [batch dims, heads of a group and all free dims as one, contracted dims]
+    rows = [times, *(split.sizes[d] for d in free)]
+    turned = make.transpose(split, [*own_batch, dim + 1, *free, *own_contract])
+    count = len(own_batch)
+    lines = make.reshape(turned, (*turned.sizes[:count], prod(rows), *turned.sizes[count + len(rows) :]))
+    of_lines = (list(range(count)), list(range(count + 1, len(lines.sizes))))
+    of_keys = (batch[side], contract[side])
+    left, right = (lines, repeat.source) if side == 1 else (repeat.source, lines)
+    (left_batch, left_contract), (right_batch, right_contract) = (
+        (of_lines, of_keys) if side == 1 else (of_keys, of_lines)
+    )
+    dims = (left_contract, right_contract), (left_batch, right_batch)
     product = make.dot(left, right, *dims, dtype=root.result.dtype, precision=own["precision"])
-    # The result: batch dims, the left's free dims, the right's. The heads of a group are a free dim now and go back
-    # beside their group.
-    count = len(batch[0])
-    free_of_other = [d for d in range(len(split.sizes)) if d not in (*batch[1 - side], *contract[1 - side])]
-    at = count + free_of_other.index(dim + 1)
-    if side == 0:
-        at += len([d for d in range(len(repeat.source.sizes)) if d not in (*batch[0], *contract[0])])
-    order = [d for d in range(len(product.sizes)) if d != at]
-    order.insert(place + 1, at)
-    return make.reshape(make.transpose(product, order), root.result.sizes)
+    at = count if side == 1 else len(product.sizes) - 1  # where the rows stand
+    wide = make.reshape(product, (*product.sizes[:at], *rows, *product.sizes[at + 1 :]))
+    order = [d for d in range(len(wide.sizes)) if d != at]
+    order.insert(place + 1, at)  # each head of a group beside its group
+    return make.reshape(make.transpose(wide, order), root.result.sizes)
+
+
+def _few_queries(match: Match, root: Node) -> bool:
+    """Decoding: with many queries the product itself takes the time, and the compiler's estimates show no gain."""
+    repeated = _repeated(match)
+    assert repeated is not None
+    side = 1 - repeated[0]
+    own, heads = root.attributes, root.operands[side]
+    taken = (*own[("lhs_batch", "rhs_batch")[side]], *own[("lhs_contract", "rhs_contract")[side]])
+    return prod(size for d, size in enumerate(heads.sizes) if d not in taken) <= 16
 
 
 RULE = Rule(
@@ -63,6 +76,7 @@ RULE = Rule(
     pattern=op("dot_general", anything("left"), anything("right"), bind="product"),
     roots=frozenset({"dot_general"}),
     where=lambda match, root: _repeated(match) is not None,
+    pays=_few_queries,
     build=_build,
     example=Example(
         before="""
