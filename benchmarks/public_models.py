@@ -213,8 +213,12 @@ def _judge_on_tpu(folder: Path, rows: list[dict[str, Any]]) -> None:
                 row["tpu-v5e"]["tpu_error"] = str(found)
             else:
                 sides = (found.before, found.after)
-                row["tpu-v5e"].update(tpu_ratio=found.ratio, cycles=[side.cycles for side in sides],
-                                      filled=[side.filled_share for side in sides], compiler=found.compiler)  # fmt: skip
+                row["tpu-v5e"].update(
+                    tpu_ratio=found.ratio,
+                    cycles=[side.cycles for side in sides],
+                    filled=[side.filled_share for side in sides],
+                    compiler=found.compiler,
+                )
             (folder / "judged" / row["file"].replace(".mlir", ".json")).write_text(json.dumps(row, indent=1))
 
 
