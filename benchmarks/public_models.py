@@ -69,6 +69,11 @@ def make(folder: Path) -> None:
             environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
             environment.pop("PYTHONPATH", None)
             subprocess.run([str(python), str(HERE / "writing.py"), library, str(folder)], env=environment, check=False)
+    from tilewright.hlo import load
+
+    for path in folder.glob("*.mlirbc"):
+        path.with_suffix(".mlir").write_text(load(path).text)
+        path.unlink()
     if not (folder / "tpu").exists():
         _uv("pip", "install", "--quiet", "--python", sys.executable, "--no-deps", "--target", str(folder / "tpu"),
             TPU_COMPILER)  # fmt: skip

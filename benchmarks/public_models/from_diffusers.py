@@ -12,7 +12,7 @@ _BLOCKS = {"sample_size": 32, "block_out_channels": (128, 256), "layers_per_bloc
 
 def _unet():
     model = FlaxUNet2DConditionModel(up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), **_BLOCKS)
-    weights = model.init_weights(jax.random.PRNGKey(0))
+    weights = jax.eval_shape(model.init_weights, jax.random.PRNGKey(0))
 
     def forward(weights, sample, steps, states):
         return model.apply({"params": weights}, sample, steps, states).sample
@@ -22,7 +22,7 @@ def _unet():
 
 def _controlnet():
     model = FlaxControlNetModel(**_BLOCKS, conditioning_embedding_out_channels=(16, 32, 96, 128))
-    weights = model.init_weights(jax.random.PRNGKey(0))
+    weights = jax.eval_shape(model.init_weights, jax.random.PRNGKey(0))
 
     def forward(weights, sample, steps, states, picture):
         out = model.apply({"params": weights}, sample, steps, states, picture, 1.0)
@@ -35,7 +35,7 @@ def _controlnet():
 def _autoencoder():
     model = FlaxAutoencoderKL(block_out_channels=(128, 256), down_block_types=("DownEncoderBlock2D",) * 2,
                               up_block_types=("UpDecoderBlock2D",) * 2, layers_per_block=1, sample_size=64)  # fmt: skip
-    weights = model.init_weights(jax.random.PRNGKey(0))
+    weights = jax.eval_shape(model.init_weights, jax.random.PRNGKey(0))
 
     def forward(weights, picture):
         return model.apply({"params": weights}, picture).sample

@@ -10,12 +10,12 @@ PACKAGE = "equimo"
 
 def _images(make_model, size, batch=4):
     def make():
-        model = eqx.nn.inference_mode(make_model(jax.random.PRNGKey(0)))
-        weights, rest = eqx.partition(model, eqx.is_inexact_array)
+        model = eqx.nn.inference_mode(eqx.filter_eval_shape(make_model, jax.random.PRNGKey(0)))
+        weights, rest = eqx.partition(model, lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct))
 
         def forward(weights, pictures):
             model = eqx.combine(weights, rest)
-            return jax.vmap(lambda x: model(x, key=jax.random.PRNGKey(1), inference=True))(pictures)
+            return jax.vmap(lambda x: model(x, jax.random.PRNGKey(1), True))(pictures)
 
         return Case(forward, weights, (normal(batch, 3, size, size),), classes(forward))
 

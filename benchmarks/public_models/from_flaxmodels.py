@@ -10,7 +10,7 @@ PACKAGE = "flaxmodels"
 def _resnet():
     model = fm.ResNet18(output="logits", pretrained=None)
     pictures = normal(4, 128, 128, 3)
-    weights = jax.jit(model.init)(jax.random.PRNGKey(0), pictures)
+    weights = jax.eval_shape(model.init, jax.random.PRNGKey(0), pictures)
 
     def forward(weights, pictures):
         return model.apply(weights, pictures, train=False)
@@ -21,7 +21,7 @@ def _resnet():
 def _stylegan():
     model = fm.Generator(resolution=64, z_dim=256, w_dim=256, fmap_base=8192, fmap_max=256)
     z = normal(4, 256)
-    weights = model.init(jax.random.PRNGKey(0), z)
+    weights = jax.eval_shape(model.init, jax.random.PRNGKey(0), z)
 
     def forward(weights, z):
         return model.apply(weights, z, train=False, noise_mode="const", rng=jax.random.PRNGKey(1))

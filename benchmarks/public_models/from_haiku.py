@@ -10,7 +10,7 @@ PACKAGE = "dm-haiku"
 def _network(make_network, inputs, loss):
     def make():
         network = hk.transform_with_state(lambda *inputs: make_network()(*inputs))
-        weights, state = jax.jit(network.init)(jax.random.PRNGKey(0), *inputs)
+        weights, state = jax.eval_shape(network.init, jax.random.PRNGKey(0), *inputs)
 
         def forward(weights, state, *inputs):
             return network.apply(weights, state, None, *inputs)[0]

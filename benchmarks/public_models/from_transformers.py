@@ -9,6 +9,11 @@ from writing import Case, classes, normal, squares, tokens
 PACKAGE = "transformers"
 
 
+def _shapes(model):
+    """Its weights, not made."""
+    return jax.eval_shape(lambda key: model.init_weights(key, model.input_shape), jax.random.PRNGKey(0))
+
+
 def _language_loss(forward):
     """As the library's own training scripts have it."""
 
@@ -23,14 +28,14 @@ def _language(kind, config, length=256, batch=2, cache=0):
     """A causal language model; with a cache its forward is one decoding step."""
 
     def make():
-        model = kind(config, seed=0)
+        model = kind(config, _do_init=False)
         ids = tokens(batch, length, config.vocab_size)
 
         def forward(weights, ids):
             return model(ids, params=weights).logits
 
         if not cache:
-            return Case(forward, model.params, (ids,), _language_loss(forward))
+            return Case(forward, _shapes(model), (ids,), _language_loss(forward))
         past = jax.tree_util.tree_map(lambda x: normal(*x.shape, dtype=x.dtype) if x.ndim else x + cache // 2,
                                       model.init_cache(batch, cache))  # fmt: skip
 
@@ -43,14 +48,14 @@ def _language(kind, config, length=256, batch=2, cache=0):
         def loss(weights, ids, past):
             return _language_loss(forward)(weights, ids)
 
-        return Case(decode, model.params, (ids, past), loss, "decode")
+        return Case(decode, _shapes(model), (ids, past), loss, "decode")
 
     return make
 
 
 def _encoder(kind, config, length=128, batch=4):
     def make():
-        model = kind(config, seed=0)
+        model = kind(config, _do_init=False)
 
         def forward(weights, ids, mask):
             return model(ids, attention_mask=mask, params=weights).logits
@@ -60,20 +65,20 @@ def _encoder(kind, config, length=128, batch=4):
         def loss(weights, ids, mask):
             return optax.softmax_cross_entropy_with_integer_labels(forward(weights, ids, mask), ids).mean()
 
-        return Case(forward, model.params, (ids, jnp.ones_like(ids)), loss)
+        return Case(forward, _shapes(model), (ids, jnp.ones_like(ids)), loss)
 
     return make
 
 
 def _images(kind, config, batch=4):
     def make():
-        model = kind(config, input_shape=(1, config.image_size, config.image_size, 3), seed=0)
+        model = kind(config, input_shape=(1, config.image_size, config.image_size, 3), _do_init=False)
 
         def forward(weights, pixels):
             return model(pixels, params=weights).logits
 
         pixels = normal(batch, 3, config.image_size, config.image_size)
-        return Case(forward, model.params, (pixels,), classes(forward))
+        return Case(forward, _shapes(model), (pixels,), classes(forward))
 
     return make
 
@@ -81,7 +86,7 @@ def _images(kind, config, batch=4):
 def _t5():
     config = hf.T5Config(vocab_size=4096, d_model=512, d_kv=64, d_ff=1024, num_layers=2, num_heads=8,
                          feed_forward_proj="gated-gelu", decoder_start_token_id=0)  # fmt: skip
-    model = hf.FlaxT5ForConditionalGeneration(config, seed=0)
+    model = hf.FlaxT5ForConditionalGeneration(config, _do_init=False)
 
     def forward(weights, ids, out):
         return model(ids, decoder_input_ids=out, params=weights).logits
@@ -89,7 +94,7 @@ def _t5():
     def loss(weights, ids, out):
         return optax.softmax_cross_entropy_with_integer_labels(forward(weights, ids, out), out).mean()
 
-    return Case(forward, model.params, (tokens(2, 256, 4096), tokens(2, 128, 4096, 1)), loss)
+    return Case(forward, _shapes(model), (tokens(2, 256, 4096), tokens(2, 128, 4096, 1)), loss)
 
 
 def _whisper():
@@ -99,7 +104,7 @@ def _whisper():
                               max_source_positions=400, max_target_positions=128, pad_token_id=0, bos_token_id=1,
                               eos_token_id=2, decoder_start_token_id=1, suppress_tokens=None,
                               begin_suppress_tokens=None)  # fmt: skip
-    model = hf.FlaxWhisperForConditionalGeneration(config, input_shape=(1, 80, 800), seed=0)
+    model = hf.FlaxWhisperForConditionalGeneration(config, input_shape=(1, 80, 800), _do_init=False)
 
     def forward(weights, sound, out):
         return model(sound, decoder_input_ids=out, params=weights).logits
@@ -107,19 +112,19 @@ def _whisper():
     def loss(weights, sound, out):
         return optax.softmax_cross_entropy_with_integer_labels(forward(weights, sound, out), out).mean()
 
-    return Case(forward, model.params, (normal(2, 80, 800), tokens(2, 64, 4096)), loss)
+    return Case(forward, _shapes(model), (normal(2, 80, 800), tokens(2, 64, 4096)), loss)
 
 
 def _wav2vec2():
     config = hf.Wav2Vec2Config(vocab_size=32, hidden_size=384, num_hidden_layers=2, num_attention_heads=6,
                                intermediate_size=1536, do_stable_layer_norm=True, feat_extract_norm="layer",
                                conv_dim=(256,) * 4, conv_stride=(5, 4, 4, 2), conv_kernel=(10, 8, 8, 4))  # fmt: skip
-    model = hf.FlaxWav2Vec2ForCTC(config, input_shape=(1, 16000), seed=0)
+    model = hf.FlaxWav2Vec2ForCTC(config, input_shape=(1, 16000), _do_init=False)
 
     def forward(weights, sound):
         return model(sound, params=weights).logits
 
-    return Case(forward, model.params, (normal(2, 16000),), squares(forward))
+    return Case(forward, _shapes(model), (normal(2, 16000),), squares(forward))
 
 
 _GROUPED = {"num_attention_heads": 16, "num_key_value_heads": 4, "num_hidden_layers": 2, "vocab_size": 4096}

@@ -27,6 +27,8 @@ import numpy as np
 class Case:
     """``forward(weights, *inputs)``, and ``loss`` of the same arguments, whose gradient by the weights is taken.
 
+    ``weights`` may be shapes alone, as making them one by one takes long.
+
     ``function`` names what forward does, where that is not the whole model on a batch.
     """
 
@@ -84,16 +86,29 @@ def tokens(batch, length, vocabulary, seed=0):
     return jnp.asarray(np.random.default_rng(seed).integers(1, vocabulary, (batch, length)), jnp.int32)
 
 
-def _text(function, arguments) -> str:
-    """StableHLO with source lines."""
+def _write(function, arguments, path: Path) -> None:
+    """StableHLO with source lines; of an old jax, whose text is read no more, its portable bytes."""
     lowered = jax.jit(function, keep_unused=True).lower(*arguments)
-    return lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True, large_elements_limit=None)
+    text = lowered.compiler_ir("stablehlo").operation.get_asm(enable_debug_info=True, large_elements_limit=None)
+    if jax.__version_info__ >= (0, 4, 30):
+        path.write_text(text)
+    else:
+        from jax._src.lib import xla_client
+
+        path.with_suffix(".mlirbc").write_bytes(xla_client._xla.mlir.serialize_portable_artifact(text, "0.9.0"))
 
 
-def _described(array: Any) -> dict[str, Any]:
-    """Enough to make an array like it again."""
+def _described(path: Sequence[Any], array: Any) -> dict[str, Any]:
+    """Enough to make an array like it again; of one that was never made, numbers that suit its name and shape."""
+    shown: dict[str, Any] = {"shape": list(array.shape), "dtype": np.dtype(array.dtype).name}
+    if isinstance(array, jax.ShapeDtypeStruct):
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            return {**shown, "low": 0, "high": 1}
+        if len(array.shape) > 1:
+            return {**shown, "mean": 0.0, "std": (max(array.shape) / max(np.prod(array.shape), 1)) ** 0.5}
+        ones = any(word in str(path[-1]) for word in ("scale", "gamma", "var", "weight"))
+        return {**shown, "mean": float(ones), "std": 0.05}
     values = np.asarray(array)
-    shown: dict[str, Any] = {"shape": list(values.shape), "dtype": values.dtype.name}
     if values.dtype == bool or np.issubdtype(values.dtype, np.integer):
         return {**shown, "low": int(values.min(initial=0)), "high": int(values.max(initial=0))}
     wide = values.astype(np.float64)
@@ -113,18 +128,16 @@ def write(library: str, folder: Path) -> int:
             case = make()
             arguments = (case.weights, *case.inputs)
             gradient = jax.grad(case.loss, allow_int=True)
-            programs = {case.function: _text(case.forward, arguments), "gradient": _text(gradient, arguments)}
+            functions = {}
+            for function, program in {case.function: case.forward, "gradient": gradient}.items():
+                functions[function] = f"{library}.{name}.{function}.mlir"
+                _write(program, arguments, folder / functions[function])
         except Exception as error:
             failed += 1
             traceback.print_exc(limit=-6)
             print(f"FAILED {library}.{name}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             continue
-        functions = {}
-        for function, text in programs.items():
-            file = f"{library}.{name}.{function}.mlir"
-            (folder / file).write_text(text)
-            functions[function] = file
-        described = [_described(x) for x in jax.tree_util.tree_leaves(arguments)]
+        described = [_described(*leaf) for leaf in jax.tree_util.tree_flatten_with_path(arguments)[0]]
         entry = {
             "library": module.PACKAGE, "version": version(module.PACKAGE), "jax": jax.__version__, "model": name,
             "functions": functions, "inputs": described,

@@ -63,6 +63,27 @@ def test_an_estimate_by_hand():
     assert found.hbm_bytes == pytest.approx(7 * 2 * 4096 + 4096 + 4096 + scalars, rel=0.05)
 
 
+def test_what_is_filled_in_is_what_an_operation_touches():
+    """512 rows of a table of 4,096 are read and written; an array fetched in slices is there already."""
+    rows = f"""HloModule rows
+picked {{
+  table = f32[4096,128]{TILED} parameter(0)
+  index = s32[512]{{0:T(512)}} parameter(1)
+  ROOT rows = f32[512,128]{TILED} gather(table, index), offset_dims={{1}}, slice_sizes={{1,128}}
+}}
+ENTRY e {{
+  a = f32[2048,128]{TILED} parameter(0)
+  b = f32[2048,128]{TILED} parameter(1)
+  index = s32[512]{{0:T(512)}} parameter(2)
+  table = f32[4096,128]{TILED} custom-call(a, b), custom_call_target="ConcatBitcast"
+  ROOT rows = f32[512,128]{TILED} fusion(table, index), kind=kCustom, calls=picked
+}}
+"""
+    found = estimate(load(rows), rate=1.0)
+    assert found.cycles == found.filled_cycles == 2 * 512 * 128 * 4 + 512 * 4
+    assert found.operations == 1
+
+
 def test_the_rate_is_cycles_over_padded_bytes():
     assert cycles_per_byte(load(STREAM)) == 4096 / (2 * 16 * 128 * 4)
 

@@ -34,6 +34,10 @@ _NOTHING = frozenset(
     {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
     | {"while", "conditional", "call", "opt-barrier", "copy-done", "slice-done", "async-update", "async-done"}
 )
+#: Custom calls that are names as well: slices of an array that were fetched one by one are the whole array.
+_NAMES = frozenset({"ConcatBitcast", "AssumeGatherIndicesInBound"})
+#: What reads no more of its first operand than it gives.
+_PICKS = frozenset({"gather", "dynamic-slice", "slice"})
 #: Transfers between memories run beside the rest: their bytes count, their time does not.
 _TRANSFERS = ("copy-start", "slice-start", "async-start")
 _BODIES = ("while", "conditional", "call", "async-start")
@@ -82,11 +86,12 @@ def estimate(program: Program, rate: float, temp_bytes: int = 0) -> TpuEstimate:
     for name in _executed(program):
         runs = context.runs[name].count
         for op in program.by_name[name].operations:
-            if op.opcode in _NOTHING and _cycles(op) is None:
-                continue
-            moved, in_hbm = _bytes(context, op)
             known = 0 if op.opcode in _TRANSFERS else _cycles(op)
-            here = round(moved * rate) if known is None else known
+            target = op.attributes.get("custom_call_target", "").strip('"')
+            if known is None and (op.opcode in _NOTHING or target in _NAMES):
+                continue
+            in_hbm = _bytes(context, op)[1]
+            here = round(_touched(context, op) * rate) if known is None else known
             count, hbm, cycles = count + 1, hbm + runs * in_hbm, cycles + runs * here
             if known is None:
                 filled, filled_cycles = filled + 1, filled_cycles + runs * here
@@ -106,6 +111,20 @@ def _bytes(context: Context, op: Operation) -> tuple[int, int]:
         return smallest, smallest * (0 in ends)
     layouts = [layout for shape in (*op.operand_shapes, op.shape) for layout in context.layouts(shape)]
     return sum(x.size_bytes for x in layouts), sum(x.size_bytes for x in layouts if not x.memory_space)
+
+
+def _touched(context: Context, op: Operation) -> int:
+    """Padded bytes that an operation without an estimate reads and writes: of a table, the rows it picks."""
+    picked = {0: op.shape} if op.opcode in _PICKS else {}
+    if op.opcode == "fusion":
+        body = context.program.by_name[op.calls[0]].operations
+        numbers = {each.name: each.parameter_number for each in body}
+        for name, number in numbers.items():
+            users = [each for each in body if name in each.operands]
+            if number is not None and users and all(x.opcode in _PICKS and x.operands[0] == name for x in users):
+                picked[number] = f"({', '.join(x.shape for x in users)})"
+    shapes = [picked.get(k, shape) for k, shape in enumerate(op.operand_shapes)]
+    return sum(x.size_bytes for shape in (*shapes, op.shape) for x in context.layouts(shape))
 
 
 def _executed(program: Program) -> list[str]:
