@@ -11,6 +11,7 @@ import sys
 import tempfile
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,11 @@ def _compile_each_kernel_once() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out the test of the original files where they are not beside the checkout."""
-    if not ORIGINALS.is_dir():
-        left_out = [item for item in items if item.get_closest_marker("originals")]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
+    """Leaves out tests of the original files where they are not beside the checkout, and of a peer not installed."""
+    absent = {"originals": not ORIGINALS.is_dir(), "peer": find_spec("jax_tpu_embedding") is None}
+    left_out = [item for item in items if any(absent.get(mark.name) for mark in item.iter_markers())]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright.embed import tpu_embedding as tpu_embedding
     from tilewright.embed.checkpoint.restore import restore, restore_extra, saved_features, saved_limits
     from tilewright.embed.checkpoint.save import Saving, save
     from tilewright.embed.checkpoint.steps import saved_steps
@@ -189,6 +190,7 @@ __all__ = [
     "stack",
     "synthetic_criteo",
     "tables",
+    "tpu_embedding",
     "train_step",
     "update",
     "update_rows",
@@ -233,6 +235,7 @@ _HOMES = {
     "training.loop": "Feed Loop Trained",
     "training.processes": "agree_over_processes",
     "training.saver": "Checkpoints resume",
+    "tpu_embedding": "",
     "training.step": "Carry TrainStep train_step",
     "warming": "warm",
 }

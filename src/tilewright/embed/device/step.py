@@ -444,7 +444,7 @@ def _trained(static: _Static, kept: Arrays, rates: Any, index: StackIndex, gradi
         flat = tuple(array.reshape(-1, array.shape[2]) for array in kept)
         places, sums = _flat(rows, kept[0].shape[1]).reshape(-1), sums.reshape(-1, stack.padded_width)[:, :seen]
         rate = rates if len(rates) > 1 else rates[0]
-        after = _step_rows(stack.optimizer, flat, places, sums, rate, distinct=len(rows) == 1)
+        after = step_rows(stack.optimizer, flat, places, sums, rate, distinct=len(rows) == 1)
         return tuple(value.reshape(array.shape) for value, array in zip(after, kept, strict=True))
 
     scalars = rates if isinstance(rates, tuple) else (rates,)
@@ -459,7 +459,7 @@ _KINDS: dict[type, int] = {SGD: 0, Adagrad: 1, RowwiseAdagrad: 2, Adam: 3}
 """Optimizers with a kernel of their own."""
 
 
-def _step_rows(
+def step_rows(
     optimizer: Optimizer, kept: Arrays, rows: jax.Array, gradient: jax.Array, rate: Any, distinct: bool
 ) -> Arrays:
     """Sum the gradients of equal ``rows`` (none where they are ``distinct``), then step each row once, in place.
@@ -508,10 +508,10 @@ def _by_platform(operands: tuple[jax.Array, ...], on_cpu: Any, elsewhere: Any) -
 
 
 def _call(target: str, shapes: list[Any], operands: tuple[Any, ...], in_place: Any = None, **numbers: int) -> Any:
-    axes: frozenset[str] = frozenset().union(*map(_axes, operands))
-    operands = tuple(_varying(value, axes) for value in operands)
-    varying = _varying_type(operands[0]) if axes else {}
-    results = [jax.ShapeDtypeStruct(shape, jnp.float32, **varying) for shape in shapes]  # type: ignore[no-untyped-call]
+    axes: frozenset[str] = frozenset().union(*map(varying_axes, operands))
+    operands = tuple(varying(value, axes) for value in operands)
+    kind = _varying_type(operands[0]) if axes else {}
+    results = [jax.ShapeDtypeStruct(shape, jnp.float32, **kind) for shape in shapes]  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(target, results, vmap_method="sequential", input_output_aliases=in_place)
     attributes = {**numbers, "threads": thread_count()}
     return call(*operands, **{name: np.int64(value) for name, value in attributes.items()})
@@ -524,16 +524,16 @@ def _varying_type(value: jax.Array) -> dict[str, Any]:
     return {name: getattr(kind, name), "sharding": NamedSharding(mesh, PartitionSpec())}  # type: ignore[no-untyped-call]
 
 
-def _axes(value: jax.Array) -> frozenset[str]:
+def varying_axes(value: jax.Array) -> frozenset[str]:
     """The axes of ``shard_map`` over which a value is known to vary."""
     kind = jax.typeof(value)
     axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None) or getattr(kind, "vma", None)
     return frozenset(axes or ())
 
 
-def _varying(value: jax.Array, axes: frozenset[str]) -> jax.Array:
+def varying(value: jax.Array, axes: frozenset[str]) -> jax.Array:
     """Inside ``shard_map`` every operand of a kernel must vary over the same axes."""
-    missing = tuple(axes - _axes(value))
+    missing = tuple(axes - varying_axes(value))
     return jax.lax.pcast(value, missing, to="varying") if missing else value
 
 

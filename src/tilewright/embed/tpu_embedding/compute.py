@@ -1,0 +1,89 @@
+"""What jax-tpu-embedding's primitives compute, on its buffers, with XLA's own operations: on every platform."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from tilewright.embed.device.step import step_rows, varying, varying_axes
+from tilewright.embed.model.tables import Quantization
+from tilewright.embed.tpu_embedding.buffers import Buffers, Layout, exchanged, over_minibatches, partitions
+
+
+def activations(
+    buffers: Buffers, table: jax.Array, layout: Layout, samples: int, quantization: Quantization | None = None
+) -> jax.Array:
+    """f32[samples of the device, width]: for every sample the sum of gain * row, over all shards of the mesh.
+
+    Ids go to the devices that own their rows, the rows come back, and the source sums them, in the order of shards.
+    """
+    per_source = samples // layout.sources
+    first = jnp.arange(layout.sources, dtype=jnp.int32)[:, None, None, None] * per_source
+
+    def one(minibatch: Any, summed: jax.Array) -> jax.Array:
+        asked = partitions(buffers, layout, minibatch, len(table))
+        found = table.at[exchanged(asked.rows, layout)].get(mode="clip")
+        if quantization is not None:
+            found = quantization.apply(found, jnp)
+        found = exchanged(found, layout).transpose(1, 0, 2, 3, 4)
+        of_source = jax.tree.map(lambda value: value.transpose(1, 0, 2, 3), asked)
+        weighted = jnp.where(of_source.there[..., None], of_source.gains[..., None] * found, 0)
+        sample = jnp.where(of_source.there, first + of_source.samples, samples)
+        return summed.at[sample.reshape(-1)].add(weighted.reshape(-1, table.shape[1]), mode="drop")
+
+    nothing = varying(jnp.zeros((samples, table.shape[1]), jnp.float32), varying_axes(table))
+    summed: jax.Array = over_minibatches(buffers, layout, one, nothing)
+    return summed
+
+
+def trained(
+    buffers: Buffers, kept: tuple[jax.Array, ...], gradient: jax.Array, layout: Layout, optimizer: Any, rate: Any
+) -> tuple[jax.Array, ...]:
+    """The device's table and slots after one step with the gradient f32[samples, width] of its activations.
+
+    Gradients of a row are summed over all samples and devices first; then the optimizer sees every touched row once,
+    for a row belongs to one mini-batch.
+    """
+    per_source = len(gradient) // layout.sources
+    first = jnp.arange(layout.sources, dtype=jnp.int32)[:, None, None] * per_source
+
+    def one(minibatch: Any, kept: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        touched = partitions(buffers, layout, minibatch, len(kept[0]))
+        of_sample = gradient.at[first + touched.samples].get(mode="clip")
+        vectors = jnp.where(touched.there[..., None], touched.gains[..., None] * of_sample, 0)
+        rows = exchanged(touched.rows, layout).reshape(-1)
+        rows = jnp.where(rows < 0, len(kept[0]), rows)
+        sums = exchanged(vectors, layout).reshape(-1, gradient.shape[1])
+        return step_rows(optimizer, kept, rows, sums, rate, distinct=False)
+
+    stepped: tuple[jax.Array, ...] = over_minibatches(buffers, layout, one, kept)
+    return stepped
+
+
+def unstacked(
+    stacked: jax.Array, sizes: tuple[int, ...], widths: tuple[int, ...], sources: int
+) -> tuple[jax.Array, ...]:
+    """Activations of every feature, f32[size, width], from those of a stack, where each source has its own samples.
+
+    >>> [part.tolist() for part in unstacked(jnp.arange(6.0)[:, None], (4, 2), (1, 1), sources=2)]
+    [[[0.0], [1.0], [3.0], [4.0]], [[2.0], [5.0]]]
+    """
+    by_source, at, parts = stacked.reshape(sources, -1, stacked.shape[1]), 0, []
+    for size, width in zip(sizes, widths, strict=True):
+        count = size // sources
+        parts.append(by_source[:, at : at + count, :width].reshape(size, width))
+        at += count
+    return tuple(parts)
+
+
+def stacked(gradients: tuple[jax.Array, ...], size: int, width: int, sources: int) -> jax.Array:
+    """The other way round: f32[size, width] of a stack from the features' gradients.
+
+    >>> stacked((jnp.asarray([[0.], [1.], [3.], [4.]]), jnp.asarray([[2.], [5.]])), 6, 1, sources=2)[:, 0].tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    """
+    by_source = [gradient.reshape(sources, -1, gradient.shape[1]) for gradient in gradients]
+    padded = [jnp.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2]))) for part in by_source]
+    return jnp.concatenate(padded, axis=1).reshape(size, width)

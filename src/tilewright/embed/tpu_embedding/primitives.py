@@ -1,0 +1,286 @@
+"""jax-tpu-embedding's primitives on CPU and GPU: rules by which XLA compiles them there, on the package's own buffers.
+
+What a primitive computes stands in ``compute.py``. A rule is asked when a program is lowered: there the mesh axes of a
+``shard_map`` (or ``pmap``) around it are known, and over these ids and vectors are exchanged.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.interpreters import mlir
+
+from tilewright.embed.model.optimizers import (
+    F2A,
+    FTRL,
+    SGD,
+    Adagrad,
+    AdagradMomentum,
+    Adam,
+    Clipped,
+    LaProp,
+)
+from tilewright.embed.model.tables import Quantization, count
+from tilewright.embed.tpu_embedding.buffers import Asked, Buffers, layout_of
+from tilewright.embed.tpu_embedding.compute import activations, stacked, trained, unstacked
+from tilewright.embed.tpu_embedding.row_function import RowFunction
+from tilewright.errors import UsageError
+
+PLATFORMS = ("cpu", "cuda", "rocm")
+_HOME = "jax_tpu_embedding.sparsecore"
+_BUFFERS = 5
+_PER_DEVICE = 4
+_told = _PER_DEVICE
+"""SparseCores of a device that has none, as :func:`install` was told."""
+_asked = Asked(_PER_DEVICE, None)
+"""What the package's last call was about; programs are lowered right after they are traced."""
+
+
+def install(sparsecores_per_device: int = _PER_DEVICE) -> None:
+    """Let jax-tpu-embedding run on CPU and GPU: all its primitives get rules for these platforms.
+
+    ``sparsecores_per_device``: what the package is told where it asks a device that has none (a TPU v5p has 4, a v6e
+    2); buffers, tables and activations are laid out for it. May be called again with another number. On TPUs nothing
+    changes. Raises :class:`UsageError` where the package is not installed.
+
+    >>> from tilewright.embed import tpu_embedding  # doctest: +SKIP
+    >>> tpu_embedding.install()  # doctest: +SKIP
+    >>> embedding.tpu_sparse_dense_matmul(inputs, variables, specs, global_device_count=1)  # doctest: +SKIP
+    """
+    global _told, _asked
+    told = count(sparsecores_per_device, "sparsecores_per_device", "install")
+    try:
+        import_module("jax_tpu_embedding")
+    except ImportError:
+        how = "pip install jax-tpu-embedding (Python 3.12 or newer)"
+        raise UsageError("jax-tpu-embedding is not installed", where="tpu_embedding.install", how=how) from None
+    _told, _asked = told, Asked(told, None)
+    _teach_devices()
+    _listen()
+    primitives = import_module(f"{_HOME}.lib.core.primitives").__name__
+    _register(f"{primitives}.sparse_dense_matmul_csr", _lookup)
+    _register(f"{primitives}.sparse_dense_matmul_activation_unstack", _unstack)
+    _register(f"{primitives}.sparse_dense_matmul_gradient_stack", _stack)
+    for name, optimizer in _OPTIMIZERS.items():
+        _register(f"{primitives}.sparse_dense_matmul_grad_with_{name}", _grad_with(optimizer))
+    _register(f"{primitives}.sparse_dense_matmul_optimizer_grad", _custom_grad)
+
+
+def _register(module: str, rule: Any) -> None:
+    primitive = getattr(import_module(module), f"tpu_{module.rsplit('.', 1)[1]}_primitive")
+    for platform in PLATFORMS:
+        mlir.register_lowering(primitive, rule, platform=platform)
+
+
+# Rules. Each is a function of the lowering's context, so that it can ask for the mesh, which traces what to compute.
+
+
+def _axes(ctx: Any) -> dict[str, int]:
+    """Mesh axes over which the program around is split by hand, and their sizes; in the order of the mesh."""
+    around = ctx.module_context.axis_context
+    mesh: Any = getattr(around, "mesh", None)
+    manual: Any = getattr(around, "manual_axes", ())
+    return {} if mesh is None else {name: size for name, size in mesh.shape.items() if name in manual}
+
+
+def _traced(ctx: Any, compute: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    """``compute(*operands)`` as operations of the program, in the shapes that the primitive promised."""
+
+    def shaped(*operands: Any) -> list[jax.Array]:
+        results = compute(*operands)
+        return [value.reshape(aval.shape) for value, aval in zip(results, ctx.avals_out, strict=True)]
+
+    return mlir.lower_fun(shaped, multiple_results=True)(ctx, *operands)
+
+
+def _known() -> tuple[int, ...]:
+    """Numbers of SparseCores that devices have."""
+    return _told, *import_module(f"{_HOME}.utils.utils").NUM_SC_PER_DEVICE_MAP.values()
+
+
+def _lookup(
+    ctx: Any,
+    *operands: Any,
+    device_batch_size: int,
+    max_ids_per_partition: int,
+    quantization_config: tuple[float, float, int] | None = None,
+    enable_minibatching: bool = False,
+    **_: Any,
+) -> Any:
+    given = Buffers(*ctx.avals_in[:_BUFFERS])
+    layout = layout_of(given, max_ids_per_partition, _axes(ctx), enable_minibatching, _asked, _known())
+    levels = None if quantization_config is None else Quantization(*quantization_config)
+
+    def compute(*operands: Any) -> list[jax.Array]:
+        table = _columns(operands[_BUFFERS])
+        return [activations(Buffers(*operands[:_BUFFERS]), table, layout, device_batch_size, levels)]
+
+    return _traced(ctx, compute, operands)
+
+
+def _columns(values: jax.Array) -> jax.Array:
+    """A table of width 1 may have one axis only."""
+    return values.reshape(len(values), -1)
+
+
+def _stepped(
+    ctx: Any, operands: tuple[Any, ...], optimizer: Any, order: Callable[..., Any], most: int, minibatching: bool
+) -> Any:
+    """``order`` sorts what comes behind the buffers into (table and slots, gradient, hyper-parameters)."""
+    given = Buffers(*ctx.avals_in[:_BUFFERS])
+    layout = layout_of(given, most, _axes(ctx), minibatching, _asked, _known())
+
+    def compute(*operands: Any) -> Any:
+        kept, gradient, rates = order(operands[_BUFFERS:])
+        kept, rates = tuple(map(_columns, kept)), tuple(rate.reshape(()) for rate in rates)
+        rate = rates if len(rates) > 1 else rates[0]
+        return trained(Buffers(*operands[:_BUFFERS]), kept, _columns(gradient), layout, optimizer, rate)
+
+    return _traced(ctx, compute, operands)
+
+
+class _EitherMomentum:
+    """Adagrad with momentum whose ``use_nesterov`` is an operand."""
+
+    slots = AdagradMomentum().slots
+
+    def apply(self, rows: Any, slots: Any, gradient: Any, rates: Any) -> Any:
+        """New rows and slots, of one kind or the other."""
+        plain, fresh = AdagradMomentum().apply(rows, slots, gradient, rates[:-1])
+        nesterov, _ = AdagradMomentum(use_nesterov=True).apply(rows, slots, gradient, rates[:-1])
+        return jnp.where(rates[-1], nesterov, plain), fresh
+
+
+def _grad_with(kind: Callable[..., Any]) -> Any:
+    def rule(
+        ctx: Any,
+        *operands: Any,
+        max_ids_per_partition: int,
+        enable_minibatching: bool = False,
+        min_value: float | None = None,
+        max_value: float | None = None,
+        **others: Any,
+    ) -> Any:
+        optimizer = kind(**{name: others[name] for name in _OWN if name in others})
+        if min_value is not None or max_value is not None:
+            optimizer = Clipped(optimizer, min_value, max_value)
+        arrays = 1 + len(optimizer.slots)
+
+        def order(rest: tuple[Any, ...]) -> Any:
+            return rest[:arrays], rest[arrays], rest[arrays + 1 :]
+
+        return _stepped(ctx, operands, optimizer, order, max_ids_per_partition, enable_minibatching)
+
+    return rule
+
+
+def _custom_grad(
+    ctx: Any,
+    *operands: Any,
+    num_hyperparameters: int,
+    stablehlo: Any,
+    max_ids_per_partition: int,
+    enable_minibatching: bool = False,
+    **_: Any,
+) -> Any:
+    arrays = len(operands) - _BUFFERS - 1 - num_hyperparameters
+    optimizer = RowFunction(stablehlo, arrays - 1, ctx.module_context.context)
+
+    def order(rest: tuple[Any, ...]) -> Any:
+        return rest[1 + num_hyperparameters :], rest[0], rest[1 : 1 + num_hyperparameters]
+
+    return _stepped(ctx, operands, optimizer, order, max_ids_per_partition, enable_minibatching)
+
+
+def _unstack(
+    ctx: Any, *operands: Any, per_feature_batch_sizes: tuple[int, ...], per_feature_dims: tuple[int, ...]
+) -> Any:
+    sources = _asked.sources
+    return _traced(ctx, lambda x: unstacked(x, per_feature_batch_sizes, per_feature_dims, sources), operands)
+
+
+def _stack(ctx: Any, *operands: Any, stacked_batch_size: int, stacked_feature_dim: int) -> Any:
+    sources = _asked.sources
+    return _traced(ctx, lambda *given: [stacked(given, stacked_batch_size, stacked_feature_dim, sources)], operands)
+
+
+_OWN = ("multiply_linear_by_learning_rate",)
+_OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "adagrad_momentum": _EitherMomentum,
+    "adam": Adam,
+    "ftrl": FTRL,
+    "laprop": LaProp,
+    "f2a": F2A,
+}
+
+
+# What the package asks of a device and cannot know of one without SparseCores.
+
+
+def _teach_devices() -> None:
+    """The number of SparseCores, and plain layouts for tables in place of a TPU's tiles."""
+    utils = import_module(f"{_HOME}.utils.utils")
+    utils.NUM_SC_PER_DEVICE_MAP["cpu"] = _told
+    _wrap(utils, "num_sparsecores_per_device", _counted)
+    _wrap(utils, "embedding_table_format_with_sharding", _formatted)
+
+
+def _counted(original: Any) -> Any:
+    def num_sparsecores_per_device(device: Any = None) -> int:
+        kind = getattr(device or jax.devices()[0], "platform", "tpu")
+        return _told if kind in ("cpu", "gpu", *PLATFORMS) else int(original(device))
+
+    return num_sparsecores_per_device
+
+
+def _formatted(original: Any) -> Any:
+    def embedding_table_format_with_sharding(sharding: Any) -> Any:
+        devices = getattr(sharding, "device_set", None) if _concrete(sharding) else None
+        kind = next(iter(devices)).platform if devices else jax.default_backend()
+        return original(sharding) if kind == "tpu" else sharding
+
+    return embedding_table_format_with_sharding
+
+
+def _concrete(sharding: Any) -> bool:
+    return not isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh)
+
+
+def _listen() -> None:
+    """Hear for which devices the package is asked to compute: its primitives are not told."""
+    embedding = import_module(f"{_HOME}.lib.nn.embedding")
+    for name in (
+        "tpu_sparse_dense_matmul",
+        "tpu_sparse_dense_matmul_grad",
+        "unstack_embedding_activations",
+        "stack_embedding_gradients",
+    ):
+        _wrap(embedding, name, _heard)
+
+
+def _heard(original: Any) -> Any:
+    signature = inspect.signature(original)
+
+    def asked(*args: Any, **keywords: Any) -> Any:
+        global _asked
+        given = signature.bind(*args, **keywords).arguments
+        devices = given.get("global_device_count") or _asked.devices
+        _asked = Asked(given.get("num_sc_per_device") or _told, devices)
+        return original(*args, **keywords)
+
+    return asked
+
+
+def _wrap(module: Any, name: str, wrapper: Any) -> None:
+    """Put ``wrapper(original)`` in the place of a function, once."""
+    function = getattr(module, name)
+    if not hasattr(function, "__wrapped__"):
+        setattr(module, name, wraps(function)(wrapper(function)))
