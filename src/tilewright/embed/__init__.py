@@ -235,7 +235,6 @@ _HOMES = {
     "training.loop": "Feed Loop Trained",
     "training.processes": "agree_over_processes",
     "training.saver": "Checkpoints resume",
-    "tpu_embedding": "",
     "training.step": "Carry TrainStep train_step",
     "warming": "warm",
 }
@@ -243,6 +242,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 
 
 def __getattr__(name: str) -> Any:
+    if name == "tpu_embedding":
+        return import_module(f"{__name__}.tpu_embedding")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
