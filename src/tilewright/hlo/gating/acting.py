@@ -15,6 +15,7 @@ from tilewright.hlo.gating.gate import Region, Verdict, copied, leaves_of, outli
 from tilewright.hlo.gating.moves import type_text
 from tilewright.hlo.gating.pricing import LEAST, Gain, measured_kind, price
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
+from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker
 from tilewright.hlo.rules.matching import Match, number_of
 from tilewright.hlo.rules.rule import PHASES, Rule
@@ -103,6 +104,7 @@ class Acting:
             *inner, last = [op for op in block.operations if op.block is block]
             block.operations = [*in_order(inner), last]
             block.changed = True
+            DeadCode().apply(block)  # what two cases shared is in neither's list of what dies
         return changed
 
     def _candidates(self, block: Block, rules: Sequence[Rule]) -> list[Candidate]:
@@ -117,7 +119,7 @@ class Acting:
                 if op in self.made or (rule.name, op) in self.refused:
                     continue
                 match = rule.match(op)
-                if match is not None:
+                if match is not None and rule.together(match, op)[0] is op:
                     places = places or {op: place for place, op in enumerate(block.operations)}
                     case = self._try(block, rule, op, match, places)
                     if case is not None:
@@ -131,7 +133,7 @@ class Acting:
         if values is None:
             _take_back(trial)
             return None
-        dead = dying(root, values)
+        dead = dying(rule.together(match, root), values)
         if dead & self.made:
             _take_back(trial)
             return None
@@ -178,6 +180,7 @@ class Acting:
             return False
         match = case.rule.match(case.root)
         count = len(block.operations)
+        replaced = case.rule.replaced(match, case.root) if match is not None else []
         values = case.rule.values(match, case.root, Maker(block, case.root)) if match is not None else None
         if values is None:
             for op in reversed(block.operations[count:]):
@@ -187,7 +190,7 @@ class Acting:
         made = block.operations[count:]
         self.made.update(made)
         verdict = self._verdict(case, True)
-        for old, new in zip(case.root.results, values):
+        for old, new in zip(replaced, values):
             replace_value(old, new)
         for op in case.dead:
             op.drop()
@@ -240,15 +243,15 @@ def choose(cases: Iterable[Candidate]) -> list[Candidate]:
     return sorted(dict.fromkeys(taken.values()), key=lambda case: case.root.position)
 
 
-def dying(root: Node, values: Sequence[Value]) -> frozenset[Node]:
-    """What nobody needs any more once ``values`` take the place of the results of ``root``."""
-    dead = {root}
-    open_ = [root]
+def dying(roots: Sequence[Node], values: Sequence[Value]) -> frozenset[Node]:
+    """What nobody needs any more once ``values`` take the place of the results of ``roots``."""
+    dead = set(roots)
+    open_ = list(roots)
     kept = {value.operation for value in values}
     while open_:
         for value in open_.pop().operands:
             op = value.operation
-            if op is None or op in dead or op in kept or op.block is not root.block or op.name not in PURE:
+            if op is None or op in dead or op in kept or op.block is not roots[0].block or op.name not in PURE:
                 continue
             if all(user in dead for result in op.results for user in result.users):
                 dead.add(op)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value
 from tilewright.hlo.rewriting.base import LocalRewrite
 from tilewright.hlo.rewriting.maker import Maker, is_static
 from tilewright.hlo.rules.finite import is_finite
@@ -57,6 +57,8 @@ class Rule:
     ``where``       legality: whether the build keeps the value, given the match and the root
     ``pays``        the shapes for which a TPU's compiler confirmed a gain, given the match and the root
     ``build``       makes the values that take the place of the root's results; None leaves it after all
+    ``together``    all the operations that are replaced at once, the root among them; the build then returns the values
+                    for all of their results, in this order
     ``finite``      names of the pattern whose values must be finite: a NaN or an infinity would spread
     ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
     ``opt_in``      it changes the numerics beyond rounding: only by name
@@ -76,6 +78,7 @@ class Rule:
     build: Callable[[Match, Node, Maker], Value | Sequence[Value] | None] | None
     where: Callable[[Match, Node], bool] = lambda match, root: True
     pays: Callable[[Match, Node], bool] = lambda match, root: True
+    together: Callable[[Match, Node], Sequence[Node]] = lambda match, root: (root,)
     finite: tuple[str, ...] = ()
     exact: bool = True
     opt_in: bool = False
@@ -104,14 +107,19 @@ class Rule:
         """Names of ``finite`` whose values are not known to be finite."""
         return [name for name in self.finite if not is_finite(match.found[name])]
 
+    def replaced(self, match: Match, root: Node) -> list[Value]:
+        """The results that new values take the place of."""
+        return [result for node in self.together(match, root) for result in node.results]
+
     def values(self, match: Match, root: Node, make: Maker) -> list[Value] | None:
-        """The values that take the place of the root's results."""
+        """The values that take the place of the results of all that is replaced together."""
         built = self.build(match, root, make) if self.build is not None else None
         if built is None:
             return None
         values = [built] if isinstance(built, Value) else list(built)
         kinds = [(value.shape, value.dtype) for value in values]
-        assert kinds == [(old.shape, old.dtype) for old in root.results], f"{self.name} built {kinds} for {root}"
+        wanted = [(old.shape, old.dtype) for old in self.replaced(match, root)]
+        assert kinds == wanted, f"{self.name} built {kinds} for {root}"
         return values
 
 
@@ -127,12 +135,27 @@ class RuleStep(LocalRewrite):
         """The rule's name."""
         return self.rule.name
 
+    def apply(self, block: Block) -> int:
+        """One sweep; what is replaced together may stand far apart, so the order is found anew."""
+        count = super().apply(block)
+        if count:
+            block.operations = [*in_order(block.operations[:-1]), block.operations[-1]]
+        return count
+
     def rewrite_all(self, op: Node, make: Maker) -> list[Value] | None:
         """The rule's values, wherever it is legal."""
         if op.handle is None:
             return None
         match = self.rule.match(op)
-        return self.rule.values(match, op, make) if match is not None else None
+        if match is None or op is not self.rule.together(match, op)[0]:
+            return None
+        replaced = self.rule.replaced(match, op)
+        values = self.rule.values(match, op, make)
+        if values is None:
+            return None
+        for old, new in zip(replaced[len(op.results) :], values[len(op.results) :]):
+            replace_value(old, new)
+        return values[: len(op.results)]
 
     def __str__(self) -> str:
         """The rule's name."""
