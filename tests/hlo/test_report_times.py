@@ -46,7 +46,7 @@ def test_the_ranking_is_by_time_and_keeps_the_bytes(gpt2):
     found, _ = gpt2
     times = [row.modelled_us or 0.0 for row in found.slowest()]
     assert times == sorted(times, reverse=True)
-    lines = [line for _, line in report_lines(found, "time", top=3)]
+    lines = [line for _, line in report_lines(found, "time", top=3, transfers=True, only=["transfer"])]
     assert lines[0].split() == ["#", "time", "share", "moved", "padding", "registers", "operation"]
     assert "1.48 µs" in lines[1]
     assert "6.75 MiB" in lines[1]
@@ -73,8 +73,9 @@ def test_what_is_called_twice_takes_both_times():
     step = estimate(load(CALLS), "tpu-v6e")
     turns = [row for row in step.rows if row.op == "transpose"]
     assert [row.line for row in turns] == [11, 11]
-    (row,) = (row for row in report(load(CALLS), "tpu-v6e").rows if row.op == "transpose")
-    assert row.modelled_us == pytest.approx(1e6 * sum(turn.seconds for turn in turns))
+    rows = [row for row in report(load(CALLS), "tpu-v6e").rows if row.op == "transpose"]
+    assert [row.name for row in rows] == ["turn/%0.3", "turn/%1"]  # in place of the calls, one of them moved on
+    assert sum(row.modelled_us or 0.0 for row in rows) == pytest.approx(1e6 * sum(turn.seconds for turn in turns))
 
 
 @pytest.mark.parametrize("target", [None, "vector8x128", "simt"])
@@ -84,10 +85,37 @@ def test_without_a_model_nothing_changes(target):
     assert found.time is None
     assert {row.modelled_us for row in found.rows} == {None}
     assert [row.name for row in found.slowest()] == [row.name for row in found.ranked()]
+    assert all(row.category != "compute" for row in found.rows)
     assert found.rows == tuple(
         row.__class__(**{**{n: getattr(row, n) for n in row.__slots__}, "modelled_us": None, "bound": ""})
         for row in report(load(text), "tpu-v5e").rows
+        if row.category != "compute"
     )
+
+
+def test_everything_in_a_dump_has_a_row_with_its_time(gpt2):
+    found, step = gpt2
+    assert sum(row.modelled_us or 0.0 for row in found.rows) == pytest.approx(found.time.kernels_us, rel=1e-3)
+    first = found.slowest()[0]
+    assert (first.category, first.moved_bytes, first.bound) == ("compute", 0, step.slowest(1)[0].bound)
+    assert first.reason.startswith("computes, a fusion of convolution")
+    inside = [row for row in found.rows if row.in_fusion and not row.bitcast]
+    assert inside
+    assert all(row.modelled_us is None and row.inside_us for row in inside)
+
+
+def test_prefetches_fold_away(gpt2):
+    found, _ = gpt2
+    for by in ("time", "moved"):
+        folded, listed = (
+            "\n".join(line for _, line in report_lines(found, by, top=999, transfers=each)) for each in (False, True)
+        )
+        assert "copy-start" not in folded
+        assert f"{len(found.transfers)} prefetches and write-backs of 475 MiB" in folded
+        assert "copy-start" in listed
+        assert "(--transfers lists them)" not in listed
+    page = found.to_html()
+    assert page.index("<details><summary>") < page.index("prefetches and write-backs of 475 MiB")
 
 
 def test_reports_are_read_back_and_so_are_older_ones(gpt2):

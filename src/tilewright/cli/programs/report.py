@@ -115,6 +115,7 @@ class _Only(StrEnum):
     REPEAT = "repeat"
     PART = "part"
     FUSED = "fused"
+    COMPUTE = "compute"
 
 
 class _By(StrEnum):
@@ -134,6 +135,9 @@ def report(
         list[_Only] | None,
         typer.Option("--only", help="Rank operations of this category only, such as relayout; repeat it for more."),
     ] = None,
+    transfers: Annotated[
+        bool, typer.Option("--transfers", help="List prefetches and write-backs one by one, too.")
+    ] = False,
     profile: Annotated[
         str | None,
         typer.Option(
@@ -180,12 +184,12 @@ def report(
     elif not output or output == "-":
         ranked = ["time", "moved"] if profile else ["time"] if movement.time is not None else ["moved"]
         rankings = [by.value] if by is not None else [*ranked, "padding"]
-        _print(movement, rankings, top, [category.value for category in only or ()])
+        _print(movement, rankings, top, [category.value for category in only or ()], transfers)
     if old is not None:
         _compare(old, movement, allowed, quiet=as_json)
 
 
-def _print(movement: MovementReport, rankings: list[str], top: int, only: list[str]) -> None:
+def _print(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> None:
     from tilewright.hlo import change_lines, report_head, report_lines
 
     width = _terminal_width()
@@ -197,7 +201,7 @@ def _print(movement: MovementReport, rankings: list[str], top: int, only: list[s
         remark(f"note: {note}")
     for ranking in rankings:
         _print_lines(iter([("", "")]))
-        _print_lines(report_lines(movement, ranking, top, width, only))
+        _print_lines(report_lines(movement, ranking, top, width, only, transfers))
 
 
 def _layouts_of(report: MovementReport) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,6 +49,7 @@ class Placed:
     """
 
     op: Operation
+    computation: str
     operands: list[TensorLayout | None]
     results: list[TensorLayout | None]
     source: str
@@ -61,15 +62,22 @@ class Context:
     """One program under one target; ``tiled`` and ``unsized`` describe the layouts placed so far.
 
     ``modelled``: (line of the text, name) of an operation -> the microseconds of all its runs and what bounds it, where
-    the target has a time model and somebody has asked it.
+    the target has a time model and somebody has asked it. ``fused_along``: (computation, operation) of what is expected
+    to be fused into operations that compute.
     """
 
-    def __init__(self, program: Program, chip: Target | None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        chip: Target | None,
+        modelled: Mapping[tuple[int, str], tuple[float, str]] | None = None,
+        fused_along: Collection[tuple[str, str]] = (),
+    ) -> None:
         self.program, self.chip = program, chip
         self.predicted = program.kind == "stablehlo"
         self.tiled = False
         self.unsized: set[str] = set()
-        self.modelled: Mapping[tuple[int, str], tuple[float, str]] = {}
+        self.modelled, self.fused_along = modelled or {}, fused_along
         self.runs, self.unknown_loops = count_runs(program)
         self._scopes: dict[str, Scope] = {}
         self._lines_beside: dict[tuple[str, str], str] = {}
@@ -83,11 +91,23 @@ class Context:
             results=[self.layout(shape) for shape in array_shapes(op.shape)],
             operands=[self.layout(shape) for shape in operand_shapes],
             op=op,
+            computation=computation.name,
             source=self.source(computation.name, op),
             path=self.scope(computation.name).path,
             core=self.core(computation.name, op),
             runs=self.runs[computation.name],
         )
+
+    def time_of_fusion(self, computation: str) -> float | None:
+        """The modelled microseconds of the fusion that a fused computation is a part of, None where it has none."""
+        for _ in range(_LONGEST_PATH):
+            calls = self.program.callers[computation]
+            if not calls:
+                return None
+            computation, op = calls[0]
+            if time := self.modelled.get((op.line, op.name)):
+                return time[0]
+        return None
 
     def layout(self, shape: str) -> TensorLayout | None:
         """Where an array lives; None for what is no array (tuples, tokens) or has no size."""

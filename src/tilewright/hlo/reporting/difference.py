@@ -125,8 +125,8 @@ def _quantities(report: ReportData) -> dict[str, int]:
 
 def diff_reports(before: ReportData, after: ReportData) -> ReportDiff:
     """Pair the rows of two reports; linear in their number."""
-    left = [row for row in before.rows if not row.in_fusion]
-    right = [row for row in after.rows if not row.in_fusion]
+    left, right = ([row for row in side.rows if not row.in_fusion and row.category != "compute"]
+                   for side in (before, after))  # fmt: skip
     partner: dict[int, int] = {}
     for key in _KEYS:
         partner.update(_pairs(left, right, partner, key))

@@ -72,27 +72,44 @@ def _peak(peak: Peak) -> str:
     return f"peak of {peak_bytes}, {percent_text(peak.padding_share)} of it padding, at {place}"
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+def _number(count: int, noun: str, plural: str = "s") -> str:
+    return f"{count_text(count)} {noun}{'' if count == 1 else plural}"
 
 
 def report_lines(
-    report: ReportData, by: str = "moved", top: int = 20, width: int = 100, only: Collection[str] = ()
+    report: ReportData,
+    by: str = "moved",
+    top: int = 20,
+    width: int = 100,
+    only: Collection[str] = (),
+    transfers: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """(style, line) for a terminal: a ranking ``by`` moved, padding or time, three or four lines to an entry.
 
-    By time: measured where a profile was joined, else modelled.
-    ``only``: the categories to rank (of rows; tensors have none), all if empty.
+    By time: measured where a profile was joined, else modelled. ``only``: the categories to rank (of rows; tensors have
+    none), all if empty; ``transfers``: prefetches and write-backs stand among them, and not in one line behind them.
     """
     if by == "padding":
         yield from _by_padding(report, top)
     else:
         ranked = report.slowest() if by == "time" else report.ranked()
-        rows = [row for row in ranked if not only or row.category in only]
+        folded = not transfers and "transfer" not in only
+        rows = [row for row in ranked if (row.category in only if only else not folded or row.category != "transfer")]
         if by == "time" and report.profile is not None:
             yield from _by_measured(report, rows, top, width)
         else:
             yield from _by_moved(report, rows, top, width, by == "time")
+        if folded and not only and report.transfers:
+            yield "dim", f"     {transfers_text(report)} (--transfers lists them)"
+
+
+def transfers_text(report: ReportData) -> str:
+    """How many prefetches and write-backs there are, what they move, and how long they keep others waiting."""
+    rows = report.transfers
+    words = f"{_number(len(rows), 'prefetch or write-back' if len(rows) == 1 else 'prefetches and write-backs', '')}"
+    words += f" of {bytes_text(sum(row.total_bytes for row in rows))}"
+    waits = sum(row.modelled_us or 0.0 for row in rows)
+    return f"{words}, {seconds_text(waits / 1e6)} of waiting for them" if report.time is not None else words
 
 
 def _by_moved(
@@ -172,14 +189,26 @@ def _registers(row: MovementRow) -> str:
 
 
 def _operation(row: MovementRow | PaddedTensor) -> str:
-    place = place_text(row.source) or (f"({row.op_name})" if isinstance(row, MovementRow) and row.op_name else "")
+    return f"{_name(row)}  {_place(row)}".rstrip()
+
+
+def _name(row: MovementRow | PaddedTensor) -> str:
     core = f"  on {row.core}" if isinstance(row, MovementRow) and row.core else ""
-    return f"{row.op} {row.name}{core}  {place}".rstrip()
+    return f"{row.op} {row.name}{core}"
+
+
+def _place(row: MovementRow | PaddedTensor) -> str:
+    return place_text(row.source) or (f"({row.op_name})" if isinstance(row, MovementRow) and row.op_name else "")
 
 
 def _row(report: ReportData, number: int, figures: str, row: MovementRow, width: int) -> Iterator[tuple[str, str]]:
-    yield "", f"{number:>4} {figures}  {_operation(row)}"
-    for line in _folded(row.layouts, width - _INDENT):
+    first, place = f"{number:>4} {figures}  {_name(row)}", _place(row)
+    if place and len(first) + 2 + len(place) <= width:
+        yield "", f"{first}  {place}"
+    else:
+        yield from (("", line) for line in (first, " " * _INDENT + place) if line.strip())
+    layouts = row.layouts if row.category != "compute" else f"-> {row.to_layout}"
+    for line in _folded(layouts, width - _INDENT):
         yield "cyan", " " * _INDENT + line
     for line in textwrap.wrap(row.reason, width - _INDENT, break_long_words=False):
         yield "dim", " " * _INDENT + line

@@ -27,7 +27,8 @@ from tilewright.hlo.reporting import page
 from tilewright.hlo.reporting.buffers import buffers
 from tilewright.hlo.reporting.changes import with_changes
 from tilewright.hlo.reporting.context import Context
-from tilewright.hlo.reporting.rows import fusion_row, operation_row
+from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
+from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
 from tilewright.hlo.reporting.times import handed_on, price
 from tilewright.hlo.reporting.types import (
     SCHEMA_VERSION,
@@ -39,11 +40,12 @@ from tilewright.hlo.reporting.types import (
     Suggestion,
     TimeSummary,
 )
+from tilewright.hlo.rewrites.normal_form import NEWEST
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 _HOW = "write it with: tilewright report X -o report.json"
-_ADDED = frozenset({"modelled_us", "bound"})
+_ADDED = frozenset({"modelled_us", "bound", "inside_us"})
 """Fields of rows that reports of this schema version, written earlier, lack."""
 
 
@@ -81,8 +83,13 @@ def report(
             how="name one, such as tpu-v5e or vector8x128",
         )
     context = Context(program, chip)
+    time, context.modelled = price(context)
+    normalizes = context.predicted and chip is not None and chip.compiler_normalizes
+    if normalizes:
+        normalised = in_normal_form(program)
+        program = normalised.program
+        context = Context(program, chip, normalised.times_of(context.modelled), fused_along(program))
     tensors, peaks = buffers(context)
-    time = price(context)
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
     if time is not None and context.predicted:
         rows = handed_on(rows, context)
@@ -97,6 +104,7 @@ def report(
         unoptimized=program.kind == "hlo" and not context.tiled and _is_unoptimized(program),
         time=time,
         suggestions=with_changes(rows, program, time, suggestions),
+        normal_form=NEWEST if normalizes else 0,
     )
 
 
@@ -113,6 +121,8 @@ def _rows(context: Context, computation: Computation) -> Iterator[MovementRow]:
         try:
             whole = op.opcode == "fusion" and not fused
             row = fusion_row(context, computation, op) if whole else operation_row(context, computation, op, fused)
+            if row is None and not fused and (op.line, op.name) in context.modelled and not context.predicted:
+                row = computing_row(context, computation, op)
         except TilewrightError as error:
             raise context.at(op, error) from None
         if row is not None:
@@ -135,7 +145,7 @@ def from_json(plain: Mapping[str, Any], where: str = "") -> MovementReport:
         raise UsageError(reason, where=where, how=f"{_HOW} of this version")
     try:
         own = {"program": plain["program"]["name"], "kind": plain["program"]["kind"], "source": plain.get("input", "")}
-        whole = {"unoptimized": False, "time": None, "suggestions": (), **plain, **own}
+        whole = {"unoptimized": False, "time": None, "suggestions": (), "normal_form": 0, **plain, **own}
         _require(MovementRow, plain["rows"])
         _require(PaddedTensor, [*plain["tensors"], *(tensor for peak in plain["peaks"] for tensor in peak["tensors"])])
         _require(Peak, plain["peaks"])

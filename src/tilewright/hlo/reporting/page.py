@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.reporting.lines import change_number, space_text, totals
+from tilewright.hlo.reporting.lines import change_number, space_text, totals, transfers_text
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ReportData, Suggestion
 from tilewright.layout import TensorLayout, parse
 from tilewright.render import (
@@ -147,6 +147,8 @@ def _fields(report: ReportData) -> Iterator[Field]:
         yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)
     if report.time is not None:
         yield Field("modelled", "seconds", "modelled, all runs of one step", _modelled, 6, total=True)
+        if any(row.inside_us is not None for row in rows):
+            yield Field("of the fusion", "seconds", "modelled, what it is inside of", _inside, shown=False)
         yield Field("bound", "text", "what it waits for, by the model", lambda r: r.bound, below=True, facet=True)
     yield Field("operation", "text", "", lambda r: r.op, 9.1, facet=True)
     yield Field("name", "code", "", lambda r: r.name, below=True)
@@ -195,6 +197,10 @@ def _seconds(row: MovementRow) -> float | None:
 
 def _modelled(row: MovementRow) -> float | None:
     return None if row.modelled_us is None else row.modelled_us / 1e6
+
+
+def _inside(row: MovementRow) -> float | None:
+    return None if row.inside_us is None else row.inside_us / 1e6
 
 
 def _counted(row: MovementRow) -> str:
@@ -337,14 +343,20 @@ def _figures(report: ReportData) -> list[Card]:
 
 
 def _movement(report: ReportData) -> Html:
-    """The operations, and the digits of their layouts for the drawings."""
+    """The operations, prefetches folded away below them, and the digits of their layouts for the drawings."""
     if not report.rows:
         return element("p", "nothing moves", class_="empty")
     rows = sorted(report.rows, key=lambda row: -row.total_bytes)
     sort = "time" if report.profile is not None else "modelled" if report.time is not None else "moved"
-    grid = explorer(movement_fields(report), rows, key=row_key, sort=sort)
+    fields, brought = movement_fields(report), report.transfers
+    others = [row for row in rows if row.category != "transfer"]
+    parts = [explorer(fields, others, key=row_key, sort=sort, empty="nothing else moves")]
+    if brought:
+        table_of_them = explorer(fields, [r for r in rows if r.category == "transfer"], key=row_key, sort=sort,
+                                 prefix="transfer")  # fmt: skip
+        parts.append(details(transfers_text(report), table_of_them))
     texts = (text for row in rows for text in (first_layout(row), row.to_layout))
-    return Scripted(join([grid, carried("layouts", digit_forms(texts))], "\n"), drawing_module())
+    return Scripted(join([*parts, carried("layouts", digit_forms(texts))], "\n"), drawing_module())
 
 
 def _padding(report: ReportData) -> Html:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from math import prod
@@ -63,7 +64,45 @@ def operation_row(context: Context, computation: Computation, op: Operation, fus
     cost = traffic(name, op, operands, result, dimensions)
     reason = _reason(op, name, operands, result, dimensions, cost)
     in_place = name == "convert" and operands[0].minor_to_major == result.minor_to_major
-    return _row(context, placed, operands, result, cost, reason, fused, counted=not (fused or in_place))
+    along = not fused and not cost.bitcast and (computation.name, op.name) in context.fused_along
+    if along:
+        reason = f"expected within a kernel that computes: {reason}"
+    return _row(context, placed, operands, result, cost, reason, fused, counted=not (fused or in_place or along))
+
+
+def computing_row(context: Context, computation: Computation, op: Operation) -> MovementRow | None:
+    """The row of an operation that moves nothing for layout's sake; None for one that takes no time of its own."""
+    if plain_opcode(op.opcode) in _SILENT or op.opcode.endswith("-start") or op.opcode in _CONTAINERS:
+        return None
+    placed = context.placed(computation, op, op.operand_shapes)
+    results = [layout for layout in placed.results if layout is not None]
+    if not results:
+        return None
+    operands = [layout for layout in placed.operands if layout is not None]
+    result = max(results, key=lambda layout: layout.size_bytes)
+    reason = _what_it_computes(context, op)
+    return _row(context, placed, operands or [result], result, _NOTHING, reason, False, category="compute")
+
+
+def _what_it_computes(context: Context, op: Operation) -> str:
+    """Its name, or what a fusion holds: products and reductions first."""
+    body = context.program.body(op)
+    if op.opcode != "fusion" or body is None:
+        return f"computes: {op.opcode}"
+    kinds = Counter(plain_opcode(inner.opcode) for inner in body.operations)
+    named = sorted(
+        (k for k in kinds if k not in _STILL | {"fusion"}), key=lambda k: (k not in _GATHERING, -kinds[k], k)
+    )
+    more = f" and {len(named) - _MOST_KINDS} more kinds" if len(named) > _MOST_KINDS else ""
+    return f"computes, a fusion of {', '.join(named[:_MOST_KINDS])}{more}"
+
+
+_MOST_KINDS = 4
+_CONTAINERS = frozenset({"while", "conditional", "call", "case", "if"})
+_SILENT = frozenset(
+    {"parameter", "constant", "tuple", "get-tuple-element", "after-all", "return", "bitcast", "iota", "partition-id"}
+    | {"replica-id", "opt-barrier", "optimization-barrier", "domain", "add-dependency"}
+)
 
 
 def _written_by(placed: Placed) -> TensorLayout | None:
@@ -196,7 +235,10 @@ def _row(
     """The row; where it is not ``counted``, its traffic is hidden and it moves 0 bytes."""
     op, texts = placed.op, [str(layout) for layout in operands]
     modelled, bound = context.modelled.get((op.line, op.name), (None, ""))
-    if cost.bitcast and context.modelled and not fused:
+    inside = None
+    if fused:
+        inside = context.time_of_fusion(placed.computation)
+    elif cost.bitcast and context.modelled:
         modelled = 0.0
     register = context.register_bytes
     counted = counted and not fused
@@ -231,6 +273,7 @@ def _row(
         category=category or _category([op.opcode], operands[0], result, cost),
         modelled_us=modelled,
         bound=bound,
+        inside_us=inside,
     )
 
 

@@ -12,18 +12,20 @@ from tilewright.hlo.reporting.types import MovementRow, TimeSummary
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate_placed
 
+Times = dict[tuple[int, str], tuple[float, str]]
+"""(line of the text, name) of an operation -> the microseconds of all its runs, and what bounds it."""
 _LOOPS = "loops of unknown length"
 """How a step's note on them begins; the report has its own."""
 
 
-def price(context: Context) -> TimeSummary | None:
-    """The modelled step, None for a target without a time model; the context is told the times of its operations."""
+def price(context: Context) -> tuple[TimeSummary | None, Times]:
+    """The modelled step, None for a target without a time model, and the times of its operations."""
     try:
         chip = chip_of(context.chip) if context.chip is not None else None
     except UnsupportedError:
         chip = None
     if chip is None:
-        return None
+        return None, {}
     step = estimate_placed(context, chip)
     starts, ends = {}, {}
     for _, op in context.program.operations():
@@ -31,7 +33,7 @@ def price(context: Context) -> TimeSummary | None:
             starts[op.name] = op.line
         elif op.opcode.endswith("-done"):
             ends[op.line] = op
-    times: dict[tuple[int, str], tuple[float, str]] = {}
+    times: Times = {}
     for row in step.rows:
         if row.unpriced:
             continue
@@ -41,9 +43,8 @@ def price(context: Context) -> TimeSummary | None:
             key = starts[end.operands[0]], end.operands[0]  # what a transfer takes is the wait for its end
         before, _ = times.get(key, (0.0, ""))
         times[key] = before + row.seconds * 1e6, row.bound
-    context.modelled = times
     notes = tuple(note for note in step.notes if not note.startswith(_LOOPS))
-    return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes)
+    return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes), times
 
 
 def handed_on(rows: Sequence[MovementRow], context: Context) -> tuple[MovementRow, ...]:

@@ -67,11 +67,12 @@ class MovementRow(_Padded):
     ``core``              "sparsecore" or "host" where it is offloaded to one, else ""
     ``category``          ``bitcast`` (free), ``relayout``, ``transfer`` (to another memory space, as it is),
                           ``duplicate`` (as it is), ``repeat`` (broadcast), ``part`` (slices, joins, gathers ...),
-                          ``fused`` (counts 0)
+                          ``fused`` (counts 0), ``compute`` (moves nothing for layout's sake, but takes time)
     ``measured_us``       measured microseconds of all its runs in a profile, None without; ``measured_runs`` of them
     ``modelled_us``       modelled microseconds of all its runs in one run of the program; None where the target has no
                           time model, and for what takes no time of its own (inside a fusion)
     ``bound``             what it waits for by that model: ``hbm``, ``vmem``, ``vector``, ``relayout``, ``latency`` ...
+    ``inside_us``         inside a fusion: the modelled time of all runs of that fusion
     ====================  ======================================================================================
     """
 
@@ -105,6 +106,7 @@ class MovementRow(_Padded):
     measured_runs: int = 0
     modelled_us: float | None = None
     bound: str = ""
+    inside_us: float | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -270,7 +272,8 @@ class ReportData:
     ``unknown_loops``: loops whose trip count is not known, each counted once; ``profile``: joined measurements;
     ``unoptimized``: HLO from before the compiler's optimisations (no schedule, no fusion, no tile);
     ``source``: the file it was read from, "" where it is not known; ``time``: the modelled step, None without a model;
-    ``suggestions``: changes that pay, most first.
+    ``suggestions``: changes that pay, most first; ``normal_form``: the version of what the target's compiler does by
+    itself that has been done before the prediction, 0 where the program is as it was written.
     """
 
     program: str
@@ -289,6 +292,7 @@ class ReportData:
     source: str = ""
     time: TimeSummary | None = None
     suggestions: tuple[Suggestion, ...] = ()
+    normal_form: int = 0
 
     @cached_property
     def moved_bytes(self) -> int:
@@ -335,6 +339,11 @@ class ReportData:
         return tuple(_notes(self))
 
     @property
+    def transfers(self) -> list[MovementRow]:
+        """Prefetches and write-backs: arrays brought to another memory space as they are."""
+        return [row for row in self.rows if row.category == "transfer"]
+
+    @property
     def bitcasts(self) -> int:
         """How many rows are free."""
         return sum(row.bitcast for row in self.rows)
@@ -360,12 +369,13 @@ class ReportData:
         return sorted(moving, key=lambda row: -row.total_bytes)[:top]
 
     def slowest(self, top: int | None = None) -> list[MovementRow]:
-        """By time: with a profile the rows that it has measured, most first; else those that move bytes, by the model.
+        """By time: with a profile the rows that it has measured, most first; else by the model, computing ones too.
 
-        Rows that the model gives no time of their own come last, by their bytes.
+        Rows that move and that the model gives no time of their own come last, by their bytes.
         """
         if self.profile is None:
-            return sorted(self.ranked(), key=lambda row: -(row.modelled_us or 0.0))[:top]
+            rows = [row for row in self.rows if row.moved_bytes or row.modelled_us]
+            return sorted(rows, key=lambda row: (-(row.modelled_us or 0.0), -row.total_bytes))[:top]
         timed = [row for row in self.rows if row.measured_us]
         return sorted(timed, key=lambda row: -(row.measured_us or 0.0))[:top]
 
@@ -406,6 +416,7 @@ class ReportData:
             "predicted": self.predicted,
             "tiled": self.tiled,
             "unoptimized": self.unoptimized,
+            "normal_form": self.normal_form,
             "register_bytes": self.register_bytes,
             "unsized": list(self.unsized),
             "unknown_loops": list(self.unknown_loops),
@@ -441,7 +452,13 @@ class ReportData:
 def _notes(report: ReportData) -> Iterator[str]:
     if report.predicted:
         yield f"layouts are predicted by the rule of {report.target}; the compiler may choose others"
-        yield "each operation is counted by itself; a compiler fuses most broadcasts into their users"
+        if report.normal_form:
+            yield (
+                f"what the compiler does by itself is done first (normal form {report.normal_form}); broadcasts, "
+                "slices and joins beside operations that compute are expected in their kernels and count 0 bytes"
+            )
+        else:
+            yield "each operation is counted by itself; a compiler fuses most broadcasts into their users"
     elif report.unoptimized:
         yield (
             "before optimisation: fusion and layout assignment have not run on this dump, so these are not yet the "

@@ -119,10 +119,13 @@ def _expand(call: Any, function: Any) -> None:
     body = function.regions[0].blocks[0]
     inside = dict(zip(body.arguments, call.operands))
     *inner, last = [view.operation for view in body.operations]
+    called_somewhere = str(call.location) != "loc(unknown)"
     for op in inner:
         with ir.InsertionPoint(call):
             copy = op.clone()
         for user in (copy.operation, *_walk(copy.operation)):
+            if called_somewhere:
+                user.location = ir.Location.callsite(user.location, [call.location])
             for index, value in enumerate(user.operands):
                 if value in inside:
                     user.operands[index] = inside[value]
