@@ -32,9 +32,9 @@ HERE = Path(__file__).resolve().parent / "public_models"
 ENVIRONMENTS = {
     "new": (
         ["jax==0.10.2", "flax==0.12.12", "equinox==0.13.8", "keras==3.15.1", "dm-haiku==0.0.17", "equimo==2.7.0",
-         "penzai==0.2.5", "jax-image-models==0.4.0", "gemma==4.0.1", "kagglehub", "tokenizers", "tensorflow"],
+         "penzai==0.2.5", "gemma==4.0.1", "sentencepiece==0.2.0", "kagglehub", "tokenizers", "tensorflow"],
         ["keras-hub==0.32.0"],
-        ["penzai", "gemma", "haiku", "jimm", "equimo", "keras", "keras_hub"],
+        ["penzai", "gemma", "haiku", "equimo", "keras", "keras_hub"],
     ),
     "flax": (
         ["jax==0.4.30", "jaxlib==0.4.30", "flax==0.8.5", "transformers==4.49.0", "diffusers==0.32.2", "numpy<2",

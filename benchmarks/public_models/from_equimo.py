@@ -24,17 +24,12 @@ def _images(make_model, size, batch=4):
 
 _SMALL = {"in_channels": 3, "num_classes": 1000}
 MODELS = {
-    "fastervit": _images(lambda key: zoo.FasterViT(
-        img_size=224, dim=64, in_dim=64, num_heads=[2, 4, 8, 16], hat=[False, False, True, False], depths=[1, 1, 2, 1],
-        window_size=[7, 7, 7, 7], ct_size=2, key=key, **_SMALL), 224, 2),
     "vssd": _images(lambda key: zoo.Vssd(img_size=128, dim=64, depths=[1, 1, 1, 1], key=key, **_SMALL), 128),
     "mlla": _images(lambda key: zoo.Mlla(img_size=128, dim=96, depths=[1, 1, 1, 1], key=key, **_SMALL), 128),
     "reduceformer": _images(lambda key: zoo.reduceformer_backbone_b1(
         key=key, depths=[1, 1, 1, 1, 1], num_classes=1000), 128),
-    "lowformer": _images(lambda key: zoo.lowformer_backbone_b0(
+    "lowformer": _images(lambda key: zoo.lowformer_backbone_b0(attention_type="softmax", 
         key=key, depths=[1, 1, 1, 1, 1], num_classes=1000), 128),
-    "shvit": _images(lambda key: zoo.SHViT(key=key, depths=[1, 1, 2], block_type=["i", "s", "s"]), 128),
-    "attnet": _images(lambda key: zoo.AttNet(key=key, depths=[1, 1, 1, 1], **_SMALL), 128),
     "dinov2": _images(lambda key: zoo.VisionTransformer(
         img_size=224, dim=384, patch_size=14, num_heads=6, depths=[2], key=key, **_SMALL), 224),
 }  # fmt: skip

@@ -19,7 +19,7 @@ def _resnet():
 
 
 def _stylegan():
-    model = fm.Generator(resolution=64, z_dim=256, w_dim=256, fmap_base=8192, fmap_max=256)
+    model = fm.stylegan2.Generator(resolution=64, z_dim=256, w_dim=256, fmap_base=8192, fmap_max=256)
     z = normal(4, 256)
     weights = jax.eval_shape(model.init, jax.random.PRNGKey(0), z)
 
