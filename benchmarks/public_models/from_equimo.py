@@ -28,7 +28,7 @@ MODELS = {
     "mlla": _images(lambda key: zoo.Mlla(img_size=128, dim=96, depths=[1, 1, 1, 1], key=key, **_SMALL), 128),
     "reduceformer": _images(lambda key: zoo.reduceformer_backbone_b1(
         key=key, depths=[1, 1, 1, 1, 1], num_classes=1000), 128),
-    "lowformer": _images(lambda key: zoo.lowformer_backbone_b0(attention_type="softmax", 
+    "lowformer": _images(lambda key: zoo.lowformer_backbone_b0(attention_type="softmax",
         key=key, depths=[1, 1, 1, 1, 1], num_classes=1000), 128),
     "dinov2": _images(lambda key: zoo.VisionTransformer(
         img_size=224, dim=384, patch_size=14, num_heads=6, depths=[2], key=key, **_SMALL), 224),
