@@ -6,7 +6,7 @@
 or None. A pattern looks only through plain operations of static shape. Names that occur twice must meet the same value.
 
 Beyond single operations there are *views*: what a few operations mean together, however they were written.
-``repeat_of`` knows the three ways to write ``jnp.repeat``; ``split_of`` and ``merge_of`` know which dim a reshape takes
+``repeat_of`` knows the many ways to write ``jnp.repeat``; ``split_of`` and ``merge_of`` know which dim a reshape takes
 apart or joins; ``number_of`` knows a constant through its broadcasts and conversions.
 """
 
@@ -280,32 +280,73 @@ class Repeat:
 
 
 def repeat_of(value: Value) -> Repeat | None:
-    """Whether ``value`` repeats another: a reshape of a broadcast that adds one dim beside a dim it joins.
+    """Whether ``value`` repeats another: reshapes and broadcasts behind each other that add one dim and join it.
 
-    ``jnp.repeat(x, n, axis)``, ``jnp.tile`` and ``broadcast_to(x[:, :, None], ...).reshape(...)`` are all this. The
-    source may be a reshape that adds a unit dim first.
+    ``jnp.repeat(x, n, axis)``, ``jnp.tile`` and ``broadcast_to(x[:, :, None], ...).reshape(...)`` are all this, with
+    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats.
     """
-    merge = merge_of(value)
-    spread = made_by(merge.source, "broadcast_in_dim") if merge is not None else None
-    if merge is None or spread is None or len(merge.parts) != 2:
+    if made_by(value, "reshape") is None:
         return None
-    source, dims = spread.operands[0], spread.attributes["dims"]
-    wide = spread.result.sizes
-    stretched = [d for d in range(len(wide)) if d not in dims or source.sizes[dims.index(d)] != wide[d]]
-    if len(stretched) != 1 or list(dims) != sorted(dims):
+    chain, here = [], value
+    while (node := made_by(here, "reshape", "broadcast_in_dim")) is not None:
+        if node.name == "broadcast_in_dim" and list(node.attributes["dims"]) != sorted(node.attributes["dims"]):
+            break
+        chain.append(node)
+        here = node.operands[0]
+        repeat = _repeat(here, chain[::-1]) if len(here.sizes) == len(value.sizes) else None
+        if repeat is not None:
+            return repeat
+    return None
+
+
+def _repeat(source: Value, chain: Sequence[Node]) -> Repeat | None:
+    """What a chain does to its first array: each dim as factors, outermost first, True where one is a repetition."""
+    dims = [[(size, False)] if size != 1 else [] for size in source.sizes]
+    for node in chain:
+        sizes, before = node.result.sizes, node.operands[0].sizes
+        if node.name == "reshape":
+            regrouped = _regrouped([factor for dim in dims for factor in dim], sizes)
+            if regrouped is None:
+                return None
+            dims = regrouped
+        else:
+            at = {d: k for k, d in enumerate(node.attributes["dims"])}
+            dims = [
+                dims[at[d]] if d in at and before[at[d]] == size else [(size, True)] * (size != 1)
+                for d, size in enumerate(sizes)
+            ]
+    found = [(d, k) for d, dim in enumerate(dims) for k, (_, new) in enumerate(dim) if new]
+    if len(found) != 1:
         return None
-    new = stretched[0]
-    if new not in (merge.first, merge.first + 1) or wide[new] == 1:
+    (d, k), result = found[0], chain[-1].result.sizes
+    times = dims[d][k][0]
+    once = (*result[:d], result[d] // times, *result[d + 1 :])
+    if k not in (0, len(dims[d]) - 1) or once != tuple(source.sizes):
         return None
-    if new in dims:  # the unit dim was there already: what added it, if anything did
-        inner = made_by(source, "reshape", "broadcast_in_dim")
-        narrow = tuple(size for d, size in enumerate(source.sizes) if dims[d] != new)
-        if inner is None or inner.operands[0].sizes != narrow:
-            return None
-        if inner.name == "broadcast_in_dim" and list(inner.attributes["dims"]) != sorted(inner.attributes["dims"]):
-            return None
-        source = inner.operands[0]
-    return Repeat(source, merge.dim, wide[new], each=new == merge.first + 1)
+    return Repeat(source, d, times, each=k != 0 or len(dims[d]) == 1)
+
+
+def _regrouped(factors: Sequence[tuple[int, bool]], sizes: Sequence[int]) -> list[list[tuple[int, bool]]] | None:
+    """Factors shared out to dims of these sizes, one taken apart where two dims share it."""
+    left, dims = list(factors), []
+    for size in sizes:
+        dim: list[tuple[int, bool]] = []
+        while size != 1:
+            if not left:
+                return None
+            own, new = left.pop(0)
+            if size % own and own % size:
+                return None
+            if own > size:
+                left.insert(0, (own // size, new))
+                own = size
+            if dim and dim[-1][1] == new:
+                dim[-1] = (dim[-1][0] * own, new)
+            else:
+                dim.append((own, new))
+            size //= own
+        dims.append(dim)
+    return dims
 
 
 def same_elements(shape: Sequence[int], other: Sequence[int]) -> bool:
