@@ -2,11 +2,15 @@
 
 import gzip
 import json
+import struct
+from collections import Counter
 
+import numpy as np
 import pytest
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UsageError
 from tilewright.hlo import join_profile, load, read_profile, report
+from tilewright.hlo.reporting.xspace import events_of
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +44,128 @@ def test_a_profile_of_jax(traced):
     assert "while" not in " ".join(profile.unmatched)
     ranked = found.slowest()
     assert [row.measured_us for row in ranked] == sorted((row.measured_us for row in ranked), reverse=True)
-    in_loop = next(row for row in ranked if row.trips == (5,))
+    in_loop = next(row for row in ranked if row.trips == (5,) and row.op != "sort")
     assert in_loop.measured_runs == 15  # three runs of five trips
     assert any("of the profile's time belongs to no operation" in note for note in found.notes)
     assert found.to_json()["profile"]["total_us"] == profile.total_us
 
 
-def test_the_file_itself_can_be_named(traced):
+def test_both_files_of_a_profile_say_the_same(traced):
     _, folder = traced
-    (file,) = folder.rglob("*.trace.json.gz")
-    assert read_profile(file).times == read_profile(folder).times
+    (viewer,), (whole,) = (list(folder.rglob(pattern)) for pattern in ("*.trace.json.gz", "*.xplane.pb"))
+    theirs, ours = read_profile(viewer).times, read_profile(whole).times
+    assert read_profile(folder).times == ours
+    assert ours.keys() == theirs.keys()
+    for key, (microseconds, count) in ours.items():
+        assert theirs[key] == (pytest.approx(microseconds, abs=0.01 * count), count)
+
+
+def test_the_decoder_agrees_with_jax(traced):
+    from jax.profiler import ProfileData
+
+    _, folder = traced
+    (file,) = folder.rglob("*.xplane.pb")
+    ours = Counter()
+    for each in events_of(file.read_bytes(), ""):
+        ours[each.plane, each.line, each.name, round(each.picoseconds / 1000), str(each.stats.get("hlo_op", ""))] += 1
+    theirs = Counter()
+    for plane in ProfileData.from_file(str(file)).planes:
+        for line in plane.lines:
+            for each in line.events:
+                operation = str(dict(each.stats).get("hlo_op", ""))
+                theirs[plane.name, line.name, each.name, round(each.duration_ns), operation] += 1
+    assert ours == theirs
+
+
+def number(field, value):
+    """A field of the wire format that holds a whole number."""
+    return varint(field << 3) + varint(value)
+
+
+def inside(field, *parts):
+    """A field of the wire format that holds bytes, a text or a message."""
+    raw = b"".join(part.encode() if isinstance(part, str) else part for part in parts)
+    return varint(field << 3 | 2) + varint(len(raw)) + raw
+
+
+def varint(value):
+    raw = bytearray()
+    while value > 127:
+        raw.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*raw, value])
+
+
+def tpu_space(op="copy.1"):
+    """An XSpace of a TPU: texts as names with display names, device times, an asynchronous line, a host."""
+    called = [(1, f"%{op} = f32[8,128]{{0,1}} copy(%p)", op), (2, "%copy.2 = f32[8,128]{1,0} copy(%copy.1)", ""),
+              (3, "fusion.9", ""), (4, "while.3", "while.3")]  # fmt: skip
+    metadata = [inside(4, number(1, k), inside(2, number(1, k), inside(2, name), inside(4, display)))
+                for k, name, display in called]  # fmt: skip
+    statistics = [inside(5, number(1, 7), inside(2, number(1, 7), inside(2, "device_duration_ps"))),
+                  inside(5, number(1, 8), inside(2, number(1, 8), inside(2, "share"))),
+                  inside(5, number(1, 9), inside(2, number(1, 9), inside(2, "hlo_module"))),
+                  inside(5, number(1, 10), inside(2, number(1, 10), inside(2, "jit_step(77)")))]  # fmt: skip
+
+    def event(kind, ps, *stats):
+        return inside(4, number(1, kind), number(2, 5), number(3, ps), *(inside(4, stat) for stat in stats))
+
+    share = number(1, 8) + varint(2 << 3 | 1) + struct.pack("<d", 0.5)
+    device = [event(1, 4_000_000, share), event(1, 9_000_000, number(1, 7) + number(3, 5_000_000)),
+              event(2, 6_000_000, number(1, 9) + number(7, 10)), event(3, 5_000_000),
+              event(4, 50_000_000)]  # fmt: skip
+    lines = [inside(3, inside(2, "XLA Ops"), *device), inside(3, inside(2, "Async XLA Ops"), event(1, 70_000_000))]
+    tpu = inside(1, number(1, 1), inside(2, "/device:TPU:0"), *lines, *metadata, *statistics)
+    host = inside(1, inside(2, "/host:CPU"), inside(3, inside(2, "python"), event(1, 10**9)), *metadata)
+    return tpu + host + inside(4, "a host's name")
+
+
+def test_the_wire_format_of_a_tpu(tmp_path):
+    file = tmp_path / "vm.xplane.pb"
+    file.write_bytes(tpu_space())
+    program = load(HLO)
+    profile = read_profile(file)
+    assert profile.times["jit_step", "copy.2"] == (6.0, 1)
+    assert profile.holds == "1 on /host:CPU python"
+    found = join_profile(report(program), program, profile)
+    assert [(row.name, row.measured_us, row.measured_runs) for row in found.rows] == [
+        ("copy.1", 9.0, 2),
+        ("copy.2", 6.0, 1),
+    ]
+    assert (found.profile.total_us, found.profile.unmatched) == (20.0, ("fusion.9",))
+
+
+def test_damaged_spaces_end_in_an_error(tmp_path):
+    file, whole = tmp_path / "vm.xplane.pb", tpu_space()
+    random = np.random.default_rng(3)
+    for _ in range(300):
+        raw = bytearray(whole[: random.integers(1, len(whole))])
+        raw[random.integers(len(raw))] = random.integers(256)
+        file.write_bytes(raw)
+        try:
+            read_profile(file)
+        except UsageError as error:
+            assert str(file) in str(error)
+
+
+def test_what_computes_is_joined_too(tmp_path):
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps(tpu_trace()))
+    program = load(HLO.replace("  ROOT copy.2", "  fusion.9 = f32[8,128]{1,0} add(p, p)\n  ROOT copy.2"))
+    found = join_profile(report(program), program, read_profile(file))
+    assert [(row.name, row.category, row.measured_us) for row in found.slowest()][2] == ("fusion.9", "compute", 5.0)
+    assert (found.profile.matched_us, found.profile.rows_us) == (20.0, 15.0)
+    assert [row.name for row in found.rows] == ["copy.1", "fusion.9", "copy.2"]
+
+
+def test_nothing_to_join_says_what_there_is(tmp_path):
+    file = tmp_path / "vm.xplane.pb"
+    file.write_bytes(tpu_space("copy.77").replace(b"copy.2", b"copy.8"))
+    program = load(HLO.replace("jit_step", "jit_other"))
+    with pytest.raises(
+        UsageError, match=r"none of the operations .*\(copy\.77, .* is in jit_other; its other events: 1"
+    ):
+        join_profile(report(program), program, read_profile(file))
 
 
 HLO = """HloModule jit_step
@@ -132,11 +248,13 @@ def test_a_profile_of_another_program_is_refused(tmp_path):
     [
         ("a.json", b"{}", UsageError, "no traceEvents"),
         ("a.json", b"[1, 2]", UsageError, "no event of an XLA operation"),
+        ("a.json", b'[{"ph": "X", "dur": 1}]', UsageError, "its events: 1 on lines without a name"),
         ("a.json", b"{", UsageError, "not trace-viewer JSON"),
         ("a.json", b"[" * 100_000, UsageError, "not trace-viewer JSON"),
         ("a.json.gz", gzip.compress(b"[]", mtime=0)[:-4], UsageError, "cannot read it"),
         ("a.json", b"\xff\xfe\x00", UsageError, "not trace-viewer JSON"),
-        ("a.xplane.pb", b"", UnsupportedError, "XSpace files"),
+        ("a.xplane.pb", b"", UsageError, "no event of an XLA operation"),
+        ("a.xplane.pb", b"HloModule", UsageError, "not a profiler's XSpace"),
     ],
 )
 def test_what_is_no_trace(tmp_path, name, data, error, words):
@@ -149,7 +267,7 @@ def test_what_is_no_trace(tmp_path, name, data, error, words):
 def test_missing_files(tmp_path):
     with pytest.raises(UsageError, match="cannot read it"):
         read_profile(tmp_path / "none.json")
-    with pytest.raises(UsageError, match=r"no \.trace\.json\.gz"):
+    with pytest.raises(UsageError, match=r"no \.xplane\.pb or \.trace\.json\.gz"):
         read_profile(tmp_path)
 
 

@@ -141,7 +141,8 @@ def report(
     profile: Annotated[
         str | None,
         typer.Option(
-            "--profile", help="Join measured times: a .trace.json.gz of jax.profiler or XProf, or its folder."
+            "--profile",
+            help="Join measured times: an .xplane.pb or .trace.json.gz of jax.profiler or XProf, or its folder.",
         ),
     ] = None,
     baseline: Annotated[
@@ -171,7 +172,7 @@ def report(
     if profile:
         movement = join_profile(movement, loaded, read_profile(profile))
     if by is _By.TIME and movement.time is None and profile is None:
-        how = "add --profile TRACE.json.gz (measured), or a --target whose time is modelled, such as tpu-v6e"
+        how = "add --profile PROFILE.xplane.pb (measured), or a --target whose time is modelled, such as tpu-v6e"
         raise UsageError("--by time needs times", where=program, how=how)
     if output and output != "-":
         if suffix == ".json":

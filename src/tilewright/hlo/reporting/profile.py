@@ -1,9 +1,11 @@
-"""Measured time of operations: trace-viewer JSON of jax.profiler or XProf, joined to a report by operation name.
+"""Measured time of operations: what jax.profiler or XProf wrote, joined to a report by operation name.
 
-Where an event's operation stands depends on who wrote it. CPU and GPU traces have ``hlo_op`` and ``hlo_module`` among
-the arguments. TPU traces have the instruction's text as ``long_name``, or only a name, on the thread "XLA Ops" of a
-device's process. Times are summed over runs and devices. Lines of asynchronous operations overlap the others and are
-left out, and so are the events of loops, conditionals and calls, which contain those of their bodies.
+Two forms are read: the profiler's own ``.xplane.pb``, and trace-viewer JSON, which holds a part of it (it leaves
+events out of long traces). Where an event's operation stands depends on who wrote it. CPU and GPU profiles have
+``hlo_op`` and ``hlo_module`` among the arguments. TPU profiles have the instruction's text as ``long_name`` or as the
+event's name, or only a name, on the line "XLA Ops" of a device. Times are summed over runs and devices. Lines of
+asynchronous operations overlap the others and are left out, and so are the events of loops, conditionals and calls,
+which contain those of their bodies.
 """
 
 from __future__ import annotations
@@ -13,92 +15,124 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import UnsupportedError, UsageError
+from tilewright.errors import UsageError
 from tilewright.hlo.program import Program
+from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.movement import MovementReport
+from tilewright.hlo.reporting.rows import computing_row
 from tilewright.hlo.reporting.types import MovementRow, ProfileSummary
+from tilewright.hlo.reporting.xspace import events_of
 
 _LONG_NAME = re.compile(r"%?([\w.\-]+)\s*=\s")
 _CONTAINERS = re.compile(r"(?:while|conditional|call|case)(?:[.\d]*)$")
 _CONTAINER_OPS = frozenset({"while", "conditional", "call"})
 _MOST_BYTES = 2**31
-_HOW = "jax.profiler.trace(folder) writes plugins/profile/*/*.trace.json.gz; XProf's trace viewer exports the same"
+_HOW = "jax.profiler.trace(folder) writes plugins/profile/*/*.xplane.pb; XProf's trace viewer exports .trace.json.gz"
+_Times = dict[tuple[str, str], tuple[float, int]]
 
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """(module, operation) -> (microseconds, events); the module is "" where the trace does not say."""
+    """(module, operation) -> (microseconds, events); the module is "" where the profile does not say.
+
+    ``holds``: what else there is in the profile, for the sentence that says why nothing could be joined.
+    """
 
     source: str
     times: Mapping[tuple[str, str], tuple[float, int]]
+    holds: str = ""
 
 
 def read_profile(path: str | Path) -> MeasuredTimes:
-    """Read a ``.trace.json`` or ``.trace.json.gz``, or the newest one under a profiler's folder.
+    """Read an ``.xplane.pb``, a ``.trace.json`` or ``.trace.json.gz``, or the newest profile under a profiler's folder.
 
-    Raises UsageError for a file that is no such trace or holds no operation, UnsupportedError for an XSpace (``.pb``).
+    Raises UsageError for a file that is no such profile or holds no operation.
     """
     file = _newest(Path(path)) if Path(path).is_dir() else Path(path)
-    trace = _read(file)
-    events = trace.get("traceEvents") if isinstance(trace, dict) else trace
-    if not isinstance(events, list):
-        raise UsageError("this JSON has no traceEvents", where=str(file), how=_HOW)
-    times: dict[tuple[str, str], tuple[float, int]] = {}
-    for key, duration in _operations([event for event in events if isinstance(event, dict)]):
-        total, count = times.get(key, (0.0, 0))
-        times[key] = (total + duration, count + 1)
+    raw = _bytes(file)
+    events = _in_xspace(raw, file) if file.suffix == ".pb" else _in_trace(raw, file)
+    times: _Times = {}
+    others: Counter[str] = Counter()
+    for place, key, microseconds, count in events:
+        if key is None:
+            others[place] += count
+            continue
+        total, before = times.get(key, (0.0, 0))
+        times[key] = (total + microseconds, before + count)
+    holds = ", ".join(f"{count:,} on {place or 'lines without a name'}" for place, count in others.most_common(3))
     if not times:
-        raise UsageError("the trace holds no event of an XLA operation", where=str(file), how=_HOW)
-    return MeasuredTimes(str(path), times)
+        what = f"; its events: {holds}" if holds else ""
+        raise UsageError(f"the profile holds no event of an XLA operation{what}", where=str(file), how=_HOW)
+    return MeasuredTimes(str(path), times, holds)
 
 
 def _newest(folder: Path) -> Path:
-    traces = [p for pattern in ("*.trace.json.gz", "*.trace.json") for p in folder.rglob(pattern)]
-    if not traces:
-        raise UsageError("no .trace.json.gz in this folder", where=str(folder), how=_HOW)
-    return max(traces, key=lambda p: p.stat().st_mtime)
+    """The newest profile of a folder, of two forms of one profile the whole one."""
+    patterns = ("*.trace.json", "*.trace.json.gz", "*.xplane.pb")
+    found = [(p.parent.stat().st_mtime, number, p.stat().st_mtime, p)
+             for number, pattern in enumerate(patterns) for p in folder.rglob(pattern)]  # fmt: skip
+    if not found:
+        raise UsageError("no .xplane.pb or .trace.json.gz in this folder", where=str(folder), how=_HOW)
+    return max(found)[-1]
 
 
-def _read(file: Path) -> Any:
-    if file.suffix == ".pb":
-        raise UnsupportedError(
-            "XSpace files (.pb) are not supported", where=str(file), how="take the .trace.json.gz beside it"
-        )
+def _bytes(file: Path) -> bytes:
     try:
         raw = file.read_bytes()
         if raw.startswith(b"\x1f\x8b"):
             with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
                 raw = stream.read(_MOST_BYTES)
-        return json.loads(raw)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"cannot read it: {getattr(error, 'strerror', None) or error}", where=str(file)) from None
+    return raw
+
+
+_Timed = tuple[str, tuple[str, str] | None, float, int]
+"""(plane and line, (module, operation) or None for an event of anything else, microseconds, events)"""
+
+
+def _in_xspace(raw: bytes, file: Path) -> Iterator[_Timed]:
+    for event in events_of(raw, str(file)):
+        if "async" in event.line.lower():
+            continue
+        name = event.stats.get("hlo_op") or _from_long_name(event.stats.get("long_name"))
+        if not name and event.line == "XLA Ops" and "/device:" in event.plane:
+            name = event.display or _from_long_name(event.name) or event.name
+        module, device = event.stats.get("hlo_module"), event.stats.get("device_duration_ps")
+        picoseconds = device if isinstance(device, int) else event.picoseconds
+        key = (_module(module), str(name).lstrip("%")) if name else None
+        yield f"{event.plane} {event.line}".strip(), key, picoseconds * event.count / 1e6, event.count
+
+
+def _in_trace(raw: bytes, file: Path) -> Iterator[_Timed]:
+    try:
+        trace = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"not trace-viewer JSON: {error}", where=str(file), how=_HOW) from None
-
-
-def _operations(events: list[dict[str, Any]]) -> Iterator[tuple[tuple[str, str], float]]:
-    """((module, operation), microseconds) of every event that is one."""
+    listed = trace.get("traceEvents") if isinstance(trace, dict) else trace
+    if not isinstance(listed, list):
+        raise UsageError("this JSON has no traceEvents", where=str(file), how=_HOW)
+    events = [event for event in listed if isinstance(event, dict)]
     threads = {(e.get("pid"), e.get("tid")): _name(e) for e in events if e.get("name") == "thread_name"}
-    devices = {e.get("pid") for e in events if e.get("name") == "process_name" and "/device:" in _name(e)}
+    processes = {e.get("pid"): _name(e) for e in events if e.get("name") == "process_name"}
     for event in events:
-        if event.get("ph") != "X":
-            continue
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
-        thread = threads.get((event.get("pid"), event.get("tid")), "")
-        if "async" in thread.lower():
+        thread, process = threads.get((event.get("pid"), event.get("tid")), ""), processes.get(event.get("pid"), "")
+        duration = _microseconds(event, arguments)
+        if event.get("ph") != "X" or "async" in thread.lower() or duration is None:
             continue
         name = arguments.get("hlo_op") or _from_long_name(arguments.get("long_name"))
-        if not name and thread == "XLA Ops" and event.get("pid") in devices:
+        if not name and thread == "XLA Ops" and "/device:" in process:
             name = event.get("name")
-        duration = _microseconds(event, arguments)
-        if name and duration is not None:
-            yield (_module(arguments.get("hlo_module")), str(name).lstrip("%")), duration
+        key = (_module(arguments.get("hlo_module")), str(name).lstrip("%")) if name else None
+        yield f"{process} {thread}".strip(), key, duration, 1
 
 
 def _name(event: Mapping[str, Any]) -> str:
@@ -128,7 +162,9 @@ def _microseconds(event: Mapping[str, Any], arguments: Mapping[str, Any]) -> flo
 def join_profile(report: MovementReport, program: Program, profile: MeasuredTimes) -> MovementReport:
     """The report with measured times; :attr:`MovementReport.profile` names the measurements that no operation matches.
 
-    Raises UsageError for a StableHLO program, whose names no profile knows, and where no operation is the program's.
+    Measured operations that move nothing for layout's sake get rows, too (``compute``). Raises UsageError for a
+    StableHLO program, whose names no profile knows, and where no operation is the program's: then it says what the
+    profile holds.
     """
     if program.kind != "hlo":
         raise UsageError(
@@ -138,23 +174,40 @@ def join_profile(report: MovementReport, program: Program, profile: MeasuredTime
         )
     times = _of_program(profile, program)
     opcodes = {op.name: op.opcode for _, op in program.operations()}
-    rows = tuple(_timed(row, times) for row in report.rows)
     known = {name: time for name, time in times.items() if name in opcodes}
     if not known:
         some = ", ".join(sorted(times, key=lambda name: -times[name][0])[:3])
+        others = f"; its other events: {profile.holds}" if profile.holds else ""
         raise UsageError(
-            f"nothing to join: none of the operations that the profile times ({some}) is in {program.name}",
+            f"nothing to join: none of the operations that the profile times ({some}) is in {program.name}{others}",
             where=profile.source,
             how="names are those of one build: profile a run of the very program whose dump this is",
         )
+    rows = tuple(_timed(row, times) for row in _with_measured(report.rows, program, known))
     summary = ProfileSummary(
         profile.source,
         total_us=sum(total for total, _ in times.values()),
         matched_us=sum(total for total, _ in known.values()),
-        rows_us=sum(row.measured_us or 0.0 for row in rows),
+        rows_us=sum(row.measured_us or 0.0 for row in rows if row.category != "compute"),
         unmatched=tuple(sorted(times.keys() - known.keys(), key=lambda name: -times[name][0])),
     )
     return replace(report, rows=rows, profile=summary)
+
+
+def _with_measured(
+    rows: Sequence[MovementRow], program: Program, measured: Mapping[str, tuple[float, int]]
+) -> list[MovementRow]:
+    """The rows, and one for each measured operation that has none, in the program's order."""
+    context = Context(program, None)
+    have = {row.name for row in rows if not row.in_fusion}
+    order = {op.name: place for place, (_, op) in enumerate(program.operations())}
+    more = [
+        row
+        for computation, op in program.operations()
+        if op.name in measured and op.name not in have and computation.name not in program.fused
+        if (row := computing_row(context, computation, op)) is not None
+    ]
+    return sorted([*rows, *more], key=lambda row: order.get(row.name, 0)) if more else list(rows)
 
 
 def _of_program(profile: MeasuredTimes, program: Program) -> dict[str, tuple[float, int]]:

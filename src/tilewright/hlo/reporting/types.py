@@ -218,7 +218,7 @@ class Peak(_Padded):
 class ProfileSummary:
     """What a joined profile holds. Times are microseconds, summed over its runs, containers (loops, calls) left out.
 
-    ``matched_us`` belong to operations of this program, ``rows_us`` to rows of the report among them.
+    ``matched_us`` belong to operations of this program, ``rows_us`` to those among them that move.
     """
 
     source: str
@@ -475,10 +475,9 @@ def _notes(report: ReportData) -> Iterator[str]:
         yield f"shapes without a size are left out: {', '.join(report.unsized[:5])}"
     if report.profile is not None:
         profile = report.profile
-        joined = profile.rows_us / profile.total_us if profile.total_us else 0.0
-        rows = "was joined to rows of this report; the rest computes, or is unknown"
-        nothing = "no row has a measured time: what the profile times computes, and moves nothing for layout's sake"
-        yield f"{joined:.1%} of the profile's time {rows}" if profile.rows_us else nothing
+        share = profile.rows_us / profile.total_us if profile.total_us else 0.0
+        nothing = "no operation that moves has a measured time: all that the profile times computes"
+        yield f"{share:.1%} of the profile's time is in operations that move" if profile.rows_us else nothing
         yield f"{profile.unmatched_share:.1%} of the profile's time belongs to no operation of this program"
     if report.time is not None:
         yield f"times are modelled: {'; '.join(report.time.notes)}"
