@@ -58,11 +58,14 @@ if TYPE_CHECKING:
     from tilewright.embed.model.specs import as_feature, as_table, spec_batch_sizes, spec_limits
     from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
     from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology
+    from tilewright.embed.planning.confidence import Confidence
     from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
     from tilewright.embed.planning.faces import plan_html, print_plan
     from tilewright.embed.planning.memory import SparseMemory, memory
     from tilewright.embed.planning.plan import plan
     from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan, plan_counters
+    from tilewright.embed.pods.plan import PodPlan, PodStack, plan_pod
+    from tilewright.embed.pods.sources import BatchSource, LogBatches, MadeBatches
     from tilewright.embed.serving.device import device_lookup
     from tilewright.embed.serving.export import Exported, ExportedTable, export
     from tilewright.embed.serving.read import Export, open_export
@@ -86,11 +89,13 @@ __all__ = [
     "Adam",
     "Agree",
     "Agreement",
+    "BatchSource",
     "Carry",
     "Check",
     "Checkpoints",
     "Clicks",
     "Clipped",
+    "Confidence",
     "Counters",
     "CurvePoint",
     "DeviceBatch",
@@ -112,10 +117,14 @@ __all__ = [
     "Limits",
     "Log",
     "LogBatch",
+    "LogBatches",
     "LogColumn",
     "Loop",
+    "MadeBatches",
     "NarrowTables",
     "Plan",
+    "PodPlan",
+    "PodStack",
     "Quantization",
     "RowOptimizer",
     "RowwiseAdagrad",
@@ -168,6 +177,7 @@ __all__ = [
     "plan",
     "plan_counters",
     "plan_html",
+    "plan_pod",
     "preprocess",
     "preprocess_samples",
     "print_plan",
@@ -224,11 +234,14 @@ _HOMES = {
     "model.specs": "as_feature as_table spec_batch_sizes spec_limits",
     "model.stacking": "Stack Stacking TablePlacement stack",
     "model.tables": "Feature Limits Quantization Table Topology",
+    "planning.confidence": "Confidence",
     "planning.counters": "Counters HbmCounters Seconds StackCounters TableCounters",
     "planning.faces": "plan_html print_plan",
     "planning.memory": "SparseMemory memory",
     "planning.plan": "plan",
     "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
+    "pods.plan": "PodPlan PodStack plan_pod",
+    "pods.sources": "BatchSource LogBatches MadeBatches",
     "serving.device": "device_lookup",
     "serving.export": "Exported ExportedTable export",
     "serving.read": "Export open_export",

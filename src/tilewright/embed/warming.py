@@ -16,6 +16,7 @@ from tilewright.embed.logs.criteo import CATEGORICAL, read_criteo
 from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Table, Topology
+from tilewright.embed.pods.peaks import batch_peaks
 from tilewright.embed.serving.sum_kernels import DESCRIBED, serve
 from tilewright.kernels import Job, do_jobs
 
@@ -65,6 +66,11 @@ def _rows() -> None:
         update_target(kind)
 
 
+def _pods() -> None:
+    for dtype in (np.int32, np.int64):
+        batch_peaks(_batch(dtype), _stacking())
+
+
 def _served() -> None:
     serve(np.empty((0, DESCRIBED), np.int64), np.empty((0, 2), np.float32), 0, 1)
 
@@ -85,6 +91,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("hashes of ids", lambda: hash_ids(np.arange(4))),
         ("Criteo's logs", _clicks),
         ("rows inside jit", _rows),
+        ("peaks of pods", _pods),
         ("lookups of exported tables", _served),
     )
     do_jobs(jobs, report)

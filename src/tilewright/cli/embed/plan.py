@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.embed import model
+from tilewright.cli.embed import model, pods
 from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
+from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.embed import Diagnosis, Plan
@@ -41,6 +42,16 @@ def plan(
     bad_ids: model.BadIds = "error",
     init_args: model.InitArgs = None,
     rows: Annotated[int, typer.Option(help="Rows to read at most (0: all), or to generate.")] = 0,
+    tables: Annotated[
+        int | None, typer.Option(help="Plan so many tables alike without a log, by memory and uniform ids.")
+    ] = None,
+    rows_per_table: Annotated[int, typer.Option(help="Rows of each of --tables.")] = 1_000_000,
+    ids_per_sample: Annotated[int, typer.Option(help="Ids of a sample in each of --tables.")] = 1,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes of --engine ray (0: one a processor).")] = 0,
     flags: Annotated[
         bool, typer.Option("--flags", help="Print LIBTPU_INIT_ARGS and the limits file to paste, and no plan.")
     ] = False,
@@ -55,16 +66,35 @@ def plan(
     log of less than a batch is planned as one batch.
     """
     suffix = writer_of(out, ".json", ".html", stdout=False)
+    if tables is not None and (files or config or vocab or scale):
+        raise UsageError("--tables beside a log or a model", how="it plans tables alike, without a log")
     options = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
-    tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
-    setup = model.configured(config, options | tables)
-    if batch is None and config is None:
+    of_tables = {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
+    setup = model.configured(config, options | of_tables)
+    if tables is not None:
+        setup = pods.like_tables(setup, tables, rows_per_table)
+    if batch is None and config is None and tables is None:
         setup = model.fitted(setup, files, rows)
     knobs, others = setup.sparsecore.with_flags(init_args or "")
     from tilewright.embed import diagnose, plan_counters
     from tilewright.embed import plan as make_plan
 
     together = not knobs.disable_table_stacking if stacking is None else stacking
+    if tables is not None or engine is not None or pods.is_pod(setup):
+        unkept = {"--quantile": quantile != 1.0, "--flags": flags, "-o .html": suffix == ".html"}
+        if named := [option for option, is_given in unkept.items() if is_given]:
+            raise UsageError(f"{named[0]} on a pod, whose partitions are not kept", how="leave it out")
+        planned_pod = pods.plan_pod(
+            *(setup, files, rows, knobs),
+            engine=engine or "local",
+            workers=workers,
+            ids_per_sample=ids_per_sample,
+            headroom=headroom,
+            table_stacking=together,
+            bad_ids=bad_ids,
+        )
+        pods.show(planned_pod, as_json, out)
+        return
     by_hand = model.placed(setup, together) if setup.stacks else None
     log, total = model.batches(setup, files, rows)
     with model.options_named(), progress("batches") as advance:

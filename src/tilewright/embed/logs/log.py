@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -379,31 +380,123 @@ def _read_parquet(log: Log) -> Iterator[LogBatch]:
 
 def _read_text(log: Log) -> Iterator[LogBatch]:
     """CSV or TSV with a header; cells stay texts here."""
-    pyarrow = _pyarrow()
-    from pyarrow import csv
+    _text_head(log)
+    return _whole_batches(log, _text_parts(log, log.path))
 
+
+def _text_head(log: Log) -> bytes:
+    """The header's line, its columns checked."""
+    _pyarrow()
     if log.path == "-":
         raise UsageError("stdin is read as Criteo's format only", where="-", how="give a file's name")
     with _refusing("cannot read it", log.path), open(log.path, "rb") as file:
         head = file.readline(_BLOCK)
     if not head.strip():
         raise UsageError("the file is empty", where=log.path)
-    separator = "\t" if b"\t" in head else ","
-    names = [cell.strip(' \r\n"') for cell in head.decode("utf-8", "replace").split(separator)]
+    names = [cell.strip(' \r\n"') for cell in head.decode("utf-8", "replace").split(_separator(head))]
     _check_columns(log, names, log.path)
+    return head
+
+
+def _separator(head: bytes) -> str:
+    return "\t" if b"\t" in head else ","
+
+
+def _text_parts(log: Log, opened: Any) -> Iterator[Any]:
+    """Arrow's batches of a file, or of a part of one in memory that begins with the header's line."""
+    pyarrow = _pyarrow()
+    from pyarrow import csv
+
     types = {name: pyarrow.string() for name in _wanted(log)}
     options: dict[str, Any] = {
         "read_options": csv.ReadOptions(block_size=_BLOCK),
-        "parse_options": csv.ParseOptions(delimiter=separator),
+        "parse_options": csv.ParseOptions(delimiter=_separator(_text_head(log))),
         "convert_options": csv.ConvertOptions(include_columns=list(types), column_types=types),
     }
+    with _refusing("cannot be read as a table", log.path):
+        reader = csv.open_csv(opened, **options)
+    yield from _guarded(reader, "cannot be read as a table", log.path)
 
-    def parts() -> Iterator[Any]:
-        with _refusing("cannot be read as a table", log.path):
-            opened = csv.open_csv(log.path, **options)
-        yield from _guarded(opened, "cannot be read as a table", log.path)
 
-    return _whole_batches(log, parts())
+# Parts of a log, for several workers: row groups of Parquet, lines of a text.
+
+
+def part_rows(log: Log) -> int:
+    """Rows of a log that :func:`log_part` reads; :class:`UsageError` for one that it does not."""
+    if log.kind == "parquet":
+        return log.rows or 0
+    if log.kind != "text":
+        how = "write it as Parquet, CSV or TSV with a header, or count in one process"
+        raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path, how=how)
+    _text_head(log)
+    lines, last = 0, b"\n"
+    with _refusing("cannot read it", log.path), open(log.path, "rb") as file:
+        while block := file.read(_BLOCK):
+            lines, last = lines + block.count(b"\n"), block[-1:]
+    return lines - 1 + (last != b"\n")
+
+
+def log_part(log: Log, first: int, last: int) -> Iterator[LogBatch]:
+    """The batches ``first`` .. ``last`` - 1 of a log, of which no more is decoded than it takes.
+
+    A cell of a text must not hold a line's end.
+    """
+    begin, end = first * log.batch, last * log.batch
+    if log.kind == "parquet":
+        parts = _parquet_rows_between(log, begin, end)
+    elif log.kind == "text":
+        parts = chain.from_iterable(_text_parts(log, lines) for lines in _lines_between(log, begin, end))
+    else:
+        raise UsageError(f"a log of kind {log.kind} is not read in parts", where=log.path)
+    return _whole_batches(log, parts, begin)
+
+
+def _parquet_rows_between(log: Log, begin: int, end: int) -> Iterator[Any]:
+    at = 0
+    for file in _files(log):
+        with _opened(log, file) as opened:
+            sizes = [opened.metadata.row_group(k).num_rows for k in range(opened.metadata.num_row_groups)]
+            starts = list(accumulate(sizes, initial=at))
+            at = starts[-1]
+            groups = [k for k, size in enumerate(sizes) if starts[k] < end and starts[k] + size > begin]
+            if not groups:
+                continue
+            here = starts[groups[0]]
+            decoded = opened.iter_batches(min(log.batch, _ROWS), row_groups=groups, columns=_wanted(log))
+            for part in _guarded(decoded, "it breaks off", file):
+                low, high = max(begin - here, 0), min(end - here, part.num_rows)
+                if low < high:
+                    yield part.slice(low, high - low)
+                here += part.num_rows
+
+
+def _lines_between(log: Log, begin: int, end: int) -> Iterator[io.BytesIO]:
+    """The rows' lines, some megabytes at a time, each time behind the header's line."""
+    head = _text_head(log)
+    with _refusing("cannot read it", log.path), open(log.path, "rb") as file:
+        file.seek(len(head))
+        row, held = 0, b""
+        while row < end and (block := file.read(_BLOCK)):
+            block = held + block
+            cut = block.rfind(b"\n") + 1
+            held, block = block[cut:], block[:cut]
+            lines = block.count(b"\n")
+            if row + lines > begin:
+                skipped = _after_lines(block, max(begin - row, 0))
+                kept = block[skipped : _after_lines(block, min(end - row, lines))]
+                if kept:
+                    yield io.BytesIO(head + kept)
+            row += lines
+        if held and begin <= row < end:
+            yield io.BytesIO(head + held)
+
+
+def _after_lines(block: bytes, lines: int) -> int:
+    """Where the line behind the first ``lines`` begins."""
+    if not lines:
+        return 0
+    ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+    return int(ends[lines - 1]) + 1
 
 
 def _guarded(parts: Iterator[Any], problem: str, where: str) -> Iterator[Any]:
@@ -416,11 +509,12 @@ def _guarded(parts: Iterator[Any], problem: str, where: str) -> Iterator[Any]:
         yield part
 
 
-def _whole_batches(log: Log, parts: Iterator[Any]) -> Iterator[LogBatch]:
-    """Parts of any length joined and cut to the batch; at most one batch and one part are held."""
+def _whole_batches(log: Log, parts: Iterator[Any], done: int = 0) -> Iterator[LogBatch]:
+    """Parts of any length joined and cut to the batch; at most one batch and one part are held. ``done``: rows before
+    the first."""
     pyarrow = _pyarrow()
     held: list[Any] = []
-    rows = done = 0
+    rows = 0
 
     def to_batch(table: Any) -> LogBatch:
         place = f"{log.path}: rows {done + 1:,} to {done + table.num_rows:,}"

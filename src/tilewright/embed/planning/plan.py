@@ -29,7 +29,7 @@ from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, sta
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
 from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, imbalance, savings_of, skew_of
-from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, CurvePoint, Heap, Plan, StackPlan, TablePlan
+from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, Buffered, CurvePoint, Heap, Plan, StackPlan, TablePlan
 from tilewright.errors import UsageError
 from tilewright.targets import Target, target
 
@@ -46,7 +46,7 @@ _PROGRAM = {"forward": "lookups", "backward": "updates"}
 
 def heap_of(
     stacking: Stacking,
-    stacks: tuple[StackPlan, ...],
+    stacks: Sequence[Buffered],
     prefetched: int,
     chip: str | Target | None,
     pipelining: bool = True,
@@ -167,7 +167,7 @@ def plan(
             observed.add(batch)
         if progress is not None:
             progress(observed.batches)
-    limits = {name: _raised(limit, headroom) for name, limit in observed.limits(quantile).items()}
+    limits = {name: raised(limit, headroom) for name, limit in observed.limits(quantile).items()}
     candidates = [_lowered(observed.limits(1.0), fraction) for fraction in CURVE]
     chosen, *lower = replay(observed, [limits, *candidates])
     stacks = tuple(
@@ -219,7 +219,7 @@ def _naming_batch(number: int) -> Iterator[None]:
         raise UsageError(error.what, where=where, how=error.how) from None
 
 
-def _raised(limits: Limits, headroom: float) -> Limits:
+def raised(limits: Limits, headroom: float) -> Limits:
     """Both limits higher by a share of themselves, in whole buffers of 8."""
     if not headroom:
         return limits

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tilewright.embed.model.formulas import BUCKETS
 from tilewright.embed.model.knobs import SparseCoreConfig
@@ -166,7 +166,7 @@ class StackPlan:
     @property
     def label(self) -> str:
         """The name, or the first and last table where it is long."""
-        return self.name if len(self.name) <= 28 else f"{self.tables[0]} … {self.tables[-1]}"
+        return short_label(self.name, self.tables)
 
     @property
     def programs(self) -> tuple[SparseMemory, ...]:
@@ -177,6 +177,43 @@ class StackPlan:
     def buffer_bytes(self) -> int:
         """Bytes of one batch on one device: three words per slot, one per pointer."""
         return 12 * self.slots + 4 * self.pointers
+
+
+def short_label(name: str, tables: tuple[str, ...]) -> str:
+    """A stack's name, or its first and last table where it is long."""
+    return name if len(name) <= 28 else f"{tables[0]} … {tables[-1]}"
+
+
+class Buffered(Protocol):
+    """What a stack's share of HBM follows from; :class:`StackPlan` says what the names mean."""
+
+    @property
+    def label(self) -> str:
+        """A short name."""
+
+    @property
+    def padded_width(self) -> int:
+        """Floats per row."""
+
+    @property
+    def samples_per_sparsecore(self) -> int:
+        """Rows of its activations."""
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of one batch on one device."""
+
+    @property
+    def forward(self) -> SparseMemory | None:
+        """Verdict on the lookup."""
+
+    @property
+    def backward(self) -> SparseMemory | None:
+        """Verdict on the update."""
+
+    @property
+    def programs(self) -> tuple[SparseMemory, ...]:
+        """Both."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +260,24 @@ class Heap:
         return kept + max(self.forward_stack, self.backward_stack)
 
 
+def verdict_of(target: str, stacks: Sequence[Buffered], heap: Heap) -> str:
+    """One sentence: whether everything compiles and fits, or what does not."""
+    if not target:
+        return "no target given: limits and buffers only"
+    failing = [(stack.label, program) for stack in stacks for program in stack.programs if not program.compiles]
+    if failing:
+        label, program = failing[0]
+        advice = ""
+        if best := program.largest_limits:
+            ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
+            advice = f"; limits of {ids} ids and {unique} distinct ids would compile"
+        return f"does not compile on {target}: stack {label}, {program.op}: {program.reason}{advice}"
+    figures = f"{bytes_text(heap.total)} of {bytes_text(heap.capacity)} HBM a chip"
+    if heap.total > heap.capacity:
+        return f"does not fit on {target}: {figures}; take more chips, or smaller tables"
+    return f"compiles and fits on {target}: {figures}"
+
+
 @dataclass(frozen=True)
 class Plan:
     """What embedding tables need on a topology, learnt from logged batches: see :func:`plan`."""
@@ -256,22 +311,7 @@ class Plan:
     @property
     def verdict(self) -> str:
         """One sentence: whether everything compiles and fits, or what does not."""
-        if not self.target:
-            return "no target given: limits and buffers only"
-        failing = [
-            (stack.label, program) for stack in self.stacks for program in stack.programs if not program.compiles
-        ]
-        if failing:
-            label, program = failing[0]
-            advice = ""
-            if best := program.largest_limits:
-                ids, unique = best.max_ids_per_partition, best.max_unique_ids_per_partition
-                advice = f"; limits of {ids} ids and {unique} distinct ids would compile"
-            return f"does not compile on {self.target}: stack {label}, {program.op}: {program.reason}{advice}"
-        figures = f"{bytes_text(self.heap.total)} of {bytes_text(self.heap.capacity)} HBM a chip"
-        if self.heap.total > self.heap.capacity:
-            return f"does not fit on {self.target}: {figures}; take more chips, or smaller tables"
-        return f"compiles and fits on {self.target}: {figures}"
+        return verdict_of(self.target, self.stacks, self.heap)
 
     @property
     def fits(self) -> bool | None:
@@ -320,7 +360,7 @@ class Plan:
                 "step_seconds_at_least": feeding.step_seconds or None,
                 "step_basis": "modelled",
             },
-            "hbm_per_chip": _heap_json(self.heap, self.prefetched_batches),
+            "hbm_per_chip": heap_json(self.heap, self.prefetched_batches),
         }
 
     def limits_json(self) -> dict[str, Any]:
@@ -340,7 +380,7 @@ def _picked(value: Any, *names: str, **renamed: str) -> dict[str, Any]:
     return {new: getattr(value, name) for new, name in [*zip(names, names), *renamed.items()]}
 
 
-def _heap_json(heap: Heap, prefetched_batches: int) -> dict[str, Any]:
+def heap_json(heap: Heap, prefetched_batches: int) -> dict[str, Any]:
     parts = ("tables", "slots", "inputs", "exchange", "pipelined", "forward_stack", "backward_stack")
     return {
         **{f"{part}_bytes": getattr(heap, part) for part in parts},
@@ -371,11 +411,11 @@ def _stack_json(stack: StackPlan) -> dict[str, Any]:
         "ids_per_shard": list(stack.per_shard),
         **_picked(stack, "mean_ids", "imbalance", "drop_rate", "partitions_over", slots_per_device="slots"),
         **_picked(stack, row_pointers_per_device="pointers", buffer_bytes_per_device="buffer_bytes"),
-        "programs": [_program_json(program) for program in stack.programs],
+        "programs": [program_json(program) for program in stack.programs],
     }
 
 
-def _program_json(program: SparseMemory) -> dict[str, Any]:
+def program_json(program: SparseMemory) -> dict[str, Any]:
     largest = program.largest_limits
     return {
         **_picked(program, "op", "compiles", "reason", "logical_replica_count", "guide_bytes", "stack_bytes"),

@@ -1,0 +1,132 @@
+"""`embed plan` for pods: tables without a log, or a log that is counted in constant memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tilewright.cli.embed import model
+from tilewright.cli.streams import Heading, emit_json, emit_text, progress, remark, show_table
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.embed import EmbedConfig, PodPlan, SparseCoreConfig
+
+_MANY = 1 << 26
+"""Partitions of all tables from which a log is counted as a pod's."""
+
+
+def is_pod(setup: EmbedConfig) -> bool:
+    """Whether the plan that looks at every partition would take too long."""
+    tables = {feature.table.name for feature in setup.features}
+    return setup.topology.sparsecores**2 * len(tables) > _MANY
+
+
+def like_tables(setup: EmbedConfig, tables: int, rows: int) -> EmbedConfig:
+    """The model of so many tables alike, one feature each; width and optimizer are those of the options."""
+    from tilewright.embed import Feature, Table
+
+    for option, value in (("--tables", tables), ("--rows-per-table", rows)):
+        if value < 1:
+            raise UsageError(f"{option} {value}", how="give a whole number of at least 1")
+    first = setup.features[0].table
+    named = [Table(f"t{k}", rows, first.width, optimizer=first.optimizer) for k in range(tables)]
+    return replace(setup, features=tuple(Feature(table.name, table) for table in named), columns={})
+
+
+def plan_pod(
+    setup: EmbedConfig,
+    files: Sequence[str] | None,
+    rows: int,
+    knobs: SparseCoreConfig,
+    *,
+    engine: str,
+    workers: int,
+    ids_per_sample: int,
+    **options: Any,
+) -> PodPlan:
+    """The plan of a log, or without files that of uniform ids."""
+    from tilewright.embed import LogBatches, read_log
+    from tilewright.embed import plan_pod as make_plan
+
+    if setup.narrow_packing:
+        raise UsageError("--narrow-packing on a pod", how="plan without it: narrow tables then have lines of their own")
+    source: Any = None
+    if files and engine == "ray":
+        if rows:
+            raise UsageError("--rows beside --engine ray", how="give the log that is meant")
+        logs = [read_log(name, setup.features, setup.batch, setup.columns) for name in files]
+        source = LogBatches(logs)
+    elif files:
+        source = (part.features for part in model.batches(setup, files, rows)[0])
+    with model.options_named(), progress("batches") as advance:
+        return make_plan(
+            source,
+            setup.features,
+            setup.topology,
+            setup.batch,
+            target=setup.target,
+            engine=engine,
+            workers=workers,
+            ids_per_sample=ids_per_sample,
+            stacks=setup.stacks,
+            prefetched_batches=knobs.maximum_parallel_iterations,
+            pipelining=not knobs.disable_full_embedding_pipelining,
+            serialized_tables=knobs.num_serialized_tables_to_optimize_hbm,
+            progress=lambda done, total: advance(done, total or None),
+            **options,
+        )
+
+
+def show(planned: PodPlan, as_json: bool, out: str | None) -> None:
+    """The plan on stdout, or its limits in a file."""
+    if out is not None:
+        planned.write_limits(out)
+    if as_json:
+        emit_json(planned.to_json())
+    elif out is None:
+        _print(planned)
+    else:
+        remark(planned.verdict)
+        if planned.confidence is not None:
+            remark(planned.confidence.sentence)
+        remark(f"wrote {out}")
+
+
+def _print(planned: PodPlan) -> None:
+    from tilewright.render import bytes_text, count_text
+
+    value, topology, heap = planned.to_json(), planned.stacking.topology, planned.heap
+    tables, batch = value["tables"], count_text(planned.samples)
+    emit_text(
+        f"{count_text(tables['count'])} tables, {count_text(tables['parameters'])} parameters, in "
+        f"{count_text(len(planned.stacks))} stacks on {count_text(topology.sparsecores)} SparseCores "
+        f"({count_text(topology.chips)} chips), batch {batch}\n{planned.verdict}"
+    )
+    if planned.confidence is not None:
+        emit_text(f"limits hold all {count_text(planned.confidence.batches)} batches; {planned.confidence.sentence}")
+    else:
+        emit_text("limits are those of uniform ids: a log says more")
+    headings: list[Heading] = ["stack", ("stacks", "count"), ("tables", "count"), ("width", "count")]
+    headings += [("max ids", "count"), ("distinct", "count"), ("mean ids", "number"), ("buffers", "bytes")]
+    shown = sorted(value["stacks"], key=lambda s: -s["limits"]["max_ids_per_partition"])
+    lines = [
+        (
+            *(s["name"] if len(s["name"]) < 30 else s["name"][:27] + "...", s["count"], s["tables"], s["padded_width"]),
+            *(s["limits"].values()),
+            *("" if s["mean_ids"] is None else s["mean_ids"], s["buffer_bytes_per_device"]),
+        )
+        for s in shown
+    ]
+    show_table(headings, lines[:_SHOWN])
+    if len(lines) > _SHOWN:
+        emit_text(f"... and {len(lines) - _SHOWN} more kinds of stacks: --json has all")
+    parts = {name: getattr(heap, name) for name in ("tables", "slots", "inputs", "exchange", "pipelined")}
+    parts["stack"] = max(heap.forward_stack, heap.backward_stack)
+    emit_text("HBM of one chip: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items()))
+    if heap.stack_basis == "modelled":
+        emit_text(f"the stack is modelled: {heap.stack_note}")
+
+
+_SHOWN = 20
