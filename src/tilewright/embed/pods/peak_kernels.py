@@ -84,7 +84,7 @@ def scan(keys: Longs, n: Index, rows_per_shard: Index, found: Longs) -> None:
         if key >= end_of_part:
             found[0], found[1] = max(found[0], k - begun), max(found[1], distinct)
             found[3] += distinct
-            begun, distinct = k, np.int64(0)
+            begun, distinct = np.int64(k), np.int64(0)
             end_of_part = (key // rows_per_shard + 1) * rows_per_shard
         distinct += key != last
         last = key
