@@ -17,6 +17,7 @@ from tilewright.hlo.gating.pricing import LEAST, Gain, measured_kind, price
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker
+from tilewright.hlo.rules.confirmed import factor_on
 from tilewright.hlo.rules.matching import Match, number_of
 from tilewright.hlo.rules.rule import PHASES, Rule
 from tilewright.targets import Target
@@ -166,6 +167,9 @@ class Acting:
             return gain, "a NaN or an infinity would spread to its neighbours: --assume-finite allows it"
         if not rule.exact and not self.allow_reassociation:
             return gain, "it rounds otherwise, and the bits must stay"
+        known = factor_on(rule.name, self.target.name)
+        if known is not None and known.factor < LEAST:
+            return gain, f"on {self.target.name} it does not pay: {known} at the example's shapes"
         if self.target.family == "tpu" and not rule.pays(match, root):
             return gain, f"at this size it does not pay on a TPU; {gain.note}"
         if gain.kind == "unpriced" and measured_kind(self.target):

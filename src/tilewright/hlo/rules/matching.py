@@ -352,3 +352,39 @@ def _regrouped(factors: Sequence[tuple[int, bool]], sizes: Sequence[int]) -> lis
 def same_elements(shape: Sequence[int], other: Sequence[int]) -> bool:
     """Whether a reshape between the shapes can be matched dim by dim."""
     return runs(shape, other) is not None
+
+
+@dataclass(frozen=True)
+class Part:
+    """``value`` is every ``stride``-th element of ``source`` along ``dim``, from ``start`` on."""
+
+    source: Value
+    dim: int
+    start: int
+    stride: int
+
+
+def part_of(value: Value) -> Part | None:
+    """Whether ``value`` takes every n-th element of one dim: ``x[..., k::n]``, or ``x.reshape(..., n)[..., k]``."""
+    node = made_by(value, "slice")
+    if node is not None:
+        own, sizes = node.attributes, node.operands[0].sizes
+        cut = [d for d in range(len(sizes)) if value.sizes[d] != sizes[d]]
+        if len(cut) != 1 or own["strides"][cut[0]] < 2:
+            return None
+        d = cut[0]
+        stride = own["strides"][d]
+        whole = own["limit"][d] > sizes[d] - stride and own["start"][d] < stride and sizes[d] % stride == 0
+        return Part(node.operands[0], d, own["start"][d], stride) if whole else None
+    node = made_by(value, "reshape")
+    pick = made_by(node.operands[0], "slice") if node is not None else None
+    split = split_of(pick.operands[0]) if pick is not None else None
+    if pick is None or split is None or len(split.parts) != 2:
+        return None
+    inner, own, sizes = split.first + 1, pick.attributes, pick.operands[0].sizes
+    one = [b - a for a, b in zip(own["start"], own["limit"])]
+    if one != [1 if d == inner else size for d, size in enumerate(sizes)]:
+        return None
+    if value.sizes != (*sizes[:inner], *sizes[inner + 1 :]):
+        return None
+    return Part(split.source, split.dim, own["start"][inner], sizes[inner])
