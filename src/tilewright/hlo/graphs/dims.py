@@ -8,6 +8,11 @@ dims whose products are equal. Dims are matched by these products, never by size
     [10, 24] -> [5, 48]                        one run: no prefix of 10 24 has the product of one of 5 48
 
 Unit dims belong to no run; a dim of size 0 makes every run ambiguous, so there is no matching at all.
+
+A run may still end alike on both sides: the last dim of the target may hold the last dims of the source whole. The
+plans cut it there (:func:`cut`), and what is left of the run is matched anew:
+
+    [32, 64, 64] -> [8, 16384]                 16384 is 4 * 64 * 64: as [8, 4, 64, 64], runs (32|8 4) (64|64) (64|64)
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
 Shape = tuple[int, ...]
 
@@ -51,6 +57,35 @@ def runs(source: Sequence[int], target: Sequence[int]) -> tuple[Run, ...] | None
     return tuple(matched)
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """``shape`` is a reshape's target with some dims split; ``parts`` says which dims of it each dim became."""
+
+    shape: Shape
+    parts: tuple[tuple[int, ...], ...]
+
+
+def cut(source: Sequence[int], target: Sequence[int]) -> Cut | None:
+    """The target of a reshape, dims that end with whole dims of ``source`` split there; None if they cannot be matched.
+
+    >>> cut((8, 32, 64, 64), (8, 8, 16384))
+    Cut(shape=(8, 8, 4, 64, 64), parts=((0,), (1,), (2, 3, 4)))
+    """
+    matched = runs(source, target)
+    if matched is None:
+        return None
+    sizes = [[size] for size in target]
+    for run in matched:
+        last = sizes[run.target[-1]]
+        for i in reversed(run.source if len(run.target) > 1 else ()):
+            if last[0] % source[i]:
+                break
+            last[:1] = [last[0] // source[i], source[i]]
+    ends = list(accumulate(map(len, sizes)))
+    parts = (tuple(range(end - len(part), end)) for end, part in zip(ends, sizes))
+    return Cut(tuple(chain.from_iterable(sizes)), tuple(parts))
+
+
 def only_unit_dims_differ(source: Sequence[int], target: Sequence[int]) -> bool:
     """Whether a reshape only adds or drops dims of size 1."""
     return [n for n in source if n != 1] == [n for n in target if n != 1] and 0 not in source
@@ -75,13 +110,18 @@ def plan_reduce(source: Sequence[int], target: Sequence[int], dims: Sequence[int
 
     >>> plan_reduce((8, 32, 32, 256), (8, 32, 32, 32, 8), (1, 2, 4))
     ReducePlan(first=(1, 2), middle=(8, 32, 8), second=(2,), final=(8, 32))
+    >>> plan_reduce((32, 64, 64), (8, 16384), (1,))
+    ReducePlan(first=(1, 2), middle=(8, 4), second=(1,), final=(8,))
     >>> plan_reduce((2, 6), (6, 2), (0,)) is None
     True
     """
-    matched = runs(source, target)
-    if matched is None:
+    split = cut(source, target)
+    if split is None:
         return None
-    reduced = set(dims)
+    final = tuple(size for j, size in enumerate(target) if j not in dims)
+    reduced = {part for j in dims for part in split.parts[j]}
+    target = split.shape
+    matched = runs(source, target) or ()
     whole = [run for run in matched if reduced.issuperset(run.target)]
     if not whole:
         return None
@@ -91,7 +131,7 @@ def plan_reduce(source: Sequence[int], target: Sequence[int], dims: Sequence[int
         first=tuple(sorted(i for run in whole for i in run.source)),
         middle=tuple(target[j] for j in kept),
         second=tuple(k for k, j in enumerate(kept) if j in reduced),
-        final=tuple(size for j, size in enumerate(target) if j not in reduced),
+        final=final,
     )
 
 
@@ -117,11 +157,15 @@ def plan_broadcast(
 
     >>> plan_broadcast((8, 32), (0, 3), (8, 9, 9, 32, 8), (8, 9, 9, 256))
     BroadcastPlan(dropped=(8, 32), order=(0, 1), expanded=(8, 32, 8), expand_dims=(0, 1), folded=(8, 256), dims=(0, 3))
+    >>> plan_broadcast((8,), (0,), (8, 16384), (32, 64, 64))
+    BroadcastPlan(dropped=(8,), order=(0,), expanded=(8, 4), expand_dims=(0,), folded=(32,), dims=(0,))
     """
-    matched = runs(source, target)
-    if matched is None:
+    split = cut(source, target)
+    if split is None:
         return None
-    real = [(d, size) for d, size in zip(dims, operand) if size != 1]
+    target = split.shape
+    matched = runs(source, target) or ()
+    real = [(part, target[part]) for d, size in zip(dims, operand) if size != 1 for part in split.parts[d]]
     order = sorted(range(len(real)), key=lambda k: real[k][0])
     have = [real[k][0] for k in order]
     touched = [run for run in matched if set(run.target) & set(have)]
