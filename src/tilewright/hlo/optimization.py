@@ -105,7 +105,9 @@ class Optimized:
             lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{place}")
             lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
         if not self.rewrites and not self.refusals:
-            lines.append("no region in which a reshape meets elementwise operations or reductions")
+            nothing = f"no reshape or transpose in it moves anything on {self.target.name}"
+            small = "no region to rewrite: what moves are transposes alone, and unit dims of small arrays"
+            lines.append(small if self.moved_before else nothing)
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import TypeGuard
 
-from tilewright.hlo.gating.moves import Cost, bytes_moved, cost, type_text
-from tilewright.hlo.graphs.dims import only_unit_dims_differ
+from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost, is_unit_step, type_text
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.sources import is_library
@@ -67,13 +66,17 @@ class Region:
         return [v for op in self.operations for v in op.results if any(user not in inside for user in v.users)]
 
 
-def collect(block: Block) -> list[Region]:
-    """The regions of a block, largest arrays first; each operation is in at most one."""
+def collect(block: Block, target: Target) -> list[Region]:
+    """The regions of a block; each operation is in at most one.
+
+    Reshapes that split or merge dims come before those that add or drop unit dims, which join what is left, and those
+    that move most on the target before those that are bitcasts, whose regions would take the others' operations.
+    """
     seen: set[Value] = set()
     taken: set[Node] = set()
-    seeds = [op for op in block.operations if _is_seed(op)]
+    seeds = [op for op in block.operations if _is_seed(op, target)]
     places = {op: place for place, op in enumerate(block.operations)} if seeds else {}
-    seeds.sort(key=lambda op: -_elements(op.result))
+    seeds.sort(key=lambda op: (is_unit_step(op), -bytes_moved(op, target), -_elements(op.result)))
     regions = []
     for seed in seeds:
         if seed.result in seen or seed in taken:
@@ -88,11 +91,11 @@ def collect(block: Block) -> list[Region]:
     return regions
 
 
-def _is_seed(op: Node) -> bool:
-    """A reshape that really splits or merges dims."""
+def _is_seed(op: Node, target: Target) -> bool:
+    """A reshape that splits or merges dims, or one that adds or drops unit dims of what is large on the target."""
     if op.name != "reshape" or not op.plain or not is_static(op.result, op.operands[0]):
         return False
-    return not only_unit_dims_differ(op.operands[0].sizes, op.result.sizes)
+    return not is_unit_step(op) or bytes_moved(op, target) >= SMALL
 
 
 def _elements(value: Value) -> int:
@@ -290,10 +293,13 @@ def copied(op: Node, values: dict[Value, Value], like: Node | None) -> Node:
     return copy
 
 
-def splice(region: Region, seen: Outline, candidate: Candidate) -> None:
-    """Put a copy of the candidate in the region's place; :func:`settle` the block after the last splice."""
+def splice(region: Region, seen: Outline, candidate: Candidate, replaced: dict[Value, Value]) -> None:
+    """Put a copy of the candidate in the region's place; :func:`settle` the block after the last splice.
+
+    ``replaced`` says what splices since the outline was taken put in the place of values: a neighbour's outputs.
+    """
     block = region.block
-    values = dict(zip(candidate.body.arguments, seen.inputs))
+    values = {argument: _latest(value, replaced) for argument, value in zip(candidate.body.arguments, seen.inputs)}
     lenders = dict(zip(candidate.region.members, region.members))
     *operations, end = candidate.body.operations
     for op in operations:
@@ -303,9 +309,16 @@ def splice(region: Region, seen: Outline, candidate: Candidate) -> None:
             copy.like, copy.position = lender, lender.position
     for old, new in zip(seen.outputs, end.operands):
         replace_value(old, values[new])
+        replaced[old] = values[new]
     for op in region.operations:
         op.drop()
     block.changed = True
+
+
+def _latest(value: Value, replaced: dict[Value, Value]) -> Value:
+    while value in replaced:
+        value = replaced[value]
+    return value
 
 
 def settle(block: Block) -> None:
@@ -316,7 +329,8 @@ def settle(block: Block) -> None:
     DeadCode().apply(block)
 
 
-#: The rewrites that make a candidate worth its while; the others only tidy up.
+#: The rewrites that make a candidate worth its while; the others only tidy up. Where reshapes and transposes cancel
+#: among themselves, tidying up is all there is to do.
 _MAIN = (
     "transpose-of-elementwise", "reduce-of-transpose", "reduce-of-reshape", "reduces-of-reshapes",
     "reshape-of-elementwise", "reshape-of-broadcast",
@@ -381,13 +395,14 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
     while open_:
         changed = []
         for block in open_:
-            fresh = [region for region in collect(block) if _is_new(region) and region.operations not in refused]
+            fresh = [region for region in collect(block, target) if _is_new(region) and region.operations not in refused]
             cases = [(region, *bench.judge(region)) for region in fresh]
+            replaced: dict[Value, Value] = {}
             for region, seen, candidate, verdict in sorted(cases, key=lambda case: -case[3].gain):
                 if not verdict.accepted:
                     refused[region.operations] = verdict
                 elif all(op.block is block for op in region.operations):
-                    splice(region, seen, candidate)
+                    splice(region, seen, candidate, replaced)
                     accepted.append(verdict)
                     changed.append(block)
         open_ = list(dict.fromkeys(changed))
@@ -422,8 +437,9 @@ def _is_new(region: Region) -> bool:
 
 
 def _is_worth_reporting(region: tuple[Node, ...], verdict: Verdict) -> bool:
-    """Still there, and something moves in it or could be rewritten."""
-    return all(op.block is not None for op in region) and bool(verdict.name or verdict.moved_before)
+    """Still there, and something moves in it or could be rewritten, by more than tidying up."""
+    fired = verdict.name not in ("", Canonicalize.name)
+    return all(op.block is not None for op in region) and (fired or verdict.moved_before > 0)
 
 
 def _try(region: Region, seen: Outline, target: Target, steps: Sequence[Rewrite]) -> tuple[Candidate, Verdict]:
@@ -448,10 +464,10 @@ def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewri
     before = cost(body, target)
     counts = fixpoint(body, steps)
     after = cost(body, target)
-    fired = [name for name in _MAIN if counts[name]]
+    fired = [name for name in _MAIN if counts[name]] or [Canonicalize.name] * bool(counts[Canonicalize.name])
     reason = _refusal(body, target, fired, before, after)
     reason = reason or _normalised(region, seen, candidate, target, before, after)
-    if reason and before.regrouped + before.charged:
+    if reason and before.counts:
         reason = _bits_forbid(region, seen, target, steps, before) or reason
     verdict = Verdict(
         accepted=not reason,
@@ -472,10 +488,11 @@ def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewri
 
 def _refusal(body: Block, target: Target, fired: list[str], before: Cost, after: Cost) -> str:
     """Why a candidate is dropped, "" if it is not."""
-    if not before.regrouped and not before.charged:
-        return f"free already: on {target.name} its reshapes are bitcasts, nothing big moves"
+    if not before.counts:
+        small = f", but for {bytes_text(before.moved)} of unit dims of small arrays" if before.moved else ""
+        return f"free already: on {target.name} its reshapes are bitcasts{small}, nothing big moves"
     if not fired:
-        return "no reduction or elementwise operation in it lets a reshape pass"
+        return "no reduction or elementwise operation in it lets a reshape pass, and none cancels another"
     if not before.falls_to(after):
         return f"would cost no less on {target.name}: {_change(before, after)}{_what_remains(body, target)}"
     return ""

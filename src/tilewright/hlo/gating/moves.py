@@ -23,28 +23,45 @@ def _layout(value: Value, target: Target) -> TensorLayout | None:
         return None
 
 
+#: Unit dims added to or dropped from statistics and parameters are no gain: what moves less than this, or less than
+#: this share of the largest array around.
+SMALL = 1 << 16
+_SMALL_SHARE = 16
+
+
 @dataclass(frozen=True)
 class Cost:
     """What a block costs, in bytes: ``moved`` by reshapes and transposes, ``regrouped`` by those among them that do
-    more than add or drop unit dims, ``charged`` for reductions over short inner runs."""
+    more than add or drop unit dims, ``charged`` for reductions over short inner runs; a fall by fewer than ``small``
+    does not count where only unit dims move."""
 
     moved: int
     regrouped: int
     charged: int
+    small: int
+
+    @property
+    def counts(self) -> bool:
+        """Whether anything is there to be gained."""
+        return bool(self.regrouped or self.charged) or self.moved >= self.small
 
     def falls_to(self, other: Cost) -> bool:
-        """Whether ``other`` is cheaper, and would be even if moving unit dims were free."""
-        total = self.moved + self.charged > other.moved + other.charged
-        return total and self.regrouped + self.charged > other.regrouped + other.charged
+        """Whether ``other`` is cheaper, and by more than unit dims of small arrays."""
+        gain = self.moved + self.charged - other.moved - other.charged
+        return gain > 0 and (self.regrouped + self.charged > other.regrouped + other.charged or gain >= self.small)
 
 
 def cost(block: Block, target: Target) -> Cost:
     """The cost of one block's own operations under ``target``."""
     moves = [(op, bytes_moved(op, target)) for op in block.operations if op.name in ("reshape", "transpose")]
+    values = (*block.arguments, *(value for op in block.operations for value in op.results))
+    layouts = (_layout(value, target) for value in values)
+    largest = max((layout.data_bytes for layout in layouts if layout is not None), default=0)
     return Cost(
         moved=sum(count for _, count in moves),
-        regrouped=sum(count for op, count in moves if not _only_unit_dims(op)),
+        regrouped=sum(count for op, count in moves if not is_unit_step(op)),
         charged=sum(short_run_charge(op, target) for op in block.operations if op.name == "reduce"),
+        small=max(SMALL, largest // _SMALL_SHARE),
     )
 
 
@@ -61,9 +78,9 @@ def bytes_moved(op: Node, target: Target) -> int:
     return movement(op.name, [source], result, op.attributes.get("permutation")).moved_bytes
 
 
-def _only_unit_dims(op: Node) -> bool:
-    source, result = op.operands[0].shape, op.result.shape
-    return op.name == "reshape" and only_unit_dims_differ(source or (), result or ())
+def is_unit_step(op: Node) -> bool:
+    """A reshape that only adds or drops unit dims."""
+    return op.name == "reshape" and only_unit_dims_differ(op.operands[0].shape or (), op.result.shape or ())
 
 
 def short_run_charge(op: Node, target: Target) -> int:
