@@ -36,6 +36,19 @@ func.func public @narrow(%x: tensor<6x8xbf16>) -> tensor<2xbf16> {
 // CHECK: tensor<2xf32>
 // CHECK: stablehlo.convert {{.*}} : (tensor<2xf32>) -> tensor<2xbf16>
 
+// Groups and the rest: 40 is 2 * 4 * 5, so H and W are reduced before the channels are split.
+func.func public @rest(%x: tensor<3x6x4x5xf32>) -> tensor<3x3xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %y = stablehlo.reshape %x : (tensor<3x6x4x5xf32>) -> tensor<3x3x40xf32>
+  %z = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [2] : (tensor<3x3x40xf32>, tensor<f32>) -> tensor<3x3xf32>
+  return %z : tensor<3x3xf32>
+}
+// CHECK: @rest
+// CHECK: %[[W:.*]] = stablehlo.reduce(%arg0 init: %[[ZERO:.*]]) applies stablehlo.add across dimensions = [2, 3] {{.*}} -> tensor<3x6xf32>
+// CHECK: %[[Y:.*]] = stablehlo.reshape %[[W]] : (tensor<3x6xf32>) -> tensor<3x3x2xf32>
+// CHECK: stablehlo.reduce(%[[Y]] init: %[[ZERO]]) applies stablehlo.add across dimensions = [2]
+// CHECK-NOT: reshape
+
 // No dim is free: 2 and 6 lie across 6 and 2.
 func.func public @straddling(%x: tensor<2x6xf32>) -> tensor<2xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>

@@ -14,6 +14,21 @@ func.func public @patent(%x: tensor<8x6xf32>, %y: tensor<8x2xf32>) -> tensor<8x6
 // CHECK: %[[C:.*]] = stablehlo.add %arg0, %[[R]] : tensor<8x6xf32>
 // CHECK: return %[[C]]
 
+// Groups and the rest: the statistic of a group meets its channels before the pixels.
+func.func public @rest(%x: tensor<6x4x5xf32>, %y: tensor<3xf32>) -> tensor<6x4x5xf32> {
+  %a = stablehlo.reshape %x : (tensor<6x4x5xf32>) -> tensor<3x40xf32>
+  %b = stablehlo.broadcast_in_dim %y, dims = [0] : (tensor<3xf32>) -> tensor<3x40xf32>
+  %c = stablehlo.subtract %a, %b : tensor<3x40xf32>
+  %d = stablehlo.reshape %c : (tensor<3x40xf32>) -> tensor<6x4x5xf32>
+  return %d : tensor<6x4x5xf32>
+}
+// CHECK: @rest
+// CHECK: %[[B:.*]] = stablehlo.broadcast_in_dim %arg1, dims = [0] : (tensor<3xf32>) -> tensor<3x2xf32>
+// CHECK: %[[R:.*]] = stablehlo.reshape %[[B]] : (tensor<3x2xf32>) -> tensor<6xf32>
+// CHECK: %[[W:.*]] = stablehlo.broadcast_in_dim %[[R]], dims = [0] : (tensor<6xf32>) -> tensor<6x4x5xf32>
+// CHECK: %[[C:.*]] = stablehlo.subtract %arg0, %[[W]] : tensor<6x4x5xf32>
+// CHECK: return %[[C]]
+
 // A tree of several leaves: two reshaped, one broadcast, one constant, and types that change on the way.
 func.func public @tree(%x: tensor<8x6xf32>, %w: tensor<8x6xf32>, %y: tensor<3xf32>) -> tensor<8x6xf32> {
   %a = stablehlo.reshape %x : (tensor<8x6xf32>) -> tensor<8x2x3xf32>

@@ -27,6 +27,12 @@ def group_norm_minor(x, scale, bias, groups=32):
     return normalised(y, (1, 2, 3)).reshape(x.shape) * scale + bias
 
 
+def group_norm_rest(x, scale, bias, groups=32):
+    """[B, C, H, W] in groups along C, all the rest in one dim, as ports from torch write it."""
+    y = x.reshape(x.shape[0], groups, -1)
+    return normalised(y, 2).reshape(x.shape) * scale[:, None, None] + bias[:, None, None]
+
+
 def field_norm(x, scale, bias, groups=4):
     """[B, F, D] in groups along D, statistics over the F fields and D / G."""
     y = x.reshape(*x.shape[:2], groups, -1)

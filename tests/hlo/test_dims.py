@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.hlo.graphs.dims import only_unit_dims_differ, plan_broadcast, plan_reduce, runs
+from tilewright.hlo.graphs.dims import cut, only_unit_dims_differ, plan_broadcast, plan_reduce, runs
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,37 @@ def test_runs_partition_the_dims_and_are_minimal(pair):
         assert not inner  # no shorter prefix of both has the same product
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "shape", "parts"),
+    [
+        ((8, 32, 9, 9), (8, 4, 648), (8, 4, 8, 9, 9), ((0,), (1,), (2, 3, 4))),
+        ((3, 6, 4, 5), (6, 60), (6, 3, 4, 5), ((0,), (1, 2, 3))),  # batch and groups in one dim
+        ((10, 24), (5, 48), (5, 2, 24), ((0,), (1, 2))),
+        ((10, 24, 3), (5, 1, 48, 3), (5, 1, 2, 24, 3), ((0,), (1,), (2, 3), (4,))),
+        ((4, 6, 5), (8, 15), (8, 3, 5), ((0,), (1, 2))),  # what is left, 4 6 and 8 3, is one run
+        ((2, 6), (6, 2), (6, 2), ((0,), (1,))),  # 2 holds no 6
+        ((9, 9, 8), (81, 8), (81, 8), ((0,), (1,))),  # merged whole: nothing to cut
+        ((8, 256), (8, 32, 8), (8, 32, 8), ((0,), (1,), (2,))),
+    ],
+)
+def test_cuts(source, target, shape, parts):
+    found = cut(source, target)
+    assert (found.shape, found.parts) == (shape, parts)
+
+
+def test_no_cut_without_a_match():
+    assert cut((0, 4), (4, 0)) is None
+
+
 @given(reshapes(), st.data())
 def test_reduce_plans_give_the_same_sums(pair, data):
     source, target = pair
     dims = data.draw(st.lists(st.integers(0, len(target) - 1), unique=True)) if target else []
     plan = plan_reduce(source, target, dims)
-    whole = [r for r in runs(source, target) if set(r.target) <= set(dims)]
+    split = cut(source, target)
+    assert [math.prod(split.shape[p] for p in part) for part in split.parts] == list(target)
+    reduced = {p for d in dims for p in split.parts[d]}
+    whole = [r for r in runs(source, split.shape) if set(r.target) <= reduced]
     assert (plan is None) == (not whole)
     if plan is None:
         return

@@ -55,7 +55,13 @@ RUNS = [  # source, target, reduced dims, whether a run is reduced whole
     ((4, 4, 4), (2, 2, 4, 4), (3,), True),
     ((4, 4, 4), (2, 2, 4, 4), (1,), False),
     ((10, 24), (5, 48), (0, 1), True),  # dims that straddle are one run
-    ((10, 24), (5, 48), (1,), False),
+    ((10, 24), (5, 48), (1,), True),  # 48 is 2 * 24
+    ((10, 24), (5, 48), (0,), False),
+    ((6, 4, 5), (2, 60), (1,), True),  # channels and pixels -> groups and the rest
+    ((6, 4, 5), (2, 60), (0,), False),
+    ((3, 6, 4, 5), (6, 60), (1,), True),
+    ((4, 6, 5), (8, 15), (1,), True),
+    ((4, 6, 5), (8, 15), (0,), False),
     ((7, 10, 24), (7, 5, 48), (0, 2), True),
     ((7, 10, 24), (7, 5, 48), (1,), False),
     ((2, 6), (6, 2), (0,), False),  # frees nothing

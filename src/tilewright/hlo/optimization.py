@@ -106,8 +106,8 @@ class Optimized:
             lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
         if not self.rewrites and not self.refusals:
             nothing = f"no reshape or transpose in it moves anything on {self.target.name}"
-            small = "no region to rewrite: what moves are transposes alone, and unit dims of small arrays"
-            lines.append(small if self.moved_before else nothing)
+            small = "no region begins in it: what moves are transposes alone, and unit dims of small arrays"
+            lines.append(f"no rule fits, and {small if self.moved_before else nothing}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
