@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import completed
 from tests.conftest import ROOT, VECTORS
 from tilewright.errors import UsageError
-from tilewright.hlo import estimate, join_profile, load, read_profile, report, report_from_json, report_lines
+from tilewright.hlo import estimate, from_jax, join_profile, load, read_profile, report, report_from_json, report_lines
 
 GPT2 = ROOT / "benchmarks/data/tpu_measured/gpt2/tpu-v6e_gpt2_s512_b1.hlo.gz"
 
@@ -186,3 +186,37 @@ def test_a_profile_of_other_names_joins_nothing_and_says_so(tmp_path):
         join_profile(report(program), program, read_profile(profiled(tmp_path, "fusion.7")))
     found = join_profile(report(program), program, read_profile(profiled(tmp_path, "add.2")))
     assert any(note.startswith("no operation that moves has a measured time") for note in found.notes)
+
+
+REPEATED = """func.func @main(%x: tensor<512x1024xbf16>, %w: tensor<4096x1024xbf16>) -> tensor<512x1024xbf16> {
+  %0 = stablehlo.broadcast_in_dim %x, dims = [0, 2] : (tensor<512x1024xbf16>) -> tensor<512x4x1024xbf16>
+  %1 = stablehlo.reshape %0 : (tensor<512x4x1024xbf16>) -> tensor<512x4096xbf16>
+  %2 = stablehlo.dot_general %1, %w, contracting_dims = [1] x [0]
+    : (tensor<512x4096xbf16>, tensor<4096x1024xbf16>) -> tensor<512x1024xbf16>
+  return %2 : tensor<512x1024xbf16>
+}
+"""
+
+
+def test_what_stands_alone_between_kernels_takes_time_of_its_own():
+    program = load(REPEATED)
+    found, step = report(program, "tpu-v6e"), estimate(program, "tpu-v6e")
+    moving = found.ranked()
+    assert [row.op for row in moving] == ["reshape", "broadcast_in_dim"]
+    assert all(row.modelled_us > 0 and row.bound == "hbm" for row in moving)
+    assert found.time.step_us == pytest.approx(1e6 * step.seconds + found.modelled_us)
+    first = found.suggestions[0]
+    assert (first.kind, first.saved_us) == ("predicted", pytest.approx(moving[0].modelled_us))
+
+
+def test_a_loop_writes_into_its_carried_array_in_place():
+    import jax
+    import jax.numpy as jnp
+
+    def steps(x):
+        return jax.lax.scan(lambda carry, row: (carry * 0.5 + row, jnp.tanh(carry + row)), x[0], x)[1]
+
+    step = estimate(from_jax(steps, jnp.zeros((256, 64, 1024))), "tpu-v6e")
+    updates = [row for row in step.rows if row.op == "dynamic_update_slice"]
+    assert updates
+    assert all(row.bytes < 4 * 256 * 64 * 1024 * 4 for row in updates)

@@ -29,7 +29,7 @@ from tilewright.hlo.reporting.changes import with_changes
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
 from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
-from tilewright.hlo.reporting.times import handed_on, price
+from tilewright.hlo.reporting.times import handed_on, price, written_between
 from tilewright.hlo.reporting.types import (
     SCHEMA_VERSION,
     MovementRow,
@@ -93,6 +93,8 @@ def report(
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
     if time is not None and context.predicted:
         rows = handed_on(rows, context)
+        if normalizes and chip is not None:
+            rows, time = written_between(rows, time, chip)
     return MovementReport(
         *(program.name, program.kind, chip.name if chip else None),
         *(context.predicted, context.tiled, tuple(sorted(context.unsized))),

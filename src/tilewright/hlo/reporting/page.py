@@ -146,7 +146,7 @@ def _fields(report: ReportData) -> Iterator[Field]:
         yield Field("time", "seconds", "measured, all runs", _seconds, 5.4, total=True)
         yield Field("events", "count", "of the profile", lambda r: r.measured_runs or None, below=True)
     if report.time is not None:
-        yield Field("modelled", "seconds", "modelled, all runs of one step", _modelled, 6, total=True)
+        yield Field("modelled", "seconds", "modelled, all runs of one step", _modelled, 6.6, total=True)
         if any(row.inside_us is not None for row in rows):
             yield Field("of the fusion", "seconds", "modelled, what it is inside of", _inside, shown=False)
         yield Field("bound", "text", "what it waits for, by the model", lambda r: r.bound, below=True, facet=True)
@@ -196,7 +196,7 @@ def _seconds(row: MovementRow) -> float | None:
 
 
 def _modelled(row: MovementRow) -> float | None:
-    return None if row.modelled_us is None else row.modelled_us / 1e6
+    return None if row.modelled_us is None or row.bitcast else row.modelled_us / 1e6
 
 
 def _inside(row: MovementRow) -> float | None:
@@ -206,7 +206,9 @@ def _inside(row: MovementRow) -> float | None:
 def _counted(row: MovementRow) -> str:
     if row.bitcast:
         return "free"
-    return "moves" if row.moved_bytes else "in a fusion" if row.in_fusion else "not counted"
+    if row.category == "compute":
+        return "computes"
+    return "moves" if row.moved_bytes else "in a fusion" if row.in_fusion else "fused"
 
 
 def _spaces(row: MovementRow) -> str:
@@ -300,10 +302,10 @@ _MOST_CHANGES = 3
 def _changes(report: ReportData) -> Html:
     """The changes that pay most, each with what it saves, why, and what to write instead."""
     first, rest = report.suggestions[:_MOST_CHANGES], report.suggestions[_MOST_CHANGES:]
-    listed = element("ol", *(_change(report, change) for change in first), class_="changes")
+    listed = element("ol", *(_change(report, change) for change in first), class_="steps")
     if not rest:
         return listed
-    more = element("ol", *(_change(report, change) for change in rest), class_="changes", start=_MOST_CHANGES + 1)
+    more = element("ol", *(_change(report, change) for change in rest), class_="steps", start=_MOST_CHANGES + 1)
     return join([listed, details(f"{count_text(len(rest))} more", more)], "\n")
 
 
@@ -316,7 +318,10 @@ def _change(report: ReportData, change: Suggestion) -> Html:
     head = [element("strong", saved), " ", badge(change_number(change), "good" if change.factor else "plain")]
     if change.source:
         head += [" ", element("code", place_text(change.source))]
-    return element("li", element("p", *head), element("p", f"{change.what or change.op}: {change.how}"))
+    parts = [element("p", *head), element("p", f"{change.what or change.op}: {change.how}")]
+    if row := next((row for row in report.rows if row.name == change.op and change.concerns(row)), None):
+        parts.append(element("p", f"{row.layouts}: {row.reason}", class_="why"))
+    return element("li", *parts)
 
 
 def _figures(report: ReportData) -> list[Card]:

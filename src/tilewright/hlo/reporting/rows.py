@@ -369,6 +369,8 @@ def relayout_reason(a: TensorLayout, b: TensorLayout, permutation: tuple[int, ..
         return _padding_reason(a, b)
     if a.memory_space != b.memory_space:
         return space_reason(a, b)
+    if not a.tiles:
+        return "the same order: only dims of size 1 change places"
     return f"the same dims lie elsewhere under {_tiles(a)}: the tiles fall on other dims"
 
 

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.errors import UnsupportedError
+from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.types import MovementRow, TimeSummary
 from tilewright.hlo.timing.chip import chip_of
 from tilewright.hlo.timing.estimate import estimate_placed
+from tilewright.hlo.timing.mechanisms.tiles import MEGA
+from tilewright.targets import Target, TimeConstants
 
 Times = dict[tuple[int, str], tuple[float, str]]
 """(line of the text, name) of an operation -> the microseconds of all its runs, and what bounds it."""
@@ -73,3 +76,29 @@ def handed_on(rows: Sequence[MovementRow], context: Context) -> tuple[MovementRo
     return tuple(
         replace(row, modelled_us=given[n][0], bound=given[n][1]) if n in given else row for n, row in enumerate(rows)
     )
+
+
+def written_between(
+    rows: Sequence[MovementRow], time: TimeSummary, chip: Target
+) -> tuple[tuple[MovementRow, ...], TimeSummary]:
+    """Rows of a normalised program that move, and that its step has no kernel for, get one; the step grows by them.
+
+    The step's model lets every broadcast, slice and reshape flow into kernels; the report knows which stand alone.
+    """
+    kernel = chip_of(chip).kernel
+    alone = {n for n, row in enumerate(rows) if row.moved_bytes and row.modelled_us is None and _flows(row)}
+    timed = [
+        replace(row, modelled_us=_alone(row, kernel), bound="hbm") if n in alone else row for n, row in enumerate(rows)
+    ]
+    more = sum(timed[n].modelled_us or 0.0 for n in alone)
+    return tuple(timed), replace(time, step_us=time.step_us + more)
+
+
+def _flows(row: MovementRow) -> bool:
+    """Whether the step's model has no kernel for operations of this kind."""
+    return plain_opcode(row.op) not in ("transpose", "gather", "scatter", "dynamic-update-slice")
+
+
+def _alone(row: MovementRow, kernel: TimeConstants) -> float:
+    """Microseconds of all runs of a kernel that only moves this row's bytes."""
+    return row.runs * (kernel["near_launch_us"] + row.moved_bytes / MEGA / kernel["mb_per_us"])

@@ -311,11 +311,14 @@ class Fusing:
             return collective_us(self.chip, op, exchanged, [result]) or 0.0, "link", 0, 0.0, 0.0
         operands = list(op.operands[: max(1, len(op.operands) // 2)]) if kind == "reduce" else list(op.operands)
         inputs, work = self._behind(operands if op.name in self.kernels else [op.name])
+        size = result.megabytes
+        if kind == "dynamic-update-slice" and len(op.operands) > 1 and op.operands[1] in self.tiles:
+            inputs, size = inputs - {op.operands[0]}, self.tiles[op.operands[1]].megabytes  # written in its place
         weights = fsum(self._far(name) for name in inputs & self.arguments)
         read = fsum(self._far(name) for name in inputs - self.arguments)
-        written = self._far(op.name)
+        written = min(self._far(op.name), size)
         present = [name for name in inputs - self.arguments if name in self.tiles]
-        near = fsum(self.tiles[name].megabytes for name in present) + result.megabytes - read - written
+        near = fsum(self.tiles[name].megabytes for name in present) + size - read - written
         latency, rows = constants["near_launch_us"], 0
         shapes = [self.tiles[name] for name in op.operands if name in self.tiles]
         if inputs & self.softmax:
