@@ -19,6 +19,7 @@ CLAIMS = {
     "layout.md": 8,
     "embedding_plan.md": 6,
     "embedding_diagnosis.md": 2,
+    "embedding_statistics.md": 3,
     "tutorial_embedding_plan.md": 3,
     "tutorial_training.md": 4,
 }

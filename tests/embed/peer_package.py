@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -21,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 
 from tilewright import embed
 from tilewright.embed import tpu_embedding
-from tilewright.errors import UsageError
+from tilewright.errors import UnsupportedError, UsageError
 
 PER_DEVICE = 4
 
@@ -518,6 +521,95 @@ def pipelining(peer):
     close(model.logical(carry), tables, rtol=1e-5, atol=1e-4)
 
 
+def statistics(peer):
+    """Files of the package's FDO clients are read without loss, and ours by its clients."""
+    from jax_tpu_embedding.sparsecore.lib.fdo import csv_file_fdo_client, file_fdo_client
+
+    model = Model(peer, 2)
+    _, stats = model.inputs()
+    clients = (
+        lambda folder: file_fdo_client.NPZFileFDOClient(folder),
+        lambda folder: csv_file_fdo_client.CSVFileFDOClient(folder, retain_history=True),
+    )
+    for make, suffix in zip(clients, (".npz", ".csv")):
+        folder = Path(tempfile.mkdtemp())
+        client = make(folder)
+        for _ in range(3):
+            client.record(stats)
+        client.publish()
+        read = embed.read_fdo(folder)
+        loaded = make(folder).load()
+        for kind in embed.FDO_SUFFIXES:
+            theirs = getattr(loaded, kind)
+            assert getattr(read, kind).keys() == theirs.keys()
+            for name, values in theirs.items():
+                np.testing.assert_array_equal(getattr(read, kind)[name], values)
+        other = Path(tempfile.mkdtemp())
+        embed.write_fdo(other / f"fdo_stats_0_1{suffix}", read)
+        again = make(other).load()
+        for kind in embed.FDO_SUFFIXES:
+            for name, values in getattr(again, kind).items():
+                np.testing.assert_array_equal(values, getattr(read, kind)[name])
+        peer.api.update_preprocessing_parameters(model.features, again, PER_DEVICE)
+        for name, limits in read.limits().items():
+            spec = peer.api.get_stacked_table_specs(model.features)[name]
+            assert vars(limits) == {knob: getattr(spec, knob) for knob in vars(limits)}
+
+
+def specs(peer):
+    """A stacking of ours as its specs: the same buffers to the bit, and back again the same tables."""
+
+    @dataclass(frozen=True)
+    class Halving:
+        learning_rate: float = 0.5
+        slots = MappingProxyType({"seen": 0.0})
+
+        def apply(self, rows, slots, gradient, rate):
+            return rows - rate * gradient / 2, {"seen": slots["seen"] + 1}
+
+    kinds = (
+        embed.SGD(0.5), embed.Adagrad(0.5, 0.3), embed.AdagradMomentum(0.5, use_nesterov=True), embed.Adam(0.5, b1=0.8),
+        embed.FTRL(0.5, l1_regularization=0.1), embed.LaProp(0.5, epsilon=1e-20), embed.F2A(0.5), Halving(),
+    )  # fmt: skip
+    random = np.random.default_rng(0)
+    sizes = {"x": 64, "y": 128, "z": 64}
+    for kind in kinds:
+        levels = embed.Quantization(-1.0, 1.0, 9)
+        a, b = (embed.Table(n, v, w, "mean", kind, None, levels) for n, v, w in (("b", 90, 12), ("a", 40, 16)))
+        plan = embed.stack([embed.Feature(*pair) for pair in (("z", a), ("x", b), ("y", a))], embed.Topology(2, 4))
+        limits = {name: embed.Limits(40, 30) for name in plan.stacks}
+        made = embed.as_specs(plan, sizes, limits)
+        assert list(made) == ["z", "x", "y"]
+        ids = {
+            n: random.integers(0, f.table_spec.vocabulary_size, (sizes[n], 3)).astype(np.int32) for n, f in made.items()
+        }
+        theirs, _ = peer.api.preprocess_sparse_dense_matmul_input(ids, None, made, 2, 2)
+        ours = embed.preprocess(ids, plan)
+        for name in plan.stacks:
+            pointers = ours.row_pointers[name].reshape(-1)
+            assert np.array_equal(theirs.lhs_row_pointers[name], pointers)
+            for source in range(8):
+                slots = len(theirs.lhs_gains[name]) // 8
+                end = pointers[source * 8 + 7]
+                mine = ours.gains[name].reshape(8, -1)[source, :end]
+                assert np.array_equal(theirs.lhs_gains[name].reshape(8, slots)[source, :end], mine, equal_nan=True)
+            spec = peer.api.get_stacked_table_specs(made)[name]
+            assert (spec.max_ids_per_partition, spec.max_unique_ids_per_partition) == (40, 30)
+        for feature in plan.features:
+            back = embed.as_feature(made[feature.name]).table
+            assert (back.vocab, back.width, back.combiner) == (feature.table.vocab, feature.table.width, "mean")
+            assert back.quantization == levels
+            assert kind == back.optimizer or isinstance(kind, Halving)
+    for refused in (embed.Clipped(embed.SGD(0.5), 0, 1), embed.RowwiseAdagrad(0.5)):
+        plan = embed.stack([embed.Feature("x", embed.Table("a", 40, 16, optimizer=refused))], embed.Topology(1, 4))
+        try:
+            embed.as_specs(plan, {"x": 16})
+        except UnsupportedError as error:
+            assert "optimizer of table 'a'" in str(error)
+        else:
+            raise AssertionError(refused)
+
+
 def layers(peer):
     """The package's Flax layers, linen and nnx: initial tables, lookup, and the update that their gradient is."""
     from flax import nnx
@@ -555,7 +647,20 @@ def layers(peer):
 Model.inputs_of_features = lambda model: model.peer.api.preprocess_sparse_dense_matmul_input(
     {name: model.ids[name] for name in model.features}, None, model.features, model.devices, model.devices
 )[0]
-CASES = (lookups, minibatches, optimizers, limits, custom, by_hand, meshes, platforms, pipelining, layers)
+CASES = (
+    lookups,
+    minibatches,
+    optimizers,
+    limits,
+    custom,
+    by_hand,
+    meshes,
+    platforms,
+    pipelining,
+    layers,
+    statistics,
+    specs,
+)
 
 
 def main(names):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-CASES = "lookups minibatches optimizers limits custom by_hand meshes platforms pipelining layers"
+CASES = "lookups minibatches optimizers limits custom by_hand meshes platforms pipelining layers statistics specs"
 
 
 @pytest.mark.peer

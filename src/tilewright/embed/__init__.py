@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         log_counters,
         read_counters,
     )
+    from tilewright.embed.diagnosis.xprof import is_trace, read_trace
     from tilewright.embed.host.batch import Agree, Agreement, HostBatch, StackStats, check_host_batch
     from tilewright.embed.host.check import Check, Excess, check_batches
     from tilewright.embed.host.inputs import COO
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     )
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, hashed_numbers, read_log
     from tilewright.embed.model.knobs import SparseCoreConfig, paste_text
-    from tilewright.embed.model.limits import check_packing, learnt_batch, read_limits
+    from tilewright.embed.model.limits import check_packing, learnt_batch, limits_json, read_limits
     from tilewright.embed.model.optimizers import (
         F2A,
         FTRL,
@@ -61,14 +62,24 @@ if TYPE_CHECKING:
     from tilewright.embed.planning.confidence import Confidence
     from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
     from tilewright.embed.planning.faces import plan_html, print_plan
+    from tilewright.embed.planning.fdo import FDO_SUFFIXES, FdoStats, fdo_stats, read_fdo, write_fdo
     from tilewright.embed.planning.memory import SparseMemory, memory
     from tilewright.embed.planning.plan import plan
+    from tilewright.embed.planning.torchrec import (
+        TorchrecShard,
+        TorchrecTable,
+        chip_bytes,
+        rank_bytes,
+        read_torchrec,
+        torchrec_plan,
+    )
     from tilewright.embed.planning.types import CurvePoint, Heap, Plan, StackPlan, TablePlan, plan_counters
     from tilewright.embed.pods.plan import PodPlan, PodStack, plan_pod
     from tilewright.embed.pods.sources import BatchSource, LogBatches, MadeBatches
     from tilewright.embed.serving.device import device_lookup
     from tilewright.embed.serving.export import Exported, ExportedTable, export
     from tilewright.embed.serving.read import Export, open_export
+    from tilewright.embed.tpu_embedding.specs import as_specs
     from tilewright.embed.training.loop import Feed, Loop, Trained
     from tilewright.embed.training.processes import agree_over_processes
     from tilewright.embed.training.saver import Checkpoints, resume
@@ -81,6 +92,7 @@ __all__ = [
     "COUNTERS_TEMPLATE",
     "CRITEO_CARDINALITIES",
     "F2A",
+    "FDO_SUFFIXES",
     "FTRL",
     "OPTIMIZERS",
     "SGD",
@@ -107,6 +119,7 @@ __all__ = [
     "Export",
     "Exported",
     "ExportedTable",
+    "FdoStats",
     "Feature",
     "Feed",
     "Finding",
@@ -142,16 +155,20 @@ __all__ = [
     "TablePlacement",
     "TablePlan",
     "Topology",
+    "TorchrecShard",
+    "TorchrecTable",
     "TrainStep",
     "Trained",
     "agree_over_processes",
     "as_feature",
+    "as_specs",
     "as_table",
     "batch_counters",
     "check_batches",
     "check_counters",
     "check_host_batch",
     "check_packing",
+    "chip_bytes",
     "device_batch",
     "device_lookup",
     "diagnose",
@@ -160,12 +177,15 @@ __all__ = [
     "diagnosis_text",
     "explain_error",
     "export",
+    "fdo_stats",
     "from_tables",
     "hashed_numbers",
     "hyperparameters_at",
     "init",
+    "is_trace",
     "layer",
     "learnt_batch",
+    "limits_json",
     "log_counters",
     "lookup",
     "memory",
@@ -181,11 +201,15 @@ __all__ = [
     "preprocess",
     "preprocess_samples",
     "print_plan",
+    "rank_bytes",
     "read_config",
     "read_counters",
     "read_criteo",
+    "read_fdo",
     "read_limits",
     "read_log",
+    "read_torchrec",
+    "read_trace",
     "restore",
     "restore_extra",
     "resume",
@@ -200,11 +224,13 @@ __all__ = [
     "stack",
     "synthetic_criteo",
     "tables",
+    "torchrec_plan",
     "tpu_embedding",
     "train_step",
     "update",
     "update_rows",
     "warm",
+    "write_fdo",
     "zero_rows",
 ]
 
@@ -218,6 +244,7 @@ _HOMES = {
     "diagnosis.diagnose": "diagnose diagnosis_html diagnosis_lines diagnosis_text",
     "diagnosis.explain": "ErrorExplanation explain_error names_sparsecores",
     "diagnosis.finding": "Diagnosis Finding",
+    "diagnosis.xprof": "is_trace read_trace",
     "diagnosis.sources": "COUNTERS_TEMPLATE batch_counters check_counters log_counters read_counters",
     "host.batch": "Agree Agreement HostBatch StackStats check_host_batch",
     "host.check": "Check Excess check_batches",
@@ -228,7 +255,7 @@ _HOMES = {
     "logs.criteo": "CATEGORICAL CRITEO_CARDINALITIES Clicks read_criteo scale_vocabs synthetic_criteo",
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
     "model.knobs": "SparseCoreConfig paste_text",
-    "model.limits": "check_packing learnt_batch read_limits",
+    "model.limits": "check_packing learnt_batch limits_json read_limits",
     "model.optimizers": "F2A FTRL OPTIMIZERS SGD Adagrad AdagradMomentum Adam Clipped LaProp RowOptimizer"
     " RowwiseAdagrad hyperparameters_at",
     "model.specs": "as_feature as_table spec_batch_sizes spec_limits",
@@ -237,14 +264,17 @@ _HOMES = {
     "planning.confidence": "Confidence",
     "planning.counters": "Counters HbmCounters Seconds StackCounters TableCounters",
     "planning.faces": "plan_html print_plan",
+    "planning.fdo": "FDO_SUFFIXES FdoStats fdo_stats read_fdo write_fdo",
     "planning.memory": "SparseMemory memory",
     "planning.plan": "plan",
+    "planning.torchrec": "TorchrecShard TorchrecTable chip_bytes rank_bytes read_torchrec torchrec_plan",
     "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
     "pods.plan": "PodPlan PodStack plan_pod",
     "pods.sources": "BatchSource LogBatches MadeBatches",
     "serving.device": "device_lookup",
     "serving.export": "Exported ExportedTable export",
     "serving.read": "Export open_export",
+    "tpu_embedding.specs": "as_specs",
     "training.loop": "Feed Loop Trained",
     "training.processes": "agree_over_processes",
     "training.saver": "Checkpoints resume",

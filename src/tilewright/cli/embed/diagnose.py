@@ -26,10 +26,13 @@ _COUNTED = (".toml", ".json")
 def diagnose(
     file: Annotated[
         str | None,
-        typer.Argument(help="Counters (.toml or .json, such as `embed plan --json` or a run's report.json), or a log."),
+        typer.Argument(
+            help="Counters (.toml or .json, such as `embed plan --json` or a run's report.json), a profile (a folder, "
+            ".xplane.pb, .trace.json.gz), or a log."
+        ),
     ] = None,
     counters: Annotated[
-        str | None, typer.Option(help="Measured counters (.toml or .json) on top of what a log says.")
+        str | None, typer.Option(help="Measured counters (.toml, .json or a profile) on top of what a log says.")
     ] = None,
     limits: Annotated[
         str | None, typer.Option(help="The limits file in use, over those of --config. None: the log's maxima.")
@@ -53,7 +56,7 @@ def diagnose(
 
     Exit code 1 when a finding is severe.
     """
-    from tilewright.embed import COUNTERS_TEMPLATE, diagnosis_text, read_counters
+    from tilewright.embed import COUNTERS_TEMPLATE, diagnosis_text, is_trace, read_counters
     from tilewright.embed import diagnose as find_bottlenecks
 
     if template:
@@ -64,7 +67,7 @@ def diagnose(
     options: dict[str, object] = {"target": target, "chips": chips, "batch": batch, "narrow_packing": narrow_packing}
     options |= {"vocab": vocab, "scale": scale, "width": width, "optimizer": optimizer}
     counted: Counters | None = None
-    if file is not None and file.endswith(_COUNTED):
+    if file is not None and (file.endswith(_COUNTED) or is_trace(file)):
         if of_log := [name for name, value in (options | {"config": config, "limits": limits}).items() if value]:
             option = of_log[0].replace("_", "-")
             raise UsageError(f"--{option} beside a counters file", where=file, how="they belong to a log")

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilewright.embed.diagnosis.xprof import is_trace, read_trace
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.host.check import Check
@@ -304,11 +305,14 @@ def read_counters(path: str | Path) -> Counters:
     """Counters from a ``.toml`` or ``.json`` file (:data:`COUNTERS_TEMPLATE` shows every section).
 
     JSON may also be what ``embed plan --json``, ``embed diagnose --json`` or ``run`` (``report.json``) wrote: their
-    counters are taken.
+    counters are taken. Of a profiler's trace (a folder, ``.xplane.pb``, ``.trace.json.gz``) :func:`read_trace` takes
+    steps and seconds.
 
     Raises :class:`UsageError` that names the file and the entry: no such file, not TOML or JSON, an unknown key (with
     the nearest one), a value of a wrong type or below 0, an unknown target.
     """
+    if is_trace(path):
+        return read_trace(path)
     return parse_counters(read_file(path, "JSON" if str(path).endswith(".json") else "TOML"), str(path))
 
 

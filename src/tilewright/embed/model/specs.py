@@ -66,12 +66,12 @@ def _optimizer(spec: Any, table: str) -> Any:
     return kind(**{own: _number(getattr(spec, other)) for own, other in theirs.items() if other})
 
 
-_OTHER_NAMES = {"b1": "beta_1", "b2": "beta_2", "epsilon": "eps"}
+THEIR_NAMES = {"b1": "beta_1", "b2": "beta_2", "epsilon": "eps"}
 
 
 def _their_name(spec: Any, name: str) -> str | None:
     """What a spec calls the hyper-parameter ``name`` of ours."""
-    names = name, f"{name}_value", f"{name}_strength", _OTHER_NAMES.get(name, "")
+    names = name, f"{name}_value", f"{name}_strength", THEIR_NAMES.get(name, "")
     return next((known for known in names if hasattr(spec, known)), None)
 
 

@@ -1,0 +1,201 @@
+"""`tilewright embed stats`: statistics, limits and plans in the forms of other tools, read, written and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.embed import model
+from tilewright.cli.streams import Heading, Json, emit_json, emit_text, progress, remark, show_table, write_file
+from tilewright.errors import UsageError
+
+if TYPE_CHECKING:
+    from tilewright.embed import EmbedConfig, FdoStats
+
+_HOW = "end it in .npz or .csv (FDO), .json (a limits file) or .torchrec.json (a sharding plan)"
+
+
+def stats(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="FDO statistics of jax-tpu-embedding (.npz, .csv or their folder), a limits file or a TorchRec plan "
+            "(.json); with --config a log."
+        ),
+    ],
+    config: Annotated[
+        str | None, typer.Option(help="The model (TOML): count SOURCE, a log; or put its plan beside TorchRec's.")
+    ] = None,
+    batch: model.Batch = None,
+    rows: model.Rows = 0,
+    bad_ids: model.BadIds = "error",
+    out: Annotated[
+        str | None,
+        typer.Option("-o", "--out", help="Write .npz or .csv (FDO), .json (limits), .torchrec.json (a sharding plan)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Read or count what partitions hold, and write it for jax-tpu-embedding, for training here, or for TorchRec.
+
+    An FDO file has one record per batch; limits are the largest counts of all records.
+    """
+    _check_out(out)
+    if config is None and (out or "").endswith(".torchrec.json"):
+        raise UsageError("a sharding plan is of a model", where=out or "", how="name the model with --config")
+    if source.endswith(".json") and _is_torchrec(source):
+        _compare(source, config, out, as_json)
+        return
+    setup = None if config is None else model.configured(config, {"batch": batch})
+    counted = _counted(source, setup, rows, bad_ids)
+    if out is not None:
+        _write(out, counted, setup, source)
+    if as_json:
+        emit_json({"kind": "embedding_statistics", "stacks": _stacks(counted)})
+    else:
+        _print(counted)
+    if out is not None:
+        remark(f"wrote {out}")
+
+
+def _check_out(out: str | None) -> None:
+    if out is not None and not out.endswith((".npz", ".csv", ".json")):
+        raise UsageError("not a name for statistics, limits or a plan", where=out, how=_HOW)
+
+
+def _is_torchrec(source: str) -> bool:
+    from tilewright.reading import read_file
+
+    value = read_file(source, "JSON")
+    return isinstance(value, dict) and isinstance(value.get("plan"), dict)
+
+
+def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) -> FdoStats:
+    from tilewright.embed import FdoStats, fdo_stats, preprocess, read_fdo, read_limits
+
+    if setup is None and source.endswith(".json"):
+        limits = read_limits(source)
+        return FdoStats(
+            {name: _one(limit.max_ids_per_partition) for name, limit in limits.items()},
+            {name: _one(limit.max_unique_ids_per_partition) for name, limit in limits.items()},
+        )
+    if setup is None:
+        return read_fdo(source)
+    stacking = model.placed(setup, not setup.sparsecore.disable_table_stacking)
+    log, total = model.batches(setup, source, rows)
+    with model.options_named(), progress("batches") as advance:
+
+        def preprocessed() -> Any:
+            for number, part in enumerate(log):
+                yield preprocess(setup.narrow.batch(part.features, bad_ids), stacking, bad_ids=bad_ids)
+                advance(number + 1, total)
+
+        return fdo_stats(preprocessed())
+
+
+def _one(value: int) -> Any:
+    import numpy as np
+
+    return np.array([value], np.int64)
+
+
+def _write(out: str, counted: FdoStats, setup: EmbedConfig | None, source: str) -> None:
+    from tilewright.embed import limits_json, torchrec_plan, write_fdo
+
+    if out.endswith((".npz", ".csv")):
+        write_fdo(out, counted)
+        return
+    if out.endswith(".torchrec.json"):
+        assert setup is not None
+        stacking = model.placed(setup, not setup.sparsecore.disable_table_stacking)
+        value = torchrec_plan(stacking)
+    else:
+        facts: dict[str, Any] = {"source": Path(source).name}
+        if setup is not None:
+            topology = setup.topology
+            shape = {"chips": topology.chips, "sparsecores_per_chip": topology.sparsecores_per_chip}
+            facts |= {"topology": shape, "batch": setup.batch, "narrow_packing": setup.narrow_packing}
+        value = limits_json(counted.limits(), **facts)
+    write_file(out, json.dumps(value, indent=2) + "\n")
+
+
+def _stacks(counted: FdoStats) -> dict[str, dict[str, Any]]:
+    from tilewright.embed import FDO_SUFFIXES
+
+    return {
+        name: {
+            "records": _records(counted, name),
+            **{kind: counted.most(kind, name) for kind in FDO_SUFFIXES},
+            "imbalance": _imbalance(counted, name),
+        }
+        for name in counted.stacks
+    }
+
+
+def _records(counted: FdoStats, stack: str) -> int:
+    import numpy as np
+
+    values = counted.max_ids_per_partition.get(stack)
+    return 0 if values is None else len(np.atleast_2d(values))
+
+
+def _imbalance(counted: FdoStats, stack: str) -> float | None:
+    """The fullest shard's largest partition over the average shard's, over all records."""
+    import numpy as np
+
+    values = counted.max_ids_per_partition.get(stack)
+    most = None if values is None else np.atleast_2d(values).max(axis=0)
+    return None if most is None or not most.sum() else float(most.max() / most.mean())
+
+
+def _print(counted: FdoStats) -> None:
+    headings: list[Heading] = [("stack", "code"), ("records", "count"), ("max ids", "count"), ("max unique", "count")]
+    headings += [("buffer of a SparseCore", "count"), ("dropped, most", "count"), "fullest shard"]
+    lines = [
+        (name, *("" if value is None else value for value in tuple(known.values())[:5]), _times(known["imbalance"]))
+        for name, known in _stacks(counted).items()
+    ]
+    show_table(headings, lines)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} x"
+
+
+def _compare(source: str, config: str | None, out: str | None, as_json: bool) -> None:
+    """A TorchRec plan's tables, and its ranks' bytes beside those of our chips."""
+    from tilewright.embed import chip_bytes, rank_bytes, read_torchrec
+    from tilewright.render import bytes_text
+
+    if out is not None:
+        raise UsageError("a TorchRec plan is read, not written again", where=out, how="leave -o away")
+    tables = read_torchrec(source)
+    ranks = rank_bytes(tables)
+    ours = None
+    if config is not None:
+        setup = model.configured(config, {})
+        ours = chip_bytes(model.placed(setup, not setup.sparsecore.disable_table_stacking))
+    if as_json:
+        shapes = {t.name: {"sharding_type": t.sharding_type, "shards": len(t.shards)} for t in tables.values()}
+        bytes_of = {"rank_bytes": {str(rank): size for rank, size in ranks.items()}, "chip_bytes": ours}
+        emit_json({"kind": "torchrec_plan", "tables": shapes, **bytes_of})
+        return
+    headings: list[Heading] = [("table", "code"), "sharding", "kernel", ("shards", "count"), ("largest shard", "bytes")]
+    lines = [
+        (
+            name,
+            t.sharding_type,
+            t.compute_kernel,
+            len(t.shards),
+            max((4 * s.rows * s.columns for s in t.shards), default=0),
+        )
+        for name, t in tables.items()
+    ]
+    show_table(headings, lines)
+    if ranks:
+        low, high = bytes_text(min(ranks.values())), bytes_text(max(ranks.values()))
+        emit_text(f"rows of a rank, {len(ranks)} ranks: {low} to {high}")
+    if ours is not None:
+        emit_text(f"rows of a chip, planned here: {bytes_text(ours)} on each, padding included")

@@ -1,0 +1,194 @@
+"""Statistics in the form of jax-tpu-embedding's FDO clients: what it records, writes as NPZ or CSV, and sets limits by.
+
+A file holds, for every stack, four arrays under the stack's name and a suffix. One record is [shards] (or [sources] for
+buffers, one number for drops), several are [records, shards], one row each. A folder holds files of several processes,
+``fdo_stats_<process>_<time>``; the newest of each counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import time
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.embed.host.arrays import Longs
+from tilewright.embed.host.batch import HostBatch
+from tilewright.embed.model.tables import Limits
+from tilewright.errors import UsageError
+from tilewright.files import write_whole
+
+FDO_SUFFIXES = {
+    "max_ids_per_partition": "_max_ids",
+    "max_unique_ids_per_partition": "_max_unique_ids",
+    "required_buffer_size_per_sc": "_required_buffer_size",
+    "id_drop_counters": "_id_drop_counters",
+}
+"""Kind of count -> what follows a stack's name in a file."""
+_NAME = re.compile(r"fdo_stats_(\d+)_(\d+)\.(npz|csv)")
+_HOW = "give what an FDO client of jax-tpu-embedding wrote: .npz, .csv, or their folder"
+
+
+@dataclass(frozen=True, eq=False)
+class FdoStats:
+    """Stack -> counts, of one batch or of many; the package's SparseDenseMatmulInputStats has the same four fields.
+
+    >>> stats = FdoStats({"t": np.array([[3, 9], [5, 2]])}, {"t": np.array([2, 4])})
+    >>> stats.limits()["t"], stats.stacks
+    (Limits(max_ids_per_partition=9, max_unique_ids_per_partition=4), ['t'])
+    """
+
+    max_ids_per_partition: Mapping[str, Longs] = field(default_factory=dict)
+    max_unique_ids_per_partition: Mapping[str, Longs] = field(default_factory=dict)
+    required_buffer_size_per_sc: Mapping[str, Longs] = field(default_factory=dict)
+    id_drop_counters: Mapping[str, Longs] = field(default_factory=dict)
+
+    @property
+    def stacks(self) -> list[str]:
+        """Every stack of which something is known, in order."""
+        return list(dict.fromkeys(name for kind in FDO_SUFFIXES for name in getattr(self, kind)))
+
+    def most(self, kind: str, stack: str) -> int | None:
+        """The largest count of a kind (one of the four fields), over all records; None where none is known."""
+        values = getattr(self, kind).get(stack)
+        return None if values is None or not np.size(values) else int(np.max(values))
+
+    def limits(self) -> dict[str, Limits]:
+        """The smallest limits that hold everything recorded: what the package sets its specs' limits to."""
+        return {
+            stack: Limits.holding(ids, self.most("max_unique_ids_per_partition", stack) or ids)
+            for stack in self.stacks
+            if (ids := self.most("max_ids_per_partition", stack)) is not None
+        }
+
+    def merged(self, other: FdoStats) -> FdoStats:
+        """The largest of both, place by place: what the package makes of the files of several processes."""
+        made: dict[str, dict[str, Longs]] = {}
+        for kind in FDO_SUFFIXES:
+            mine, theirs = dict(getattr(self, kind)), getattr(other, kind)
+            for stack, values in theirs.items():
+                mine[stack] = _largest(mine[stack], values, f"{kind} of {stack!r}") if stack in mine else values
+            made[kind] = mine
+        return FdoStats(**made)
+
+
+def _largest(one: Longs, two: Longs, what: str) -> Longs:
+    rows = np.atleast_2d(one), np.atleast_2d(two)
+    if rows[0].shape[1] != rows[1].shape[1]:
+        problem = f"{what}: {rows[0].shape[1]} and {rows[1].shape[1]} counts"
+        raise UsageError(problem, where="FDO statistics", how="merge statistics of one topology")
+    most: Longs = np.vstack(rows).max(axis=0)
+    return most
+
+
+def fdo_stats(batches: Iterable[HostBatch]) -> FdoStats:
+    """One record per preprocessed batch, as the package's client records them.
+
+    >>> from tilewright.embed import Feature, Table, Topology, preprocess, stack
+    >>> model = stack([Feature("f", Table("t", vocab=8, width=8))], Topology(chips=1, sparsecores_per_chip=2))
+    >>> stats = fdo_stats(preprocess({"f": ids}, model) for ids in ([[0, 2], [4]], [[1], [1]]))
+    >>> stats.max_ids_per_partition["t"].tolist()
+    [[2, 0], [0, 1]]
+    """
+    records: dict[str, dict[str, list[Any]]] = {kind: {} for kind in FDO_SUFFIXES}
+    for batch in batches:
+        for name, stats in batch.stats.items():
+            counts = stats[0], stats[1], stats[2], [int(stats.dropped_ids.sum())]
+            for kind, value in zip(FDO_SUFFIXES, counts):
+                records[kind].setdefault(name, []).append(np.asarray(value, np.int64))
+    return FdoStats(**{kind: {name: np.vstack(rows) for name, rows in of.items()} for kind, of in records.items()})
+
+
+def write_fdo(path: str | Path, stats: FdoStats) -> Path:
+    """Write ``.npz`` or ``.csv``; into a folder as the client of process 0 does, as NPZ. The file that was written.
+
+    CSV keeps no difference between one record and a row of counts: it reads back as the latter.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / f"fdo_stats_0_{time.time_ns()}.npz"
+    arrays = {
+        f"{stack}{suffix}": np.asarray(values, np.int64)
+        for kind, suffix in FDO_SUFFIXES.items()
+        for stack, values in getattr(stats, kind).items()
+    }
+    if path.suffix == ".npz":
+        data = io.BytesIO()
+        np.savez(data, **arrays)  # type: ignore[arg-type]
+        write_whole(path, data.getvalue())
+    elif path.suffix == ".csv":
+        text = io.StringIO(newline="")
+        rows = csv.writer(text)
+        rows.writerow(["key", "values"])
+        for key, values in arrays.items():
+            rows.writerows([key, " ".join(map(str, row))] for row in np.atleast_2d(values))
+        write_whole(path, text.getvalue())
+    else:
+        raise UsageError("not a name for FDO statistics", where=str(path), how="end it in .npz or .csv")
+    return path
+
+
+def read_fdo(path: str | Path) -> FdoStats:
+    """Read a file, or of a folder the newest file of every process, merged.
+
+    Raises :class:`UsageError` that names the file: none there, cut off, unknown keys, counts that are none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return _read(path)
+    newest: dict[str, tuple[int, Path]] = {}
+    for file in sorted(path.iterdir()):
+        if match := _NAME.fullmatch(file.name):
+            newest[match[1]] = max(newest.get(match[1], (0, file)), (int(match[2]), file))
+    if not newest:
+        raise UsageError("no fdo_stats_<process>_<time>.npz or .csv here", where=str(path), how=_HOW)
+    first, *others = (_read(file) for _, file in newest.values())
+    for other in others:
+        first = first.merged(other)
+    return first
+
+
+def _read(path: Path) -> FdoStats:
+    where = str(path)
+    try:
+        arrays = _csv_arrays(path) if path.suffix == ".csv" else _npz_arrays(path)
+    except (OSError, EOFError, zipfile.BadZipFile, ValueError, KeyError, csv.Error, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UsageError(f"no FDO statistics can be read: {problem}", where=where, how=_HOW) from None
+    found: dict[str, dict[str, Longs]] = {kind: {} for kind in FDO_SUFFIXES}
+    for key, values in arrays.items():
+        kind = next((kind for kind, suffix in FDO_SUFFIXES.items() if key.endswith(suffix)), None)
+        if kind is None:
+            problem = f"unknown key {key!r}: none of {', '.join(FDO_SUFFIXES.values())} is its end"
+            raise UsageError(problem, where=where, how=_HOW)
+        if values.dtype.kind not in "iu" or values.ndim > 2 or (values.size and values.min() < 0):
+            raise UsageError(f"{key!r} holds no counts", where=where, how=_HOW)
+        found[kind][key.removesuffix(FDO_SUFFIXES[kind])] = values.astype(np.int64, copy=False)
+    return FdoStats(**found)
+
+
+def _npz_arrays(path: Path) -> dict[str, Any]:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("no archive of arrays, or one that is cut off" if path.stat().st_size else "it is empty")
+    with np.load(path, allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
+def _csv_arrays(path: Path) -> dict[str, Any]:
+    rows: dict[str, list[Any]] = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        if next(reader, None) != ["key", "values"]:
+            raise ValueError("its first line is not key,values")
+        for line in filter(None, reader):
+            if len(line) != 2:
+                raise ValueError(f"line {reader.line_num} has {len(line)} cells")
+            rows.setdefault(line[0], []).append(np.array([int(word) for word in line[1].split()], np.int64))
+    return {key: np.vstack(values) if len(values) > 1 else values[0] for key, values in rows.items()}
