@@ -293,10 +293,15 @@ for limits in (None, {name: Limits(4, 4)}):
 
     both = jax.jit(jax.shard_map(one, mesh=mesh, in_specs=(spread,) * 6, out_specs=spread))
     found, after = both(*given, table, stacked)
-    looked = lookup(state, host)
-    expected = [np.asarray(looked[f.name]).reshape(32, -1, 8) for f in plan.stacks[name].features]
-    assert np.array_equal(found, np.concatenate(expected, axis=1).reshape(-1, 8))
-    assert np.array_equal(after, np.asarray(update(state, host, gradients).stacks[name]).reshape(-1, 8))
+    expected, summed = np.zeros_like(stacked), np.zeros_like(table).reshape(32, -1, 8)
+    for source in range(32):
+        for shard in range(32):
+            rows, samples, gains = host.partition(name, source, shard)
+            of_source = slice(source * 24, source * 24 + 24)
+            np.add.at(expected[of_source], samples, gains[:, None] * table.reshape(32, -1, 8)[shard, rows])
+            np.add.at(summed[shard], rows, gains[:, None] * stacked[of_source][samples])
+    assert np.array_equal(found, expected)
+    assert np.array_equal(after, table - 0.5 * summed.reshape(-1, 8))
     print("mini-batches:", host.num_minibatches)
 """
 
