@@ -74,6 +74,21 @@ def windows_of(reduce: Node) -> Windows | None:
     return Windows(source, tuple(shape), tuple(window), dtype, scale)
 
 
+def inside_another(reduce: Node) -> bool:
+    """Whether a later reduction takes this one in: ``x.mean(4)`` of ``x.mean(4).mean(2)``."""
+    value = reduce.result
+    while len(value.users) == 1:
+        [node] = value.users
+        if node.name == "reduce":
+            return (
+                node.plain and node.attributes.get("monoid") == reduce.attributes["monoid"] and bool(windows_of(node))
+            )
+        if node.name not in ("convert", "divide", "multiply") or len(node.results) != 1:
+            return False
+        value = node.result
+    return False
+
+
 def _joins(outer: Node, inner: Node) -> bool:
     """Whether a reduction of a reduction is one reduction: the same monoid, and the inner one adds nothing."""
     monoid = outer.attributes.get("monoid")

@@ -6,7 +6,7 @@ from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
 from tilewright.hlo.rules.matching import Match, anything, op
 from tilewright.hlo.rules.rule import Example, Rule
-from tilewright.hlo.rules.windows import megabytes, scaled, windows_of
+from tilewright.hlo.rules.windows import inside_another, megabytes, scaled, windows_of
 
 
 def _pays(match: Match, root: Node) -> bool:
@@ -35,7 +35,7 @@ RULE = Rule(
     source="the TPU compiler's estimate (specs/rules.md, 4)",
     pattern=op("reduce", anything("blocks"), monoid="add"),
     roots=frozenset({"reduce"}),
-    where=lambda match, root: windows_of(root) is not None,
+    where=lambda match, root: windows_of(root) is not None and not inside_another(root),
     pays=_pays,
     build=_build,
     exact=False,

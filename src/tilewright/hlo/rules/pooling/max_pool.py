@@ -6,7 +6,7 @@ from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
 from tilewright.hlo.rules.matching import Match, anything, op
 from tilewright.hlo.rules.rule import Example, Rule
-from tilewright.hlo.rules.windows import megabytes, windows_of
+from tilewright.hlo.rules.windows import inside_another, megabytes, windows_of
 
 
 def _pays(match: Match, root: Node) -> bool:
@@ -36,7 +36,7 @@ RULE = Rule(
         "reduce", anything("blocks"), where=lambda node: node.attributes.get("monoid") in ("maximum", "minimum")
     ),
     roots=frozenset({"reduce"}),
-    where=lambda match, root: windows_of(root) is not None,
+    where=lambda match, root: windows_of(root) is not None and not inside_another(root),
     pays=_pays,
     build=_build,
     example=Example(
