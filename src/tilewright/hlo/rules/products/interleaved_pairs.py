@@ -1,0 +1,184 @@
+"""Pairs interleaved in the minor dim: complex numbers as (re, im, re, im, ...), rotary embeddings of neighbours.
+
+Taking the pairs apart gives arrays with a minor dim of 2. Instead every column is computed as if it were a first one
+and as if it were a second one: where a formula needs the other column of the pair, the array shifted by one has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.hlo.graphs.graph import Node, Value
+from tilewright.hlo.rewriting.maker import Maker, is_elementwise
+from tilewright.hlo.rules.matching import Match, anything, made_by, number_of, op
+from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.windows import megabytes
+
+_Build = Callable[[Maker], Value]
+_MOST = 64  # values looked at for one root
+_TYPES = ("f32", "bf16", "f16", "f64")
+
+
+class _Pairs:
+    """What ends in ``root``, a reshape of two stacked arrays; ``build`` is None where something stays apart."""
+
+    def __init__(self, root: Node) -> None:
+        self.seen = self.planes = 0
+        self.known: dict[tuple[Value, int], _Build | None] = {}
+        self.shifts: dict[tuple[Value, int], Value] = {}
+        self.build: _Build | None = None
+        stacked = _stacked(root.operands[0]) if root.operands[0].shape is not None else None
+        if stacked is None or root.result.dtype not in _TYPES:
+            return
+        *lead, half, _ = stacked[0].sizes
+        self.half, self.full = (*lead, half), (*lead, 2 * half)
+        plans = [self._planned(value, place) for place, value in enumerate(stacked)]
+        if half < 2 or not self.planes or None in plans or root.result.sizes[-1] % (2 * half):
+            return
+        even, odd = (plan for plan in plans if plan is not None)
+
+        def build(make: Maker) -> Value:
+            place = make.binary("remainder", make.along(self.full, len(lead)), make.full("2", "i32", self.full))
+            first = make.compare(place, make.full("0", "i32", self.full), "EQ")
+            return make.reshape(make.select(first, even(make), odd(make)), root.result.sizes)
+
+        self.build = build
+
+    def _planned(self, value: Value, place: int) -> _Build | None:
+        """How to compute ``value``, an array of halves, in the columns of ``place`` of the full array."""
+        key = value, place
+        if key not in self.known:
+            self.seen += 1
+            self.known[key] = _once(self._plan(value, place)) if self.seen <= _MOST else None
+        return self.known[key]
+
+    def _plan(self, value: Value, place: int) -> _Build | None:
+        node = value.operation
+        if node is None or not node.plain or value.shape not in (self.half, (*self.half, 1)):
+            return None
+        plane = _plane(value)
+        if plane is not None:
+            self.planes += 1
+            return lambda make: self._shifted(make, *plane, place)
+        if node.name in ("reshape", "broadcast_in_dim") and node.operands[0].shape in (self.half, (*self.half, 1)):
+            return self._planned(node.operands[0], place)  # a unit dim at the end comes or goes
+        if is_elementwise(node) and all(operand.shape == value.shape for operand in node.operands):
+            plans = [self._planned(operand, place) for operand in node.operands]
+            builds = [plan for plan in plans if plan is not None]
+            same = len(builds) == len(plans)
+            return (lambda make: make.same(node, [b(make) for b in builds], self.full)) if same else None
+        if number_of(value) is not None and node.name == "constant":
+            return lambda make: make.relaid(node, self.full)
+        return self._table(node) if node.name == "broadcast_in_dim" and value.shape == self.half else None
+
+    def _table(self, node: Node) -> _Build | None:
+        """A small array spread over all rows: its columns are repeated before that."""
+        source, dims, last = node.operands[0], node.attributes["dims"], len(self.half) - 1
+        if last not in dims or source.sizes[dims.index(last)] == 1:
+            return lambda make: make.broadcast(source, self.full, dims)
+        if dims[-1] != last or 4 * megabytes(source) > megabytes(node.result):
+            return None
+        wide = (*source.sizes, 2)
+
+        def table(make: Maker) -> Value:
+            twice = make.reshape(make.broadcast(source, wide, range(len(dims))), (*source.sizes[:-1], 2 * wide[-2]))
+            return make.broadcast(twice, self.full, dims)
+
+        return table
+
+    def _shifted(self, make: Maker, source: Value, plane: int, place: int) -> Value:
+        by = plane - place
+        if (source, by) not in self.shifts:
+            value = make.reshape(source, self.full)
+            if by:
+                high = [0] * (len(self.full) - 1) + [by]
+                value = make.pad(value, make.constant("0.0", value.dtype), [-size for size in high], high)
+            self.shifts[source, by] = value
+        return self.shifts[source, by]
+
+
+def _stacked(value: Value) -> list[Value] | None:
+    """The two arrays, each with a minor dim of 1, that ``value`` stacks."""
+    node = made_by(value, "concatenate")
+    if node is None or len(node.operands) != 2 or node.attributes["dim"] != len(value.sizes) - 1:
+        return None
+    return list(node.operands) if len(value.sizes) > 1 and all(part.sizes[-1] == 1 for part in node.operands) else None
+
+
+def _plane(value: Value) -> tuple[Value, int] | None:
+    """(x, k) where ``value`` holds columns k, k + 2, ... of x: ``x[..., k::2]``, or ``x.reshape(.., 2)[..., k]``."""
+    reshape = made_by(value, "reshape")
+    part = made_by(reshape.operands[0] if reshape is not None else value, "slice")
+    if part is None:
+        return None
+    source, own = part.operands[0], part.attributes
+    *starts, start = own["start"]
+    if any(starts) or own["limit"][:-1] != source.sizes[:-1] or any(step != 1 for step in own["strides"][:-1]):
+        return None
+    if own["strides"][-1] == 2:
+        half = (*source.sizes[:-1], source.sizes[-1] // 2)
+        return (source, start) if start < 2 and source.sizes[-1] % 2 == 0 and value.sizes == half else None
+    split = made_by(source, "reshape")
+    if split is None or source.sizes[-1] != 2 or own["limit"][-1] != start + 1 or len(source.sizes) < 2:
+        return None
+    if split.operands[0].sizes[-1] != 2 * source.sizes[-2]:
+        return None
+    return split.operands[0], start
+
+
+def _once(build: _Build | None) -> _Build | None:
+    if build is None:
+        return None
+    made: list[Value] = []
+
+    def first(make: Maker) -> Value:
+        if not made:
+            made.append(build(make))
+        return made[0]
+
+    return first
+
+
+def _pays(match: Match, root: Node) -> bool:
+    """In smaller arrays a table that has to be repeated costs as much as all the rest."""
+    return megabytes(root.result) >= 0.5
+
+
+def _build(match: Match, root: Node, make: Maker) -> Value | None:
+    build = _Pairs(root).build
+    return build(make) if build is not None else None
+
+
+RULE = Rule(
+    name="interleaved-pairs",
+    phase="shape",
+    summary="pairs interleaved in the minor dim, taken apart and put together: shifts by one column instead",
+    finding="neighbouring columns are taken apart and interleaved again, through arrays whose minor dim is 2",
+    change="compute in place with the array shifted by one column, and choose by the parity of the column",
+    source="the TPU compiler's estimate (specs/rules.md, 7 and 17)",
+    pattern=op("reshape", anything("stack")),
+    roots=frozenset({"reshape"}),
+    where=lambda match, root: _Pairs(root).build is not None,
+    pays=_pays,
+    build=_build,
+    example=Example(
+        before="""
+            re, im, re2, im2 = x[:, ::2], x[:, 1::2], y[:, ::2], y[:, 1::2]
+            return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
+        """,
+        after="""
+            left, right = (lambda v: jnp.roll(v, -1, 1)), (lambda v: jnp.roll(v, 1, 1))
+            even = jnp.arange(2 * d) % 2 == 0
+            return jnp.where(even, x * y - left(x) * left(y), right(x) * y + x * right(y))
+        """,
+        shapes="x: T[n,2*d]\ny: T[n,2*d]",
+        sizes="n=16384 d=256",
+        small="n=2 d=3",
+        draw="n=1..4 d=2..5",
+        types=("f32", "bf16"),
+        away="""
+            re, im, re2, im2 = x[:, :d], x[:, d:], y[:, :d], y[:, d:]
+            return jnp.stack([re * re2 - im * im2, re * im2 + im * re2], -1).reshape(n, 2 * d)
+        """,
+    ),
+)
