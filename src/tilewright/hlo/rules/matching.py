@@ -349,6 +349,51 @@ def _regrouped(factors: Sequence[tuple[int, bool]], sizes: Sequence[int]) -> lis
     return dims
 
 
+@dataclass(frozen=True)
+class Regroup:
+    """``value`` is ``source.reshape(flat).transpose(order).reshape(value.shape)``.
+
+    ``parts`` holds, for each dim of the source, the sizes it is split into, unit parts left out; ``flat`` is all of
+    them in a row, and ``owner[k]`` says which dim of the source the k-th comes from.
+    """
+
+    source: Value
+    parts: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...]
+
+    @property
+    def flat(self) -> tuple[int, ...]:
+        """The sizes of all parts in a row."""
+        return tuple(size for sizes in self.parts for size in sizes)
+
+    @property
+    def owner(self) -> tuple[int, ...]:
+        """The source's dim of each part."""
+        return tuple(d for d, sizes in enumerate(self.parts) for _ in sizes)
+
+
+def regroup_of(value: Value) -> Regroup | None:
+    """A transpose between two reshapes, the first of which takes dims apart and joins none (either may be missing)."""
+    outer = made_by(value, "reshape")
+    transpose = made_by(outer.operands[0] if outer is not None else value, "transpose")
+    if transpose is None:
+        return None
+    inner = made_by(transpose.operands[0], "reshape")
+    middle = transpose.operands[0].sizes
+    source = inner.operands[0] if inner is not None else transpose.operands[0]
+    matched = runs(source.sizes, middle)
+    if matched is None or any(len(run.source) != 1 for run in matched):
+        return None
+    parts: list[tuple[int, ...]] = [() for _ in source.sizes]
+    places: dict[int, int] = {}  # dim of the middle -> place among the parts
+    for run in matched:
+        parts[run.source[0]] = tuple(middle[j] for j in run.target)
+        for j in run.target:
+            places[j] = len(places)
+    order = tuple(places[j] for j in transpose.attributes["permutation"] if j in places)
+    return Regroup(source, tuple(parts), order)
+
+
 def same_elements(shape: Sequence[int], other: Sequence[int]) -> bool:
     """Whether a reshape between the shapes can be matched dim by dim."""
     return runs(shape, other) is not None
