@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.hlo.gating.gate import Region, Verdict, copied, leaves_of, outline, source_of, take_out
 from tilewright.hlo.gating.moves import type_text
-from tilewright.hlo.gating.pricing import LEAST, Gain, measured_kind, price
+from tilewright.hlo.gating.pricing import LEAST, Gain, price
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker
@@ -23,6 +23,8 @@ from tilewright.hlo.rules.rule import PHASES, Rule
 from tilewright.targets import Target
 
 _ROUNDS = 8
+#: A match that is no finding: nothing is gained, so nothing is said.
+_NO_GAIN = "nothing to gain"
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +151,8 @@ class Acting:
             if key is not None:
                 self.prices[key] = gain, refusal
         _take_back(trial)
+        if refusal == _NO_GAIN:
+            return None
         if key in self.passed_over:
             refusal = "the judge found it no faster here"
         return Candidate(rule, root, dead, gain, refusal, seen.key)
@@ -163,20 +167,22 @@ class Acting:
         gain = price(rule.name, before, after, self.target)
         if rule.build is None:
             return gain, rule.change
+        if not self._gains(rule, match, root, gain):
+            return gain, _NO_GAIN
         if unknown:
             return gain, "a NaN or an infinity would spread to its neighbours: --assume-finite allows it"
         if not rule.exact and not self.allow_reassociation:
             return gain, "it rounds otherwise, and the bits must stay"
+        return gain, ""
+
+    def _gains(self, rule: Rule, match: Match, root: Node, gain: Gain) -> bool:
+        """Whether the rule pays here: what was confirmed for the chip decides, then the shapes, then the price."""
         known = factor_on(rule.name, self.target.name)
         if known is not None and known.factor < LEAST:
-            return gain, f"on {self.target.name} it does not pay: {known} at the example's shapes"
-        if self.target.family == "tpu" and not rule.pays(match, root):
-            return gain, f"at this size it does not pay on a TPU; {gain.note}"
-        if gain.kind == "unpriced" and measured_kind(self.target):
-            return gain, gain.note
-        if gain.kind != "unpriced" and gain.factor < LEAST and self.target.family != "tpu":
-            return gain, f"would gain nothing on {self.target.name}: {gain.note}"
-        return gain, ""
+            return False
+        if self.target.family == "tpu":
+            return rule.pays(match, root)
+        return gain.factor >= LEAST
 
     def _put(self, block: Block, case: Candidate) -> bool:
         """Build a chosen case in place; False where what was put in before it has changed its ground."""
