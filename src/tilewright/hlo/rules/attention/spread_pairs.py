@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +105,7 @@ def _is_table(wide: Node) -> bool:
 
 
 def _element_of_pair(wide: Node | None, merged: Sequence[int]) -> tuple[Value, int] | None:
-    """(x, s) where ``wide`` holds element s of every pair in the last dim of x, repeated for each element of the pair."""
+    """(x, s) where ``wide`` holds element s of every pair in the last dim of x, once for each element of the pair."""
     if wide is None or not wide.operands[0].sizes:
         return None
     narrow, shape = wide.operands[0], wide.result.sizes
@@ -167,10 +168,10 @@ def _rows(table: Value, make: Maker) -> Value:
     return make.reshape(make.part(rows, len(rows.sizes) - 1, start, start + 1), (*front, count * few))
 
 
-def _matrix(size: int, few: int, element: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+def _matrix(size: int, few: int, element: int) -> np.ndarray[Any, Any]:
     """Column c takes element ``element`` of the pair that c is in."""
     rows, columns = np.arange(size)[:, None], np.arange(size)
-    return (rows == columns // few * few + element).astype(np.float32)
+    return np.where(rows == columns // few * few + element, 1.0, 0.0)
 
 
 RULE = Rule(

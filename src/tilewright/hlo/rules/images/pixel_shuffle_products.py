@@ -27,7 +27,7 @@ class Shuffle:
 
 
 def shuffle_of(value: Value) -> Shuffle | None:
-    """Whether ``value`` is reshape(transpose(..)) that deals rows and columns of an image out to dims in front of them."""
+    """Whether ``value`` is a reshape(transpose(..)) that puts dims in front between the rows or columns of an image."""
     merged = made_by(value, "reshape")
     turned = made_by(merged.operands[0], "transpose") if merged is not None else None
     if turned is None or len(value.sizes) < 2:
@@ -120,10 +120,10 @@ RULE = Rule(
         """,
         after="""
             y, exact = x.reshape(c, t, 2, 2, f, h, w), "highest"
-            columns = [jnp.arange(2 * w) == 2 * jnp.arange(w)[:, None] + j for j in range(2)]
-            rows = [jnp.arange(2 * h) == 2 * jnp.arange(h)[:, None] + i for i in range(2)]
-            wide = [sum(jnp.dot(y[:, :, i, j], columns[j].astype(x.dtype), precision=exact) for j in range(2)) for i in range(2)]
-            whole = sum(jnp.einsum("ctfhw,hu->cftuw", wide[i], rows[i].astype(x.dtype), precision=exact) for i in range(2))
+            places = [(jnp.arange(2 * n), 2 * jnp.arange(n)[:, None]) for n in (w, h)]
+            columns, rows = ([(to == place + k).astype(x.dtype) for k in range(2)] for to, place in places)
+            wide = [sum(jnp.dot(y[:, :, i, j], columns[j], precision=exact) for j in range(2)) for i in range(2)]
+            whole = sum(jnp.einsum("ctfhw,hu->cftuw", wide[i], rows[i], precision=exact) for i in range(2))
             return whole.reshape(1, c, f * t, 2 * h, 2 * w)
         """,
         shapes="x: T[1,4*c*t,f,h,w]",
