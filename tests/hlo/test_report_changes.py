@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.cli.conftest import completed
-from tilewright.hlo import Suggestion, change_lines, load, report, report_from_json, report_lines
+from tilewright.hlo import Suggestion, change_lines, load, report, report_from_json, report_lines, suggest
 
 TURNS = """HloModule turns
 ENTRY e {
@@ -73,3 +73,29 @@ def test_nothing_to_do_says_nothing():
     assert not found.suggestions
     assert not list(change_lines(found))
     assert "What pays most" not in found.to_html()
+
+
+DECODE = """func.func @main(%q: tensor<8x1x32x64xbf16>, %k: tensor<8x1024x8x64xbf16>) -> tensor<8x32x1x1024xbf16> {
+  %0 = stablehlo.broadcast_in_dim %k, dims = [0, 1, 2, 4] : (tensor<8x1024x8x64xbf16>) -> tensor<8x1024x8x4x64xbf16> loc("model.py":23:4)
+  %1 = stablehlo.reshape %0 : (tensor<8x1024x8x4x64xbf16>) -> tensor<8x1024x32x64xbf16> loc("model.py":23:4)
+  %2 = stablehlo.dot_general %q, %1, batching_dims = [0, 2] x [0, 2], contracting_dims = [3] x [3] : (tensor<8x1x32x64xbf16>, tensor<8x1024x32x64xbf16>) -> tensor<8x32x1x1024xbf16> loc("model.py":24:4)
+  return %2 : tensor<8x32x1x1024xbf16>
+}
+"""  # noqa: E501
+
+
+def test_the_rules_of_optimize_stand_in_the_report(tmp_path):
+    program = load(DECODE)
+    (said,) = suggest(program, "tpu-v5e")
+    assert (said.rule, said.op, said.source) == ("grouped-query-attention", "", "model.py:23")
+    assert said.how.endswith("or run tilewright optimize")
+    found = report(program, "tpu-v5e", [said])
+    (only,) = found.suggestions  # the broadcast's own finding gives way
+    repeated = next(row for row in found.rows if row.moved_bytes)
+    assert only.saved_us == pytest.approx(repeated.modelled_us * (1 - 1 / only.factor))
+    assert found.suggestion_of(repeated) == only
+    file = tmp_path / "decode.mlir"
+    file.write_text(DECODE)
+    out = completed("report", file, "-t", "tpu-v5e").stdout.decode()
+    assert out.count("grouped-query-attention") == 2  # at the head, and at the row
+    assert not suggest(load(TURNS), "tpu-v5e")

@@ -42,6 +42,7 @@ from tilewright.hlo.rewrites.pipeline import (
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.rules.rule import Example, Rule
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
+from tilewright.hlo.suggesting import suggest
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
 from tilewright.hlo.timing.drawings import step_lanes
@@ -124,6 +125,7 @@ __all__ = [
     "run_pipeline",
     "slowest_table",
     "step_lanes",
+    "suggest",
     "summary_lines",
     "time_html",
     "trial_arguments",

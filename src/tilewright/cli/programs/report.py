@@ -17,7 +17,8 @@ from tilewright.cli.streams import Json, emit_json, read_text, remark, write_fil
 from tilewright.errors import CheckFailed, ParseError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.hlo import MovementReport, Program, StepDiff
+    from tilewright.hlo import MovementReport, Program, StepDiff, Suggestion
+    from tilewright.targets import Target
 
 _TargetOption = Annotated[
     str | None, typer.Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
@@ -47,10 +48,20 @@ def _make_report(program: Program, target: str | None, where: str) -> MovementRe
             where=where,
             how="add --target, such as --target tpu-v5e",
         )
-    movement = replace(report_movement(program, chip), source=where)
+    movement = replace(report_movement(program, chip, _rules_say(program, chip)), source=where)
     if program.kind == "hlo" and chip is not None and movement.time is None:
         remark(f"note: a dump has layouts of its own; {chip.name} does not change them")
     return movement
+
+
+def _rules_say(program: Program, chip: Target | None) -> tuple[Suggestion, ...]:
+    """What the rules of optimize would change; nothing where they cannot look."""
+    from tilewright.hlo import suggest
+
+    try:
+        return suggest(program, chip) if chip is not None else ()
+    except UnsupportedError:  # no JAX, or a target or a construct that optimize does not take: a report does
+        return ()
 
 
 def _read_report(path: str) -> MovementReport:

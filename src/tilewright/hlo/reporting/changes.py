@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.hlo.cost import plain_opcode
@@ -27,22 +27,29 @@ _HOW = {
 
 
 def with_changes(
-    rows: Sequence[MovementRow], program: Program, time: TimeSummary | None, given: Sequence[Suggestion]
+    rows: Sequence[MovementRow],
+    program: Program,
+    time: TimeSummary | None,
+    given: Sequence[Suggestion],
+    line_us: Mapping[str, float],
 ) -> tuple[Suggestion, ...]:
     """The suggestions of rules with what each saves, and findings about the other rows, most saved first.
 
     By modelled time where there is a model, then by bytes. A finding about rows that a rule takes up is left out.
+    ``line_us``: the modelled time of each line of the user's program.
     """
     own = _findings([row for row in rows if not any(each.concerns(row) for each in given)], rows, program, time)
-    suggestions = [*(_weighed(each, rows) for each in given), *own]
+    suggestions = [*(_weighed(each, rows, line_us) for each in given), *own]
     return tuple(sorted(suggestions, key=lambda each: (-(each.saved_us or 0.0), -each.saved_bytes)))
 
 
-def _weighed(suggestion: Suggestion, rows: Sequence[MovementRow]) -> Suggestion:
-    """With the time and the bytes that its rows give, where it does not say itself."""
+def _weighed(suggestion: Suggestion, rows: Sequence[MovementRow], line_us: Mapping[str, float]) -> Suggestion:
+    """With the time and the bytes that its rows give, where it does not say itself; without an operation its line's."""
     about = [row for row in rows if suggestion.concerns(row)]
     saved, count = suggestion.saved_us, suggestion.saved_bytes
     timed = [row.modelled_us for row in about if row.modelled_us is not None]
+    if not suggestion.op and suggestion.source in line_us:
+        timed = [line_us[suggestion.source]]
     if saved is None and timed and suggestion.factor:
         saved = sum(timed) * (1 - 1 / suggestion.factor)
     source = suggestion.source or next((row.source for row in about if row.source), "")

@@ -14,6 +14,7 @@ What counts as traffic:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -29,7 +30,7 @@ from tilewright.hlo.reporting.changes import with_changes
 from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.reporting.predicting import fused_along, in_normal_form
 from tilewright.hlo.reporting.rows import computing_row, fusion_row, operation_row
-from tilewright.hlo.reporting.times import handed_on, price, written_between
+from tilewright.hlo.reporting.times import handed_on, price, times_of_lines, written_between
 from tilewright.hlo.reporting.types import (
     SCHEMA_VERSION,
     MovementRow,
@@ -84,6 +85,7 @@ def report(
         )
     context = Context(program, chip)
     time, context.modelled = price(context)
+    lines = times_of_lines(context) if suggestions else defaultdict(float)
     normalizes = context.predicted and chip is not None and chip.compiler_normalizes
     if normalizes:
         normalised = in_normal_form(program)
@@ -94,7 +96,9 @@ def report(
     if time is not None and context.predicted:
         rows = handed_on(rows, context)
         if normalizes and chip is not None:
-            rows, time = written_between(rows, time, chip)
+            kernels, (rows, time) = rows, written_between(rows, time, chip)
+            for row, had in zip(rows, kernels):
+                lines[row.source] += (row.modelled_us or 0.0) - (had.modelled_us or 0.0)
     return MovementReport(
         *(program.name, program.kind, chip.name if chip else None),
         *(context.predicted, context.tiled, tuple(sorted(context.unsized))),
@@ -105,7 +109,7 @@ def report(
         register_bytes=context.register_bytes,
         unoptimized=program.kind == "hlo" and not context.tiled and _is_unoptimized(program),
         time=time,
-        suggestions=with_changes(rows, program, time, suggestions),
+        suggestions=with_changes(rows, program, time, suggestions, lines),
         normal_form=NEWEST if normalizes else 0,
     )
 

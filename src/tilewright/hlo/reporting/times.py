@@ -50,6 +50,15 @@ def price(context: Context) -> tuple[TimeSummary | None, Times]:
     return TimeSummary(step.seconds * 1e6, step.call_seconds * 1e6, step.priced, notes), times
 
 
+def times_of_lines(context: Context) -> defaultdict[str, float]:
+    """The modelled microseconds of each line of the user's program."""
+    lines: defaultdict[str, float] = defaultdict(float)
+    for computation, op in context.program.operations():
+        if time := context.modelled.get((op.line, op.name)):
+            lines[context.source(computation.name, op)] += time[0]
+    return lines
+
+
 def handed_on(rows: Sequence[MovementRow], context: Context) -> tuple[MovementRow, ...]:
     """The rows of a StableHLO program, the time of a bitcast with the operation beside it that moves instead.
 

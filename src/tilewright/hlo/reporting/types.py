@@ -137,7 +137,8 @@ class Suggestion:
     """A change to the program that pays: what a rule of ``optimize``, or an advice, says about operations of it.
 
     ===============  ==========================================================================================
-    ``op``           the operation's name, as the report's rows have it (``reshape.12``, ``%3``)
+    ``op``           the operation's name, as the report's rows have it (``reshape.12``, ``%3``); "": all that move on
+                     the line ``source``
     ``rule``         the rule's name, or the advice's
     ``factor``       time of the operations it is about before over after, or None where that is not known
     ``kind``         what kind of number that is: ``confirmed`` (by the compiler's own estimate), ``measured``,
@@ -148,7 +149,7 @@ class Suggestion:
     ``path``         the computations from the entry to the one it is in, as rows have it; "": any of that name
     ``also``         further operations that it is about
     ``saved_us``     modelled microseconds of one run of the program that it saves; None: the report takes the modelled
-                     time of ``op`` and ``also`` and the factor
+                     time of its operations (or of all on its line) and the factor
     ``saved_bytes``  bytes moved that it saves, which rank where there is no time; 0: those of ``op`` and ``also``
     ===============  ==========================================================================================
     """
@@ -172,6 +173,8 @@ class Suggestion:
 
     def concerns(self, row: MovementRow) -> bool:
         """Whether it is about this row's operation."""
+        if not self.op:
+            return bool(self.source) and row.source == self.source and bool(row.moved_bytes)
         return row.name in (self.op, *self.also) and self.path in ("", row.path)
 
 
@@ -386,13 +389,15 @@ class ReportData:
 
     def suggestion_of(self, row: MovementRow) -> Suggestion | None:
         """The change that concerns a row and pays most, or None."""
-        return next((each for each in self._suggestions_by_op.get(row.name, ()) if each.path in ("", row.path)), None)
+        found = (*self._suggestions_at.get(row.source, ()), *self._suggestions_at.get(row.name, ()))
+        return next((each for each in found if each.concerns(row)), None)
 
     @cached_property
-    def _suggestions_by_op(self) -> dict[str, list[Suggestion]]:
+    def _suggestions_at(self) -> dict[str, list[Suggestion]]:
+        """By the names of their operations, or their line."""
         found: dict[str, list[Suggestion]] = {}
         for each in self.suggestions:
-            for name in (each.op, *each.also):
+            for name in (each.op, *each.also) if each.op else (each.source,):
                 found.setdefault(name, []).append(each)
         return found
 
