@@ -26,7 +26,7 @@ from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.pipeline import Step, parse_pipeline, pipeline
 from tilewright.hlo.rewriting.base import Rewrite
 from tilewright.hlo.rules.catalogue import chosen
-from tilewright.render import place_text
+from tilewright.render import bytes_text, place_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -102,7 +102,9 @@ class Optimized:
             more = f" and {len(places) - 2} more" if len(places) > 2 else ""
             place = f"  ({', '.join(places[:2])}{more})" if places else ""
             times = f" {len(verdicts)} times" if len(verdicts) > 1 else ""
-            lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{place}")
+            left = sum(verdict.moved_before for verdict in verdicts if not verdict.accepted)
+            moves = f"; moves {bytes_text(left)}" if left else ""
+            lines.append(f"{'rewritten' if one.accepted else 'left alone'}{times}: {one.region}{moves}{place}")
             lines.append(f"    {one.name}: {one.reason}" if one.name else f"    {one.reason}")
         if not self.rewrites and not self.refusals:
             nothing = f"no reshape or transpose in it moves anything on {self.target.name}"
