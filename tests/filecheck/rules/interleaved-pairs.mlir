@@ -29,3 +29,18 @@ func.func public @turned(%x: tensor<9x8xf32>, %c: tensor<4xf32>) -> tensor<9x8xf
 // CHECK: %[[W:.*]] = stablehlo.reshape %[[T]] : (tensor<4x2xf32>) -> tensor<8xf32>
 // CHECK: stablehlo.multiply %[[S]]
 // CHECK: stablehlo.select
+// The gradient of x[:, ::2] * x[:, 1::2]: two padded arrays are added.
+func.func public @gradient(%x: tensor<3x8xf32>) -> tensor<3x8xf32> {
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0 = stablehlo.slice %x [0:3, 0:8:2] : (tensor<3x8xf32>) -> tensor<3x4xf32>
+  %1 = stablehlo.slice %x [0:3, 1:8:2] : (tensor<3x8xf32>) -> tensor<3x4xf32>
+  %2 = stablehlo.pad %0, %zero, low = [0, 1], high = [0, 0], interior = [0, 1] : (tensor<3x4xf32>, tensor<f32>) -> tensor<3x8xf32>
+  %3 = stablehlo.pad %1, %zero, low = [0, 0], high = [0, 1], interior = [0, 1] : (tensor<3x4xf32>, tensor<f32>) -> tensor<3x8xf32>
+  %4 = stablehlo.add %2, %3 : tensor<3x8xf32>
+  return %4 : tensor<3x8xf32>
+}
+// CHECK: @gradient
+// CHECK: %[[L:.*]] = stablehlo.pad %arg0, %{{.*}}, low = [0, -1], high = [0, 1]
+// CHECK: %[[R:.*]] = stablehlo.pad %arg0, %{{.*}}, low = [0, 1], high = [0, -1]
+// CHECK: %[[S:.*]] = stablehlo.select %{{.*}}, %[[L]], %[[R]]
+// CHECK: stablehlo.add %[[S]]

@@ -6,72 +6,68 @@ and as if it were a second one: where a formula needs the other column of the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker, is_elementwise
 from tilewright.hlo.rules.matching import Match, anything, made_by, number_of, op
+from tilewright.hlo.rules.plans import Plan, Plans, elementwise
 from tilewright.hlo.rules.rule import Example, Rule
 from tilewright.hlo.rules.windows import megabytes
 
-_Build = Callable[[Maker], Value]
-_MOST = 64  # values looked at for one root
 _TYPES = ("f32", "bf16", "f16", "f64")
 
 
 class _Pairs:
-    """What ends in ``root``, a reshape of two stacked arrays; ``build`` is None where something stays apart."""
+    """What ends in ``root``, where two arrays alternate; ``build`` is None where something has to stay apart."""
 
     def __init__(self, root: Node) -> None:
-        self.seen = self.planes = 0
-        self.known: dict[tuple[Value, int], _Build | None] = {}
+        self.planes = 0
+        self.plans = Plans()
         self.shifts: dict[tuple[Value, int], Value] = {}
-        self.build: _Build | None = None
-        stacked = _stacked(root.operands[0]) if root.operands[0].shape is not None else None
-        if stacked is None or root.result.dtype not in _TYPES:
+        self.build: Plan | None = None
+        found = _alternating(root) if root.result.dtype in _TYPES else None
+        if found is None:
             return
-        *lead, half, _ = stacked[0].sizes
-        self.half, self.full = (*lead, half), (*lead, 2 * half)
-        plans = [self._planned(value, place) for place, value in enumerate(stacked)]
-        if half < 2 or not self.planes or None in plans or root.result.sizes[-1] % (2 * half):
+        parts, self.half, padded = found
+        self.full = (*self.half[:-1], 2 * self.half[-1])
+        plans = [self._planned(value, place) for place, value in enumerate(parts)]
+        if self.half[-1] < 2 or not self.planes or None in plans or root.result.sizes[-1] % self.full[-1]:
             return
         even, odd = (plan for plan in plans if plan is not None)
 
         def build(make: Maker) -> Value:
-            place = make.binary("remainder", make.along(self.full, len(lead)), make.full("2", "i32", self.full))
+            last = len(self.full) - 1
+            place = make.binary("remainder", make.along(self.full, last), make.full("2", "i32", self.full))
             first = make.compare(place, make.full("0", "i32", self.full), "EQ")
-            return make.reshape(make.select(first, even(make), odd(make)), root.result.sizes)
+            both = make.select(first, even(make), odd(make))
+            if padded:  # the sum of padded arrays has no -0.0
+                both = make.binary("add", both, make.full("0.0", both.dtype, self.full))
+            return make.reshape(both, root.result.sizes)
 
         self.build = build
 
-    def _planned(self, value: Value, place: int) -> _Build | None:
+    def _planned(self, value: Value, place: int) -> Plan | None:
         """How to compute ``value``, an array of halves, in the columns of ``place`` of the full array."""
-        key = value, place
-        if key not in self.known:
-            self.seen += 1
-            self.known[key] = _once(self._plan(value, place)) if self.seen <= _MOST else None
-        return self.known[key]
+        return self.plans.of((value, place), lambda: self._plan(value, place))
 
-    def _plan(self, value: Value, place: int) -> _Build | None:
+    def _plan(self, value: Value, place: int) -> Plan | None:
         node = value.operation
         if node is None or not node.plain or value.shape not in (self.half, (*self.half, 1)):
             return None
         plane = _plane(value)
-        if plane is not None:
+        if plane is not None and value.dtype in _TYPES:
             self.planes += 1
             return lambda make: self._shifted(make, *plane, place)
-        if node.name in ("reshape", "broadcast_in_dim") and node.operands[0].shape in (self.half, (*self.half, 1)):
+        spreads = node.name == "broadcast_in_dim" and node.attributes["dims"] == tuple(range(len(self.half)))
+        if (spreads or node.name == "reshape") and node.operands[0].shape in (self.half, (*self.half, 1)):
             return self._planned(node.operands[0], place)  # a unit dim at the end comes or goes
         if is_elementwise(node) and all(operand.shape == value.shape for operand in node.operands):
             plans = [self._planned(operand, place) for operand in node.operands]
-            builds = [plan for plan in plans if plan is not None]
-            same = len(builds) == len(plans)
-            return (lambda make: make.same(node, [b(make) for b in builds], self.full)) if same else None
+            return elementwise(node, plans, self.full)
         if number_of(value) is not None and node.name == "constant":
             return lambda make: make.relaid(node, self.full)
         return self._table(node) if node.name == "broadcast_in_dim" and value.shape == self.half else None
 
-    def _table(self, node: Node) -> _Build | None:
+    def _table(self, node: Node) -> Plan | None:
         """A small array spread over all rows: its columns are repeated before that."""
         source, dims, last = node.operands[0], node.attributes["dims"], len(self.half) - 1
         if last not in dims or source.sizes[dims.index(last)] == 1:
@@ -97,12 +93,40 @@ class _Pairs:
         return self.shifts[source, by]
 
 
-def _stacked(value: Value) -> list[Value] | None:
-    """The two arrays, each with a minor dim of 1, that ``value`` stacks."""
-    node = made_by(value, "concatenate")
-    if node is None or len(node.operands) != 2 or node.attributes["dim"] != len(value.sizes) - 1:
+def _alternating(root: Node) -> tuple[list[Value], tuple[int, ...], bool] | None:
+    """The two arrays that alternate in the root's minor dim, their shape, and whether zeros were added to them.
+
+    They are stacked and reshaped, or, as gradients of slices are, padded with zeros and added.
+    """
+    if root.name == "add":
+        parts = _padded(root, 1)
+        return (parts, parts[0].sizes, True) if parts else None
+    value = root.operands[0]
+    if made_by(root.result, "reshape") is None or len(value.sizes) < 2:
         return None
-    return list(node.operands) if len(value.sizes) > 1 and all(part.sizes[-1] == 1 for part in node.operands) else None
+    stack, add = made_by(value, "concatenate"), made_by(value, "add")
+    if stack is not None and stack.attributes["dim"] == len(value.sizes) - 1:
+        parts = list(stack.operands)
+    else:
+        parts = _padded(add, 0) if add is not None else []
+    if len(parts) != 2 or any(part.sizes[-1] != 1 for part in parts):
+        return None
+    return parts, parts[0].sizes[:-1], stack is None
+
+
+def _padded(add: Node, interior: int) -> list[Value]:
+    """What fills the even and the odd columns of a sum of two padded arrays; nothing where it is another sum."""
+    parts: dict[int, Value] = {}
+    for operand in add.operands:
+        pad = made_by(operand, "pad")
+        if pad is None or number_of(pad.operands[1]) != 0:
+            return []
+        (*low, place), (*high, after), (*gaps, gap) = (pad.attributes[key] for key in ("low", "high", "interior"))
+        if any((*low, *high, *gaps)) or gap != interior or {place, after} != {0, 1}:
+            return []
+        parts[place] = pad.operands[0]
+    same = len(parts) == 2 and parts[0].sizes == parts[1].sizes
+    return [parts[0], parts[1]] if same else []
 
 
 def _plane(value: Value) -> tuple[Value, int] | None:
@@ -126,19 +150,6 @@ def _plane(value: Value) -> tuple[Value, int] | None:
     return split.operands[0], start
 
 
-def _once(build: _Build | None) -> _Build | None:
-    if build is None:
-        return None
-    made: list[Value] = []
-
-    def first(make: Maker) -> Value:
-        if not made:
-            made.append(build(make))
-        return made[0]
-
-    return first
-
-
 def _pays(match: Match, root: Node) -> bool:
     """In smaller arrays a table that has to be repeated costs as much as all the rest."""
     return megabytes(root.result) >= 0.5
@@ -156,8 +167,8 @@ RULE = Rule(
     finding="neighbouring columns are taken apart and interleaved again, through arrays whose minor dim is 2",
     change="compute in place with the array shifted by one column, and choose by the parity of the column",
     source="the TPU compiler's estimate (specs/rules.md, 7 and 17)",
-    pattern=op("reshape", anything("stack")),
-    roots=frozenset({"reshape"}),
+    pattern=op("reshape add", anything("pairs")),
+    roots=frozenset({"reshape", "add"}),
     where=lambda match, root: _Pairs(root).build is not None,
     pays=_pays,
     build=_build,
