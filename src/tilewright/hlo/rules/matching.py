@@ -279,16 +279,20 @@ class Repeat:
     each: bool
 
 
-def repeat_of(value: Value) -> Repeat | None:
+def repeat_of(value: Value, converted: bool = False) -> Repeat | None:
     """Whether ``value`` repeats another: reshapes and broadcasts behind each other that add one dim and join it.
 
     ``jnp.repeat(x, n, axis)``, ``jnp.tile`` and ``broadcast_to(x[:, :, None], ...).reshape(...)`` are all this, with
-    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats.
+    any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats. With
+    ``converted`` one conversion may stand on the way, as in gradients of means; ``source`` may be of another type then.
     """
     if made_by(value, "reshape") is None:
         return None
     chain, here = [], value
-    while (node := made_by(here, "reshape", "broadcast_in_dim")) is not None:
+    while (node := made_by(here, "reshape", "broadcast_in_dim", *["convert"] * converted)) is not None:
+        if node.name == "convert":
+            here, converted = node.operands[0], False
+            continue
         if node.name == "broadcast_in_dim" and list(node.attributes["dims"]) != sorted(node.attributes["dims"]):
             break
         chain.append(node)

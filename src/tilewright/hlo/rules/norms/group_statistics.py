@@ -7,7 +7,7 @@ from tilewright.hlo.rewriting.maker import Maker, is_elementwise
 from tilewright.hlo.rules.matching import Match, anything, made_by, merge_of, number_of, op
 from tilewright.hlo.rules.plans import Plan, Plans, as_it_is, elementwise
 from tilewright.hlo.rules.rule import Example, Rule
-from tilewright.hlo.rules.windows import group_matrix, precision_for
+from tilewright.hlo.rules.windows import group_matrix, megabytes, precision_for
 
 
 class _Groups:
@@ -120,7 +120,9 @@ class _Groups:
 
 
 def _pays(match: Match, root: Node) -> bool:
-    return True
+    """Groups that leave lanes empty, in arrays large enough that the products are not the longer part."""
+    sizes = root.operands[0].sizes
+    return 8 <= sizes[-1] <= 64 and root.result.sizes[-1] <= 1024 and megabytes(root.result) >= 8
 
 
 def _build(match: Match, root: Node, make: Maker) -> Value | None:

@@ -11,7 +11,7 @@ from tilewright.hlo.rules.windows import group_matrix, megabytes, precision_for
 
 def _repeat(root: Node) -> Repeat | None:
     """Every element of the minor dim several times behind itself."""
-    repeat = repeat_of(root.result)
+    repeat = repeat_of(root.result, converted=True)
     if repeat is None or not repeat.each or root.result.dtype not in ("bf16", "f32"):
         return None
     return repeat if repeat.dim == len(root.result.sizes) - 1 and repeat.source.sizes[repeat.dim] > 1 else None
@@ -28,7 +28,7 @@ def _build(match: Match, root: Node, make: Maker) -> Value | None:
     repeat = _repeat(root)
     if repeat is None:
         return None
-    source, last = repeat.source, len(root.result.sizes) - 1
+    source, last = make.convert(repeat.source, root.result.dtype), len(root.result.sizes) - 1
     matrix = group_matrix(make, root.result.sizes[-1], repeat.times, source.dtype, wide=True)
     return make.dot(source, matrix, ((last,), (0,)), precision=precision_for(source.dtype))
 

@@ -11,7 +11,7 @@ from tilewright.hlo.rules.windows import group_matrix, megabytes, precision_for
 
 def _repeat(root: Node) -> Repeat | None:
     """Every row, in any dim but the last, several times behind itself."""
-    repeat = repeat_of(root.result)
+    repeat = repeat_of(root.result, converted=True)
     if repeat is None or not repeat.each or root.result.dtype not in ("bf16", "f32"):
         return None
     return repeat if repeat.dim < len(root.result.sizes) - 1 and repeat.source.sizes[repeat.dim] > 1 else None
@@ -35,7 +35,8 @@ def _build(match: Match, root: Node, make: Maker) -> Value | None:
     repeat = _repeat(root)
     if repeat is None:
         return None
-    source, dim, sizes = repeat.source, repeat.dim, repeat.source.sizes
+    dim, sizes = repeat.dim, repeat.source.sizes
+    source = make.convert(repeat.source, root.result.dtype)
     block = _block(sizes[dim])
     blocks = make.reshape(source, (*sizes[:dim], sizes[dim] // block, block, *sizes[dim + 1 :]))
     matrix = group_matrix(make, block * repeat.times, repeat.times, source.dtype)
