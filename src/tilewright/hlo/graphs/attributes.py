@@ -20,6 +20,8 @@ reader knows come back as ``other``; such an operation counts as not plain and i
     ``reduce``            ``dims``, and of its body ``monoid``, ``monoids`` or ``chooses``
     ``reduce_window``     ``window``, ``strides``, ``base_dilation``, ``window_dilation``, ``padding``, ``monoid``
     ``reverse``           ``dims``
+    ``scatter``           ``window_dims``, ``inserted``, ``batch``, ``indices_batch``, ``index_map``, ``index_dim``, and
+                          of its body ``monoid``; read only
     ``slice``             ``start``, ``limit``, ``strides``
     ``transpose``         ``permutation``
     ====================  ============================================================================================
@@ -147,6 +149,18 @@ def _gather(handle: Any) -> Attributes:
     }
 
 
+def _scatter(handle: Any) -> Attributes:
+    named = _fields(str(handle.attributes["scatter_dimension_numbers"]))
+    return {
+        "window_dims": named.get("update_window_dims", ()),
+        "inserted": named.get("inserted_window_dims", ()),
+        "batch": named.get("input_batching_dims", ()),
+        "indices_batch": named.get("scatter_indices_batching_dims", ()),
+        "index_map": named.get("scatter_dims_to_operand_dims", ()),
+        "index_dim": named.get("index_vector_dim", (0,))[0],
+    }
+
+
 _DIRECTION = re.compile(r"comparison_direction (\w+)")
 _KIND = re.compile(r"comparison_type (\w+)")
 
@@ -194,6 +208,7 @@ READERS: dict[str, tuple[Callable[[Any], Attributes], frozenset[str]]] = {
         frozenset({"window_dimensions", "window_strides", "base_dilations", "window_dilations", "padding"}),
     ),
     "reverse": (lambda handle: {"dims": _integers(handle, "dimensions")}, frozenset({"dimensions"})),
+    "scatter": (_scatter, frozenset({"scatter_dimension_numbers", "indices_are_sorted", "unique_indices"})),
     "slice": (
         lambda handle: {
             "start": _integers(handle, "start_indices"),

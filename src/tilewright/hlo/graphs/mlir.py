@@ -229,6 +229,10 @@ def _attributes(name: str, handle: Any) -> dict[str, Any]:
     if name == "constant":
         return {"literal": Literal(handle)}
     attributes = read_attributes(name, handle)
+    if name == "scatter" and len(handle.results) == 1:
+        *inner, last = (view.operation for view in handle.regions[0].blocks[0].operations)
+        monoids = _monoids(inner, last, list(handle.regions[0].blocks[0].arguments)) if len(inner) == 1 else ()
+        return {**attributes, "monoid": monoids[0]} if monoids else attributes
     return {**attributes, **_reduction(handle)} if name in _REDUCTIONS else attributes
 
 

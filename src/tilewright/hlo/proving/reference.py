@@ -300,6 +300,40 @@ def _convolution(op: Node, x: list[Array]) -> Array:
     return np.asarray(result.transpose(np.argsort(order[2])))
 
 
+_INTO = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
+
+
+def _scatter(op: Node, x: list[Array]) -> Array:
+    """An update whose window is not all inside is left out."""
+    own, (array, indices, updates) = op.attributes, x
+    if own.get("monoid") not in _INTO:
+        raise UnsupportedError("the float64 reference knows only scatters by one operation")
+    vectors = np.moveaxis(np.expand_dims(indices, -1) if own["index_dim"] == indices.ndim else indices,
+                          own["index_dim"], -1)  # fmt: skip
+    scattered = [d for d in range(updates.ndim) if d not in own["window_dims"]]
+    places = np.indices(updates.shape)
+    at = tuple(places[d] for d in scattered)
+    windows = iter(own["window_dims"])
+    where, inside = [], np.ones(updates.shape, bool)
+    for dim, size in enumerate(array.shape):
+        start = np.zeros(updates.shape, np.int64)
+        window = 1
+        if dim in own["index_map"]:
+            start = vectors[(*at, own["index_map"].index(dim))].astype(np.int64)
+        if dim in own["batch"]:
+            vector_dim = own["indices_batch"][own["batch"].index(dim)]
+            start = at[vector_dim - (vector_dim > own["index_dim"])]
+        offset = np.zeros(updates.shape, np.int64)
+        if dim not in own["inserted"] and dim not in own["batch"]:
+            along = next(windows)
+            offset, window = places[along], updates.shape[along]
+        inside &= (start >= 0) & (start <= size - window)
+        where.append(start + offset)
+    result = array.copy()
+    _INTO[own["monoid"]].at(result, tuple(place[inside] for place in where), updates[inside])
+    return result
+
+
 def _gather(op: Node, x: list[Array]) -> Array:
     own, operand, indices = op.attributes, x[0], x[1].astype(np.int64)
     index_dim, sizes, result = own["index_dim"], own["sizes"], op.result.sizes
@@ -337,6 +371,7 @@ _OTHERS: dict[str, Callable[[Node, list[Array]], Any]] = {
     "dot_general": _dot,
     "dynamic_slice": _dynamic_slice,
     "gather": _gather,
+    "scatter": _scatter,
     "pad": lambda op, x: _padded(x[0], x[1], op.attributes["low"], op.attributes["high"], op.attributes["interior"]),
     "reduce_window": _reduce_window,
     "reverse": lambda op, x: np.flip(x[0], op.attributes["dims"]),

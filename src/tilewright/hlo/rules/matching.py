@@ -398,6 +398,58 @@ def regroup_of(value: Value) -> Regroup | None:
     return Regroup(source, tuple(parts), order)
 
 
+def counts_along(value: Value, dim: int) -> bool:
+    """Whether every element of ``value`` is its own position along ``dim``: an iota, however it was spread."""
+    node = made_by(value, "iota", "broadcast_in_dim", "reshape", "convert", "select")
+    if node is None:
+        return False
+    if node.name == "iota":
+        return bool(node.attributes["dim"] == dim)
+    if node.name == "select":  # what JAX does with an index that may count from the end
+        below = made_by(node.operands[0], "compare")
+        if below is None or below.attributes["direction"] != "LT" or number_of(below.operands[1]) != 0:
+            return False
+        return below.operands[0] is node.operands[2] and counts_along(node.operands[2], dim)
+    inner = node.operands[0].sizes
+    if node.name == "convert":
+        return counts_along(node.operands[0], dim)
+    if node.name == "broadcast_in_dim":
+        dims = node.attributes["dims"]
+        at = dims.index(dim) if dim in dims else None
+        return at is not None and inner[at] == value.sizes[dim] and counts_along(node.operands[0], at)
+    real = [[d for d, size in enumerate(sizes) if size != 1] for sizes in (inner, value.sizes)]
+    if [inner[d] for d in real[0]] != [value.sizes[d] for d in real[1]] or dim not in real[1]:
+        return False
+    return counts_along(node.operands[0], real[0][real[1].index(dim)])
+
+
+def one_of_each_row(node: Node) -> Value | None:
+    """Which element of each row a gather picks, or a scatter writes, where it is one of each; None for any other.
+
+    The value has an element for each row (all dims but the last of the first operand), in their order. Rows are named
+    by batch dims, or by the other coordinates of the index counting up.
+    """
+    own, array, indices = node.attributes, node.operands[0], node.operands[1]
+    window, gone = ("offset_dims", "collapsed") if node.name == "gather" else ("window_dims", "inserted")
+    last, rank = len(array.sizes) - 1, len(indices.sizes)
+    if last < 1 or own[window] or (node.name == "gather" and set(own["sizes"]) != {1}):
+        return None
+    if own["batch"]:
+        rows = tuple(range(last))
+        one = own["batch"] == rows and own["indices_batch"] == rows and own["index_map"] == own[gone] == (last,)
+        return indices if one and own["index_dim"] >= last and set(indices.sizes[last:]) <= {1} else None
+    parts = made_by(indices, "concatenate")
+    everywhere = tuple(range(last + 1))
+    if parts is None or own["index_map"] != everywhere or own[gone] != everywhere or own["index_dim"] != rank - 1:
+        return None
+    if parts.attributes["dim"] != rank - 1 or [part.sizes[-1] for part in parts.operands] != [1] * (last + 1):
+        return None
+    if indices.sizes[:last] != array.sizes[:last] or set(indices.sizes[last:-1]) - {1}:
+        return None
+    named = all(counts_along(part, d) or array.sizes[d] == 1 for d, part in enumerate(parts.operands[:-1]))
+    return parts.operands[-1] if named else None
+
+
 def same_elements(shape: Sequence[int], other: Sequence[int]) -> bool:
     """Whether a reshape between the shapes can be matched dim by dim."""
     return runs(shape, other) is not None

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
-from tilewright.hlo.rules.matching import Match, anything, made_by, op
+from tilewright.hlo.rules.matching import Match, anything, made_by, one_of_each_row, op
 from tilewright.hlo.rules.rule import Example, Rule
 
 
 def _one_of_each_row(node: Node) -> bool:
-    """``take_along_axis`` over the last dim with one index a row: a gather with all other dims as batch dims."""
-    own, values, indices = node.attributes, node.operands[0], node.operands[1]
-    rank = len(values.sizes)
-    if rank < 2 or own["batch"] != tuple(range(rank - 1)) or own["indices_batch"] != tuple(range(rank - 1)):
-        return False
-    one = own["index_map"] == (rank - 1,) and set(own["sizes"]) == {1} and own["collapsed"] == (rank - 1,)
-    picks = indices.sizes[rank - 1 :]
-    floating = values.dtype in ("f32", "bf16", "f16")
-    return one and floating and all(size == 1 for size in picks) and own["index_dim"] >= rank - 1
+    """``take_along_axis`` over the last dim with one index a row."""
+    return node.operands[0].dtype in ("f32", "bf16", "f16") and one_of_each_row(node) is not None
 
 
 def _build(match: Match, root: Node, make: Maker) -> Value:
     """The gather clamps its indices; what is not picked counts as -0.0, the identity of a sum, so the bits stay."""
     values = match.values
     shape = values.sizes
-    rows = make.reshape(match.indices, shape[:-1])
+    column = one_of_each_row(root)
+    assert column is not None
+    rows = make.reshape(column, shape[:-1])
     low, high = (make.constant(text, rows.dtype) for text in ("0", str(shape[-1] - 1)))
     clamped = make.operation("clamp", [low, rows, high], rows.sizes, rows.dtype)
     there = make.broadcast(clamped, shape, range(len(shape) - 1))
