@@ -101,7 +101,7 @@ class Acting:
             if case.refusal:
                 self.refused[case.rule.name, case.root] = self._verdict(case, False)
         changed = False
-        for case in choose([case for case in cases if not case.refusal]):
+        for case in choose(_leading([case for case in cases if not case.refusal])):
             changed |= self._put(block, case)
         if changed:
             *inner, last = [op for op in block.operations if op.block is block]
@@ -229,6 +229,15 @@ class Acting:
             factor=round(case.gain.factor, 3),
             kind=case.gain.kind,
         )
+
+
+def _leading(cases: Sequence[Candidate]) -> list[Candidate]:
+    """The cases without those that a rule goes before by its own word, where both would replace the same."""
+    before: dict[str, set[Node]] = {}
+    for case in cases:
+        for name in case.rule.over:
+            before.setdefault(name, set()).update(case.dead)
+    return [case for case in cases if case.dead.isdisjoint(before.get(case.rule.name, ()))]
 
 
 def choose(cases: Iterable[Candidate]) -> list[Candidate]:

@@ -62,6 +62,8 @@ class Rule:
     ``finite``      names of the pattern whose values must be finite: a NaN or an infinity would spread
     ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
     ``opt_in``      it changes the numerics beyond rounding: only by name
+    ``over``        names of rules that it goes before where both would act: the compiler's figures say so, and the time
+                    model cannot tell them apart
     ``example``     a program before and after
     ==============  ================================================================================================
     """
@@ -82,6 +84,7 @@ class Rule:
     finite: tuple[str, ...] = ()
     exact: bool = True
     opt_in: bool = False
+    over: tuple[str, ...] = ()
 
     @property
     def guard(self) -> str:

@@ -7,147 +7,11 @@ and as if it were a second one: where a formula needs the other column of the pa
 from __future__ import annotations
 
 from tilewright.hlo.graphs.graph import Node, Value
-from tilewright.hlo.rewriting.maker import Maker, is_elementwise
-from tilewright.hlo.rules.matching import Match, anything, made_by, number_of, op
-from tilewright.hlo.rules.plans import Plan, Plans, elementwise
+from tilewright.hlo.rewriting.maker import Maker
+from tilewright.hlo.rules.matching import Match, anything, op
+from tilewright.hlo.rules.products.pairs import Pairs
 from tilewright.hlo.rules.rule import Example, Rule
 from tilewright.hlo.rules.windows import megabytes
-
-_TYPES = ("f32", "bf16", "f16", "f64")
-
-
-class _Pairs:
-    """What ends in ``root``, where two arrays alternate; ``build`` is None where something has to stay apart."""
-
-    def __init__(self, root: Node) -> None:
-        self.planes = 0
-        self.plans = Plans()
-        self.shifts: dict[tuple[Value, int], Value] = {}
-        self.build: Plan | None = None
-        found = _alternating(root) if root.result.dtype in _TYPES else None
-        if found is None:
-            return
-        parts, self.half, padded = found
-        self.full = (*self.half[:-1], 2 * self.half[-1])
-        plans = [self._planned(value, place) for place, value in enumerate(parts)]
-        if self.half[-1] < 2 or not self.planes or None in plans or root.result.sizes[-1] % self.full[-1]:
-            return
-        even, odd = (plan for plan in plans if plan is not None)
-
-        def build(make: Maker) -> Value:
-            last = len(self.full) - 1
-            place = make.binary("remainder", make.along(self.full, last), make.full("2", "i32", self.full))
-            first = make.compare(place, make.full("0", "i32", self.full), "EQ")
-            both = make.select(first, even(make), odd(make))
-            if padded:  # the sum of padded arrays has no -0.0
-                both = make.binary("add", both, make.full("0.0", both.dtype, self.full))
-            return make.reshape(both, root.result.sizes)
-
-        self.build = build
-
-    def _planned(self, value: Value, place: int) -> Plan | None:
-        """How to compute ``value``, an array of halves, in the columns of ``place`` of the full array."""
-        return self.plans.of((value, place), lambda: self._plan(value, place))
-
-    def _plan(self, value: Value, place: int) -> Plan | None:
-        node = value.operation
-        if node is None or not node.plain or value.shape not in (self.half, (*self.half, 1)):
-            return None
-        plane = _plane(value)
-        if plane is not None and value.dtype in _TYPES:
-            self.planes += 1
-            return lambda make: self._shifted(make, *plane, place)
-        spreads = node.name == "broadcast_in_dim" and node.attributes["dims"] == tuple(range(len(self.half)))
-        if (spreads or node.name == "reshape") and node.operands[0].shape in (self.half, (*self.half, 1)):
-            return self._planned(node.operands[0], place)  # a unit dim at the end comes or goes
-        if is_elementwise(node) and all(operand.shape == value.shape for operand in node.operands):
-            plans = [self._planned(operand, place) for operand in node.operands]
-            return elementwise(node, plans, self.full)
-        if number_of(value) is not None and node.name == "constant":
-            return lambda make: make.relaid(node, self.full)
-        return self._table(node) if node.name == "broadcast_in_dim" and value.shape == self.half else None
-
-    def _table(self, node: Node) -> Plan | None:
-        """A small array spread over all rows: its columns are repeated before that."""
-        source, dims, last = node.operands[0], node.attributes["dims"], len(self.half) - 1
-        if last not in dims or source.sizes[dims.index(last)] == 1:
-            return lambda make: make.broadcast(source, self.full, dims)
-        if dims[-1] != last or 4 * megabytes(source) > megabytes(node.result):
-            return None
-        wide = (*source.sizes, 2)
-
-        def table(make: Maker) -> Value:
-            twice = make.reshape(make.broadcast(source, wide, range(len(dims))), (*source.sizes[:-1], 2 * wide[-2]))
-            return make.broadcast(twice, self.full, dims)
-
-        return table
-
-    def _shifted(self, make: Maker, source: Value, plane: int, place: int) -> Value:
-        by = plane - place
-        if (source, by) not in self.shifts:
-            value = make.reshape(source, self.full)
-            if by:
-                high = [0] * (len(self.full) - 1) + [by]
-                value = make.pad(value, make.constant("0.0", value.dtype), [-size for size in high], high)
-            self.shifts[source, by] = value
-        return self.shifts[source, by]
-
-
-def _alternating(root: Node) -> tuple[list[Value], tuple[int, ...], bool] | None:
-    """The two arrays that alternate in the root's minor dim, their shape, and whether zeros were added to them.
-
-    They are stacked and reshaped, or, as gradients of slices are, padded with zeros and added.
-    """
-    if root.name == "add":
-        parts = _padded(root, 1)
-        return (parts, parts[0].sizes, True) if parts else None
-    value = root.operands[0]
-    if made_by(root.result, "reshape") is None or len(value.sizes) < 2:
-        return None
-    stack, add = made_by(value, "concatenate"), made_by(value, "add")
-    if stack is not None and stack.attributes["dim"] == len(value.sizes) - 1:
-        parts = list(stack.operands)
-    else:
-        parts = _padded(add, 0) if add is not None else []
-    if len(parts) != 2 or any(part.sizes[-1] != 1 for part in parts):
-        return None
-    return parts, parts[0].sizes[:-1], stack is None
-
-
-def _padded(add: Node, interior: int) -> list[Value]:
-    """What fills the even and the odd columns of a sum of two padded arrays; nothing where it is another sum."""
-    parts: dict[int, Value] = {}
-    for operand in add.operands:
-        pad = made_by(operand, "pad")
-        if pad is None or number_of(pad.operands[1]) != 0:
-            return []
-        (*low, place), (*high, after), (*gaps, gap) = (pad.attributes[key] for key in ("low", "high", "interior"))
-        if any((*low, *high, *gaps)) or gap != interior or {place, after} != {0, 1}:
-            return []
-        parts[place] = pad.operands[0]
-    same = len(parts) == 2 and parts[0].sizes == parts[1].sizes
-    return [parts[0], parts[1]] if same else []
-
-
-def _plane(value: Value) -> tuple[Value, int] | None:
-    """(x, k) where ``value`` holds columns k, k + 2, ... of x: ``x[..., k::2]``, or ``x.reshape(.., 2)[..., k]``."""
-    reshape = made_by(value, "reshape")
-    part = made_by(reshape.operands[0] if reshape is not None else value, "slice")
-    if part is None:
-        return None
-    source, own = part.operands[0], part.attributes
-    *starts, start = own["start"]
-    if any(starts) or own["limit"][:-1] != source.sizes[:-1] or any(step != 1 for step in own["strides"][:-1]):
-        return None
-    if own["strides"][-1] == 2:
-        half = (*source.sizes[:-1], source.sizes[-1] // 2)
-        return (source, start) if start < 2 and source.sizes[-1] % 2 == 0 and value.sizes == half else None
-    split = made_by(source, "reshape")
-    if split is None or source.sizes[-1] != 2 or own["limit"][-1] != start + 1 or len(source.sizes) < 2:
-        return None
-    if split.operands[0].sizes[-1] != 2 * source.sizes[-2]:
-        return None
-    return split.operands[0], start
 
 
 def _pays(match: Match, root: Node) -> bool:
@@ -156,7 +20,7 @@ def _pays(match: Match, root: Node) -> bool:
 
 
 def _build(match: Match, root: Node, make: Maker) -> Value | None:
-    build = _Pairs(root).build
+    build = Pairs(root).build
     return build(make) if build is not None else None
 
 
@@ -169,7 +33,7 @@ RULE = Rule(
     source="the TPU compiler's estimate (specs/rules.md, 7 and 17)",
     pattern=op("reshape add", anything("pairs")),
     roots=frozenset({"reshape", "add"}),
-    where=lambda match, root: _Pairs(root).build is not None,
+    where=lambda match, root: Pairs(root).build is not None,
     pays=_pays,
     build=_build,
     example=Example(
