@@ -8,6 +8,7 @@ from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
 from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.gating.gate import Verdict
+from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.proving.tpu import (
@@ -42,7 +43,6 @@ from tilewright.hlo.rewrites.pipeline import (
 from tilewright.hlo.rules.catalogue import catalogue, list_rules
 from tilewright.hlo.rules.rule import Example, Rule
 from tilewright.hlo.running.function import OptimizedFunction, optimize_function
-from tilewright.hlo.suggesting import suggest
 from tilewright.hlo.timing.chip import what_if
 from tilewright.hlo.timing.doctor import StepDiff, TimeChange, diagnose_upgrade
 from tilewright.hlo.timing.drawings import step_lanes

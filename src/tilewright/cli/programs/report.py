@@ -54,7 +54,7 @@ def _make_report(program: Program, target: str | None, where: str) -> MovementRe
     return movement
 
 
-def _rules_say(program: Program, chip: Target | None) -> tuple[Suggestion, ...]:
+def _rules_say(program: Program, chip: Target | None) -> Sequence[Suggestion]:
     """What the rules of optimize would change; nothing where they cannot look."""
     from tilewright.hlo import suggest
 

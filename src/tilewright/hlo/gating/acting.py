@@ -29,7 +29,10 @@ _NO_GAIN = "nothing to gain"
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One place where a rule could act: what dies with it, what it gains, why it must not (or "")."""
+    """One place where a rule could act: what dies with it, what it gains, why it must not (or "").
+
+    ``unknown`` names the values of its pattern that are not known to be finite, and would have to be.
+    """
 
     rule: Rule
     root: Node
@@ -37,6 +40,7 @@ class Candidate:
     gain: Gain
     refusal: str
     key: Hashable | None
+    unknown: tuple[str, ...] = ()
 
     @property
     def worth(self) -> float:
@@ -61,6 +65,8 @@ class Acting:
     accepted: list[Verdict] = field(default_factory=list)
     groups: dict[tuple[str, Hashable], int] = field(default_factory=dict)
     refused: dict[tuple[str, Node], Verdict] = field(default_factory=dict)
+    acted: list[Candidate] = field(default_factory=list)
+    left: list[Candidate] = field(default_factory=list)
 
     def run(self, bodies: Sequence[Block]) -> None:
         """Let every rule act where it pays; the verdicts are collected."""
@@ -83,7 +89,7 @@ class Acting:
 
     def anew(self) -> Acting:
         """The same for another reading of the program; prices are kept."""
-        return replace(self, made=set(), accepted=[], groups={}, refused={})
+        return replace(self, made=set(), accepted=[], groups={}, refused={}, acted=[], left=[])
 
     @property
     def fired(self) -> list[str]:
@@ -100,6 +106,7 @@ class Acting:
         for case in cases:
             if case.refusal:
                 self.refused[case.rule.name, case.root] = self._verdict(case, False)
+                self.left.append(case)
         changed = False
         for case in choose(_leading([case for case in cases if not case.refusal])):
             changed |= self._put(block, case)
@@ -131,8 +138,10 @@ class Acting:
 
     def _try(self, block: Block, rule: Rule, root: Node, match: Match, places: dict[Node, int]) -> Candidate | None:
         """Build beside the program, see what would die, price both, take the trial back."""
+        if rule.build is None:
+            return self._advice(rule, root, match)
         trial = Block("trial")
-        values = rule.values(match, root, Maker(trial, root)) if rule.build is not None else list(root.results)
+        values = rule.values(match, root, Maker(trial, root))
         if values is None:
             _take_back(trial)
             return None
@@ -155,7 +164,18 @@ class Acting:
             return None
         if key in self.passed_over:
             refusal = "the judge found it no faster here"
-        return Candidate(rule, root, dead, gain, refusal, seen.key)
+        return Candidate(rule, root, dead, gain, refusal, seen.key, tuple(rule.unknown(match)))
+
+    def _advice(self, rule: Rule, root: Node, match: Match) -> Candidate | None:
+        """What only the user can change: there is nothing to build and nothing to price."""
+        known = factor_on(rule.name, self.target.name)
+        gain = Gain(1.0, "unpriced", f"nobody has looked at it on {self.target.name}")
+        if known is not None:
+            gain = Gain(known.factor, "confirmed", f"{known} at the example's shapes")
+        concerned = frozenset(rule.together(match, root))
+        if concerned & self.made or (known is not None and known.factor < LEAST) or not rule.pays(match, root):
+            return None
+        return Candidate(rule, root, concerned, gain, rule.change, None)
 
     def _judge(
         self, rule: Rule, match: Match, root: Node, region: Region, trial: Block, values: Sequence[Value]
@@ -165,8 +185,6 @@ class Acting:
         before = take_out(region, seen).body
         after = _copy_of(trial, values)
         gain = price(rule.name, before, after, self.target)
-        if rule.build is None:
-            return gain, rule.change
         if not self._gains(rule, match, root, gain):
             return gain, _NO_GAIN
         if unknown:
@@ -207,6 +225,7 @@ class Acting:
         last = next(op for op in reversed(block.operations[:count]) if op.block is block)
         block.operations = [op for op in block.operations if op is not last] + [last]
         self.accepted.append(verdict)
+        self.acted.append(case)
         if case.key is not None:
             self.groups[case.rule.name, case.key] = self.groups.get((case.rule.name, case.key), 0) + 1
         return True

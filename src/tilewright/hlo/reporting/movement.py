@@ -46,8 +46,8 @@ from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
 _HOW = "write it with: tilewright report X -o report.json"
-_ADDED = frozenset({"modelled_us", "bound", "inside_us"})
-"""Fields of rows that reports of this schema version, written earlier, lack."""
+_ADDED = frozenset({"modelled_us", "bound", "inside_us", "column"})
+"""Fields of rows and suggestions that reports of this schema version, written earlier, lack."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def in_normal_form(program: Program) -> Normalised:
     """
     try:
         module = parse_module(program.text)
-        origins = _tag(module, program)
+        origins = tag(module, program)
         inlined = Inline().apply_module(module)
         bodies = read_functions(module)
         if not normal_form(bodies) and not inlined:
@@ -66,16 +66,17 @@ def in_normal_form(program: Program) -> Normalised:
 
 
 @dataclass(frozen=True)
-class _Origin:
-    """What an operation was, and the function it stood in."""
+class Origin:
+    """What an operation was, the function it stood in, and the computation: that function or a body in it."""
 
     op: Operation
     function: str
+    computation: str = ""
 
 
-def _tag(module: Any, program: Program) -> list[_Origin]:
-    """Number the module's operations in their locations; what stands at each number."""
-    origins: list[_Origin] = []
+def tag(module: Any, program: Program) -> list[Origin]:
+    """Number the module's operations in their locations; what stands at each number (:func:`number_in`)."""
+    origins: list[Origin] = []
     with module.context:
         for view in module.body.operations:
             function = view.operation
@@ -86,7 +87,7 @@ def _tag(module: Any, program: Program) -> list[_Origin]:
     return origins
 
 
-def _tag_block(block: Any, program: Program, computation: str, function: str, origins: list[_Origin]) -> None:
+def _tag_block(block: Any, program: Program, computation: str, function: str, origins: list[Origin]) -> None:
     """The block's operations and the text's stand in one order; where they do not, the rest stays untagged."""
     written = [op for op in program.by_name[computation].operations if op.opcode != "parameter"]
     for view, op in zip(block.operations, written):
@@ -94,16 +95,22 @@ def _tag_block(block: Any, program: Program, computation: str, function: str, or
         if handle.name.rpartition(".")[2] != op.opcode.rpartition(".")[2]:
             return
         handle.location = ir.Location.name(f"{_TAG}{len(origins)}", handle.location)
-        origins.append(_Origin(op, function))
+        origins.append(Origin(op, function, computation))
         for region, name in zip(handle.regions, op.calls):
             if len(region.blocks) == 1 and name in program.by_name:
                 _tag_block(region.blocks[0], program, name, function, origins)
 
 
+def number_in(name: str) -> int | None:
+    """The number in a location's name, None where there is none."""
+    number = name.removeprefix(_TAG)
+    return int(number) if number != name and number.isdecimal() else None
+
+
 class _Names:
     """Gives operations their old names back."""
 
-    def __init__(self, old: Program, origins: list[_Origin]) -> None:
+    def __init__(self, old: Program, origins: list[Origin]) -> None:
         self.old, self.origins = old, origins
         self.taken: dict[str, set[str]] = defaultdict(set)
         self.names: dict[str, dict[str, str]] = defaultdict(dict)
@@ -125,9 +132,9 @@ class _Names:
         program = replace(self.old, text=new.text, computations=computations, attributes=new.attributes)
         return Normalised(program, self.came_from)
 
-    def _origin(self, op: Operation) -> _Origin | None:
-        number = op.op_name.removeprefix(_TAG)
-        return self.origins[int(number)] if number != op.op_name and number.isdecimal() else None
+    def _origin(self, op: Operation) -> Origin | None:
+        number = number_in(op.op_name)
+        return self.origins[number] if number is not None else None
 
     def _rename_bodies(self, op: Operation) -> None:
         """A loop's bodies are called what they were called."""

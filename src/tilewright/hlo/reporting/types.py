@@ -141,8 +141,8 @@ class Suggestion:
                      the line ``source``
     ``rule``         the rule's name, or the advice's
     ``factor``       time of the operations it is about before over after, or None where that is not known
-    ``kind``         what kind of number that is: ``confirmed`` (by the compiler's own estimate), ``measured``,
-                     ``modelled`` or ``unpriced``
+    ``kind``         what kind of number that is: ``predicted`` (the time model), ``confirmed`` (by the compiler's own
+                     estimate or a clock, at the rule's example), ``counted`` (padded bytes) or ``unpriced``
     ``how``          what to do: ``write q.reshape(...) (line 41), or run tilewright optimize``
     ``source``       the user's line, ``model.py:41``, or ""
     ``what``         what costs now, in words: ``repeats the keys 8 times in memory``
@@ -151,6 +151,7 @@ class Suggestion:
     ``saved_us``     modelled microseconds of one run of the program that it saves; None: the report takes the modelled
                      time of its operations (or of all on its line) and the factor
     ``saved_bytes``  bytes moved that it saves, which rank where there is no time; 0: those of ``op`` and ``also``
+    ``column``       the column of the user's line, 0 where it is not known
     ===============  ==========================================================================================
     """
 
@@ -165,6 +166,7 @@ class Suggestion:
     also: tuple[str, ...] = ()
     saved_us: float | None = None
     saved_bytes: int = 0
+    column: int = 0
 
     @property
     def own(self) -> bool:

@@ -69,13 +69,13 @@ def _rooms() -> dict[str, str]:
 
 
 def chosen(names: Sequence[str] | None, opt_in: bool = False) -> tuple[Rule, ...]:
-    """The rules of these names, in the catalogue's order; None is all of them that need no opting in.
+    """The rules of these names, in the catalogue's order; None is all that act and need no opting in.
 
     Raises UsageError for a name that there is no rule of.
     """
     known = catalogue()
     if names is None:
-        return tuple(rule for rule in known.values() if opt_in or not rule.opt_in)
+        return tuple(rule for rule in known.values() if rule.build is not None and (opt_in or not rule.opt_in))
     for name in names:
         if name not in known:
             raise UsageError(f"no rule called {name!r}", how=f"known: {', '.join(known)}")

@@ -1,0 +1,142 @@
+"""`tilewright lint`: what the rules would change in model functions, one line each, like any linter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.programs.program import ArgOption, load_program
+from tilewright.cli.streams import Json, emit_json, emit_text, remark
+from tilewright.errors import CheckFailed, UsageError
+
+if TYPE_CHECKING:
+    from tilewright.hlo import Suggestion
+
+#: What `--target` and `--threshold` are where nobody says.
+TARGET, THRESHOLD = "tpu-v5e", 1.05
+
+
+class _Format(StrEnum):
+    LINES = "lines"
+    GITHUB = "github"
+
+
+def lint(
+    programs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROGRAM...", show_default=False, help="model.py:function, several if you like, or StableHLO files."
+        ),
+    ],
+    target: Annotated[str, typer.Option("--target", "-t", help="The chip that the factors are for.")] = TARGET,
+    threshold: Annotated[
+        float, typer.Option("--threshold", help="Exit 1 if a finding's factor is at least this.")
+    ] = THRESHOLD,
+    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit 0 whatever is found.")] = False,
+    assume_finite: Annotated[
+        bool, typer.Option("--assume-finite", help="No value is NaN or infinite, so suggestions need not mention it.")
+    ] = False,
+    style: Annotated[
+        _Format, typer.Option("--format", help="How a finding is written: github makes annotations in a workflow.")
+    ] = _Format.LINES,
+    as_json: Json = False,
+    arg: ArgOption = None,
+) -> None:
+    """Name the lines of a model that a rule would make faster, by how much, and what to write instead."""
+    if arg and len(programs) > 1:
+        how = "lint one at a time, or let the files say it: step_example_args, or EXAMPLES"
+        raise UsageError("--arg goes with one function", how=how)
+    found = {program: findings(program, target, assume_finite, arg or ()) for program in programs}
+    ranked = sorted((each for some in found.values() for each in some), key=_gain)
+    failing = [each for each in ranked if fails(each, threshold)]
+    if as_json:
+        rows = [_plain(each, program) for program, some in found.items() for each in some]
+        emit_json({"target": target, "threshold": threshold, "failing": len(failing), "findings": rows})
+    elif ranked:
+        emit_text("\n".join(_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked))
+    remark(f"{_count(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")
+    if failing and not exit_zero:
+        raise CheckFailed(f"{_count(len(failing), 'line')} could be at least {threshold:g} times as fast on {target}")
+
+
+def findings(program: str, target: str, assume_finite: bool = False, arguments: Sequence[str] = ()) -> list[Suggestion]:
+    """What the rules say about one program; UsageError for one that carries its compiler's layouts already."""
+    from tilewright.hlo import suggest
+    from tilewright.targets import target as find_target
+
+    chip = find_target(target)  # before the program is loaded for it
+    loaded = load_program(program, arguments)
+    if loaded.kind != "stablehlo":
+        raise UsageError("a compiler's dump is no model", where=program, how="lint the function, or its StableHLO")
+    return suggest(loaded, chip, assume_finite)
+
+
+def fails(finding: Suggestion, threshold: float) -> bool:
+    """Whether it is worth stopping for; what has no factor never is."""
+    return finding.factor is not None and finding.factor >= threshold
+
+
+def line(finding: Suggestion) -> str:
+    """``model.py:41:8 grouped-query-attention 57.8x predicted: keys are repeated ...; reshape the queries ...``."""
+    return f"{place(finding)} {finding.rule} {_factor(finding)}: {finding.what}; {finding.how}"
+
+
+def place(finding: Suggestion) -> str:
+    """``model.py:41:8``, the path as seen from here; the operation's name where no line is known."""
+    if not finding.source:
+        return finding.op
+    path, number = _path_and_line(finding)
+    return f"{path}:{number}:{finding.column + 1}"
+
+
+def _path_and_line(finding: Suggestion) -> tuple[str, str]:
+    file, _, number = finding.source.rpartition(":")
+    path = Path(file)
+    return (str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file), number
+
+
+def _factor(finding: Suggestion) -> str:
+    return "unpriced" if finding.factor is None else f"{finding.factor:.3g}x {finding.kind}"
+
+
+def _gain(finding: Suggestion) -> tuple[float, float]:
+    return -(finding.saved_us or 0.0), -(finding.factor or 0.0)
+
+
+def _plain(finding: Suggestion, program: str) -> dict[str, Any]:
+    path, number = _path_and_line(finding) if finding.source else ("", "0")
+    return {
+        "program": program,
+        "file": path,
+        "line": int(number),
+        "column": finding.column + 1,
+        "rule": finding.rule,
+        "factor": finding.factor,
+        "kind": finding.kind,
+        "saved_us": finding.saved_us,
+        "what": finding.what,
+        "how": finding.how,
+        "op": finding.op,
+    }
+
+
+def _annotation(finding: Suggestion, threshold: float) -> str:
+    """A finding as GitHub's workflow command, which marks the line in a pull request."""
+    level = "warning" if fails(finding, threshold) else "notice"
+    path, number = _path_and_line(finding) if finding.source else ("", "1")
+    where = f"file={path},line={number},col={finding.column + 1}," if path else ""
+    text = f"{_factor(finding)}: {finding.what}; {finding.how}"
+    return f"::{level} {where}title={finding.rule}::{''.join(_escaped(text))}"
+
+
+def _escaped(text: str) -> Iterator[str]:
+    for letter in text:
+        yield {"%": "%25", "\r": "%0D", "\n": "%0A"}.get(letter, letter)
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'s' * (number != 1)}"

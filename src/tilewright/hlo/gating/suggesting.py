@@ -1,0 +1,202 @@
+"""What a user can change: the places where a rule would act, or an advice meets, as suggestions for reports and lint.
+
+The rules act on a copy of the program, those that need finite values too, and the program itself is left as it is. What
+they replace is named as a report names it: operations keep the names they had before calls were inlined.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.hlo.gating.acting import Acting, Candidate
+from tilewright.hlo.gating.gate import Region, source_of
+from tilewright.hlo.gating.pricing import LEAST
+from tilewright.hlo.graphs.graph import Block, Node, collector_paused, walk
+from tilewright.hlo.graphs.mlir import read_functions
+from tilewright.hlo.ir import parse_module
+from tilewright.hlo.program import Program
+from tilewright.hlo.reporting.predicting import Origin, number_in, tag
+from tilewright.hlo.reporting.runs import count_runs
+from tilewright.hlo.reporting.types import Suggestion
+from tilewright.hlo.rewrites.inline import Inline
+from tilewright.hlo.rules.catalogue import catalogue, chosen
+from tilewright.hlo.rules.confirmed import factor_on
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
+
+_MOVERS = ("broadcast_in_dim", "transpose", "concatenate", "gather", "reshape", "slice", "pad")
+"""What reports have rows for: a suggestion is named after the largest of the first kind that there is."""
+_LEAVES = frozenset({"constant", "iota"})
+
+
+@collector_paused()
+def suggest(program: Program, target: str | Target, assume_finite: bool = False) -> list[Suggestion]:
+    """Every rule that would act on a StableHLO program, and every advice that meets it; most saved first.
+
+    A rule that is held back by its guard alone is among them, and says how to let it act; ``assume_finite=True`` means
+    that ``optimize`` will be called so. Of one rule on one line there is one suggestion for each computation. A program
+    that carries its compiler's layouts (HLO text), and one that the IR bindings refuse, has none. Raises
+    UnsupportedError where a rule fails.
+
+    >>> import jax, jax.numpy as jnp
+    >>> from tilewright.hlo import from_jax
+    >>> q, k = jax.ShapeDtypeStruct((8, 64, 64), jnp.bfloat16), jax.ShapeDtypeStruct((8, 2048, 8, 64), jnp.bfloat16)
+    >>> scores = from_jax(lambda q, k: jnp.einsum("bhd,bkhd->bhk", q, jnp.repeat(k, 8, axis=2)), q, k)
+    >>> [(each.rule, each.kind, each.factor > 5) for each in suggest(scores, "tpu-v5e")]
+    [('grouped-query-attention', 'predicted', True)]
+    """
+    chip = find_target(target)
+    if program.kind != "stablehlo":
+        return []
+    try:
+        names = _Names(program, chip)
+    except TilewrightError:
+        return []
+    advice = tuple(rule for rule in catalogue().values() if rule.build is None)
+    acting = Acting(chip, (*chosen(None, opt_in=True), *advice), assume_finite=True)
+    try:
+        acting.run(names.bodies)
+    except TilewrightError:
+        raise
+    except Exception as error:  # the bindings' own, or a fault of a rule: a report goes on without
+        raise UnsupportedError(f"the rules fail on this program with {type(error).__name__}: {error}") from error
+    groups: dict[Hashable, list[Suggestion]] = defaultdict(list)
+    for case in (*acting.acted, *acting.left):
+        each = _suggestion(case, names, chip, assume_finite)
+        groups[each.rule, each.path, each.source or each.op, each.column].append(each)
+    return sorted(map(_together, groups.values()), key=_order)
+
+
+def _order(each: Suggestion) -> tuple[float, float]:
+    return -(each.saved_us or 0.0), -(each.factor or 0.0)
+
+
+def _together(alike: Sequence[Suggestion]) -> Suggestion:
+    """One for all that a rule says about a line: the one that saves most, with what the others save."""
+    first, *others = sorted(alike, key=_order)
+    if not others:
+        return first
+    saved = [each.saved_us for each in alike if each.saved_us is not None]
+    also = dict.fromkeys(name for each in (first, *others) for name in (*each.also, each.op))
+    return replace(
+        first,
+        what=f"{first.what} ({len(alike)} times)",
+        also=tuple(name for name in also if name != first.op),
+        saved_us=sum(saved) if saved else None,
+    )
+
+
+def _suggestion(case: Candidate, names: _Names, chip: Target, assume_finite: bool) -> Suggestion:
+    rule, gain = case.rule, case.gain
+    known = factor_on(rule.name, chip.name)
+    factor, kind, saved = gain.factor, gain.kind, gain.seconds * 1e6 * names.runs(case.root)
+    if kind != "counted" and (kind == "unpriced" or factor < LEAST):
+        saved = 0.0
+        factor, kind = (known.factor, "confirmed") if known is not None else (1.0, "unpriced")
+    named = sorted(_named(case), key=partial(_weight, root=case.root))
+    found = list(dict.fromkeys(filter(None, map(names.of, named)))) or [case.root.name]
+    source = source_of(Region(names.bodies[0], (), _named(case), ()))
+    place = f" ({Path(source.file).name}:{source.line})" if source is not None else ""
+    return Suggestion(
+        found[0],
+        rule.name,
+        factor=round(factor, 3) if kind != "unpriced" else None,
+        kind=kind,
+        how=f"{rule.change}{place}{_command(case, chip, assume_finite)}",
+        source=str(source) if source is not None else "",
+        what=rule.finding,
+        path=names.path(named[0]),
+        also=tuple(found[1:]),
+        saved_us=saved or None,
+        column=source.column if source is not None else 0,
+    )
+
+
+def _named(case: Candidate) -> tuple[Node, ...]:
+    """What a case replaces, without what costs nothing, in the program's order; never nothing."""
+    return tuple(sorted((op for op in case.dead if op.name not in _LEAVES), key=_position)) or (case.root,)
+
+
+def _position(op: Node) -> int:
+    return op.position
+
+
+def _weight(op: Node, root: Node) -> tuple[int, int, int]:
+    """What a reader meets first in a ranking: a copy, the largest first; then what the rule is about."""
+    size = 1
+    for dim in op.result.shape or ():
+        size *= dim
+    kind = _MOVERS.index(op.name) if op.name in _MOVERS else len(_MOVERS)
+    return kind, -size, 0 if op is root else 1
+
+
+def _command(case: Candidate, chip: Target, assume_finite: bool) -> str:
+    """The command that does it, with the guard's option."""
+    if case.rule.build is None:
+        return ""
+    options = [f"--target {chip.name}"]
+    if case.unknown and not assume_finite:
+        options.append("--assume-finite")
+    if case.rule.opt_in:
+        options.append(f"--rules {case.rule.name}")
+    return f", or run tilewright optimize {' '.join(options)}"
+
+
+class _Names:
+    """The program's graph, calls inlined, and what its operations are called in a report on ``chip``."""
+
+    def __init__(self, program: Program, chip: Target) -> None:
+        self.program, self.normalised = program, chip.compiler_normalizes
+        self.module = parse_module(program.text)
+        self.origins = tag(self.module, program)
+        Inline().apply_module(self.module)
+        self.bodies: list[Block] = read_functions(self.module)
+        self.numbers: dict[Node, int] = {}
+        self.copies: dict[Node, int] = {}
+        self.counted: Counter[int] = Counter()
+        for body in self.bodies:
+            for block in walk(body):
+                for op in block.operations:
+                    self._count(op)
+        self.run_counts, _ = count_runs(program)
+
+    def _count(self, op: Node) -> None:
+        place = op.handle.location
+        while hasattr(place, "callee"):  # it came with a call
+            place = place.callee
+        number = number_in(getattr(place, "name_str", ""))
+        if number is not None:
+            self.numbers[op] = number
+            self.counted[number] += 1
+            self.copies[op] = self.counted[number]
+
+    def _origin(self, op: Node) -> Origin | None:
+        number = self.numbers.get(op)
+        return self.origins[number] if number is not None else None
+
+    def of(self, op: Node) -> str:
+        """Its name; one that came with a call has its function's before it, where reports inline, and its number."""
+        origin = self._origin(op)
+        if origin is None or not origin.op.name:
+            return ""
+        if not self.normalised or origin.function == self.program.entry.name:
+            return origin.op.name
+        copy = self.copies[op]
+        return f"{origin.function}/{origin.op.name}" + (f".{copy}" if copy > 1 else "")
+
+    def path(self, op: Node) -> str:
+        """The computations from the entry to it, "" where reports inline the function it was in."""
+        origin = self._origin(op)
+        if origin is None or (self.normalised and origin.function != self.program.entry.name):
+            return ""
+        return self.program.path(origin.computation)
+
+    def runs(self, op: Node) -> float:
+        """How often it runs in one run of the program, shared among the copies of it."""
+        origin = self._origin(op)
+        return self.run_counts[origin.computation].count / self.counted[self.numbers[op]] if origin is not None else 1.0

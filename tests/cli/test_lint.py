@@ -1,0 +1,85 @@
+"""`tilewright lint`: lines, exit codes, JSON, annotations, the pytest plugin, the pre-commit hook."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytest_plugins = ["pytester"]
+
+MODEL = """
+import jax
+import jax.numpy as jnp
+
+
+def scores(q, k):
+    keys = jnp.repeat(k, 8, axis=2)
+    return jnp.einsum("bhd,bkhd->bhk", q, keys)
+
+
+def plain(q, k):
+    return q * 2
+
+
+def example_args():
+    return jax.ShapeDtypeStruct((8, 64, 64), jnp.bfloat16), jax.ShapeDtypeStruct((8, 2048, 8, 64), jnp.bfloat16)
+"""
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "linted.py").write_text(MODEL)
+    return "linted.py:scores"
+
+
+def test_a_line_per_finding_and_exit_code_1(run, model):
+    code, out, err = run("lint", model)
+    assert code == 1
+    assert out.startswith("linted.py:7:12 grouped-query-attention ")
+    assert out.count("\n") == 1
+    assert "or run tilewright optimize --target tpu-v5e" in out
+    assert "1 finding, 1 of a factor of 1.05 or more, on tpu-v5e" in err
+
+
+def test_what_pays_less_than_the_threshold_does_not_fail(run, model):
+    assert run("lint", model, "--threshold", "1000")[0] == 0
+    assert run("lint", model, "--exit-zero")[0] == 0
+    code, out, err = run("lint", "linted.py:plain")
+    assert (code, out) == (0, "")
+    assert err.startswith("0 findings")
+
+
+def test_json_and_annotations(run, model):
+    code, out, _ = run("lint", model, "linted.py:plain", "--target", "cpu", "--json")
+    plain = json.loads(out)
+    assert (code, plain["failing"], plain["target"]) == (1, 1, "cpu")
+    (found,) = plain["findings"]
+    assert (found["file"], found["line"], found["column"], found["kind"]) == ("linted.py", 7, 12, "confirmed")
+    _, out, _ = run("lint", model, "--format", "github", "--target", "cpu")
+    assert out.startswith("::warning file=linted.py,line=7,col=12,title=grouped-query-attention::")
+
+
+def test_arguments_belong_to_one_function_and_dumps_are_no_models(run, model, data_folder):
+    code, _, err = run("lint", model, model, "--arg", "f32[8]")
+    assert code == 2
+    assert "--arg goes with one function" in err
+    assert run("lint", str(data_folder / "hlo_tpu" / "v5e_reshape_zoo.after.hlo"))[0] == 2
+
+
+def test_pytest_has_a_test_for_each_program(pytester, model):
+    pytester.makepyfile(linted=MODEL)
+    done = pytester.runpytest_inprocess("--tilewright-lint", model, "--tilewright-lint", "linted.py:plain", "-v")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["linted.py:7:12 grouped-query-attention *"])
+
+
+def test_the_hooks_are_there():
+    hooks = (ROOT / ".pre-commit-hooks.yaml").read_text()
+    assert "entry: tilewright lint" in hooks
+    plugins = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    assert plugins == {"tilewright": "tilewright.cli.programs.pytest_hook"}
