@@ -53,7 +53,8 @@ def _weighed(suggestion: Suggestion, rows: Sequence[MovementRow], line_us: Mappi
     if saved is None and timed and suggestion.factor:
         saved = sum(timed) * (1 - 1 / suggestion.factor)
     source = suggestion.source or next((row.source for row in about if row.source), "")
-    saved_bytes = count or sum(row.total_bytes for row in about)
+    share = 1 - 1 / suggestion.factor if suggestion.factor else 1.0
+    saved_bytes = count or round(sum(row.total_bytes for row in about) * share)
     return replace(suggestion, saved_us=saved, saved_bytes=saved_bytes, source=source)
 
 
