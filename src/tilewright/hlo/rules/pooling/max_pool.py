@@ -10,11 +10,12 @@ from tilewright.hlo.rules.windows import inside_another, megabytes, windows_of
 
 
 def _pays(match: Match, root: Node) -> bool:
-    """Windows over two dims in front of the channels; the compiler's figures for other windows are incomplete."""
+    """Windows over two dims, channels last or first; the compiler's figures for other windows are incomplete."""
     windows = windows_of(root)
-    if windows is None or len(windows.dims) < 2 or windows.dims[-1] > len(windows.shape) - 2:
+    if windows is None or len(windows.dims) < 2:
         return False
-    return windows.shape[-1] >= 64 and megabytes(windows.source) >= 4
+    columns = windows.dims[-1] == len(windows.shape) - 1
+    return windows.shape[-1] >= (28 if columns else 64) and megabytes(windows.source) >= 4
 
 
 def _build(match: Match, root: Node, make: Maker) -> Value | None:
