@@ -90,7 +90,7 @@ def run(folder, rows, steps):
     equal = all(np.array_equal(found[name], np.asarray(other[name])) for other in others for name in asked)
     return {
         "stacks": len(read_limits(folder / "limits.json")),
-        "loss": (trained.losses[0], trained.losses[-1]),
+        "losses": (round(trained.losses[0], 3), round(trained.losses[-1], 3)),
         "auc": judged.before.auc,
         "auc_served": judged.after.auc,
         "bytes": judged.exported.file_bytes / judged.exported.float_bytes,
@@ -106,7 +106,7 @@ def main():
     given = parser.parse_args()
     found = run(given.folder, given.rows, given.steps)
     for name, value in found.items():
-        print(f"{name}: {value}")
+        print(f"{name}: {value:.3f}" if isinstance(value, float) else f"{name}: {value}")
     sys.exit(0 if found["rows_equal"] and abs(found["auc_served"] / found["auc"] - 1) < 1e-3 else 1)
 
 

@@ -22,6 +22,8 @@ CLAIMS = {
     "embedding_statistics.md": 3,
     "tutorial_embedding_plan.md": 3,
     "tutorial_training.md": 4,
+    "tutorial_pod.md": 2,
+    "tutorial_serving.md": 5,
 }
 #: Pages with a Python session, and how many examples it has at least.
 SESSIONS = {

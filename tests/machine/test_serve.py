@@ -29,7 +29,7 @@ def test_the_whole_way_keeps_its_promises(made):
     assert found["rows_equal"]
     assert found["auc"] > 0.6
     assert found["auc_served"] == pytest.approx(found["auc"], rel=1e-3)
-    assert found["loss"][1] < found["loss"][0]
+    assert found["losses"][1] < found["losses"][0]
     assert {path.name for path in folder.iterdir()} == {
         *("clicks.parquet", "held_out.parquet", "limits.json", "run", "model.tables"),
     }

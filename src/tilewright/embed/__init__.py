@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tilewright.embed.checkpoint.save import Saving, save
     from tilewright.embed.checkpoint.steps import saved_steps
     from tilewright.embed.device.batch import DeviceBatch, device_batch
+    from tilewright.embed.device.hot import HotState, lookup_hot, put_hot, take_hot, update_hot
     from tilewright.embed.device.state import EmbeddingState, from_tables, init, tables
     from tilewright.embed.device.step import layer, lookup, update, update_rows, zero_rows
     from tilewright.embed.diagnosis.diagnose import diagnose, diagnosis_html, diagnosis_lines, diagnosis_text
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from tilewright.embed.diagnosis.xprof import is_trace, read_trace
     from tilewright.embed.host.batch import Agree, Agreement, HostBatch, StackStats, check_host_batch
     from tilewright.embed.host.check import Check, Excess, check_batches
+    from tilewright.embed.host.hot import HotEntries, hot_rows, split_hot
     from tilewright.embed.host.inputs import COO
+    from tilewright.embed.host.multihash import Collisions, HashedTables, MultiHash, hash_tables
     from tilewright.embed.host.narrow import NarrowTables, pack_narrow
     from tilewright.embed.host.preprocess import preprocess, preprocess_samples, sample_order
     from tilewright.embed.logs.config import EmbedConfig, optimizer_of, read_config
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     )
     from tilewright.embed.logs.log import Log, LogBatch, LogColumn, hashed_numbers, read_log
     from tilewright.embed.model.knobs import SparseCoreConfig, paste_text
-    from tilewright.embed.model.limits import check_packing, learnt_batch, limits_json, read_limits
+    from tilewright.embed.model.limits import check_packing, learnt_batch, limits_json, read_hot_rows, read_limits
     from tilewright.embed.model.optimizers import (
         F2A,
         FTRL,
@@ -107,6 +110,7 @@ __all__ = [
     "Checkpoints",
     "Clicks",
     "Clipped",
+    "Collisions",
     "Confidence",
     "Counters",
     "CurvePoint",
@@ -123,9 +127,12 @@ __all__ = [
     "Feature",
     "Feed",
     "Finding",
+    "HashedTables",
     "HbmCounters",
     "Heap",
     "HostBatch",
+    "HotEntries",
+    "HotState",
     "LaProp",
     "Limits",
     "Log",
@@ -134,6 +141,7 @@ __all__ = [
     "LogColumn",
     "Loop",
     "MadeBatches",
+    "MultiHash",
     "NarrowTables",
     "Plan",
     "PodPlan",
@@ -179,7 +187,9 @@ __all__ = [
     "export",
     "fdo_stats",
     "from_tables",
+    "hash_tables",
     "hashed_numbers",
+    "hot_rows",
     "hyperparameters_at",
     "init",
     "is_trace",
@@ -188,6 +198,7 @@ __all__ = [
     "limits_json",
     "log_counters",
     "lookup",
+    "lookup_hot",
     "memory",
     "names_sparsecores",
     "open_export",
@@ -201,11 +212,13 @@ __all__ = [
     "preprocess",
     "preprocess_samples",
     "print_plan",
+    "put_hot",
     "rank_bytes",
     "read_config",
     "read_counters",
     "read_criteo",
     "read_fdo",
+    "read_hot_rows",
     "read_limits",
     "read_log",
     "read_torchrec",
@@ -221,13 +234,16 @@ __all__ = [
     "scale_vocabs",
     "spec_batch_sizes",
     "spec_limits",
+    "split_hot",
     "stack",
     "synthetic_criteo",
     "tables",
+    "take_hot",
     "torchrec_plan",
     "tpu_embedding",
     "train_step",
     "update",
+    "update_hot",
     "update_rows",
     "warm",
     "write_fdo",
@@ -239,6 +255,7 @@ _HOMES = {
     "checkpoint.save": "Saving save",
     "checkpoint.steps": "saved_steps",
     "device.batch": "DeviceBatch device_batch",
+    "device.hot": "HotState lookup_hot put_hot take_hot update_hot",
     "device.state": "EmbeddingState from_tables init tables",
     "device.step": "layer lookup update update_rows zero_rows",
     "diagnosis.diagnose": "diagnose diagnosis_html diagnosis_lines diagnosis_text",
@@ -248,7 +265,9 @@ _HOMES = {
     "diagnosis.sources": "COUNTERS_TEMPLATE batch_counters check_counters log_counters read_counters",
     "host.batch": "Agree Agreement HostBatch StackStats check_host_batch",
     "host.check": "Check Excess check_batches",
+    "host.hot": "HotEntries hot_rows split_hot",
     "host.inputs": "COO",
+    "host.multihash": "Collisions HashedTables MultiHash hash_tables",
     "host.narrow": "NarrowTables pack_narrow",
     "host.preprocess": "preprocess preprocess_samples sample_order",
     "logs.config": "EmbedConfig optimizer_of read_config",
@@ -256,6 +275,7 @@ _HOMES = {
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
     "model.knobs": "SparseCoreConfig paste_text",
     "model.limits": "check_packing learnt_batch limits_json read_limits",
+    "model.limits": "check_packing learnt_batch read_hot_rows read_limits",
     "model.optimizers": "F2A FTRL OPTIMIZERS SGD Adagrad AdagradMomentum Adam Clipped LaProp RowOptimizer"
     " RowwiseAdagrad hyperparameters_at",
     "model.specs": "as_feature as_table spec_batch_sizes spec_limits",

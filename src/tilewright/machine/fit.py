@@ -188,7 +188,7 @@ def _prepared(job: FitJob) -> tuple[Model, tuple[Feature, ...], Stacking]:
         problem = f"a batch of {job.batch} does not divide over {topology.sparsecores} SparseCores"
         raise UsageError(problem, how=f"take a multiple of them, such as {near}")
     model = load_model(job.model)
-    features = tuple(model.features(job.scale))
+    features = model.hashed(job.scale).features
     check_model(model, {feature.name: feature.table.width for feature in features}, job.batch)
     return model, features, stack(features, topology, batch_size=job.batch)
 
@@ -256,6 +256,8 @@ class LogSource:
 
     def __init__(self, job: FitJob, model: Model, features: tuple[Feature, ...]) -> None:
         self.all_features, self._model, self._batch = features, model, job.batch
+        self._hashed = model.hashed(job.scale)
+        features = self._hashed.original
         self._log: Log | None = None
         if job.data is None:
             if {feature.name for feature in features} != set(CATEGORICAL):
@@ -285,7 +287,7 @@ class LogSource:
         """Whole batches in order: features, f32[batch, numeric], f32[batch]."""
         if self._log is None:
             for clicks in self._clicks.batches(self._batch):
-                yield clicks.features(), clicks.numeric, clicks.labels
+                yield self._hashed.batch(clicks.features()), clicks.numeric, clicks.labels
             return
         seen = 0
         for part in self._log:
@@ -294,7 +296,7 @@ class LogSource:
             seen += 1
             columns = [part.values[name] for name in self._model.numeric]
             numeric = np.stack(columns, axis=1) if columns else np.zeros((part.rows, 0), np.float32)
-            yield part.features, numeric, part.values[self._model.label]
+            yield self._hashed.batch(part.features), numeric, part.values[self._model.label]
         if not seen:
             how = "take a smaller batch, or a longer log"
             raise UsageError(f"fewer rows than one batch of {self._batch}", where=self.name, how=how)

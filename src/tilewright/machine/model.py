@@ -10,6 +10,7 @@
 `embed train` takes any features. Constants say which columns of the log are given as ``numeric`` and ``labels``,
 ``NUMERIC = ["age", ...]`` (Criteo's I1 to I13) and ``LABEL = "rating"`` ("label"), and what ids in a text are:
 ``IDS = "direct"`` takes them as rows of the table, "hash" hashes them; without it those of CSV and TSV are hashed.
+``HASHES = {"user": MultiHash(100_000)}`` gives a table fewer rows than it has ids.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tilewright.embed import Clicks, Feature, read_criteo, synthetic_criteo
+from tilewright.embed import Clicks, Feature, HashedTables, MultiHash, hash_tables, read_criteo, synthetic_criteo
 from tilewright.errors import TilewrightError, UsageError
 
 EXPECTED = ("features", "init", "loss", "optimizer")
@@ -44,6 +45,11 @@ class Model:
     numeric: tuple[str, ...] = tuple(f"I{i}" for i in range(1, 14))
     label: str = "label"
     ids: str = "auto"
+    hashes: Mapping[str, MultiHash] = field(default_factory=dict, hash=False)
+
+    def hashed(self, scale: float) -> HashedTables:
+        """The model's features as the log has them, and as they are stacked."""
+        return hash_tables(self.features(scale), self.hashes)
 
 
 def _import(path: Path) -> ModuleType:
@@ -72,7 +78,9 @@ def load_model(source: str | Path | ModuleType | Model) -> Model:
     if missing:
         how = f"a model file defines {', '.join(EXPECTED)}; see examples/dlrm.py"
         raise UsageError(f"the model file does not define {', '.join(missing)}", where=where, how=how)
-    columns = {name.lower(): getattr(module, name) for name in ("NUMERIC", "LABEL", "IDS") if hasattr(module, name)}
+    columns = {
+        name.lower(): getattr(module, name) for name in ("NUMERIC", "LABEL", "IDS", "HASHES") if hasattr(module, name)
+    }
     if not isinstance(columns.get("label", ""), str) or isinstance(columns.get("numeric", ()), str):
         raise UsageError("NUMERIC is a list of columns, LABEL the name of one", where=where)
     if "numeric" in columns:

@@ -81,7 +81,7 @@ def quantise(job: QuantiseJob, on_stage: Callable[[str], None] = lambda name: No
     """
     on_stage("model")
     model = load_model(job.model)
-    features = tuple(model.features(job.scale))
+    features = model.hashed(job.scale).features
     topology = Topology(1, 1)
     stacking = stack(features, topology)
     on_stage("restore")

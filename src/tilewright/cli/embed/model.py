@@ -147,7 +147,7 @@ def fitted(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) ->
         return config
     from tilewright.embed import read_log
 
-    log = read_log(names[0], config.features, config.batch, config.columns)
+    log = read_log(names[0], config.in_log, config.batch, config.columns)
     held = next((part.rows for part in _named(iter(log))), 0) if log.rows is None else log.rows
     fits = held // config.topology.sparsecores * config.topology.sparsecores
     if held >= config.batch or not fits:
@@ -193,13 +193,39 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     names = [files] if isinstance(files, str) else files
     if wrong := next((name for name in names if name.endswith(".toml")), None):
         raise UsageError("a model, not a log", where=wrong, how=f"name the log, and this file as --config {wrong}")
-    logs = [read_log(name, config.features, config.batch, config.columns) for name in names]
+    logs = [read_log(name, config.in_log, config.batch, config.columns) for name in names]
     known = [log.rows // config.batch for log in logs if log.rows is not None]
     total = sum(known) if len(known) == len(logs) else None
     if rows:
         total = rows // config.batch if total is None else min(total, rows // config.batch)
     parts = chain.from_iterable(_whole(log, config) for log in logs)
     return islice(parts, rows // config.batch if rows else None), total or None
+
+
+def say_collisions(config: EmbedConfig, files: Sequence[str] | None) -> None:
+    """What ids of hashed tables share, in the first batches of the log."""
+    if config.hashed is None or not files or "-" in files:
+        return
+    import numpy as np
+
+    from tilewright.embed import read_log
+
+    log = islice(read_log(files[0], config.in_log, config.batch, config.columns), _LOOKED_AT)
+    seen: dict[str, list[Any]] = {}
+    for part in log:
+        for feature in config.in_log:
+            if feature.table.name in config.hashed.hashes:
+                raw = part.features[feature.name]
+                seen.setdefault(feature.table.name, []).append(np.unique(raw[0] if isinstance(raw, tuple) else raw))
+    for name, ids in seen.items():
+        rule = config.hashed.hashes[name]
+        found = rule.collisions(np.concatenate(ids))
+        share = f"{found.sharing / found.ids:.1%} share a row with another, {found.alike / found.ids:.2%} all"
+        remark(f"{name}: {found.ids:,} distinct ids in {rule.rows:,} rows by {rule.hashes} hashes: {share} of theirs")
+
+
+_LOOKED_AT = 16
+"""Batches whose collisions are counted."""
 
 
 def _say_if_cold() -> None:
@@ -254,5 +280,5 @@ def _whole(log: Log, config: EmbedConfig) -> Iterator[LogBatch]:
             return
         if not seen:
             _hint(log)
-        yield part
+        yield part if config.hashed is None else replace(part, features=dict(config.batch_of(part.features)))
         seen += batch

@@ -47,6 +47,12 @@ def plan(
     ] = None,
     rows_per_table: Annotated[int, typer.Option(help="Rows of each of --tables.")] = 1_000_000,
     ids_per_sample: Annotated[int, typer.Option(help="Ids of a sample in each of --tables.")] = 1,
+    hot: Annotated[
+        float | None,
+        typer.Option(
+            help="Hold ids above this share of their table's entries on every device, as 0.01: planned apart."
+        ),
+    ] = None,
     engine: Annotated[
         str | None,
         typer.Option(help="Count in constant memory: local, or ray (Ray Data). Chosen for large pods by itself."),
@@ -80,7 +86,8 @@ def plan(
     from tilewright.embed import plan as make_plan
 
     together = not knobs.disable_table_stacking if stacking is None else stacking
-    if tables is not None or engine is not None or pods.is_pod(setup):
+    model.say_collisions(setup, files)
+    if tables is not None or engine is not None or hot is not None or pods.is_pod(setup):
         unkept = {"--quantile": quantile != 1.0, "--flags": flags, "-o .html": suffix == ".html"}
         if named := [option for option, is_given in unkept.items() if is_given]:
             raise UsageError(f"{named[0]} on a pod, whose partitions are not kept", how="leave it out")
@@ -89,6 +96,7 @@ def plan(
             engine=engine or "local",
             workers=workers,
             ids_per_sample=ids_per_sample,
+            hot=hot,
             headroom=headroom,
             table_stacking=together,
             bad_ids=bad_ids,

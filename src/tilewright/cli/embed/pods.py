@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ def plan_pod(
     engine: str,
     workers: int,
     ids_per_sample: int,
+    hot: float | None,
     **options: Any,
 ) -> PodPlan:
     """The plan of a log, or without files that of uniform ids."""
@@ -56,10 +57,12 @@ def plan_pod(
     if files and engine == "ray":
         if rows:
             raise UsageError("--rows beside --engine ray", how="give the log that is meant")
-        logs = [read_log(name, setup.features, setup.batch, setup.columns) for name in files]
-        source = LogBatches(logs)
+        logs = [read_log(name, setup.in_log, setup.batch, setup.columns) for name in files]
+        source = LogBatches(logs, setup.hashed)
     elif files:
         source = (part.features for part in model.batches(setup, files, rows)[0])
+    if hot is not None:
+        options["apart"] = _hot(setup, files, hot)
     with model.options_named(), progress("batches") as advance:
         return make_plan(
             source,
@@ -79,6 +82,16 @@ def plan_pod(
         )
 
 
+def _hot(setup: EmbedConfig, files: Sequence[str] | None, share: float) -> Mapping[str, Any]:
+    """The hot rows of a log's first batches."""
+    from tilewright.embed import hot_rows
+
+    if not files or "-" in files:
+        raise UsageError("--hot without a log in a file", how="name one: hot rows are those of a log")
+    batches = (part.features for part in model.batches(setup, files, 0)[0])
+    return hot_rows(batches, setup.features, share)
+
+
 def show(planned: PodPlan, as_json: bool, out: str | None) -> None:
     """The plan on stdout, or its limits in a file."""
     if out is not None:
@@ -95,7 +108,7 @@ def show(planned: PodPlan, as_json: bool, out: str | None) -> None:
 
 
 def _print(planned: PodPlan) -> None:
-    from tilewright.render import bytes_text, count_text
+    from tilewright.render import bytes_text, count_text, seconds_text
 
     value, topology, heap = planned.to_json(), planned.stacking.topology, planned.heap
     tables, batch = value["tables"], count_text(planned.samples)
@@ -122,9 +135,18 @@ def _print(planned: PodPlan) -> None:
     show_table(headings, lines[:_SHOWN])
     if len(lines) > _SHOWN:
         emit_text(f"... and {len(lines) - _SHOWN} more kinds of stacks: --json has all")
+    for name, ids in planned.hot.items():
+        few = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+        emit_text(f"held on every device: {count_text(len(ids))} rows of {name}: {few}")
     parts = {name: getattr(heap, name) for name in ("tables", "slots", "inputs", "exchange", "pipelined")}
     parts["stack"] = max(heap.forward_stack, heap.backward_stack)
     emit_text("HBM of one chip: " + ", ".join(f"{name} {bytes_text(size)}" for name, size in parts.items()))
+    step = planned.traffic
+    emit_text(
+        f"a step of one chip, modelled: {bytes_text(round(step.hbm_bytes))} of HBM traffic, "
+        f"{bytes_text(round(step.link_bytes))} over its links, {bytes_text(step.host_bytes)} from the host; "
+        f"{seconds_text(step.seconds)} at least"
+    )
     if heap.stack_basis == "modelled":
         emit_text(f"the stack is modelled: {heap.stack_note}")
 

@@ -80,7 +80,7 @@ def _print_tables(made: Exported) -> None:
     headings: list[Heading] = ["table", ("rows", "count"), ("width", "count"), "scale", ("bytes", "bytes")]
     headings += ["largest error", "relative"]
     lines = [
-        (t.name, t.vocab, t.width, t.encoding, t.file_bytes, f"{t.largest_error:.3g}", f"{t.relative_error:.3%}")
+        (t.name, t.vocab, t.width, t.encoding, t.file_bytes, f"{t.largest_error:.2g}", f"{t.relative_error:.2%}")
         for t in made.tables
     ]
     show_table(headings, lines)
@@ -90,6 +90,6 @@ def _print_judged(made: Quantised) -> None:
     before, after = made.before, made.after
     change = after.auc / before.auc - 1
     emit_text(
-        f"AUC of {made.rows:,} rows: {before.auc:.6f} before, {after.auc:.6f} after ({change:+.4%})\n"
-        f"loss: {before.loss:.6f} before, {after.loss:.6f} after"
+        f"AUC of {made.rows:,} rows: {before.auc:.3f} before, {after.auc:.3f} after ({change:+.3%})\n"
+        f"loss: {before.loss:.3f} before, {after.loss:.3f} after"
     )

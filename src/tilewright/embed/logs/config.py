@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tilewright.embed.host.multihash import HashedTables, MultiHash, hash_tables
 from tilewright.embed.host.narrow import NarrowTables, pack_narrow
 from tilewright.embed.logs.log import LogColumn
 from tilewright.embed.model.knobs import SparseCoreConfig
@@ -33,6 +34,7 @@ class EmbedConfig:
     ``limits``      stack -> :class:`Limits`, None: not yet known
     ``sparsecore``  the guide's knobs
     ``stacks``      tables to stack by hand, as ``stack`` takes them
+    ``hashed``      the tables of fewer rows than ids, which ``features`` have already; None: there are none
     ``narrow``      the features, packed where ``narrow_packing`` is set: those to stack, and what makes their batches
     ==============  ==========================================================================================
     """
@@ -46,6 +48,16 @@ class EmbedConfig:
     sparsecore: SparseCoreConfig = _GUIDE
     stacks: tuple[tuple[str, ...], ...] = ()
     narrow_packing: bool = False
+    hashed: HashedTables | None = None
+
+    @property
+    def in_log(self) -> tuple[Feature, ...]:
+        """The features as a log has them: hashed tables with all their ids."""
+        return self.features if self.hashed is None else self.hashed.original
+
+    def batch_of(self, features: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A log's batch as ``features`` take it."""
+        return features if self.hashed is None else self.hashed.batch(features)
 
     @property
     def topology(self) -> Topology:
@@ -72,6 +84,8 @@ def read_config(path: str | Path) -> EmbedConfig:
         width = 32
         combiner = "sum"
         optimizer = { kind = "adagrad", learning_rate = 0.05 }    # or any other, by its short name
+
+        hashing = { rows = 100_000, hashes = 2, seed = 0 }        # fewer rows than ids; see MultiHash
 
         [[feature]]
         name = "user"            # table and column are the feature's name where they are not given
@@ -123,6 +137,7 @@ class _TableEntry:
     width: int
     combiner: str = "sum"
     optimizer: str | dict[str, Any] = "sgd"
+    hashing: dict[str, int] | None = None
     quantization_config_low: float | None = None
     quantization_config_high: float | None = None
     quantization_config_num_buckets: int | None = None
@@ -145,10 +160,12 @@ def _config(file: _File) -> EmbedConfig:
         raise UsageError("two tables of one name", where="table")
     entries = [typed(e, _FeatureEntry, _where("feature", e)) for e in file.feature or [{"name": n} for n in tables]]
     features = tuple(_feature(entry, tables) for entry in entries)
+    hashed = _hashed(features, file.table)
     if idle := sorted(set(tables) - {feature.table.name for feature in features}):
         raise UsageError(f"no feature uses table {idle[0]!r}", where="table", how="add a feature or drop the table")
     columns = {entry.name: LogColumn(entry.column, entry.weights, entry.ids) for entry in entries}
     check_keys(file.sparsecore, [knob.name for knob in fields(SparseCoreConfig)], "sparsecore")
+    features = features if hashed is None else hashed.features
     manual_stacks(pack_narrow(features, file.narrow_packing).features, 1, file.stacks)
     return EmbedConfig(
         features,
@@ -160,7 +177,20 @@ def _config(file: _File) -> EmbedConfig:
         sparsecore=SparseCoreConfig(**file.sparsecore),
         stacks=tuple(map(tuple, file.stacks)),
         narrow_packing=file.narrow_packing,
+        hashed=hashed,
     )
+
+
+def _hashed(features: tuple[Feature, ...], tables: list[dict[str, Any]]) -> HashedTables | None:
+    rules = {}
+    for entry in tables:
+        if "hashing" in entry:
+            where = f"{_where('table', entry)}: hashing"
+            try:
+                rules[entry["name"]] = typed(entry["hashing"], MultiHash, where)
+            except UsageError as error:
+                raise UsageError(error.what, where=where, how=error.how) from None
+    return hash_tables(features, rules) if rules else None
 
 
 def _where(noun: str, entry: Mapping[str, Any]) -> str:

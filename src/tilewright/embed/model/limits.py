@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tilewright.embed.model.tables import Limits, Topology, count
 from tilewright.errors import UsageError
 from tilewright.reading import read_file, typed
@@ -40,6 +43,15 @@ def check_packing(path: str | Path, packed: bool) -> None:
         how = f"give {option}, as the plan was made, or plan again"
         expected = "packed" if packed else "unpacked"
         raise UsageError(f"limits of {tables} tables, not of {expected} ones", where=str(path), how=how)
+
+
+def read_hot_rows(path: str | Path) -> dict[str, NDArray[np.int64]]:
+    """Table -> ids, rising, that a plan holds on every device, from its limits file; none where it says nothing."""
+    hot = _read(path).get("hot_rows", {})
+    where = f"{path}: hot_rows"
+    if not isinstance(hot, dict) or not all(isinstance(ids, list) for ids in hot.values()):
+        raise UsageError("not lists of ids by table", where=where, how="write it again: embed plan --hot ... -o")
+    return {name: np.array([count(i, "an id", where, least=0) for i in ids], np.int64) for name, ids in hot.items()}
 
 
 def learnt_batch(path: str | Path) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from tilewright.embed.planning.plan import heap_of, raised
 from tilewright.embed.planning.types import Heap, heap_json, program_json, short_label, verdict_of
 from tilewright.embed.pods.engines import ENGINES, Source, count_locally, count_with_ray
 from tilewright.embed.pods.peaks import PartitionPeaks, limits_of_peaks
+from tilewright.embed.pods.traffic import Traffic, traffic_of
 from tilewright.embed.pods.uniform import uniform_limits
 from tilewright.errors import UsageError
 from tilewright.files import write_whole
@@ -74,7 +75,7 @@ class PodPlan:
     """What tables need on a pod. ``confidence`` None: there was no log, and limits are those of uniform ids.
 
     ``serialized_fits``: the least num_serialized_tables_to_optimize_hbm with which HBM holds it all; 0 where it does so
-    anyway, or with none.
+    anyway, or with none. ``hot``: rows of tables that every device holds, which the limits leave out.
     """
 
     stacking: Stacking
@@ -82,10 +83,12 @@ class PodPlan:
     samples: int
     stacks: tuple[PodStack, ...]
     heap: Heap
+    traffic: Traffic
     confidence: Confidence | None
     headroom: float = 0.0
     prefetched_batches: int = 2
     serialized_fits: int = 0
+    hot: Mapping[str, Longs] = field(default_factory=dict, hash=False)
 
     @property
     def limits(self) -> dict[str, Limits]:
@@ -128,6 +131,7 @@ class PodPlan:
             "verdict": self.verdict,
             "num_serialized_tables_that_fit": self.serialized_fits or None,
             "confidence": self.confidence.to_json() if self.confidence else None,
+            "hot_rows": self._hot_json(),
             "tables": {
                 "count": len(tables),
                 "rows": sum(table.vocab for table in tables),
@@ -137,6 +141,7 @@ class PodPlan:
             },
             "stacks": [_stack_json(stacks) for stacks in self.alike()],
             "buffer_bytes_per_device": sum(stack.buffer_bytes for stack in self.stacks),
+            "step_per_chip": self.traffic.to_json(),
             "hbm_per_chip": heap_json(self.heap, self.prefetched_batches),
         }
 
@@ -152,7 +157,11 @@ class PodPlan:
         """The content of the limits file, its confidence with it."""
         facts = {"target": self.target or None, "topology": dict(vars(self.stacking.topology)), "batch": self.samples}
         confidence = self.confidence.to_json() if self.confidence else None
-        return limits_json(self.limits, **facts, basis=self.basis, confidence=confidence, narrow_packing=False)
+        facts |= {"basis": self.basis, "confidence": confidence, "narrow_packing": False}
+        return limits_json(self.limits, **facts, hot_rows=self._hot_json())
+
+    def _hot_json(self) -> dict[str, list[int]]:
+        return {name: ids.tolist() for name, ids in self.hot.items()}
 
     def write_limits(self, path: str | Path) -> None:
         """Write the limits as JSON, for :func:`read_limits`."""
@@ -221,10 +230,12 @@ def plan_pod(
         raise UsageError(f"headroom {headroom}", where="plan", how="give a share of at least 0, such as 0.1")
     ids_per_sample = count(ids_per_sample, "ids_per_sample", "plan")
     stacking = stack(features, topology, table_stacking, batch, stacks=stacks)
-    confidence, means = None, {}
+    confidence, means = None, dict[str, float]()
     if source is None:
         sizes = {feature.name: batch for feature in stacking.features}
         limits = uniform_limits(stacking, sizes, ids_per_sample)
+        each = ids_per_sample * topology.sparsecores
+        distinct = {group.name: float(group.samples_per_sparsecore(sizes) * each) for group in stacking.groups}
     else:
         peaks = PartitionPeaks(stacking, bad_ids, apart or {})
         told = progress or (lambda done, total: None)
@@ -237,6 +248,7 @@ def plan_pod(
         sizes, confidence = peaks.sizes, confidence_of(peaks, headroom)
         limits = {name: raised(limit, headroom) for name, limit in peaks.limits().items()}
         means = _means(peaks)
+        distinct = dict(zip(stacking.stacks, (peaks.totals[:, 1] / peaks.batches).tolist()))
     per_device = topology.sparsecores_per_device
     made = tuple(_pod_stack(group, per_device, sizes, limits[group.name], means, target) for group in stacking.groups)
     heap = heap_of(stacking, made, prefetched_batches, target, pipelining, serialized_tables)
@@ -248,8 +260,21 @@ def plan_pod(
 
         fitting = bisect_left(range(1, len(made) + 1), True, key=fits) + 1
         fitting = fitting if fitting <= len(made) else 0
-    samples = max(sizes.values())
-    return PodPlan(stacking, _name(target), samples, made, heap, confidence, headroom, prefetched_batches, fitting)
+    per_core = {one.name: one.samples_per_sparsecore for one in made}
+    traffic = traffic_of(stacking, per_core, distinct, sum(one.buffer_bytes for one in made), target)
+    return PodPlan(
+        stacking=stacking,
+        target=_name(target),
+        samples=max(sizes.values()),
+        stacks=made,
+        heap=heap,
+        traffic=traffic,
+        confidence=confidence,
+        headroom=headroom,
+        prefetched_batches=prefetched_batches,
+        serialized_fits=fitting,
+        hot=apart or {},
+    )
 
 
 def _name(chip: str | Target | None) -> str:

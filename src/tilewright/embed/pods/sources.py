@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
+from tilewright.embed.host.multihash import HashedTables
 from tilewright.embed.logs.log import Log, log_part, part_rows
 from tilewright.errors import UsageError
 
@@ -42,12 +43,14 @@ class MadeBatches:
 
 @dataclass(frozen=True)
 class LogBatches:
-    """The whole batches of logs in turn; of each the rows behind its last whole batch are left out.
+    """The whole batches of logs in turn; of each the rows behind its last whole batch are left out. ``hashed``: which
+    tables have fewer rows than the log has ids.
 
     Raises :class:`UsageError` for a log that cannot be read in parts.
     """
 
     logs: Sequence[Log]
+    hashed: HashedTables | None = None
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
@@ -69,5 +72,6 @@ class LogBatches:
         for log, count in zip(self.logs, self.counts):
             begin, end = max(first - at, 0), min(last - at, count)
             if begin < end:
-                yield from (part.features for part in log_part(log, begin, end))
+                for part in log_part(log, begin, end):
+                    yield part.features if self.hashed is None else self.hashed.batch(part.features)
             at += count

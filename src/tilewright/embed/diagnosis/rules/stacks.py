@@ -179,20 +179,28 @@ def _by_chance(counters: Counters, stack: StackCounters, uneven: float) -> bool:
     return received < _FEW_OF_SHARD or uneven < 1 + 5 / math.sqrt(received)
 
 
+_KNOBS = {"hottest id held apart": " (embed plan --hot finds such rows, embed.take_hot trains them)"}
+"""Where a change has a knob of its own."""
+
+
 def _remedies(stack: StackCounters, uneven: float) -> tuple[tuple[str, ...], str]:
     """What was tried on the log, the best first; the usual changes where nothing was."""
     gains = sorted((values[2], change) for change, values in stack.remedies.items() if change != AS_IT_IS)
     best = [(left, change) for left, change in gains if left < 0.95 * uneven]
     if best:
-        advice = [f"{change}: imbalance {left:.2f} instead of {uneven:.2f}" for left, change in best[:3]]
+        advice = [
+            f"{change}: imbalance {left:.2f} instead of {uneven:.2f}{_KNOBS.get(change, '')}"
+            for left, change in best[:3]
+        ]
         return tuple(advice), f"up to {uneven / best[0][0]:.2f} times the lookups of a step that waits for one shard"
     if stack.remedies:
         return (
-            "neither rotating, hashing nor shuffling helps on this log: hold the hottest ids in a small dense table",
+            "neither rotating, hashing nor shuffling helps on this log: hold the hottest rows on every device "
+            "(embed plan --hot)",
         ), ""
     return (
         "hash the ids before they are looked up, so that neighbours do not share a shard",
-        "give the hottest ids a small dense table of their own, or a default vector",
+        "hold the hottest rows on every device (embed plan --hot, embed.take_hot), or give them a default vector",
         "stack the table with others: rotation puts their hot rows on different shards",
     ), f"at most {uneven:.2f} times the lookups of a step that waits for one shard"
 
