@@ -274,8 +274,7 @@ _HOMES = {
     "logs.criteo": "CATEGORICAL CRITEO_CARDINALITIES Clicks read_criteo scale_vocabs synthetic_criteo",
     "logs.log": "Log LogBatch LogColumn hashed_numbers read_log",
     "model.knobs": "SparseCoreConfig paste_text",
-    "model.limits": "check_packing learnt_batch limits_json read_limits",
-    "model.limits": "check_packing learnt_batch read_hot_rows read_limits",
+    "model.limits": "check_packing learnt_batch limits_json read_hot_rows read_limits",
     "model.optimizers": "F2A FTRL OPTIMIZERS SGD Adagrad AdagradMomentum Adam Clipped LaProp RowOptimizer"
     " RowwiseAdagrad hyperparameters_at",
     "model.specs": "as_feature as_table spec_batch_sizes spec_limits",
