@@ -125,6 +125,21 @@ def test_a_step_on_vectors_keeps_its_matrices():
     assert all(tensor.padded_bytes < 887_726_080 / 10 for tensor in after.tensors)
 
 
+@pytest.mark.parametrize(("count", "accepted"), [(1, True), (4, False)])
+def test_elementwise_work_on_padded_arrays_counts(count, accepted):
+    """[2,32,1,256] pads its unit dim to 32: one operation there costs less than two reshapes, four cost more."""
+
+    def work(x):
+        y = x.reshape(2, 32, 256)
+        for _ in range(count):
+            y = jnp.sin(y)
+        return y.reshape(x.shape)
+
+    done = optimize(from_jax(work, struct(2, 32, 1, 256)), WORMHOLE)
+    assert bool(done.rewrites) is accepted
+    assert "of padding instead of" in done.explain()
+
+
 def test_no_time_is_made_up():
     with pytest.raises(UnsupportedError, match="no time was measured on such a chip, so none is modelled"):
         estimate(from_jax(jax.nn.relu, struct(8, 128)), WORMHOLE)

@@ -483,7 +483,7 @@ def _judged(region: Region, seen: Outline, target: Target, steps: Sequence[Rewri
         reason=reason or f"{_change(written, after)} on {target.name}",
         changes=dict(counts),
         rule=fired[0] if fired else "",
-        factor=round((written.moved + written.charged) / max(after.moved + after.charged, 1), 3),
+        factor=round(written.total / max(after.total, 1), 3),
     )
     return candidate, verdict
 
@@ -540,7 +540,11 @@ def compiler_of(target: Target) -> str:
 
 def _change(before: Cost, after: Cost) -> str:
     if before.moved or after.moved or not before.charged:
-        return f"reshapes and transposes move {bytes_text(after.moved)} instead of {bytes_text(before.moved)}"
+        padding = (
+            f", other operations write {bytes_text(after.padded)} of padding instead of {bytes_text(before.padded)}"
+        )
+        moves = f"reshapes and transposes move {bytes_text(after.moved)} instead of {bytes_text(before.moved)}"
+        return moves + padding * (before.padded != after.padded)
     return f"reductions over short runs are charged {bytes_text(after.charged)} instead of {bytes_text(before.charged)}"
 
 
@@ -606,13 +610,13 @@ def change_carried_shapes(bodies: Sequence[Block], steps: Sequence[Rewrite]) -> 
 
 
 def weighted_cost(bodies: Sequence[Block], target: Target) -> int:
-    """Bytes moved and charged under ``target``, those in loops counted several times."""
+    """Bytes moved, charged and padded under ``target``, those in loops counted several times."""
     total = 0
     open_ = [(body, 1) for body in bodies]
     while open_:
         block, times = open_.pop()
         own = cost(block, target)
-        total += times * (own.moved + own.charged)
+        total += times * own.total
         for op in block.operations:
             open_ += [(inner, times * (_trips(op) if op.name == "while" else 1)) for inner in op.blocks]
     return total

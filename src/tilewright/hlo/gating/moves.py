@@ -33,12 +33,19 @@ _SMALL_SHARE = 16
 class Cost:
     """What a block costs, in bytes: ``moved`` by reshapes and transposes, ``regrouped`` by those among them that do
     more than add or drop unit dims, ``charged`` for reductions over short inner runs; a fall by fewer than ``small``
-    does not count where only unit dims move."""
+    does not count where only unit dims move. ``padded``, on targets with ``tiles``: padding that the other operations
+    write, as each of them writes main memory there."""
 
     moved: int
     regrouped: int
     charged: int
     small: int
+    padded: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.moved + self.charged + self.padded
 
     @property
     def counts(self) -> bool:
@@ -47,8 +54,8 @@ class Cost:
 
     def falls_to(self, other: Cost) -> bool:
         """Whether ``other`` is cheaper, and by more than unit dims of small arrays."""
-        gain = self.moved + self.charged - other.moved - other.charged
-        return gain > 0 and (self.regrouped + self.charged > other.regrouped + other.charged or gain >= self.small)
+        gain, unit_steps = self.total - other.total, self.moved - self.regrouped - (other.moved - other.regrouped)
+        return gain > 0 and (gain > unit_steps or gain >= self.small)
 
 
 def cost(block: Block, target: Target) -> Cost:
@@ -62,7 +69,16 @@ def cost(block: Block, target: Target) -> Cost:
         regrouped=sum(count for op, count in moves if not is_unit_step(op)),
         charged=sum(short_run_charge(op, target) for op in block.operations if op.name == "reduce"),
         small=max(SMALL, largest // _SMALL_SHARE),
+        padded=0 if target.tiles is None else sum(_padding(op, target) for op in block.operations),
     )
+
+
+def _padding(op: Node, target: Target) -> int:
+    """Padding that an operation writes; reshapes and transposes are counted as moves, constants are there already."""
+    if op.name in ("constant", "iota", "reshape", "transpose"):
+        return 0
+    layouts = (_layout(value, target) for value in op.results)
+    return sum(layout.size_bytes - layout.data_bytes for layout in layouts if layout is not None)
 
 
 def bytes_moved(op: Node, target: Target) -> int:
