@@ -70,9 +70,10 @@ def _build(match: Match, root: Node, make: Maker) -> Value | None:
     for i, spread_rows in enumerate(rows):
         wide: Value | None = None
         for j, spread_columns in enumerate(columns):
-            part = make.part(source, across, j, j + 1)
-            part = make.part(part, down, i, i + 1) if down is not None else part
-            part = make.dot(make.reshape(part, small), spread_columns, ((len(small) - 1,), (0,)), precision=precision)
+            at = {across: j, down: i}
+            start, limit = [at.get(d, 0) for d in range(rank)], [at.get(d, n - 1) + 1 for d, n in enumerate(sizes)]
+            part = make.reshape(make.slice(source, start, limit), small)
+            part = make.dot(part, spread_columns, ((len(small) - 1,), (0,)), precision=precision)
             wide = part if wide is None else make.binary("add", wide, part)
         assert wide is not None
         if spread_rows is not None:
