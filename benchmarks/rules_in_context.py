@@ -92,8 +92,7 @@ def mixture_of_experts(x, router, up, down):
 
 def quantised_linear(x, weights, scales):
     """int8 weights with a scale for every 128 of a row, dequantised where they are used."""
-    rows, columns = weights.shape
-    wide = jnp.repeat(scales, rows // scales.shape[0], axis=0)
+    wide = jnp.repeat(scales, weights.shape[0] // scales.shape[0], axis=0)
     return x @ (weights.astype(BF16) * wide)
 
 
@@ -165,8 +164,8 @@ def page(rows, mean, target):
     lines = [
         "# Rules in context", "",
         f"Made by `python benchmarks/rules_in_context.py`: whole blocks, rewritten for `{target}` with finite inputs",
-        f"assumed, and estimated by the TPU compiler itself ({compiler}): cycles, no run times. Geometric mean {mean:.2f}.",
-        "", "| block | rules | cycles before | after | ratio |", "|---|---|--:|--:|--:|",
+        f"assumed, and estimated by the TPU compiler itself ({compiler}): cycles, no run times.", "",
+        f"Geometric mean {mean:.2f}.", "", "| block | rules | cycles before | after | ratio |", "|---|---|--:|--:|--:|",
     ]  # fmt: skip
     for row in rows:
         rules = ", ".join(f"{name} x{n}" if n > 1 else name for name, n in sorted(row["rules"].items())) or "-"
