@@ -222,6 +222,12 @@ def lookups(peer):
     levels = peer.spec.QuantizationConfig(min_value=-2.0, max_value=2.0, num_buckets=3)
     model = Model(peer, 2, quantization_config=levels)
     found = model.lookup(model.inputs()[0], model.variables(), vma=True)
+    call = partial(peer.api.tpu_sparse_dense_matmul, feature_specs=model.features, global_device_count=2)
+    one = Model(peer, quantization_config=levels)
+    compiled = jax.jit(partial(call, feature_specs=one.features, global_device_count=1)).lower(
+        one.inputs()[0], one.variables()
+    )
+    assert "u8[" in compiled.compile().as_text()
     close(found, model.expected(lambda rows: np.round((np.clip(rows, -2, 2) + 2) / 2) * 2 - 2))
 
 

@@ -18,7 +18,9 @@ from jax.extend.core import Primitive
 
 from tilewright.embed import (
     SGD,
+    Adagrad,
     AdagradMomentum,
+    Clipped,
     Feature,
     Limits,
     Table,
@@ -33,6 +35,7 @@ from tilewright.embed import (
 )
 from tilewright.embed.tpu_embedding import primitives
 from tilewright.embed.tpu_embedding.buffers import Asked, Buffers, layout_of
+from tilewright.embed.tpu_embedding.compute import Unfused
 from tilewright.errors import UnsupportedError, UsageError
 
 HOME = "jax_tpu_embedding.sparsecore"
@@ -221,6 +224,21 @@ def test_custom_optimizers(bind):
     step = jax.jit(lambda *operands: bind("optimizer_grad")(*operands, **{**told, "stablehlo": text}))
     (new,) = step(*operands(host, name), gradient[:, 0], np.float32(0.5), table[:, 0])
     np.testing.assert_allclose(new, table[:, 0] - 0.5 * summed[:, 0])
+
+
+def test_formulas_are_computed_as_written():
+    """Not one bit from float32 numpy, although XLA compiles the whole formula."""
+    random = np.random.default_rng(0)
+    rows, gradient, kept = (random.normal(size=(512, 8)).astype(np.float32) for _ in range(3))
+    kept = np.square(kept)
+    rate = np.float32(0.3)
+    new, _ = jax.jit(Unfused(SGD()).apply)(rows, {}, gradient, rate)
+    assert np.array_equal(new, rows - rate * gradient)
+    new, after = jax.jit(Unfused(Adagrad()).apply)(rows, {"accumulator": kept}, gradient, rate)
+    assert np.array_equal(after["accumulator"], kept + gradient * gradient)
+    assert np.array_equal(new, rows - rate * gradient / np.sqrt(kept + gradient * gradient))
+    bounded, _ = jax.jit(Unfused(Clipped(SGD(), -1.0)).apply)(rows, {}, gradient, rate)
+    assert np.array_equal(bounded, np.maximum(rows - rate * gradient, -1))
 
 
 def layout(pointers, mesh, minibatching=False, asked=(4, None), known=(4, 2)):

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Literal
 
 from tilewright.embed.device.step import step_rows, varying, varying_axes
 from tilewright.embed.model.tables import Quantization
@@ -25,9 +26,8 @@ def activations(
     def one(minibatch: Any, summed: jax.Array) -> jax.Array:
         asked = partitions(buffers, layout, minibatch, len(table))
         found = table.at[exchanged(asked.rows, layout)].get(mode="clip")
-        if quantization is not None:
-            found = quantization.apply(found, jnp)
-        found = exchanged(found, layout).transpose(1, 0, 2, 3, 4)
+        found = exchanged(found if quantization is None else _levels(found, quantization), layout)
+        found = (found if quantization is None else _values(found, quantization)).transpose(1, 0, 2, 3, 4)
         of_source = jax.tree.map(lambda value: value.transpose(1, 0, 2, 3), asked)
         weighted = jnp.where(of_source.there[..., None], of_source.gains[..., None] * found, 0)
         sample = jnp.where(of_source.there, first + of_source.samples, samples)
@@ -36,6 +36,22 @@ def activations(
     nothing = varying(jnp.zeros((samples, table.shape[1]), jnp.float32), varying_axes(table))
     summed: jax.Array = over_minibatches(buffers, layout, one, nothing)
     return summed
+
+
+def _levels(rows: jax.Array, quantization: Quantization) -> jax.Array:
+    """The numbers of the levels, in one byte where they fit: what travels, as on the chip."""
+    low, step = quantization.low, _step(quantization)
+    fitting = (kind for kind, bits in ((jnp.uint8, 8), (jnp.uint16, 16)) if quantization.num_buckets <= 1 << bits)
+    return jnp.round((jnp.clip(rows, low, quantization.high) - low) / step).astype(next(fitting, jnp.uint32))
+
+
+def _values(levels: jax.Array, quantization: Quantization) -> jax.Array:
+    """The levels themselves: together :meth:`Quantization.apply`."""
+    return levels.astype(jnp.float32) * _step(quantization) + quantization.low
+
+
+def _step(quantization: Quantization) -> float:
+    return (quantization.high - quantization.low) / (quantization.num_buckets - 1)
 
 
 def trained(
@@ -87,3 +103,43 @@ def stacked(gradients: tuple[jax.Array, ...], size: int, width: int, sources: in
     by_source = [gradient.reshape(sources, -1, gradient.shape[1]) for gradient in gradients]
     padded = [jnp.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2]))) for part in by_source]
     return jnp.concatenate(padded, axis=1).reshape(size, width)
+
+
+class Unfused:
+    """Another optimizer, whose products, quotients and roots are rounded each by itself: the formulas as written.
+
+    Where XLA's CPU compiles a product and a sum together it makes one operation of them, and of a quotient by a root a
+    product; these round otherwise than numpy and our kernels do.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        """``optimizer`` as :func:`step_rows` takes it."""
+        self.optimizer, self.slots = optimizer, optimizer.slots
+
+    def apply(self, *operands: Any) -> Any:
+        """The other's new rows and slots."""
+        traced, shape = jax.make_jaxpr(self.optimizer.apply, return_shape=True)(*operands)
+        return jax.tree.unflatten(jax.tree.structure(shape), _evaluated(traced, jax.tree.leaves(operands)))
+
+
+def _evaluated(traced: Any, operands: Any) -> list[Any]:
+    """The results of a traced function, operation by operation."""
+    inside = traced.jaxpr
+    values = dict(zip(inside.constvars, traced.consts)) | dict(zip(inside.invars, operands))
+
+    def value_of(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else values[atom]
+
+    for equation in inside.eqns:
+        primitive: Any = equation.primitive
+        given = [value_of(atom) for atom in equation.invars]
+        if "jaxpr" in equation.params:  # a function of jax.numpy's own, compiled by itself
+            results = _evaluated(equation.params["jaxpr"], given)
+        else:
+            made = primitive.bind(*given, **equation.params)
+            results = made if primitive.multiple_results else [made]
+        if primitive.name in ("mul", "div", "sqrt"):
+            barrier: Any = jax.lax.optimization_barrier
+            results = barrier(results)
+        values |= dict(zip(equation.outvars, results))
+    return [value_of(atom) for atom in inside.outvars]

@@ -28,7 +28,7 @@ from tilewright.embed.model.optimizers import (
 )
 from tilewright.embed.model.tables import Quantization, count
 from tilewright.embed.tpu_embedding.buffers import Asked, Buffers, layout_of
-from tilewright.embed.tpu_embedding.compute import activations, stacked, trained, unstacked
+from tilewright.embed.tpu_embedding.compute import Unfused, activations, stacked, trained, unstacked
 from tilewright.embed.tpu_embedding.row_function import RowFunction
 from tilewright.errors import UsageError
 
@@ -175,7 +175,7 @@ def _grad_with(kind: Callable[..., Any]) -> Any:
         def order(rest: tuple[Any, ...]) -> Any:
             return rest[:arrays], rest[arrays], rest[arrays + 1 :]
 
-        return _stepped(ctx, operands, optimizer, order, max_ids_per_partition, enable_minibatching)
+        return _stepped(ctx, operands, Unfused(optimizer), order, max_ids_per_partition, enable_minibatching)
 
     return rule
 
