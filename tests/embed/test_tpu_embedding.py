@@ -230,15 +230,17 @@ def test_formulas_are_computed_as_written():
     """Not one bit from float32 numpy, although XLA compiles the whole formula."""
     random = np.random.default_rng(0)
     rows, gradient, kept = (random.normal(size=(512, 8)).astype(np.float32) for _ in range(3))
-    kept = np.square(kept)
-    rate = np.float32(0.3)
-    new, _ = jax.jit(Unfused(SGD()).apply)(rows, {}, gradient, rate)
-    assert np.array_equal(new, rows - rate * gradient)
-    new, after = jax.jit(Unfused(Adagrad()).apply)(rows, {"accumulator": kept}, gradient, rate)
+    kept, rate = np.square(kept), np.float32(0.3)
+
+    def stepped(optimizer, slots):
+        step = jax.jit(lambda zero, *operands: Unfused(optimizer, zero).apply(*operands))
+        return step(np.int32(0), rows, slots, gradient, rate)
+
+    new, after = stepped(Adagrad(), {"accumulator": kept})
     assert np.array_equal(after["accumulator"], kept + gradient * gradient)
     assert np.array_equal(new, rows - rate * gradient / np.sqrt(kept + gradient * gradient))
-    bounded, _ = jax.jit(Unfused(Clipped(SGD(), -1.0)).apply)(rows, {}, gradient, rate)
-    assert np.array_equal(bounded, np.maximum(rows - rate * gradient, -1))
+    new, _ = stepped(Clipped(SGD(), -1.0), {})
+    assert np.array_equal(new, np.maximum(rows - rate * gradient, -1))
 
 
 def layout(pointers, mesh, minibatching=False, asked=(4, None), known=(4, 2)):

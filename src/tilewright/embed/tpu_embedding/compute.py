@@ -109,37 +109,43 @@ class Unfused:
     """Another optimizer, whose products, quotients and roots are rounded each by itself: the formulas as written.
 
     Where XLA's CPU compiles a product and a sum together it makes one operation of them, and of a quotient by a root a
-    product; these round otherwise than numpy and our kernels do.
+    product; these round otherwise than numpy and our kernels do. It leaves alone a number whose bits are joined with
+    ``zero``, an int32 of which only the reader knows that it is 0.
     """
 
-    def __init__(self, optimizer: Any) -> None:
+    def __init__(self, optimizer: Any, zero: Any) -> None:
         """``optimizer`` as :func:`step_rows` takes it."""
-        self.optimizer, self.slots = optimizer, optimizer.slots
+        self.optimizer, self.slots, self.zero = optimizer, optimizer.slots, zero
 
     def apply(self, *operands: Any) -> Any:
         """The other's new rows and slots."""
         traced, shape = jax.make_jaxpr(self.optimizer.apply, return_shape=True)(*operands)
-        return jax.tree.unflatten(jax.tree.structure(shape), _evaluated(traced, jax.tree.leaves(operands)))
+        return jax.tree.unflatten(jax.tree.structure(shape), self._evaluated(traced, jax.tree.leaves(operands)))
+
+    def _evaluated(self, traced: Any, operands: Any) -> list[Any]:
+        """The results of a traced function, operation by operation."""
+        inside = traced.jaxpr
+        values = dict(zip(inside.constvars, traced.consts)) | dict(zip(inside.invars, operands))
+
+        def value_of(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else values[atom]
+
+        for equation in inside.eqns:
+            primitive: Any = equation.primitive
+            given = [value_of(atom) for atom in equation.invars]
+            if "jaxpr" in equation.params:  # a function of jax.numpy's own, compiled by itself
+                results = self._evaluated(equation.params["jaxpr"], given)
+            else:
+                made = primitive.bind(*given, **equation.params)
+                results = made if primitive.multiple_results else [made]
+            if primitive.name in ("mul", "div", "sqrt"):
+                results = [self._rounded(value) for value in results]
+            values |= dict(zip(equation.outvars, results))
+        return [value_of(atom) for atom in inside.outvars]
+
+    def _rounded(self, value: jax.Array) -> jax.Array:
+        return _as(_as(value, jnp.int32) | self.zero, jnp.float32)
 
 
-def _evaluated(traced: Any, operands: Any) -> list[Any]:
-    """The results of a traced function, operation by operation."""
-    inside = traced.jaxpr
-    values = dict(zip(inside.constvars, traced.consts)) | dict(zip(inside.invars, operands))
-
-    def value_of(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else values[atom]
-
-    for equation in inside.eqns:
-        primitive: Any = equation.primitive
-        given = [value_of(atom) for atom in equation.invars]
-        if "jaxpr" in equation.params:  # a function of jax.numpy's own, compiled by itself
-            results = _evaluated(equation.params["jaxpr"], given)
-        else:
-            made = primitive.bind(*given, **equation.params)
-            results = made if primitive.multiple_results else [made]
-        if primitive.name in ("mul", "div", "sqrt"):
-            barrier: Any = jax.lax.optimization_barrier
-            results = barrier(results)
-        values |= dict(zip(equation.outvars, results))
-    return [value_of(atom) for atom in inside.outvars]
+def _as(value: jax.Array, kind: Any) -> jax.Array:
+    return jax.lax.bitcast_convert_type(value, kind)

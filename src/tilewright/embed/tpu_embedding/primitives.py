@@ -139,8 +139,10 @@ def _stepped(
     def compute(*operands: Any) -> Any:
         kept, gradient, rates = order(operands[_BUFFERS:])
         kept, rates = tuple(map(_columns, kept)), tuple(rate.reshape(()) for rate in rates)
-        rate = rates if len(rates) > 1 else rates[0]
-        return trained(Buffers(*operands[:_BUFFERS]), kept, _columns(gradient), layout, optimizer, rate)
+        rate, buffers = rates if len(rates) > 1 else rates[0], Buffers(*operands[:_BUFFERS])
+        zero = jnp.minimum(buffers.row_pointers[0], 0)
+        stepper = optimizer if isinstance(optimizer, RowFunction) else Unfused(optimizer, zero)
+        return trained(buffers, kept, _columns(gradient), layout, stepper, rate)
 
     return _traced(ctx, compute, operands)
 
@@ -175,7 +177,7 @@ def _grad_with(kind: Callable[..., Any]) -> Any:
         def order(rest: tuple[Any, ...]) -> Any:
             return rest[:arrays], rest[arrays], rest[arrays + 1 :]
 
-        return _stepped(ctx, operands, Unfused(optimizer), order, max_ids_per_partition, enable_minibatching)
+        return _stepped(ctx, operands, optimizer, order, max_ids_per_partition, enable_minibatching)
 
     return rule
 
