@@ -71,7 +71,7 @@ def test_peaks_are_those_of_the_full_plan(monkeypatch, entries):
     batches = [made_batch(number) for number in range(12)]
     full = plan(batches, FEATURES, TOPOLOGY)
     pod = plan_pod(batches, FEATURES, TOPOLOGY, 32)
-    assert pod.limits == full.limits
+    assert (pod.limits, pod.confidence) == (full.limits, full.confidence)
     assert [s.buffer_bytes for s in pod.stacks] == [s.buffer_bytes for s in full.stacks]
     assert [s.mean_ids for s in pod.stacks] == pytest.approx([s.mean_ids for s in full.stacks])
 
@@ -132,6 +132,8 @@ def test_fresh_batches_exceed_as_often_as_said():
 
 
 def test_confidence_says_what_it_does_not_know():
+    assert "not known" in plan([made_batch(0)], FEATURES, TOPOLOGY).confidence.sentence
+    assert plan([made_batch(0)] * 2, FEATURES, TOPOLOGY, 0.9).confidence is None
     assert "not known" in plan_pod([made_batch(0)], FEATURES, TOPOLOGY, 32).confidence.sentence
     few = plan_pod([made_batch(n) for n in range(3)], FEATURES, TOPOLOGY, 32).confidence
     assert (few.held_out, few.at_most) == (0, 1.0)

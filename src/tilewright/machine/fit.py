@@ -28,6 +28,7 @@ from tilewright.embed import (
     agree_over_processes,
     init,
     plan,
+    read_hot_rows,
     read_limits,
     read_log,
     resume,
@@ -240,6 +241,10 @@ def _saver(job: FitJob, limits: Mapping[str, Limits], watch: FitWatch) -> Checkp
 
 def _limits(job: FitJob, source: LogSource, stacking: Stacking) -> dict[str, Limits]:
     if job.limits is not None:
+        if hot := read_hot_rows(job.limits):
+            problem = f"limits that leave out hot rows of {', '.join(hot)}, which this command does not hold apart"
+            how = "plan without --hot, or train in Python: embed.take_hot"
+            raise UsageError(problem, where=job.limits, how=how)
         return read_limits(job.limits, stacking.topology)
     batches = source.features(min(job.steps, _PLANNED))
     learnt = plan(

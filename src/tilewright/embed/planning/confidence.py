@@ -10,6 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from tilewright.embed.host.arrays import Longs
+
 LEVEL = 0.95
 """How sure the bounds are."""
 
@@ -72,6 +76,23 @@ class Confidence:
             "confidence": LEVEL,
             "sentence": self.sentence,
         }
+
+
+HELD_OUT = 5
+"""Every fifth batch is held out: it judges the limits that the others give."""
+
+
+def confidence_of_all(peaks: Longs, allowed: Callable[[Longs], Longs]) -> Confidence:
+    """From all batches' peaks int64[batches, stacks, 2]; ``allowed``: the limits that such maxima give."""
+    batches = len(peaks)
+    if batches == 1:
+        return Confidence(1, 1, 0, 0)
+    order = np.sort(peaks, axis=0)
+    alone = order[-1] > allowed(order[-2])
+    records = int((alone & (peaks == order[-1])).any(axis=(1, 2)).sum())
+    judges = np.arange(batches) % HELD_OUT == HELD_OUT - 1
+    limits = allowed(peaks[~judges].max(axis=0))
+    return Confidence(batches, records, int(judges.sum()), int((peaks[judges] > limits).any(axis=(1, 2)).sum()))
 
 
 def upper_bound(hits: int, tries: int, level: float = LEVEL) -> float:

@@ -215,6 +215,8 @@ def print_plan(plan: Plan, console: Console | None = None) -> None:
     chips = f"{many(topology.sparsecores, 'SparseCore')} ({many(topology.chips, 'chip')})"
     console.print(f"{log}, {tables} on {chips}", highlight=False, soft_wrap=True)
     console.print(plan.verdict, highlight=False, soft_wrap=True)
+    if plan.confidence is not None:
+        console.print(f"confidence: {plan.confidence.sentence}", highlight=False, soft_wrap=True)
     for title, columns, rows in _tables(plan):
         if rows:
             console.print()
@@ -280,7 +282,8 @@ _SHARDS_OF = 4
 def plan_html(plan: Plan) -> Html:
     """The plan as blocks of a page: figures, tables and drawings. Put it into ``Page.section``."""
     tone: Tone = "plain" if plan.fits is None else "good" if plan.fits else "bad"
-    blocks = [note(plan.verdict, tone=tone), _figures(plan), *_limits(plan), *_memory(plan)]
+    sure = [paragraph(f"Confidence: {plan.confidence.sentence}.")] if plan.confidence else []
+    blocks = [note(plan.verdict, tone=tone), *sure, _figures(plan), *_limits(plan), *_memory(plan)]
     blocks += [*_lower_limits(plan), *_skew(plan), *_padding(plan), note(feeding(plan))]
     return join(blocks, "\n")
 

@@ -27,6 +27,7 @@ from tilewright.embed.model.formulas import (
 from tilewright.embed.model.optimizers import RowOptimizer, name_of
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement, stack
 from tilewright.embed.model.tables import Feature, Limits, Topology, count
+from tilewright.embed.planning.confidence import Confidence, confidence_of_all
 from tilewright.embed.planning.memory import RULE_VERSION, SparseMemory, live_stacks, memory
 from tilewright.embed.planning.skew import Observed, buffer_bytes, feeding_of, imbalance, savings_of, skew_of
 from tilewright.embed.planning.types import AS_IT_IS, QUANTILES, Buffered, CurvePoint, Heap, Plan, StackPlan, TablePlan
@@ -192,6 +193,7 @@ def plan(
         skew=skew,
         savings=savings_of(observed, skew.alone, today),
         feeding=feeding_of(observed, limits, target),
+        confidence=_confidence(observed, headroom) if quantile == 1 else None,
     )
 
 
@@ -217,6 +219,14 @@ def _naming_batch(number: int) -> Iterator[None]:
     except UsageError as error:
         where = f"batch {number}" + (f", {error.where}" if error.where not in ("", "batch") else "")
         raise UsageError(error.what, where=where, how=error.how) from None
+
+
+def _confidence(observed: Observed, headroom: float) -> Confidence:
+    def allowed(most: Longs) -> Longs:
+        limits = (raised(Limits.holding(*counts), headroom) for counts in most.tolist())
+        return np.array([(limit.max_ids_per_partition, limit.max_unique_ids_per_partition) for limit in limits])
+
+    return confidence_of_all(np.array(observed.peaks), allowed)
 
 
 def raised(limits: Limits, headroom: float) -> Limits:

@@ -13,6 +13,7 @@ from tilewright.embed.model.knobs import SparseCoreConfig
 from tilewright.embed.model.limits import limits_json
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
+from tilewright.embed.planning.confidence import Confidence
 from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
 from tilewright.embed.planning.memory import SparseMemory
 from tilewright.files import write_whole
@@ -280,7 +281,11 @@ def verdict_of(target: str, stacks: Sequence[Buffered], heap: Heap) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """What embedding tables need on a topology, learnt from logged batches: see :func:`plan`."""
+    """What embedding tables need on a topology, learnt from logged batches: see :func:`plan`.
+
+    ``confidence``: how often a fresh batch exceeds the limits; None where they are a quantile, of which ``batches_over``
+    says how many of the log's exceed them.
+    """
 
     stacking: Stacking
     target: str
@@ -297,6 +302,7 @@ class Plan:
     skew: Skew
     savings: Savings
     feeding: Feeding
+    confidence: Confidence | None = None
 
     @property
     def limits(self) -> dict[str, Limits]:
@@ -333,6 +339,7 @@ class Plan:
             "topology": {**vars(topology), "sparsecores": topology.sparsecores},
             **_picked(self, "quantile", "batches", "batch", "samples", replayed_batches="replayed"),
             **_picked(self, "batches_over", "fits", "verdict"),
+            "confidence": self.confidence.to_json() if self.confidence else None,
             "stacks": [_stack_json(stack) for stack in self.stacks],
             "tables": [
                 {**vars(table), **_picked(table, "wasted_by_width", "wasted_by_vocab")} for table in self.tables

@@ -17,12 +17,11 @@ from tilewright.embed.host.arrays import Longs, run_all
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, ragged_inputs, source_slices
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
+from tilewright.embed.planning.confidence import HELD_OUT
 from tilewright.errors import UsageError
 from tilewright.memory import scratch
 from tilewright.threads import thread_count
 
-HELD_OUT = 5
-"""Every fifth batch is held out: it judges the limits that the others give."""
 KEPT = 1024
 """Held-out batches whose peaks are kept, those with the smallest hashes of their number."""
 _ENTRIES = 1 << 18
