@@ -283,7 +283,7 @@ def verdict_of(target: str, stacks: Sequence[Buffered], heap: Heap) -> str:
 class Plan:
     """What embedding tables need on a topology, learnt from logged batches: see :func:`plan`.
 
-    ``confidence``: how often a fresh batch exceeds the limits; None where they are a quantile, of which ``batches_over``
+    ``confidence``: how often a fresh batch exceeds the limits; None where they are a quantile: ``batches_over`` then
     says how many of the log's exceed them.
     """
 
