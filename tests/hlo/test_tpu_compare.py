@@ -84,6 +84,25 @@ ENTRY e {{
     assert found.operations == 1
 
 
+def test_a_row_put_in_place_is_filled_in_as_a_row():
+    rows = f"""HloModule rows
+put {{
+  table = f32[4096,128]{TILED} parameter(0)
+  row = f32[8,128]{TILED} parameter(1)
+  k = s32[] parameter(2)
+  zero = s32[] constant(0)
+  ROOT out = f32[4096,128]{TILED} dynamic-update-slice(table, row, k, zero)
+}}
+ENTRY e {{
+  table = f32[4096,128]{TILED} parameter(0)
+  row = f32[8,128]{TILED} parameter(1)
+  k = s32[] parameter(2)
+  ROOT out = f32[4096,128]{TILED} fusion(table, row, k), kind=kLoop, calls=put
+}}
+"""
+    assert estimate(load(rows), rate=1.0).cycles == pytest.approx(3 * 8 * 128 * 4, rel=0.1)
+
+
 def test_the_rate_is_cycles_over_padded_bytes():
     assert cycles_per_byte(load(STREAM)) == 4096 / (2 * 16 * 128 * 4)
 

@@ -38,6 +38,8 @@ _NOTHING = frozenset(
 _NAMES = frozenset({"ConcatBitcast", "AssumeGatherIndicesInBound"})
 #: What reads no more of its first operand than it gives.
 _PICKS = frozenset({"gather", "dynamic-slice", "slice"})
+#: What writes no more of its first operand, in place, than another operand holds: which one.
+_PUTS = {"dynamic-update-slice": 1, "scatter": 2}
 #: Transfers between memories run beside the rest: their bytes count, their time does not.
 _TRANSFERS = ("copy-start", "slice-start", "async-start")
 _BODIES = ("while", "conditional", "call", "async-start")
@@ -114,8 +116,10 @@ def _bytes(context: Context, op: Operation) -> tuple[int, int]:
 
 
 def _touched(context: Context, op: Operation) -> int:
-    """Padded bytes that an operation without an estimate reads and writes: of a table, the rows it picks."""
-    picked = {0: op.shape} if op.opcode in _PICKS else {}
+    """Padded bytes that an operation without an estimate reads and writes: of a table, the rows it picks or puts."""
+    picked, result = {0: op.shape} if op.opcode in _PICKS else {}, op.shape
+    if op.opcode in _PUTS:
+        picked[0] = result = op.operand_shapes[_PUTS[op.opcode]]
     if op.opcode == "fusion":
         body = context.program.by_name[op.calls[0]].operations
         numbers = {each.name: each.parameter_number for each in body}
@@ -123,8 +127,15 @@ def _touched(context: Context, op: Operation) -> int:
             users = [each for each in body if name in each.operands]
             if number is not None and users and all(x.opcode in _PICKS and x.operands[0] == name for x in users):
                 picked[number] = f"({', '.join(x.shape for x in users)})"
+        by_name = {each.name: each for each in body}
+        last = next((each for each in body if each.root), None)
+        while last is not None and last.opcode == "bitcast":
+            last = by_name.get(last.operands[0])
+        number = numbers.get(last.operands[0]) if last is not None and last.opcode in _PUTS else None
+        if last is not None and number is not None:
+            picked[number] = result = last.operand_shapes[_PUTS[last.opcode]]
     shapes = [picked.get(k, shape) for k, shape in enumerate(op.operand_shapes)]
-    return sum(x.size_bytes for shape in (*shapes, op.shape) for x in context.layouts(shape))
+    return sum(x.size_bytes for shape in (*shapes, result) for x in context.layouts(shape))
 
 
 def _executed(program: Program) -> list[str]:
