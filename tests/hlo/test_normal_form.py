@@ -5,6 +5,7 @@ import math
 import jax.numpy as jnp
 import pytest
 
+from tests.cli.conftest import completed
 from tests.hlo.norms import arguments, group_norm
 from tilewright.hlo import from_jax, load, report
 from tilewright.hlo.graphs.mlir import read_functions
@@ -60,14 +61,18 @@ def test_times_stay_with_their_operations(written):
     assert set(normalised.came_from.values()) <= before
 
 
-def test_a_text_that_the_bindings_refuse_stays_as_it_is():
+def test_a_text_that_the_bindings_refuse_stays_as_it_is(tmp_path):
     text = """func.func @main(%m: tensor<8x16xf32>) -> tensor<16x8xf32> {
   %0 = "stablehlo.transpose"(%m) {permutation = dense<[1, 0]> : tensor<2xi64>} : (tensor<8x16xf32>) -> tensor<16x8xf32>
   return %0 : tensor<16x8xf32>
 }"""
     program = load(text)
     assert in_normal_form(program).program is program
-    assert [row.name for row in report(program, "tpu-v5e").rows] == ["%0"]
+    found = report(program, "tpu-v5e")
+    assert ([row.name for row in found.rows], found.normal_form) == (["%0"], 0)
+    file = tmp_path / "old.mlir"
+    file.write_text(text)
+    assert b"%0" in completed("report", file, "-t", "tpu-v5e").stdout
 
 
 def test_loops_keep_their_names():

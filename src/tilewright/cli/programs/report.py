@@ -14,7 +14,7 @@ import typer
 
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
 from tilewright.cli.streams import Json, emit_json, read_text, remark, write_file, writer_of
-from tilewright.errors import CheckFailed, ParseError, UnsupportedError, UsageError
+from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from tilewright.hlo import MovementReport, Program, StepDiff, Suggestion
@@ -60,7 +60,9 @@ def _rules_say(program: Program, chip: Target | None) -> Sequence[Suggestion]:
 
     try:
         return suggest(program, chip) if chip is not None else ()
-    except UnsupportedError:  # no JAX, or a target or a construct that optimize does not take: a report does
+    except (
+        TilewrightError
+    ):  # no JAX, or a target, a construct or an old text that optimize does not take: a report does
         return ()
 
 

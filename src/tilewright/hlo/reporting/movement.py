@@ -41,7 +41,6 @@ from tilewright.hlo.reporting.types import (
     Suggestion,
     TimeSummary,
 )
-from tilewright.hlo.rewrites.normal_form import NEWEST
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 
@@ -86,16 +85,18 @@ def report(
     context = Context(program, chip)
     time, context.modelled = price(context)
     lines = times_of_lines(context) if suggestions else defaultdict(float)
-    normalizes = context.predicted and chip is not None and chip.compiler_normalizes
-    if normalizes:
+    form = 0
+    if context.predicted and chip is not None and chip.compiler_normalizes:
         normalised = in_normal_form(program)
+        form = normalised.version
+    if form:
         program = normalised.program
         context = Context(program, chip, normalised.times_of(context.modelled), fused_along(program))
     tensors, peaks = buffers(context)
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
     if time is not None and context.predicted:
         rows = handed_on(rows, context)
-        if normalizes and chip is not None:
+        if form and chip is not None:
             kernels, (rows, time) = rows, written_between(rows, time, chip)
             for row, had in zip(rows, kernels):
                 lines[row.source] += (row.modelled_us or 0.0) - (had.modelled_us or 0.0)
@@ -110,7 +111,7 @@ def report(
         unoptimized=program.kind == "hlo" and not context.tiled and _is_unoptimized(program),
         time=time,
         suggestions=with_changes(rows, program, time, suggestions, lines),
-        normal_form=NEWEST if normalizes else 0,
+        normal_form=form,
     )
 
 

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import ir, parse_module, print_module
 from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.inline import Inline
-from tilewright.hlo.rewrites.normal_form import normal_form
+from tilewright.hlo.rewrites.normal_form import NEWEST, normal_form
 from tilewright.hlo.timing.mechanisms.work import ELEMENTWISE
 
 _TAG = "tilewright:"
@@ -31,10 +30,14 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True)
 class Normalised:
-    """A program in normal form; ``came_from``: its operations that are still what they were -> what they were."""
+    """A program in normal form (of that ``version``, 0 where it could not be brought there).
+
+    ``came_from``: its operations that are still what they were -> what they were; None where all are.
+    """
 
     program: Program
     came_from: Mapping[Key, Key] | None = None
+    version: int = NEWEST
 
     def times_of(self, times: Mapping[Key, tuple[float, str]]) -> Mapping[Key, tuple[float, str]]:
         """The original's modelled times, at the operations that are left; copies of a called one share its time."""
@@ -60,9 +63,9 @@ def in_normal_form(program: Program) -> Normalised:
             return Normalised(program)
         write_functions(module, bodies)
         text = print_module(module, locations=True)
-    except TilewrightError:
-        return Normalised(program)
-    return _Names(program, origins).given_back(read_stablehlo(text))
+        return _Names(program, origins).given_back(read_stablehlo(text))
+    except Exception:  # the bindings' own, too: a report on the program as written is better than none
+        return Normalised(program, version=0)
 
 
 @dataclass(frozen=True)
