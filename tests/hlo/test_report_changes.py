@@ -2,10 +2,21 @@
 
 import re
 
+import jax.numpy as jnp
 import pytest
 
 from tests.cli.conftest import completed
-from tilewright.hlo import Suggestion, change_lines, load, report, report_from_json, report_lines, suggest
+from tests.hlo.norms import group_norm
+from tilewright.hlo import (
+    Suggestion,
+    change_lines,
+    from_jax,
+    load,
+    report,
+    report_from_json,
+    report_lines,
+    suggest,
+)
 
 TURNS = """HloModule turns
 ENTRY e {
@@ -99,3 +110,10 @@ def test_the_rules_of_optimize_stand_in_the_report(tmp_path):
     out = completed("report", file, "-t", "tpu-v5e").stdout.decode()
     assert out.count("grouped-query-attention") == 2  # at the head, and at the row
     assert not suggest(load(TURNS), "tpu-v5e")
+
+
+def test_what_would_be_fused_is_no_finding():
+    program = from_jax(lambda x: group_norm(x, 1.0, 0.0), jnp.zeros((1, 8, 8, 256)))
+    found = report(program, "vector8x128")  # counts every operation by itself
+    assert found.moved_by_op["broadcast_in_dim"]
+    assert {each.rule for each in found.suggestions} == {"cut-by-tile", "argument-order"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.hlo.cost import plain_opcode
@@ -32,13 +32,16 @@ def with_changes(
     time: TimeSummary | None,
     given: Sequence[Suggestion],
     line_us: Mapping[str, float],
+    along: Collection[tuple[str, str]] = (),
 ) -> tuple[Suggestion, ...]:
     """The suggestions of rules with what each saves, and findings about the other rows, most saved first.
 
     By modelled time where there is a model, then by bytes. A finding about rows that a rule takes up is left out.
-    ``line_us``: the modelled time of each line of the user's program.
+    ``line_us``: the modelled time of each line of the user's program; ``along``: (computation, operation) of what any
+    compiler is expected to fuse, which is no finding, whatever it counts.
     """
-    own = _findings([row for row in rows if not any(each.concerns(row) for each in given)], rows, program, time)
+    alone = [row for row in rows if (row.path.rpartition(" > ")[2], row.name) not in along]
+    own = _findings([row for row in alone if not any(each.concerns(row) for each in given)], rows, program, time)
     suggestions = [*(_weighed(each, rows, line_us) for each in given), *own]
     return tuple(sorted(suggestions, key=lambda each: (-(each.saved_us or 0.0), -each.saved_bytes)))
 

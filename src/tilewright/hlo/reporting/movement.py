@@ -92,6 +92,7 @@ def report(
     if form:
         program = normalised.program
         context = Context(program, chip, normalised.times_of(context.modelled), fused_along(program))
+    along = context.fused_along or (fused_along(program) if context.predicted else ())
     tensors, peaks = buffers(context)
     rows = tuple(row for computation in program.computations for row in _rows(context, computation))
     if time is not None and context.predicted:
@@ -110,7 +111,7 @@ def report(
         register_bytes=context.register_bytes,
         unoptimized=program.kind == "hlo" and not context.tiled and _is_unoptimized(program),
         time=time,
-        suggestions=with_changes(rows, program, time, suggestions, lines),
+        suggestions=with_changes(rows, program, time, suggestions, lines, along),
         normal_form=form,
     )
 
