@@ -286,9 +286,15 @@ def repeat_of(value: Value, converted: bool = False) -> Repeat | None:
     any number of unit dims on the way. ``source`` is the first array of the chain that the result repeats. With
     ``converted`` one conversion may stand on the way, as in gradients of means; ``source`` may be of another type then.
     """
-    if made_by(value, "reshape") is None:
-        return None
-    chain, here = [], value
+    return _repeat_under(value, [], value.sizes, converted) if made_by(value, "reshape") is not None else None
+
+
+def repeat_under(value: Value, reshape: Node) -> Repeat | None:
+    """Whether ``value`` would repeat another if ``reshape``, which follows a multiplication by it, were its own."""
+    return _repeat_under(value, [reshape], reshape.result.sizes, False)
+
+
+def _repeat_under(here: Value, chain: list[Node], sizes: Sequence[int], converted: bool) -> Repeat | None:
     while (node := made_by(here, "reshape", "broadcast_in_dim", *["convert"] * converted)) is not None:
         if node.name == "convert":
             here, converted = node.operands[0], False
@@ -297,7 +303,7 @@ def repeat_of(value: Value, converted: bool = False) -> Repeat | None:
             break
         chain.append(node)
         here = node.operands[0]
-        repeat = _repeat(here, chain[::-1]) if len(here.sizes) == len(value.sizes) else None
+        repeat = _repeat(here, chain[::-1]) if len(here.sizes) == len(sizes) else None
         if repeat is not None:
             return repeat
     return None
