@@ -49,7 +49,7 @@ def _where(match: Match, root: Node) -> bool:
 
 
 def _pays(match: Match, root: Node) -> bool:
-    """For 256 channels or some more, and not behind a convolution: the compiler lays its result out for the transpose."""
+    """For 256 channels or some more, not behind a convolution, whose result is laid out for the transpose."""
     found = _shuffle(root.result)
     if found is None or (found.rows, found.columns) != (2, 2) or _from_convolution(found.source):
         return False
