@@ -25,6 +25,10 @@ def _together(match: Match, root: Node) -> Sequence[Node]:
     return root, match.largest.operation
 
 
+def _pays(match: Match, root: Node) -> bool:
+    return 16 <= root.operands[0].sizes[-1] <= 64 and megabytes(match.largest) >= 0.03
+
+
 def _build(match: Match, root: Node, make: Maker) -> list[Value] | None:
     groups = Groups(root, largest=True)
     largest = groups.narrow(match.largest)
@@ -41,10 +45,11 @@ RULE = Rule(
     pattern=op("reshape", anything("blocks")),
     roots=frozenset({"reshape"}),
     where=_where,
-    pays=lambda match, root: match.largest.dtype == "f32" and megabytes(match.largest) >= 0.25,
+    pays=_pays,
     build=_build,
     together=_together,
     finite=("largest",),
+    exact=False,
     example=Example(
         before="""
             y = x.reshape(n, d, g)
@@ -60,7 +65,7 @@ RULE = Rule(
         sizes="n=4096 d=128 g=32",
         small="n=3 d=2 g=4",
         draw="n=1..3 d=2..3 g=2..5",
-        types=("f32",),
+        types=("f32", "bf16"),
         away="""
             y = x.reshape(n, g, d)
             s = jnp.abs(y).max(1, keepdims=True) / 127
