@@ -1,13 +1,19 @@
-"""Write docs/commands.md from the command line itself. A test keeps the page true: ./run python docs/generate.py."""
+"""Write docs/commands.md from the command line and docs/rules.md from the catalogue: ./run python docs/generate.py.
+
+A test keeps both pages true.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import typer
 
 from tilewright.cli import app
+from tilewright.hlo import Rule, catalogue, list_rules
 
 HEAD = """# Commands
 
@@ -57,5 +63,114 @@ def reference() -> str:
     return "\n".join([HEAD, *page(typer.main.get_command(app), "tilewright")]).rstrip() + "\n"
 
 
+RULES_HEAD = """# Rules that act
+
+Generated from the catalogue by `./run python docs/generate.py`; a test keeps this page true.
+
+A rule knows a way of writing things that an accelerator runs badly, and a way that it runs well. What to do:
+
+1. Ask which of your lines a rule would change. Exit code 1 means that something pays:
+
+   ```sh
+   ./run tilewright lint model.py:step --target tpu-v5e
+   ```
+
+2. Either write what it says, or let the rules act on the program, and prove the result on random inputs:
+
+   ```sh
+   ./run tilewright optimize model.py:step --target tpu-v5e -o fast.mlir --verify
+   ```
+
+3. Where a finding ends in `--assume-finite`, the rule multiplies by a matrix of zeros and ones, which would spread a
+   NaN or an infinity to its neighbours. Add the option if your values have none.
+4. With a TPU compiler installed (`pip install 'jax[tpu]'`, no TPU needed) add `--judge tpu:v5e`: both programs are
+   compiled, and what wins there is kept.
+
+[tutorial_rules.md](tutorial_rules.md) does this for one decode step; [optimize.md](optimize.md) explains the gate;
+`src/tilewright/hlo/rules/README.md` says how to write a rule.
+
+## What each is worth
+
+How many times as fast the example below becomes. On a TPU that is its compiler's estimate of cycles, before over after:
+no run time, and in the middle of a model the gain is smaller. On a CPU it is measured. Nothing stands where nobody has
+looked, and a rule does not act on a chip where its factor is below 1.02.
+"""
+
+GUARDS = {
+    "finite": "its values must be known to be finite, or `--assume-finite` says that all are",
+    "rounding": "it rounds in another order: not with `--bit-exact`",
+    "opt-in": "it changes the numerics: only by name, `--rules`",
+    "advice": "only you can make this change, for it is about how data is stored",
+    "none": "nothing; the values stay the same",
+}
+
+
+def rules_reference() -> str:
+    """docs/rules.md: what each rule is worth, and each rule with its example, guard and figures."""
+    rows = list_rules()
+    chips = sorted(
+        {chip for row in rows for chip in row["confirmed"]}, key=lambda chip: (not chip.startswith("tpu"), chip)
+    )
+    lines = [RULES_HEAD, f"| rule | what it does | {' | '.join(chips)} |", f"|---|---|{'---|' * len(chips)}"]
+    for row in rows:
+        figures = [row["confirmed"].get(chip, {}).get("factor") for chip in chips]
+        cells = " | ".join("" if figure is None else f"{figure:.3g}" for figure in figures)
+        lines.append(f"| [{row['name']}](#{row['name']}) | {row['summary']} | {cells} |")
+    for room in sorted({row["room"] for row in rows}):
+        lines += ["", f"## {room.capitalize()}"]
+        for row in rows:
+            if row["room"] == room:
+                lines += ["", *rule_section(row, catalogue()[row["name"]])]
+    return "\n".join(lines) + "\n"
+
+
+def rule_section(row: dict[str, Any], rule: Rule) -> list[str]:
+    """One rule: what it does and why, the code before and after, guard, figures, and where it stays away."""
+    example = rule.example
+    lines = [f"### {row['name']}", "", f"{sentence(row['finding'])} {sentence(row['change'])}", ""]
+    lines += [f"With {shapes(example.shapes)}; {numbers(example.sizes)}:", "", *code(example.before), ""]
+    lines += ["becomes", "", *code(example.after), ""]
+    lines += [f"* What it needs: {'; '.join(GUARDS[guard] for guard in row['guard'].split(', '))}."]
+    figures: dict[str, list[str]] = {}
+    for chip, figure in row["confirmed"].items():
+        by = f"{figure['kind']} by {figure['by']}, {figure['date']}"
+        figures.setdefault(by, []).append(f"{chip} {figure['factor']:.3g}")
+    said = "; ".join(f"{', '.join(found)} ({by})" for by, found in figures.items())
+    lines += [f"* Times as fast: {said or 'not confirmed yet'}. From {own_words(row['source'])}."]
+    away = f", with {shapes(example.away_shapes)}" if example.away_shapes else ""
+    return [*lines, f"* It stays away from what looks alike{away}:", "", *code(example.away, "  ")]
+
+
+def sentence(text: str) -> str:
+    """Words as a sentence; names of code that begin one keep their case."""
+    first = text.split(" ")[0]
+    head = text[0].upper() if first.isalpha() else text[0]
+    return f"{head}{text[1:]}."
+
+
+def own_words(text: str) -> str:
+    """A rule's source without the places of notes that are not part of this repository."""
+    return re.sub(r",? ?\(?specs/rules\.md[^;)]*\)?", "", text)
+
+
+def shapes(text: str) -> str:
+    """``q: T[b,8*g,d]`` a line, as names and shapes in a sentence."""
+    return ", ".join(
+        f"`{line.strip().replace(': T', '').replace(': ', ' ')}`" for line in text.splitlines() if line.strip()
+    )
+
+
+def numbers(text: str) -> str:
+    """``b=8 g=8`` in a sentence."""
+    return ", ".join(word.replace("=", " = ") for word in text.split())
+
+
+def code(body: str, indent: str = "") -> list[str]:
+    """A Python block."""
+    lines = dedent(body).strip().splitlines()
+    return [f"{indent}{line}".rstrip() for line in ("```python", *lines, "```")]
+
+
 if __name__ == "__main__":
     Path(__file__).with_name("commands.md").write_text(reference(), encoding="utf-8")
+    Path(__file__).with_name("rules.md").write_text(rules_reference(), encoding="utf-8")

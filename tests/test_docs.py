@@ -108,6 +108,11 @@ def test_the_commands_page_is_generated():
     assert commands == script("generate").reference(), "run: ./run python docs/generate.py"
 
 
+def test_the_rules_page_is_generated():
+    rules = (ROOT / "docs" / "rules.md").read_text()
+    assert rules == script("generate").rules_reference(), "run: ./run python docs/generate.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):

@@ -6,6 +6,7 @@ jax is imported when a function that needs it is called: a report on a dump star
 from tilewright.hlo.allocation.lines import print_allocation_report
 from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
+from tilewright.hlo.before_after import optimized_html, passes_html
 from tilewright.hlo.cost import Traffic, movement, place
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
@@ -110,7 +111,9 @@ __all__ = [
     "names_python",
     "optimize",
     "optimize_function",
+    "optimized_html",
     "parse_pipeline",
+    "passes_html",
     "place",
     "print_allocation_report",
     "read_profile",

@@ -151,6 +151,7 @@ def optimize(
     rules: Sequence[str] | None = None,
     judge: str | None = None,
     assume_finite: bool = False,
+    regions: bool = False,
 ) -> Optimized:
     """Rewrite the regions of a StableHLO program that pay on ``target``.
 
@@ -159,6 +160,7 @@ def optimize(
     ``rules`` names the rules of the catalogue that may act (``--list-rules``): None for all that keep the numerics, []
     for none. ``assume_finite=True`` allows those that would spread a NaN or an infinity to its neighbours.
     ``judge="tpu:v5e"`` compiles both programs with an installed TPU compiler and keeps what wins there.
+    ``regions=True`` keeps the text of every accepted region before and after, for the page of :func:`optimized_html`.
     ``verify=True`` runs both programs on random inputs (:func:`tilewright.hlo.verify`) and raises CheckFailed if they
     differ. The program is never changed; a result without accepted regions has the very same text. Raises
     UnsupportedError for HLO text, whose layouts have been assigned already, for a target without a layout rule for
@@ -182,7 +184,7 @@ def optimize(
     place((8, 128), "f32", chip)  # a target without a rule for whole programs says so here
     try:
         with collector_paused():
-            acts = Acting(chip, acting, assume_finite, allow_reassociation)
+            acts = Acting(chip, acting, assume_finite, allow_reassociation, keep_regions=regions)
             optimized, done = _rewrite(program, chip, steps, acts)
         if judge is not None:
             optimized = _judged(optimized, steps, done, judge)
@@ -214,12 +216,12 @@ def _rewrite(program: Program, chip: Target, steps: Sequence[Step], acting: Acti
     before = moved(bodies, chip)
     acting.run(bodies)
     carried = change_carried_shapes(bodies, local)
-    accepted, refused = gate(bodies, chip, local)
+    accepted, refused = gate(bodies, chip, local, acting.keep_regions)
     if carried.total():  # only where the bodies take the reshapes up does that pay
         again = acting.anew()
         as_written = _read(program, steps)
         again.run(as_written[1])
-        others = gate(as_written[1], chip, local)
+        others = gate(as_written[1], chip, local, acting.keep_regions)
         if not accepted or weighted_cost(bodies, chip) >= weighted_cost(as_written[1], chip):
             (module, bodies, _), (accepted, refused), carried, acting = as_written, others, Counter(), again
     accepted, refused = [*acting.accepted, *accepted], [*acting.refusals(), *refused]

@@ -21,7 +21,12 @@ def optimize(
     target: Annotated[str | None, typer.Option("--target", "-t", help="The chip whose layouts decide.")] = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="Write the result; - is stdout; a folder takes --print-after-all too."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the result, or as .html a page with every change before and after; - is stdout; a folder takes "
+            "--print-after-all too.",
+        ),
     ] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Print what changed, and which passes changed nothing.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print every verdict, with its reason.")] = False,
@@ -90,7 +95,7 @@ def optimize(
     loaded = load_program(program, arg, module)
     optimized = optimize_program(
         loaded, chip, allow_reassociation=not bit_exact, passes=passes, rules=_named(rules), judge=judge,
-        assume_finite=assume_finite,
+        assume_finite=assume_finite, regions=_is_page(output),
     )  # fmt: skip
     _write(optimized, output, print_after_all)
     if output != "-":
@@ -117,7 +122,13 @@ def _stablehlo(program: Program, where: str) -> str:
 
 
 def _write(optimized: Optimized, output: str | None, print_after_all: bool) -> None:
-    """The result, and with --print-after-all the stages it went through."""
+    """The result, or its page, and with --print-after-all the stages it went through."""
+    if output and _is_page(output):
+        from tilewright.hlo import optimized_html
+
+        write_file(output, optimized_html(optimized))
+        remark(f"wrote {output}")
+        return
     text = optimized.text if optimized.text.endswith("\n") else optimized.text + "\n"
     if print_after_all:
         _print_after(_stages(optimized), output)
@@ -199,6 +210,12 @@ def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_af
     from tilewright.hlo import format_pipeline, parse_pipeline, record_passes, run_pipeline
 
     steps = parse_pipeline(passes)
+    if output and _is_page(output):
+        from tilewright.hlo import passes_html
+
+        write_file(output, passes_html(format_pipeline(steps), record_passes(text, steps)))
+        remark(f"wrote {output}")
+        return
     if not (diff or print_after_all or as_json):
         result, counts = run_pipeline(text, steps)
         write_file(output or "-", result)
@@ -215,6 +232,11 @@ def _run_passes(text: str, passes: str, output: str | None, diff: bool, print_af
         emit_json({"pipeline": format_pipeline(steps), "passes": rows})
     elif diff:
         emit_text(_diffs(runs))
+
+
+def _is_page(output: str | None) -> bool:
+    """Whether ``-o`` names a page."""
+    return output is not None and output.lower().endswith((".html", ".htm"))
 
 
 def _is_folder(output: str) -> bool:

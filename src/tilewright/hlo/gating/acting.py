@@ -15,6 +15,7 @@ from tilewright.hlo.gating.gate import Region, Verdict, copied, leaves_of, outli
 from tilewright.hlo.gating.moves import type_text
 from tilewright.hlo.gating.pricing import LEAST, Gain, price
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
+from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.rewrites.dead_code import DeadCode
 from tilewright.hlo.rewriting.maker import PURE, Maker
 from tilewright.hlo.rules.confirmed import factor_on
@@ -67,6 +68,8 @@ class Acting:
     refused: dict[tuple[str, Node], Verdict] = field(default_factory=dict)
     acted: list[Candidate] = field(default_factory=list)
     left: list[Candidate] = field(default_factory=list)
+    keep_regions: bool = False
+    texts: dict[tuple[str, Hashable], tuple[str, str]] = field(default_factory=dict)
 
     def run(self, bodies: Sequence[Block]) -> None:
         """Let every rule act where it pays; the verdicts are collected."""
@@ -159,6 +162,9 @@ class Acting:
             gain, refusal = self._judge(rule, match, root, region, trial, values)
             if key is not None:
                 self.prices[key] = gain, refusal
+                if self.keep_regions and not refusal:
+                    body, made = take_out(region, seen).body, _copy_of(trial, values)
+                    self.texts[key] = module_text(body), module_text(made)
         _take_back(trial)
         if refusal == _NO_GAIN:
             return None
@@ -233,6 +239,7 @@ class Acting:
     def _verdict(self, case: Candidate, accepted: bool) -> Verdict:
         kinds = ", ".join(sorted({op.name for op in case.dead}))
         region = Region(case.root.block, case.root.result.sizes, tuple(case.dead), ()) if case.root.block else None
+        before, after = self.texts.get((case.rule.name, case.key), ("", "")) if accepted else ("", "")
         return Verdict(
             accepted=accepted,
             name=case.rule.name,
@@ -247,6 +254,8 @@ class Acting:
             rule=case.rule.name,
             factor=round(case.gain.factor, 3),
             kind=case.gain.kind,
+            before=before,
+            after=after,
         )
 
 

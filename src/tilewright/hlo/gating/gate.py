@@ -18,6 +18,7 @@ from typing import TypeGuard
 
 from tilewright.hlo.gating.moves import SMALL, Cost, bytes_moved, cost, is_unit_step, type_text
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
+from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.program import Source
 from tilewright.hlo.reading.sources import is_library
 from tilewright.hlo.rewrites.canonicalize import Canonicalize
@@ -355,6 +356,8 @@ class Verdict:
     ``changes``          how often each rewrite of the pipeline fired on the candidate
     ``rule``             the rule of the catalogue that acted, or the first of the rewrites
     ``factor``           how many times as fast the region becomes (for rewrites: bytes before over after), 1 if unknown
+    ``before``           the region as StableHLO text, where ``optimize`` was told to keep it (``regions=True``)
+    ``after``            what took its place
     ``kind``             what that number is: ``predicted``, ``confirmed``, ``counted``, ``judged`` or ``unpriced``
     ===================  ===========================================================================================
     """
@@ -372,6 +375,8 @@ class Verdict:
     rule: str = ""
     factor: float = 1.0
     kind: str = "counted"
+    before: str = field(default="", repr=False, compare=False)
+    after: str = field(default="", repr=False, compare=False)
 
     @property
     def gain(self) -> int:
@@ -380,10 +385,14 @@ class Verdict:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        return {**asdict(self), "source": str(self.source) if self.source else None}
+        plain = asdict(self)
+        del plain["before"], plain["after"]
+        return {**plain, "source": str(self.source) if self.source else None}
 
 
-def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> tuple[list[Verdict], list[Verdict]]:
+def gate(
+    bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite], keep_regions: bool = False
+) -> tuple[list[Verdict], list[Verdict]]:
     """Rewrite every region of the bodies that pays on ``target``; (accepted, refused) verdicts.
 
     Rounds go on until no region is accepted: an accepted one may open the way for its neighbour.
@@ -404,6 +413,8 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
                 if not verdict.accepted:
                     refused[region.operations] = verdict
                 elif all(op.block is block for op in region.operations):
+                    if keep_regions:
+                        verdict = kept(verdict, take_out(region, seen).body, another(candidate).body)
                     splice(region, seen, candidate, replaced)
                     accepted.append(verdict)
                     changed.append(block)
@@ -412,6 +423,11 @@ def gate(bodies: Sequence[Block], target: Target, steps: Sequence[Rewrite]) -> t
             settle(block)
     standing = [verdict for region, verdict in refused.items() if _is_worth_reporting(region, verdict)]
     return accepted, sorted(standing, key=lambda verdict: -verdict.moved_before)
+
+
+def kept(verdict: Verdict, before: Block, after: Block) -> Verdict:
+    """The verdict with both sides as text; copies, for their handles are used up."""
+    return replace(verdict, before=module_text(before), after=module_text(after))
 
 
 class _Bench:
