@@ -250,6 +250,8 @@ def test_memory_does_not_grow_with_the_pod():
         (("--tables", "2", "--quantile", "0.9"), "--quantile on a pod"),
         (("--tables", "2", "-o", "x.html"), "-o .html on a pod"),
         (("--tables", "2", "--engine", "spark"), "one of local, ray"),
+        (("--engine", "ray"), "--engine ray without a log"),
+        (("--hot", "0.1"), "--hot without a log"),
     ],
 )
 def test_options_that_do_not_go_together(words, text):

@@ -97,6 +97,7 @@ def plan(
             workers=workers,
             ids_per_sample=ids_per_sample,
             hot=hot,
+            uniform=tables is not None,
             headroom=headroom,
             table_stacking=together,
             bad_ids=bad_ids,

@@ -45,21 +45,24 @@ def plan_pod(
     workers: int,
     ids_per_sample: int,
     hot: float | None,
+    uniform: bool,
     **options: Any,
 ) -> PodPlan:
-    """The plan of a log, or without files that of uniform ids."""
+    """The plan of a log (without files: a generated one), or that of ``uniform`` ids."""
     from tilewright.embed import LogBatches, read_log
     from tilewright.embed import plan_pod as make_plan
 
     if setup.narrow_packing:
         raise UsageError("--narrow-packing on a pod", how="plan without it: narrow tables then have lines of their own")
     source: Any = None
+    if not uniform and engine == "ray" and not files:
+        raise UsageError("--engine ray without a log", how="name one, in a file that every worker can read")
     if files and engine == "ray":
         if rows:
             raise UsageError("--rows beside --engine ray", how="give the log that is meant")
         logs = [read_log(name, setup.in_log, setup.batch, setup.columns) for name in files]
         source = LogBatches(logs, setup.hashed)
-    elif files:
+    elif not uniform:
         source = (part.features for part in model.batches(setup, files, rows)[0])
     if hot is not None:
         options["apart"] = _hot(setup, files, hot)
