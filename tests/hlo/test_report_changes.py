@@ -12,11 +12,14 @@ from tilewright.hlo import (
     change_lines,
     from_jax,
     load,
+    optimize,
     report,
     report_from_json,
     report_lines,
     suggest,
+    suggest_rewrites,
 )
+from tilewright.targets import target
 
 TURNS = """HloModule turns
 ENTRY e {
@@ -117,3 +120,18 @@ def test_what_would_be_fused_is_no_finding():
     found = report(program, "vector8x128")  # counts every operation by itself
     assert found.moved_by_op["broadcast_in_dim"]
     assert {each.rule for each in found.suggestions} == {"cut-by-tile", "argument-order"}
+
+
+def test_rewrites_are_suggested_by_their_bytes():
+    def norms(x):
+        return group_norm(group_norm(x, 1.0, 0.0), 1.0, 0.0)
+
+    program, chip = from_jax(norms, jnp.zeros((1, 8, 8, 256))), target("vector8x128")
+    said = suggest_rewrites(program, chip)
+    found = report(program, chip, said)
+    (only,) = found.suggestions  # the reshapes of its other lines go, too
+    assert only.how.startswith("run tilewright optimize --target vector8x128 (reshapes and transposes move")
+    assert only.saved_bytes == sum(each.gain for each in optimize(program, chip, rules=[]).rewrites)
+    assert all(found.suggestion_of(row) == only for row in found.ranked() if row.op == "reshape")
+    assert suggest_rewrites(program, target("tpu-v5e")) == ()
+    assert suggest_rewrites(load(TURNS), chip) == ()

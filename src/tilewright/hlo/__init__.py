@@ -30,6 +30,7 @@ from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
 from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary, Suggestion
+from tilewright.hlo.rewritable import suggest_rewrites
 from tilewright.hlo.rewrites.pipeline import (
     DEFAULT_PIPELINE,
     REWRITES,
@@ -129,6 +130,7 @@ __all__ = [
     "slowest_table",
     "step_lanes",
     "suggest",
+    "suggest_rewrites",
     "summary_lines",
     "time_html",
     "trial_arguments",

@@ -55,14 +55,12 @@ def _make_report(program: Program, target: str | None, where: str) -> MovementRe
 
 
 def _rules_say(program: Program, chip: Target | None) -> Sequence[Suggestion]:
-    """What the rules of optimize would change; nothing where they cannot look."""
-    from tilewright.hlo import suggest
+    """What optimize would change: its rules, and its rewrites; nothing where it cannot look."""
+    from tilewright.hlo import suggest, suggest_rewrites
 
     try:
-        return suggest(program, chip) if chip is not None else ()
-    except (
-        TilewrightError
-    ):  # no JAX, or a target, a construct or an old text that optimize does not take: a report does
+        return (*suggest(program, chip), *suggest_rewrites(program, chip)) if chip is not None else ()
+    except TilewrightError:  # no JAX, a target that optimize does not take, an old text: a report does
         return ()
 
 

@@ -148,6 +148,7 @@ class Suggestion:
     ``what``         what costs now, in words: ``repeats the keys 8 times in memory``
     ``path``         the computations from the entry to the one it is in, as rows have it; "": any of that name
     ``also``         further operations that it is about
+    ``lines``        further lines, whose relayouts it takes away (without an ``op``)
     ``saved_us``     modelled microseconds of one run of the program that it saves; None: the report takes the modelled
                      time of its operations (or of all on its line) and the factor
     ``saved_bytes``  bytes moved that it saves, which rank where there is no time; 0: those of ``op`` and ``also``
@@ -164,6 +165,7 @@ class Suggestion:
     what: str = ""
     path: str = ""
     also: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
     saved_us: float | None = None
     saved_bytes: int = 0
     column: int = 0
@@ -176,7 +178,8 @@ class Suggestion:
     def concerns(self, row: MovementRow) -> bool:
         """Whether it is about this row's operation."""
         if not self.op:
-            return bool(self.source) and row.source == self.source and bool(row.moved_bytes)
+            here = row.source == self.source or (row.category == "relayout" and row.source in self.lines)
+            return bool(row.source and row.moved_bytes and here)
         return row.name in (self.op, *self.also) and self.path in ("", row.path)
 
 
@@ -399,7 +402,7 @@ class ReportData:
         """By the names of their operations, or their line."""
         found: dict[str, list[Suggestion]] = {}
         for each in self.suggestions:
-            for name in (each.op, *each.also) if each.op else (each.source,):
+            for name in (each.op, *each.also) if each.op else (each.source, *each.lines):
                 found.setdefault(name, []).append(each)
         return found
 
