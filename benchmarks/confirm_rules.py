@@ -36,6 +36,7 @@ from tilewright.hlo.rules.examples import bindings, program_of
 TABLE = Path(__file__).parent.parent / "src/tilewright/hlo/rules/confirmed.json"
 TPUS = ("tpu-v5e", "tpu-v6e", "tpu-v5p")
 ROUNDS = 15
+PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}
 
 
 def pair(rule: Rule) -> tuple[Program, Program]:
@@ -81,7 +82,9 @@ def on_this_machine(rules: list[Rule], chip: str) -> list[dict[str, Any]]:
             for program in programs:
                 inputs, outputs = main_types(program.text)
                 calls.append(
-                    jax.jit(flat_callable(program.text, inputs, outputs, platform=chip)).lower(*arrays).compile()
+                    jax.jit(flat_callable(program.text, inputs, outputs, platform=PLATFORMS[chip]))
+                    .lower(*arrays)
+                    .compile()
                 )
         results = [jax.tree.leaves(call(*arrays)) for call in calls]
         apart = max(distance(a, b) for a, b in zip(*results))
