@@ -31,6 +31,24 @@ def shares(x):
     return (groups / groups.sum(-1, keepdims=True)).reshape(x.shape)
 
 
+def larger(x):
+    return jnp.repeat(jnp.repeat(x, 2, 1), 2, 2)
+
+
+def pixels(x):
+    b, h, w, c = x.shape
+    return x.reshape(b, h, w, 2, 2, c // 4).transpose(0, 1, 3, 2, 4, 5).reshape(b, 2 * h, 2 * w, c // 4)
+
+
+def pixels_behind(x, kernel):
+    dims = ("NHWC", "HWIO", "NHWC")
+    return pixels(jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dims))
+
+
+def dequantised(x, w, s):
+    return x @ (w.astype(s.dtype) * jnp.repeat(s, 128, axis=1)).astype(x.dtype).T
+
+
 AWAY = {
     "products of tiny matrices and vectors": (
         lambda a, x: jnp.einsum("nij,nj->ni", a, x), ((65536, 4, 4), F32), ((65536, 4), F32)
@@ -83,6 +101,14 @@ AWAY = {
         lambda x, w: (x @ w).reshape(8, 512, 16, 64).transpose(0, 2, 1, 3), ((8, 512, 1024), BF16), ((1024, 1024), BF16)
     ),
     "the sum of everything": (lambda x: x.reshape(8, 512, 4, 1024).sum(), ((8, 2048, 1024), F32)),
+    "a decode step's rotary embedding": (turned, ((8, 1, 16, 128), BF16), ((1, 64), BF16), ((1, 64), BF16)),
+    "a larger image of few channels": (larger, ((16, 64, 64, 32), BF16)),
+    "one small image made larger": (larger, ((1, 16, 16, 256), BF16)),
+    "a pixel shuffle of 128 channels": (pixels, ((16, 64, 64, 128), BF16)),
+    "a pixel shuffle behind a convolution": (
+        pixels_behind, ((16, 64, 64, 64), BF16), ((3, 3, 64, 256), BF16)
+    ),
+    "weights with scales in f32": (dequantised, ((16, 4096), BF16), ((4096, 4096), jnp.int8), ((4096, 32), F32)),
 }  # fmt: skip
 
 
