@@ -57,7 +57,7 @@ def _pays(match: Match, root: Node) -> bool:
     """In f32 the exact product takes as long as what it saves."""
     found = _scaled(root)
     return (
-        found is not None and root.result.dtype == "bf16" and found.scales.times >= 16 and megabytes(root.result) >= 4
+        found is not None and root.result.dtype == "bf16" and found.scales.times >= 16 and megabytes(root.result) >= 2
     )
 
 
