@@ -29,13 +29,15 @@ RULE = Rule(
     summary="one number a row scattered into zeros: a selection by the row's index",
     finding="one element of each row is scattered into zeros (the gradient of take_along_axis), row by row",
     change="take the loss with jnp.where(jnp.arange(classes) == labels[:, None], values, 0).sum(-1)",
-    source="the TPU compiler's estimate: 3.97 alone, 1.66 with a head of 1,024 x 4,096",
+    source="the TPU compiler's estimate: 2.24 for 510 x 4,096 (where rows are batch dims it selects by itself)",
     pattern=op(
         "scatter", number(is_=0.0), anything("indices"), anything("updates"), monoid="add",
         where=lambda node: one_of_each_row(node) is not None and node.result.dtype in ("f32", "bf16", "f16"),
     ),
     roots=frozenset({"scatter"}),
-    pays=lambda match, root: root.result.sizes[-1] >= 128 and prod(root.result.sizes[:-1]) >= 64,
+    pays=lambda match, root: (
+        not root.attributes["batch"] and root.result.sizes[-1] >= 128 and prod(root.result.sizes[:-1]) >= 64
+    ),
     build=_build,
     example=Example(
         before="""
