@@ -129,7 +129,8 @@ def rule_section(row: dict[str, Any], rule: Rule) -> list[str]:
     example = rule.example
     lines = [f"### {row['name']}", "", f"{sentence(row['finding'])} {sentence(row['change'])}", ""]
     lines += [f"With {shapes(example.shapes)}; {numbers(example.sizes)}:", "", *code(example.before), ""]
-    lines += ["becomes", "", *code(example.after), ""]
+    after = f", with {shapes(example.after_shapes)}," if example.after_shapes else ""
+    lines += [f"becomes{after}", "", *code(example.after), ""]
     lines += [f"* What it needs: {'; '.join(GUARDS[guard] for guard in row['guard'].split(', '))}."]
     figures: dict[str, list[str]] = {}
     for chip, figure in row["confirmed"].items():

@@ -57,16 +57,17 @@ def suggest(program: Program, target: str | Target, assume_finite: bool = False)
         names = _Names(program, chip)
     except TilewrightError:
         return []
-    advice = tuple(rule for rule in catalogue().values() if rule.build is None)
-    acting = Acting(chip, (*chosen(None, opt_in=True), *advice), assume_finite=True)
+    advising = Acting(chip, tuple(rule for rule in catalogue().values() if rule.build is None))
+    acting = Acting(chip, chosen(None, opt_in=True), assume_finite=True)
     try:
+        advising.run(names.bodies)  # first, for it changes nothing
         acting.run(names.bodies)
     except TilewrightError:
         raise
     except Exception as error:  # the bindings' own, or a fault of a rule: a report goes on without
         raise UnsupportedError(f"the rules fail on this program with {type(error).__name__}: {error}") from error
     groups: dict[Hashable, list[Suggestion]] = defaultdict(list)
-    for case in (*acting.acted, *acting.left):
+    for case in (*acting.acted, *acting.left, *advising.left):
         each = _suggestion(case, names, chip, assume_finite)
         groups[each.rule, each.path, each.source or each.op, each.column].append(each)
     return sorted(map(_together, groups.values()), key=_order)

@@ -53,6 +53,6 @@ def function_of(body: str, names: list[str], sizes: Mapping[str, int]) -> Callab
 
 def program_of(example: Example, part: str, sizes: Mapping[str, int], dtype: str | None = None) -> Program:
     """``before``, ``after`` or ``away`` of an example as a program, at the given sizes."""
-    shapes = example.away_shapes if part == "away" else ""
+    shapes = {"away": example.away_shapes, "after": example.after_shapes}.get(part, "")
     structs = arguments(example, sizes, dtype or example.types[0], shapes)
     return from_jax(function_of(getattr(example, part), list(structs), sizes), *structs.values())

@@ -27,7 +27,8 @@ class Example:
     line, with the sizes as letters or products (``q: T[b,8*g,d]``); ``T`` is each of ``types`` in turn. ``sizes`` gives
     the letters (``b=8 g=8 d=64``) at which the gain is confirmed, with the first of the types; ``small`` those for
     tests, and hypothesis draws others from ``draw`` (``b=1..3 g=1..4``; letters that are not named stay small). The
-    bodies may use the letters. ``away_shapes`` are the arguments of ``away`` where they differ.
+    bodies may use the letters. ``away_shapes`` are the arguments of ``away`` where they differ, ``after_shapes`` those
+    of ``after``: an advice is about how arguments are stored.
     """
 
     before: str
@@ -39,6 +40,7 @@ class Example:
     draw: str = ""
     types: tuple[str, ...] = ("f32", "bf16")
     away_shapes: str = ""
+    after_shapes: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,31 @@
+"""Advice: what only the user can change is named where it is, and not where it merely looks so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.hlo import catalogue, optimize, suggest
+from tilewright.hlo.rules.examples import bindings, program_of
+
+ADVICE = [pytest.param(rule, id=rule.name) for rule in catalogue().values() if rule.build is None]
+
+
+@pytest.mark.parametrize("rule", ADVICE)
+def test_it_is_given_at_the_confirmed_sizes_and_optimize_passes_it_over(rule):
+    program = program_of(rule.example, "before", bindings(rule.example.sizes))
+    said = [each for each in suggest(program, "tpu-v5e") if each.rule == rule.name]
+    assert said
+    assert rule.change in said[0].how
+    assert "tilewright optimize" not in said[0].how
+    assert rule.name not in {verdict.rule for verdict in optimize(program, "tpu-v5e").refusals}
+
+
+@pytest.mark.parametrize("part", ["after", "away"])
+@pytest.mark.parametrize("rule", ADVICE)
+def test_it_is_not_given_where_nothing_is_to_be_done(rule, part):
+    program = program_of(rule.example, part, bindings(rule.example.sizes))
+    assert rule.name not in {each.rule for each in suggest(program, "tpu-v5e")}
+
+
+def test_four_are_there():
+    assert len(ADVICE) >= 4
