@@ -40,7 +40,11 @@ PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}
 
 
 def pair(rule: Rule) -> tuple[Program, Program]:
-    """A rule's example at the confirmed sizes, and what the rule alone makes of it."""
+    """A rule's example at the confirmed sizes, and what the rule alone makes of it; an advice's is what it says."""
+    if rule.build is None:
+        return program_of(rule.example, "before", bindings(rule.example.sizes)), program_of(
+            rule.example, "after", bindings(rule.example.sizes)
+        )
     before = program_of(rule.example, "before", bindings(rule.example.sizes))
     text, counts = run_pipeline(before.text, parse_pipeline(f"inline,{rule.name}"))
     if not counts[rule.name]:
@@ -120,11 +124,15 @@ def main() -> None:
     parser.add_argument("--chips", nargs="*", help="tpu-v5e tpu-v6e tpu-v5p cpu gpu")
     parser.add_argument("--dry", action="store_true")
     asked = parser.parse_args()
-    rules = [rule for rule in catalogue().values() if rule.build and (not asked.rules or rule.name in asked.rules)]
+    rules = [rule for rule in catalogue().values() if not asked.rules or rule.name in asked.rules]
     chips = asked.chips or [*(TPUS if find_spec("libtpu") else ()), "cpu"]
     rows = json.loads(TABLE.read_text())["rows"] if TABLE.exists() else []
     for chip in chips:
-        for new in on_tpu(rules, chip) if chip.startswith("tpu") else on_this_machine(rules, chip):
+        for new in (
+            on_tpu(rules, chip)
+            if chip.startswith("tpu")
+            else on_this_machine([rule for rule in rules if rule.build], chip)
+        ):
             rows = [old for old in rows if (old["rule"], old["chip"]) != (new["rule"], new["chip"])] + [new]
     rows = sorted((r for r in rows if r["rule"] in catalogue()), key=lambda r: (r["rule"], r["chip"]))
     if not asked.dry:

@@ -34,9 +34,9 @@ RULE = Rule(
     phase="advice",
     summary="a variance in two passes over the array: sums of x and of x * x in one",
     finding="the variance reads the array a second time, after the mean",
-    change="take jnp.mean(x) and jnp.mean(x * x) together and use mean(x * x) - mean(x) ** 2 in f32, if the mean is not "
-    "far larger than the deviation (the numerics change)",
-    source="the TPU compiler's estimate in norms: 1.3 to 1.9 times",
+    change="take jnp.mean(x) and jnp.mean(x * x) together and use mean(x * x) - mean(x) ** 2 in f32, if the mean is "
+    "not far larger than the deviation (the numerics change)",
+    source="the TPU compiler's estimate, 1.3 to 1.9 times in norms",
     pattern=op("reduce", either(op("multiply", _DISTANCE, _DISTANCE), op("chlo.square", _DISTANCE)), monoid="add"),
     roots=frozenset({"reduce"}),
     where=_two_passes,
