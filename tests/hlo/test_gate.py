@@ -100,7 +100,7 @@ def test_long_runs_are_not_charged_on_linear_memory():
 
 def test_the_reason_names_the_reshape_that_stays():
     found = done(grouped_layer_norm, arguments(grouped_layer_norm), "vector8x128")
-    [refusal] = [r for r in found.refusals if r.name]
+    [refusal] = [r for r in found.refusals if r.name.startswith("reshape-of")]  # beside what a rule says of it
     assert "reshape f32[8,512,1024] -> f32[8,512,16,64] is still needed by reduce" in refusal.reason
     free = done(ghost_batch_norm, arguments(ghost_batch_norm), "vector8x128")
     assert "bitcasts" in free.refusals[0].reason
