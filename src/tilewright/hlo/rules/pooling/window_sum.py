@@ -30,7 +30,8 @@ def _pays(match: Match, root: Node) -> bool:
     group, size = windows.window[dim], windows.shape[dim]
     if dim == len(windows.shape) - 1:
         return group <= 64 and size <= 4096
-    return group <= 8 and _block(size, group) <= 128 and windows.shape[-1] >= 64
+    large = megabytes(windows.source) >= 4  # 1 MB of a grouped query's gradient took 1.04 times as long
+    return large and group <= 8 and _block(size, group) <= 128 and windows.shape[-1] >= 64
 
 
 def _build(match: Match, root: Node, make: Maker) -> Value | None:
