@@ -55,6 +55,8 @@ def price(rule: str, before: Block, after: Block, target: Target) -> Gain:
         return Gain(known.factor, "confirmed", f"{known} at the example's shapes")
     if target.family == "tpu":
         gain = _modelled(before, after, target)
+        if known is not None and (gain.kind == "unpriced" or gain.factor < LEAST):
+            return Gain(known.factor, "confirmed", f"{known} at the example's shapes; the time model does not see it")
         note = f"; at the example's shapes {known}" if known is not None else ""
         return Gain(gain.factor, gain.kind, gain.note + note, gain.seconds)
     sizes = [padded_bytes(block, target) for block in (before, after)]

@@ -62,7 +62,7 @@ RULE = Rule(
         sizes="v=732 d=12 n=38809",
         small="v=5 d=3 n=7",
         draw="v=1..6 d=1..4 n=1..7",
-        types=("f32", "bf16"),
+        types=("bf16", "f32"),
         away="""
             return jnp.ones((v, d), g.dtype).at[i].add(g)
         """,

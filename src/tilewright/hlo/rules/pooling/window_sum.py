@@ -49,8 +49,8 @@ def _build(match: Match, root: Node, make: Maker) -> Value | None:
         return scaled(make, total, windows.scale)
     block = _block(shape[dim], group)
     blocks = make.reshape(values, (*shape[:dim], shape[dim] // block, block, *shape[dim + 1 :]))
-    matrix = group_matrix(make, block, group, narrow)
-    total = make.dot(matrix, blocks, ((0,), (dim + 1,)), dtype=windows.dtype, precision=precision)
+    matrix = group_matrix(make, block, group, narrow, wide=True)  # XLA:CPU has no such product with it turned
+    total = make.dot(matrix, blocks, ((1,), (dim + 1,)), dtype=windows.dtype, precision=precision)
     order = [*range(1, dim + 2), 0, *range(dim + 2, len(shape) + 1)]
     return scaled(make, make.reshape(make.transpose(total, order), root.result.sizes), windows.scale)
 
