@@ -8,6 +8,6 @@ func.func public @sums(%x: tensor<2x256x3xbf16>) -> tensor<2x64x3xf32> {
 }
 // CHECK: @sums
 // CHECK: %[[X:.*]] = stablehlo.reshape %arg0 : (tensor<2x256x3xbf16>) -> tensor<2x2x128x3xbf16>
-// CHECK: %[[P:.*]] = stablehlo.dot_general %{{.*}}, %[[X]], contracting_dims = [0] x [2]
-// CHECK-SAME: (tensor<128x32xbf16>, tensor<2x2x128x3xbf16>) -> tensor<32x2x2x3xf32>
+// CHECK: %[[P:.*]] = stablehlo.dot_general %{{.*}}, %[[X]], contracting_dims = [1] x [2]
+// CHECK-SAME: (tensor<32x128xbf16>, tensor<2x2x128x3xbf16>) -> tensor<32x2x2x3xf32>
 // CHECK: stablehlo.transpose %[[P]], dims = [1, 2, 0, 3]
