@@ -104,12 +104,11 @@ def _build(match: Match, root: Node, make: Maker) -> Value | None:
 
 
 def _pays(match: Match, root: Node) -> bool:
-    """Repeated rows of at least two dims, and places along the last dim; whole rows are gathered well as they are."""
-    axes, sizes = _axes(root), root.operands[0].sizes
+    """Places along the last dim, with a step: whole rows, and rolls of them, are gathered well as they are."""
+    axes, last = _axes(root), len(root.operands[0].sizes) - 1
     assert axes is not None
-    last = len(sizes) - 1
-    repeated = all(_repeats(places, sizes[d]) and d < last - 1 for d, (_, places) in axes.items())
-    return repeated or any(d == last and len(places) > 1 for d, (_, places) in axes.items())
+    places = axes[last][1] if last in axes else []
+    return len(places) > 1 and all(step > 1 for _, step, count in _runs(places) or [] if count > 1)
 
 
 RULE = Rule(
@@ -125,18 +124,18 @@ RULE = Rule(
     build=_build,
     example=Example(
         before="""
-            return jnp.take(x, jnp.arange(2 * h) // 2, axis=1, mode="clip")
+            return x[:, :, (2 * jnp.arange(h))[:, None], 2 * jnp.arange(w)]
         """,
         after="""
-            return jnp.repeat(x, 2, axis=1)
+            return x[:, :, ::2, ::2]
         """,
-        shapes="x: T[b,h,w,c]",
-        sizes="b=16 h=32 w=32 c=256",
-        small="b=2 h=3 w=2 c=3",
-        draw="b=1..3 h=2..5 w=1..3 c=1..3",
-        types=("bf16", "f32"),
+        shapes="x: T[b,c,2*h,2*w]",
+        sizes="b=4 c=96 h=28 w=28",
+        small="b=2 c=2 h=3 w=2",
+        draw="b=1..3 c=1..3 h=2..4 w=2..4",
+        types=("f32", "bf16"),
         away="""
-            return jnp.take(x, (jnp.arange(2 * h) // 2) * (x[0, 0, 0, 0] > 0).astype(int), axis=1, mode="clip")
+            return x[:, :, (2 * jnp.arange(h) * (x[0, 0, 0, 0] > 0).astype(int))[:, None], 2 * jnp.arange(w)]
         """,
     ),
 )
