@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.hlo.gating.gate import Region, Verdict, copied, leaves_of, outline, source_of, take_out
 from tilewright.hlo.gating.moves import type_text
-from tilewright.hlo.gating.pricing import LEAST, Gain, price
+from tilewright.hlo.gating.pricing import LEAST, Gain, measured_kind, price
 from tilewright.hlo.graphs.graph import Block, Node, Value, in_order, replace_value, walk
 from tilewright.hlo.graphs.mlir import module_text
 from tilewright.hlo.rewrites.dead_code import DeadCode
@@ -206,6 +206,8 @@ class Acting:
             return False
         if self.target.family == "tpu":
             return rule.pays(match, root)
+        if measured_kind(self.target):  # measured at one size: shapes of that kind only, and more than noise
+            return gain.factor >= 1.1 and rule.pays(match, root)
         return gain.factor >= LEAST
 
     def _put(self, block: Block, case: Candidate) -> bool:
