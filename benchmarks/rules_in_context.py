@@ -312,7 +312,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         *(f"| {row['block']} | {ratios(row)} | {acting(row)} |" for row in rows),
         f"| geometric mean | {' | '.join(f'**{mean_of(rows, chip):.2f}**' for chip in chips)} | |", "",
         f"What the figures of {chips[0]} are made of. *Filled in* is the share of the cycles that the compiler gives",
-        "no estimate for; bytes over the rate of a plain copy stand for it. *Values* compares every result with float64,",
+        "no estimate for; bytes over the rate of a copy stand for it. *Values* compares every result with float64,",
         "for the block at a small size in f32, rewritten by the same rules.", "",
         "| block | what it is | cycles | filled in | temporary bytes | values |", "|---|---|---|---|---|---|",
         *(f"| {row['block']} | {row['of']} | {two(each['cycles'], ',')} | {two(each['filled_in'], '.0%')} | "

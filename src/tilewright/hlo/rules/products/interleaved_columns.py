@@ -6,6 +6,7 @@ from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
 from tilewright.hlo.rules.matching import Match, Part, Pattern, made_by, part_of
 from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.windows import megabytes
 
 
 class _Columns(Pattern):
@@ -72,6 +73,13 @@ def _build(match: Match, root: Node, make: Maker) -> Value | None:
     return make.binary("add", value, taken)
 
 
+def _pays(match: Match, root: Node) -> bool:
+    """Few rows, or experts of few tokens each, have weights larger than the result: taking those apart costs more."""
+    part, product = match.part, match.product
+    wide = part.stride == 2 and product.result.sizes[part.dim] >= 256
+    return wide and megabytes(product.result) >= 2 * megabytes(product.operands[1])
+
+
 RULE = Rule(
     name="interleaved-columns",
     phase="shape",
@@ -81,7 +89,7 @@ RULE = Rule(
     source="the TPU compiler's estimate (specs/rules.md, 16)",
     pattern=_Columns(),
     roots=frozenset({"slice", "reshape"}),
-    pays=lambda match, root: match.product.result.sizes[match.part.dim] >= 256 and match.part.stride == 2,
+    pays=_pays,
     build=_build,
     example=Example(
         before="""
