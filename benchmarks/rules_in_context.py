@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jax
@@ -277,9 +278,14 @@ def measured(block: Block, chips: list[str], row: dict[str, Any]) -> dict[str, A
     return new
 
 
+def ratios_of(rows: list[dict[str, Any]], chip: str) -> list[float]:
+    """A chip's ratios."""
+    return [row["chips"][chip]["ratio"] for row in rows if chip in row["chips"]]
+
+
 def mean_of(rows: list[dict[str, Any]], chip: str) -> float | None:
     """The geometric mean of a chip's ratios, if every block has one."""
-    ratios = [row["chips"][chip]["ratio"] for row in rows if chip in row["chips"]]
+    ratios = ratios_of(rows, chip)
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if len(ratios) == len(BLOCKS) else None
 
 
@@ -296,6 +302,9 @@ def page(rows: list[dict[str, Any]]) -> str:
     def acting(row: dict[str, Any]) -> str:
         return ", ".join(f"`{rule}`" + (f" x{n}" if n > 1 else "") for rule, n in row["rules"].items()) or "none"
 
+    def filled(row: dict[str, Any]) -> str:
+        return ", ".join(f"{chip} {two(row['chips'][chip]['filled_in'], '.0%')}" for chip in chips)
+
     def two(pair: list[float], form: str) -> str:
         return " to ".join(format(each, form) for each in pair)
 
@@ -305,17 +314,21 @@ def page(rows: list[dict[str, Any]]) -> str:
         "    tilewright optimize model.py:step --target tpu-v5e --assume-finite", "",
         "or call `hlo.optimize(program, \"tpu-v5e\", assume_finite=True)`. Where a TPU compiler is installed, add",
         "`--judge tpu:v5e`: it keeps what that compiler confirms.", "",
-        "A rule's own factor is of the lines that it rewrites. Here the rules meet six whole blocks, written as public",
-        "models write them, with everything around those lines. Each figure is the estimated cycles of the block as",
-        "written over those of the block rewritten: **estimated by the compiler, no run time**.", "",
+        "A rule's own factor ([rules.md](rules.md)) is of the lines that it rewrites. Here the rules meet six whole",
+        "blocks, written as public models write them, with everything around those lines. Each figure is the estimated",
+        "cycles of the block as written over those of the block rewritten: **estimated by the compiler, no run time**.",
+        "",
         "| block | " + " | ".join(chips) + " | rules that acted |", "|---|" + "--:|" * len(chips) + "---|",
         *(f"| {row['block']} | {ratios(row)} | {acting(row)} |" for row in rows),
-        f"| geometric mean | {' | '.join(f'**{mean_of(rows, chip):.2f}**' for chip in chips)} | |", "",
-        f"What the figures of {chips[0]} are made of. *Filled in* is the share of the cycles that the compiler gives",
-        "no estimate for; bytes over the rate of a copy stand for it. *Values* compares every result with float64,",
+        f"| geometric mean | {' | '.join(f'**{mean_of(rows, chip):.2f}**' for chip in chips)} | |",
+        f"| median | {' | '.join(f'{median(ratios_of(rows, chip)):.2f}' for chip in chips)} | |", "",
+        "Where the median is far below the mean, few blocks carry it: repeated keys, values and scales cost more than",
+        "the rest of their blocks, while in the others products and convolutions take most of the time, and stay.", "",
+        f"Cycles and temporary bytes are those on {chips[0]}. *Filled in* is the share of the cycles that the compiler",
+        "gives no estimate for; bytes over a copy's rate stand for it. *Values* compares every result with float64,",
         "for the block at a small size in f32, rewritten by the same rules.", "",
         "| block | what it is | cycles | filled in | temporary bytes | values |", "|---|---|---|---|---|---|",
-        *(f"| {row['block']} | {row['of']} | {two(each['cycles'], ',')} | {two(each['filled_in'], '.0%')} | "
+        *(f"| {row['block']} | {row['of']} | {two(each['cycles'], ',')} | {filled(row)} | "
           f"{two(each['temporary_bytes'], ',')} | {row['values']} |" for row, each in zip(rows, first)), "",
         "The blocks are bf16, the quantised layer's weights int8. Made by",
         "`python benchmarks/rules_in_context.py --docs docs/rules_in_context.md` with",
