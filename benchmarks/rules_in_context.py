@@ -18,6 +18,7 @@ import datetime
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -257,7 +258,8 @@ def measured(block: Block, chips: list[str], row: dict[str, Any]) -> dict[str, A
     before = from_jax(block.function, *block.full)
     done = optimize(before, "tpu-v5e", assume_finite=True)
     rules = dict(Counter(verdict.rule or verdict.name for verdict in done.rewrites))
-    programs = hashlib.sha256((before.text + done.program.text).encode()).hexdigest()[:16]
+    both = re.sub(r"^#loc.*\n| loc\(.*?\)", "", before.text + "\n" + done.program.text, flags=re.MULTILINE)
+    programs = hashlib.sha256(both.encode()).hexdigest()[:16]
     kept = row.get("chips", {}) if row.get("programs") == programs else {}
     new = {"block": block.name, "of": block.of, "rules": rules, "programs": programs}
     new |= {"values": agreement(block, [*rules]), "chips": dict(kept)}
