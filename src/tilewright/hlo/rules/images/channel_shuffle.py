@@ -11,7 +11,7 @@ from tilewright.hlo.rules.rule import Example, Rule
 def shuffle_of(value: Value) -> Regroup | None:
     """``swapaxes(x.reshape(..., g, n), -1, -2).reshape(x.shape)``: the last dim's groups and places change roles."""
     cut = regroup_of(value)
-    if cut is None or value.sizes != cut.source.sizes or len(cut.parts[-1]) != 2:
+    if cut is None or not value.sizes or value.sizes != cut.source.sizes or len(cut.parts[-1]) != 2:
         return None
     rest = len(cut.flat) - 2
     swapped = (*range(rest), rest + 1, rest)
