@@ -40,7 +40,7 @@ def main():
     )
     parser.add_argument("--no-ray", action="store_true")
     args = parser.parse_args()
-    source = MadeBatches(args.ids // (TABLES * BATCH), batch)
+    source = MadeBatches(-(-args.ids // (TABLES * BATCH)), batch)
     topology = Topology.for_target("tpu-v5p", 256)
     plans, wrong = {}, False
     for engine in ("local",) if args.no_ray else ("local", "ray"):

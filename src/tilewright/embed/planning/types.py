@@ -125,8 +125,34 @@ class TablePlan:
         return (1 - self.vocab / self.padded_vocab) * self.width / self.padded_width
 
 
+class StackFigures:
+    """What the plan of one stack says of itself, for a log's plan and a pod's alike."""
+
+    name: str
+    tables: tuple[str, ...]
+    slots: int
+    pointers: int
+    forward: SparseMemory | None
+    backward: SparseMemory | None
+
+    @property
+    def label(self) -> str:
+        """The name, or the first and last table where it is long."""
+        return short_label(self.name, self.tables)
+
+    @property
+    def programs(self) -> tuple[SparseMemory, ...]:
+        """Lookup and update; none without a target."""
+        return tuple(program for program in (self.forward, self.backward) if program)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of one batch on one device: three words per slot, one per pointer."""
+        return 12 * self.slots + 4 * self.pointers
+
+
 @dataclass(frozen=True)
-class StackPlan:
+class StackPlan(StackFigures):
     """One stack: what the log asks of it, the limits chosen, the buffers and the compiler's verdicts.
 
     ============================  ==================================================================================
@@ -163,21 +189,6 @@ class StackPlan:
     backward: SparseMemory | None
     quantiles: tuple[tuple[float, Limits], ...]
     per_shard: tuple[int, ...]
-
-    @property
-    def label(self) -> str:
-        """The name, or the first and last table where it is long."""
-        return short_label(self.name, self.tables)
-
-    @property
-    def programs(self) -> tuple[SparseMemory, ...]:
-        """Lookup and update; none without a target."""
-        return tuple(program for program in (self.forward, self.backward) if program)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of one batch on one device: three words per slot, one per pointer."""
-        return 12 * self.slots + 4 * self.pointers
 
 
 def short_label(name: str, tables: tuple[str, ...]) -> str:

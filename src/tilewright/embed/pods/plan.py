@@ -25,7 +25,7 @@ from tilewright.embed.model.tables import Feature, Limits, Topology, count
 from tilewright.embed.planning.confidence import Confidence
 from tilewright.embed.planning.memory import SparseMemory, memory
 from tilewright.embed.planning.plan import heap_of, raised
-from tilewright.embed.planning.types import Heap, heap_json, program_json, short_label, verdict_of
+from tilewright.embed.planning.types import Heap, StackFigures, heap_json, program_json, verdict_of
 from tilewright.embed.pods.engines import ENGINES, Source, count_locally, count_with_ray
 from tilewright.embed.pods.peaks import PartitionPeaks, limits_of_peaks
 from tilewright.embed.pods.traffic import Traffic, traffic_of
@@ -37,7 +37,7 @@ from tilewright.threads import thread_count
 
 
 @dataclass(frozen=True)
-class PodStack:
+class PodStack(StackFigures):
     """One stack on a pod; the names mean what they mean in :class:`StackPlan`. ``mean_ids`` None: no log."""
 
     name: str
@@ -53,21 +53,6 @@ class PodStack:
     samples_per_sparsecore: int
     forward: SparseMemory | None
     backward: SparseMemory | None
-
-    @property
-    def label(self) -> str:
-        """The name, or the first and last table where it is long."""
-        return short_label(self.name, self.tables)
-
-    @property
-    def programs(self) -> tuple[SparseMemory, ...]:
-        """Lookup and update; none without a target."""
-        return tuple(program for program in (self.forward, self.backward) if program)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of one batch on one device."""
-        return 12 * self.slots + 4 * self.pointers
 
 
 @dataclass(frozen=True)
