@@ -1,0 +1,107 @@
+"""Pages in chromium, driven by playwright: one browser a session (and worker), on a thread of its own.
+
+    @in_browser
+    def test_a_page(visit, tmp_path):
+        seen = visit(tmp_path / "report.html", width=420, scheme="dark")
+        seen.page.keyboard.press("Tab")
+        seen.check()
+
+playwright's blocking calls keep an event loop running in their thread, where no other loop could then run. So the
+browser has a thread, and the decorated test runs on it. Tests are skipped where chromium or playwright is missing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="browser")
+_QUIET = (
+    "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update"
+    " --disable-sync --disable-quic"
+)
+_OURS = ("file:", "data:", "blob:", "about:", "http://127.0.0.1:")
+_SERIOUS = ("serious", "critical")
+
+
+def in_browser(test: Callable[..., None]) -> Callable[..., None]:
+    """The test, run on the browser's thread."""
+
+    @wraps(test)
+    def on_its_thread(*arguments: Any, **named: Any) -> None:
+        _THREAD.submit(test, *arguments, **named).result()
+
+    return on_its_thread
+
+
+@dataclass
+class Visit:
+    """A page opened by a test, and what went wrong on it."""
+
+    page: Any
+    errors: list[str] = field(default_factory=list)
+    """What stood on the console as an error or a warning, and what no script caught."""
+    elsewhere: list[str] = field(default_factory=list)
+    """Addresses off the machine that were asked for."""
+
+    def check(self) -> None:
+        """No error, nothing fetched from elsewhere, no sideways scrolling, and axe-core finds nothing serious."""
+        assert not self.errors
+        assert not self.elsewhere
+        over = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert over <= 0, f"the page is {over} px too wide"
+        assert not self.serious()
+
+    def serious(self) -> list[str]:
+        """What axe-core finds of serious or critical impact: rule, and the element."""
+        from axe_playwright_python.sync_playwright import Axe
+
+        found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
+        hits = [(rule["id"], node) for rule in found if rule["impact"] in _SERIOUS for node in rule["nodes"]]
+        return [f"{rule}: {node['target']} {node['html'][:200]}: {node['failureSummary']}" for rule, node in hits]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Any:
+    """The browser, without a window."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None or find_spec("playwright") is None or find_spec("axe_playwright_python") is None:
+        pytest.skip("no chromium, or no playwright to drive it")
+    from playwright.sync_api import sync_playwright
+
+    driver = _THREAD.submit(lambda: sync_playwright().start()).result()
+    launch = driver.chromium.launch
+    browser = _THREAD.submit(launch, executable_path=program, args=_QUIET.split()).result()
+    yield browser
+    _THREAD.submit(browser.close).result()
+    _THREAD.submit(driver.stop).result()
+
+
+@pytest.fixture
+def visit(chromium: Any) -> Any:
+    """visit(address or path, width=1400, scheme="light", height=900) -> Visit; closed after the test."""
+    contexts = []
+
+    def open_(address: str | Path, width: int = 1400, scheme: str = "light", height: int = 900) -> Visit:
+        size = {"width": width, "height": height}
+        context = chromium.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+        context.set_default_timeout(10_000)
+        contexts.append(context)
+        seen = Visit(context.new_page())
+        seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
+        seen.page.on("console", lambda said: seen.errors.append(said.text) if said.type in ("error", "warning") else 0)
+        seen.page.on("request", lambda it: None if it.url.startswith(_OURS) else seen.elsewhere.append(it.url))
+        seen.page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
+        return seen
+
+    yield open_
+    for context in contexts:
+        _THREAD.submit(context.close).result()
