@@ -24,10 +24,16 @@ from typing import Any
 import pytest
 
 _THREAD = ThreadPoolExecutor(1, thread_name_prefix="browser")
-_QUIET = (
-    "--no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update"
-    " --disable-sync --disable-quic"
-)
+_QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-quic",
+]
+_NO_NAMES = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"  # other hosts are refused at once
 _OURS = ("file:", "data:", "blob:", "about:", "http://127.0.0.1:")
 _SERIOUS = ("serious", "critical")
 
@@ -79,7 +85,7 @@ def chromium() -> Any:
 
     driver = _THREAD.submit(lambda: sync_playwright().start()).result()
     launch = driver.chromium.launch
-    browser = _THREAD.submit(launch, executable_path=program, args=_QUIET.split()).result()
+    browser = _THREAD.submit(launch, executable_path=program, args=[*_QUIET, _NO_NAMES]).result()
     yield browser
     _THREAD.submit(browser.close).result()
     _THREAD.submit(driver.stop).result()

@@ -20,7 +20,7 @@ def test_what_a_check_finds(visit, tmp_path):
     path = tmp_path / "page.html"
     path.write_text(f"<html lang=en><title>t</title>{wide_and_pale}<script>console.error('wrong')</script>")
     seen = visit(path)
-    assert seen.errors[0] == "wrong"
+    assert "wrong" in seen.errors
     assert seen.elsewhere == ["http://example.org/x"]
     assert [hit.partition(":")[0] for hit in seen.serious()] == ["color-contrast"]
     with pytest.raises(AssertionError):
