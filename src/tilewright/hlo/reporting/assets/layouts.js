@@ -1,6 +1,6 @@
 // Both layouts of an opened row, drawn from the digits of their offsets: offset = base + sum weight * (e div d mod m).
 
-const MOST_ROWS = 32, MOST_COLUMNS = 160, MOST_PLANES = 4, TALLEST = 34;
+const MOST_ROWS = 32, MOST_COLUMNS = 160, MOST_PLANES = 4, TALLEST = 34, LEFT = 46, LEAST = 3, LEAST_SIDE = 384;
 const product = (sizes) => sizes.reduce((all, size) => all * size, 1);
 
 const formOf = ([shape, bits, space, order, tile, base, flat]) => {
@@ -40,13 +40,17 @@ const moves = (from, to, a, b) => from.space !== to.space || offsetOf(from, a) *
 // -- what is drawn: planes of the two fastest dims, padded to whole tiles ---------------------------------------------
 
 const paddedTo = (size, tile) => tile ? Math.ceil(size / tile) * tile : size;
-const frameOf = (form) => {
+const fitting = (wide, tile, room) => { // columns that fit beside each other: all, else whole tiles, else what there is room for
+  const most = Math.max(16, Math.min(MOST_COLUMNS, Math.floor(room / LEAST)));
+  return wide <= most ? wide : tile && tile <= most ? most - most % tile : most;
+};
+const frameOf = (form, room) => {
   const { shape, order, tile } = form, rank = shape.length;
   const tiled = (place) => place < tile.length ? tile[tile.length - 1 - place] : 0;
   const column = order[0], row = order[1], outer = order.slice(2).find((dim) => shape[dim] > 1);
   const wide = rank ? paddedTo(shape[column], tiled(0)) : 1, tall = rank > 1 ? paddedTo(shape[row], tiled(1)) : 1;
   const folded = tall === 1 && wide > 64; // one long row is folded
-  const columns = folded ? (wide < 1024 ? 32 : 128) : Math.min(wide, MOST_COLUMNS);
+  const columns = folded ? (wide < 1024 || room < 128 * LEAST ? 32 : 128) : fitting(wide, tiled(0), room);
   const rows = Math.min(folded ? Math.ceil(wide / columns) : tall, MOST_ROWS);
   const planes = outer === undefined ? 1 : Math.min(shape[outer], MOST_PLANES, Math.max(1, Math.floor(TALLEST / (rows + 2))));
   const steps = [folded ? 0 : tiled(1), folded ? 0 : tiled(0)];
@@ -68,7 +72,7 @@ const frameOf = (form) => {
 
 const ink = (name) => `light-dark(${name})`;
 const TILES = ["#cfe6ee,#1f4854", "#fbe3c0,#5a431c", "#d5ead2,#29492c", "#e6dcf3,#43355e", "#f7d8d6,#5b2f31", "#d9e0f5,#2d3b63", "#e9ecc4,#47491f", "#d3eee6,#1f4c43"].map(ink);
-const COLOURS = { ink: ink("#1a2029,#e6eaf0"), soft: ink("#566272,#9aa7b7"), pad: ink("#f3f4f6,#1a2028"), hatch: ink("#b9c1cb,#4d5a69"), line: ink("#3b4754,#b4c0cd"), mark: ink("#b4232c,#ff8f8f") };
+const COLOURS = { ink: ink("#1a2029,#e6eaf0"), soft: ink("#566272,#9aa7b7"), pad: ink("#f3f4f6,#1a2028"), hatch: ink("#b9c1cb,#66758a"), line: ink("#3b4754,#b4c0cd"), mark: ink("#b4232c,#ff8f8f") };
 
 const resolved = (host) => { // canvas knows no light-dark(): ask a real element
   const probe = document.createElement("span");
@@ -94,11 +98,10 @@ const hatchOf = (context, colours) => {
 
 class Side {
   constructor(form, text, width, heading) {
-    Object.assign(this, { form, text, frame: frameOf(form) });
+    Object.assign(this, { form, text, frame: frameOf(form, width - LEFT - 4), left: LEFT });
     const { columns, rows, planes } = this.frame, longest = String(offsetOf(form, form.shape.map((size) => size - 1))).length;
     const labelled = longest * 6.6 + 8;
-    this.left = 46;
-    this.cell = Math.max(3, Math.min(labelled + 6, (width - this.left - 4) / columns, 54));
+    this.cell = Math.max(LEAST, Math.min(labelled + 6, (width - this.left - 4) / columns, 54));
     this.labels = this.cell >= labelled;
     this.tall = this.labels ? 22 : Math.max(7, Math.min(this.cell * 1.4, 18));
     this.plane = rows * this.tall + 24;
@@ -138,7 +141,7 @@ class Side {
     return index === undefined ? null : { p, r, c, index };
   }
 
-  draw(colours, tileOf, moved, lit) {
+  draw(colours, tileOf, moved, marked, lit) {
     const scale = devicePixelRatio || 1, pen = this.canvas.getContext("2d");
     this.canvas.width = Math.ceil(this.width * scale);
     this.canvas.height = Math.ceil(this.height * scale);
@@ -153,8 +156,9 @@ class Side {
       pen.fillStyle = index ? colours.tiles[tileOf(index) % colours.tiles.length] : hatch;
       pen.fillRect(x, y, wide, tall);
       if (!index) return;
-      if (moved?.(index)) {
-        this.count.moved += 1;
+      const moves = moved?.(index);
+      if (moves) this.count.moved += 1;
+      if (moves && marked) {
         const size = Math.min(7, wide * 0.85, tall * 0.62);
         pen.fillStyle = colours.mark;
         pen.beginPath();
@@ -214,10 +218,11 @@ const grouping = (n) => n.toLocaleString("en-US");
 
 class Comparison {
   constructor(panel, from, to, texts, way) {
-    const room = panel.clientWidth || 900, both = room >= 900 ? (room - 32) / 2 : room;
+    const room = panel.clientWidth || 900, half = (room - 26) / 2, both = half >= LEAST_SIDE ? half : room; // as the style lays two beside each other
     Object.assign(this, { panel, from, to, way });
     this.match = way === "place" ? null : matcher(from, to, way);
     this.sides = [new Side(from, texts[0], both, "from"), new Side(to, texts[1], both, "to")];
+    this.marked = this.worthMarks();
     const beside = node("div", "", "beside");
     beside.append(...this.sides.map((side) => side.box));
     this.said = node("p", "", "said");
@@ -253,13 +258,21 @@ class Comparison {
     return Math.floor(offset / size);
   }
 
+  worthMarks() { // marks on nearly all elements in view would only hide the colours
+    const worth = (side, number) => {
+      let moved = 0, stay = 0;
+      side.cells((p, r, c, index) => { if (index) this.moved(number, index) ? moved += 1 : stay += 1; });
+      return moved > 0 && stay * 16 >= moved;
+    };
+    return this.match !== null && this.sides.some(worth);
+  }
+
   draw(lit = [null, null]) {
     const colours = resolved(this.panel);
     this.sides.forEach((side, number) => {
-      const marks = this.match ? (index) => this.moved(number, index) : null;
-      side.draw(colours, (index) => this.tileOf(number, index), marks, lit[number]);
+      side.draw(colours, (index) => this.tileOf(number, index), this.match ? (index) => this.moved(number, index) : null, this.marked, lit[number]);
       const { elements, moved, padding } = side.count, parts = [`${grouping(elements)} elements${side.frame.cut ? " in view" : ""}`];
-      if (this.match) parts.push(`${grouping(moved)} of them move`);
+      if (this.match) parts.push(moved === elements ? "all of them move" : `${grouping(moved)} of them move`);
       if (padding) parts.push(`${grouping(padding)} slots of padding`);
       const whole = side.frame.cut ? ` (one corner; ${grouping(product(side.form.shape))} elements in all)` : "";
       side.facts.textContent = parts.join(", ") + whole;
@@ -270,7 +283,8 @@ class Comparison {
     const words = { place: "a bitcast: every element keeps its byte", "": "elements of the two are not matched here: parts, repetitions, or several operands" }[this.way];
     const legend = node("p", "", "empty key");
     const whose = this.match || this.way === "place" ? "a colour per tile of the first layout" : "a colour per tile";
-    const parts = [words ?? "a red corner marks an element that changes its byte", whose.replace("tile", this.from.tile.length || this.to.tile.length ? "tile" : "line"), "hatched: padding", "outlined: a tile"];
+    const marks = this.marked ? "a red corner marks an element that changes its byte" : "no marks: nearly all elements change their byte";
+    const parts = [words ?? marks, whose.replace("tile", this.from.tile.length || this.to.tile.length ? "tile" : "line"), "hatched: padding", "outlined: a tile"];
     if (this.sides.some((side) => side.labels)) parts.push("number: the offset in elements");
     legend.textContent = parts.join(" · ");
     return legend;
