@@ -6,6 +6,7 @@ import ast
 import doctest
 import importlib.util
 import re
+import sys
 
 import pytest
 
@@ -156,3 +157,40 @@ def test_nothing_names_the_machine_it_was_made_on():
         *(ROOT / "docs").rglob("*.svg"),
     ]:
         assert "/work/" not in path.read_text(encoding="utf-8"), path
+
+
+def test_every_public_name_stands_in_the_reference_with_an_example_or_a_link(monkeypatch):
+    """What the site's reference is made of, without building the site."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    reference = importlib.import_module("reference")
+    monkeypatch.delitem(sys.modules, "reference")
+    names = reference.public_names()
+    shown = {(each.room, each.name) for each in names if each.example or each.pages}
+    for _ in names:  # a link may lead on: a part to its whole, that to the function that makes it
+        more = {(each.room, each.name) for each in names if any((each.room, other) in shown for other in each.near)}
+        if more <= shown:
+            break
+        shown |= more
+    assert [each.path for each in names if (each.room, each.name) not in shown] == []
+    assert all((ROOT / "docs" / page).is_file() for each in names for page in each.pages)
+    for room in reference.ROOMS:
+        page = reference.page(room)
+        exported = [each for each in reference.room_module(room).__all__ if each != "__version__"]
+        assert sorted(re.findall(r"^::: .*\.(\w+)$", page, re.MULTILINE)) == sorted(exported)
+    rooms = {path.parent.name for path in (ROOT / "src" / "tilewright").glob("*/__init__.py")}
+    assert rooms - set(reference.ROOMS) <= {"cli", "explore"}
+
+
+def test_every_page_has_a_place_in_the_sites_navigation():
+    listed = (ROOT / "mkdocs.yml").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"- {page.name}\n" in listed, page.name
+
+
+def test_docstrings_become_markdown():
+    docstrings = script("docstrings")
+    assert doctest.testmod(docstrings).failed == 0
+    text = "A table:\n\n====  =====\n``a``  what :class:`B` is,\n      and more\n====  =====\n\n>>> 1 | 2\n3\n"
+    made = docstrings.as_markdown(text.replace("``a``  what", "``a`` what"))
+    assert "| `a` | what `B` is, and more |" in made
+    assert made.endswith("```pycon\n>>> 1 | 2\n3\n```")

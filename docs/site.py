@@ -1,0 +1,66 @@
+"""What the site has beside docs/: a reference page for every room, notebooks, and files that pages link to.
+
+Links that leave docs/ hold in the repository as they are. For the site the files they lead to are taken along, in the
+folders they have in the repository, and the links follow.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+import reference  # beside this file: mkdocs puts its folder on the path
+from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File, InclusionLevel
+
+ROOT = Path(__file__).parent.parent
+LINK = re.compile(r"(\]\()([^)#:]+)((?:#[^)]*)?\))")
+BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
+
+
+@event_priority(100)
+def on_files(files: Any, config: Any) -> Any:
+    """Add the reference, the notebooks and whatever a page links to outside docs/."""
+    for room in reference.ROOMS:
+        files.append(File.generated(config, f"reference/{room}.md", content=reference.page(room)))
+    wanted = {*BESIDE, *(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.ipynb"))}
+    pages = {f"docs/{file.src_uri}" for file in files if file.src_uri.endswith(".md") and file.src_dir} | {*BESIDE}
+    while pages:
+        place = pages.pop()
+        if (ROOT / place).suffix == ".md" and (ROOT / place).is_file():
+            for link in LINK.findall((ROOT / place).read_text(encoding="utf-8")):
+                target = resolved(place, link[1])
+                if (ROOT / target).is_file() and not target.startswith(("docs/", "..")) and target not in wanted:
+                    wanted.add(target)
+                    pages.add(target)
+    for target in sorted(wanted):
+        file = File(target, str(ROOT), config.site_dir, config.use_directory_urls)
+        file.inclusion = InclusionLevel.NOT_IN_NAV
+        files.append(file)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Links as the site has its files."""
+    place = page.file.src_uri
+    if page.file.generated_by or (ROOT / "docs" / place).is_file():
+        place = f"docs/{place}"
+
+    def led(found: re.Match[str]) -> str:
+        target = resolved(place, found[2])
+        if target.endswith("/"):
+            target = target.rstrip("/")
+        on_site = target.removeprefix("docs/") if target.startswith("docs/") else target
+        if files.get_file_from_path(on_site) is None:
+            return found[0]
+        here = place.removeprefix("docs/")
+        return f"{found[1]}{posixpath.relpath(on_site, posixpath.dirname(here) or '.')}{found[3]}"
+
+    return LINK.sub(led, markdown)
+
+
+def resolved(place: str, link: str) -> str:
+    """The file in the repository that a link on a page leads to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(place), link))
