@@ -62,6 +62,14 @@ def test_json_and_annotations(run, model):
     assert (found["file"], found["line"], found["column"], found["kind"]) == ("linted.py", 7, 12, "confirmed")
     _, out, _ = run("lint", model, "--format", "github", "--target", "cpu")
     assert out.startswith("::warning file=linted.py,line=7,col=12,title=grouped-query-attention::")
+    _, out, _ = run("lint", model, "--format", "sarif", "--target", "cpu")
+    (result,) = json.loads(out)["runs"][0]["results"]
+    region = result["locations"][0]["physicalLocation"]["region"]
+    assert (result["ruleId"], result["level"], region) == (
+        found["rule"],
+        "warning",
+        {"startLine": 7, "startColumn": 12},
+    )
 
 
 def test_arguments_belong_to_one_function_and_dumps_are_no_models(run, model, data_folder):

@@ -66,6 +66,19 @@ def test_stdin_json_and_a_target(data_folder):
     assert (plain["schema_version"], plain["predicted"], plain["target"]) == (2, True, "tpu-v5e")
 
 
+def test_files_of_other_tools(data_folder, tmp_path):
+    dump = data_folder / f"{ZOO}.after.hlo"
+    done = tilewright(dump, "-o", tmp_path / "found.sarif")
+    assert (done.returncode, done.stdout) == (0, b"")
+    log = json.loads((tmp_path / "found.sarif").read_text())
+    assert log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    done = tilewright(dump, "-o", tmp_path / "found.modelexplorer.json")
+    written = ["found.modelexplorer.json", "found.moved_bytes.nodedata.json"]
+    assert done.stderr.decode().splitlines()[-2:] == [f"wrote {tmp_path / name}" for name in written]
+    graphs, figures = (json.loads((tmp_path / name).read_text()) for name in written)
+    assert figures.keys() <= {graph["id"] for graph in graphs["graphs"]}
+
+
 @pytest.mark.parametrize("suffix", ["html", "json"])
 def test_files_by_suffix(data_folder, tmp_path, suffix):
     out = tmp_path / f"report.{suffix}"

@@ -89,7 +89,12 @@ def emit_json(value: Mapping[str, Any], path: str = "-") -> None:
     """One JSON object with its ``schema_version``, to stdout or a file."""
     if "schema_version" not in value:
         value = {"schema_version": 1, **value}
-    write_file(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_file(path, plain_json(value))
+
+
+def plain_json(value: Mapping[str, Any]) -> str:
+    """Another tool's JSON, which has no place for our ``schema_version``."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def show_table(columns: Iterable[Heading], rows: Iterable[Sequence[object]], title: str = "") -> None:

@@ -8,6 +8,8 @@ from tilewright.hlo.allocation.message import AllocatorMessage
 from tilewright.hlo.allocation.report import AllocationReport, explain_allocation
 from tilewright.hlo.before_after import optimized_html, passes_html
 from tilewright.hlo.cost import Traffic, movement, place
+from tilewright.hlo.exchange.model_explorer import model_explorer, model_explorer_data
+from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
 from tilewright.hlo.optimization import Optimized, optimize
@@ -108,6 +110,8 @@ __all__ = [
     "judge_on_tpu",
     "list_rules",
     "load",
+    "model_explorer",
+    "model_explorer_data",
     "movement",
     "names_python",
     "optimize",
@@ -125,12 +129,14 @@ __all__ = [
     "report_head",
     "report_html",
     "report_lines",
+    "report_sarif",
     "rewrite_options",
     "run_pipeline",
     "slowest_table",
     "step_lanes",
     "suggest",
     "suggest_rewrites",
+    "suggestions_sarif",
     "summary_lines",
     "time_html",
     "trial_arguments",

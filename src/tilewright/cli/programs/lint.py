@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.programs.program import ArgOption, load_program
-from tilewright.cli.streams import Json, emit_json, emit_text, remark
+from tilewright.cli.streams import Json, emit_json, emit_text, plain_json, remark
 from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ TARGET, THRESHOLD = "tpu-v5e", 1.05
 class _Format(StrEnum):
     LINES = "lines"
     GITHUB = "github"
+    SARIF = "sarif"
 
 
 def lint(
@@ -41,7 +42,8 @@ def lint(
         bool, typer.Option("--assume-finite", help="No value is NaN or infinite, so suggestions need not mention it.")
     ] = False,
     style: Annotated[
-        _Format, typer.Option("--format", help="How a finding is written: github makes annotations in a workflow.")
+        _Format,
+        typer.Option("--format", help="How findings are written: github makes annotations in a workflow, sarif a log."),
     ] = _Format.LINES,
     as_json: Json = False,
     arg: ArgOption = None,
@@ -56,6 +58,10 @@ def lint(
     if as_json:
         rows = [_plain(each, program) for program, some in found.items() for each in some]
         emit_json({"target": target, "threshold": threshold, "failing": len(failing), "findings": rows})
+    elif style is _Format.SARIF:
+        from tilewright.hlo import suggestions_sarif
+
+        emit_text(plain_json(suggestions_sarif(ranked, target)))
     elif ranked:
         emit_text("\n".join(_annotation(each, threshold) if style is _Format.GITHUB else line(each) for each in ranked))
     remark(f"{_count(len(ranked), 'finding')}, {len(failing)} of a factor of {threshold:g} or more, on {target}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
-from tilewright.cli.streams import Json, emit_json, read_text, remark, write_file, writer_of
+from tilewright.cli.streams import Json, emit_json, plain_json, read_text, remark, write_file, writer_of
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,11 @@ _TargetOption = Annotated[
     str | None, typer.Option("--target", "-t", help="The chip; needed for StableHLO, whose layouts it predicts.")
 ]
 _Output = Annotated[str | None, typer.Option("--output", "-o", help="Write a .html or .json file; - is stdout.")]
+_Written = Annotated[
+    str | None,
+    typer.Option("--output", "-o", help="Write a .html, .json, .sarif (code review) or .modelexplorer.json file."),
+]
+_GRAPH = ".modelexplorer.json"
 _SUFFIXES = (".json", ".html", ".htm")
 _SIDE = f"{PROGRAM_HELP[:-1]}; or a report written with -o REPORT.json."
 
@@ -138,7 +143,7 @@ class _By(StrEnum):
 def report(
     program: ProgramArgument,
     target: _TargetOption = None,
-    output: _Output = None,
+    output: _Written = None,
     as_json: Json = False,
     top: Annotated[int, typer.Option("--top", min=1, help="How many entries of each ranking to print.")] = 10,
     by: Annotated[_By | None, typer.Option("--by", help="Print this ranking only.")] = None,
@@ -170,7 +175,7 @@ def report(
     module: ModuleOption = None,
 ) -> None:
     """Rank a program's operations by modelled time (by bytes moved without a chip), and its tensors by padding."""
-    suffix = writer_of(output, *_SUFFIXES)
+    suffix = _GRAPH if (output or "").lower().endswith(_GRAPH) else writer_of(output, *_SUFFIXES, ".sarif")
     if fail_on is not None and baseline is None:
         raise UsageError("--fail-on needs something to compare with", how="add --baseline OLD.json")
     _known_target(target)
@@ -186,11 +191,7 @@ def report(
         how = "add --profile PROFILE.xplane.pb (measured), or a --target whose time is modelled, such as tpu-v6e"
         raise UsageError("--by time needs times", where=program, how=how)
     if output and output != "-":
-        if suffix == ".json":
-            emit_json(movement.to_json(), output)
-        else:
-            write_file(output, movement.to_html())
-        remark(f"wrote {output}")
+        _write(output, suffix, movement, loaded)
     if as_json:
         emit_json(movement.to_json())
     elif not output or output == "-":
@@ -199,6 +200,26 @@ def report(
         _print(movement, rankings, top, [category.value for category in only or ()], transfers)
     if old is not None:
         _compare(old, movement, allowed, quiet=as_json)
+
+
+def _write(output: str, suffix: str, movement: MovementReport, program: Program) -> None:
+    """The report in the format of a file's name; a graph's node data goes to files beside it."""
+    from tilewright.hlo import model_explorer, model_explorer_data, report_sarif
+
+    files = {output: ""}
+    if suffix == ".json":
+        files[output] = plain_json(movement.to_json())
+    elif suffix == ".sarif":
+        files[output] = plain_json(report_sarif(movement))
+    elif suffix == _GRAPH:
+        files[output] = plain_json(model_explorer(program, movement))
+        for figure, data in model_explorer_data(program, movement).items():
+            files[f"{output[: -len(_GRAPH)]}.{figure}.nodedata.json"] = plain_json(data)
+    else:
+        files[output] = movement.to_html()
+    for path, text in files.items():
+        write_file(path, text)
+        remark(f"wrote {path}")
 
 
 def _print(movement: MovementReport, rankings: list[str], top: int, only: list[str], transfers: bool) -> None:
