@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import tracemalloc
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -229,3 +230,48 @@ def test_a_watcher_is_a_function():
     ones = np.ones((2, 2), np.int8)
     with pytest.raises(UsageError, match="watch = 7"):
         matmul(ones, ones, watch=7)
+
+
+HUGE = (10**9, 2**70, 10**30, 10**5000, -(10**5000))
+NUMBERS = [f.name for f in fields(MatrixUnitConfig) if type(f.default) is int or f.name in ("loaders", "acc_window")]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_huge_numbers_are_refused_or_harmless(name):
+    """A machine that can be made runs; making it takes no memory to speak of."""
+    tracemalloc.start()
+    for value in HUGE:
+        try:
+            config = MatrixUnitConfig(**{name: (0, value) if name == "acc_window" else value})
+        except UsageError as error:
+            assert name.removesuffix("_ways") in str(error)
+            assert len(str(error)) < 500
+            continue
+        assert MatrixUnit(config).run("halt").executed == 1
+    assert tracemalloc.get_traced_memory()[1] < 100e6
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda: conv2d(IMAGE, WEIGHTS, padding=10**9), "height of the result"),
+        (lambda: expected_conv2d_counts(IMAGE.shape, WEIGHTS.shape, padding=10**9), "height of the result"),
+        (lambda: conv2d(IMAGE, WEIGHTS, padding=10**5), "elements of the result"),
+        (lambda: conv2d(IMAGE, WEIGHTS, stride=10**30), "stride"),
+        (lambda: matmul(ONES, ONES, ka=10**30), "ka = 1000"),
+        (lambda: by_dim((8, 8), 0, 10**30), "pes = 1000"),
+    ],
+)
+def test_huge_arguments_are_one_error(call, reason):
+    with pytest.raises(UsageError, match=reason):
+        call()
+
+
+def test_counts_of_any_depth_are_closed_forms():
+    assert expected_counts(64, 64, 10**8).macs == 64 * 64 * 10**8
+    odd = MatrixUnitConfig(line_bytes=16, a_bytes=24)
+    for k in (1, 23, 24, 47, 191, 192, 193):
+        lines = sum((min(k, at + 72) - 1) // 16 - at // 16 + 1 for at in range(0, k, 72))
+        assert expected_counts(1, 1, k, odd, kb=3).l1_touches == lines
+    assert matmul(ONES, ONES, segments=10**9).buffering == "double"

@@ -81,7 +81,7 @@ def by_diagonals(shape: Sequence[int], block: Sequence[int], pes: int) -> dict[i
 
 
 def _checked(shape: Sequence[int], pes: int) -> tuple[tuple[int, ...], int]:
-    return wholes("shape", shape, 1), whole("pes", pes, 1)
+    return wholes("shape", shape, 1), whole("pes", pes, 1, most=1 << 20)
 
 
 def _blocks(shape: Sequence[int], block: Sequence[int], pes: int) -> list[tuple[tuple[int, ...], Part]]:

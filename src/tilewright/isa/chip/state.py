@@ -522,8 +522,9 @@ def new_chip(config: MatrixUnitConfig, tracing: bool = False) -> Chip:
     lines = c.l2_bytes // c.line_bytes
     try:
         store = fresh_zeros(lines * c.line_bytes, np.uint8)
+        l2 = Cache.of(lines, lines, c.l2_ways)
     except (MemoryError, ValueError):
         raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None
-    chip = Chip(c, store, Cache.of(lines, lines, c.l2_ways), Dma(c))
+    chip = Chip(c, store, l2, Dma(c))
     chip.pes = [Pe.of(number, chip, tracing) for number in range(c.pes)]
     return chip

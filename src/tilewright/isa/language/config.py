@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.isa.language.errors import shown
 from tilewright.targets import SimtCore, target
 
 
@@ -51,12 +52,31 @@ READINGS: dict[str, Reading] = {
 }
 
 
-_ONE_OR_MORE = (
-    *("pes", "threads", "registers", "predicates", "uniform_registers", "max_errors", "l1_ports", "max_instructions"),
-    *("l1_bytes", "l2_bytes", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "bcast_depth"),
-)
-_ANY = ("l1_ways", "l2_ways", "l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency")
-_LEAST = {**dict.fromkeys(_ONE_OR_MORE, 1), **dict.fromkeys(_ANY, 0), "a_bytes": 4, "line_bytes": 4}
+_LATENCIES = ("l1_latency", "l2_latency", "dram_latency", "dma_latency", "alu_latency")
+_RATES = ("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "macs_per_thread_cycle")
+RANGES: dict[str, tuple[int, int]] = {
+    "pes": (1, 512),
+    "threads": (1, 1 << 16),
+    "registers": (1, 1 << 16),
+    "predicates": (1, 1 << 10),
+    "uniform_registers": (1, 1 << 16),
+    "loaders": (1, 1 << 16),
+    "a_bytes": (8, 64),
+    "line_bytes": (4, 4096),
+    "l1_bytes": (1, 1 << 40),
+    "l2_bytes": (1, 1 << 32),
+    "l1_ways": (0, 1 << 34),
+    "l2_ways": (0, 1 << 34),
+    **dict.fromkeys(_LATENCIES, (0, 1 << 30)),
+    **dict.fromkeys(_RATES, (1, 1 << 30)),
+    "bcast_depth": (1, 1 << 16),
+    "max_instructions": (1, 1 << 40),
+    "max_errors": (1, 10_000_000),
+    "columns_per_step": (1, 1 << 16),
+    "kb_add_cycles": (0, 1 << 16),
+}
+"""Least and most of every number: far beyond any machine, and within what can be simulated and counted in 64 bits."""
+_MAY_BE_NONE = ("macs_per_thread_cycle", "loaders")
 
 
 @dataclass(frozen=True)
@@ -124,11 +144,9 @@ class MatrixUnitConfig:
 
     def __post_init__(self) -> None:
         """Refuse what the machine cannot be, and readings it does not know."""
-        for name, least in _LEAST.items():
-            self._at_least(name, least)
-        for name in ("macs_per_thread_cycle", "loaders"):
-            if getattr(self, name) is not None:
-                self._at_least(name, 1)
+        for name, (least, most) in RANGES.items():
+            if name not in READINGS and not (name in _MAY_BE_NONE and getattr(self, name) is None):
+                self._within(name, least, most)
         if not isinstance(self.loads_through_l1, bool):
             raise UsageError(f"loads_through_l1 = {self.loads_through_l1!r} is neither True nor False", where="config")
         if self.disjoint_sets and not 1 <= self.default_columns < self.threads:
@@ -151,14 +169,20 @@ class MatrixUnitConfig:
         if (window := self.acc_window) is not None:
             pair = isinstance(window, tuple) and len(window) == 2 and all(type(end) is int for end in window)
             if not pair or not 0 <= window[0] <= window[1] <= self.registers:
-                raise UsageError(f"acc_window {window!r} is not (low, high) within 0..{self.registers}", where="config")
+                raise UsageError(
+                    f"acc_window {shown(window)} is not (low, high) within 0..{self.registers}", where="config"
+                )
         for name, reading in READINGS.items():
             _check_reading(name, getattr(self, name), reading)
 
-    def _at_least(self, name: str, low: int) -> None:
+    def _within(self, name: str, least: int, most: int) -> None:
         value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise UsageError(f"{name} = {value!r} is not an integer of at least {low}", where="config")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UsageError(f"{name} = {shown(value)} is not an integer of at least {least}", where="config")
+        if value > most:
+            raise UsageError(
+                f"{name} = {shown(value)}, too many to simulate: no room for more than {most}", where="config"
+            )
 
     @property
     def a_registers(self) -> int:
@@ -220,10 +244,12 @@ def _check_reading(name: str, value: Any, reading: Reading) -> None:
     # Compared with the type: 1 == True must not pass for a choice.
     if any(type(value) is type(choice) and value == choice for choice in reading.choices):
         return
-    if reading.least is not None and type(value) is int and value >= reading.least:
+    most = RANGES[name][1] if reading.least is not None else 0
+    if reading.least is not None and type(value) is int and reading.least <= value <= most:
         return
     how = f"this machine performs {', '.join(map(repr, reading.choices))}"
-    raise UsageError(f"{name} = {value!r} is not a known reading ({reading.question})", where="config", how=how)
+    how += f" and whole numbers up to {most}" if most else ""
+    raise UsageError(f"{name} = {shown(value)} is not a known reading ({reading.question})", where="config", how=how)
 
 
 # Every question the source leaves open, with the paragraphs it comes from, and how this machine answers it.

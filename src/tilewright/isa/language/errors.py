@@ -85,15 +85,29 @@ class MatrixUnitError(TilewrightError):
 
 # Arguments as numbers and arrays, or one clear error.
 
+MOST_WHOLE = 1 << 62
+"""The largest number an argument may be: kernels count in 64 bits."""
 
-def whole(name: str, value: Any, low: int = 0) -> int:
-    """An integer of at least ``low`` (numpy's are welcome, bools and floats are not)."""
+
+def shown(value: Any) -> str:
+    """A value for an error, cut where it is very long."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes
+        return "a number of very many digits"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def whole(name: str, value: Any, low: int = 0, most: int = MOST_WHOLE) -> int:
+    """An integer from ``low`` to ``most`` (numpy's are welcome, bools and floats are not)."""
     try:
         number = operator.index(value)
     except TypeError:
         raise UsageError(f"{name} = {value!r} is not a whole number") from None
     if isinstance(value, bool | np.bool_) or number < low:
-        raise UsageError(f"{name} = {value!r} is not a whole number of at least {low}")
+        raise UsageError(f"{name} = {shown(value)} is not a whole number of at least {low}")
+    if number > most:
+        raise UsageError(f"{name} = {shown(value)}: no room for more than {most}")
     return number
 
 

@@ -41,6 +41,9 @@ from tilewright.isa.multiply.matmul import (
 # The sizes of a convolution, read off the shapes of its images and weights and how it is to be done.
 
 Pair = tuple[int, int]
+_MOST_STEP = 1 << 31
+_MOST_PIXELS = 1 << 20
+_MOST_RESULTS = 1 << 32
 SPLITS = ("images", "rows", "channels")
 """What of the result can be divided among processing elements."""
 
@@ -93,6 +96,9 @@ def conv_shape(
         (size + sum(pad) - span) // s + 1 if size + sum(pad) >= span else 0
         for size, pad, span, s in zip((height, width), pads, spans, strides, strict=True)
     ]
+    for side, count in zip(("height", "width"), out, strict=True):
+        whole(f"{side} of the result", count, most=_MOST_PIXELS)
+    whole("elements of the result", images * out[0] * out[1] * outs, most=_MOST_RESULTS)
     return ConvShape(
         images=images,
         size=(height, width),
@@ -111,7 +117,7 @@ def _two(name: str, value: int | Sequence[int], least: int = 1) -> Pair:
     both = tuple(value) if isinstance(value, Sequence | np.ndarray) else (value, value)
     if len(both) != 2:
         raise UsageError(f"{name} = {value!r}", how="one number, or two")
-    return whole(name, both[0], least), whole(name, both[1], least)
+    return whole(name, both[0], least, _MOST_STEP), whole(name, both[1], least, _MOST_STEP)
 
 
 def _padding(padding: Any, sizes: Sequence[int], spans: Sequence[int], strides: Sequence[int]) -> tuple[Pair, Pair]:

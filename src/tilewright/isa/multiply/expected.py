@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def expected_counts(
     config = checked_config(config)
     m, n, k = whole("m", m), whole("n", n), whole("k", k)
     ka, kb = whole("ka", ka, 1), whole("kb", kb, 1)
-    segments = None if segments is None else whole("segments", segments, 1)
+    segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
     if element_bytes not in (1, 2, 4):
         raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
     loaders, computing = _threads(config)
@@ -187,8 +188,20 @@ def _threads(config: MatrixUnitConfig) -> tuple[int, int]:
 
 def _walked_lines(p: _Product) -> int:
     """Lines which one column touches over all its rounds."""
-    depth = p.depth_bytes // p.element_bytes
-    return sum(_spanned(k, min(depth, p.k - k), p.deep) for k in range(0, p.k, depth))
+    return _lines_of_walk(p.k, p.depth_bytes // p.element_bytes, p.deep)
+
+
+def _lines_of_walk(k: int, depth: int, unit: int) -> int:
+    """Lines of ``unit`` elements that rounds of ``depth`` touch, each counted anew, over ``k`` elements.
+
+    Rounds begin at the same places of a line again after ``unit / gcd(unit, depth)`` of them.
+    """
+    rounds, rest = divmod(k, depth)
+    period = unit // gcd(unit, depth)
+    touched = [_spanned(s * depth, depth, unit) for s in range(min(period, rounds))]
+    cycles, more = divmod(rounds, period)
+    total = cycles * sum(touched) + sum(touched[:more])
+    return total + (_spanned(rounds * depth, rest, unit) if rest else 0)
 
 
 # Closed forms for the counts of a convolution, written from the formulas alone as those of a product are.
@@ -295,9 +308,10 @@ def _of_group(shape: ConvShape, how: _Machine, part: _Part, group: int, n: int) 
     at_once, tail = how.config.columns_per_step, n % how.columns
     whole_steps, last = (_ceil(_ceil(width, how.ka), at_once) for width in (how.columns, tail))
     channels = shape.depth * shape.groups
-    loaded = sum(min(how.depth, channels - group * k - at) for at in range(0, k, how.depth))
-    per_line = how.config.line_bytes // e
-    touched = sum((min(k, at + how.depth) - 1) // per_line - at // per_line + 1 for at in range(0, k, how.depth))
+    # Every load is whole but the last: that of the last group ends with the channels, or with what it may take.
+    loaded = (rounds // taps - 1) * how.depth
+    loaded += min(how.depth, channels - group * k - loaded)
+    touched = _lines_of_walk(k, how.depth, how.config.line_bytes // e)
     return Counts(
         instructions=row_blocks * column_blocks * rounds,
         macs=m * n * k * taps,
@@ -323,13 +337,17 @@ def _inside(shape: ConvShape, pixels: tuple[int, int]) -> int:
     """Taps of all these pixels that lie inside the image."""
     there = []
     for d in range(2):
-        at = np.arange(shape.out[d])[:, None] * shape.stride[d] - shape.before[d]
-        at = at + np.arange(shape.kernel[d]) * shape.dilation[d]
-        there.append(((at >= 0) & (at < shape.size[d])).sum(axis=1))
-    image = np.outer(*there).reshape(-1)
-    return _up_to(pixels[1], image) - _up_to(pixels[0], image)
+        begin, count = np.arange(shape.out[d]) * shape.stride[d] - shape.before[d], np.zeros(shape.out[d], np.int64)
+        for tap in range(shape.kernel[d]):
+            at = begin + tap * shape.dilation[d]
+            count += (at >= 0) & (at < shape.size[d])
+        there.append(count)
+    return _up_to(pixels[1], *there) - _up_to(pixels[0], *there)
 
 
-def _up_to(pixel: int, image: np.ndarray[Any, Any]) -> int:
-    """The sum of all pixels before this one; every image is the same."""
-    return pixel // image.size * int(image.sum()) + int(image[: pixel % image.size].sum())
+def _up_to(pixel: int, high: np.ndarray[Any, Any], wide: np.ndarray[Any, Any]) -> int:
+    """The sum of ``high[y] * wide[x]`` over all pixels before this one; every image is the same."""
+    images, pixel = divmod(pixel, high.size * wide.size)
+    y, x = divmod(pixel, wide.size)
+    row, above = int(wide.sum()), int(high[:y].sum())
+    return images * int(high.sum()) * row + above * row + (int(high[y]) * int(wide[:x].sum()) if x else 0)

@@ -330,7 +330,7 @@ def matmul(
     plan = MatmulPlan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
     program = matmul_program(plan)
     out = np.broadcast_to(np.zeros((), np.int32 if signs else np.float32), (m, n))  # one number: nothing to be packed
-    segments = None if segments is None else whole("segments", segments, 1)
+    segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
     if out.size and k and (config.pes > 1 or segments):
         stored = b if transpose_b else b.T
         return _matmul_on_elements(plan, a, stored, split, segments, double_buffer, page, line, trace, watch)

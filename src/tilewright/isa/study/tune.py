@@ -474,6 +474,8 @@ def _fixed(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise UsageError(f"no option called {name!r}", how=f"one of {', '.join(known)}")
     fixed = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    if fixed.get("segments") is not None:
+        fixed["segments"] = min(whole("segments", fixed["segments"], 1), problem.n)
     shared: dict[str, Any] = {
         name: fixed[name] for name in ("ka", "kb", "transpose_b", "order", "columns") if name in fixed
     }
