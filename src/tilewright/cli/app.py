@@ -14,6 +14,7 @@ import typer
 
 from tilewright.cli import embed, isa, layout, programs
 from tilewright.cli.explain_error import explain_error
+from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
 from tilewright.cli.targets import targets
 from tilewright.cli.warm import warm
@@ -38,7 +39,7 @@ def _add(group: typer.Typer, commands: Iterable[Callable[..., object]]) -> None:
         group.command(short_help=first_line)(command)
 
 
-_add(app, (*programs.COMMANDS, explain_error, run, targets, warm))
+_add(app, (*programs.COMMANDS, explain_error, mcp, run, targets, warm))
 for name, summary, commands in (
     ("embed", "Sparse cores: plan embedding tables before renting chips, and train them.", embed.COMMANDS),
     ("isa", "The matrix unit: assemble, run, multiply, count.", isa.COMMANDS),
