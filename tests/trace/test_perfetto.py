@@ -143,6 +143,6 @@ def test_files(tmp_path):
 
 
 def test_a_missing_package_is_one_clear_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace", None)
+    monkeypatch.setitem(sys.modules, "perfetto", None)
     with pytest.raises(UsageError, match=r"tilewright\[trace\]"):
         perfetto_bytes([])

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from typing import Annotated
 
 import typer
 
 from tilewright.cli import embed, isa, layout, programs
 from tilewright.cli.explain_error import explain_error
+from tilewright.cli.interrupts import leaving_at_once
 from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
 from tilewright.cli.targets import targets
 from tilewright.cli.warm import warm
 from tilewright.errors import ParseError, TilewrightError
+from tilewright.extras import missing_extra
 from tilewright.version import __version__
 
 app = typer.Typer(
@@ -70,28 +69,6 @@ def _options(
     """Options before the command's name (`--debug` may stand anywhere)."""
 
 
-def _interrupted(number: int, frame: object) -> None:
-    """Ctrl-C: leave at once. Kernels and compilers run on other threads, and an exception or a tear-down in the middle
-    can crash them. Files are written whole or not at all, so nothing is left half done.
-    """
-    with suppress(OSError):
-        os.write(2, b"\ntilewright: interrupted\n")
-    os._exit(130)
-
-
-@contextmanager
-def _leaving_at_once() -> Iterator[None]:
-    """Ctrl-C handled by :func:`_interrupted` inside the block (where this is the main thread)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, _interrupted)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _leave_quietly() -> None:
     """Nobody reads on: exit 0, and let nothing that is still buffered complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -103,11 +80,12 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
-        with _leaving_at_once():
+        with leaving_at_once():
             code = app(args=arguments, standalone_mode=False)
         sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
-    except typer.Abort:
+    except typer.Abort:  # Ctrl-C where a command deals with it itself, as training does
+        print("tilewright: interrupted", file=sys.stderr)
         sys.exit(130)
     except _OptionError as error:
         if debug:
@@ -141,6 +119,9 @@ def main() -> None:
     except Exception as error:  # a fault of ours: still one line, and how to see more
         if debug:
             raise
+        if isinstance(error, ImportError) and (lacking := missing_extra(error)):
+            print(f"tilewright: {lacking}", file=sys.stderr)
+            sys.exit(lacking.exit_code)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         print(f"tilewright: a fault in tilewright itself, {text}; --debug shows where", file=sys.stderr)
         sys.exit(1)

@@ -10,6 +10,8 @@ import typer
 
 from tilewright.cli.streams import Json, emit_json, emit_text, remark, show_table
 from tilewright.errors import CheckFailed
+from tilewright.extras import installed, need
+from tilewright.files import making_folder
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -30,11 +32,13 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Plan, rewrite, prove, train and count a model; write one report."""
-    from tilewright.machine import make_folder
+    need("jax", "optax", "orbax", what="`run`")
+    if not installed("perfetto"):
+        remark("note: no trace.pftrace will be written; pip install 'tilewright[trace]' brings what writes it")
     from tilewright.machine import run as run_model
 
-    make_folder(out)  # a folder that cannot be written to is better known now than after the run
-    with StageView() as view:
+    # A folder that cannot be written to is better known now than after the run.
+    with making_folder(out), StageView() as view:
         report = run_model(model, target, chips, steps, batch, data=data, scale=scale, seed=seed, watch=view.watch)
         view.watch("report", 0, 0)
         written = report.write(out)

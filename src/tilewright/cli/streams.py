@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from tilewright.errors import UsageError
+from tilewright.extras import need
 from tilewright.files import write_whole
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ Heading: TypeAlias = "str | tuple[str, Kind] | tuple[str, Kind, str]"
 def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bool = True) -> str:
     """The one of ``suffixes`` in which the file name of ``-o`` ends; the first for ``-``, "" where there is no ``-o``.
 
-    Refuses other names, ``-`` beside ``--json``, and ``-`` where ``stdout`` is False.
+    Refuses other names, ``-`` beside ``--json``, and ``-`` where ``stdout`` is False; and a writer not installed.
     """
     if out is None:
         return ""
@@ -39,6 +40,8 @@ def writer_of(out: str | None, *suffixes: str, as_json: bool = False, stdout: bo
         return suffixes[0]
     for suffix in suffixes:
         if out.lower().endswith(suffix):
+            if suffix == ".pftrace":
+                need("perfetto", what=f"writing {out}")
             return suffix
     raise UsageError(f"no writer for {out!r}", where="-o", how=f"end the name in {' or '.join(suffixes)}")
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,8 @@ from tilewright.embed.model.stacking import Stacking, stack
 from tilewright.embed.model.tables import Feature, Limits, Table, Topology
 from tilewright.embed.pods.peaks import batch_peaks
 from tilewright.embed.serving.sum_kernels import DESCRIBED, serve
+from tilewright.extras import installed
+from tilewright.files import scratch_folder
 from tilewright.kernels import Job, do_jobs
 
 _CLICK = "\t".join(["1", *["3"] * 13, *["a"] * 26]) + "\n"
@@ -46,15 +45,15 @@ def _limited(overflow: str, most: int) -> None:
 
 
 def _clicks() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "clicks.tsv"
+    with scratch_folder() as folder:
+        path = folder / "clicks.tsv"
         path.write_text(_CLICK)
         list(read_criteo(path, [4] * len(CATEGORICAL), 1))
 
 
 def _rows() -> None:
     """The kernels that XLA calls, where jax is installed."""
-    if find_spec("jax") is None:
+    if not installed("jax"):
         return
     from tilewright.embed.device.batch import device_batch
     from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from tilewright.errors import ParseError, UnsupportedError, UsageError
+from tilewright.extras import need
 
 _NEEDED = {
     "jax": (),  # first: it keeps jaxlib from logging its devices to stderr
@@ -45,15 +46,14 @@ def _probed(purpose: str, needed: tuple[tuple[str, tuple[str, ...]], ...]) -> di
     """The modules of ``needed``, or an UnsupportedError that says what this JAX lacks."""
     from importlib import import_module
 
+    need("jax", "jaxlib", what=purpose)
     modules = {}
     for name, members in needed:
         try:
             modules[name] = import_module(name)
         except ImportError as error:
-            raise UnsupportedError(
-                f"{purpose} needs JAX, and {name} cannot be imported: {error}",
-                how="install the extra: pip install 'tilewright[jax]'",
-            ) from None
+            problem = f"{purpose} needs JAX, and {name} cannot be imported: {error}"
+            raise UnsupportedError(problem, how="jax 0.10 to 0.12 work") from None
         for member in members:
             if not hasattr(modules[name], member):
                 import jax

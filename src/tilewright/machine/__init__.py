@@ -4,7 +4,7 @@ from tilewright.machine.fit import FitJob, Fitted, FitWatch, fit, join
 from tilewright.machine.model import Model, RunData, auc, load_data, load_model
 from tilewright.machine.movement import Movement, Proof
 from tilewright.machine.products import MatrixRun
-from tilewright.machine.report import RunReport, make_folder
+from tilewright.machine.report import RunReport
 from tilewright.machine.running import run
 from tilewright.machine.serve import Quantised, QuantiseJob, quantise
 from tilewright.machine.train import Judgement
@@ -27,7 +27,6 @@ __all__ = [
     "join",
     "load_data",
     "load_model",
-    "make_folder",
     "quantise",
     "run",
 ]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.embed import Plan, plan_html
-from tilewright.errors import UsageError
+from tilewright.extras import installed
+from tilewright.files import making_folder, write_whole
 from tilewright.hlo import Optimized, TimeRow, Verdict, report_html, step_lanes
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
@@ -42,7 +43,7 @@ from tilewright.render import (
     side_by_side,
     table,
 )
-from tilewright.trace import Recorder, write_perfetto
+from tilewright.trace import Recorder, perfetto_bytes
 
 
 @dataclass(frozen=True)
@@ -466,23 +467,17 @@ class RunReport(RunResults):
         return page(self)
 
     def write(self, folder: str | Path) -> tuple[Path, ...]:
-        """Write report.html, report.json and trace.pftrace into ``folder`` (made if need be); returns their paths."""
-        out = make_folder(folder)
-        (out / "report.json").write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", "utf-8")
-        self.to_page().write(out / "report.html")
-        write_perfetto(self.recorder, out / "trace.pftrace")
-        return out / "report.html", out / "report.json", out / "trace.pftrace"
+        """Write report.html, report.json and trace.pftrace into ``folder`` (made if need be); returns their paths.
 
-
-def make_folder(folder: str | Path) -> Path:
-    """The folder, made if need be and shown to be writable; :class:`UsageError` where it cannot be."""
-    out = Path(folder)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe = out / ".tilewright-probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        problem = f"cannot write into it: {error.strerror or error}"
-        raise UsageError(problem, where=str(out), how="give another folder with --out") from None
-    return out
+        The trace is left out where the package that writes it (the extra ``trace``) is not installed.
+        """
+        files: dict[str, str | bytes] = {
+            "report.html": self.to_page().html(),
+            "report.json": json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n",
+        }
+        if installed("perfetto"):
+            files["trace.pftrace"] = perfetto_bytes(self.recorder)
+        with making_folder(folder) as out:
+            for name, data in files.items():
+                write_whole(out / name, data)
+        return tuple(out / name for name in files)

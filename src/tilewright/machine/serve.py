@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from tilewright.embed import (
     stack,
 )
 from tilewright.errors import UsageError
+from tilewright.files import scratch_folder
 from tilewright.machine.fit import FitJob, LogSource
 from tilewright.machine.model import auc, load_model
 from tilewright.machine.train import Judgement
@@ -113,8 +112,8 @@ def _place(out: str | None) -> Iterator[str]:
     if out is not None:
         yield out
         return
-    with tempfile.TemporaryDirectory() as folder:
-        yield os.path.join(folder, "model.tables")
+    with scratch_folder() as folder:
+        yield str(folder / "model.tables")
 
 
 def _judged(loss: Any, params: Any, parts: Iterator[tuple[Any, Any, Any]]) -> Judgement:

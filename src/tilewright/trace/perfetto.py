@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import UsageError
+from tilewright.extras import need
 from tilewright.files import write_whole
 from tilewright.trace.events import Args, Counter, Event, Instant, Slice, Track
 
@@ -62,12 +62,11 @@ def perfetto_bytes(events: Iterable[Event]) -> bytes:
 
     Processes and lanes stand in the order in which they first occur. Times are nanoseconds (an engine that
     counts cycles emits 1 cycle = 1 ns). Slices that overlap without nesting share a lane's name on several rows.
-    UsageError where the ``perfetto`` package is missing (extra ``trace``).
+    MissingExtra where the ``perfetto`` package is not installed.
     """
-    try:
-        from perfetto.protos.perfetto.trace import perfetto_trace_pb2
-    except ImportError:
-        raise UsageError("writing a trace needs the package perfetto", how="install tilewright[trace]") from None
+    need("perfetto", what="writing a trace")
+    from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+
     writer = _Writer(perfetto_trace_pb2)
     writer.add(events)
     return writer.serialize()

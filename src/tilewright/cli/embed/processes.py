@@ -69,6 +69,7 @@ def start_all(processes: int, chips: int, target: str) -> None:
         ]
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
             codes = _awaited(started, words)
         finally:
             for process in started:

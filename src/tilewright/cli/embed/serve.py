@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.streams import Heading, Json, emit_json, emit_text, progress, remark, show_table
+from tilewright.extras import need
 
 if TYPE_CHECKING:
     from tilewright.embed import Exported
@@ -26,6 +27,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a checkpoint's tables for serving: quantised rows in one file that is mapped into memory."""
+    need("jax", "orbax", what="`embed export`")
     from tilewright.embed import Topology, restore, saved_features, stack
     from tilewright.embed import export as write
 
@@ -57,6 +59,7 @@ def quantise(
     out: Annotated[str | None, typer.Option("-o", "--out", help="Keep the export here.")] = None,
 ) -> None:
     """Quantise a checkpoint's tables: the error of every table, and the model's AUC and loss before and after."""
+    need("jax", "orbax", what="`embed quantise`")
     from tilewright.machine import QuantiseJob
     from tilewright.machine import quantise as judge
 

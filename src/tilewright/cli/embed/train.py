@@ -11,6 +11,7 @@ import typer
 
 from tilewright.cli.embed.processes import first_of_all, joined, start_all
 from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file, writer_of
+from tilewright.extras import need
 
 if TYPE_CHECKING:
     from tilewright.machine import FitJob, Fitted
@@ -53,6 +54,7 @@ def train(
     --resume.
     """
     suffix = writer_of(out, ".html", ".pftrace", stdout=False)
+    need("jax", "optax", *["orbax"] * bool(checkpoint), what="`embed train`")
     if processes != 1 and not joined():
         start_all(processes, chips, target)
         return

@@ -11,6 +11,8 @@ import typer
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, load_program
 from tilewright.cli.streams import Json, emit_json, emit_text, progress, remark, write_file
 from tilewright.errors import CheckFailed, UnsupportedError, UsageError
+from tilewright.extras import need
+from tilewright.files import making_folder
 
 if TYPE_CHECKING:
     from tilewright.hlo import Optimized, PassRun, Program
@@ -78,6 +80,7 @@ def optimize(
         return
     if program is None:
         raise UsageError("no program given", how="name a StableHLO file, model.py:function, or - for stdin")
+    need("jax", "jaxlib", what="`optimize`")
     if bit_exact and passes is not None:
         how = "write reduce-of-reshape{allow_reassociation=false}"
         raise UsageError("--bit-exact and --passes do not go together", how=how)
@@ -253,11 +256,11 @@ def _print_after(runs: Sequence[PassRun], output: str | None) -> None:
                 remark(run.after)
         return
     folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, run in enumerate(runs, 1):
-        if run.changes:
-            write_file(str(folder / f"{number:02d}-{_file_name(run.step)}.mlir"), run.after)
-    write_file(str(folder / "result.mlir"), runs[-1].after)
+    with making_folder(folder):
+        for number, run in enumerate(runs, 1):
+            if run.changes:
+                write_file(str(folder / f"{number:02d}-{_file_name(run.step)}.mlir"), run.after)
+        write_file(str(folder / "result.mlir"), runs[-1].after)
     remark(f"wrote {sum(run.changes > 0 for run in runs) + 1} files to {folder}")
 
 

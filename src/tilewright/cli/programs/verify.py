@@ -9,6 +9,7 @@ import typer
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Heading, Json, emit_json, emit_text, progress, remark, show_table, write_file
 from tilewright.errors import CheckFailed, UsageError
+from tilewright.extras import need
 
 if TYPE_CHECKING:
     from tilewright.hlo import Program, TpuComparison, Trial, Verification
@@ -44,6 +45,7 @@ def verify(
     """Compare two programs on values: exit 0 where they agree, 1 where they differ."""
     if save and not save.endswith(".npz"):
         raise UsageError("inputs are written as .npz", where=save)
+    need("jax", "jaxlib", what="`verify`")
     from tilewright.hlo import compare_on_tpu
 
     before, after = (

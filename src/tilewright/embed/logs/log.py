@@ -19,6 +19,7 @@ from tilewright.embed.host.inputs import Ragged, normalise, offsets_of
 from tilewright.embed.logs.criteo import CATEGORICAL, NUMERIC
 from tilewright.embed.model.tables import Feature, count
 from tilewright.errors import UsageError
+from tilewright.extras import need
 
 IDS = ("auto", "direct", "hash")
 
@@ -308,11 +309,9 @@ _ROWS = 65536
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        how = "pip install 'tilewright[embed]', or read it yourself and call embed.plan"
-        raise UsageError("this kind of log needs pyarrow, which is not installed", how=how) from None
+    need("pyarrow", what="this kind of log", how="read it yourself and call embed.plan")
+    import pyarrow
+
     return pyarrow
 
 

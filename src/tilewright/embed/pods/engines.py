@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from tilewright.embed.pods.peaks import PartitionPeaks
 from tilewright.embed.pods.sources import BatchSource
 from tilewright.errors import TilewrightError, UsageError
+from tilewright.extras import need
 
 ENGINES = ("local", "ray")
 _PARTS = 4
@@ -102,11 +103,9 @@ def _counting(source: BatchSource, peaks: PartitionPeaks) -> Callable[[dict[str,
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-        import ray.data
-    except ImportError:
-        how = "pip install 'tilewright[ray]', or take --engine local"
-        raise UsageError("the ray engine needs ray, which is not installed", how=how) from None
+    need("ray", what="the ray engine", how="take --engine local")
+    import ray
+    import ray.data
+
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     return ray

@@ -1,0 +1,31 @@
+"""Without the optional packages every command works, or says before work begins which extra to install."""
+
+import json
+import re
+import subprocess
+import sys
+
+from tests.cli.every_command import COMMANDS, OPTIONAL
+from tests.conftest import ROOT
+
+#: What waits for somebody to end it, or takes minutes.
+LEFT_OUT = {"explore", "mcp", "warm"}
+
+
+def test_it_works_or_names_its_extra():
+    script = ROOT / "tests" / "cli" / "every_command.py"
+    command = [sys.executable, script, "--without", ",".join(OPTIONAL), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for words, needs, code, said in json.loads(done.stdout):
+        if needs:
+            assert code == 2, words
+            assert re.search(r"needs .*, which (is|are) not installed; pip install 'tilewright\[[\w,]+\]'", said), words
+            assert len(re.findall("needs", said)) == 1, said
+        elif words:
+            assert code == (1 if words[:2] == ["embed", "check"] else 0), (words, said)
+
+
+def test_no_command_is_left_out():
+    named = set(re.findall(r"^## tilewright (.+)", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE))
+    tried = {" ".join(words[:2]) for words, _ in COMMANDS} | {words[0] for words, _ in COMMANDS if words}
+    assert named - tried <= LEFT_OUT
