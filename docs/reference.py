@@ -72,6 +72,7 @@ SEE = {
     "machine.Proof": "run run.md",
     "machine.join": "fit tutorial_training.md",
     "machine.make_folder": "RunReport run.md",
+    "render.Sortable": "change_cell",
     "targets.target_names": "target time.md",
 }
 GENERATED = ("README.md", "commands.md", "rules.md", "instructions.md")

@@ -2,13 +2,14 @@
 
 import math
 import random
+import re
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.render import Bar, Curve, Drawing, bar_chart, line_chart, text_width
+from tilewright.render import Bar, Curve, Drawing, bar_chart, column_chart, line_chart, text_width
 from tilewright.render.drawing import _thin, _ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -81,3 +82,17 @@ def test_a_drawing_stands_alone():
 def test_width_estimates_grow():
     assert text_width("wide") > text_width("ill.")
     assert text_width("x", 24) == 2 * text_width("x", 12)
+
+
+def test_columns_stand_on_zero_and_many_are_drawn_together():
+    few = column_chart([Curve("load", range(4), [1.0, 0.5, 2.0, 0.0])], title="t", x_label="shard")
+    tall = [float(height) for height in re.findall(r'height="([0-9.]+)" class="bar s0"', few)][1:]
+    assert tall[2] == pytest.approx(2 * tall[0], rel=0.01)
+    assert tall[3] == 0
+    many = column_chart(
+        [Curve("load", range(5000), [float(n == 4321) for n in range(5000)])], title="t", x_label="shard"
+    )
+    assert many.count('class="bar s0"') < 200
+    assert "each bar the highest of 27" in many
+    assert "shard 4,321" in many
+    assert "nothing to draw" in column_chart([], title="t")

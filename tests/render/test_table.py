@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tilewright.render import Column, badge, print_table, table
+from tilewright.render import Column, Step, badge, change_cell, change_text, print_table, steps, table
 
 COLUMNS = [Column("layout", "code"), Column("moved", "bytes", "bytes moved"), Column("share", "percent")]
 ROWS = [("bf16[4,8]{1,0:T(2,4)[x]}", 4096, 0.25), ("<f32>", None, 0.75)]
@@ -46,3 +46,22 @@ def test_rows_must_fit_and_none_is_said():
     with pytest.raises(ValueError):
         table(COLUMNS, [(1, 2)])
     assert "nothing moved" in table(COLUMNS, [], empty="nothing moved")
+
+
+def test_a_change_has_a_sign_a_share_and_a_colour():
+    assert change_text(1000, 1100, "count") == "+100 (+10.0 %)"
+    assert change_text(0.0, 2.0, "seconds") == "+2.00 s"
+    assert 'class="change good"' in change_cell(2, 1, "bytes")
+    assert 'class="change bad"' in change_cell(2, 1, "number", better="more")
+    assert 'class="change"' in change_cell(2, 1, "count", better="neither")
+    row = table([Column("n"), Column("change", "bytes")], [("a", change_cell(4, 2, "bytes"))])
+    assert 'data-sort="-2.0"' in row
+    assert change_cell(None, 2, "bytes").key is None
+
+
+def test_steps_are_numbered_with_their_commands():
+    made = steps([Step("Write <it>.", "tilewright x -o y", "because", "2 s", "good"), Step("Then.")])
+    assert made.count("<li>") == 2
+    assert "Write &lt;it&gt;." in made
+    assert '<pre class="command" tabindex="0"><code>tilewright x -o y</code></pre>' in made
+    assert steps([]) == ""

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from tilewright.embed.model.tables import Feature, Limits, Quantization, Table, Topology
     from tilewright.embed.planning.confidence import Confidence
     from tilewright.embed.planning.counters import Counters, HbmCounters, Seconds, StackCounters, TableCounters
-    from tilewright.embed.planning.faces import plan_html, print_plan
+    from tilewright.embed.planning.faces import plan_head_html, plan_html, print_plan
     from tilewright.embed.planning.fdo import FDO_SUFFIXES, FdoStats, fdo_stats, read_fdo, write_fdo
     from tilewright.embed.planning.memory import SparseMemory, memory
     from tilewright.embed.planning.plan import plan
@@ -207,6 +207,7 @@ __all__ = [
     "paste_text",
     "plan",
     "plan_counters",
+    "plan_head_html",
     "plan_html",
     "plan_pod",
     "preprocess",
@@ -282,7 +283,7 @@ _HOMES = {
     "model.tables": "Feature Limits Quantization Table Topology",
     "planning.confidence": "Confidence",
     "planning.counters": "Counters HbmCounters Seconds StackCounters TableCounters",
-    "planning.faces": "plan_html print_plan",
+    "planning.faces": "plan_head_html plan_html print_plan",
     "planning.fdo": "FDO_SUFFIXES FdoStats fdo_stats read_fdo write_fdo",
     "planning.memory": "SparseMemory memory",
     "planning.plan": "plan",

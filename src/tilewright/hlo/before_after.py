@@ -16,6 +16,7 @@ from tilewright.render import (
     Column,
     Html,
     Page,
+    Step,
     badge,
     bytes_text,
     cards,
@@ -28,6 +29,7 @@ from tilewright.render import (
     place_text,
     ratio_text,
     side_by_side,
+    steps,
     table,
 )
 
@@ -47,9 +49,15 @@ def optimized_html(optimized: Optimized) -> str:
     ]
     if judged is not None:
         figures.append(Card("judged", ratio_text(judged.ratio), f"by {judged.compiler}, cycles before over after"))
-    page.section("summary", "Summary", cards(figures))
-    steps = [_verdict(number, verdict) for number, verdict in enumerate(optimized.rewrites, 1)]
-    page.section("changes", "What changed", *(steps or [note("nothing: no region of it pays on this target")]))
+    done = "Write the rewritten program, and prove it on random inputs and edge values."
+    command = f"tilewright optimize FILE --target {target.name} -o faster.mlir --verify"
+    todo = [Step(done, command)] if optimized.rewrites else []
+    todo += [Step("See every operation's bytes and time after it.",
+                  f"tilewright report faster.mlir --target {target.name} -o report.html")] if todo else []  # fmt: skip
+    nothing = note("Nothing to do: no region of the program pays on this target. The reasons are below.")
+    page.section("summary", "What to do", steps(todo) if todo else nothing, cards(figures))
+    changes = [_verdict(number, verdict) for number, verdict in enumerate(optimized.rewrites, 1)]
+    page.section("changes", "What changed", *(changes or [note("nothing: no region of it pays on this target")]))
     if optimized.refusals:
         page.section("left", "Left alone", _refusals(optimized.refusals))
     page.section("program", "The whole program", details("before and after", _whole(optimized)))

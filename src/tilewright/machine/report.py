@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.embed import Plan, plan_html
+from tilewright.embed import Plan, diagnose, plan_html
 from tilewright.extras import installed
 from tilewright.files import making_folder, write_whole
-from tilewright.hlo import Optimized, TimeRow, Verdict, report_html, step_lanes
+from tilewright.hlo import Optimized, TimeRow, Verdict, report_html, step_advice, step_lanes
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
 from tilewright.machine.movement import Movement, Proof
@@ -24,6 +24,7 @@ from tilewright.render import (
     Curve,
     Html,
     Page,
+    Step,
     Tone,
     badge,
     bar_chart,
@@ -41,6 +42,7 @@ from tilewright.render import (
     ratio_text,
     seconds_text,
     side_by_side,
+    steps,
     table,
 )
 from tilewright.trace import Recorder, perfetto_bytes
@@ -231,24 +233,87 @@ def page(run: RunResults) -> Page:
         ("took", seconds_text(sum(run.stages.values()))),
     ]
     document = Page(f"{run.model} on {run.target}", "planned, rewritten, proved, trained and counted", facts=facts)
+    document.section("findings", "What to do", *_lead(run))
     document.section("summary", "Summary", *_summary(run))
-    document.section("data", "Data", *_data(run))
-    document.section("plan", "Embedding plan", plan_html(run.plan))
     document.section("step", f"A modelled step on {run.target}", *_modelled_step(run))
+    document.section("plan", "Embedding plan", plan_html(run.plan))
     document.section("movement", f"Data movement on {run.target}", *_movement(run))
     document.section("rewrites", "Rewrites and refusals", *_rewrites(run))
-    document.section("training", "Training", *_training(run))
+    document.section("training", "Training", *_data(run), *_training(run))
     document.section("matrix-unit", "Matrix unit", *_matrix(run))
     document.section("timings", "Timings", *_timings(run))
     document.data("report", run.to_json())
     return document
 
 
+_MOST_FINDINGS = 2  # of each kind; the sections below have all
+
+
+def _lead(run: RunResults) -> list[Html]:
+    """What failed; what a step takes and what bounds it; what the run found, as things to do; commands."""
+    dense, sparse = run.movement.time, _sparse_seconds(run)
+    side = "the SparseCores" if sparse > dense.seconds else "the TensorCore"
+    bounds = dense.by_bound()
+    most = next(iter(bounds), "")
+    why = f"; {seconds_text(bounds[most])} of the TensorCore's {seconds_text(dense.seconds)} are {most}" if most else ""
+    said = (
+        f"A pipelined step takes {seconds_text(max(sparse, dense.seconds))} on {run.target} (modelled, not measured), "
+        f"bound by {side}{why}."
+    )
+    failures = [note(failure, tone="bad") for failure in run.failures]
+    commands = details("Commands that lead on", steps(_next_steps(run)), open_=True)
+    return [*failures, note(said), steps(_findings(run)), commands]
+
+
+def _findings(run: RunResults) -> list[Step]:
+    """The plan's findings, the dense step's slowest lines, the movement's changes that pay."""
+    tones: dict[str, Tone] = {"severe": "bad", "warning": "warn"}
+    found = [
+        Step(
+            f"{finding.bottleneck}: {finding.advice[0]}",
+            why=finding.cause,
+            worth=finding.severity,
+            tone=tones[finding.severity],
+        )
+        for finding in diagnose(run.plan).findings
+        if finding.severity in tones
+    ]
+    changes = [
+        Step(
+            f"{change.what or change.op}{f', {place_text(change.source)}' if change.source else ''}: {change.how}",
+            worth=seconds_text(change.saved_us / 1e6) if change.saved_us else bytes_text(change.saved_bytes),
+            tone="good",
+        )
+        for change in run.movement.report.suggestions[:_MOST_FINDINGS]
+    ]
+    slowest = [Step(line) for line in step_advice(run.movement.time, _MOST_FINDINGS)]
+    return [*found[:_MOST_FINDINGS], *changes, *slowest]
+
+
+def _next_steps(run: RunResults) -> list[Step]:
+    """What to ask next, as commands."""
+    again = f"tilewright run MODEL.py --target {run.target} --chips {run.chips} --batch {run.batch} --out other"
+    plan = f"tilewright embed plan LOG --target {run.target} --chips {run.chips} --batch {run.batch} -o limits.json"
+    return [
+        Step("Change the model, a chip or the batch, run again, and see what that did.",
+             f"{again}\ntilewright diff out/report.json other/report.json -o diff.html"),
+        Step("Write the limits of the tables for a whole log.", plan),
+        Step("Look at every stage and training step on a timeline: open trace.pftrace at ui.perfetto.dev."),
+    ]  # fmt: skip
+
+
+def _sparse_seconds(run: RunResults) -> float:
+    return run.plan.feeding.step_seconds if run.plan.feeding else 0.0
+
+
 def _summary(run: RunResults) -> list[Html]:
     moved = run.movement.optimized["vector8x128"]
     equal = bool(run.counts_equal and run.values_equal)
     unit = "equal" if equal else "differs" if run.matrix else "not used"
+    dense, sparse = run.movement.time.seconds, _sparse_seconds(run)
+    bound = f"bound by the {'SparseCores' if sparse > dense else 'TensorCore'}; modelled"
     figures = [
+        Card("a step", seconds_text(max(dense, sparse)), bound),
         Card(
             "AUC",
             f"{run.auc_after:.4f}",
@@ -267,7 +332,7 @@ def _summary(run: RunResults) -> list[Html]:
         Card("matrix unit", unit, _products_note(run), _tone(equal) if run.matrix else "plain"),
     ]
     drawings = side_by_side(_moved_chart(run, width=460), _loss_chart(run, width=460, height=190))
-    return [*(note(failure, tone="bad") for failure in run.failures), cards(figures), drawings]
+    return [cards(figures), drawings]
 
 
 def _products_note(run: RunResults) -> str:
@@ -293,8 +358,7 @@ def _data(run: RunResults) -> list[Html]:
 
 def _modelled_step(run: RunResults) -> list[Html]:
     """One step on the chip, SparseCores and TensorCore in turn and pipelined, and the dense side's lanes."""
-    step, feeding = run.movement.time, run.plan.feeding
-    sparse = feeding.step_seconds if feeding else 0.0
+    step, sparse = run.movement.time, _sparse_seconds(run)
     bars = [
         Bar("one after the other", (sparse, step.seconds)),
         Bar("pipelined, SparseCores", (sparse, 0.0)),
@@ -357,9 +421,14 @@ def _moved_chart(run: RunResults, width: float) -> Html:
 def _rewrites(run: RunResults) -> list[Html]:
     rows = [row for name, done in run.movement.optimized.items() for row in _verdict_rows(name, done)]
     proof = run.proof
+    acted = sum(len(done.rewrites) for done in run.movement.optimized.values())
     blocks = [
+        *(
+            note(f"{name}: {_verdict_sentence(done)}", tone="good" if done.rewrites else "plain")
+            for name, done in run.movement.optimized.items()
+        ),
         _moved_chart(run, width=720),
-        table(_VERDICTS, rows),
+        details(f"Every region: {acted} rewritten, {len(rows) - acted} left alone", table(_VERDICTS, rows)),
         note(
             f"The program rewritten for vector8x128 was run beside the original on {proof.inputs} inputs: "
             f"{proof.outputs} outputs, largest difference {proof.max_difference:.2e}, at most "
@@ -376,6 +445,17 @@ def _rewrites(run: RunResults) -> list[Html]:
         if done.rewrites:
             blocks.append(details(f"What changed for {name} (StableHLO)", code_block(done.diff(context=1))))
     return blocks
+
+
+def _verdict_sentence(done: Optimized) -> str:
+    """What was rewritten, or why the region that moves most was not."""
+    if done.rewrites:
+        best = max(done.rewrites, key=lambda verdict: verdict.moved_before - verdict.moved_after)
+        return f"{len(done.rewrites)} rewritten; {best.reason}."
+    if not done.refusals:
+        return "no region to judge."
+    first = max(done.refusals, key=lambda verdict: verdict.moved_before)
+    return f"nothing rewritten; {first.reason}."
 
 
 def _loss_chart(run: RunResults, width: float, height: float) -> Html:

@@ -1,6 +1,6 @@
 """The page and drawing kit: self-contained HTML, SVG, charts, terminal tables, formatted numbers."""
 
-from tilewright.render.drawing import Bar, Curve, Drawing, bar_chart, line_chart, text_width
+from tilewright.render.drawing import Bar, Curve, Drawing, bar_chart, column_chart, line_chart, text_width
 from tilewright.render.explorers import Field, cells, explorer
 from tilewright.render.formats import (
     Kind,
@@ -12,10 +12,11 @@ from tilewright.render.formats import (
     ratio_text,
     seconds_text,
 )
-from tilewright.render.markup import Html, Scripted, element, escape, join
+from tilewright.render.markup import Html, Scripted, Sortable, element, escape, join
 from tilewright.render.page import (
     Card,
     Page,
+    Step,
     Tone,
     badge,
     cards,
@@ -26,11 +27,13 @@ from tilewright.render.page import (
     note,
     paragraph,
     side_by_side,
+    steps,
 )
-from tilewright.render.tables import Column, print_table, table
+from tilewright.render.tables import Better, Column, change_cell, change_text, print_table, table
 
 __all__ = [
     "Bar",
+    "Better",
     "Card",
     "Column",
     "Curve",
@@ -40,6 +43,8 @@ __all__ = [
     "Kind",
     "Page",
     "Scripted",
+    "Sortable",
+    "Step",
     "Tone",
     "badge",
     "bar_chart",
@@ -47,7 +52,10 @@ __all__ = [
     "cards",
     "carried",
     "cells",
+    "change_cell",
+    "change_text",
     "code_block",
+    "column_chart",
     "count_text",
     "details",
     "element",
@@ -65,6 +73,7 @@ __all__ = [
     "ratio_text",
     "seconds_text",
     "side_by_side",
+    "steps",
     "table",
     "text_width",
 ]

@@ -135,6 +135,7 @@ def _hatch(name: str) -> Html:
 
 _COLOURS = 4
 _MOST_POINTS = 600
+_MOST_COLUMNS = 192
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,62 @@ def _bar(drawing: Drawing, bar: Bar, x: float, y: float, scale: float, kind: Kin
         drawing.rect(x, y, length, 15, f"bar s{index % _COLOURS}", tip=f"{bar.label}: {name}{format_value(part, kind)}")
         x += length
     return x
+
+
+def column_chart(
+    series: Sequence[Curve],
+    *,
+    title: str,
+    x_label: str = "",
+    y_label: str = "",
+    kind: Kind = "number",
+    width: float = 720,
+    height: float = 240,
+) -> Html:
+    """Upright bars from zero for things that are counted, not measured along a scale: shards, chips, steps.
+
+    The x of a curve numbers the things. Where more stand side by side than can be told apart, each bar is the highest
+    of a few neighbours, and the label says so.
+    """
+    lines = [_finite(curve) for curve in series]
+    count = max((len(line) for line in lines), default=0)
+    if not count:
+        return element("p", "nothing to draw", class_="empty")
+    ticks = _ticks(min(0.0, *(y for line in lines for _, y in line)), max(y for line in lines for _, y in line))
+    marks = [format_value(tick, kind) for tick in ticks]
+    left, top, bottom = max(map(text_width, marks)) + 14, 30, 40
+    together = -(-count * len(lines) // _MOST_COLUMNS)
+    drawing = Drawing(width, height, title=title)
+    _legend(drawing, left, [curve.label for curve in series], box=True)
+    up = (height - top - bottom) / ((ticks[-1] - ticks[0]) or 1)
+    for tick, mark in zip(ticks, marks, strict=True):
+        y = height - bottom - (tick - ticks[0]) * up
+        drawing.line(left, y, width - 16, y, "grid")
+        drawing.text(left - 8, y + 4, mark, "soft", anchor="end")
+    ground = height - bottom + ticks[0] * up
+    slot = (width - left - 16) / -(-count // together)
+    each = slot * 0.78 / len(lines)
+    for number_, line in enumerate(lines):
+        stretches = [line[start : start + together] for start in range(0, len(line), together)]
+        for place, stretch in enumerate(stretches):
+            x, value = max(stretch, key=lambda point: abs(point[1]))
+            tip = f"{series[number_].label}, {x_label} {_place(x)}: {format_value(value, kind)}"
+            at = left + place * slot + slot * 0.11 + number_ * each
+            tall = abs(value) * up
+            drawing.rect(at, ground - max(value, 0) * up, each, tall, f"bar s{number_ % _COLOURS}", tip=tip)
+    longest = max(lines, key=len)
+    for place in range(0, -(-count // together), max(1, round(44 / slot))):
+        text = _place(longest[place * together][0])
+        drawing.text(left + (place + 0.5) * slot, height - bottom + 18, text, "soft", anchor="middle")
+    drawing.line(left, ground, width - 16, ground, "axis")
+    said = x_label if together == 1 else f"{x_label} (each bar the highest of {together})"
+    drawing.text((left + width - 16) / 2, height - 5, said, "soft", anchor="middle")
+    drawing.text(width - 16, 16, y_label, "soft", anchor="end")
+    return element("figure", element("figcaption", title), drawing.svg())
+
+
+def _place(x: float) -> str:
+    return format_value(int(x) if x.is_integer() else x, "number")
 
 
 def line_chart(

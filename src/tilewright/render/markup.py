@@ -24,6 +24,18 @@ class Html(str):
         return Html(str.__add__(self, escape(other)))
 
 
+class Sortable(Html):
+    """Markup in a cell of numbers that sorts by ``key``; None sorts last."""
+
+    key: float | None
+
+    def __new__(cls, markup: Html, key: float | None) -> Sortable:
+        """``markup`` as it is shown."""
+        cell = super().__new__(cls, markup)
+        cell.key = key
+        return cell
+
+
 class Scripted(Html):
     """Markup that needs a module to come alive: a block for :meth:`Page.section`, which takes the module along."""
 

@@ -150,6 +150,40 @@ def _card(figure: Card) -> Html:
     return element("dl", *parts, class_=f"card {figure.tone}")
 
 
+@dataclass(frozen=True)
+class Step:
+    """Something to do: what, the command that does it (as it is typed), what it is worth, and the evidence.
+
+    ``worth`` stands in front, set off: a time, bytes, a factor; ``tone`` is its colour.
+    """
+
+    what: str
+    command: str = ""
+    why: str = ""
+    worth: str = ""
+    tone: Tone = "plain"
+
+
+def steps(items: Iterable[Step], *, start: int = 1) -> Html:
+    """What to do, numbered, most urgent first: the beginning of a page. Commands have a button that copies them.
+
+    >>> steps([Step("Write the limits", "tilewright embed plan -o limits.json")]).count("<li>")
+    1
+    """
+    listed = [element("li", *_step(item)) for item in items]
+    return element("ol", *listed, class_="steps", start=start if start > 1 else None) if listed else Html("")
+
+
+def _step(item: Step) -> list[Html]:
+    head = [badge(item.worth, item.tone), " "] if item.worth else []
+    parts = [element("p", *head, item.what)]
+    if item.command:
+        parts.append(element("pre", element("code", item.command), class_="command", tabindex="0"))
+    if item.why:
+        parts.append(element("p", item.why, class_="why"))
+    return parts
+
+
 def paragraph(*parts: str) -> Html:
     """Running text; parts may be :class:`Html`, such as a badge."""
     return element("p", *parts)

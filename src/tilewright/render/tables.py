@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tilewright.render.formats import Kind, count_text, format_value
-from tilewright.render.markup import Html, element, escape
+from tilewright.render.markup import Html, Sortable, element, escape
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.segment import Segment
 
+Better = Literal["less", "more", "neither"]
 _LEFT = ("text", "code")
 
 
@@ -65,6 +66,29 @@ def table(
     return element("figure", above, box, below, class_="table", data_filter=filterable)
 
 
+def change_text(before: float, after: float, kind: Kind) -> str:
+    """The difference with its sign, and as a share of what was before.
+
+    >>> change_text(1024, 512, "bytes"), change_text(0, 3, "count"), change_text(2, 2, "count")
+    ('-512 B (-50.0 %)', '+3', 'same')
+    """
+    if before == after:
+        return "same"
+    change = after - before
+    text = format_value(change, kind)
+    share = f" ({change / abs(before):+.1%})".replace("%", " %") if before else ""
+    return f"{'+' if change > 0 else ''}{text}{share}"
+
+
+def change_cell(before: float | None, after: float | None, kind: Kind, *, better: Better = "less") -> Html:
+    """A cell with the difference: green where it is for the better, red for the worse; "" where a side is unknown."""
+    if before is None or after is None:
+        return Sortable(Html(""), None)
+    good = (after < before) == (better == "less")
+    tone = "" if before == after or better == "neither" else "good" if good else "bad"
+    return Sortable(element("span", change_text(before, after, kind), class_=f"change {tone}".strip()), after - before)
+
+
 def _head(column: Column) -> Html:
     css = None if column.kind in _LEFT else "number"
     button = element("button", column.heading, type="button", title=column.note or None)
@@ -81,6 +105,8 @@ def _cell(column: Column, value: object) -> Html:
 
 
 def _sort_key(value: object) -> str:
+    if isinstance(value, Sortable):
+        return "" if value.key is None else repr(float(value.key))
     return "" if value is None or isinstance(value, str) else repr(float(value))  # type: ignore[arg-type]
 
 

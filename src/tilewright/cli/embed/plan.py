@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +14,7 @@ from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     from tilewright.embed import Diagnosis, Plan
+    from tilewright.render import Step
 
 
 def plan(
@@ -155,8 +158,8 @@ def _json(plan: Plan, diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _page(plan: Plan, diagnosis: Diagnosis, source: str) -> str:
-    from tilewright.embed import diagnosis_html, plan_html
-    from tilewright.render import Page
+    from tilewright.embed import diagnosis_html, plan_head_html, plan_html
+    from tilewright.render import Page, steps
 
     topology = plan.stacking.topology
     facts = [
@@ -167,7 +170,37 @@ def _page(plan: Plan, diagnosis: Diagnosis, source: str) -> str:
         ("samples a batch", f"{plan.batch:,}"),
     ]
     page = Page("Embedding plan", f"learnt from {source}", facts=facts)
-    page.section("plan", "Plan", plan_html(plan))
-    page.section("findings", "Findings", diagnosis_html(diagnosis))
+    page.section("findings", "What to do", plan_head_html(plan), diagnosis_html(diagnosis), steps(_next_steps(plan)))
+    page.section("plan", "The plan behind it", plan_html(plan, head=False))
     page.data("embedding-plan", _json(plan, diagnosis))
     return page.html()
+
+
+def _next_steps(plan: Plan) -> list[Step]:
+    """What this plan is for, as commands."""
+    from tilewright.render import Step
+
+    target = f" --target {plan.target}" if plan.target else ""
+    of = f"{target} --chips {plan.stacking.topology.chips}"
+    check = f"tilewright embed check LOG limits.json{of} --batch {plan.batch}"
+    return [
+        Step("Write the limits file that the program reads.", this_command("-o limits.json")),
+        Step("Hold another day's log against the limits, and see what it costs.", check),
+        Step(
+            "Compare with another plan: fewer chips, another width, another log.",
+            f"{this_command('--json')} > before.json\ntilewright diff before.json after.json -o diff.html",
+        ),
+    ]
+
+
+def this_command(more: str) -> str:
+    """The command that is running, without what it writes, and with ``more``."""
+    words, kept = iter(sys.argv[1:]), []
+    for word in words:
+        if word in ("-o", "--out"):
+            next(words, None)
+        elif word != "--json" and not word.startswith("--out="):
+            kept.append(word)
+    if kept[:2] != ["embed", "plan"]:  # called from Python
+        kept = ["embed", "plan"]
+    return f"tilewright {shlex.join(kept)} {more}"

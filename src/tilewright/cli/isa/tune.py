@@ -82,7 +82,7 @@ def tune(
     with progress("timing") as bar:
         tuning = autotune(m, n, k, dtype, machine.configured(settings), most=most, within=within, watch=bar, **fixed)
     if out is not None and suffix == ".html":
-        write_file(out, _page(tuning))
+        write_file(out, _page(tuning, settings or ()))
         remark(f"wrote {out}")
     elif out is not None:
         emit_json(tuning.to_dict(), out)
@@ -164,8 +164,8 @@ def _account(tuned: Tuned) -> tuple[int, ...]:
     return tuned.math_cycles, *waits, sum(stalls.values()) - sum(waits)
 
 
-def _page(tuning: Tuning) -> str:
-    from tilewright.render import Bar, Card, Column, Page, bar_chart, cards, paragraph, table
+def _page(tuning: Tuning, settings: Sequence[str]) -> str:
+    from tilewright.render import Bar, Card, Column, Page, Step, bar_chart, cards, paragraph, steps, table
 
     p, best = tuning.problem, tuning.best
     facts = [("machine", f"{p.config.pes} x {p.config.threads} threads"), ("elements", tuning.dtype)]
@@ -175,7 +175,13 @@ def _page(tuning: Tuning) -> str:
         Card("beside the default", f"{tuning.speedup:.3g} times fewer", f"{tuning.default.cycles or 0:,} cycles")
     ]
     figures += [Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications")]
-    page.section("choice", "The choice", cards(figures), paragraph(tuning.why), paragraph(tuning.certainty + "."))
+    call = f"tilewright {_call(tuning, settings)}"
+    todo = [
+        Step("Run the product this way.", call, worth=f"{tuning.speedup:.3g}× as fast as the default", tone="good"),
+        Step("Write it as a program, to profile it and to step through it.", f"{call} -o product.tasm"),
+    ]
+    page.section("choice", "What to do", steps(todo), cards(figures))
+    page.section("why", "Why it is the fastest", paragraph(tuning.why), paragraph(tuning.certainty + "."))
     parts = ("multiplying", "waiting for columns of B", "waiting for A", "nothing to do")
     bars = [Bar(_name(tuning, tuned), _account(tuned)) for tuned in _shown(tuning, 12) if tuned.cycles]
     page.section("account", "What the math unit did", bar_chart(bars, title="Cycles", parts=parts, width=900))

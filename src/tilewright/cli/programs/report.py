@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilewright.cli.figures import both_figures, compare_figures
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
 from tilewright.cli.streams import Json, emit_json, plain_json, read_text, remark, write_file, writer_of
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError
@@ -268,7 +269,13 @@ def diff(
     arg: ArgOption = None,
     module: ModuleOption = None,
 ) -> None:
-    """Compare two programs: movement new, gone and changed; of two dumps on a TPU also time, with line and cause."""
+    """Compare two programs: movement new, gone and changed; of two dumps on a TPU also time, with line and cause.
+
+    Two runs (report.json) and two embedding plans (embed plan --json) are compared by their figures.
+    """
+    if figures := both_figures(before, after):
+        compare_figures(figures, (before, after), output, as_json)
+        return
     suffix = writer_of(output, *_SUFFIXES)
     from tilewright.hlo import diff_html, diff_lines, diff_reports
 

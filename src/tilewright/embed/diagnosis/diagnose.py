@@ -9,12 +9,13 @@ from tilewright.embed.planning.types import Plan, plan_counters
 from tilewright.render import (
     Html,
     Tone,
+    badge,
     bytes_text,
     count_text,
     details,
+    element,
     join,
     listing,
-    note,
     paragraph,
     percent_text,
     seconds_text,
@@ -91,16 +92,22 @@ def diagnosis_lines(diagnosis: Diagnosis, *, notes: bool = False) -> list[str]:
 
 
 def diagnosis_html(diagnosis: Diagnosis) -> Html:
-    """Blocks of a page, for ``Page.section``."""
-    blocks = [paragraph(_summary(diagnosis))]
-    for finding in diagnosis.findings:
-        blocks.append(note(f"{_title(diagnosis, finding)}: {finding.cause}", tone=_TONES[finding.severity]))
-        words = ("do", *("or" for _ in finding.advice[1:]))
-        effect = [("gives", finding.effect)] if finding.effect else []
-        blocks.append(listing([*zip(words, finding.advice), *effect]))
-        rows = [(name, value_text(name, value)) for name, value in finding.evidence.items()]
-        blocks.append(details("evidence", listing([*rows, ("source", finding.source)])))
-    return join(blocks, "\n")
+    """Blocks of a page, for ``Page.section``: every finding with what to do about it, the worst first."""
+    items = [_finding_item(diagnosis, finding) for finding in diagnosis.findings]
+    listed = [element("ol", *items, class_="steps")] if items else []
+    return join([*listed, paragraph(_summary(diagnosis))], "\n")
+
+
+def _finding_item(diagnosis: Diagnosis, finding: Finding) -> Html:
+    head = [badge(finding.severity, _TONES[finding.severity]), " ", element("strong", _title(diagnosis, finding))]
+    others = [element("p", f"or {advice}") for advice in finding.advice[1:]]
+    effect = [element("p", f"gives {finding.effect}")] if finding.effect else []
+    rows = [(name, value_text(name, value)) for name, value in finding.evidence.items()]
+    evidence = details("evidence", listing([*rows, ("source", finding.source)]))
+    why = element("p", finding.cause, class_="why")
+    return element(
+        "li", element("p", *head), element("p", element("b", finding.advice[0])), *others, *effect, why, evidence
+    )
 
 
 def value_text(name: str, value: float) -> str:

@@ -19,6 +19,7 @@ from tilewright.render import (
     bytes_text,
     cards,
     cells,
+    column_chart,
     count_text,
     details,
     join,
@@ -279,13 +280,21 @@ _LONG = 12
 _SHARDS_OF = 4
 
 
-def plan_html(plan: Plan) -> Html:
-    """The plan as blocks of a page: figures, tables and drawings. Put it into ``Page.section``."""
+def plan_html(plan: Plan, *, head: bool = True) -> Html:
+    """The plan as blocks of a page: figures, tables and drawings. Put it into ``Page.section``.
+
+    Without ``head`` the verdict is left out: :func:`plan_head_html` puts it elsewhere.
+    """
+    blocks = [plan_head_html(plan), _figures(plan)] if head else [_figures(plan)]
+    blocks += [*_limits(plan), *_memory(plan), *_lower_limits(plan), *_skew(plan), *_padding(plan), note(feeding(plan))]
+    return join(blocks, "\n")
+
+
+def plan_head_html(plan: Plan) -> Html:
+    """The verdict, and how sure it is."""
     tone: Tone = "plain" if plan.fits is None else "good" if plan.fits else "bad"
     sure = [paragraph(f"Confidence: {plan.confidence.sentence}.")] if plan.confidence else []
-    blocks = [note(plan.verdict, tone=tone), *sure, _figures(plan), *_limits(plan), *_memory(plan)]
-    blocks += [*_lower_limits(plan), *_skew(plan), *_padding(plan), note(feeding(plan))]
-    return join(blocks, "\n")
+    return join([note(plan.verdict, tone=tone), *sure], "\n")
 
 
 def _figures(plan: Plan) -> Html:
@@ -363,7 +372,7 @@ def _skew(plan: Plan) -> list[Html]:
         )
         for s in worst
     ]
-    drawn = line_chart(
+    drawn = column_chart(
         loads, title="What every shard receives, over the average", x_label="shard", y_label="times the average"
     )
     again = many(plan.replayed, "batch", "batches")

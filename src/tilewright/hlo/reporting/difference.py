@@ -17,7 +17,24 @@ from typing import Any, Literal, get_args
 from tilewright.hlo.reporting.types import MovementRow, ReportData
 from tilewright.hlo.timing.doctor import StepDiff
 from tilewright.hlo.timing.drawings import step_lanes
-from tilewright.render import Column, Html, Page, Tone, badge, element, escape, join, note, place_text, table
+from tilewright.render import (
+    Column,
+    Html,
+    Page,
+    Step,
+    Tone,
+    badge,
+    bytes_text,
+    change_cell,
+    change_text,
+    element,
+    escape,
+    join,
+    note,
+    place_text,
+    steps,
+    table,
+)
 
 Status = Literal["new", "gone", "changed", "same"]
 #: The quantities a reader is shown, and what they are called.
@@ -196,6 +213,7 @@ def regressions(before: ReportData, after: ReportData, allowed: float) -> list[s
 
 _MOST_ROWS = 2000
 _TOTALS = (Column("quantity"), Column("before", "bytes"), Column("after", "bytes"), Column("change", "bytes"))
+_MOST_STEPS = 3
 _ROWS = (
     Column("change", "bytes", "bytes moved after, less before, over all runs"),
     Column("status", "text"),
@@ -215,16 +233,37 @@ def diff_html(diff: ReportDiff, upgrade: StepDiff | None = None) -> str:
         facts.append(("target", upgrade.after.target))
     title = "What changed: time and data movement" if upgrade is not None else "Data movement: what changed"
     page = Page(title, upgrade.lines(0)[0] if upgrade is not None else diff.counts_text, facts=facts)
+    page.section("look", "What to look at", *_look_at(diff))
     if upgrade is not None:
         page.section("time", "What got slower, what faster", *_of_time(upgrade))
         page.section("lanes", "Lanes before and after", *_lanes(upgrade))
     pairs = [(words, *diff.totals[key]) for key, words in QUANTITIES.items()]
-    totals = [(words, before, after, after - before) for words, before, after in pairs]
+    totals = [(words, before, after, change_cell(before, after, "bytes")) for words, before, after in pairs]
     page.section("totals", "Totals", table(_TOTALS, totals))
     rows = [_cells(row) for row in diff.ranked()]
     page.section("rows", "Operations that differ", table(_ROWS, rows, limit=_MOST_ROWS, empty="nothing differs"))
     page.data("diff", diff.to_json() | ({"time": upgrade.to_json()} if upgrade is not None else {}))
     return page.html()
+
+
+def _look_at(diff: ReportDiff) -> list[Html]:
+    """The verdict in a sentence, then the rows that grew most, or those that shrank."""
+    before, after = diff.totals["moved_bytes"]
+    tone: Tone = "plain" if before == after else "good" if after < before else "bad"
+    said = note(f"Bytes moved: {bytes_text(before)} before, {bytes_text(after)} after, "
+                f"{change_text(before, after, 'bytes')}.", tone=tone)  # fmt: skip
+    worse = [row for row in diff.ranked() if row.change > 0]
+    rows = worse or [row for row in diff.ranked() if row.change < 0]
+    return [said, steps(_step(row) for row in rows[:_MOST_STEPS])]
+
+
+def _step(row: RowChange) -> Step:
+    operation = row.sides[0]
+    where = f", {place_text(operation.source)}" if operation.source else ""
+    tone: Tone = "bad" if row.change > 0 else "good"
+    worth = f"{'+' if row.change > 0 else ''}{bytes_text(row.change)}"
+    why = " now ".join(row.layouts)
+    return Step(f"{row.status}: {operation.op} {operation.name}{where}", why=why, worth=worth, tone=tone)
 
 
 _CHANGES = (
@@ -242,7 +281,7 @@ def _of_time(upgrade: StepDiff) -> list[Html]:
     notes = [note(line) for line in upgrade.summary()[1:]]
     rows = [
         (
-            c.seconds,
+            change_cell(c.before, c.after, "seconds"),
             c.before,
             c.after,
             badge(c.cause, "bad" if c.seconds > 0 else "good"),
@@ -266,4 +305,6 @@ def _cells(row: RowChange) -> tuple[object, ...]:
     layouts = join([element("code", text) for text in row.layouts], Html("<br>now "))
     where = join([element("code", text) for text in (place_text(operation.source), operation.path) if text], " ")
     name = Html(escape(operation.op) + " " + element("code", operation.name))
-    return (row.change, badge(row.status, _TONES.get(row.status, "plain")), name, layouts, where)
+    before = row.before.total_bytes if row.before else 0
+    change = change_cell(before, before + row.change, "bytes")
+    return (change, badge(row.status, _TONES.get(row.status, "plain")), name, layouts, where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from functools import cache
@@ -20,6 +21,7 @@ from tilewright.render import (
     Html,
     Page,
     Scripted,
+    Step,
     badge,
     bytes_text,
     cards,
@@ -36,6 +38,7 @@ from tilewright.render import (
     place_text,
     ratio_text,
     seconds_text,
+    steps,
     table,
 )
 
@@ -276,8 +279,7 @@ def to_html(report: ReportData) -> str:
     if report.profile is not None:
         facts.append(("profile", place_text(report.profile.source)))
     page = Page(f"Data movement: {report.program}", totals(report), facts=facts, wide=True)
-    if report.suggestions:
-        page.section("changes", "What pays most", _changes(report))
+    page.section("changes", "What to do", *_todo(report))
     page.section("summary", "Summary", cards(_figures(report)), *map(note, report.notes))
     by = "time" if report.profile is not None or report.time is not None else "bytes moved"
     page.section("movement", f"Operations by {by}", _movement(report))
@@ -299,6 +301,36 @@ def report_html(report: ReportData) -> Html:
 _MOST_CHANGES = 3
 
 
+def _todo(report: ReportData) -> list[Html]:
+    """The changes that pay, or that none was found, and the commands that lead on."""
+    if report.suggestions:
+        return [_changes(report), details("Commands that lead on", steps(_next_steps(report)), open_=True)]
+    nothing = "Nothing here can be cut by another layout: what moves is free, fused, or what the program computes."
+    moving = report.ranked()
+    if moving:
+        largest = moving[0]
+        line = f", {place_text(largest.source)}" if largest.source else ""
+        nothing = (
+            "No change of your lines is known that cuts what moves. Look at the largest first: "
+            f"{largest.op} {largest.name}{line}, {bytes_text(largest.total_bytes)}."
+        )
+    return [note(nothing), steps(_next_steps(report))]
+
+
+def _next_steps(report: ReportData) -> list[Step]:
+    """What to ask next about this program, as commands."""
+    file = shlex.quote(report.source or "FILE")
+    target = f" --target {report.target}" if report.target else ""
+    asked = f"tilewright report {file}{target}"
+    items = [Step("What a step takes, what bounds it, and what if the chip were another.",
+                  f"tilewright time {file}{target} -o time.html")]  # fmt: skip
+    if report.predicted and report.target:
+        rewrite = f"tilewright optimize {file}{target} --explain -o faster.mlir --verify"
+        items.insert(0, Step("Let the rewrites that pay act, and prove the result.", rewrite))
+    again = f"{asked} -o before.json\n{asked} -o after.json\ntilewright diff before.json after.json -o diff.html"
+    return [*items, Step("Keep this report, and after the next change see what grew and what shrank.", again)]
+
+
 def _changes(report: ReportData) -> Html:
     """The changes that pay most, each with what it saves, why, and what to write instead."""
     first, rest = report.suggestions[:_MOST_CHANGES], report.suggestions[_MOST_CHANGES:]
@@ -315,7 +347,8 @@ def _change(report: ReportData, change: Suggestion) -> Html:
         step = report.time.kernels_us if report.time is not None else 0.0
         share = f" ({percent_text(change.saved_us / step)} of the step)" if step else ""
         saved = f"{seconds_text(change.saved_us / 1e6)}{share}"
-    head = [element("strong", saved), " ", badge(change_number(change), "good" if change.factor else "plain")]
+    head = [element("strong", saved), " "] if change.saved_us or change.saved_bytes else []
+    head += [badge(change_number(change), "good" if change.factor else "plain")]
     if change.source:
         head += [" ", element("code", place_text(change.source))]
     parts = [element("p", *head), element("p", f"{change.what or change.op}: {change.how}")]

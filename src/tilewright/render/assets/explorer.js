@@ -215,11 +215,17 @@ class Explorer {
     this.sums = make("output", { className: "sums" });
     this.split = make("div", { className: "split" });
     this.viewport = make("div", { className: "viewport", tabIndex: 0 });
-    this.viewport.setAttribute("aria-label", "Rows; arrows move, Enter opens");
+    this.viewport.setAttribute("role", "region");
+    this.viewport.setAttribute("aria-label", "Rows: arrows move, Enter opens one, Escape closes it");
+    this.hint = make("p", { className: "hint", textContent: "A row opens: click it, or move with the arrow keys and press Enter." });
+    this.sums.setAttribute("aria-live", "polite");
+    this.said = make("p", { className: "unseen" });
+    this.said.setAttribute("role", "status");
     this.panel = make("aside", { className: "opened", hidden: true, tabIndex: -1 });
+    this.panel.setAttribute("aria-label", "The opened row");
     this.buildTable();
     this.figure.querySelector("figure.table")?.remove();
-    this.figure.append(make("div", { className: "controls" }, ...parts), this.sums, this.split, this.viewport, this.panel);
+    this.figure.append(make("div", { className: "controls" }, ...parts), this.sums, this.split, this.hint, this.viewport, this.said, this.panel);
     this.viewport.addEventListener("scroll", () => this.soon(), { passive: true });
     this.viewport.addEventListener("keydown", (event) => this.key(event));
     this.panel.addEventListener("keydown", (event) => { if (event.key === "Escape") this.close(); });
@@ -233,7 +239,7 @@ class Explorer {
       if (field.below && this.cells.length) this.cells.at(-1).push(field);
       else this.cells.push([field]);
     }
-    const head = make("tr");
+    const head = make("tr", {}, make("td", { className: "mark" }));
     for (const cell of this.cells) {
       const heading = make("th", { scope: "col", className: this.numeric(cell[0]) ? "number" : "" });
       for (const field of cell) {
@@ -245,13 +251,15 @@ class Explorer {
       head.append(heading);
     }
     this.body = make("tbody");
-    const columns = make("colgroup", {}, ...this.cells.map((cell) => {
+    const columns = make("colgroup", {}, make("col", { className: "mark" }), ...this.cells.map((cell) => {
       const column = make("col");
       column.style.width = `${cell[0].width}rem`;
       return column;
     }));
     const table = make("table", {}, columns, make("thead", {}, head), this.body);
-    table.style.minWidth = `${this.cells.reduce((sum, cell) => sum + cell[0].width, 0)}rem`;
+    table.style.minWidth = `${this.cells.reduce((sum, cell) => sum + cell[0].width, 1.5)}rem`;
+    table.setAttribute("role", "grid");
+    table.setAttribute("aria-label", "Rows");
     table.setAttribute("aria-rowcount", this.count + 1);
     this.viewport.append(table);
     this.lines = Math.max(...this.cells.map((cell) => cell.length));
@@ -421,9 +429,8 @@ class Explorer {
     if (from) lines.push(gap(from));
     for (let at = from; at < to; at += 1) lines.push(this.line(at));
     if (to < this.rows.length && !this.limit) lines.push(gap(this.rows.length - to));
-    if (!this.rows.length) lines.push(make("tr", { className: "nothing" }, make("td", { colSpan: this.cells.length, textContent: "no row passes" })));
+    if (!this.rows.length) lines.push(make("tr", { className: "nothing" }, make("td", { colSpan: this.cells.length + 1, textContent: "no row passes" })));
     this.body.replaceChildren(...lines);
-    this.viewport.setAttribute("aria-activedescendant", `${this.id}-${this.rows[this.cursor]}`);
   }
 
   line(at) {
@@ -432,8 +439,14 @@ class Explorer {
     line.setAttribute("aria-rowindex", at + 2);
     line.classList.toggle("cursor", at === this.cursor);
     line.classList.toggle("open", row === this.state.row);
+    line.setAttribute("aria-selected", row === this.state.row);
     for (const cell of this.cells) {
       const box = make("td", { className: this.numeric(cell[0]) ? "number" : "" });
+      if (cell === this.cells[0]) {
+        const opens = make("i", { className: "opens", title: row === this.state.row ? "closes" : "opens" });
+        opens.setAttribute("aria-hidden", "true");
+        line.append(make("td", { className: "mark" }, opens));
+      }
       for (const field of cell) {
         const text = written(this.value(row, field), field.kind);
         const shown = field.tail ? make("bdi", { textContent: text }) : text, title = this.numeric(field) ? "" : text;
@@ -471,7 +484,11 @@ class Explorer {
     this.cursor = Math.min(this.rows.length - 1, Math.max(0, this.cursor + step));
     this.reveal();
     if (this.state.row !== null) this.open(this.rows[this.cursor], false);
-    else this.draw();
+    else {
+      this.draw();
+      const first = this.cells.flat().slice(0, 4).map((field) => `${field.heading} ${written(this.value(this.rows[this.cursor], field), field.kind)}`);
+      this.said.textContent = `row ${this.cursor + 1} of ${this.rows.length}: ${this.keys[this.rows[this.cursor]]}, ${first.join(", ")}`;
+    }
   }
 
   reveal() {
@@ -513,6 +530,7 @@ class Explorer {
     this.figure.dispatchEvent(new CustomEvent("explorer:open", { bubbles: true, detail: { panel: extra, get: (name) => this.get(row, name) } }));
     if (focus) this.figure.scrollIntoView({ block: "start", behavior: "instant" });
     this.panel.scrollTop = 0;
+    this.said.textContent = `opened: ${this.keys[row]}; Tab leads into it`;
     this.reveal();
     this.draw();
     this.save();

@@ -1,4 +1,4 @@
-// The navigation marks the section in view; the switch goes round auto, light, dark.
+// The navigation marks the section in view; the switch goes round auto, light, dark; commands can be copied.
 
 const links = new Map([...document.querySelectorAll("nav li a")].map((link) => [link.hash.slice(1), link]));
 const sections = [...document.querySelectorAll("main > section")];
@@ -13,6 +13,16 @@ const mark = () => {
     else link.removeAttribute("aria-current");
   }
 };
+
+// A drawing that is wider than the window scrolls, also by the keyboard.
+const reach = () => {
+  for (const figure of document.querySelectorAll("figure:has(> svg)")) {
+    if (figure.scrollWidth > figure.clientWidth) figure.tabIndex = 0;
+    else figure.removeAttribute("tabindex");
+  }
+};
+addEventListener("resize", reach);
+reach();
 
 let waiting = false;
 const soon = () => {
@@ -33,3 +43,25 @@ button.addEventListener("click", () => {
   if (next === "Auto") delete root.dataset.theme;
   else root.dataset.theme = next.toLowerCase();
 });
+
+for (const block of document.querySelectorAll("pre.command")) {
+  const copy = Object.assign(document.createElement("button"), { type: "button", textContent: "Copy" });
+  const text = block.textContent;
+  const said = Object.assign(document.createElement("span"), { className: "unseen" });
+  said.setAttribute("role", "status");
+  copy.setAttribute("aria-label", `Copy: ${text}`);
+  const tell = (word) => {
+    copy.textContent = said.textContent = word;
+    setTimeout(() => { copy.textContent = "Copy"; said.textContent = ""; }, 1600);
+  };
+  copy.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      tell("Copied");
+    } catch { // no leave to write: it is selected instead
+      getSelection().selectAllChildren(block.firstElementChild);
+      tell("Selected");
+    }
+  });
+  block.append(copy, said);
+}
