@@ -220,7 +220,30 @@ def _numba() -> Any:
 
     places: Any = caching.CacheImpl
     places._locator_classes = [_Locator, *places._locator_classes]
+    _listen()
     return numba
+
+
+_tell: list[Callable[[], None]] = []
+
+
+def tell_first_compiled(tell: Callable[[], None]) -> None:
+    """Call ``tell`` once, when the first kernel is compiled that will be kept. For the command line, at its begin."""
+    _tell[:] = [tell]
+
+
+def _listen() -> None:
+    from numba.core import event
+
+    class Compiling(event.Listener):
+        def on_start(self, event: Any) -> None:
+            if _tell and event.data["dispatcher"].stats.cache_path:
+                _tell.pop()()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", Compiling())  # type: ignore[no-untyped-call]
 
 
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:

@@ -217,6 +217,14 @@ def test_a_run_writes_its_timeline_and_its_accounts(run, tmp_path):
     assert run("run", program, *shapes, "-o", str(tmp_path / "t.png"))[0] == 2
 
 
+@pytest.mark.parametrize("command", ["run", "profile"])
+def test_tensors_that_are_not_given_are_named(run, command):
+    program = str(Path(__file__).parents[2] / "examples" / "product.tasm")
+    code, out, err = run(command, program, "--iota", "A=s8[4,4]")
+    assert (code, out) == (2, "")
+    assert "names B, C, and no such tensor is given; add --tensor B=B.npy --zeros 'C=s32[4,4]'" in err
+
+
 def test_every_element_runs_a_program(run, tmp_path):
     program, out = tmp_path / "p.tasm", str(tmp_path / "c.npy")
     program.write_text("segment ur1, $X\npeid ur2\ntid r1\nmov r0, ur2\nadd r2, r1, 10\nst r2, ur1:rf0:0\nhalt\n")

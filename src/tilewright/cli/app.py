@@ -14,6 +14,7 @@ from tilewright.cli.explain_error import explain_error
 from tilewright.cli.interrupts import leaving_at_once
 from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
+from tilewright.cli.streams import tell_of_compiling
 from tilewright.cli.targets import targets
 from tilewright.cli.warm import warm
 from tilewright.errors import ParseError, TilewrightError
@@ -80,6 +81,7 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
+        tell_of_compiling()
         with leaving_at_once():
             code = app(args=arguments, standalone_mode=False)
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.streams import Json, emit_json, emit_text, remark, show_table
+from tilewright.cli.streams import Json, done_text, emit_json, emit_text, remark, show_table
 from tilewright.errors import CheckFailed
 from tilewright.extras import installed, need
 from tilewright.files import making_folder
@@ -56,11 +56,12 @@ class StageView:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         self._console = Console(stderr=True)
         columns = (SpinnerColumn(finished_text="*"), TextColumn("{task.description:<15}"), BarColumn(24))
-        self._bar = Progress(*columns, MofNCompleteColumn(), TimeElapsedColumn(), console=self._console)
+        counted = TextColumn("{task.fields[count]}")
+        self._bar = Progress(*columns, counted, TimeElapsedColumn(), console=self._console)
         self._stage, self._since = "", 0.0
         self._task: TaskID | None = None
 
@@ -81,9 +82,9 @@ class StageView:
             self._end()
             self._stage, self._since = stage, time.perf_counter()
             if self._console.is_terminal:
-                self._task = self._bar.add_task(stage, total=None)
+                self._task = self._bar.add_task(stage, total=None, count="")
         if self._console.is_terminal and self._task is not None and total:
-            self._bar.update(self._task, completed=done, total=total)
+            self._bar.update(self._task, completed=done, total=total, count=done_text(done, total))
 
     def _end(self) -> None:
         if not self._stage:

@@ -120,18 +120,38 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def done_text(done: float, total: float | None) -> str:
+    """``12/96``, or ``12`` where nobody knows of how many, or nothing before anything is done."""
+    return f"{done:,.0f}/{total:,.0f}" if total else f"{done:,.0f}" if done else ""
+
+
 @contextmanager
-def progress(description: str) -> Iterator[Any]:
-    """A rich progress bar on stderr, shown only on a terminal; yields ``advance(done, total, note="")``."""
+def progress(description: str, total: int | None = None) -> Iterator[Any]:
+    """A rich progress bar on stderr, shown only on a terminal; yields ``advance(done, total, note="")``.
+
+    ``total``: how much there will be, where that is known from the beginning.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(description, total=None)
+        task = bar.add_task(description, total=total or None, count=done_text(0, total))
 
         def advance(done: int, total: int | None = None, note: str = "") -> None:
-            bar.update(task, completed=done, total=total, description=note or description)
+            of = total or bar.tasks[task].total
+            bar.update(task, completed=done, total=of, description=note or description, count=done_text(done, of))
 
         yield advance
+
+
+def tell_of_compiling() -> None:
+    """On a terminal, one remark when the first kernel is compiled that a later start will find."""
+    from tilewright.kernels import cache_text, tell_first_compiled
+
+    def say() -> None:
+        if sys.stderr.isatty():
+            remark(f"compiling kernels, once; later runs find them in {cache_text()}")
+
+    tell_first_compiled(say)

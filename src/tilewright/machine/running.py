@@ -124,6 +124,7 @@ def _prepare(
 def _plan(job: _Job, rows: RunData) -> Plan:
     """The plan of the batches that training will see, so that its limits hold for every one of them."""
     once = min(job.steps, len(rows.train) // job.batch)
+    job.stages.watch("plan", 0, once)
     return plan(
         (part.features() for part in rows.training_batches(job.batch, once)),
         *(job.features, job.stacking.topology),

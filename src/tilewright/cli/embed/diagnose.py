@@ -106,7 +106,7 @@ def _of_log(setup: EmbedConfig, file: str, limits: str | None, bad_ids: str, row
 
         bounds = read_limits(limits, setup.topology)
     log, total = model.batches(setup, file, rows)
-    with model.options_named(), progress("batches") as advance:
+    with model.options_named(), progress("batches", total) as advance:
         counters = log_counters(
             (part.features for part in log), setup, bounds, bad_ids=bad_ids, progress=lambda n: advance(n, total)
         )
@@ -200,7 +200,7 @@ def check(
     stacked = model.placed(setup, not setup.sparsecore.disable_table_stacking if stacking is None else stacking)
     _check_names(bounds, stacked, limits or "--config")
     log, total = model.batches(setup, file, rows)
-    with model.options_named(), progress("batches") as advance:
+    with model.options_named(), progress("batches", total) as advance:
         inputs = (part.features for part in log)
         knobs = setup.sparsecore if config is not None else None
         checked = check_batches(inputs, stacked, bounds, knobs, bad_ids, lambda n: advance(n, total), setup.narrow)

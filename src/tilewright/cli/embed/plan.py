@@ -109,7 +109,7 @@ def plan(
         return
     by_hand = model.placed(setup, together) if setup.stacks else None
     log, total = model.batches(setup, files, rows)
-    with model.options_named(), progress("batches") as advance:
+    with model.options_named(), progress("batches", total) as advance:
         planned = make_plan(
             (part.features for part in log),
             setup.features,

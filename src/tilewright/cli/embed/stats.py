@@ -85,7 +85,7 @@ def _counted(source: str, setup: EmbedConfig | None, rows: int, bad_ids: str) ->
         return read_fdo(source)
     stacking = model.placed(setup, not setup.sparsecore.disable_table_stacking)
     log, total = model.batches(setup, source, rows)
-    with model.options_named(), progress("batches") as advance:
+    with model.options_named(), progress("batches", total) as advance:
 
         def preprocessed() -> Any:
             for number, part in enumerate(log):

@@ -88,7 +88,7 @@ def _watched(job: FitJob, name: str) -> Fitted:
     """Train, with a line of progress on a terminal and a remark for every checkpoint."""
     from tilewright.machine import FitWatch, fit
 
-    with progress(name) as advance:
+    with progress(name, job.steps) as advance:
         begin, begun = 0.0, -1
 
         def on_step(done: int, loss: float) -> None:

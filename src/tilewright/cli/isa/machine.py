@@ -132,6 +132,24 @@ def tensors(
     return arrays
 
 
+def check_named(program: Program, given: Mapping[str, Any]) -> None:
+    """UsageError where the program names tensors that were not given: nothing it computes would mean anything."""
+    names: dict[int, str] = {}
+    stored: dict[str, bool] = {}
+    for instruction in program.instructions:
+        operands: Any = instruction.operands
+        if instruction.name == "segment":
+            names[operands[0].number] = operands[1].name
+            stored.setdefault(operands[1].name, False)
+        elif instruction.name == "st":
+            stored |= {names[o.segment]: True for o in operands if o.kind == "address" and o.segment in names}
+    missing = [name for name in stored if name not in given]
+    if missing:
+        ways = [f"--zeros '{name}=s32[4,4]'" if stored[name] else f"--tensor {name}={name}.npy" for name in missing]
+        problem = f"the program names {', '.join(missing)}, and no such tensor is given"
+        raise UsageError(problem, how=f"add {' '.join(ways)} (sizes of yours; --iota 'NAME=s8[4,4]' counts up)")
+
+
 def started(
     program: Program | str, memory: Mapping[str, Any], config: MatrixUnitConfig, trace: bool = False
 ) -> Machine:
@@ -148,7 +166,7 @@ def started(
 
 def watch(bar: Any, total: int) -> Any:
     """Tell the progress bar how many mm were executed."""
-    return lambda counts: bar(counts.instructions, total)
+    return lambda counts: bar(counts.instructions, total or None)
 
 
 def print_account(title: str, account: Mapping[str, int]) -> None:

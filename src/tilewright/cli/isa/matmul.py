@@ -196,7 +196,7 @@ def matmul(
     options |= {"line": shape_of(line, "--line"), "split": split, "segments": segments}
     more: dict[str, Any] = {"page": shape_of(page, "--page"), "double_buffer": double_buffer}
     expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
-    with progress("mm") as bar:
+    with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)
         result = multiply(a, b, config=config, trace=suffix == ".pftrace", watch=watcher, **options, **more)
     equal, difference = difference_of(result.value, a, b)

@@ -91,6 +91,7 @@ def profile(
         raise UsageError(f"--pe {pe} of {config.pes if every_pe else 1}", how="--every-pe, --set pes=N; count from 0")
     program = assemble(read_text(file), config)
     memory = machine.tensors(tensor, iota, zeros)
+    machine.check_named(program, memory)
     if heat is not None and heat not in memory:
         raise UsageError(f"unknown tensor {heat!r}", where="--heat", how=f"known: {', '.join(memory) or 'none'}")
     with progress(file) as bar:

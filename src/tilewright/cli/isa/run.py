@@ -74,6 +74,7 @@ def run(
     config = machine.configured(settings)
     program = assemble(read_text(file), config)
     memory = machine.tensors(tensor, iota, zeros)
+    machine.check_named(program, memory)
     if config.pes > 1 and not every_pe:
         remark(f"PE 0 of {config.pes} runs the program; --every-pe starts it on all")
     with progress(file) as bar:
