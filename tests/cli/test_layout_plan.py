@@ -106,3 +106,17 @@ def test_a_bad_file_is_one_line(plan, text, message):
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_compilers_file(run, data_folder, tmp_path):
+    file = str(data_folder / "tpu_mlir" / "two_groups_final.mlir")
+    code, out, err = run("layout", "plan", file)
+    assert (code, err) == (0, "")
+    assert "layer group %4, line 15" in out
+    assert "tpu.Conv2D %9  %7 and %8 share bank 1" in out
+    value = json.loads(run("layout", "plan", file, "--group", "%5", "--json")[1])
+    assert [(group["group"], group["bytes_used"]) for group in value["groups"]] == [("%5", 28928)]
+    assert run("layout", "plan", file, "--fail-on-conflict")[0] == 1
+    assert "there are %4, %5" in run("layout", "plan", file, "--group", "%9")[2]
+    assert run("layout", "plan", file, "-o", str(tmp_path / "plan.svg"))[0] == 0
+    assert "%9 buffer" in (tmp_path / "plan.svg").read_text()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilewright.layout.convert.linalg import LinalgPack, from_linalg_pack, parse_linalg_pack, to_linalg_pack
     from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
     from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
+    from tilewright.layout.convert.tpu_mlir import LayerGroup, is_tpu_mlir, read_tpu_mlir
     from tilewright.layout.draw.comparison import Comparison, MovedElement, compare, compare_svg, draw_comparison
     from tilewright.layout.draw.local_plan import plan_svg
     from tilewright.layout.draw.picture import draw_picture
@@ -50,6 +51,7 @@ __all__ = [
     "IndexMap",
     "IndexRangeError",
     "LaneLayout",
+    "LayerGroup",
     "Level",
     "LinalgPack",
     "Line",
@@ -78,6 +80,7 @@ __all__ = [
     "from_strides",
     "global_memory",
     "is_bitcast",
+    "is_tpu_mlir",
     "lane_matrix",
     "lane_matrix2",
     "lane_weights",
@@ -92,6 +95,7 @@ __all__ = [
     "plan_svg",
     "predict",
     "preset",
+    "read_tpu_mlir",
     "relayout",
     "ruler_scene",
     "ruler_svg",
@@ -112,6 +116,7 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "convert.linalg": ("LinalgPack", "from_linalg_pack", "parse_linalg_pack", "to_linalg_pack"),
     "convert.onednn": ("from_onednn_tag", "to_onednn_tag"),
     "convert.strided": ("ConvertedLayout", "from_strides", "to_numpy_view"),
+    "convert.tpu_mlir": ("LayerGroup", "is_tpu_mlir", "read_tpu_mlir"),
     "draw.comparison": ("Comparison", "MovedElement", "compare", "compare_svg", "draw_comparison"),
     "draw.local_plan": ("plan_svg",),
     "draw.picture": ("draw_picture",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,11 +10,11 @@ import typer
 
 from tilewright.cli.layout.draw import Viewed, viewed, write_picture
 from tilewright.cli.layout.show import Out, exact_bytes, sized_array, whole_numbers
-from tilewright.cli.streams import Heading, Json, emit_json, read_text, show_table, writer_of
+from tilewright.cli.streams import Heading, Json, emit_json, read_text, remark, show_table, writer_of
 from tilewright.errors import CheckFailed, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, LocalPlan, LocalTensor, TensorLayout
+    from tilewright.layout import IndexMap, LayerGroup, LocalPlan, LocalTensor, TensorLayout
 
 _Shape = Annotated[str, typer.Argument(metavar="SHAPE", help="Element type and sizes, as f16[2,3,4,5]; - is stdin.")]
 _At = Annotated[str | None, typer.Option("--at", metavar="X,Y,..", help="Say what lies at this place on the axes.")]
@@ -122,8 +123,13 @@ def sharded(
     return layout, _numbers(at, "--at")
 
 
-_File = Annotated[str, typer.Argument(metavar="FILE", help="Tensors and instructions, as TOML; - is stdin.")]
+_File = Annotated[
+    str, typer.Argument(metavar="FILE", help="Tensors and instructions as TOML, or tpu-mlir's final.mlir; - is stdin.")
+]
 _Chip = Annotated[str | None, typer.Option("--chip", metavar="NAME", help="Instead of the file's chip.")]
+_Group = Annotated[
+    str | None, typer.Option("--group", metavar="NAME", help="Of a final.mlir this layer group only, as %9.")
+]
 _Fail = Annotated[bool, typer.Option("--fail-on-conflict", help="Exit with 1 where operands share a bank.")]
 _HINTS = {
     "tensor": "write [[tensor]] with a name and a shape",
@@ -132,34 +138,95 @@ _HINTS = {
 
 
 def plan(
-    file: _File, chip: _Chip = None, out: Out = None, fail_on_conflict: _Fail = False, as_json: Json = False
+    file: _File,
+    chip: _Chip = None,
+    group: _Group = None,
+    out: Out = None,
+    fail_on_conflict: _Fail = False,
+    as_json: Json = False,
 ) -> None:
-    """Place tensors in an NPU's local memories: bases, holes, bank conflicts; overflow is an error.
+    """Place tensors in an NPU's local memories, or read where a compiler did: bases, holes, bank conflicts.
 
     The file says `chip = "bm1684x"`, `instructions = [["x", "w", "y"]]`, and for every tensor `[[tensor]]` with `name`,
-    `shape = "f16[1,64,28,28]"` and, as wanted, `start`, `mode`, `columns_per_npu` and `base`.
+    `shape = "f16[1,64,28,28]"` and, as wanted, `start`, `mode`, `columns_per_npu` and `base`. Of the `final.mlir` of
+    tpu-mlir every layer group is shown as it was placed. What overflows is an error.
     """
+    from tilewright.layout import is_tpu_mlir, read_tpu_mlir
+
+    writer_of(out, ".svg", as_json=as_json)
+    text = read_text(file)
+    if is_tpu_mlir(text):
+        groups = _chosen(read_tpu_mlir(text, chip, file), group, file)
+        _write_plan(out, max(groups, key=lambda each: each.plan.bytes_used).plan)
+        if as_json:
+            emit_json({"groups": [_plain_group(each) for each in groups]})
+        elif out != "-":
+            for number, each in enumerate(groups):
+                print("\n" if number else "", end="")
+                _print_group(each)
+        conflicts = [conflict for each in groups for conflict in each.plan.conflicts]
+    else:
+        if group is not None:
+            raise UsageError("--group goes with a final.mlir of tpu-mlir", where=file)
+        planned, name = _planned(text, chip, file)
+        _write_plan(out, planned)
+        if as_json:
+            emit_json({"chip": name, **planned.to_dict()})
+        elif out != "-":
+            _print_plan(planned, name)
+        conflicts = list(planned.conflicts)
+    if fail_on_conflict and conflicts:
+        raise CheckFailed(f"{len(conflicts)} pairs of operands share a bank", where=file)
+
+
+def _planned(text: str, chip: str | None, file: str) -> tuple[LocalPlan, str]:
+    """The plan of a TOML file, and the chip's name."""
     from tilewright.layout import plan_local_memory
     from tilewright.reading import parse, typed
 
-    writer_of(out, ".svg", as_json=as_json)
-    value = typed(parse(read_text(file), "TOML", file), _PlanFile, file, _HINTS)
+    value = typed(parse(text, "TOML", file), _PlanFile, file, _HINTS)
     name = chip or value.chip
     if not name:
         raise UsageError("no chip is named", where=file, how='write chip = "bm1684x" or pass --chip')
     if not value.tensor:
         raise UsageError("no tensors are given", where=file, how=_HINTS["tensor"])
-    planned = plan_local_memory([_tensor(entry, name, file) for entry in value.tensor], name, value.instructions)
+    return plan_local_memory([_tensor(entry, name, file) for entry in value.tensor], name, value.instructions), name
+
+
+def _write_plan(out: str | None, plan: LocalPlan) -> None:
     if out is not None:
         from tilewright.layout import plan_svg
 
-        write_picture(out, plan_svg(planned))
-    if as_json:
-        emit_json({"chip": name, **planned.to_dict()})
-    elif out != "-":
-        _print_plan(planned, name)
-    if fail_on_conflict and planned.conflicts:
-        raise CheckFailed(f"{len(planned.conflicts)} pairs of operands share a bank", where=file)
+        write_picture(out, plan_svg(plan))
+
+
+def _chosen(groups: Sequence[LayerGroup], name: str | None, file: str) -> list[LayerGroup]:
+    chosen = [group for group in groups if name in (None, group.name)]
+    if not chosen:
+        names = ", ".join(group.name for group in groups[:10]) + (", ..." if len(groups) > 10 else "")
+        raise UsageError(f"no layer group is called {name!r}", where=file, how=f"there are {names}")
+    return chosen
+
+
+def _plain_group(group: LayerGroup) -> dict[str, Any]:
+    return {
+        "group": group.name,
+        "line": group.line,
+        **group.plan.to_dict(),
+        "operations": dict(group.operations),
+        "steps": list(group.steps),
+        "open": list(group.open),
+        "shared": [list(pair) for pair in group.shared],
+    }
+
+
+def _print_group(group: LayerGroup) -> None:
+    print(f"layer group {group.name or '(none)'}, line {group.line}")
+    _print_plan(group.plan, "tensor", group)
+    for name in group.open:
+        remark(f"note: {name} takes other bytes than the sizes of its slices do; its region is shown as bytes")
+    for first, second in group.shared:
+        remark(f"note: {second} is written over {first}, which is still read behind it")
 
 
 @dataclass(frozen=True)
@@ -195,19 +262,32 @@ def _tensor(value: dict[str, Any], chip: str, file: str) -> LocalTensor:
     return LocalTensor(entry.name, layout, entry.base)
 
 
-def _print_plan(plan: LocalPlan, chip: str) -> None:
-    columns: list[Heading] = [chip, "layout", ("bytes per NPU", "count"), ("base", "count"), ("end", "count"), "banks"]
+def _print_plan(plan: LocalPlan, chip: str, group: LayerGroup | None = None) -> None:
+    """``group``: the layer group that it is of, whose operations have names."""
+    columns: list[Heading] = [
+        chip,
+        *(["made by"] if group else []),
+        "layout",
+        ("bytes per NPU", "count"),
+        ("base", "count"),
+        ("end", "count"),
+        "banks",
+    ]
     columns += [("start hole", "count"), ("tail hole", "count"), ("inside hole", "count")]
     rows = []
     for t in plan.tensors:
         holes = (t.start_hole, t.tail_hole, t.inside_hole)
-        rows.append((t.name, str(t.layout), t.layout.bytes_per_npu, t.base, t.end, _span(t.banks), *holes))
+        made_by = (group.operations.get(t.name, ""),) if group else ()
+        rows.append((t.name, *made_by, str(t.layout), t.layout.bytes_per_npu, t.base, t.end, _span(t.banks), *holes))
     show_table(columns, rows)
     print()
     facts = [("used", exact_bytes(plan.bytes_used)), ("free", exact_bytes(plan.bytes_free))]
     facts += [("gap", f"bytes {low} to {high - 1}") for low, high in plan.gaps]
     facts += [
-        (f"instruction {c.instruction}", f"{c.first} and {c.second} share bank {_span(c.banks)}")
+        (
+            group.steps[c.instruction] if group else f"instruction {c.instruction}",
+            f"{c.first} and {c.second} share bank {_span(c.banks)}",
+        )
         for c in plan.conflicts
     ]
     if not plan.conflicts:
