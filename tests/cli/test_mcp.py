@@ -135,10 +135,10 @@ def test_a_call_is_bounded_in_time_and_in_output():
         bounded(["report", "-"], DUMP.encode(), output=100)
 
 
-def test_without_the_extra_it_says_what_to_install(monkeypatch, run):
+def test_an_older_protocol_library_is_named(monkeypatch, run):
     for name in [name for name in sys.modules if name.startswith("tilewright.cli.mcp.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp.server.mcpserver", None)
     code, out, err = run("mcp")
     assert (code, out) == (2, "")
-    assert "pip install 'tilewright[mcp]'" in err
+    assert "older than version 2; pip install -U 'tilewright[mcp]'" in err

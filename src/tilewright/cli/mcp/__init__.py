@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tilewright.errors import UsageError
+from tilewright.extras import need
 
 
 def mcp(
@@ -18,14 +19,14 @@ def mcp(
     seconds: Annotated[int, typer.Option("--seconds", min=1, help="The longest a call may take.")] = 120,
 ) -> None:
     """Serve explain, compare, report, time and plan to agents: Model Context Protocol over stdio, read-only."""
+    need("mcp", what="serving agents")
     if not root.is_dir():
         raise UsageError("no such folder", where=str(root))
     try:
         from tilewright.cli.mcp.bounded import Bounds
         from tilewright.cli.mcp.server import make_server
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("tilewright"):
+        if not (error.name or "").startswith("mcp"):
             raise
-        problem = f"serving agents needs the package mcp, version 2 ({error.name} is missing)"
-        raise UsageError(problem, how="pip install 'tilewright[mcp]'") from None
+        raise UsageError("the package mcp is older than version 2", how="pip install -U 'tilewright[mcp]'") from None
     make_server(root.resolve(), Bounds(seconds)).run("stdio")

@@ -78,7 +78,11 @@ class _Line:
 
 
 def is_tpu_mlir(text: str) -> bool:
-    """Whether a text is of tpu-mlir's dialects."""
+    """Whether a text is of tpu-mlir's dialects, for :func:`read_tpu_mlir`.
+
+    >>> is_tpu_mlir('%3 = "tpu.Group"(%1) ({'), is_tpu_mlir('chip = "bm1684x"')
+    (True, False)
+    """
     return _CHIP.search(text) is not None or re.search(r'"tpu\.\w+"\(', text) is not None
 
 
