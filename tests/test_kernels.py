@@ -125,6 +125,19 @@ TINY = {
         def write_table():
             return "a table"
     """,
+    "one/callbacks.py": """
+        from tilewright.kernels import cfunc
+        from tilewright.one.deep.helpers import twice
+
+        def callback(kernel, number):
+            @cfunc("int64(int64)")
+            def called(x):
+                return kernel(x) + number
+
+            return called
+
+        callbacks = [callback(twice, 1), callback(twice, 3)]
+    """,
     "one/deep/helpers.py": """
         from tilewright.kernels import inner
         from tilewright.one.constants import TWO
@@ -145,14 +158,19 @@ TINY = {
 }
 TINY_CALLS = """
 from tilewright.kernels import compiled
+from tilewright.one.callbacks import callbacks
 from tilewright.one.kernels import doubled
 from tilewright.two.kernels import halved
-print(doubled(4), halved(4), *(name for name, count in compiled().items() if count))
+print(doubled(4), halved(4), *(each.ctypes(4) for each in callbacks), *(not each.cache_hits for each in callbacks))
+print(*(name for name, count in compiled().items() if count and ".called." not in name))
 """
 
 
 def test_what_is_compiled_again(tmp_path):
-    """Nothing for a comment or for other code, a room's kernels for what they are made of; old folders go."""
+    """Nothing for a comment or for other code, a room's kernels for what they are made of; old folders go.
+
+    Callbacks that differ only in what they close over are kernels of their own.
+    """
     kept = tmp_path / "cache" / "tilewright"
 
     def calls(checkout):
@@ -170,7 +188,7 @@ def test_what_is_compiled_again(tmp_path):
         path.write_text(textwrap.dedent(text))
     shutil.copy(kernels.__file__, first / "tilewright" / "kernels.py")
     (first / "tilewright" / "__init__.py").write_text("")
-    assert calls(first) == "8 2 tilewright.one.kernels.doubled tilewright.two.kernels.halved"
+    assert calls(first) == "8 2 9 11 True True\ntilewright.one.kernels.doubled tilewright.two.kernels.halved"
 
     shutil.copytree(first, second, ignore=shutil.ignore_patterns("__pycache__"))
     change(second, "one/rewrites.py", "pass", "return 1")
@@ -179,7 +197,7 @@ def test_what_is_compiled_again(tmp_path):
     change(second, "one/kernels.py", "(x):\n", '(x):\n    """Twice, # x\n\n    as said."""\n\n')
     change(second, "one/kernels.py", "a table", "another table")
     change(second, "one/kernels.py", "# a kernel", "")
-    assert calls(second) == "8 2"
+    assert calls(second) == "8 2 9 11 False False"
 
     old = {f"{name}-{number:016x}" for name in ("kernels", "one") for number in range(10)}
     for folder in [*old, "not-ours"]:
@@ -190,7 +208,7 @@ def test_what_is_compiled_again(tmp_path):
     before = {path.name for path in kept.iterdir()} - old
     longer = "TWO = 2 + 3"  # lest Python, which looks at size and second, takes the compiled module for it
     change(second, "one/constants.py", "TWO = 2", longer)
-    assert calls(second) == "20 2 tilewright.one.kernels.doubled"
+    assert calls(second) == "20 2 21 23 True True\ntilewright.one.kernels.doubled"
     after = {path.name for path in kept.iterdir()}
     assert before | {"one-0000000000000007"} < after
     assert len(after - {"not-ours"}) == 12

@@ -182,6 +182,9 @@ class _Locator:
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._module = function.__module__
         self._py_file = file  # numba's warnings name it
+        # A file for every closure: processes that write one index at once take one file for two kernels.
+        within = hashlib.sha256(repr(_within(function)).encode()).hexdigest()[:8] if function.__closure__ else ""
+        self._name = f"{self._module}.{within}".rstrip(".")
 
     @classmethod
     def from_function(cls, function: Callable[..., Any], file: str) -> _Locator | None:
@@ -197,7 +200,17 @@ class _Locator:
         return ""
 
     def get_disambiguator(self) -> str:
-        return self._module
+        return self._name
+
+
+def _within(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """What a function closes over; other kernels by their names, which the folder's digest makes unique."""
+
+    def named(value: Any) -> Any:
+        inside = getattr(value, "py_func", None) or getattr(value, "_defn", None)  # of a kernel, of an intrinsic
+        return (inside.__module__, inside.__qualname__, *_within(inside)) if inside else (type(value), value)
+
+    return tuple(named(cell.cell_contents) for cell in function.__closure__ or ())
 
 
 def _room(module: str) -> str:
@@ -220,8 +233,22 @@ def _numba() -> Any:
 
     places: Any = caching.CacheImpl
     places._locator_classes = [_Locator, *places._locator_classes]
+    kept: Any = caching.Cache
+    kept._index_key = _stable_key(kept._index_key)
     _listen()
     return numba
+
+
+def _stable_key(pickled: Callable[..., Any]) -> Callable[..., Any]:
+    """numba pickles what a kernel closes over, and pickled kernels are others in every process; ours are named."""
+
+    def key(self: Any, signature: Any, codegen: Any) -> Any:
+        function = self._py_func
+        if not function.__closure__ or not isinstance(self._impl.locator, _Locator):
+            return pickled(self, signature, codegen)
+        return signature, codegen.magic_tuple(), (function.__code__.co_code, repr(_within(function)))
+
+    return key
 
 
 _tell: list[Callable[[], None]] = []
