@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -185,7 +182,6 @@ def batches(config: EmbedConfig, files: str | Sequence[str] | None, rows: int) -
     if rows < 0 or 0 < rows < config.batch:
         problem = f"{rows} rows are less than one batch of {config.batch}"
         raise UsageError(problem, where="--rows", how="give a multiple of --batch")
-    _say_if_cold()
     if not files:
         return generated(config, rows), (rows or 16 * config.batch) // config.batch
     from tilewright.embed import read_log
@@ -226,14 +222,6 @@ def say_collisions(config: EmbedConfig, files: Sequence[str] | None) -> None:
 
 _LOOKED_AT = 16
 """Batches whose collisions are counted."""
-
-
-def _say_if_cold() -> None:
-    """On a terminal: why the first run stands still for a while."""
-    from tilewright.kernels import cache_text
-
-    if sys.stderr.isatty() and not any(Path(cache_text("embed") or os.devnull).glob("*")):
-        remark("compiling kernels, which the first run does once (`tilewright warm` does it beforehand)")
 
 
 def _hint(log: Log) -> None:
