@@ -279,7 +279,7 @@ NONSENSE = {
 """XLA's parser accepts these; ours refuses them. Documented in docs/layout_grammar.md in these words."""
 
 FATAL = {
-    "a tile dim below 0": lambda t: any(
+    "a tile dim below 0 (here -1 is a `*`)": lambda t: any(
         d not in ("*", "") and -(2**63) < _wrapped(d) < 0 for *_, f in _tails(t) for tile in _tiles(f) for d in tile
     ),
     "L(n) below 1": lambda t: any(f["L"] and _wrapped(f["L"]) < 1 for *_, f in _tails(t)),

@@ -36,7 +36,8 @@ def lanes(
         typer.Option(
             "--mode",
             metavar="MODE",
-            help="aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw).",
+            help="aligned, compact, row_aligned, strides N,C,H,W; matrix, matrix2 (two dims); weights (oc,ic,kh,kw); "
+            "global: the one memory that all NPUs share.",
         ),
     ] = "aligned",
     columns: Annotated[
@@ -48,9 +49,13 @@ def lanes(
     npu: Annotated[int | None, typer.Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
 ) -> Viewed:
-    """Place a tensor (N, C, H, W) in the local memories of an NPU with lanes: facts, an element, a place, a picture."""
+    """Place a tensor (N, C, H, W) in an NPU's local memories or its global one: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
     layout = _lane_layout(sized_array(shape), memory, start, mode, columns, ic_parallel)
+    if mode == "global":
+        if npu is not None:
+            raise UsageError("the global memory belongs to no NPU", where="--npu")
+        return layout, None if offset is None else (offset,)
     if (npu is None) != (offset is None):
         raise UsageError("a place is an NPU and an offset", how="give both --npu and --offset")
     return layout, None if npu is None or offset is None else (npu, offset)
@@ -65,7 +70,7 @@ def _lane_layout(
     ic_parallel: int | None = None,
 ) -> IndexMap:
     """The layout of an array by the name of its mode, as the command line and plan files have it."""
-    from tilewright.layout import lane_matrix, lane_matrix2, lane_weights
+    from tilewright.layout import global_memory, lane_matrix, lane_matrix2, lane_weights
     from tilewright.layout import lanes as make
 
     if ic_parallel is not None and mode != "weights":
@@ -82,6 +87,10 @@ def _lane_layout(
         if start:
             raise UsageError("weights begin at NPU 0", where="--start")
         return lane_weights(array.shape, array.dtype, **memory, ic_parallel=ic_parallel)
+    if mode == "global":
+        if start:
+            raise UsageError("the global memory has no start NPU", where="--start")
+        return global_memory(array.shape, array.dtype)
     strides = whole_numbers(mode, "--mode") if mode[:1].isdigit() or "," in mode else mode
     return make(array.shape, array.dtype, **memory, start=start, mode=strides)
 
@@ -258,7 +267,8 @@ def _tensor(value: dict[str, Any], chip: str, file: str) -> LocalTensor:
     mode = entry.mode if isinstance(entry.mode, str) else ",".join(map(str, entry.mode))
     memory = {"chip": chip, "lanes": None, "eu_bytes": None}
     layout = _lane_layout(sized_array(entry.shape), memory, entry.start, mode, entry.columns_per_npu)
-    assert isinstance(layout, LaneLayout)
+    if not isinstance(layout, LaneLayout):
+        raise UsageError(f"{entry.name} lies in global memory, which is not planned", where=file)
     return LocalTensor(entry.name, layout, entry.base)
 
 

@@ -219,7 +219,8 @@ def _facts_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         *(_tiled_rows(facts) if "minor_to_major" in facts else _memory_rows(facts)),
     ]
     if "slots" not in facts:
-        return [*rows, ("size in memory", "not known: a dim marked ? has no bound")]
+        why = "a sparse array's depends on the data" if "sparse_levels" in facts else "a dim marked ? has no bound"
+        return [*rows, ("size in memory", f"not known: {why}")]
     return [
         *rows,
         ("physical shape", _tuple(facts["physical_shape"])),
@@ -240,6 +241,7 @@ def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         ("order", f"{order}: major to minor" if order else "a single element"),
         ("tiles", " then ".join(_tuple(tile) for tile in facts["tiles"]) or "none"),
+        *([("strides", f"{_tuple(facts['strides'])}, in elements")] if "strides" in facts else []),
         ("memory space", spaces.get(facts["memory_space"], str(facts["memory_space"]))),
         *_rare_rows(facts),
     ]
@@ -248,6 +250,10 @@ def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 def _rare_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """What few texts have, each in a line that says what it means."""
     rows = []
+    if "sparse_levels" in facts:
+        rows.append(
+            ("D(..)", f"{', '.join(facts['sparse_levels'])}: a sparse array; D is dense, C compressed, S singleton")
+        )
     if facts.get("buffer"):
         rows.append(("b(..)", "a buffer: memory that operations write in place"))
     if "bounds" in facts:

@@ -22,6 +22,7 @@ from tilewright.layout.index.steps import Permute, sizes_behind
 from tilewright.layout.index.types import dtype_name, require_layout, text_of
 
 _PART = re.compile(r"([0-9]*)([A-Za-z])")
+_MOST_DIGITS = 18
 _PLAIN = "abcdefghijkl"
 _NAMED = ("tnc", "ncdhw", "goidhw")
 Block = tuple[int, int]  # (dim, size)
@@ -44,6 +45,8 @@ def _read(tag: str) -> tuple[list[int], list[Block]]:
         part = _PART.match(tag, at)
         if not part:
             raise ParseError("expected a letter, or a block such as 16c", text=tag, column=at)
+        if len(part[1]) > _MOST_DIGITS:
+            raise ParseError(f"a block of {len(part[1])} digits", text=tag, column=at, how="blocks are below 10**18")
         parts.append((part[1], part[2], at))
         at = part.end()
     outer = [part for part in parts if not part[0]]

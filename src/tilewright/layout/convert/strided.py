@@ -11,12 +11,13 @@ import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import Axis, row_major_axis
-from tilewright.layout.index.digits import Digit, Line, scale_line
+from tilewright.layout.index.digits import Digit, Line, is_chain, scale_line
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.index.steps import Split, Step
 from tilewright.layout.index.types import dtype_name, require_layout, type_bits, wholes
 from tilewright.layout.kinds.tiled import tiled
 from tilewright.layout.move.pack import check_buffer
+from tilewright.layout.text.notation import LARGEST
 
 _ENUMERATED = 1 << 20
 
@@ -47,6 +48,8 @@ def natural_sizes(shape: Sequence[int]) -> tuple[int, ...]:
     dims = wholes(shape, "a size")
     if any(n < 0 for n in dims):
         raise UsageError(f"the shape {dims} has a negative size")
+    if any(n > LARGEST for n in dims):
+        raise UsageError("a size of the shape is above 2**63 - 1")
     return dims
 
 
@@ -119,16 +122,6 @@ def _value(digit: Digit, e: Any) -> Any:
     return digit.weight * (value % digit.mod if digit.mod else value)
 
 
-def _is_chain(digits: Sequence[Digit], size: int) -> bool:
-    """Whether the digits of one dim count on where the one before stops: affine whatever the size."""
-    reach, weight = 1, digits[0].weight
-    for digit in sorted(digits, key=lambda d: d.div):
-        if digit.shift or digit.div != reach or digit.weight != weight * reach:
-            return False
-        reach = digit.div * digit.mod if digit.mod else size
-    return reach >= size
-
-
 def _affine(digits: Sequence[Digit], size: int) -> tuple[int, int] | None:
     """(value at 0, step) where the digits of one dim are start + step * e for every e below ``size``."""
     if not digits:
@@ -136,7 +129,7 @@ def _affine(digits: Sequence[Digit], size: int) -> tuple[int, int] | None:
     start = sum(_value(d, 0) for d in digits)
     step = sum(_value(d, 1) for d in digits) - start if size > 1 else 0
     if size > _ENUMERATED:
-        return (start, step) if _is_chain(digits, size) else None
+        return (start, step) if is_chain(digits, size) else None
     e = np.arange(size, dtype=np.int64)
     straight = np.array_equal(sum(_value(d, e) for d in digits), start + step * e)
     return (start, step) if straight else None

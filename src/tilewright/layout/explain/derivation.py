@@ -191,13 +191,18 @@ def explain(layout: AddressMap, *index: int) -> str:
     return str(derive(layout, index))
 
 
+_MOST_STEPS = 200  # of thousands of tile levels nobody reads more, and their names grow with every level
+_MOST_SHOWN = 64  # coordinates
+
+
 def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
-    """The derivation of an element's address."""
+    """The derivation of an element's address; behind two hundred steps only what they come to."""
     address = layout.address(*index)  # checks the index
     states = _states(layout, index)
     lines = _begin(layout, states[0])
     levels = layout.step_levels
-    for k, step in enumerate(layout.steps):
+    taken = len(states) - 1
+    for k, step in enumerate(layout.steps[:taken]):
         level = levels[k] if levels else None
         sentences = _sentences(step, states[k], states[k + 1], _part_names(layout, k))
         lines += [(_heading(layout, level), sentence) for sentence in sentences]
@@ -205,7 +210,10 @@ def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
             lines.append(("", _both_parts(states[k + 1], level)))
     now = states[-1]
     lines = _in_columns(_without_repeats(lines))
-    lines.append(("together", f"{_vector(c.value for c in now)} of {_vector(c.size for c in now)}"))
+    if taken < len(layout.steps):
+        now = _at_the_end(layout, index)
+        lines.append(("", f"... and {len(layout.steps) - taken} steps more, not written out"))
+    lines.append(("together", f"{_shown_vector([c.value for c in now])} of {_shown_vector([c.size for c in now])}"))
     expressions = {axis.name: _expression(axis, now) for axis in layout.axis_terms}
     for name, text in expressions.items():
         lines.append((name, text if text == str(address[name]) else f"{text} = {address[name]}"))
@@ -232,15 +240,23 @@ def explain_place(layout: AddressMap, *place: int) -> str:
 
 
 def _states(layout: AddressMap, index: Sequence[int]) -> list[list[Coordinate]]:
-    """The coordinates of an element before the first step and behind every step."""
+    """The coordinates of an element before the first step and behind every step, or the first of very many."""
     first = layout.first_index
     names = (f"{n}-{low}" if low else n for n, low in zip(layout.dim_names, first, strict=True))
     values = (int(value) - low for value, low in zip(index, first, strict=True))
     states = [[Coordinate(n, v, size) for n, v, size in zip(names, values, layout.shape, strict=True)]]
     levels = layout.step_levels
-    for k, (step, sizes) in enumerate(zip(layout.steps, layout.step_sizes, strict=False)):
+    for k, (step, sizes) in enumerate(zip(layout.steps[:_MOST_STEPS], layout.step_sizes, strict=False)):
         states.append(_advance(step, states[-1], sizes, levels[k] if levels else None))
     return states
+
+
+def _at_the_end(layout: AddressMap, index: Sequence[int]) -> list[Coordinate]:
+    """The coordinates of an element behind the last step, without names."""
+    values: list[Any] = [int(value) - low for value, low in zip(index, layout.first_index, strict=True)]
+    for step, sizes in zip(layout.steps, layout.step_sizes, strict=False):
+        values = step.forward(values, sizes)
+    return [Coordinate("", value, size) for value, size in zip(values, layout.step_sizes[-1], strict=True)]
 
 
 def _begin(layout: AddressMap, now: list[Coordinate]) -> list[tuple[str, str]]:
@@ -382,6 +398,8 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
     for k in reversed(range(len(layout.steps))):
         behind, step = values, layout.steps[k]
         values, inside = step.inverse(values, sizes[k])
+        if not inside and k >= len(states):
+            return "one of its coordinates would be outside the array"
         if not inside:
             return _broken(step, states[k], behind, values)
     return "the array has no elements"
@@ -402,11 +420,16 @@ def _broken(step: Step, before: list[Coordinate], behind: list[Any], values: lis
 
 
 def _expression(axis: Axis, coordinates: Sequence[Coordinate]) -> str:
-    """The arithmetic of one axis: nested products where strides nest, level by level; else a sum of products."""
+    """The arithmetic of one axis: nested products where strides nest, level by level; else a sum of products.
+
+    Of very many coordinates only what they come to.
+    """
     live = [(coordinates[c], stride) for c, stride in axis.terms if coordinates[c].size > 1]
     live.sort(key=lambda term: -term[1])
     if not live:
         return "0"
+    if len(live) > _MOST_SHOWN:
+        return str(sum(c.value * stride for c, stride in live))
     following = [math.prod(c.size for c, _ in live[k + 1 :]) for k in range(len(live))]
     if [stride for _, stride in live] != following:
         return " + ".join(f"{c.value}*{stride}" if stride != 1 else f"{c.value}" for c, stride in live)
@@ -446,6 +469,13 @@ def _in_memory(layout: AddressMap, address: dict[str, int]) -> str:
 
 def _vector(values: Any) -> str:
     return f"({','.join(str(value) for value in values)})"
+
+
+def _shown_vector(values: list[int]) -> str:
+    """A vector, cut where it is very long."""
+    if len(values) <= _MOST_SHOWN:
+        return _vector(values)
+    return _vector([*values[:_MOST_SHOWN], f"... {len(values) - _MOST_SHOWN} more"])
 
 
 def _assignment(now: Sequence[Coordinate]) -> str:

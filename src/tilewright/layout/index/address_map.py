@@ -15,14 +15,14 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits
-from tilewright.layout.index.steps import Step
+from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits, strides_of
+from tilewright.layout.index.steps import Permute, Step
 from tilewright.layout.index.types import UNBOUNDED, array_of, numpy_dtype, type_bits
 from tilewright.threads import pool, thread_count
 
@@ -56,6 +56,10 @@ def is_injective(terms: Terms) -> bool:
     live = [terms[k] for k in order if terms[k][0] > 1]
     if any(stride == 0 for _, stride in live):
         return False
+    if math.prod(size for size, _ in live) > 1 + sum((size - 1) * stride for size, stride in live):
+        return False  # more vectors than values
+    if any(_meet(a, b) for a, b in combinations(live, 2)):
+        return False
     if math.prod(size for size, _ in live) <= _ENUMERATED:
         return _all_different(live)
     reach = [sum((n - 1) * s for n, s in live[k:]) for k in range(len(live) + 1)]
@@ -70,6 +74,12 @@ def is_injective(terms: Terms) -> bool:
         return any(collides(k + 1, rest + d * stride, moved or d != 0) for d in range(low, high + 1))
 
     return not collides(0, 0, False)
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether two terms alone share a value: so many steps of one that they are a number of steps of the other."""
+    common = math.lcm(a[1], b[1])
+    return common // a[1] < a[0] and common // b[1] < b[0]
 
 
 def _all_different(live: Terms) -> bool:
@@ -367,9 +377,36 @@ class AddressMap:
         return facts
 
     @cached_property
+    def strides(self) -> tuple[int, ...] | None:
+        """Elements from one index to the next along every dim; None where a dim is cut, or with several axes.
+
+        >>> from tilewright.layout import parse
+        >>> parse("f32[2,2,3,2]").strides, parse("f32[8,256]{1,0:T(8,128)}").strides
+        ((12, 6, 2, 1), None)
+        """
+        if len(self.axis_terms) != 1 or self.origin or not self.is_static:
+            return None
+        first = self.steps[0] if self.steps else Permute(tuple(range(self.rank)))
+        if isinstance(first, Permute) and len(self.steps) <= 1:  # so that dims of size 1 have theirs too
+            order = first.order
+            by_dim = {order[c]: stride for c, stride in self.axis_terms[0].terms}
+            return tuple(by_dim.get(dim, 0) for dim in range(self.rank))
+        digits = self.digits
+        return None if digits is None else strides_of(digits[self.axes[0]], self.shape)
+
+    @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The numpy type of one element."""
         return numpy_dtype(self.dtype)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it has addresses: see :meth:`require_static`."""
+        try:
+            self.require_static()
+        except UnsupportedError:
+            return False
+        return True
 
     def require_static(self) -> None:
         """Raises :class:`UnsupportedError` where a dim has no bound."""

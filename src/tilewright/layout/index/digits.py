@@ -9,6 +9,7 @@ answer None where no digit form exists (a ``*`` that the tile does not divide).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -122,3 +123,24 @@ def rotate_line(line: Line, by: int, size: int) -> Line | None:
     if len(line.digits) > 1 or line.base or digit.weight != 1 or digit.div != 1 or digit.mod not in (0, size):
         return None
     return Line(0, (digit._replace(mod=size, shift=digit.shift + by, count=size),))
+
+
+def is_chain(digits: Sequence[Digit], size: int) -> bool:
+    """Whether the digits of one dim count on where the one before stops: weight * e for every e below ``size``."""
+    reach, weight = 1, digits[0].weight
+    for digit in sorted(digits, key=lambda d: d.div):
+        if digit.shift or digit.div != reach or digit.weight != weight * reach:
+            return False
+        reach = digit.div * digit.mod if digit.mod else size
+    return reach >= size
+
+
+def strides_of(line: Line, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """What one step along every dim adds (0 for dims of size 1); None where a dim is cut."""
+    strides = []
+    for dim, size in enumerate(shape):
+        digits = [digit for digit in line.digits if digit.dim == dim]
+        if digits and not is_chain(digits, size):
+            return None
+        strides.append(min((digit.weight for digit in digits), default=0))
+    return tuple(strides)

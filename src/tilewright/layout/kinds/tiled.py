@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
-from tilewright.errors import ParseError, UsageError
+from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout.index.address_map import Axis, row_major_axis
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.index_map import IndexMap
@@ -25,6 +25,7 @@ from tilewright.layout.text.notation import (
     ArrayText,
     TupleText,
     addressable,
+    combine_mark,
     format_shape,
     read_shape,
     tile_text,
@@ -55,6 +56,8 @@ def _program(text: ArrayText) -> list[list[Step]]:
         rank = max(rank, len(tile)) + sum(-1 if t == COMBINE else 1 for t in tile)
     return levels
 
+
+_MOST_BITS = 4096  # Python prints no number of more than 4300 digits
 
 _SCALAR = ArrayText("f32", (), (), ())
 
@@ -105,6 +108,8 @@ class TensorLayout(IndexMap):
         """Order, tiles, memory space, and what few texts have: bounds of dynamic dims, L, #, *, SC and M, a buffer."""
         text = self.text
         rarities: dict[str, Any] = {
+            "strides": list(self.strides or ()),
+            "sparse_levels": list(text.sparse_levels),
             "bounds": {f"d{k}": n for k, n in enumerate(text.dims) if text.dynamic[k] and n != UNBOUNDED},
             "tail_alignment": text.tail_alignment if text.tail_alignment > 1 else None,
             "index_type": text.index_type,
@@ -120,6 +125,16 @@ class TensorLayout(IndexMap):
             "memory_space": self.memory_space,
             **{key: value for key, value in rarities.items() if value},
         }
+
+    def require_static(self) -> None:
+        """Raises :class:`UnsupportedError` where a dim has no bound, or the array is sparse."""
+        super().require_static()
+        if self.text.sparse_levels:
+            levels = ",".join(self.text.sparse_levels)
+            raise UnsupportedError(
+                f"{self} is sparse, D({levels}): where its elements lie depends on the data",
+                how="leave D(..) out for the layout of the dense array",
+            )
 
     @property
     def is_untiled(self) -> bool:
@@ -173,6 +188,8 @@ def from_text(text: ArrayText) -> TensorLayout:
     steps = tuple(step for level in _program(text) for step in level)
     sizes = sizes_behind(steps, text.dims)
     offset = row_major_axis("offset", range(len(sizes)), sizes, text.tail_alignment)
+    if offset.extent.bit_length() > _MOST_BITS:
+        raise UnsupportedError(f"an array of {text.dtype} whose tiles pad it to more than 2**{_MOST_BITS} places")
     return TensorLayout(text.dtype, text.dims, steps, (offset,), (), bits, text)
 
 
@@ -208,6 +225,10 @@ def parse_prefix(text: str, start: int = 0) -> tuple[TensorLayout | TupleLayout,
     return _wrap(shape), end
 
 
+def _marked(tile: Any) -> Any:
+    return [combine_mark(part) for part in tile] if isinstance(tile, Sequence) else tile
+
+
 def tiled(
     shape: Sequence[int],
     dtype: Any,
@@ -218,6 +239,8 @@ def tiled(
     memory_space: int = 0,
 ) -> TensorLayout:
     """A layout from its parts; without ``minor_to_major`` the last dim is the most minor, as in numpy's C order.
+
+    In a tile ``"*"``, -1 or XLA's and JAX's -2**63 merges its dim with the next more minor one.
 
     >>> str(tiled((3, 5), "f32", tiles=[(2, 2)]))
     'f32[3,5]{1,0:T(2,2)}'
@@ -230,7 +253,7 @@ def tiled(
     order = tuple(range(len(dims) - 1, -1, -1)) if minor_to_major is None else wholes(minor_to_major, "a dim")
     if sorted(order) != list(range(len(dims))):
         raise UsageError(f"minor_to_major {order} is not an order of the dims of {dims}")
-    levels = tuple(wholes(tile, "a tile dim") for tile in tiles)
+    levels = tuple(wholes(_marked(tile), "a tile dim") for tile in tiles)
     if any(
         not tile or tile[-1] == COMBINE or any(not 1 <= t <= LARGEST and t != COMBINE for t in tile) for tile in levels
     ):

@@ -17,7 +17,7 @@ from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.types import TYPE_BITS, array_of, require_room
 from tilewright.layout.move.blocks import LINE
 from tilewright.layout.move.calls import Kept, run_plan
-from tilewright.layout.move.plan import aligned_empty, pack_plan, padding_of, run_filled, unpack_plan
+from tilewright.layout.move.plan import aligned_empty, pack_plan, run_filled, unpack_plan, zero_of
 
 # Values narrower than a byte: packed low bits first, and back.
 
@@ -117,9 +117,12 @@ def _check_out(layout: AddressMap, out: Any) -> Array:
 
 
 def _fill_value(layout: AddressMap, fill: Any) -> Any:
-    """``fill`` as a value of the layout's type; where several elements share a byte, the bits of that value."""
+    """``fill`` as a value of the layout's type; where several elements share a byte, the bits of that value.
+
+    The number 0 stands for zero bytes, also of a type that has no 0.
+    """
     if type(fill) is int and not fill:
-        return 0
+        return 0 if layout.element_bits < 8 else zero_of(layout.numpy_dtype)
     dtype, number = layout.numpy_dtype, array_of(fill, "fill")
     if number.ndim:
         raise UsageError(f"fill is one value, not an array of shape {number.shape}", where=str(layout))
@@ -184,8 +187,8 @@ def _pack_slots(layout: AddressMap, values: Array, slots: Array, fill: Any, kept
         return
     run_filled(filled_plan, slots, values, fill)
     plan, whole = filled_plan
-    if kept is not None and not whole and (zeros := padding_of(0, values.dtype)) is not None:
-        kept.keep(slots, values, plan, zeros, packing=True)
+    if kept is not None and not whole:
+        kept.keep(slots, values, plan, packing=True)  # padding of zero bytes
 
 
 def unpack(layout: AddressMap, buffer: Any, out: Any = None, kept: Kept | None = None) -> Array:

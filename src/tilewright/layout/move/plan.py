@@ -407,6 +407,11 @@ def relayout_boxes(a: AddressMap, b: AddressMap, order: Sequence[int], slot: int
 # -- padding -----------------------------------------------------------------------------------------------------------
 
 
+def zero_of(dtype: np.dtype[Any]) -> Any:
+    """The value whose bytes are zero: 0, but 2**-127 of f8e8m0fnu, which has no 0."""
+    return np.zeros(1, dtype)[0]
+
+
 def padding_of(fill: Any, dtype: np.dtype[Any]) -> int | None:
     """8 bytes of elements ``fill``, as the kernel takes them; None for a complex one whose halves differ."""
     words = np.full(max(1, 8 // dtype.itemsize), fill, dtype).view(np.int64)

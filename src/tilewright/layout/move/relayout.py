@@ -19,7 +19,7 @@ from tilewright.layout.index.types import require_room
 from tilewright.layout.move.blocks import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
-from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled
+from tilewright.layout.move.plan import aligned_empty, relayout_boxes, relayout_plan, run_filled, zero_of
 
 Array = np.ndarray[Any, Any]
 _MOST_RUNS = 1 << 24
@@ -305,9 +305,9 @@ class Relayout:
 
     def _move(self, source: np.ndarray[Any, Any], target: np.ndarray[Any, Any]) -> None:
         if self.a.num_elements:
-            run_filled(self._plan(target.ctypes.data % LINE == 0), target, source, 0)
+            run_filled(self._plan(target.ctypes.data % LINE == 0), target, source, zero_of(target.dtype))
         else:
-            target[:] = 0
+            target[:] = zero_of(target.dtype)
 
 
 def _tile_bytes(layout: IndexMap) -> int:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tilewright.errors import ParseError, UsageError
 from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type_bits
@@ -24,6 +25,7 @@ from tilewright.layout.index.types import TYPE_BITS, UNBOUNDED, dtype_name, type
 LARGEST = 2**63 - 1
 """The largest number a shape may hold, as in XLA."""
 
+_COMBINED = re.compile(r"\*|-(?:1|9223372036854775808)(?![0-9])", re.ASCII)
 _BLANKS = re.compile(r"(?:[ \t\r\n]+|/\*.*?\*/|//[^\r\n]*)*", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _DIGITS = re.compile(r"[0-9]+")
@@ -107,10 +109,21 @@ class Cursor:
 COMBINE = -1
 """A ``*`` in a tile: this dim is merged with the next more minor one."""
 
+_XLA_COMBINE = -(2**63)
+
+
+def combine_mark(part: Any) -> Any:
+    """:data:`COMBINE` for ``*`` and for the number that XLA and JAX use for it; anything else comes back as it is."""
+    return COMBINE if (isinstance(part, str) and part == "*") or part == _XLA_COMBINE else part
+
 
 @dataclass(frozen=True)
 class ArrayText:
-    """One array shape as written; ``tiles`` use :data:`COMBINE` for ``*``, ``dims`` :data:`UNBOUNDED` for ``?``."""
+    """One array shape as written; ``tiles`` use :data:`COMBINE` for ``*``, ``dims`` :data:`UNBOUNDED` for ``?``.
+
+    ``sparse_levels`` are the parts of ``D(..)`` where some dim is not stored dense. XLA does not print them, nor does
+    :func:`format_shape`.
+    """
 
     dtype: str
     dims: tuple[int, ...]
@@ -125,6 +138,7 @@ class ArrayText:
     splits: tuple[tuple[int, tuple[int, ...]], ...] = ()
     metadata_prefix: int = 0
     buffer: bool = False
+    sparse_levels: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -182,6 +196,7 @@ def format_shape(shape: ShapeText) -> str:
 
 _ORDER = "the order of the tail is D T L # * E S SC P M"
 _MOST_NESTED = 64
+_MOST_TILE_DIMS = 10_000
 LAST_SPACE = 127
 """The largest memory space: XLA keeps it in a signed byte."""
 _BARE = ("token", "opaque")  # types without dims and layouts
@@ -310,18 +325,20 @@ def _minor_to_major(cursor: Cursor, rank: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _level_types(cursor: Cursor) -> None:
-    """``D(..)``, the storage of every dim of a sparse array: read and forgotten, as XLA does."""
+def _level_types(cursor: Cursor) -> tuple[str, ...]:
+    """``D(..)``, how each dim is stored."""
+    levels: list[str] = []
     if not cursor.key("D") or cursor.take(")"):
-        return
+        return ()
     while True:
-        if not any(cursor.take(letter) for letter in "DCSH"):
+        letter = next((letter for letter in "DCSH" if cursor.take(letter)), "")
+        if not letter:
             raise cursor.fail("expected D, C, S or H in D(..)")
-        cursor.take("+")
-        cursor.take("~")
+        levels.append(letter + "+" * cursor.take("+") + "~" * cursor.take("~"))
         if not cursor.take(","):
             break
     cursor.expect(")", "or ',' in D(..)")
+    return tuple(levels)
 
 
 def _tile(cursor: Cursor) -> tuple[int, ...]:
@@ -329,8 +346,9 @@ def _tile(cursor: Cursor) -> tuple[int, ...]:
     dims: list[int] = []
     while True:
         at = cursor.at
-        if cursor.take("*"):
+        if mark := _COMBINED.match(cursor.text, at):
             dims.append(COMBINE)
+            cursor.move(mark.end())
         else:
             try:
                 dims.append(cursor.integer("as a tile dim", least=1))
@@ -349,8 +367,12 @@ def _tiles(cursor: Cursor) -> tuple[tuple[int, ...], ...]:
     if not cursor.key("T"):
         return ()
     tiles = [_tile(cursor)]
+    count, at = len(tiles[0]), cursor.at
     while cursor.take("("):
         tiles.append(_tile(cursor))
+        count += len(tiles[-1])
+        if count > _MOST_TILE_DIMS:
+            raise cursor.fail(f"tiles of more than {_MOST_TILE_DIMS} dims together", at)
     return tuple(tiles)
 
 
@@ -428,7 +450,7 @@ def _layout(cursor: Cursor, shape: ArrayText) -> ArrayText:
 
 
 def _tail(cursor: Cursor, shape: ArrayText) -> ArrayText:
-    _level_types(cursor)
+    levels = _level_types(cursor)
     tiles = _tiles(cursor)
     alignment = _number(cursor, "L", absent=1, least=1)
     index_type, pointer_type = _integer_type(cursor, "#"), _integer_type(cursor, "*")
@@ -440,7 +462,8 @@ def _tail(cursor: Cursor, shape: ArrayText) -> ArrayText:
         raise cursor.fail("P(..): sparse arrays have no place in a tiled layout", at, how="leave P(..) out")
     prefix = _number(cursor, "M", absent=0)
     values = (alignment, index_type, pointer_type, bits, space, splits, prefix)
-    return ArrayText(shape.dtype, shape.dims, shape.dynamic, shape.minor_to_major, tiles, *values)
+    whole = ArrayText(shape.dtype, shape.dims, shape.dynamic, shape.minor_to_major, tiles, *values)
+    return replace(whole, sparse_levels=levels) if any(level != "D" for level in levels) else whole
 
 
 # -- the common plain case ---------------------------------------------------------------------------------------------
@@ -473,7 +496,13 @@ def _fast(text: str, start: int) -> tuple[ArrayText, int] | None:
         return None
     space = int(space_text or 0)
     sound = sorted(order) == list(range(len(dims))) and space <= LAST_SPACE
-    if not sound or not _fits(dims, 0) or not addressable(dtype, dims) or not all(_fits(tile, 1) for tile in tiles):
+    if (
+        not sound
+        or sum(map(len, tiles)) > _MOST_TILE_DIMS
+        or not _fits(dims, 0)
+        or not addressable(dtype, dims)
+        or not all(_fits(tile, 1) for tile in tiles)
+    ):
         return None
     return ArrayText(dtype, dims, (False,) * len(dims), order, tiles, memory_space=space), end
 
