@@ -49,7 +49,7 @@ def lanes(
     npu: Annotated[int | None, typer.Option("--npu", metavar="N", help="With --offset: what lies there.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", metavar="O", help="In elements, in that NPU.")] = None,
 ) -> Viewed:
-    """Place a tensor (N, C, H, W) in an NPU's local memories or its global one: facts, an element, a place, a picture."""
+    """Place a tensor (N, C, H, W) in an NPU's memories, local or global: facts, an element, a place, a picture."""
     memory = {"chip": chip, "lanes": count, "eu_bytes": eu_bytes}
     layout = _lane_layout(sized_array(shape), memory, start, mode, columns, ic_parallel)
     if mode == "global":

@@ -251,9 +251,8 @@ def _rare_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """What few texts have, each in a line that says what it means."""
     rows = []
     if "sparse_levels" in facts:
-        rows.append(
-            ("D(..)", f"{', '.join(facts['sparse_levels'])}: a sparse array; D is dense, C compressed, S singleton")
-        )
+        levels = ", ".join(facts["sparse_levels"])
+        rows.append(("D(..)", f"{levels}: a sparse array; D is dense, C compressed, S singleton"))
     if facts.get("buffer"):
         rows.append(("b(..)", "a buffer: memory that operations write in place"))
     if "bounds" in facts:

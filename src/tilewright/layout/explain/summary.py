@@ -12,7 +12,8 @@ from tilewright.layout.kinds.tiled import TupleLayout
 def summary(layout: AddressMap | TupleLayout) -> dict[str, Any]:
     """Sizes in elements and bytes, order, tiles, memory space, or lanes, pages, shards; a tuple's elements below it.
 
-    An array with an unbounded dim has no sizes, nor has a sparse one. What is absent in a text (bounds, L, SC, M ...) is absent here too.
+    An array with an unbounded dim has no sizes, nor has a sparse one. What is absent in a text (bounds, L, SC, M ...)
+    is absent here too.
 
     >>> from tilewright.layout import parse
     >>> facts = summary(parse("f32[3,5]{1,0:T(2,2)}"))

@@ -496,13 +496,8 @@ def _fast(text: str, start: int) -> tuple[ArrayText, int] | None:
         return None
     space = int(space_text or 0)
     sound = sorted(order) == list(range(len(dims))) and space <= LAST_SPACE
-    if (
-        not sound
-        or sum(map(len, tiles)) > _MOST_TILE_DIMS
-        or not _fits(dims, 0)
-        or not addressable(dtype, dims)
-        or not all(_fits(tile, 1) for tile in tiles)
-    ):
+    sound = sound and addressable(dtype, dims) and sum(map(len, tiles)) <= _MOST_TILE_DIMS
+    if not sound or not _fits(dims, 0) or not all(_fits(tile, 1) for tile in tiles):
         return None
     return ArrayText(dtype, dims, (False,) * len(dims), order, tiles, memory_space=space), end
 
