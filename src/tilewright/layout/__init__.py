@@ -14,7 +14,7 @@ from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix
 from tilewright.layout.kinds.paged import PagedLayout, paged
 from tilewright.layout.kinds.presets import predict, preset
 from tilewright.layout.kinds.sharded import ShardedLayout, mod_sharded
-from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout, parse, parse_prefix, tiled
+from tilewright.layout.kinds.tiled import FoundShape, TensorLayout, TupleLayout, find_shapes, parse, parse_prefix, tiled
 
 if TYPE_CHECKING:
     from tilewright.layout.convert.cute import from_cute, to_cute
@@ -48,6 +48,7 @@ __all__ = [
     "ConvertedLayout",
     "Derivation",
     "Digit",
+    "FoundShape",
     "IndexMap",
     "IndexRangeError",
     "LaneLayout",
@@ -74,6 +75,7 @@ __all__ = [
     "draw_picture",
     "dtype_name",
     "explain_place",
+    "find_shapes",
     "from_cute",
     "from_linalg_pack",
     "from_onednn_tag",

@@ -15,29 +15,7 @@ from tilewright.errors import ParseError, UsageError
 if TYPE_CHECKING:
     from tilewright.layout import IndexMap, TensorLayout, TupleLayout
 
-# Shapes as people paste them: XLA's text, a line of an HLO dump, MLIR's ``tensor<...>``.
-_NAMED = re.compile(r"\s*(?:ROOT\s+)?%?[A-Za-z_][\w.-]*\s*[=:]\s*")
-_NAME_BEHIND = re.compile(r"%[\w.-]+\s*,?\s*")
-_MLIR = re.compile(r"\s*tensor<((?:[0-9?]+x)*)([A-Za-z][A-Za-z0-9]*|complex<f(?:32|64)>)>\s*")
-_LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]")
-
-
-def pasted_layout(text: str) -> TensorLayout | TupleLayout:
-    """The layout in a text that was copied out of a dump; raises :class:`~tilewright.errors.ParseError`.
-
-    >>> str(pasted_layout("  ROOT %copy.5 = f32[3,5]{0,1} copy(%x), metadata={}"))
-    'f32[3,5]{0,1}'
-    >>> str(pasted_layout("tensor<3x5xbf16>"))
-    'bf16[3,5]{1,0}'
-    """
-    from tilewright.layout import parse, parse_prefix, xla_dtype
-
-    if tensor := _MLIR.fullmatch(text):
-        return parse(f"{xla_dtype(tensor[2])}[{tensor[1][:-1].replace('x', ',')}]")
-    if named := _NAMED.match(text):
-        return parse_prefix(text, named.end())[0]
-    value, end = parse_prefix(text)
-    return value if _NAME_BEHIND.fullmatch(text, end) else parse(text)
+_LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]|Layout\(|#tpu\.tiled|minor_to_major|layout_mode")
 
 
 def names_layout(text: str) -> bool:
@@ -73,8 +51,10 @@ def explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf =
 
 def read_layout(text: str) -> TensorLayout | TupleLayout:
     """The layout of a text, as it may be pasted out of a dump; ``-`` reads stdin."""
+    from tilewright.layout import parse
+
     try:
-        return pasted_layout(read_text("-").strip() if text == "-" else text)
+        return parse(read_text("-").strip() if text == "-" else text)
     except ParseError:
         if os.path.isfile(text):
             how = "give a shape's text, or - to read it from stdin; `tilewright report` reads whole programs"

@@ -22,6 +22,7 @@ from tilewright.layout.text.notation import (
     COMBINE,
     LARGEST,
     LAST_SPACE,
+    LEFT_OVER,
     ArrayText,
     TupleText,
     addressable,
@@ -202,21 +203,78 @@ def _wrap(text: ArrayText | TupleText) -> TensorLayout | TupleLayout:
 def parse(text: str) -> TensorLayout | TupleLayout:
     """Read XLA's shape text, ``f32[3,5]{1,0:T(2,2)}`` or a tuple of such. Raises :class:`ParseError` with the column.
 
+    What is copied out of a dump, a log or a message is read as well: a line with its name and opcode, JAX's and MLIR's
+    types, a layout without a shape (its sizes are ``?``), JAX's ``Layout(...)``. A text of several lines that hold
+    shapes, as an allocator's message, is read as the tuple of them (see :func:`find_shapes`).
+
     Upper-case element types (``F32[3,5]``, as documents write them) are read too; ``str()`` gives canonical text.
 
     >>> str(parse("F32[3, 5]"))
     'f32[3,5]{1,0}'
+    >>> str(parse("  ROOT %copy.5 = f32[3,5]{0,1:T(8,128)} copy(%x), metadata={}"))
+    'f32[3,5]{0,1:T(8,128)}'
+    >>> str(parse("memref<16x256xbf16, #tpu.tiled<(8,128)(2,1),[2,1]>, #tpu.memory_space<vmem>>"))
+    'bf16[16,256]{1,0:T(8,128)(2,1)S(1)}'
     """
     return _parse(text_of(text, "a shape's text"))
 
 
 @lru_cache(maxsize=16384)
 def _parse(text: str) -> TensorLayout | TupleLayout:
-    value, end = parse_prefix(text)
-    if end != len(text):
+    try:
+        value, end = parse_prefix(text)
+        if end == len(text):
+            return value
         how = "the order of a layout's tail is D T L # * E S SC P M" if "{" in text[:end] else ""
-        raise ParseError("text left over behind the shape", text=text, column=end, how=how)
-    return value
+        failure = ParseError(LEFT_OVER, text=text, column=end, how=how)
+    except ParseError as error:
+        failure = error
+    found = _found(text, failure)
+    return found[0].layout if len(found) == 1 else TupleLayout(tuple(shape.layout for shape in found))
+
+
+@dataclass(frozen=True)
+class FoundShape:
+    """A shape found in a longer text.
+
+    =========  =====================================================================================
+    ``layout``  the layout of the array or tuple
+    ``start``   its place in the text (cleaned of colours and escapes), up to ``end``
+    ``name``    what its line calls it: ``copy.5``, ``allocation 3``; "" if nothing
+    ``bare``    it is a layout without sizes and element type: the dims are ``?``, the type assumed
+    =========  =====================================================================================
+    """
+
+    layout: TensorLayout | TupleLayout
+    start: int
+    end: int
+    name: str = ""
+    bare: bool = False
+
+
+def _found(text: str, failure: ParseError | None) -> tuple[FoundShape, ...]:
+    from tilewright.layout.text.pastes import read_paste  # most texts are shapes and need no search
+
+    return tuple(
+        FoundShape(_wrap(one.shape), one.start, one.end, one.name, one.bare) for one in read_paste(text, failure)
+    )
+
+
+def find_shapes(text: str) -> tuple[FoundShape, ...]:
+    """The shapes that a pasted text is about: the result of an instruction, each allocation of a message.
+
+    Raises :class:`ParseError` where there is none, naming the command that reads such a text if there is one.
+
+    >>> [(found.name, str(found.layout)) for found in find_shapes("%a = f32[2]{0} add(%b)\\n%d = s8[3]{0} copy(%e)")]
+    [('a', 'f32[2]{0}'), ('d', 's8[3]{0}')]
+    """
+    try:
+        value, end = parse_prefix(text_of(text, "a text"))
+    except ParseError as error:
+        return _found(text, error)
+    if end == len(text):
+        return (FoundShape(value, 0, end),)
+    return _found(text, ParseError(LEFT_OVER, text=text, column=end))
 
 
 def parse_prefix(text: str, start: int = 0) -> tuple[TensorLayout | TupleLayout, int]:

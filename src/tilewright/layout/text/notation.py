@@ -194,6 +194,7 @@ def format_shape(shape: ShapeText) -> str:
     return f"b({text})" if shape.buffer else text
 
 
+LEFT_OVER = "text left over behind the shape"
 _ORDER = "the order of the tail is D T L # * E S SC P M"
 _MOST_NESTED = 64
 _MOST_TILE_DIMS = 10_000
