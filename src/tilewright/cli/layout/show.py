@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.streams import Json, emit_json, emit_text, read_text, show_table
+from tilewright.cli.streams import Json, emit_json, emit_text, read_text, remark, show_table
 from tilewright.errors import ParseError, UsageError
 
 if TYPE_CHECKING:
-    from tilewright.layout import IndexMap, TensorLayout, TupleLayout
+    from tilewright.layout import FoundShape, IndexMap, TensorLayout, TupleLayout
 
 _LAYOUT = re.compile(r"\]\s*\{\s*[0-9:]|Layout\(|#tpu\.tiled|minor_to_major|layout_mode")
 
@@ -25,7 +25,7 @@ def names_layout(text: str) -> bool:
 
 Text = Annotated[
     str,
-    typer.Argument(metavar="TEXT", help="XLA's shape text, as f32[3,5]{1,0:T(2,2)}, or a line of HLO; - is stdin."),
+    typer.Argument(metavar="TEXT", help="A shape, as f32[3,5]{1,0:T(2,2)}, or any text with shapes in it; - is stdin."),
 ]
 Index = Annotated[str | None, typer.Option("--index", metavar="I,J,..", help="Derive this element's address.")]
 Offset = Annotated[int | None, typer.Option("--offset", metavar="O", help="Say what lies at this offset.")]
@@ -42,24 +42,62 @@ def explain(text: Text, index: Index = None, offset: Offset = None, leaf: Leaf =
     from tilewright.layout import TupleLayout, summary
 
     whole = leaf is None and index is None and offset is None
-    layout = read_layout(text) if whole else one_array(text, leaf)
+    if whole:
+        found = read_shapes(text)
+        if any(shape.bare for shape in found):
+            remark(
+                "the text gives no sizes and no element type: ? stands for the sizes, the type follows from the tiles"
+            )
+        if len(found) > 1:
+            _print_found(found, as_json)
+            return
+    layout = found[0].layout if whole else one_array(text, leaf)
     if isinstance(layout, TupleLayout):
         print_facts(summary(layout), as_json)
     else:
         answer(layout, index, None if offset is None else (offset,), as_json)
 
 
-def read_layout(text: str) -> TensorLayout | TupleLayout:
-    """The layout of a text, as it may be pasted out of a dump; ``-`` reads stdin."""
-    from tilewright.layout import parse
+def _print_found(found: Sequence[FoundShape], as_json: bool) -> None:
+    """The shapes of a text that has several, a line each."""
+    from tilewright.layout import TupleLayout, summary
+
+    facts = [summary(shape.layout) for shape in found]
+    if as_json:
+        emit_json({"shapes": [{"name": shape.name, **each} for shape, each in zip(found, facts, strict=True)]})
+        return
+    rows = []
+    for number, (shape, each) in enumerate(zip(found, facts, strict=True), start=1):
+        if isinstance(shape.layout, TupleLayout):
+            arrays = [summary(array) for _, array in leaves(shape.layout)]
+            known = all("slots" in array for array in arrays)
+            size, data = (sum(array.get(key, 0) for array in arrays) for key in ("size_bytes", "data_bytes"))
+            each = {"slots": 0, "size_bytes": size, "padding_ratio": size / data if data else 1.0} if known else {}
+        rows.append((shape.name or f"shape {number}", str(shape.layout), *_sizes(each)))
+    show_table(("of the text", "layout", "size in memory", "padding ratio"), rows)
+    if any(shape.name.startswith("allocation") for shape in found):
+        remark("`tilewright explain-error` ranks the allocations of such a message and says what to change")
+
+
+def read_shapes(text: str) -> tuple[FoundShape, ...]:
+    """The shapes of a text, as it may be pasted out of a dump; ``-`` reads stdin."""
+    from tilewright.layout import find_shapes
 
     try:
-        return parse(read_text("-").strip() if text == "-" else text)
+        return find_shapes(read_text("-").strip() if text == "-" else text)
     except ParseError:
         if os.path.isfile(text):
             how = "give a shape's text, or - to read it from stdin; `tilewright report` reads whole programs"
             raise UsageError("this is a file, not a shape", where=text, how=how) from None
         raise
+
+
+def read_layout(text: str) -> TensorLayout | TupleLayout:
+    """The layout of a text; the tuple of all where it has several."""
+    from tilewright.layout import TupleLayout
+
+    found = read_shapes(text)
+    return found[0].layout if len(found) == 1 else TupleLayout(tuple(shape.layout for shape in found))
 
 
 def one_array(text: str, leaf: str | None = None) -> TensorLayout:

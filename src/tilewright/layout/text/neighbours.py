@@ -57,8 +57,7 @@ def read_neighbour(text: str, at: int) -> tuple[ArrayText, int] | None:
     if head["space"] and not shape.memory_space:
         shape = replace(shape, memory_space=SPACES.get(head["space"][1:-1], 0))
     if strides:
-        numbers = [int(n) for n in (strides[1] or "").split(",") if n.strip()]
-        return strided(shape, numbers, text, at), strides.end()
+        return strided(shape, _integers(strides[1] or ""), text, at), strides.end()
     return shape, head.end() + end - len(short)
 
 
@@ -70,7 +69,7 @@ def _sizes(text: str, head: re.Match[str]) -> Iterator[str]:
         found = _DIM.fullmatch(part)
         if not found and re.fullmatch(r"\s*[A-Za-z_]\w*.*", part):
             how = "write its size in its place"
-            raise ParseError(f"the dim {part.strip()!r} has no size", text=text, column=place, how=how)
+            raise ParseError(f"the dim {part.strip()[:40]!r} has no size", text=text, column=place, how=how)
         if not found and head["type"].lower() not in TYPE_BITS:
             raise ParseError("expected a whole number of at least 0 as a dim", text=text, column=place)
         yield f"{found[1] or ''}{found[2]}" if found else part
@@ -122,7 +121,8 @@ def read_mlir(text: str, at: int) -> tuple[ArrayText, int] | None:
             raise ParseError("tiles as elements are not read", text=text, column=at, how=how)
         return None
     if sizes is None or name is None:
-        raise ParseError(f"{opening.group()[:-1]}<{parts[0][:40]}> has no sizes and type to read", text=text, column=at)
+        inside = " ".join(parts[0][:40].split())
+        raise ParseError(f"{opening.group()}{inside}> has no sizes and type to read", text=text, column=at)
     dtype = xla_dtype(name)
     if dtype not in TYPE_BITS:
         raise ParseError(f"no element type called {name!r}", text=text, column=at)
@@ -177,22 +177,27 @@ def _with_attribute(shape: ArrayText, part: str, text: str, at: int) -> ArrayTex
     if found := _STRIDED.fullmatch(part):
         if "?" in found[1]:
             raise ParseError("strides without a size say nothing of a layout", text=text, column=at)
-        return strided(shape, [int(n) for n in found[1].split(",") if n.strip()], text, at)
+        return strided(shape, _integers(found[1]), text, at)
     if found := _AFFINE.fullmatch(part):
         before, after = (re.findall(r"d([0-9]{1,4})", side) for side in found.groups())
         if sorted(before) == sorted(after) and [int(d) for d in before] == list(range(rank)):
             return replace(shape, minor_to_major=tuple(int(d) for d in reversed(after)))
     if bounds := _BOUNDS.fullmatch(part):
         sizes = [b.strip() for b in bounds[1].split(",") if b.strip()]
-        if len(sizes) == rank:
+        if len(sizes) == rank and all(re.fullmatch(r"\?|[0-9]{1,19}", b) for b in sizes):
             dims = [n if b == "?" else int(b) for n, b in zip(shape.dims, sizes, strict=True)]
             return replace(shape, dims=tuple(dims))
     what = "a sparse array, whose places depend on its data" if "sparse" in part.lower() else "no layout that is known"
-    raise ParseError(f"the attribute {part[:60]} is {what}", text=text, column=at)
+    raise ParseError(f"the attribute {' '.join(part[:60].split())} is {what}", text=text, column=at)
 
 
 def _tile(text: str) -> tuple[int, ...]:
     return tuple(combine_mark("*" if part.strip() == "*" else _number(part)) for part in text.split(","))
+
+
+def _integers(text: str) -> list[int]:
+    """The whole numbers in a list; what is too long for one is cut."""
+    return [int(digits) for digits in re.findall(r"[0-9]{1,19}", text)]
 
 
 def _number(text: str) -> int:
@@ -205,7 +210,7 @@ def _check_tile_strides(
     """The tiles must lie behind each other row by row, as XLA has them."""
     if not text_of_strides or not text_of_strides.strip() or not tiles or UNBOUNDED in shape.dims:
         return
-    strides = [int(n) for n in re.findall(r"[0-9]{1,19}", text_of_strides)]
+    strides = _integers(text_of_strides)
     first = tiles[0]
     if len(strides) != len(shape.dims) or len(first) > len(shape.dims) or min(first) < 1:
         return
@@ -309,10 +314,10 @@ def read_apart(text: str, at: int) -> tuple[ArrayText, int] | None:
         dtype = dtype_name(name.lower())
     except TilewrightError:
         return None
-    dims = [int(n) for n in re.findall(r"[0-9]{1,19}", sizes)]
+    dims = _integers(sizes)
     shape = ArrayText(dtype, tuple(dims), (False,) * len(dims), tuple(range(len(dims) - 1, -1, -1)))
     if strides:
-        shape = strided(shape, [int(n) for n in re.findall(r"[0-9]{1,19}", strides)], text, at)
+        shape = strided(shape, _integers(strides), text, at)
     return _checked(shape, text, at), found.end()
 
 
@@ -344,7 +349,9 @@ def read_proto(text: str, at: int) -> tuple[ArrayText, int] | None:
     inside, end = list[str](), head.end()
     while field := _FIELD.match(text, end):
         block, name, value = field[1], field[3], field[4]
-        if (field[5] and not inside) or name == "element_type" or (block and block not in ("layout", "tiles")):
+        other = (block and block not in ("layout", "tiles")) or name == "element_type"
+        counted = name in ("dimensions", "minor_to_major", *values)
+        if other or (field[5] and not inside) or (counted and not re.fullmatch(r"-?[0-9]+", value)):
             break
         end = field.end()
         if field[5]:
@@ -360,7 +367,7 @@ def read_proto(text: str, at: int) -> tuple[ArrayText, int] | None:
             dynamic.append(value == "true")
         elif name == "minor_to_major":
             order.append(int(value))
-        elif name in values and re.fullmatch(r"-?[0-9]+", value):
+        elif name in values:
             values[name] = int(value)
     dynamic += [False] * (len(dims) - len(dynamic))
     shape = ArrayText(

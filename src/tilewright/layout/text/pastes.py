@@ -31,7 +31,7 @@ from tilewright.layout.text.neighbours import (
     unsized,
     with_layout,
 )
-from tilewright.layout.text.notation import LEFT_OVER, ArrayText, ShapeText, TupleText, read_shape
+from tilewright.layout.text.notation import LEFT_OVER, ArrayText, ShapeText, TupleText, after_blanks, read_shape
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ _Reader = Callable[[str, int], "tuple[ShapeText, int] | None"]
 def _array(text: str, start: int) -> tuple[ShapeText, int] | None:
     """The shape whose opening parentheses, or element type, begin at ``start``."""
     try:
-        return read_shape(text, start)
+        shape, end = read_shape(text, start)
     except ParseError as error:
         first = _PARENTHESES.match(text, start)
         if first is None or first.end() == start:
@@ -279,6 +279,16 @@ def _array(text: str, start: int) -> tuple[ShapeText, int] | None:
                 raise
             return found
         return _cut_tuple(text, start, first.end(), error)
+    if text.startswith("[", end) and (apart := read_neighbour_or_none(text, start)):  # PyTorch's strides
+        return apart
+    alone = (
+        isinstance(shape, TupleText) and len(shape.elements) == 1 and _IN_PROSE.search(text[max(0, start - 9) : start])
+    )
+    return (shape.elements[0] if alone and isinstance(shape, TupleText) else shape), end
+
+
+_COMMA = re.compile(r"\s*,\s*(?:/\*.*?\*/\s*)?")
+_IN_PROSE = re.compile(r"[\w.%]\s+$")  # a word and a blank before a parenthesis: no tuple of one array
 
 
 def _cut_tuple(text: str, start: int, first: int, error: ParseError) -> tuple[ShapeText, int] | None:
@@ -293,7 +303,7 @@ def _cut_tuple(text: str, start: int, first: int, error: ParseError) -> tuple[Sh
         if found is None:
             break
         elements.append(found[0])
-        comma = re.compile(r"\s*,\s*(?:/\*.*?\*/\s*)?").match(text, found[1])
+        comma = _COMMA.match(text, found[1])
         end = found[1]
         if not comma:
             break
@@ -359,8 +369,7 @@ def _take(text: str, kind: str, at: int, line: _Line) -> int:
         line.bare.append((bare[0], at, bare[1]))
         return bare[1]
     if kind == "array" and _opens_call(text, at):
-        inner = re.compile(r"\(\s*").match(text, at)
-        at = inner.end() if inner else at + 1
+        at = after_blanks(text, at + 1)
         if text[at] == "(" and _opens_call(text, at):
             return at
     found = _READERS[kind](text, at)
@@ -370,7 +379,7 @@ def _take(text: str, kind: str, at: int, line: _Line) -> int:
     return found[1]
 
 
-_LABEL = re.compile(r"(?:^|[\s,(;|])%?([A-Za-z_][\w.-]{0,80})\s*[=:]\s*['\"(]*$")
+_LABEL = re.compile(r"(?:^|[\s,(;|{\"])%?([A-Za-z_][\w.-]{0,80})\s*[=:]\s*['\"(]*$")
 _ALLOCATION = re.compile(r"^\s*(?:[^\n]*?\s)?([0-9]{1,4})\\?\.\s{1,4}Size:", re.M)
 
 
@@ -388,16 +397,21 @@ def _name(text: str, at: int) -> str:
 
 _NAMED = re.compile(r"\s*(?:ROOT\s+)?%?[A-Za-z_][\w.-]*\s*[=:]\s*(?=[A-Za-z][\w.]*\[|$)")
 _SHAPE_LINE = re.compile(r"\bShape:\s*$")
+_OPCODE = re.compile(r"\s*[a-z][\w-]*\(")
 _INSTRUCTION = re.compile(r"=\s*$")
 
 
 def _chosen(text: str, lines: dict[int, _Line], failure: ParseError | None) -> tuple[FoundText, ...]:
     """The shapes the text is about: ``Shape:`` lines where there are any, else those of every line."""
-    joined = {number: _joined(text, line) for number, line in lines.items()}
-    every = [found for number in sorted(joined) for found in joined[number]]
-    stated = [found for found in every if _SHAPE_LINE.search(text[max(0, found.start - 20) : found.start])]
+    stated = [
+        found
+        for _, line in sorted(lines.items())
+        for found in line.shapes
+        if _SHAPE_LINE.search(text[max(0, found.start - 20) : found.start])
+    ]
     if stated:
         return tuple(stated)
+    every = [found for _, line in sorted(lines.items()) for found in _joined(text, line)]
     if every:
         first = next((line for _, line in sorted(lines.items()) if line.shapes or line.error or line.bare), None)
         if len(lines) == 1 and first is not None and first.error is not None and first.error.column < every[0].start:
@@ -455,6 +469,8 @@ def _about(text: str, shapes: list[FoundText]) -> list[FoundText]:
     """The result of an instruction or an operation; all shapes of any other line."""
     if len(shapes) < 2:
         return shapes
+    if told := [found for found in shapes if found.name == "xla_shape"]:
+        return told
     for found in shapes:  # name = shape opcode(operands)
         if _INSTRUCTION.search(text[max(0, found.start - 4) : found.start]) or _is_result(text, found):
             return [found]
@@ -466,4 +482,4 @@ def _about(text: str, shapes: list[FoundText]) -> list[FoundText]:
 
 
 def _is_result(text: str, found: FoundText) -> bool:
-    return bool(re.compile(r"\s*[a-z][\w-]*\(").match(text, found.end))
+    return bool(_OPCODE.match(text, found.end))
