@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tilewright.layout.draw.ruler import ruler_scene, ruler_svg
     from tilewright.layout.draw.scene import Level, Panel, Scene, make_scene
     from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
+    from tilewright.layout.exchange.from_jax import from_jax
+    from tilewright.layout.exchange.strided_arrays import from_array
     from tilewright.layout.explain.derivation import Derivation, derive, explain_place
     from tilewright.layout.explain.summary import summary
     from tilewright.layout.kinds.local_plan import (
@@ -76,7 +78,9 @@ __all__ = [
     "dtype_name",
     "explain_place",
     "find_shapes",
+    "from_array",
     "from_cute",
+    "from_jax",
     "from_linalg_pack",
     "from_onednn_tag",
     "from_strides",
@@ -125,6 +129,8 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "draw.ruler": ("ruler_scene", "ruler_svg"),
     "draw.scene": ("Level", "Panel", "Scene", "make_scene"),
     "draw.terminal": ("terminal_drawing", "terminal_ruler"),
+    "exchange.from_jax": ("from_jax",),
+    "exchange.strided_arrays": ("from_array",),
     "explain.derivation": ("Derivation", "derive", "explain_place"),
     "explain.summary": ("summary",),
     "kinds.local_plan": (

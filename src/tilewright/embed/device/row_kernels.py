@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.embed.device.xla_call import (
+from tilewright.kernels import cfunc, inner
+from tilewright.vectors import add_scaled, load_word, prefetch_line, store_scaled, sum_8, sum_16, sum_32
+from tilewright.xla_call import (
     FRAME,
     carray,
     data,
@@ -32,8 +34,6 @@ from tilewright.embed.device.xla_call import (
     to_floats,
     to_ints,
 )
-from tilewright.kernels import cfunc, inner
-from tilewright.vectors import add_scaled, load_word, prefetch_line, store_scaled, sum_8, sum_16, sum_32
 
 _AHEAD, _ROWS_AHEAD = 16, 4
 """Entries, and rows of an update, that are fetched ahead."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+import sys
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -206,6 +207,12 @@ def _machine_bytes() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not everywhere
         return 1 << 46
+
+
+def is_traced(value: Any) -> bool:
+    """Whether it is a value that JAX traces, under jit, grad or vmap; jax is not imported for it."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
 
 
 def require_room(count: int, name: str) -> None:

@@ -137,6 +137,20 @@ class TensorLayout(IndexMap):
                 how="leave D(..) out for the layout of the dense array",
             )
 
+    def to_jax(self, sharding: Any = None) -> Any:
+        """The layout as JAX's ``Format``, for jit's ``in_shardings`` and ``device_put``, on the first device.
+
+        ``sharding`` says which other devices. S(5) becomes JAX's ``pinned_host``; :class:`UnsupportedError` where JAX
+        has no word: L, SC, M, other memory spaces.
+
+        >>> layout = parse("bf16[16,256]{1,0:T(8,128)(2,1)}")
+        >>> layout.to_jax().layout.tiling
+        ((8, 128), (2, 1))
+        """
+        from tilewright.layout.exchange.to_jax import to_jax
+
+        return to_jax(self, self.text, sharding)
+
     @property
     def is_untiled(self) -> bool:
         """Whether the tiles change nothing: a bitcast of the same dims and order without tiles."""

@@ -15,7 +15,7 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.bitcast import order_of, why_not
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.types import require_room
+from tilewright.layout.index.types import is_traced, require_room
 from tilewright.layout.move.blocks import LINE
 from tilewright.layout.move.nest import Box, CommonDim, Loop, boxes_of, layout_terms
 from tilewright.layout.move.pack import buffer_spec, check_buffer, narrow, widen
@@ -276,13 +276,18 @@ class Relayout:
 
         Data goes straight from place to place on TILEWRIGHT_THREADS threads. Only where no digit form exists (see
         :attr:`direct`) is the array unpacked and packed again. Raises :class:`UsageError` on a wrong buffer or
-        ``out``, where the element types differ, or where ``b`` puts several elements in one place.
+        ``out``, where the element types differ, or where ``b`` puts several elements in one place. Under jit
+        the move is made inside the program, see :meth:`IndexMap.pack`.
 
         >>> from tilewright.layout import parse
         >>> move = relayout(parse("s32[2,3]{1,0}"), parse("s32[3,2]{1,0:T(2,2)}"), (1, 0))
         >>> move.apply(np.arange(6, dtype=np.int32)).tolist()
         [0, 3, 1, 4, 2, 5, 0, 0]
         """
+        if is_traced(buffer):
+            from tilewright.layout.exchange.inside_jit import relayout_traced
+
+            return relayout_traced(self.a, self.b, self.permutation, buffer, out)  # type: ignore[no-any-return]
         source = np.ascontiguousarray(check_buffer(self.a, buffer, "buffer"))
         if self.a.dtype != self.b.dtype:
             raise UsageError(f"a move from {self.a.dtype} to {self.b.dtype}", how="convert the array's type first")

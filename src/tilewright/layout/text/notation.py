@@ -109,12 +109,12 @@ class Cursor:
 COMBINE = -1
 """A ``*`` in a tile: this dim is merged with the next more minor one."""
 
-_XLA_COMBINE = -(2**63)
+XLA_COMBINE = -(2**63)
 
 
 def combine_mark(part: Any) -> Any:
     """:data:`COMBINE` for ``*`` and for the number that XLA and JAX use for it; anything else comes back as it is."""
-    return COMBINE if (isinstance(part, str) and part == "*") or part == _XLA_COMBINE else part
+    return COMBINE if (isinstance(part, str) and part == "*") or part == XLA_COMBINE else part
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import jax
 import numba
 import numpy as np
 from llvmlite import binding, ir
@@ -74,6 +73,21 @@ def number(frame: Any, i: Any) -> Any:
     return load_word(load_word(load_word(load_word(frame + _ATTRS + _NAMED, 0), i) + 8, 0), 0)
 
 
+_STALE = np.frombuffer(b"a program of another process: its kernels' plans are not in this one\0", np.uint8)
+_API, _CREATE_ERROR, _FAILED_PRECONDITION = 16, 48, 9
+
+
+@inner()
+def stale(frame: Any) -> Any:
+    """What a handler answers to a call that another process compiled: XLA's error."""
+    request = np.empty(4, np.int64)  # size of the struct, no extension, the message, the kind of error
+    request[0], request[1], request[2], request[3] = 28, 0, np.int64(_STALE.ctypes.data), _FAILED_PRECONDITION
+    create = load_word(load_word(frame + _API, 0) + _CREATE_ERROR, 0)
+    error = _call_worker(create, np.int64(request.ctypes.data))
+    request[0] = 0  # it is needed until here
+    return error
+
+
 @inner()
 def data(buffer: Any) -> Any:
     """Address of a buffer's first element."""
@@ -107,6 +121,7 @@ def _pointer(kind: Any) -> Any:
 
 
 to_floats, to_ints, to_longs = _pointer(types.float32), _pointer(types.int32), _pointer(types.int64)
+to_bytes = _pointer(types.uint8)
 
 
 @inner()
@@ -185,6 +200,8 @@ def published(name: str, worker: Any) -> Any:
 
 def register(name: str, handler: Any) -> str:
     """Make a handler known to XLA's CPU as the target ``name``, which comes back."""
+    import jax  # whoever calls a kernel from inside jit has it
+
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
     jax.ffi.register_ffi_target(name, new(handler.address, None, None), platform="cpu", api_version=1)

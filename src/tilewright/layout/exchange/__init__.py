@@ -1,0 +1,1 @@
+"""Doors to other array libraries: JAX's layouts and programs, strided arrays of any library."""

@@ -1,0 +1,348 @@
+"""Pack, unpack and relayout of values that JAX traces.
+
+On CPU the kernels of `move` do it (see `jit_kernels.py`), elsewhere XLA's operations: the map's own steps as pad,
+reshape and transpose, with which derivatives are taken on every platform.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.layout.index.address_map import AddressMap
+from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step
+from tilewright.layout.index.types import TYPE_BITS
+from tilewright.layout.move.blocks import NO_GAPS
+from tilewright.layout.move.calls import MovePlan
+from tilewright.layout.move.pack import buffer_spec
+from tilewright.layout.move.plan import pack_plan, relayout_plan, unpack_plan
+from tilewright.threads import thread_count
+
+Value = Any
+"""A traced array, or one of jax."""
+
+_SMALL = 1 << 22  # bytes up to which one thread does it all
+_MOST_LISTED = 1 << 22  # elements whose places a program may list
+
+
+def pack_traced(layout: AddressMap, array: Value, out: Any = None, fill: Any = 0) -> Value:
+    """:func:`tilewright.layout.move.pack.pack` inside a program; padding is zero bytes."""
+    _check_plain(out, fill)
+    layout.require_injective()
+    _check(array, layout.shape, layout.numpy_dtype, f"an array for the layout {layout}")
+    return _packing(layout)(array)
+
+
+def unpack_traced(layout: AddressMap, buffer: Value, out: Any = None) -> Value:
+    """:func:`tilewright.layout.move.pack.unpack` inside a program."""
+    _check_plain(out, 0)
+    length, dtype = buffer_spec(layout)
+    _check(buffer, (length,), dtype, f"a packed buffer of the layout {layout}")
+    return _unpacking(layout)(buffer)
+
+
+def relayout_traced(a: AddressMap, b: AddressMap, order: tuple[int, ...], buffer: Value, out: Any = None) -> Value:
+    """:meth:`tilewright.layout.move.relayout.Relayout.apply` inside a program."""
+    _check_plain(out, 0)
+    if a.dtype != b.dtype:
+        raise UsageError(f"a move from {a.dtype} to {b.dtype}", how="convert the array's type first")
+    b.require_injective()
+    length, dtype = buffer_spec(a)
+    _check(buffer, (length,), dtype, f"a packed buffer of the layout {a}")
+    return _moving(a, b, order)(buffer)
+
+
+def _check_plain(out: Any, fill: Any) -> None:
+    if out is not None:
+        raise UsageError("out= has no meaning under jit", how="the result is a new value")
+    if type(fill) is not int or fill:
+        raise UnsupportedError("under jit padding is zero", how="leave fill= out")
+
+
+def _check(value: Value, shape: tuple[int, ...], dtype: np.dtype[Any], what: str) -> None:
+    if tuple(value.shape) == shape and value.dtype == dtype:
+        return
+    how = "64-bit types need jax_enable_x64" if dtype.itemsize == 8 and value.dtype != dtype else ""
+    got = f"{value.dtype}{list(value.shape)}"
+    raise UsageError(f"{what} is {dtype}{list(shape)}, got {got}", how=how)
+
+
+# -- which way ---------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _packing(layout: AddressMap) -> Callable[[Value], Value]:
+    def by_xla(x: Value) -> Value:
+        return _narrowed(layout, _linear(layout, x))
+
+    strides = _row_strides(layout.shape, layout.numpy_dtype.itemsize)
+    return _either(
+        by_xla, layout, lambda size, aligned: pack_plan(layout, strides, size, aligned), *_buffer_struct(layout)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _unpacking(layout: AddressMap) -> Callable[[Value], Value]:
+    def by_xla(buffer: Value) -> Value:
+        return _unlinear(layout, _widened(layout, buffer))
+
+    def plan(size: int, aligned: bool) -> tuple[MovePlan, bool] | None:
+        found = unpack_plan(layout, _row_strides(layout.shape, size), size, aligned)
+        return None if found is None else (found, False)
+
+    return _either(by_xla, layout, plan, layout.shape, layout.numpy_dtype)
+
+
+@lru_cache(maxsize=1024)
+def _moving(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> Callable[[Value], Value]:
+    unpack, pack = _unpacking(a), _packing(b)
+
+    def by_xla(buffer: Value) -> Value:
+        x = _unlinear(a, _widened(a, buffer))
+        return _narrowed(b, _linear(b, x.transpose(order).reshape(b.shape)))
+
+    if a.element_bits < 8 or b.element_bits < 8:
+        return lambda buffer: pack(unpack(buffer).transpose(order).reshape(b.shape))
+    return _either(by_xla, b, lambda size, aligned: relayout_plan(a, b, order, size, aligned), *_buffer_struct(b))
+
+
+def _buffer_struct(layout: AddressMap) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    length, dtype = buffer_spec(layout)
+    return (length,), dtype
+
+
+def _row_strides(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    strides = list[int]()
+    for n in reversed(shape):
+        strides.insert(0, size)
+        size *= max(n, 1)
+    return tuple(strides)
+
+
+_Plan = Callable[[int, bool], "tuple[MovePlan, bool] | None"]
+_alive: list[MovePlan] = []  # compiled programs hold the plans' addresses
+
+
+def _either(
+    by_xla: Callable[[Value], Value], layout: AddressMap, plan: _Plan, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Callable[[Value], Value]:
+    """Our kernels on CPU, XLA's operations elsewhere and for derivatives."""
+    import jax
+
+    size = layout.numpy_dtype.itemsize
+    narrow = layout.element_bits < 8 or (TYPE_BITS[layout.dtype] < 8 and layout.dtype != "pred")
+    plans = [plan(size, aligned) for aligned in (True, False)] if layout.num_elements and not narrow else [None]
+    if any(found is None for found in plans):
+        return by_xla
+    words = _words([found for found in plans if found is not None], math.prod(shape) * dtype.itemsize)
+    result = jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+    def by_kernels(x: Value) -> Value:
+        from tilewright.layout.exchange.jit_kernels import move_target
+
+        return jax.ffi.ffi_call(move_target(), result, vmap_method="sequential")(x, words)
+
+    def run(x: Value) -> Value:
+        return jax.lax.platform_dependent(x, cpu=by_kernels, default=by_xla)
+
+    if layout.dtype[0] not in "fbc":
+        return run
+    with_derivative = jax.custom_jvp(run)
+    with_derivative.defjvp(lambda primals, tangents: (with_derivative(*primals), by_xla(*tangents)))
+    return with_derivative
+
+
+def _words(plans: Sequence[tuple[MovePlan, bool]], size: int) -> np.ndarray[Any, Any]:
+    """What a call of the kernels is told of the plans for a target on a cache line and off it."""
+    from tilewright.layout.exchange.jit_kernels import move_words
+
+    made = [replace(plan, pads=NO_GAPS) if whole and len(plan.pads) else plan for plan, whole in plans]
+    _alive.extend(made)
+    zeros = size if any(whole for _, whole in plans) else 0  # so much padding that the target is filled beforehand
+    plan = made[0]
+    threads = min(thread_count(), plan.parts) if plan.total > _SMALL else 1
+    return move_words(made[0].header, made[1].header, zeros, threads)
+
+
+# -- the map's steps as operations of XLA ------------------------------------------------------------------------------
+
+
+def _padded(x: Value, dim: int, low: int, high: int) -> Value:
+    """Zero bytes before and behind a dim; of a negative ``high`` the end is cut off."""
+    import jax
+
+    if not low and not high:
+        return x
+    edges = [(0, 0, 0)] * x.ndim
+    edges[dim] = (low, high, 0)
+    zero = np.zeros(1, x.dtype)[0]  # np.zeros has zero bytes also of a type without 0
+    return jax.lax.pad(x, zero, edges)
+
+
+def _replaced(shape: Sequence[int], dim: int, count: int, new: Sequence[int]) -> tuple[int, ...]:
+    return (*shape[:dim], *new, *shape[dim + count :])
+
+
+def _stepped(layout: AddressMap, x: Value) -> Value:
+    """The array's elements at their coordinates behind the last step."""
+    for step in layout.steps:
+        x = _forward(step, x)
+    return x
+
+
+def _forward(step: Step, x: Value) -> Value:
+    import jax.numpy as jnp
+
+    match step:
+        case Permute(order):
+            return x.transpose(order)
+        case Merge(dim):
+            return x.reshape(_replaced(x.shape, dim, 2, (x.shape[dim] * x.shape[dim + 1],)))
+        case Pad(dim, low, high):
+            return _padded(x, dim, low, high)
+        case Split(dim, tile):
+            count = -(-x.shape[dim] // tile)
+            return _padded(x, dim, 0, count * tile - x.shape[dim]).reshape(_replaced(x.shape, dim, 1, (count, tile)))
+        case Rotate(dim, by):
+            return jnp.roll(x, by, dim)
+        case NewDim(dim):
+            return jnp.expand_dims(x, dim)
+    raise UnsupportedError(f"a step {type(step).__name__} has no operation of XLA")
+
+
+def _unstepped(layout: AddressMap, x: Value) -> Value:
+    for step, sizes in zip(reversed(layout.steps), reversed(layout.step_sizes[:-1]), strict=True):
+        x = _backward(step, x, sizes)
+    return x
+
+
+def _backward(step: Step, x: Value, sizes: tuple[int, ...]) -> Value:
+    import jax.numpy as jnp
+
+    match step:
+        case Permute(order):
+            return x.transpose(np.argsort(order))
+        case Pad(dim, low, high):
+            return _padded(x, dim, -low, -high)
+        case Split(dim, tile):
+            joined = x.reshape(_replaced(x.shape, dim, 2, (x.shape[dim] * tile,)))
+            return _padded(joined, dim, 0, sizes[dim] - joined.shape[dim])
+        case Rotate(dim, by):
+            return jnp.roll(x, -by, dim)
+        case Merge() | NewDim():
+            return x.reshape(sizes)
+    raise UnsupportedError(f"a step {type(step).__name__} has no operation of XLA")
+
+
+def _terms(layout: AddressMap) -> list[tuple[int, int, int]] | None:
+    """(coordinate, size, slots apart), the farthest apart first; None where strides do not nest."""
+    sizes, weight, terms = layout.step_sizes[-1], 1, list[tuple[int, int, int]]()
+    for axis in reversed(layout.axis_terms):
+        terms += [(c, sizes[c], stride * weight) for c, stride in axis.terms if sizes[c] > 1]
+        weight *= axis.extent
+    terms.sort(key=lambda term: -term[2])
+    length = 1
+    for _, size, stride in reversed(terms):
+        if stride < length:
+            return None
+        length = size * stride
+    named = {c for c, _, _ in terms}
+    return None if any(n > 1 and c not in named for c, n in enumerate(sizes)) else terms
+
+
+def _linear(layout: AddressMap, x: Value) -> Value:
+    """The slots of an array's elements."""
+    import jax.numpy as jnp
+
+    if not layout.num_elements:
+        return jnp.zeros(layout.num_slots, x.dtype)
+    terms = _terms(layout)
+    if terms is None:
+        return jnp.zeros(layout.num_slots, x.dtype).at[_slots(layout)].set(x.reshape(-1))
+    x = _stepped(layout, x)
+    x = x.reshape([n for n in x.shape if n != 1]) if 1 in x.shape else x
+    rank = {c: k for k, c in enumerate(sorted(c for c, _, _ in terms))}
+    x = x.transpose([rank[c] for c, _, _ in terms])
+    x = x.reshape((*x.shape, 1))
+    for _, size, stride in reversed(terms):
+        x = _padded(x, x.ndim - 1, 0, stride - x.shape[-1])
+        x = x.reshape((*x.shape[:-2], size * stride))
+    return _padded(x, 0, 0, layout.num_slots - x.shape[0])
+
+
+def _unlinear(layout: AddressMap, slots: Value) -> Value:
+    """The array out of its slots."""
+    terms, sizes = _terms(layout), layout.step_sizes[-1]
+    if not layout.num_elements:
+        return slots[:0].reshape(layout.shape)
+    if terms is None:
+        return slots[_slots(layout)].reshape(layout.shape)
+    inner = [1]
+    for _, size, stride in reversed(terms):
+        inner.append(size * stride)
+    x = _padded(slots, 0, 0, inner.pop() - slots.shape[0])
+    for _, size, stride in terms:
+        x = x.reshape((*x.shape[:-1], size, stride))
+        x = _padded(x, x.ndim - 1, 0, inner.pop() - stride)
+    order = [c for c, _, _ in terms]
+    return _unstepped(layout, x.reshape(x.shape[:-1]).transpose(np.argsort(order)).reshape(sizes))
+
+
+def _slots(layout: AddressMap) -> np.ndarray[Any, Any]:
+    """The slot of every element, for maps whose strides interleave."""
+    if layout.num_elements > _MOST_LISTED or layout.num_slots > 2**31 - 1:
+        raise UnsupportedError(f"{layout} interleaves its strides and is too large to move under jit")
+    return layout.slots_of(np.arange(layout.num_elements)).astype(np.int32)
+
+
+# -- values narrower than a byte ---------------------------------------------------------------------------------------
+
+
+def _narrowed(layout: AddressMap, slots: Value) -> Value:
+    """Slots as they lie in memory: as they are, or several in a byte, low bits first."""
+    bits = layout.element_bits
+    if bits >= 8:
+        return slots
+    import jax
+    import jax.numpy as jnp
+
+    per_byte = _per_byte(layout)
+    if layout.dtype[0] in "su" or layout.dtype == "pred":
+        raw = slots.astype(jnp.int8).view(jnp.uint8) if layout.dtype[0] == "s" else slots.astype(jnp.uint8)
+    else:
+        raw = jax.lax.bitcast_convert_type(slots, jnp.uint4).astype(jnp.uint8)
+    raw = _padded(raw & ((1 << bits) - 1), 0, 0, -layout.num_slots % per_byte).reshape(-1, per_byte)
+    packed = raw[:, 0]
+    for k in range(1, per_byte):
+        packed = packed | (raw[:, k] << (bits * k))
+    return _padded(packed, 0, 0, layout.size_bytes - packed.shape[0])
+
+
+def _widened(layout: AddressMap, buffer: Value) -> Value:
+    """The inverse of :func:`_narrowed`: one value per slot."""
+    bits = layout.element_bits
+    if bits >= 8:
+        return buffer
+    import jax
+    import jax.numpy as jnp
+
+    per_byte = _per_byte(layout)
+    parts = [(buffer >> (bits * k)) & ((1 << bits) - 1) for k in range(per_byte)]
+    wide = jnp.stack(parts, axis=-1).reshape(-1)[: layout.num_slots]
+    if layout.dtype[0] == "s":
+        return ((wide << (8 - bits)).view(jnp.int8) >> (8 - bits)).astype(layout.numpy_dtype)
+    if layout.dtype[0] == "u" or layout.dtype == "pred":
+        return wide.astype(layout.numpy_dtype)
+    return jax.lax.bitcast_convert_type(wide.astype(jnp.uint4), layout.numpy_dtype)
+
+
+def _per_byte(layout: AddressMap) -> int:
+    if 8 % layout.element_bits:
+        raise UnsupportedError(f"{layout} packs {layout.element_bits} bits to an element, which jit does not do here")
+    return 8 // layout.element_bits
