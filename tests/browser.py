@@ -64,7 +64,8 @@ class Visit:
         assert not self.elsewhere
         over = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert over <= 0, f"the page is {over} px too wide"
-        assert not self.serious()
+        found = self.serious()
+        assert not found, "\n".join(found)
 
     def serious(self) -> list[str]:
         """What axe-core finds of serious or critical impact: rule, and the element."""

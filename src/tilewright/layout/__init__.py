@@ -22,11 +22,18 @@ if TYPE_CHECKING:
     from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
     from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
     from tilewright.layout.convert.tpu_mlir import LayerGroup, is_tpu_mlir, read_tpu_mlir
-    from tilewright.layout.draw.comparison import Comparison, MovedElement, compare, compare_svg, draw_comparison
+    from tilewright.layout.draw.comparison import (
+        Comparison,
+        MovedElement,
+        compare,
+        compare_scenes,
+        compare_svg,
+        draw_comparison,
+    )
     from tilewright.layout.draw.local_plan import plan_svg
     from tilewright.layout.draw.picture import draw_picture
     from tilewright.layout.draw.ruler import ruler_scene, ruler_svg
-    from tilewright.layout.draw.scene import Level, Panel, Scene, make_scene
+    from tilewright.layout.draw.scene import Bounds, Level, Panel, Scene, make_scene
     from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
     from tilewright.layout.explain.derivation import Derivation, derive, explain_place
     from tilewright.layout.explain.summary import summary
@@ -44,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Axis",
     "BankConflict",
+    "Bounds",
     "Comparison",
     "ConvertedLayout",
     "Derivation",
@@ -68,6 +76,7 @@ __all__ = [
     "TensorLayout",
     "TupleLayout",
     "compare",
+    "compare_scenes",
     "compare_svg",
     "derive",
     "draw_comparison",
@@ -117,11 +126,13 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "convert.onednn": ("from_onednn_tag", "to_onednn_tag"),
     "convert.strided": ("ConvertedLayout", "from_strides", "to_numpy_view"),
     "convert.tpu_mlir": ("LayerGroup", "is_tpu_mlir", "read_tpu_mlir"),
-    "draw.comparison": ("Comparison", "MovedElement", "compare", "compare_svg", "draw_comparison"),
+    "draw.comparison": (
+        *("Comparison", "MovedElement", "compare", "compare_scenes", "compare_svg", "draw_comparison"),
+    ),
     "draw.local_plan": ("plan_svg",),
     "draw.picture": ("draw_picture",),
     "draw.ruler": ("ruler_scene", "ruler_svg"),
-    "draw.scene": ("Level", "Panel", "Scene", "make_scene"),
+    "draw.scene": ("Bounds", "Level", "Panel", "Scene", "make_scene"),
     "draw.terminal": ("terminal_drawing", "terminal_ruler"),
     "explain.derivation": ("Derivation", "derive", "explain_place"),
     "explain.summary": ("summary",),
