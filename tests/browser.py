@@ -100,7 +100,7 @@ def visit(chromium: Any) -> Any:
     def open_(address: str | Path, width: int = 1400, scheme: str = "light", height: int = 900) -> Visit:
         size = {"width": width, "height": height}
         context = chromium.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
         contexts.append(context)
         seen = Visit(context.new_page())
         seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))

@@ -226,6 +226,7 @@ HOSTILE = [
     ("matrix", {"program": "\0" * 100}),
     ("plan", {"optimizer": "__import__", "batch": -1}),
     ("plan", {"target": "bm1684x"}),
+    ("plan", {"target": "/etc/a_chip.toml"}),
 ]
 
 
@@ -290,6 +291,8 @@ def test_no_file_is_read_but_the_one_given_and_what_was_dropped(explorer):
     ).json()
     assert kept["value"]["name"] == "evil name_b_.hlo"
     assert asked(explorer, "program", {"file": kept["value"]["id"]}).json()["value"]["name"] == "m"
+    chip = asked(explorer, "program", {"file": kept["value"]["id"], "target": "../chip.toml"}).json()["error"]["what"]
+    assert chip.startswith("no target called '../chip.toml'")
     page = explorer.get(f"/report/{kept['value']['id']}?token=a-token")
     assert page.status_code == 200
     assert page.headers["content-security-policy"].startswith("sandbox")

@@ -38,7 +38,7 @@ def says(page, selector, text):
     """Wait until an element says exactly this (a page under its policy evaluates no strings)."""
     from playwright.sync_api import expect
 
-    expect(page.locator(selector).first).to_have_text(text)
+    expect(page.locator(selector).first).to_have_text(text, timeout=30_000)
 
 
 @in_browser
@@ -78,6 +78,15 @@ def test_a_layout_by_keyboard(visit, address):
     page.get_by_label("Layout", exact=True).fill("f32[4,")
     page.wait_for_selector("[role=alert] pre")
     seen.check()
+
+
+@in_browser
+def test_a_mangled_link_is_no_error(visit, address):
+    for state in ("program?path=[[[&op=7&by=x", "plan?limits=}&chips=x&scale=1&batch=64", "layout?at=,,&level=99"):
+        seen = visit(f"{address}#{state}")
+        seen.page.locator("main h1").wait_for()
+        settled(seen.page)
+        assert not seen.errors
 
 
 @in_browser

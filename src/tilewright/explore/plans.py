@@ -26,7 +26,7 @@ from tilewright.embed import (
 )
 from tilewright.embed import plan as make_plan
 from tilewright.errors import UsageError
-from tilewright.explore.worker import Asked
+from tilewright.explore.worker import Asked, known_target
 from tilewright.render import bytes_text, percent_text
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
@@ -118,11 +118,11 @@ def _learnt(asked: Asked) -> _Learnt:
 
 
 def _config(asked: Asked) -> EmbedConfig:
-    target = find_target(asked.text("target", 100) or "tpu-v5p").name
+    target = find_target(asked.target("tpu-v5p")).name
     chips, batch = asked.number("chips", 1, 1, 64), asked.number("batch", 1024, 1, _MOST_BATCH)
     if asked.path is not None:
         config = replace(read_config(Path(asked.path)), hashed=None)
-        config = replace(config, batch=min(config.batch, _MOST_BATCH))
+        config = replace(config, target=known_target(config.target), batch=min(config.batch, _MOST_BATCH))
     else:
         name = asked.text("optimizer", 100) or "adagrad"
         if name not in OPTIMIZERS:

@@ -140,7 +140,7 @@ def _program(asked: Asked) -> _Loaded:
     """The program of the file that was asked about, read once."""
     if asked.path is None:
         raise UsageError("no program: drop an HLO or StableHLO file")
-    target = asked.text("target", 100)
+    target = asked.target()
     key = asked.path, target
     if key not in _loaded:
         path = Path(asked.path)

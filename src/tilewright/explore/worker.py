@@ -146,6 +146,16 @@ def answer(question: Mapping[str, Any]) -> str:
         return _error(f"a fault in tilewright itself, {type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
 
+def known_target(name: str) -> str:
+    """The name, if it is a chip's that comes with the package (with a rule behind it or not), or ""."""
+    from tilewright.errors import UsageError
+    from tilewright.targets import target_names
+
+    if name and name.partition(":")[0] not in target_names():
+        raise UsageError(f"no target called {name[:60]!r}", how=f"known targets: {', '.join(target_names())}")
+    return name
+
+
 class Asked:
     """The values of a question, checked as they are taken: what is missing or of another kind is the given default."""
 
@@ -162,6 +172,10 @@ class Asked:
         if len(value) > most:
             raise UsageError(f"longer than {most:,} characters", where=name)
         return value
+
+    def target(self, default: str = "") -> str:
+        """The name of a chip that is known here; never a file that describes one. UsageError for another."""
+        return known_target(self.text("target", 100) or default)
 
     def number(self, name: str, default: int, least: int = 0, most: int = 1 << 31) -> int:
         """A whole number, brought between ``least`` and ``most``."""

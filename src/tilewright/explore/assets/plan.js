@@ -1,6 +1,6 @@
 // An embedding plan: move the limits and see mini-batches, drops and memory, counted on the batches themselves.
 
-import { ask, cards, choices, complaint, field, make, soon, state } from "./tools.js";
+import { ask, cards, carried, choices, complaint, field, make, soon, state } from "./tools.js";
 
 const FIRST = { chips: "1", batch: "1024", width: "16", scale: "10", target: "tpu-v5p", optimizer: "adagrad", all: "100", limits: "{}", file: "" };
 
@@ -38,7 +38,7 @@ export const build = (section, start) => {
   const save = () => state.write("plan", Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== FIRST[name])));
 
   const wanted = () => {
-    const own = JSON.parse(values.limits);
+    const own = carried(values.limits, {});
     if (!now) return own;
     const share = Number(values.all) / 100;
     return Object.fromEntries(now.stacks.map((stack) => [stack.name, own[stack.name] ?? stack.most.map((most) => Math.max(1, Math.round(most * share)))]));
@@ -101,7 +101,7 @@ export const build = (section, start) => {
   };
 
   const moved = (name, at, value) => {
-    const limits = wanted(), own = JSON.parse(values.limits);
+    const limits = wanted(), own = carried(values.limits, {});
     const pair = [...limits[name]];
     pair[at] = value;
     if (at === 0) pair[1] = Math.min(pair[1], value);
@@ -122,6 +122,7 @@ export const build = (section, start) => {
     Object.assign(values, FIRST, { file: own }, given);
     for (const [name, control] of Object.entries(controls)) {
       if (control.nodeName === "SELECT") control.replaceChildren(...choices([values[name]], values[name]));
+      else if (!(Number(values[name]) > 0)) values[name] = FIRST[name];
       control.value = values[name];
     }
     whole.value = values.all;

@@ -1,7 +1,7 @@
 // A program: its report's figures, its operations folded into a graph, and one operation with the texts it comes from.
 
 import { graphOf } from "./graph.js";
-import { addressOf, ask, cards, choices, complaint, drop, field, listing, make, reportAddress, state } from "./tools.js";
+import { addressOf, ask, cards, carried, choices, complaint, drop, field, listing, make, reportAddress, state } from "./tools.js";
 
 const baseName = (path) => path.split(/[\\/]/).at(-1);
 
@@ -58,7 +58,7 @@ export const build = (section, start) => {
 
   const fold = async () => {
     save();
-    const answer = await ask("graph", { file: values.file, target: values.target, by: values.by, path: JSON.parse(values.path) });
+    const answer = await ask("graph", { file: values.file, target: values.target, by: values.by, path: carried(values.path, []) });
     if (wrong.say(answer.error)) return;
     level = answer.value;
     rows = level.rows;
@@ -73,13 +73,13 @@ export const build = (section, start) => {
       make("b", { textContent: row.name }), make("span", { className: `badge ${row.category === "bitcast" ? "good" : ""}`, textContent: row.category }),
       make("span", { className: "cost", textContent: row.cost }), make("small", { textContent: row.reason })))));
     if (!rows.length) list.append(make("li", { className: "empty", textContent: "Nothing here moves for layout's sake." }));
-    if (values.op) await choose(JSON.parse(values.op), false);
+    if (values.op) await choose(carried(values.op, []), false);
     else detail.replaceChildren(make("h2", { textContent: "An operation" }), make("p", { className: "hint",
       textContent: "Choose one in the graph or the list: why it moves, its line in the program's text, and your line." }));
   };
 
   const drawGraph = () => {
-    graph.replaceChildren(graphOf(level, { chosen: values.op ? JSON.parse(values.op) : null, open: (node) => {
+    graph.replaceChildren(graphOf(level, { chosen: values.op ? carried(values.op, []) : null, open: (node) => {
       if (!node.group) return choose(node.key);
       values.path = JSON.stringify([...level.path, node.label]);
       values.op = "";
@@ -136,7 +136,7 @@ export const build = (section, start) => {
 
   const walk = (step) => {
     if (!rows.length) return;
-    const now = values.op ? rows.findIndex((row) => row.key.join("\n") === JSON.parse(values.op).join("\n")) : -1;
+    const now = values.op ? rows.findIndex((row) => row.key.join("\n") === carried(values.op, []).join("\n")) : -1;
     choose(rows[Math.max(0, Math.min(rows.length - 1, now + step))].key);
   };
 
@@ -149,7 +149,7 @@ export const build = (section, start) => {
       if (wrong.say(answer.error)) return;
       Object.assign(values, { file: answer.value.id, target: "", path: "[]", op: "" });
       await load();
-    } else if (values.op) await choose(JSON.parse(values.op));
+    } else if (values.op) await choose(carried(values.op, []));
   };
 
   const show = (given) => {

@@ -67,6 +67,16 @@ export const state = {
   },
 };
 
+// What a link carries as JSON; the default where somebody has mangled it.
+export const carried = (text, otherwise) => {
+  try {
+    const value = JSON.parse(text);
+    return typeof value === "object" && value !== null && Array.isArray(value) === Array.isArray(otherwise) ? value : otherwise;
+  } catch {
+    return otherwise;
+  }
+};
+
 export const addressOf = (view, values) => {
   const query = new URLSearchParams(values).toString();
   return `#${view}${query ? `?${query}` : ""}`;
