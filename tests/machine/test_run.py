@@ -14,7 +14,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from tests.conftest import ROOT
 from tilewright.machine import run
 
-SECTIONS = ["summary", "data", "plan", "step", "movement", "rewrites", "training", "matrix-unit", "timings"]
+SECTIONS = ["findings", "summary", "step", "plan", "movement", "rewrites", "training", "matrix-unit", "timings"]
 
 
 @pytest.fixture(scope="module")
