@@ -9,7 +9,7 @@ from tilewright.layout.index.address_map import Axis, IndexRangeError
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.digits import Digit, Line
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.types import dtype_name, xla_dtype
+from tilewright.layout.index.types import dtype_name, memory_name, xla_dtype
 from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
 from tilewright.layout.kinds.paged import PagedLayout, paged
 from tilewright.layout.kinds.presets import predict, preset
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
         draw_comparison,
     )
     from tilewright.layout.draw.local_plan import plan_svg
+    from tilewright.layout.draw.panels import Bounds, Level, Panel, Scene
     from tilewright.layout.draw.picture import draw_picture
     from tilewright.layout.draw.ruler import ruler_scene, ruler_svg
-    from tilewright.layout.draw.scene import Bounds, Level, Panel, Scene, make_scene
+    from tilewright.layout.draw.scene import make_scene
     from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
     from tilewright.layout.explain.derivation import Derivation, derive, explain_place
     from tilewright.layout.explain.summary import summary
@@ -95,6 +96,7 @@ __all__ = [
     "lane_weights",
     "lanes",
     "make_scene",
+    "memory_name",
     "mod_sharded",
     "paged",
     "parse",
@@ -132,7 +134,8 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "draw.local_plan": ("plan_svg",),
     "draw.picture": ("draw_picture",),
     "draw.ruler": ("ruler_scene", "ruler_svg"),
-    "draw.scene": ("Bounds", "Level", "Panel", "Scene", "make_scene"),
+    "draw.panels": ("Bounds", "Level", "Panel", "Scene"),
+    "draw.scene": ("make_scene",),
     "draw.terminal": ("terminal_drawing", "terminal_ruler"),
     "explain.derivation": ("Derivation", "derive", "explain_place"),
     "explain.summary": ("summary",),
