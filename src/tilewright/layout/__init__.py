@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tilewright.layout.convert.cute import from_cute, to_cute
     from tilewright.layout.convert.linalg import LinalgPack, from_linalg_pack, parse_linalg_pack, to_linalg_pack
     from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
+    from tilewright.layout.convert.recipe import to_recipe
     from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
     from tilewright.layout.convert.tpu_mlir import LayerGroup, is_tpu_mlir, read_tpu_mlir
     from tilewright.layout.draw.comparison import (
@@ -118,6 +119,7 @@ __all__ = [
     "to_linalg_pack",
     "to_numpy_view",
     "to_onednn_tag",
+    "to_recipe",
     "warm",
     "xla_dtype",
 ]
@@ -126,6 +128,7 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "convert.cute": ("from_cute", "to_cute"),
     "convert.linalg": ("LinalgPack", "from_linalg_pack", "parse_linalg_pack", "to_linalg_pack"),
     "convert.onednn": ("from_onednn_tag", "to_onednn_tag"),
+    "convert.recipe": ("to_recipe",),
     "convert.strided": ("ConvertedLayout", "from_strides", "to_numpy_view"),
     "convert.tpu_mlir": ("LayerGroup", "is_tpu_mlir", "read_tpu_mlir"),
     "draw.comparison": (

@@ -86,6 +86,7 @@ def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
         text.append_text(_panel(panel, scene))
     legend = "; ".join(_legend(scene))
     text.append(f"\n{legend}" if legend else "", style="dim")
+    text.append(f"\n{scene.words}" if scene.words else "", style="dim")
     text.rstrip()
     return text
 
@@ -172,8 +173,6 @@ def _legend(scene: Scene) -> Iterator[str]:
         yield f"one colour per {colour_name(scene.colour_by)}"
     if scene.levels:
         yield f"outlined: {scene.levels[0].name}"
-    if scene.words:
-        yield scene.words
     if scene.marked is not None:
         yield "[] marks the element asked for"
     if any(panel.padding.any() for row in scene.panels for panel in row):
