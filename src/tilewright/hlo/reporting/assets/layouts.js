@@ -144,8 +144,8 @@ class Side {
         this.frame = frameOf(this.form, this.room, this.frame.at.map((value, each) => each === dim ? from : value));
         this.turned();
       });
-      const name = dim === this.frame.row ? "rows" : dim === this.frame.column ? "columns" : "slice";
-      label.append(`d${dim} (${name}) from `, field, ` of ${grouping(this.form.shape[dim])}`);
+      const name = dim === this.frame.row ? "rows from" : dim === this.frame.column ? "columns from" : "slice";
+      label.append(`d${dim}, ${name} `, field, ` of ${grouping(this.form.shape[dim])}`);
       row.append(label);
     }
     row.hidden = !this.frame.turns.size;
