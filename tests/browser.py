@@ -64,7 +64,8 @@ class Visit:
         assert not self.elsewhere
         over = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert over <= 0, f"the page is {over} px too wide"
-        assert not self.serious()
+        found = self.serious()
+        assert not found, "\n".join(found)
 
     def serious(self) -> list[str]:
         """What axe-core finds of serious or critical impact: rule, and the element."""
@@ -99,7 +100,7 @@ def visit(chromium: Any) -> Any:
     def open_(address: str | Path, width: int = 1400, scheme: str = "light", height: int = 900) -> Visit:
         size = {"width": width, "height": height}
         context = chromium.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
         contexts.append(context)
         seen = Visit(context.new_page())
         seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))

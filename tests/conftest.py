@@ -25,7 +25,8 @@ VECTORS = ROOT / "tests" / "data"
 ORIGINALS = ROOT.parent / "shared" / "data"
 
 # Kernels compile on a first call and machines are shared, so a test's time says nothing about its truth.
-settings.register_profile("tilewright", deadline=None)
+# Every run draws other examples, so a few each do.
+settings.register_profile("tilewright", deadline=None, max_examples=60)
 settings.load_profile("tilewright")
 
 

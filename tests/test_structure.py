@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import ROOT
 
 SOURCE = ROOT / "src" / "tilewright"
-ROOMS = ("targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine")
+ROOMS = ("targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine", "explore")
 BENEATH = {
     "targets": set(),
     "trace": set(),
@@ -25,7 +25,8 @@ BENEATH = {
     "isa": {"targets", "trace", "render", "layout"},
     "embed": {"targets", "trace", "render", "layout"},
     "machine": {"targets", "trace", "render", "layout", "hlo", "isa", "embed"},
-    "cli": {"targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine"},
+    "explore": {"targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine"},
+    "cli": {"targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine", "explore"},
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 FOLDERS = sorted({path.parent for path in FILES})

@@ -59,6 +59,7 @@ COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["layout", "unpack", "x.bin", "f32[3,5]{1,0:T(2,2)}", "-o", "y.npy"], ()),
     (["layout", "paged", "f16[8,8]", "--page", "4,4", "--line", "2,2"], ()),
     (["layout", "plan", "{root}/examples/conv_tensors.toml"], ()),
+    (["layout", "plan", "{root}/tests/data/tpu_mlir/two_groups_final.mlir"], ()),
     (["layout", "predict", "bf16[32,224,224,3]"], ()),
     (["layout", "preset", "ascend_nz", "f16[100,64]"], ()),
     (["layout", "sharded", "f32[100,8]", "--shards", "4"], ()),
@@ -89,7 +90,11 @@ COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["diff", DUMP, DUMP], ()),
     (["time", DUMP, "--target", "tpu-v5e"], ()),
     (["time", DUMP, "--target", "tpu-v5e", "-o", "step.pftrace"], ("perfetto",)),
-    (["lint", STABLEHLO, "--exit-zero"], ()),
+    (["report", DUMP, "-o", "found.sarif"], ()),
+    (["report", DUMP, "-o", "found.modelexplorer.json"], ()),
+    (["report", "{root}/tests/data/step.jax_export", "--target", "tpu-v5e"], ("jax",)),
+    (["report", "model.py:halves", "--arg", "f32[8,128]", "--target", "tpu-v5e"], ("jax",)),
+    (["lint", STABLEHLO, "--exit-zero"], ("jax",)),
     (["optimize", STABLEHLO, "--target", "vector8x128"], ("jax",)),
     (["optimize", "--list-passes"], ()),
     (["optimize", "--list-rules"], ()),
@@ -139,6 +144,7 @@ def make_inputs():
         "metadata: max_nz_per_row = 15360;\n fixed_size_allocation_bytes = 552960, "
         "row_dependent_size_allocation_bytes = 184320, total_spmem_size_bytes = 524128\n"
     )
+    Path("model.py").write_text("import jax.numpy\ndef halves(x):\n    return jax.numpy.stack([x[:4], x[4:]])\n")
     try:
         import pyarrow
         from pyarrow import parquet

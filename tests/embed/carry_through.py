@@ -1,7 +1,7 @@
 """A model carried through: generated log, plan, training, kill -9, restore elsewhere. Run as a process by tests.
 
     python -m tests.embed.carry_through whole FOLDER 8      # the unbroken run, then one that dies in mid-save
-    python -m tests.embed.carry_through rest FOLDER 4       # restore its last step on 4 chips, train on to the end
+    python -m tests.embed.carry_through rest FOLDER 4 3     # restore its last step on 4 and on 3 chips, train on
     python -m tests.embed.carry_through killed FOLDER 20    # 20 random kills of one training, each looked after
 
 Everything is a whole number, so that results have the same bits however sums are ordered.
@@ -125,16 +125,17 @@ def whole(folder, chips):
     one.train(one.start(), 0, STEPS, DiesInMidSave(str(folder / "steps"), EVERY, one.limits))
 
 
-def rest(folder, chips):
-    one = Training(folder, chips)
-    carry, first = resume(one.one, one.params, one.stacking, folder / "steps")
-    assert first == KILLED_AT - EVERY, first
-    found = result(one.train(carry, first, STEPS))
-    with np.load(folder / "unbroken.npz") as expected:
-        for name, value in found.items():
-            wanted = expected[name][first:] if name == "losses" else expected[name]
-            np.testing.assert_array_equal(value, wanted, err_msg=name)
-    print(f"{STEPS - first} further steps on {chips} are those of the unbroken run")
+def rest(folder, *topologies):
+    for chips in topologies:
+        one = Training(folder, chips)
+        carry, first = resume(one.one, one.params, one.stacking, folder / "steps")
+        assert first == KILLED_AT - EVERY, first
+        found = result(one.train(carry, first, STEPS))
+        with np.load(folder / "unbroken.npz") as expected:
+            for name, value in found.items():
+                wanted = expected[name][first:] if name == "losses" else expected[name]
+                np.testing.assert_array_equal(value, wanted, err_msg=name)
+        print(f"{STEPS - first} further steps on {chips} are those of the unbroken run")
 
 
 def endless(folder):

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.layout.strategies import any_layouts, paged_layouts, tiled_layouts
 from tilewright.errors import UsageError
 from tilewright.layout import lanes, mod_sharded, paged, parse
-from tilewright.layout.draw.scene import COLOURS, colour_numbers, colour_ways, make_scene
+from tilewright.layout.draw.panels import COLOURS, colour_numbers, colour_ways
+from tilewright.layout.draw.scene import make_scene
 
 
 def all_places(layout):
@@ -21,6 +22,8 @@ def all_places(layout):
 @given(any_layouts(), st.data())
 def test_numbers_are_colours(layout, data):
     way = data.draw(st.sampled_from(colour_ways(layout)))
+    if way in layout.coloured_dims and not layout.injective:
+        return  # no place has one index, and such layouts are not drawn
     places, _ = all_places(layout)
     colours = colour_numbers(layout, places, way)
     assert colours.shape == places.shape[:-1]
@@ -73,7 +76,7 @@ def test_lines_of_64_bytes():
     [
         (parse("f32[3,5]"), ("none", "line", "offset")),
         (parse("f32[3,5]{1,0:T(2,2)}"), ("tile", "line", "offset", "none")),
-        (lanes((1, 5, 2, 3), "f16", "mars3"), ("npu", "line", "offset", "none")),
+        (lanes((1, 5, 2, 3), "f16", "mars3"), ("channel", "batch", "npu", "line", "offset", "none")),
         (paged((4, 4), "s8", (2, 2), (1, 2)), ("page", "line", "offset", "none")),
         (mod_sharded(9, 8, 2), ("shard", "line", "offset", "none")),
     ],
@@ -96,4 +99,5 @@ def test_the_legend_says_what_colours_mean():
     assert 'class="cell r0"' in ramp
     assert 'class="cell c0"' not in ramp
     assert "a colour per" not in layout.to_svg(colour="none")
-    assert "a colour per NPU" in lanes((1, 5, 2, 3), "f16", "mars3").to_svg()
+    assert "a colour per channel" in lanes((1, 5, 2, 3), "f16", "mars3").to_svg()
+    assert "a colour per NPU" in lanes((1, 5, 2, 3), "f16", "mars3").to_svg(colour="npu")

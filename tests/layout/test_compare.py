@@ -125,7 +125,7 @@ def test_colours_come_from_whichever_side_has_blocks():
     assert "offset 0 to 31" in compare_svg(plain, plain)
     assert "a colour per cache line of the first layout" in compare_svg(plain, blocks, colour="line")
     npus = compare_svg(parse("f16[2,10,4,5]"), lanes((2, 10, 4, 5), "f16", "mars3"))
-    assert "a colour per NPU of the second layout" in npus
+    assert "a colour per channel of the second layout" in npus
     with pytest.raises(UsageError, match="cannot be coloured by 'npu'"):
         compare_svg(plain, blocks, colour="npu")
 

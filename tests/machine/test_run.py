@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
+from tests.browser import in_browser
 from tests.conftest import ROOT
 from tilewright.machine import run
 
-SECTIONS = ["summary", "data", "plan", "step", "movement", "rewrites", "training", "matrix-unit", "timings"]
+SECTIONS = ["findings", "summary", "step", "plan", "movement", "rewrites", "training", "matrix-unit", "timings"]
 
 
 @pytest.fixture(scope="module")
@@ -104,18 +103,18 @@ def test_the_page_has_its_sections_and_fetches_nothing(written):
     check_page((folder / "report.html").read_text())
 
 
-def test_the_page_in_a_browser(written, tmp_path):
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
+@in_browser
+def test_the_page_in_a_browser(visit, written, width, scheme):
     _, folder, _ = written
-    chromium = shutil.which("chromium")
-    if not chromium:
-        pytest.skip("needs chromium, which is not on PATH")
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--dump-dom"]
-    quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    command = [chromium, *flags, *quiet, f"--user-data-dir={tmp_path}", (folder / "report.html").as_uri()]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    check_page(dom)
-    assert 'aria-sort="none"' in dom
-    assert dom.count("<svg") >= 4
+    seen = visit(folder / "report.html", width=width, scheme=scheme)
+    check_page(seen.page.content())
+    assert seen.page.locator("svg").count() >= 4
+    lead = seen.page.locator("#findings").text_content()
+    assert "A pipelined step takes" in lead
+    assert "bound by the TensorCore" in lead
+    assert seen.page.locator("#summary").text_content().count("vector8x128") == 0
+    seen.check()
 
 
 def test_the_trace_parses_back(written):

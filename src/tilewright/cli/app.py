@@ -11,6 +11,7 @@ import typer
 
 from tilewright.cli import embed, isa, layout, programs
 from tilewright.cli.explain_error import explain_error
+from tilewright.cli.explore import explore
 from tilewright.cli.interrupts import leaving_at_once
 from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
@@ -39,7 +40,7 @@ def _add(group: typer.Typer, commands: Iterable[Callable[..., object]]) -> None:
         group.command(short_help=first_line)(command)
 
 
-_add(app, (*programs.COMMANDS, explain_error, mcp, run, targets, warm))
+_add(app, (*programs.COMMANDS, explain_error, explore, mcp, run, targets, warm))
 for name, summary, commands in (
     ("embed", "Sparse cores: plan embedding tables before renting chips, and train them.", embed.COMMANDS),
     ("isa", "The matrix unit: assemble, run, multiply, count.", isa.COMMANDS),

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from tilewright.embed.planning.faces import plan_head_html, plan_html, print_plan
     from tilewright.embed.planning.fdo import FDO_SUFFIXES, FdoStats, fdo_stats, read_fdo, write_fdo
     from tilewright.embed.planning.memory import SparseMemory, memory
-    from tilewright.embed.planning.plan import plan
+    from tilewright.embed.planning.plan import plan, under_limits
     from tilewright.embed.planning.torchrec import (
         TorchrecShard,
         TorchrecTable,
@@ -243,6 +243,7 @@ __all__ = [
     "torchrec_plan",
     "tpu_embedding",
     "train_step",
+    "under_limits",
     "update",
     "update_hot",
     "update_rows",
@@ -286,7 +287,7 @@ _HOMES = {
     "planning.faces": "plan_head_html plan_html print_plan",
     "planning.fdo": "FDO_SUFFIXES FdoStats fdo_stats read_fdo write_fdo",
     "planning.memory": "SparseMemory memory",
-    "planning.plan": "plan",
+    "planning.plan": "plan under_limits",
     "planning.torchrec": "TorchrecShard TorchrecTable chip_bytes rank_bytes read_torchrec torchrec_plan",
     "planning.types": "CurvePoint Heap Plan StackPlan TablePlan plan_counters",
     "pods.plan": "PodPlan PodStack plan_pod",

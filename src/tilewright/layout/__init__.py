@@ -9,7 +9,7 @@ from tilewright.layout.index.address_map import Axis, IndexRangeError
 from tilewright.layout.index.bitcast import is_bitcast
 from tilewright.layout.index.digits import Digit, Line
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.types import dtype_name, xla_dtype
+from tilewright.layout.index.types import dtype_name, memory_name, xla_dtype
 from tilewright.layout.kinds.lanes import LaneLayout, global_memory, lane_matrix, lane_matrix2, lane_weights, lanes
 from tilewright.layout.kinds.paged import PagedLayout, paged
 from tilewright.layout.kinds.presets import predict, preset
@@ -20,13 +20,22 @@ if TYPE_CHECKING:
     from tilewright.layout.convert.cute import from_cute, to_cute
     from tilewright.layout.convert.linalg import LinalgPack, from_linalg_pack, parse_linalg_pack, to_linalg_pack
     from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
+    from tilewright.layout.convert.recipe import to_recipe
     from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
     from tilewright.layout.convert.tpu_mlir import LayerGroup, is_tpu_mlir, read_tpu_mlir
-    from tilewright.layout.draw.comparison import Comparison, MovedElement, compare, compare_svg, draw_comparison
+    from tilewright.layout.draw.comparison import (
+        Comparison,
+        MovedElement,
+        compare,
+        compare_scenes,
+        compare_svg,
+        draw_comparison,
+    )
     from tilewright.layout.draw.local_plan import plan_svg
+    from tilewright.layout.draw.panels import Bounds, Level, Panel, Scene
     from tilewright.layout.draw.picture import draw_picture
     from tilewright.layout.draw.ruler import ruler_scene, ruler_svg
-    from tilewright.layout.draw.scene import Level, Panel, Scene, make_scene
+    from tilewright.layout.draw.scene import make_scene
     from tilewright.layout.draw.terminal import terminal_drawing, terminal_ruler
     from tilewright.layout.exchange.from_jax import from_jax
     from tilewright.layout.exchange.strided_arrays import from_array
@@ -46,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Axis",
     "BankConflict",
+    "Bounds",
     "Comparison",
     "ConvertedLayout",
     "Derivation",
@@ -71,6 +81,7 @@ __all__ = [
     "TensorLayout",
     "TupleLayout",
     "compare",
+    "compare_scenes",
     "compare_svg",
     "derive",
     "draw_comparison",
@@ -92,6 +103,7 @@ __all__ = [
     "lane_weights",
     "lanes",
     "make_scene",
+    "memory_name",
     "mod_sharded",
     "paged",
     "parse",
@@ -113,6 +125,7 @@ __all__ = [
     "to_linalg_pack",
     "to_numpy_view",
     "to_onednn_tag",
+    "to_recipe",
     "warm",
     "xla_dtype",
 ]
@@ -121,13 +134,17 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "convert.cute": ("from_cute", "to_cute"),
     "convert.linalg": ("LinalgPack", "from_linalg_pack", "parse_linalg_pack", "to_linalg_pack"),
     "convert.onednn": ("from_onednn_tag", "to_onednn_tag"),
+    "convert.recipe": ("to_recipe",),
     "convert.strided": ("ConvertedLayout", "from_strides", "to_numpy_view"),
     "convert.tpu_mlir": ("LayerGroup", "is_tpu_mlir", "read_tpu_mlir"),
-    "draw.comparison": ("Comparison", "MovedElement", "compare", "compare_svg", "draw_comparison"),
+    "draw.comparison": (
+        *("Comparison", "MovedElement", "compare", "compare_scenes", "compare_svg", "draw_comparison"),
+    ),
     "draw.local_plan": ("plan_svg",),
     "draw.picture": ("draw_picture",),
     "draw.ruler": ("ruler_scene", "ruler_svg"),
-    "draw.scene": ("Level", "Panel", "Scene", "make_scene"),
+    "draw.panels": ("Bounds", "Level", "Panel", "Scene"),
+    "draw.scene": ("make_scene",),
     "draw.terminal": ("terminal_drawing", "terminal_ruler"),
     "exchange.from_jax": ("from_jax",),
     "exchange.strided_arrays": ("from_array",),

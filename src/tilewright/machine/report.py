@@ -238,7 +238,7 @@ def page(run: RunResults) -> Page:
     document.section("step", f"A modelled step on {run.target}", *_modelled_step(run))
     document.section("plan", "Embedding plan", plan_html(run.plan))
     document.section("movement", f"Data movement on {run.target}", *_movement(run))
-    document.section("rewrites", "Rewrites and refusals", *_rewrites(run))
+    document.section("rewrites", f"Rewrites and refusals on {' and '.join(run.movement.optimized)}", *_rewrites(run))
     document.section("training", "Training", *_data(run), *_training(run))
     document.section("matrix-unit", "Matrix unit", *_matrix(run))
     document.section("timings", "Timings", *_timings(run))
@@ -253,9 +253,9 @@ def _lead(run: RunResults) -> list[Html]:
     """What failed; what a step takes and what bounds it; what the run found, as things to do; commands."""
     dense, sparse = run.movement.time, _sparse_seconds(run)
     side = "the SparseCores" if sparse > dense.seconds else "the TensorCore"
-    bounds = dense.by_bound()
-    most = next(iter(bounds), "")
-    why = f"; {seconds_text(bounds[most])} of the TensorCore's {seconds_text(dense.seconds)} are {most}" if most else ""
+    parts = {"the call itself": dense.call_seconds, **dense.by_bound()}
+    most = max(parts, key=lambda name: parts[name])
+    why = f"; of the TensorCore's {seconds_text(dense.seconds)} most, {seconds_text(parts[most])}, is {most}"
     said = (
         f"A pipelined step takes {seconds_text(max(sparse, dense.seconds))} on {run.target} (modelled, not measured), "
         f"bound by {side}{why}."
@@ -286,7 +286,8 @@ def _findings(run: RunResults) -> list[Step]:
         )
         for change in run.movement.report.suggestions[:_MOST_FINDINGS]
     ]
-    slowest = [Step(line) for line in step_advice(run.movement.time, _MOST_FINDINGS)]
+    lines = (line.partition(": ") for line in step_advice(run.movement.time, _MOST_FINDINGS))
+    slowest = [Step(words or head, worth=head if words else "") for head, _, words in lines]
     return [*found[:_MOST_FINDINGS], *changes, *slowest]
 
 
@@ -307,7 +308,7 @@ def _sparse_seconds(run: RunResults) -> float:
 
 
 def _summary(run: RunResults) -> list[Html]:
-    moved = run.movement.optimized["vector8x128"]
+    moved = run.movement.optimized[run.target]
     equal = bool(run.counts_equal and run.values_equal)
     unit = "equal" if equal else "differs" if run.matrix else "not used"
     dense, sparse = run.movement.time.seconds, _sparse_seconds(run)
@@ -322,17 +323,18 @@ def _summary(run: RunResults) -> list[Html]:
         ),
         Card("loss", f"{run.loss_after:.4f}", f"{run.loss_before:.4f} before", _tone(run.loss_after < run.loss_before)),
         Card("HBM a chip", bytes_text(run.plan.heap.total), f"of {bytes_text(run.plan.heap.capacity)}"),
-        Card(
-            "moved for layout",
-            bytes_text(moved.moved_after),
-            f"{bytes_text(moved.moved_before)} as written, on vector8x128",
-            "good",
-        ),
+        Card("moved for layout", bytes_text(moved.moved_after), f"by reshapes and transposes, on {run.target}"),
         Card("difference", f"{run.proof.max_difference:.1e}", "rewritten against original, largest"),
         Card("matrix unit", unit, _products_note(run), _tone(equal) if run.matrix else "plain"),
     ]
-    drawings = side_by_side(_moved_chart(run, width=460), _loss_chart(run, width=460, height=190))
+    drawings = side_by_side(_bounds_chart(run), _loss_chart(run, width=460, height=190))
     return [cards(figures), drawings]
+
+
+def _bounds_chart(run: RunResults) -> Html:
+    bars = [Bar(name, (seconds,)) for name, seconds in run.movement.time.by_bound().items() if seconds]
+    title = f"What the TensorCore of {run.target} waits for in a step, modelled"
+    return bar_chart(bars, title=title, kind="seconds", width=460)
 
 
 def _products_note(run: RunResults) -> str:

@@ -26,6 +26,7 @@ from tilewright.render.page import (
     listing,
     note,
     paragraph,
+    shared_asset,
     side_by_side,
     steps,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "print_table",
     "ratio_text",
     "seconds_text",
+    "shared_asset",
     "side_by_side",
     "steps",
     "table",

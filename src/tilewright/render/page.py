@@ -25,6 +25,11 @@ def _asset(name: str) -> str:
     return files("tilewright.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
+def shared_asset(name: str) -> str:
+    """The text of a style, module or drawing that pages share, for pages that are not written as one file."""
+    return _asset(name)
+
+
 class Page:
     """A report: a head with facts, then numbered sections that a sticky navigation lists.
 

@@ -15,6 +15,7 @@ from tilewright.extras import need
 
 if TYPE_CHECKING:
     from tilewright.machine import FitJob, Fitted
+    from tilewright.render import Card
 
 
 def train(
@@ -133,7 +134,7 @@ def _print(fitted: Fitted) -> None:
 
 def _page(fitted: Fitted, in_turn: Fitted | None) -> str:
     """Loss curves, and what they are of."""
-    from tilewright.render import Curve, Page, line_chart, paragraph
+    from tilewright.render import Curve, Page, cards, line_chart, paragraph
 
     facts = [
         ("data", fitted.source),
@@ -154,11 +155,25 @@ def _page(fitted: Fitted, in_turn: Fitted | None) -> str:
         else "The loss of each batch before it was learnt from.",
         "The losses are computed, not modelled. The speed is this machine's and says nothing of a TPU's.",
     ]
-    page.section("loss", "Loss", chart, *map(paragraph, texts))
+    page.section("loss", "What came out", cards(_figures(fitted)), chart, *map(paragraph, texts))
     page.data("training", fitted.to_json())
     if in_turn is not None:
         page.data("training-in-turn", in_turn.to_json())
     return page.html()
+
+
+def _figures(fitted: Fitted) -> list[Card]:
+    """The loss at the ends of the training, the speed here, and what the host cost."""
+    from tilewright.render import Card, count_text
+
+    losses = fitted.trained.losses
+    few = max(1, min(10, len(losses)))
+    first, last = (sum(part) / few for part in (losses[:few], losses[-few:]))
+    return [
+        Card("loss", f"{last:.3f}", f"{first:.3f} at the start; means of {few}", "good" if last < first else "bad"),
+        Card("examples/s", count_text(round(fitted.examples_per_second)), "on this machine"),
+        Card("host hidden", f"{fitted.trained.hidden:.0%}", "of preparing the batches, behind the steps"),
+    ]
 
 
 def _window(fitted: Fitted) -> int:

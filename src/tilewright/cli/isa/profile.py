@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tilewright.isa import Counts, Heat, MatrixUnitConfig, Profile, ProfileLine, Program
-    from tilewright.render import Html, Kind
+    from tilewright.render import Html, Kind, Step
 
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("pc", "number", "Address."),
@@ -223,8 +223,22 @@ def _chart(profile: Profile) -> Html:
     return bar_chart(bars, title="Cycles of the issue queue", parts=parts, width=900)
 
 
+def _hottest(profile: Profile) -> list[Step]:
+    """The lines that take most cycles, each with what it waits for."""
+    from tilewright.render import Step, count_text, percent_text
+
+    whole = profile.totals.cycles or 1
+    found = []
+    for line in profile.hottest[:3]:
+        waits = sorted(line.waits.items(), key=lambda wait: -wait[1])[:3]
+        why = "waits: " + ", ".join(f"{reason} {count_text(n)}" for reason, n in waits) if waits else ""
+        worth = f"{count_text(line.cycles)} cycles ({percent_text(line.cycles / whole)})"
+        found.append(Step(f"Line {line.pc}: {line.text}", why=why, worth=worth))
+    return found
+
+
 def _page(profile: Profile, file: str, names: tuple[str, ...]) -> str:
-    from tilewright.render import Card, Column, Page, cards, paragraph, table
+    from tilewright.render import Card, Column, Page, cards, paragraph, steps, table
 
     r, config = profile.totals, profile.result.state.config
     facts = [("program", file), ("threads", str(config.threads)), ("instructions", f"{len(profile.lines):,}")]
@@ -236,6 +250,7 @@ def _page(profile: Profile, file: str, names: tuple[str, ...]) -> str:
     figures += [Card("executed", f"{r.executed:,}", "instructions")]
     missed = f"{r.counts.l1_misses:,} missed L1, {r.counts.l2_misses:,} L2"
     figures += [Card("lines of B", f"{r.counts.l1_touches:,}", missed)]
+    page.section("look", "What to look at", steps(_hottest(profile)))
     page.section("run", "The run", cards(figures), _chart(profile))
     if profile.pes:
         rows = [(*row, _unbroken(waits)) for *row, waits in map(_pe_row, profile.pes)]

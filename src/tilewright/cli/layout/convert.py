@@ -9,6 +9,7 @@ import typer
 
 from tilewright.cli.layout.draw import Viewed, viewed
 from tilewright.cli.layout.show import (
+    Leaf,
     Offset,
     Text,
     exact_bytes,
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
     from tilewright.layout import LinalgPack, TensorLayout
 
 
-def convert(text: Text, as_json: Json = False) -> None:
-    """Write a layout as CuTe's shape:stride, as MLIR's linalg.pack and as a oneDNN tag, or say why that cannot be."""
-    layout = one_array(text)
+def convert(text: Text, leaf: Leaf = None, as_json: Json = False) -> None:
+    """Write a layout as CuTe's shape:stride, MLIR's linalg.pack, a oneDNN tag and as numpy, JAX and torch pack it.
+
+    The last three are expressions of pads, reshapes and transposes. What cannot be written says why.
+    """
+    layout = one_array(text, leaf)
     forms = {name: _attempt(layout, write) for name, write in _writers().items()}
     if as_json:
         values = {name: {"text": text, "refusal": refusal} for name, (text, refusal) in forms.items()}
@@ -45,13 +49,16 @@ def _attempt(layout: TensorLayout, write: Callable[[TensorLayout], str]) -> tupl
 
 
 def _writers() -> dict[str, Callable[[TensorLayout], str]]:
-    from tilewright.layout import to_cute, to_linalg_pack, to_onednn_tag
+    from tilewright.layout import to_cute, to_linalg_pack, to_onednn_tag, to_recipe
 
     return {
         "CuTe": to_cute,
         "CuTe, padded": lambda layout: to_cute(layout, padded=True),
         "linalg.pack": lambda layout: "; ".join(map(_pack_text, to_linalg_pack(layout))),
         "oneDNN": to_onednn_tag,
+        "numpy": to_recipe,
+        "JAX": lambda layout: to_recipe(layout, "jax"),
+        "torch": lambda layout: to_recipe(layout, "torch"),
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
@@ -28,7 +28,18 @@ if TYPE_CHECKING:
 
 Colour = Annotated[
     str,
-    typer.Option("--colour", metavar="WAY", help="What a colour means: tile, npu, page, shard, line, offset or none."),
+    typer.Option(
+        "--colour",
+        metavar="WAY",
+        help="What a colour means: tile, channel, batch, npu, page, shard, line, offset or none.",
+    ),
+]
+Window = Annotated[
+    str,
+    typer.Option("--window", metavar="A:B,..", help="Draw these ranges of the dims (of npu and offset), as 0:8,0:16."),
+]
+At = Annotated[
+    str | None, typer.Option("--at", metavar="I,J,..", help="Draw the surroundings of this element, marked.")
 ]
 Ruler = Annotated[bool, typer.Option("--ruler", help="Draw the memory under a ruler of bytes.")]
 Unit = Annotated[
@@ -37,10 +48,30 @@ Unit = Annotated[
 Draw = Annotated[bool, typer.Option("--draw", help="Draw it in the terminal.")]
 
 
+class Look(NamedTuple):
+    """How a layout is drawn; ``unit``: a cell of the ruler, None for the array."""
+
+    colour: str
+    unit: str | None
+    window: str
+    at: tuple[int, ...] | None
+
+
+def _look(colour: str, ruler: bool, unit: str, window: str, at: str | None) -> Look:
+    cell = unit if ruler or unit != "auto" else None
+    if cell is not None and (window or at is not None):
+        raise UsageError(
+            "the ruler shows memory from its beginning", how="drop --window and --at, or --ruler and --unit"
+        )
+    return Look(colour, cell, window, None if at is None else whole_numbers(at, "--at"))
+
+
 def draw(
     text: Text,
     out: Out = None,
     colour: Colour = "auto",
+    window: Window = "",
+    at: At = None,
     ruler: Ruler = False,
     unit: Unit = "auto",
     leaf: Leaf = None,
@@ -53,14 +84,14 @@ def draw(
     from tilewright.layout import TupleLayout
 
     writer_of(out, ".svg", as_json=as_json)
-    cell = unit if ruler or unit != "auto" else None
+    look = _look(colour, ruler, unit, window, at)
     layout = read_layout(text) if leaf is None and out is None and not as_json else one_array(text, leaf)
     if not isinstance(layout, TupleLayout):
-        draw_layout(layout, out, colour, cell, as_json)
+        draw_layout(layout, out, look, as_json)
         return
     for k, (name, array) in enumerate(leaves(layout)):
         emit_text(("\n" if k else "") + f"element {name}")
-        draw_layout(array, None, colour, cell, as_json=False)
+        draw_layout(array, None, look, as_json=False)
 
 
 def write_picture(out: str, svg: str) -> None:
@@ -70,12 +101,16 @@ def write_picture(out: str, svg: str) -> None:
         remark(f"wrote {out}")
 
 
-def draw_layout(layout: IndexMap, out: str | None, colour: str, unit: str | None, as_json: bool) -> None:
+def draw_layout(layout: IndexMap, out: str | None, look: Look, as_json: bool) -> None:
     """The array, or with a ``unit`` the ruler: to a file, as JSON, in the terminal."""
     from tilewright.layout import make_scene, ruler_scene
 
+    colour, unit, window, at = look
     if out is not None or as_json:
-        scene = make_scene(layout, colour=colour) if unit is None else ruler_scene(layout, unit=unit, colour=colour)
+        if unit is None:
+            scene = make_scene(layout, colour=colour, window=window, at=at)
+        else:
+            scene = ruler_scene(layout, unit=unit, colour=colour)
         if out is not None:
             from tilewright.layout import draw_picture
 
@@ -86,7 +121,7 @@ def draw_layout(layout: IndexMap, out: str | None, colour: str, unit: str | None
     from tilewright.layout import terminal_drawing, terminal_ruler
 
     if unit is None:
-        show_drawing(lambda width: terminal_drawing(layout, width, colour=colour))
+        show_drawing(lambda width: terminal_drawing(layout, width, colour=colour, window=window, at=at))
     else:
         show_drawing(lambda width: terminal_ruler(layout, width, unit=unit, colour=colour))
 
@@ -136,19 +171,23 @@ def _view(
     draw: Draw = False,
     out: Out = None,
     colour: Colour = "auto",
+    window: Window = "",
     ruler: Ruler = False,
     unit: Unit = "auto",
     as_json: Json = False,
 ) -> None:
     """Answer a question, draw, or print the facts."""
     writer_of(out, ".svg", as_json=as_json)
-    cell = unit if ruler or unit != "auto" else None
+    look = _look(colour, ruler, unit, window, None if ruler or window else index)
     if out is not None:
-        draw_layout(layout, out, colour, cell, as_json=False)
+        draw_layout(layout, out, look, as_json=False)
     if index is not None or place is not None:
+        if draw and not as_json:
+            draw_layout(layout, None, look, as_json=False)
+            emit_text("")
         answer(layout, index, place, as_json)
-    elif out is None and (draw or cell):
-        draw_layout(layout, None, colour, cell, as_json)
+    elif out is None and (draw or look.unit or window):
+        draw_layout(layout, None, look, as_json)
     elif out is None or as_json:
         answer(layout, None, None, as_json)
 

@@ -254,13 +254,14 @@ def _tuple(values: Sequence[object]) -> str:
 
 
 def _tiled_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    from tilewright.layout import memory_name
+
     order = ", ".join(f"d{d}" for d in reversed(facts["minor_to_major"]))
-    spaces = {0: "0, the default memory", 1: "1, vector memory on a TPU"}
     return [
         ("order", f"{order}: major to minor" if order else "a single element"),
         ("tiles", " then ".join(_tuple(tile) for tile in facts["tiles"]) or "none"),
         *([("strides", f"{_tuple(facts['strides'])}, in elements")] if "strides" in facts else []),
-        ("memory space", spaces.get(facts["memory_space"], str(facts["memory_space"]))),
+        ("memory space", f"{facts['memory_space']}, {memory_name(facts['memory_space'])}"),
         *_rare_rows(facts),
     ]
 

@@ -12,6 +12,7 @@ import typer
 from tilewright.cli.programs.program import ArgOption, load_program
 from tilewright.cli.streams import Json, emit_json, emit_text, plain_json, remark
 from tilewright.errors import CheckFailed, UsageError
+from tilewright.extras import need
 
 if TYPE_CHECKING:
     from tilewright.hlo import Suggestion
@@ -74,6 +75,7 @@ def findings(program: str, target: str, assume_finite: bool = False, arguments: 
     from tilewright.hlo import suggest
     from tilewright.targets import target as find_target
 
+    need("jax", "jaxlib", what="`lint`")  # without them no rule can look, and nothing found would be a false all-clear
     chip = find_target(target)  # before the program is loaded for it
     loaded = load_program(program, arguments)
     if loaded.kind != "stablehlo":

@@ -16,6 +16,7 @@ from tilewright.cli.figures import both_figures, compare_figures
 from tilewright.cli.programs.program import PROGRAM_HELP, ArgOption, ModuleOption, ProgramArgument, load_program
 from tilewright.cli.streams import Json, emit_json, plain_json, read_text, remark, write_file, writer_of
 from tilewright.errors import CheckFailed, ParseError, TilewrightError, UnsupportedError, UsageError
+from tilewright.extras import installed
 
 if TYPE_CHECKING:
     from tilewright.hlo import MovementReport, Program, StepDiff, Suggestion
@@ -55,6 +56,9 @@ def _make_report(program: Program, target: str | None, where: str) -> MovementRe
             how="add --target, such as --target tpu-v5e",
         )
     movement = replace(report_movement(program, chip, _rules_say(program, chip)), source=where)
+    if program.kind == "stablehlo" and not (installed("jax") and installed("jaxlib")):
+        why = "no rule looks at the program, and it is taken as it was written, not as a compiler normalises it"
+        remark(f"note: without jax {why}; pip install 'tilewright[jax]'")
     if program.kind == "hlo" and chip is not None and movement.time is None:
         remark(f"note: a dump has layouts of its own; {chip.name} does not change them")
     return movement

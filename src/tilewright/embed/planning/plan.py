@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -314,6 +314,40 @@ def _table_plan(placement: TablePlacement, narrow: NarrowTables) -> TablePlan:
         unpacked_bytes=padded_table_bytes(table.vocab, table.width, shards),
         rows_per_line=parts,
     )
+
+
+def under_limits(plan: Plan, limits: Mapping[str, Limits]) -> Plan:
+    """The plan with other limits (stack -> limits; the others stay): buffers, compilers' verdicts and HBM follow.
+
+    What was observed stays, and so do the drops and mini-batches that were counted for the plan's own limits: those of
+    others are counted by :func:`preprocess`. All stacks are taken to be live at once.
+
+    >>> from tilewright.embed import Feature, Limits, Table, Topology
+    >>> features, topology = [Feature("f", Table("t", vocab=64, width=8))], Topology(chips=1, sparsecores_per_chip=2)
+    >>> made = plan([{"f": [[0], [2], [4], [1]]}], features, topology, target="tpu-v5p")
+    >>> made.stacks[0].slots, under_limits(made, {"t": Limits(1024, 1024)}).stacks[0].slots
+    (32, 4096)
+    """
+    topology, chip = plan.stacking.topology, plan.target or None
+    sparsecores, per_device = topology.sparsecores, topology.sparsecores_per_device
+    rules = {group.name: group.optimizer for group in plan.stacking.groups}
+
+    def program(part: StackPlan, limit: Limits, op: str | RowOptimizer) -> SparseMemory | None:
+        return memory(chip, sparsecores, part.padded_width, limit, op) if chip is not None else None
+
+    def changed(part: StackPlan) -> StackPlan:
+        limit = limits.get(part.name, part.limits)
+        return replace(
+            part,
+            limits=limit,
+            slots=slots_per_device(limit.max_ids_per_partition, sparsecores, per_device),
+            forward=program(part, limit, "forward"),
+            backward=program(part, limit, rules[part.name]),
+        )
+
+    stacks = tuple(map(changed, plan.stacks))
+    pipelining = plan.heap.pipelined > 0
+    return replace(plan, stacks=stacks, heap=heap_of(plan.stacking, stacks, plan.prefetched_batches, chip, pipelining))
 
 
 def _lowered(limits: Mapping[str, Limits], fraction: float) -> dict[str, Limits]:

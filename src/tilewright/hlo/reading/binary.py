@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.extras import need
 from tilewright.hlo.reading.convert_child import FRAME, seconds
 
 _BYTECODE = b"ML\xefR"
@@ -111,8 +112,9 @@ _QUIET = {"OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFOR
 def to_text(form: str, payload: bytes, where: str = "") -> str:
     """The text of a ``mlir`` (bytecode, portable artifact) or ``hlo`` (HloModuleProto) program.
 
-    Raises UsageError for a program that jaxlib refuses or dies of, UnsupportedError where jaxlib is missing.
+    Raises UsageError for a program that jaxlib refuses or dies of, MissingExtra where jaxlib is missing.
     """
+    need("jax", "jaxlib", what="reading binary programs")
     kind, answer = _child().ask(_KINDS[form], payload)
     if kind == b"t":
         return answer.decode("utf-8", errors="replace")

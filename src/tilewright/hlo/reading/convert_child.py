@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import BinaryIO
 
-from tilewright.errors import UnsupportedError
+from tilewright.errors import TilewrightError
 from tilewright.hlo import ir
 
 #: kind ("m" bytecode, "h" HLO proto; answers "t" text, "e" refused, "d" died, "u" no jaxlib), length
@@ -33,7 +33,7 @@ def main() -> None:
     requests, missing = sys.stdin.buffer, ""
     try:
         ir.plain_context()
-    except UnsupportedError as error:
+    except TilewrightError as error:
         missing = str(error)
     while header := requests.read(FRAME.size):
         kind, length = FRAME.unpack(header)

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from tilewright.errors import ParseError, TilewrightError, UsageError
+from tilewright.extras import need
 from tilewright.hlo.cost import array_layout
 from tilewright.hlo.execute import array_struct, signature_of
 from tilewright.hlo.program import Program
@@ -197,6 +198,7 @@ def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
     match = _FILE.fullmatch(source) or _MODULE.fullmatch(source)
     if match is None:
         raise UsageError("not FILE.py:FUNCTION or MODULE:FUNCTION", where=source)
+    need("jax", "jaxlib", what="a Python function")
     where = match[1]
     with _users_faults(where, "importing it"):
         module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)

@@ -11,7 +11,14 @@ from tilewright.render import bytes_text, count_text, percent_text, place_text, 
 
 _INDENT = 9
 _SMALL = 4096
-_SPACES = {0: "main memory", 1: "vector memory S(1)", 5: "host memory S(5)"}
+_SPACES = {
+    0: "main memory",
+    1: "vector memory S(1)",
+    2: "sync flags S(2)",
+    3: "common memory S(3)",
+    5: "host memory S(5)",
+    6: "scalar memory S(6)",
+}
 _SIGNS = {"new": "+", "gone": "-", "changed": "~", "same": " "}
 
 

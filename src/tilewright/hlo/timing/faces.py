@@ -17,6 +17,7 @@ from tilewright.render import (
     Field,
     Html,
     Page,
+    Step,
     bar_chart,
     bytes_text,
     cards,
@@ -28,6 +29,7 @@ from tilewright.render import (
     percent_text,
     place_text,
     seconds_text,
+    steps,
     table,
 )
 
@@ -105,22 +107,28 @@ def comparison_table(steps: Sequence[StepTime], names: Sequence[str]) -> tuple[l
     return columns, rows
 
 
-def time_html(steps: Sequence[StepTime], names: Sequence[str]) -> str:
+def _advised(sentence: str) -> Step:
+    """A sentence of advice; the time it is about, which it begins with, stands out."""
+    worth, colon, words = sentence.partition(": ")
+    return Step(words, worth=worth) if colon and worth.endswith("of the step)") else Step(sentence)
+
+
+def time_html(timed: Sequence[StepTime], names: Sequence[str]) -> str:
     """One page: the first step in full, and the others beside it."""
-    step = steps[0]
+    step = timed[0]
     kind = "predicted fusions and layouts" if step.predicted else "the dump's own schedule"
     facts = [("target", step.target), ("kind", f"modelled, {kind}"), ("made", date.today().isoformat())]
     page = Page(
         f"Time of {step.program}", f"{seconds_text(step.seconds)} a step on {step.target}", facts=facts, wide=True
     )
-    page.section("advice", "What to do first", element("ol", *(element("li", text) for text in advice(step))))
+    page.section("advice", "What to do first", steps(map(_advised, advice(step))))
     page.section("summary", "What a step takes", _cards(step), *(note(text) for text in step.notes))
-    if len(steps) > 1:
-        page.section("compare", "Beside each other", *_compared(steps, names))
+    if len(timed) > 1:
+        page.section("compare", "Beside each other", *_compared(timed, names))
     page.section("bounds", "What it waits for", _bounds(step))
     page.section("operations", "Operations by time", _operations(step))
     page.section("roofline", "Roofline", roofline(step))
-    page.section("lanes", "Lanes over the step", *_lanes(steps, names))
+    page.section("lanes", "Lanes over the step", *_lanes(timed, names))
     page.data("time", step.to_json())
     return page.html()
 

@@ -8,17 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from tilewright.layout.draw.picture import (
-    MARGIN,
-    Cell,
-    cell_size,
-    draw_legend,
-    draw_scene,
-    legend_parts,
-    legend_width,
-    scene_size,
-)
-from tilewright.layout.draw.scene import (
+from tilewright.layout.draw.memory import strip_panel
+from tilewright.layout.draw.panels import (
     Array,
     Bounds,
     Panel,
@@ -29,9 +20,18 @@ from tilewright.layout.draw.scene import (
     colour_ways,
     each_cell,
     flat_offsets,
-    make_scene,
-    strip_panel,
 )
+from tilewright.layout.draw.picture import (
+    MARGIN,
+    Cell,
+    cell_size,
+    draw_legend,
+    draw_scene,
+    legend_parts,
+    legend_width,
+    scene_size,
+)
+from tilewright.layout.draw.scene import make_scene
 from tilewright.layout.index.index_map import IndexMap
 from tilewright.layout.move.relayout import Relayout, relayout
 from tilewright.render import Drawing, bytes_text, count_text, text_width
@@ -163,7 +163,8 @@ def _side(pair: Comparison, layout: IndexMap, key: IndexMap, way: str, most: Bou
     strip = strip_panel(layout, "auto") if len(layout.axes) == 1 and layout.num_slots else None
     panels = tuple(tuple(_with_moves(pair, layout, panel, key, way) for panel in row) for row in scene.panels)
     marked = _with_moves(pair, layout, strip, key, way) if strip else None
-    return replace(scene, panels=panels, strip=marked, colour_by=way, last=max(0, key.num_slots - 1))
+    plain = replace(scene, beginning=None, edge=None, words="")
+    return replace(plain, panels=panels, strip=marked, colour_by=way, last=max(0, key.num_slots - 1))
 
 
 def _with_moves(pair: Comparison, layout: IndexMap, panel: Panel, key: IndexMap, way: str) -> Panel:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, product
 
 from tilewright.errors import TilewrightError
-from tilewright.layout.draw.scene import COLOURS, Level, Panel, Scene, colour_name, make_scene
+from tilewright.layout.draw.panels import COLOURS, MAX_CELLS, Bounds, Level, Panel, Scene, colour_name
+from tilewright.layout.draw.scene import make_scene
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import Drawing, count_text, text_width
 
@@ -16,51 +17,98 @@ MARGIN = 16.0
 _GAP, _HEAD, _SIDE = 26.0, 18.0, 36.0
 _CELL_HEIGHT, _LEAST, _MOST = 25.0, 8.0, 16.0  # cells with labels; the smallest and largest without
 _WIDEST = 1500.0
+_NOTEBOOK_BYTES = 60_000
 
 
-def to_svg(layout: AddressMap, *, colour: str = "auto") -> str:
+def to_svg(layout: AddressMap, *, colour: str = "auto", window: str = "", at: Sequence[int] | None = None) -> str:
     """A picture of a layout, for files, pages and notebooks, in light and dark.
 
     Tiled and paged maps are drawn as the array with the offset in every cell, padding cells hatched with their own
     offsets; a small array also as memory, in the order of offsets. Lanes and shards are drawn as memory with the index
-    in every cell. Large arrays show one corner (4,096 cells at most) and say so.
+    in every cell, an NPU's memory folded at its strides. Large arrays show one corner (4,096 cells at most) and say so,
+    with the first packed words and the far edge beside it.
 
-    ``colour`` says what the colours mean: ``tile``, ``npu``, ``page``, ``shard`` (by default whichever the layout has),
-    ``line`` (cache lines of 64 bytes, or a segment's own), ``offset`` (light at the beginning of memory, deep at its
-    end) or ``none``. Raises :class:`UsageError` for one that the layout does not have.
+    ``colour`` says what the colours mean: ``tile``, ``channel``, ``page``, ``shard`` (by default whichever the layout
+    has), ``batch``, ``npu``, ``line`` (cache lines of 64 bytes, or a segment's own), ``offset`` (light at the beginning
+    of memory, deep at its end) or ``none``. ``window="0:8,120:136"`` shows those ranges of the dims, ``at=(7, 130)``
+    the surroundings of an element, which is marked. Raises :class:`UsageError` for what the layout does not have.
 
     >>> from tilewright.layout import parse
     >>> parse("f32[3,5]{1,0:T(2,2)}").to_svg(colour="offset").startswith("<svg")
     True
     """
-    return str(draw_picture(make_scene(layout, colour=colour)).svg())
+    return str(draw_picture(make_scene(layout, colour=colour, window=window, at=at)).svg())
 
 
 def mimebundle(layout: AddressMap) -> dict[str, str]:
-    """What a notebook shows: text always, the picture where there is one."""
+    """What a notebook shows: text always, the picture where there is one, of 60 KB at most for ordinary arrays."""
     shown = {"text/plain": repr(layout)}
     with suppress(TilewrightError):  # no static addresses, or several elements in one place
-        shown["image/svg+xml"] = to_svg(layout)
+        shown["image/svg+xml"] = small_picture(lambda most: draw_picture(make_scene(layout, most=most), fine=False))
     return shown
 
 
-def draw_picture(scene: Scene, legend: Sequence[tuple[str, str]] | None = None) -> Drawing:
-    """One scene with its title, its facts and a legend: (mark, meaning) pairs, by default those of a layout."""
+def small_picture(draw: Callable[[Bounds], Drawing]) -> str:
+    """The largest of some pictures that a notebook should hold: fewer cells where more would be too many bytes."""
+    svg = ""
+    for cells in (MAX_CELLS, 1024, 384, 160, 96):
+        svg = str(draw(Bounds(cells=cells)).svg())
+        if len(svg) <= _NOTEBOOK_BYTES:
+            break
+    return svg
+
+
+def draw_picture(scene: Scene, legend: Sequence[tuple[str, str]] | None = None, *, fine: bool = True) -> Drawing:
+    """One scene with its title, its facts and a legend: (mark, meaning) pairs, by default those of a layout.
+
+    Unless ``fine``, neighbours of one colour become one shape where cells are too small for numbers: far fewer bytes.
+    """
     cell = cell_size(scene)
     if legend is None:
         legend = legend_parts(scene, cell)
+    insets = _insets(scene, cell)
     wide, tall = scene_size(scene, cell)
+    beside, inset_wide, low = _inset_sizes(insets, max(wide, 900.0))
+    wide = max(wide, inset_wide)
     notes = (text_width(scene.title, 15) * 1.04, text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
     width = max(*notes, wide, legend_width(legend), 120) + 2 * MARGIN
-    height = 62 + tall + 30 + (16 if scene.cut else 0)
+    height = 62 + tall + low + 30 + (16 if scene.cut else 0)
     drawing = Drawing(width, height, title=scene.title, description=scene.facts, ground=True)
     drawing.text(MARGIN, 26, scene.title, "strong mono large")
     drawing.text(MARGIN, 46, scene.facts, "soft")
-    draw_scene(drawing, scene, MARGIN, 62.0, cell)
+    draw_scene(drawing, scene, MARGIN, 62.0, cell, fine)
+    _draw_insets(drawing, insets, scene, 62.0 + tall, beside)
+    tall += low
     draw_legend(drawing, legend, 62.0 + tall)
     if scene.cut:
         drawing.text(MARGIN, 62.0 + tall + 34, scene.cut, "soft")
     return drawing
+
+
+# -- insets: the first words, the far edge ----------------------------------------------------------------------------
+
+
+def _insets(scene: Scene, cell: Cell) -> list[Panel]:
+    """The first elements where cells have no numbers, and the far edge."""
+    return [panel for panel in (None if cell.labelled else scene.beginning, scene.edge) if panel]
+
+
+def _inset_sizes(insets: Sequence[Panel], widest: float) -> tuple[bool, float, float]:
+    """Whether they stand beside each other, and the width and height of all."""
+    sizes = [_panel_size(panel, _strip_cell(panel)) for panel in insets]
+    wide = sum(w + _GAP for w, _ in sizes) - _GAP
+    if wide <= widest:
+        return True, wide, max((h for _, h in sizes), default=-_GAP) + _GAP
+    return False, max(w for w, _ in sizes), sum(h + _GAP for _, h in sizes)
+
+
+def _draw_insets(drawing: Drawing, insets: Sequence[Panel], scene: Scene, y: float, beside: bool) -> None:
+    x = MARGIN
+    for panel in insets:
+        cell = _strip_cell(panel)
+        _panel(drawing, panel, x, y, cell, scene)
+        wide, tall = _panel_size(panel, cell)
+        x, y = (x + wide + _GAP, y) if beside else (x, y + tall + _GAP)
 
 
 # -- legend -------------------------------------------------------------------------------------------------------
@@ -77,8 +125,11 @@ def legend_parts(scene: Scene, cell: Cell) -> list[tuple[str, str]]:
         parts.append(("padding", "the part that is padding"))
     if panels and cell.labelled:
         parts.append(("text", f"in a cell: its {scene.label_is}"))
-    elif panels and not panels[0].ticks and block_texts(panels[0], scene.levels, cell):
-        parts.append(("text", f"the first {scene.label_is} of a {'tile' if scene.levels else 'run'}"))
+    elif panels and not panels[0].ticks and block_texts(panels[0], _blocks_of(scene, scene.levels), cell):
+        what = "tile" if _blocks_of(scene, scene.levels) else "run"
+        parts.append(("text", f"the first {scene.label_is} of a {what}"))
+    if scene.marked is not None:
+        parts.append(("mark", "the element asked for"))
     if any(panel.moved is not None and panel.moved.any() for panel in panels):
         parts.append(("moved", "an element that moves"))
     return parts
@@ -146,7 +197,8 @@ def cell_size(scene: Scene, widest: float = _WIDEST) -> Cell:
     if wide * columns <= widest:
         return Cell(wide, _CELL_HEIGHT, labelled=True)
     small = max(_LEAST, min(_MOST, widest * 0.8 // columns))
-    tall = small if scene.levels or panels[0].padding.shape[0] > 16 else max(small, _MOST)
+    by_address = scene.label_is == "index"
+    tall = small if (scene.levels and not by_address) or panels[0].padding.shape[0] > 16 else max(small, _MOST)
     return Cell(small, tall, labelled=False)
 
 
@@ -186,12 +238,12 @@ def scene_size(scene: Scene, cell: Cell) -> tuple[float, float]:
 # -- panels -------------------------------------------------------------------------------------------------------
 
 
-def draw_scene(drawing: Drawing, scene: Scene, left: float, y: float, cell: Cell) -> None:
+def draw_scene(drawing: Drawing, scene: Scene, left: float, y: float, cell: Cell, fine: bool = True) -> None:
     """All panels of a scene from ``left`` and ``y`` on, the strip below them."""
     for panels in scene.panels:
         x, tall = left, 0.0
         for panel in panels:
-            _panel(drawing, panel, x, y, cell, scene)
+            _panel(drawing, panel, x, y, cell, scene, fine=fine)
             w, h = _panel_size(panel, cell)
             x, tall = x + w + _GAP, max(tall, h)
         y += tall + _GAP * 0.7
@@ -200,7 +252,15 @@ def draw_scene(drawing: Drawing, scene: Scene, left: float, y: float, cell: Cell
 
 
 def _panel(
-    drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, scene: Scene, levels: Sequence[Level] | None = None
+    drawing: Drawing,
+    panel: Panel,
+    x: float,
+    y: float,
+    cell: Cell,
+    scene: Scene,
+    *,
+    levels: Sequence[Level] | None = None,
+    fine: bool = True,
 ) -> None:
     levels = scene.levels if levels is None else levels
     if panel.heading:
@@ -208,12 +268,18 @@ def _panel(
     y += _top(panel)
     _headings(drawing, panel, x, y, cell)
     x += _side(panel)
-    _cells(drawing, panel, x, y, cell, "r" if scene.colour_by == "offset" else "c")
+    palette = "r" if scene.colour_by == "offset" else "c"
     rows, columns = panel.padding.shape
+    if fine or cell.labelled or panel.moved is not None or panel.shares is not None:
+        _cells(drawing, panel, x, y, cell, palette)
+    else:
+        _runs(drawing, panel, x, y, cell, palette)
     for number, level in reversed(list(enumerate(levels))):
-        _outlines(drawing, level, number, x, y, (rows, columns), cell)
+        _outlines(drawing, level, number, x, y, panel, cell)
     if not cell.labelled:
-        _block_labels(drawing, panel, levels, x, y, cell)
+        _block_labels(drawing, panel, _blocks_of(scene, levels), x, y, cell)
+    for r, c in _marked(panel, scene.marked):
+        drawing.rect(x + c * cell.wide + 1, y + r * cell.tall + 1, cell.wide - 2, cell.tall - 2, "mark")
     drawing.rect(x, y, columns * cell.wide, rows * cell.tall, "edge l0" if levels else "edge l2 plain")
 
 
@@ -255,6 +321,39 @@ def _cells(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, palet
             _mark(drawing, left + cell.wide, top, 8.0 if cell.labelled else 5.0)
 
 
+def _runs(drawing: Drawing, panel: Panel, x: float, y: float, cell: Cell, palette: str) -> None:
+    """Cells too small for numbers, neighbours of one colour in one shape, and the lines between them."""
+    rows, columns = panel.padding.shape
+    for r in range(rows):
+        looks = [
+            ("pad" if out else f"{palette}{colour}") if tip else ""
+            for out, colour, tip in zip(
+                panel.padding[r].tolist(), panel.colours[r].tolist(), panel.tips[r], strict=True
+            )
+        ]
+        c = 0
+        for look, run in groupby(looks):
+            count = len(list(run))
+            if look:
+                left, top, tips = x + c * cell.wide, y + r * cell.tall, panel.tips[r]
+                tip = tips[c] if count == 1 else f"{tips[c]} to {tips[c + count - 1]}"
+                if look == "pad":
+                    drawing.padding(left, top, count * cell.wide, cell.tall, tip=tip)
+                else:
+                    drawing.rect(left, top, count * cell.wide, cell.tall, f"cell {look}", tip=tip)
+            c += count
+    for c in range(1, columns):
+        drawing.line(x + c * cell.wide, y, x + c * cell.wide, y + rows * cell.tall, "between")
+
+
+def _marked(panel: Panel, place: tuple[int, ...] | None) -> list[tuple[int, int]]:
+    """Row and column of the element that is pointed out."""
+    if place is None:
+        return []
+    found = (panel.places == list(place)).all(axis=-1) & panel.elements
+    return [(int(r), int(c)) for r, c in zip(*found.nonzero(), strict=True)]
+
+
 def _mark(drawing: Drawing, right: float, top: float, size: float) -> None:
     """The corner of a cell whose element moves."""
     drawing.polygon(((right - size, top + 0.5), (right - 0.5, top + 0.5), (right - 0.5, top + size)), "moved")
@@ -267,34 +366,47 @@ def _each(panel: Panel) -> Iterator[tuple[int, int, str, str]]:
                 yield r, c, label, panel.tips[r][c]
 
 
-def _outlines(
-    drawing: Drawing, level: Level, number: int, x: float, y: float, size: tuple[int, int], cell: Cell
-) -> None:
-    rows, columns = size
+def _outlines(drawing: Drawing, level: Level, number: int, x: float, y: float, panel: Panel, cell: Cell) -> None:
+    rows, columns = panel.padding.shape
     style = f"edge l{min(number, 3)}"
-    for r in _lines(level.row_period, rows, cell):
+    for r in _lines(level.row_period, rows, panel.first[0], cell):
         drawing.line(x, y + r * cell.tall, x + columns * cell.wide, y + r * cell.tall, style)
-    for c in _lines(level.column_period, columns, cell):
+    for c in _lines(level.column_period, columns, panel.first[1], cell):
         drawing.line(x + c * cell.wide, y, x + c * cell.wide, y + rows * cell.tall, style)
 
 
-def _lines(period: int | None, count: int, cell: Cell) -> range:
-    """Before which of ``count`` rows or columns a level's lines stand; none where they would be too close to see."""
+def _lines(period: int | None, count: int, first: int, cell: Cell) -> range:
+    """Before which of ``count`` rows or columns a level's lines stand; none where they would be too close to see.
+
+    ``first`` rows or columns lie before them.
+    """
     least = 1 if cell.labelled else 4
-    return range(period, count, period) if period and period >= least else range(0)
+    return range(period - first % period, count, period) if period and period >= least else range(0)
 
 
 def outlined_levels(scene: Scene, cell: Cell) -> list[tuple[int, Level]]:
-    """(number, level) of those whose outlines are drawn; the first one's are the edges of the panels too."""
-    sizes = {panel.padding.shape for row in scene.panels for panel in row}
+    """(number, level) of those whose outlines are drawn; the first tile's are the edges of the panels too."""
+    drawn = [(panel, cell) for row in scene.panels for panel in row]
+    drawn += [(panel, _strip_cell(panel)) for panel in _insets(scene, cell)]
+
+    def seen(level: Level, panel: Panel, its_cell: Cell) -> bool:
+        (rows, columns), (top, left) = panel.padding.shape, panel.first
+        across = _lines(level.row_period, rows, top, its_cell)
+        return bool(across or _lines(level.column_period, columns, left, its_cell))
+
     return [
         (k, level)
         for k, level in enumerate(scene.levels)
-        if not k or any(_lines(level.row_period, r, cell) or _lines(level.column_period, c, cell) for r, c in sizes)
+        if (not k and scene.label_is != "index") or any(seen(level, panel, its) for panel, its in drawn)
     ]
 
 
 # -- what is written where labels do not fit ------------------------------------------------------------------------
+
+
+def _blocks_of(scene: Scene, levels: Sequence[Level]) -> Sequence[Level]:
+    """The levels whose blocks are labelled; none where cells stand in the order of memory."""
+    return () if scene.label_is == "index" else levels
 
 
 def _blocks(panel: Panel, levels: Sequence[Level]) -> list[tuple[int, int, int, int]]:
@@ -302,8 +414,11 @@ def _blocks(panel: Panel, levels: Sequence[Level]) -> list[tuple[int, int, int, 
     rows, columns = panel.padding.shape
     if levels:
         tall, wide = levels[0].row_period or rows, levels[0].column_period or columns
-        corners = product(range(0, rows, tall), range(0, columns, wide))
-        return [(r, c, min(tall, rows - r), min(wide, columns - c)) for r, c in corners]
+        starts = zip(panel.first, (tall, wide), (rows, columns), strict=True)
+        down, across = ([0, *range(size - first % size, count, size)] for first, size, count in starts)
+        ends = [*down[1:], rows], [*across[1:], columns]
+        sides = [list(zip(begin, end, strict=True)) for begin, end in zip((down, across), ends, strict=True)]
+        return [(r, c, low - r, right - c) for (r, low), (c, right) in product(*sides)]
     runs = []
     for r, row in enumerate(panel.padding.tolist()):
         c = 0

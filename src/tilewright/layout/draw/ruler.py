@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.draw.picture import draw_picture
-from tilewright.layout.draw.scene import (
-    MOST_SLOTS,
+from tilewright.layout.draw.panels import (
     Array,
     Bounds,
     Panel,
@@ -28,6 +26,8 @@ from tilewright.layout.draw.scene import (
     layout_facts,
     padding_cells,
 )
+from tilewright.layout.draw.picture import draw_picture
+from tilewright.layout.draw.scene import MOST_SLOTS
 from tilewright.layout.explain.derivation import lineage
 from tilewright.layout.index.address_map import AddressMap
 from tilewright.render import count_text

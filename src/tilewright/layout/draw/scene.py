@@ -1,364 +1,182 @@
 """What a picture of a layout shows, before it is ink: panels of cells, their labels, tiles and padding.
 
 Two views. An *array* view places every slot where its element stands in the array, padding around it, and writes the
-offset into the cell: tiled and paged maps. A *memory* view goes the other way: it places slots by address and writes
-the index into the cell: lanes and shards, and the strip under a small tiled array.
+offset into the cell: tiled and paged maps. A *memory* view (:mod:`tilewright.layout.draw.memory`) goes the other way:
+lanes and shards, and the strip under a small tiled array.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.layout.explain.derivation import DrawnDim, lineage
-from tilewright.layout.index.address_map import AddressMap, decode_many
-from tilewright.render import bytes_text, count_text, ratio_text
-
-# What pictures of layouts are made of: cells in panels, panels in a scene, and how much of a large layout is shown.
-
-MAX_CELLS = 4096
-
-Array = np.ndarray[Any, Any]
-Texts = tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True)
-class Level:
-    """The outlines of one tile level: a line every so many rows and columns (None: no line that way)."""
-
-    name: str
-    row_period: int | None
-    column_period: int | None
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A grid of cells.
-
-    ====================  ==================================================================================
-    ``labels, tips``      texts per cell; a cell without a tip is not there (behind the end of a folded row)
-    ``padding``           which cells hold no element
-    ``colours``           a number per cell (see :func:`tilewright.layout.draw.scene.colour_numbers`)
-    ``places, indices``   address and index per cell (-1 for padding), or of its first slot
-    ``shares``            the part of the cell that is data, where a cell is more than one slot
-    ``moved``             which cells hold an element that another layout puts elsewhere
-    ``ticks``             whether the columns are marks on a ruler, so that their names stand at left edges
-    ====================  ==================================================================================
-    """
-
-    heading: str
-    row_name: str
-    column_name: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    labels: Texts
-    tips: Texts
-    padding: Array
-    colours: Array
-    places: Array
-    indices: Array
-    shares: Array | None = None
-    moved: Array | None = None
-    ticks: bool = False
-
-    @property
-    def elements(self) -> Array:
-        """Which cells hold an element: they are there, and they are not padding."""
-        there = np.array([[bool(tip) for tip in row] for row in self.tips], bool).reshape(self.padding.shape)
-        return there & ~self.padding
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A whole picture. ``panels`` is a grid; ``cut`` says which corner is shown ("" for everything)."""
-
-    title: str
-    facts: str
-    panels: tuple[tuple[Panel, ...], ...]
-    levels: tuple[Level, ...]
-    colour_by: str
-    label_is: str
-    cut: str = ""
-    strip: Panel | None = None
-    last: int = 0  # the last offset, for the legend of colours by offset
-
-    @property
-    def everything(self) -> tuple[Panel, ...]:
-        """All panels, the strip included."""
-        return (*(panel for row in self.panels for panel in row), *((self.strip,) if self.strip else ()))
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """How much is drawn: rows and columns of a panel, columns of panels beside each other, cells in all."""
-
-    rows: int = 64
-    columns: int = 128
-    wide: int = 160
-    cells: int = MAX_CELLS
-
-
-def shown_extents(extents: Sequence[int], outer: Sequence[int], most: Bounds) -> tuple[int, ...]:
-    """How much of every extent is drawn: ``outer`` bounds all but rows and columns, ``most.cells`` them together."""
-    shown = [min(n, bound) for n, bound in zip(extents, (*outer, most.rows, most.columns), strict=True)]
-    for k in range(len(shown)):
-        while shown[k] > 1 and math.prod(shown) > most.cells:
-            shown[k] = -(-shown[k] // 2)
-    return tuple(shown)
-
-
-def in_rows(panels: Sequence[Panel], columns: int, group: int, most: Bounds) -> tuple[tuple[Panel, ...], ...]:
-    """Panels of ``columns`` columns in rows of at most ``most.wide`` columns; every ``group`` of them begins a row."""
-    beside = max(1, min(group, most.wide // max(1, columns)))
-    groups = (panels[k : k + group] for k in range(0, len(panels), group))
-    return tuple(tuple(g[k : k + beside]) for g in groups for k in range(0, len(g), beside))
-
-
-def cut_text(names: Sequence[str], extents: Sequence[int], shown: Sequence[int]) -> str:
-    """Which corner is shown, or nothing where all is."""
-    parts = [
-        f"{name or 'positions'} 0..{some - 1} of {count_text(every)}"
-        for name, every, some in zip(names, extents, shown, strict=True)
-        if some < every
-    ]
-    return f"one corner: {', '.join(parts)} (padding included)" if parts else ""
-
-
-def each_cell(text: Callable[..., str], *values: Array | Texts) -> Texts:
-    """The text of every cell's values, row by row."""
-    grids = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
-    return tuple(tuple(text(*cell) for cell in zip(*row, strict=True)) for row in zip(*grids, strict=True))
-
-
-def padding_cells(layout: AddressMap, places: Array, indices: Array) -> Array:
-    """Which places hold no element."""
-    return np.asarray((indices < 0).any(axis=-1) if layout.rank else (places != 0).any(axis=-1))
-
-
-def cell_tips(layout: AddressMap, places: Array, indices: Array, padding: Array) -> Texts:
-    """Address and index of every cell, in words."""
-
-    def tip(place: list[int], index: list[int], out: bool) -> str:
-        return f"{layout.place_text(place)}: {'padding' if out else '(' + ', '.join(map(str, index)) + ')'}"
-
-    return each_cell(tip, places, indices, padding)
-
-
-# What a cell's colour says: the tile, the NPU, the page, the shard, the cache line, or how far down the memory.
-
-COLOURS = 8
-_NAMES = {"npu": "NPU", "line": "cache line"}
-_LINE_BITS = 8 * 64
-_STEPS = (1, 3, 5, 7)  # per dim, so that blocks beside, below and behind each other differ
-
-
-def colour_ways(layout: AddressMap) -> tuple[str, ...]:
-    """What the cells of a layout can be coloured by, the default first.
-
-    >>> from tilewright.layout import lanes, parse
-    >>> colour_ways(parse("f32[3,5]{1,0:T(2,2)}")), colour_ways(lanes((1, 2, 3, 4), "f16", "bm1684x"))
-    (('tile', 'line', 'offset', 'none'), ('npu', 'line', 'offset', 'none'))
-    """
-    if len(layout.axes) > 1:
-        return (layout.axes[0], "line", "offset", "none")
-    return ("tile", "line", "offset", "none") if layout.tiles else ("none", "line", "offset")
-
-
-def colour_name(way: str) -> str:
-    """What has a colour of its own, in words."""
-    return _NAMES.get(way, way)
-
-
-def choose_colour(layout: AddressMap, colour: str) -> str:
-    """A way to colour this layout: ``auto`` is its default."""
-    ways = colour_ways(layout)
-    if colour == "auto":
-        return ways[0]
-    if colour.lower() not in ways:
-        raise UsageError(f"{layout} cannot be coloured by {colour!r}", how=f"choose one of {', '.join(ways)}")
-    return colour.lower()
-
-
-def colour_numbers(layout: AddressMap, places: Array, way: str) -> Array:
-    """A number below :data:`COLOURS` for every place (int64[..., axes]); ``offset`` numbers rise with the offset."""
-    if way == "none":
-        return np.zeros(places.shape[:-1], np.int64)
-    if way == "offset":
-        return flat_offsets(layout, places) // max(1, -(-layout.memory_slots // COLOURS))
-    if way in ("tile", "page"):
-        return _block_colours(layout, places, 1)
-    if way == "line" and layout.axes[0] == "page":
-        return _block_colours(layout, places, 2)
-    if way == "line":
-        lines = flat_offsets(layout, places) * layout.element_bits // _LINE_BITS
-        return np.asarray((lines + lines // 8 * 3 + lines // 64 * 5) % COLOURS)
-    return np.asarray(places[..., 0] % COLOURS)
-
-
-def flat_offsets(layout: AddressMap, places: Array) -> Array:
-    """Places as slots of one memory: of the whole on one axis, else inside the NPU, page or shard."""
-    flat: Array = np.zeros(places.shape[:-1], np.int64)
-    for k, axis in enumerate(layout.inner_axes, start=len(layout.axes) - len(layout.inner_axes)):
-        flat = flat * axis.extent + places[..., k]
-    return flat
-
-
-def _block_colours(layout: AddressMap, places: Array, level: int) -> Array:
-    """A colour per tile (page, line) of a level, unlike those of its neighbours."""
-    coordinates: dict[int, Array] = {}
-    for a, axis in enumerate(layout.axis_terms):
-        decoded = decode_many(places[..., a], layout.terms_of(axis))
-        assert decoded is not None  # the strides of tiles and pages nest
-        coordinates |= {c: digit for (c, _), digit in zip(axis.terms, decoded[0], strict=True)}
-    colours: Array = np.zeros(places.shape[:-1], np.int64)
-    dims = sorted((dim for dim in reversed(lineage(layout)) if dim.extent > 1), key=lambda d: d.period(level) is None)
-    for k, dim in enumerate(dims):
-        number: Array = np.zeros(places.shape[:-1], np.int64)
-        inside = [leaf.level == level for leaf in dim.leaves]
-        for leaf in dim.leaves[: inside.index(True) if any(inside) else len(inside)]:
-            number = number * leaf.size + coordinates.get(leaf.place, 0)
-        colours = colours + number * _STEPS[k % len(_STEPS)]
-    return colours % COLOURS
-
-
-# Layouts drawn as memory: slots by address, the index in the cell.
-
-_STRIP_SLOTS, _STRIP_WIDTH = 96, 16
-
-
-def strip_panel(layout: AddressMap, colour: str) -> Panel | None:
-    """All slots of a small array in the order of memory, in the colours of the array's cells."""
-    slots = layout.num_slots
-    width = next((w for w in range(_STRIP_WIDTH, _STRIP_WIDTH // 2 - 1, -1) if slots % w == 0), 0)
-    if slots <= _STRIP_WIDTH:
-        width = slots
-    if slots > _STRIP_SLOTS or not width:
-        return None
-    places = np.arange(slots).reshape(-1, width, 1)
-    return memory_panel(layout, places, "memory, in the order of offsets", colour)
-
-
-def memory_scene(layout: AddressMap, facts: str, colour: str, most: Bounds) -> Scene:
-    """A map of several axes: its last axis from left to right, the one before from top to bottom."""
-    extents = [axis.extent for axis in layout.axis_terms]
-    names = [*layout.axes]
-    if len(extents) == 2:
-        extents, names = [1, *extents], ["", *names]
-    shown = shown_extents([1, *extents], (1, 4), most)[1:]
-    panels = []
-    for outer in range(shown[0]):
-        grid = np.stack(np.meshgrid(*(np.arange(n) for n in shown[1:]), indexing="ij"), axis=-1)
-        if len(layout.axes) == 3:
-            grid = np.concatenate([np.full((*grid.shape[:-1], 1), outer), grid], axis=-1)
-        panels.append(memory_panel(layout, grid, f"{names[0]} {outer}" if names[0] else "", colour))
-    cut = cut_text(names, extents, shown)
-    return Scene(
-        str(layout),
-        facts,
-        in_rows(panels, shown[2], len(panels), most),
-        (),
-        choose_colour(layout, colour),
-        "index",
-        cut,
-    )
-
-
-def memory_panel(layout: AddressMap, places: Array, heading: str, colour: str) -> Panel:
-    """Cells at the given places (int64[rows, columns, axes])."""
-    indices = layout.indices(places)
-    padding = padding_cells(layout, places, indices)
-    labels = each_cell(lambda index, out: "" if out else ",".join(map(str, index)), indices, padding)
-    single = len(layout.axes) == 1
-    rows = tuple(str(row[0, -1 if single else -2]) for row in places)
-    columns = () if single else tuple(map(str, range(places.shape[1])))
-    names = ("", "") if single else layout.axes[-2:]
-    tips = cell_tips(layout, places, indices, padding)
-    colours = colour_numbers(layout, places, choose_colour(layout, colour))
-    return Panel(heading, names[0], names[1], rows, columns, labels, tips, padding, colours, places, indices)
-
+from tilewright.layout.draw.memory import memory_scene, strip_panel
+from tilewright.layout.draw.panels import (
+    COLOURS,
+    Array,
+    Bounds,
+    Level,
+    Panel,
+    Scene,
+    cell_tips,
+    choose_colour,
+    colour_numbers,
+    cut_text,
+    each_cell,
+    in_rows,
+    layout_facts,
+    padding_cells,
+    shown_extents,
+)
+from tilewright.layout.draw.window import Span, around, spans_of
+from tilewright.layout.explain.derivation import DrawnDim, lineage, position_of
+from tilewright.layout.index.address_map import AddressMap
+from tilewright.render import count_text
 
 _WRAP = 32
 _FEW_PANELS, _FEW_CELLS = 24, 1024
 MOST_SLOTS = 1 << 62  # offsets are drawn from int64 arrays
+_WORD_BITS = 32
 
 
-def make_scene(layout: AddressMap, *, colour: str = "auto", most: Bounds = Bounds()) -> Scene:
-    """The picture of a layout, cut to one corner where it has more cells than ``most`` allows."""
+def make_scene(
+    layout: AddressMap,
+    *,
+    colour: str = "auto",
+    most: Bounds = Bounds(),  # noqa: B008
+    window: str = "",
+    at: Sequence[int] | None = None,
+) -> Scene:
+    """The picture of a layout, cut to one corner where it has more cells than ``most`` allows.
+
+    ``window`` shows a part: ranges along the dims, ``0:8,120:136`` (along npu and offset where memory is drawn);
+    ``at`` the surroundings of an element, which is marked.
+
+    >>> from tilewright.layout import parse
+    >>> scene = make_scene(parse("bf16[20,300]{1,0:T(8,128)(2,1)}"), window="0:2,126:130")
+    >>> scene.panels[0][0].labels
+    (('252', '254', '1024', '1026'), ('253', '255', '1025', '1027'))
+    """
     if layout.num_slots > MOST_SLOTS:
         raise UnsupportedError(f"{layout} is larger than 2**62 elements: there is no such memory to draw")
     if not layout.num_slots:
         return Scene(str(layout), "no elements", (), (), "none", "")
+    if window and at is not None:
+        raise UsageError("a window and an element to show are two pictures", how="give one of them")
     facts = layout_facts(layout)
+    place = None
+    if at is not None:
+        place = tuple(layout.address(*at).values())
+        facts += f"; element ({','.join(map(str, at))}) at {layout.place_text(place)}"
     if len(layout.axes) == 1 or layout.axes[0] == "page":
-        return _array_scene(layout, facts, colour, most)
-    return memory_scene(layout, facts, colour, most)
-
-
-def layout_facts(layout: AddressMap) -> str:
-    """Size and padding in one line."""
-    padding = layout.num_slots - layout.num_elements
-    slots = f"{count_text(layout.num_slots)} slots, {f'{count_text(padding)} of them' if padding else 'no'} padding"
-    return f"{bytes_text(layout.size_bytes)} in memory, {ratio_text(layout.padding_ratio)} the data; {slots}"
+        scene = _array_scene(layout, facts, colour, most, window, at)
+    else:
+        scene = memory_scene(layout, facts, colour, most, window, place)
+    return replace(scene, marked=place)
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """The dims of an array view; ``wrap``: a single row is folded into rows of that many positions."""
+    """The dims of an array view, the span of each that is shown; ``wrap``: a single row is folded into such rows."""
 
     down: tuple[DrawnDim, ...]
     across: DrawnDim
     row: DrawnDim
     column: DrawnDim
     wrap: int
+    spans: Mapping[DrawnDim, Span]
+
+    @property
+    def counts(self) -> tuple[int, int, int, int]:
+        """Positions to show along the dims: down, across, rows, columns."""
+        down = math.prod(self.spans[dim].count for dim in self.down)
+        return down, self.spans[self.across].count, self.spans[self.row].count, self.spans[self.column].count
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
-        """Positions down, across, of rows and of columns."""
-        down = math.prod(dim.extent for dim in self.down)
-        if self.wrap:
-            return down, self.across.extent, -(-self.column.extent // self.wrap), self.wrap
-        return down, self.across.extent, self.row.extent, self.column.extent
+        """Positions to show down, across, of rows and of columns."""
+        down, across, rows, columns = self.counts
+        return (down, across, -(-columns // self.wrap), self.wrap) if self.wrap else (down, across, rows, columns)
+
+    @property
+    def starts(self) -> tuple[int, int, int, int]:
+        """Where each of them begins."""
+        row = 0 if self.wrap else self.spans[self.row].start
+        column = self.spans[self.column].start
+        return 0, self.spans[self.across].start, row, column
 
     def positions(self, down: int, across: int, rows: int, columns: int) -> dict[DrawnDim, Any]:
         """Positions along every dim of the cells of one panel."""
         r, c = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
-        positions: dict[DrawnDim, Any] = {self.across: across, self.row: r, self.column: c}
+        row, column = self.spans[self.row], self.spans[self.column]
+        positions: dict[DrawnDim, Any] = {self.across: self.spans[self.across].start + across}
+        positions |= {self.row: row.start + r, self.column: column.start + c}
         if self.wrap:
-            positions |= {self.row: 0, self.column: np.minimum(r * self.wrap + c, self.column.extent - 1)}
+            along = np.minimum(r * self.wrap + c, column.count - 1)
+            positions |= {self.row: 0, self.column: column.start + along}
         for dim in reversed(self.down):
-            down, positions[dim] = divmod(down, dim.extent)
+            down, position = divmod(down, self.spans[dim].count)
+            positions[dim] = self.spans[dim].start + position
         return positions
 
     def present(self, rows: int, columns: int) -> Array:
         """Which cells of a panel are there: all, but for the end of the last row of a folded one."""
         if not self.wrap:
             return np.ones((rows, columns), bool)
-        return np.asarray(np.arange(rows * columns).reshape(rows, columns) < self.column.extent)
+        return np.asarray(np.arange(rows * columns).reshape(rows, columns) < self.spans[self.column].count)
 
     def level(self, name: str, number: int) -> Level:
         """The outlines of a tile level in this frame."""
         row, column = self.row.period(number), self.column.period(number)
         if self.wrap and column:
-            return Level(name, column // self.wrap if column % self.wrap == 0 else None, None)
+            whole = column % self.wrap == 0 and self.spans[self.column].start % column == 0
+            return Level(name, column // self.wrap if whole else None, None)
         return Level(name, row, column)
 
 
-_NOTHING = DrawnDim("", None, ())
+_NOTHING = DrawnDim("", (), ())
 
 
 def _frame(layout: AddressMap, most_columns: int) -> _Frame:
     dims = list(lineage(layout))
     *outer, row, column = [*[_NOTHING] * (2 - len(dims)), *dims]
     live = [dim for dim in outer if dim.extent > 1]
-    across = live.pop() if live else DrawnDim("across", None, ())
+    across = live.pop() if live else DrawnDim("across", (), ())
     wrap = 1 << (min(_WRAP, most_columns).bit_length() - 1)
-    return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0)
+    spans = {dim: Span(0, dim.extent) for dim in (*live, across, row, column)}
+    return _Frame(tuple(live), across, row, column, wrap if row.extent == 1 and column.extent > 2 * wrap else 0, spans)
+
+
+def _looked_at(layout: AddressMap, frame: _Frame, spans: Mapping[DrawnDim, Span]) -> _Frame:
+    """The frame with other spans; a row that is short enough is not folded."""
+    spans = {**frame.spans, **spans}
+    folded = frame.wrap and spans[frame.column].count > 2 * frame.wrap
+    return replace(frame, spans=spans, wrap=frame.wrap if folded else 0)
+
+
+def _window_spans(layout: AddressMap, window: str) -> dict[DrawnDim, Span]:
+    """The ranges of a window, in the order of the array's dims where each of them is drawn as it is."""
+    dims = [dim for dim in lineage(layout) if dim.name]
+    if all(dim.logical is not None for dim in dims):
+        dims.sort(key=lambda dim: dim.parts)
+    spans = spans_of(window, [dim.name for dim in dims], [dim.extent for dim in dims], str(layout))
+    return dict(zip(dims, spans, strict=True))
+
+
+def _spans_around(layout: AddressMap, frame: _Frame, index: Sequence[int], most: Bounds) -> dict[DrawnDim, Span]:
+    """The surroundings of an element: whole tiles where they are small."""
+    spans = {}
+    for dim in frame.spans:
+        position = position_of(layout, index, dim)
+        wanted = min(12, most.rows) if dim is frame.row else min(16, most.columns) if dim is frame.column else 1
+        spans[dim] = around(position, dim.extent, wanted, dim.period(1) if wanted > 1 else None)
+    return spans
 
 
 def _panels_shown(extents: tuple[int, ...]) -> tuple[int, int]:
@@ -367,20 +185,31 @@ def _panels_shown(extents: tuple[int, ...]) -> tuple[int, int]:
     return (extents[0], extents[1]) if small else (3, 4)
 
 
-def _array_scene(layout: AddressMap, facts: str, colour: str, most: Bounds) -> Scene:
-    frame = _frame(layout, most.columns)
+def _array_scene(
+    layout: AddressMap, facts: str, colour: str, most: Bounds, window: str, at: Sequence[int] | None
+) -> Scene:
+    whole = frame = _frame(layout, most.columns)
+    if window:
+        frame = _looked_at(layout, frame, _window_spans(layout, window))
+    elif at is not None and math.prod(frame.extents) > _FEW_CELLS // 4:
+        frame = _looked_at(layout, frame, _spans_around(layout, frame, at, most))
     shown = shown_extents(frame.extents, _panels_shown(frame.extents), most)
     way = choose_colour(layout, colour)
     panels = [_array_panel(layout, frame, block, shown[2:], way) for block in product(range(shown[0]), range(shown[1]))]
     rows = f"rows of {frame.wrap}" if frame.wrap else frame.row.name
     names = (" ".join(dim.name for dim in frame.down), frame.across.name, rows, frame.column.name)
-    tail = layout.num_slots - math.prod(frame.extents)
+    tail = layout.num_slots - math.prod(whole.extents)
     if tail and layout.step_levels is not None:
         facts += f", {count_text(tail)} of it behind the last tile"
     levels = tuple(frame.level(name, number) for number, name in enumerate(layout.level_names, start=1))
-    strip = strip_panel(layout, way) if levels and len(layout.axes) == 1 else None
-    cut = cut_text(names, frame.extents, shown)
-    return Scene(
+    if window and frame.wrap:
+        names, part = (*names[:3], frame.column.name), (*shown[:2], 1, frame.spans[frame.column].count)
+    else:
+        part = shown
+    everything = whole.extents if frame.wrap and not window else whole.counts
+    cut = cut_text(names, everything, part, frame.starts)
+    strip = strip_panel(layout, way) if levels and len(layout.axes) == 1 and not cut else None
+    scene = Scene(
         str(layout),
         facts,
         in_rows(panels, shown[3], shown[1], most),
@@ -390,7 +219,61 @@ def _array_scene(layout: AddressMap, facts: str, colour: str, most: Bounds) -> S
         cut,
         strip,
         layout.axis_terms[-1].extent - 1,
+        words=packed_words(layout),
     )
+    if window or at is not None:
+        return scene
+    beginning, edge = _insets(layout, whole, scene, way)
+    return replace(scene, beginning=beginning, edge=edge)
+
+
+def packed_words(layout: AddressMap) -> str:
+    """What the innermost tile packs into 32 bits, in a sentence; "" where it does not.
+
+    >>> from tilewright.layout import parse
+    >>> packed_words(parse("bf16[20,300]{1,0:T(8,128)(2,1)}"))
+    'T(2,1) packs 2 elements of 16 bits, of neighbouring rows, into a word of 32 bits'
+    """
+    if len(layout.tiles) < 2 or len(layout.tiles[-1]) != 2 or layout.tiles[-1][1] != 1:
+        return ""
+    count = layout.tiles[-1][0]
+    if count < 2 or count * layout.element_bits != _WORD_BITS:
+        return ""
+    bits = f"{layout.element_bits} bits, of neighbouring rows,"
+    return f"{layout.level_names[-1]} packs {count} elements of {bits} into a word of {_WORD_BITS} bits"
+
+
+def _insets(layout: AddressMap, whole: _Frame, scene: Scene, way: str) -> tuple[Panel | None, Panel | None]:
+    """The first elements, and those at the far edge where it is cut off."""
+    if whole.wrap or not scene.panels or whole.row.extent < 2:
+        return None, None
+    beginning, edge = None, None
+    if scene.levels:
+        rows = max(4, layout.tiles[-1][0] if scene.words else 0)
+        spans = {whole.row: Span(0, rows), whole.column: Span(0, 8)}
+        beginning = _inset(
+            layout, whole, spans, way, f"{scene.words}; a colour per word" if scene.words else "the first elements"
+        )
+        if scene.words:  # a colour per word, not per tile
+            words = beginning.places[..., 0] * layout.element_bits // _WORD_BITS
+            beginning = replace(beginning, colours=np.asarray(words % COLOURS))
+    if scene.cut:
+        last = {dim: Span(dim.size - 1, 1) for dim in (*whole.down, whole.across)}
+        spans = {
+            **last,
+            whole.row: Span(max(0, whole.row.size - 3), 6),
+            whole.column: Span(max(0, whole.column.size - 5), 10),
+        }
+        end = ",".join(str(n - 1 + first) for n, first in zip(layout.shape, layout.first_index, strict=True))
+        edge = _inset(layout, whole, spans, way, f"the far edge: the last element, ({end}), and what follows")
+    return beginning, edge
+
+
+def _inset(layout: AddressMap, whole: _Frame, spans: Mapping[DrawnDim, Span], way: str, heading: str) -> Panel:
+    inside = {dim: Span(span.start, min(span.count, dim.extent - span.start)) for dim, span in spans.items()}
+    frame = replace(whole, spans={**{dim: Span(0, 1) for dim in whole.spans}, **inside})
+    panel = _array_panel(layout, frame, (0, 0), frame.extents[2:], way)
+    return replace(panel, heading=f"{heading}; {panel.heading}" if panel.heading else heading)
 
 
 def _array_panel(layout: AddressMap, frame: _Frame, block: tuple[int, int], size: tuple[int, ...], way: str) -> Panel:
@@ -405,14 +288,15 @@ def _array_panel(layout: AddressMap, frame: _Frame, block: tuple[int, int], size
         heading,
         frame.column.name if frame.wrap else frame.row.name,
         "" if frame.wrap else frame.column.name,
-        _headings(frame.column if frame.wrap else frame.row, indices, padding, 0),
-        () if frame.wrap else _headings(frame.column, indices, padding, 1),
+        _headings(frame.column if frame.wrap else frame.row, at, indices, padding, 0),
+        () if frame.wrap else _headings(frame.column, at, indices, padding, 1),
         each_cell(lambda offset, here: str(offset) if here else "", places[..., -1], there),
         each_cell(lambda tip, here: tip if here else "", cell_tips(layout, places, indices, padding), there),
         padding,
         colour_numbers(layout, places, way),
         places,
         indices,
+        first=(0, 0) if frame.wrap else (frame.starts[2], frame.starts[3]),
     )
 
 
@@ -427,12 +311,20 @@ def _places(layout: AddressMap, at: dict[DrawnDim, Any], size: tuple[int, ...]) 
     return np.stack([np.broadcast_to(value, size) for value in sums], axis=-1)
 
 
-def _headings(dim: DrawnDim, indices: Array, padding: Array, axis: int) -> tuple[str, ...]:
-    """The index of every row (axis 0) or column (axis 1) along its dim, blank where all is padding."""
+def _headings(dim: DrawnDim, at: dict[DrawnDim, Any], indices: Array, padding: Array, axis: int) -> tuple[str, ...]:
+    """The index of every row (axis 0) or column (axis 1) along its dim, blank where all is padding.
+
+    Of a combined dim the indices of its parts; where tiles made the dim, the position along it.
+    """
     if not dim.name:
         return ("",) * int(padding.shape[axis])
+    positions = np.broadcast_to(at[dim], padding.shape)
     headings: list[str] = []
     for k, outside in enumerate(np.moveaxis(padding, axis, 0)):
-        here: Array = np.full(len(outside), k) if dim.logical is None else np.take(indices[..., dim.logical], k, axis)
-        headings.append("" if outside.all() else str(here[~outside][0]))
+        if outside.all():
+            headings.append("")
+            continue
+        inside = np.argmin(outside)
+        here = np.take(indices, k, axis)[inside] if dim.parts else np.take(positions, k, axis)[[inside]]
+        headings.append(",".join(str(here[part]) for part in dim.parts or (0,)))
     return tuple(headings)

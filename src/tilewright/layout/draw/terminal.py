@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tilewright.layout.draw.panels import Bounds, Panel, Scene, colour_name
 from tilewright.layout.draw.ruler import ruler_scene
-from tilewright.layout.draw.scene import Bounds, Panel, Scene, colour_name, make_scene
+from tilewright.layout.draw.scene import make_scene
 from tilewright.layout.index.address_map import AddressMap
 
 if TYPE_CHECKING:
@@ -18,10 +19,13 @@ _FOREGROUND = 255
 _PAD = "·"
 
 
-def terminal_drawing(layout: AddressMap, width: int = 100, *, colour: str = "auto") -> Text:
+def terminal_drawing(
+    layout: AddressMap, width: int = 100, *, colour: str = "auto", window: str = "", at: Sequence[int] | None = None
+) -> Text:
     r"""Lines of at most ``width`` columns: offsets (or indices) in cells, tiles coloured and ruled, padding marked.
 
-    A cell of padding shows ``·`` and its offset, so that the drawing reads without colours too.
+    A cell of padding shows ``·`` and its offset, so that the drawing reads without colours too. ``window`` and ``at``
+    are those of ``to_svg``; brackets mark the element asked for.
 
     >>> from tilewright.layout import parse
     >>> print(terminal_drawing(parse("f32[3,3]{1,0:T(2,2)}")).plain)
@@ -39,7 +43,7 @@ def terminal_drawing(layout: AddressMap, width: int = 100, *, colour: str = "aut
     <BLANKLINE>
     one colour per tile; outlined: T(2,2); · marks padding; in a cell: its offset
     """
-    return _drawing(lambda most: make_scene(layout, colour=colour, most=most), width)
+    return _drawing(lambda most: make_scene(layout, colour=colour, most=most, window=window, at=at), width)
 
 
 def terminal_ruler(layout: AddressMap, width: int = 100, *, unit: str = "auto", colour: str = "auto") -> Text:
@@ -72,12 +76,17 @@ def _drawing(make: Callable[[Bounds], Scene], width: int) -> Text:
         fits = min((_columns_that_fit(panel, scene, width, columns) for panel in panels), default=columns)
     text = Text(f"{scene.title}\n", style="bold")
     text.append(f"{scene.facts}\n", style="dim")
-    for row in scene.panels:
-        for panel in row:
-            text.append("\n")
-            text.append_text(_panel(panel, scene))
+    drawn = [panel for row in scene.panels for panel in row]
+    if scene.edge and _columns_that_fit(scene.edge, scene, width, scene.edge.padding.shape[1]) == len(
+        scene.edge.columns
+    ):
+        drawn.append(scene.edge)
+    for panel in drawn:
+        text.append("\n")
+        text.append_text(_panel(panel, scene))
     legend = "; ".join(_legend(scene))
     text.append(f"\n{legend}" if legend else "", style="dim")
+    text.append(f"\n{scene.words}" if scene.words else "", style="dim")
     text.rstrip()
     return text
 
@@ -86,7 +95,7 @@ def _columns_that_fit(panel: Panel, scene: Scene, width: int, columns: int) -> i
     """How many columns a line holds, whole tiles where it holds any; ``columns`` if it holds all of the panel's."""
     period = scene.levels[0].column_period if scene.levels else None
     across = int(panel.padding.shape[1])
-    room, cell = width - _side(panel) - 3, _cell(panel) + 1
+    room, cell = width - _side(panel) - 3, _cell(panel, scene.marked) + 1
     whole = period and room >= period * cell + 2
     fit = room // (period * cell + 2) * period if period and whole else (room - 2) // cell
     return columns if fit >= across else max(1, fit)
@@ -100,20 +109,22 @@ def _corner(panel: Panel) -> str:
     return "\\".join(name for name in (panel.row_name, panel.column_name) if name)
 
 
-def _shown(panel: Panel, row: int, column: int) -> str:
-    return (_PAD if panel.padding[row, column] else "") + panel.labels[row][column]
+def _shown(panel: Panel, row: int, column: int, marked: tuple[int, ...] | None = None) -> str:
+    label = (_PAD if panel.padding[row, column] else "") + panel.labels[row][column]
+    return f"[{label}]" if marked is not None and tuple(panel.places[row, column].tolist()) == marked else label
 
 
-def _cell(panel: Panel) -> int:
+def _cell(panel: Panel, marked: tuple[int, ...] | None = None) -> int:
     rows, columns = panel.padding.shape
-    longest = max(len(_shown(panel, r, c)) for r in range(rows) for c in range(columns))
+    longest = max(len(_shown(panel, r, c, marked)) for r in range(rows) for c in range(columns))
     return max(3, longest, *(len(name) for name in panel.columns or ("",)))
 
 
-def _groups(count: int, period: int | None) -> Iterator[range]:
-    step = period or count
-    for start in range(0, count, step):
-        yield range(start, min(start + step, count))
+def _groups(count: int, period: int | None, first: int) -> Iterator[range]:
+    """Rows or columns between outlines; ``first`` lie before them."""
+    step = period or first + count
+    starts = [0, *range(step - first % step, count, step)]
+    return (range(start, end) for start, end in zip(starts, [*starts[1:], count], strict=True))
 
 
 def _panel(panel: Panel, scene: Scene) -> Text:
@@ -122,33 +133,34 @@ def _panel(panel: Panel, scene: Scene) -> Text:
     row_period = scene.levels[0].row_period if scene.levels else None
     column_period = scene.levels[0].column_period if scene.levels else None
     rows, columns = panel.padding.shape
-    side, cell = _side(panel), _cell(panel)
-    blocks = list(_groups(columns, column_period))
+    side, cell = _side(panel), _cell(panel, scene.marked)
+    blocks = list(_groups(columns, column_period, panel.first[1]))
     text = Text(f"{panel.heading}\n" if panel.heading else "")
     if any(panel.columns) or _corner(panel):
         heads = "  ".join(" ".join(f"{panel.columns[c] if panel.columns else '':>{cell}}" for c in b) for b in blocks)
         text.append(f"{_corner(panel):<{side}}   {heads}".rstrip() + "\n", style="dim")
     rule = " " * (side + 1) + "+" + "+".join("-" * (len(b) * (cell + 1) + 1) for b in blocks) + "+\n"
-    for group in _groups(rows, row_period):
+    for group in _groups(rows, row_period, panel.first[0]):
         text.append(rule, style="dim")
         for r in group:
             text.append(f"{panel.rows[r]:>{side}} ", style="dim")
-            text.append_text(_line(panel, r, blocks, cell, _RAMP if scene.colour_by == "offset" else _BACKGROUNDS))
+            text.append_text(_line(panel, r, blocks, cell, scene))
     text.append(rule, style="dim")
     return text
 
 
-def _line(panel: Panel, row: int, blocks: list[range], cell: int, backgrounds: tuple[int, ...]) -> Text:
+def _line(panel: Panel, row: int, blocks: list[range], cell: int, scene: Scene) -> Text:
     from rich.text import Text
 
     line = Text()
+    backgrounds = _RAMP if scene.colour_by == "offset" else _BACKGROUNDS
     for block in blocks:
         line.append("|", style="dim")
         for c in block:
             colour = backgrounds[int(panel.colours[row, c])]
             plain = panel.padding[row, c] or not panel.tips[row][c]
             style = "dim" if plain else f"color({_FOREGROUND}) on color({colour})"
-            line.append(f" {_shown(panel, row, c):>{cell}}", style=style)
+            line.append(f" {_shown(panel, row, c, scene.marked):>{cell}}", style=style)
         line.append(" ")
     line.append("|\n", style="dim")
     return line
@@ -161,6 +173,8 @@ def _legend(scene: Scene) -> Iterator[str]:
         yield f"one colour per {colour_name(scene.colour_by)}"
     if scene.levels:
         yield f"outlined: {scene.levels[0].name}"
+    if scene.marked is not None:
+        yield "[] marks the element asked for"
     if any(panel.padding.any() for row in scene.panels for panel in row):
         yield f"{_PAD} marks padding"
     if scene.panels:

@@ -17,6 +17,7 @@ from typing import Any
 
 from tilewright.layout.index.address_map import AddressMap, Axis, solutions
 from tilewright.layout.index.steps import Merge, NewDim, Pad, Permute, Rotate, Split, Step, replaced
+from tilewright.layout.index.types import memory_name
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,17 @@ class Leaf:
 
 @dataclass(frozen=True)
 class DrawnDim:
-    """A dim as it is drawn: its name, the logical dim it is (None if combined or made by a tile), its leaves."""
+    """A dim as it is drawn: its name, the logical dims it counts (several if combined, none if cut), size, leaves."""
 
     name: str
-    logical: int | None
+    parts: tuple[int, ...]
     leaves: tuple[Leaf, ...]
+    size: int = 1
+
+    @property
+    def logical(self) -> int | None:
+        """The one logical dim it is; None where it is combined of several, or made by a tile."""
+        return self.parts[0] if len(self.parts) == 1 else None
 
     @property
     def extent(self) -> int:
@@ -52,8 +59,8 @@ class DrawnDim:
 class _Walk:
     """Follows coordinates through steps: which leaf of which dim each one is."""
 
-    def __init__(self, names: list[str], logical: list[int | None]) -> None:
-        self.names, self.logical = names, logical
+    def __init__(self, names: list[str], parts: list[tuple[int, ...]], sizes: list[int]) -> None:
+        self.names, self.parts, self.sizes = names, parts, sizes
         self.chains: list[list[int]] = [[k] for k in range(len(names))]  # per dim, coordinate ids from major to minor
         self.now = list(range(len(names)))  # the ids in the order of the coordinates
         self.level = dict.fromkeys(self.now, 0)
@@ -72,7 +79,8 @@ class _Walk:
         self.now.insert(step.dim, new)
         self.chains.insert(0, [new])
         self.names.insert(0, "")
-        self.logical.insert(0, None)
+        self.parts.insert(0, ())
+        self.sizes.insert(0, 1)
 
     def _split(self, step: Split, level: int | None) -> None:
         whole = self.now[step.dim]
@@ -91,51 +99,67 @@ def dim_order(layout: AddressMap) -> tuple[int, ...] | None:
     return first.order if isinstance(first, Permute) and len(first.order) == layout.rank else None
 
 
-def _start(layout: AddressMap) -> tuple[int, list[str], list[int | None]]:
+def _start(layout: AddressMap) -> tuple[int, list[str], list[tuple[int, ...]]]:
     """The step behind the last Merge, and the names and logical dims of the coordinates there, major to minor."""
     names: list[str] = list(layout.dim_names)
-    logical: list[int | None] = list(range(layout.rank))
+    parts: list[tuple[int, ...]] = [(k,) for k in range(layout.rank)]
     start = max((k + 1 for k, step in enumerate(layout.steps) if isinstance(step, Merge)), default=0)
     for step in layout.steps[:start]:
-        names, logical = _name_step(step, names, logical)
+        names, parts = _name_step(step, names, parts)
     order = dim_order(layout)
     if start == 0 and order is not None:
-        return 1, [names[k] for k in order], [logical[k] for k in order]
-    return start, names, logical
+        return 1, [names[k] for k in order], [parts[k] for k in order]
+    return start, names, parts
 
 
-def _name_step(step: Step, names: list[str], logical: list[int | None]) -> tuple[list[str], list[int | None]]:
+def _name_step(step: Step, names: list[str], parts: list[tuple[int, ...]]) -> tuple[list[str], list[tuple[int, ...]]]:
     match step:
         case Permute():
-            return [names[k] for k in step.order], [logical[k] for k in step.order]
+            return [names[k] for k in step.order], [parts[k] for k in step.order]
         case NewDim():
-            return ["", *names], [None, *logical]
+            return ["", *names], [(), *parts]
         case Merge(at):
-            return replaced(names, at, 2, [f"{names[at]}*{names[at + 1]}"]), replaced(logical, at, 2, [None])
+            whole = parts[at] + parts[at + 1] if parts[at] and parts[at + 1] else ()
+            return replaced(names, at, 2, [f"{names[at]}*{names[at + 1]}"]), replaced(parts, at, 2, [whole])
         case Split(at, tile):
             pair = [f"{names[at]} div {tile}", f"{names[at]} mod {tile}"]
-            return replaced(names, at, 1, pair), replaced(logical, at, 1, [None, None])
-    return names, logical
+            return replaced(names, at, 1, pair), replaced(parts, at, 1, [(), ()])
+    return names, parts
 
 
 def lineage(layout: AddressMap) -> tuple[DrawnDim, ...]:
     """The dims as they are drawn, major to minor: those behind the last `*`, each with its leaves.
 
     >>> from tilewright.layout import parse
-    >>> [(d.name, d.extent, d.period(1)) for d in lineage(parse("f32[3,5]{1,0:T(2,2)}"))]
-    [('d0', 4, 2), ('d1', 6, 2)]
+    >>> [(d.name, d.size, d.extent, d.period(1)) for d in lineage(parse("f32[3,5]{1,0:T(2,2)}"))]
+    [('d0', 3, 4, 2), ('d1', 5, 6, 2)]
     """
-    start, names, logical = _start(layout)
+    start, names, parts = _start(layout)
     levels = layout.step_levels
-    walk = _Walk(names, logical)
+    walk = _Walk(names, parts, list(layout.step_sizes[start]))
     for k, step in enumerate(layout.steps[start:], start=start):
         walk.take(step, None if levels is None else levels[k])
     place = {coordinate: k for k, coordinate in enumerate(walk.now)}
     sizes = layout.step_sizes[-1]
     return tuple(
-        DrawnDim(name, dim, tuple(Leaf(place[i], sizes[place[i]], walk.level[i]) for i in chain))
-        for name, dim, chain in zip(walk.names, walk.logical, walk.chains, strict=True)
+        DrawnDim(name, of, tuple(Leaf(place[i], sizes[place[i]], walk.level[i]) for i in chain), size)
+        for name, of, chain, size in zip(walk.names, walk.parts, walk.chains, walk.sizes, strict=True)
     )
+
+
+def position_of(layout: AddressMap, index: Sequence[int], dim: DrawnDim) -> int:
+    """Where an element stands along a drawn dim.
+
+    >>> from tilewright.layout import parse
+    >>> layout = parse("f32[3,4,5]{2,1,0:T(*,2)}")
+    >>> [position_of(layout, (2, 1, 3), dim) for dim in lineage(layout)]
+    [2, 8]
+    """
+    values = _states(layout, index)[-1]
+    position = 0
+    for leaf in dim.leaves:
+        position = position * leaf.size + values[leaf.place].value
+    return position
 
 
 @dataclass(frozen=True)
@@ -462,7 +486,8 @@ def _in_memory(layout: AddressMap, address: dict[str, int]) -> str:
     byte = f"byte {at // 8}" if at % 8 == 0 else f"bit {at % 8} of byte {at // 8}"
     total = -(-inner.extent * layout.element_bits // 8)
     if not outer:
-        return f"slot {address[inner.name]} of {inner.extent}, {byte} of {total}"
+        space = f" of S({layout.memory_space}), {memory_name(layout.memory_space)}" if layout.memory_space else ""
+        return f"slot {address[inner.name]} of {inner.extent}, {byte} of {total}{space}"
     where = ", ".join(f"{axis.name} {address[axis.name]} of {axis.extent}" for axis in outer)
     return f"{where}; there slot {address[inner.name]} of {inner.extent}, {byte} of {total}"
 

@@ -359,6 +359,21 @@ class AddressMap:
         return ()
 
     @property
+    def coloured_dims(self) -> Mapping[str, int]:
+        """Dims that pictures can colour by, each with its name; the first is what they show unless asked."""
+        return {}
+
+    @property
+    def folds(self) -> tuple[tuple[str, int], ...]:
+        """Steps at which pictures of a memory fold it or rule it, (name, slots), the longest first."""
+        return ()
+
+    @property
+    def first_npu(self) -> int | None:
+        """The NPU of the first channel; None without NPUs."""
+        return None
+
+    @property
     def step_levels(self) -> tuple[int, ...] | None:
         """The tile level each step belongs to (0: before the tiles); None where the steps are not those of tiles."""
         return None

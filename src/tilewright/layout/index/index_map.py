@@ -6,6 +6,7 @@ know nothing of this class. They are imported when used: reading a dump should n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -60,11 +61,11 @@ class IndexMap(AddressMap):
 
         return explain(self, *index)
 
-    def to_svg(self, *, colour: str = "auto") -> str:
-        """A picture of the layout, coloured by tile, NPU, page, line or offset (see :mod:`tilewright.layout.draw`)."""
+    def to_svg(self, *, colour: str = "auto", window: str = "", at: Sequence[int] | None = None) -> str:
+        """A picture of the layout, of a window or around an element (:func:`tilewright.layout.draw.picture.to_svg`)."""
         from tilewright.layout.draw.picture import to_svg
 
-        return to_svg(self, colour=colour)
+        return to_svg(self, colour=colour, window=window, at=at)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """What a notebook shows: the picture, and the text where there is none."""

@@ -118,6 +118,27 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
     raise UsageError(f"numpy has no type for {dtype}")
 
 
+# Memories, n of S(n): XLA itself names 0, 1 and 5; 2, 3 and 6 are those of TPUs' dumps.
+
+_MEMORIES = {
+    0: "the default memory (HBM on a TPU)",
+    1: "vector memory (VMEM) on a TPU",
+    2: "memory of sync flags on a TPU",
+    3: "common memory (CMEM) on a TPU v4",
+    5: "the host's memory",
+    6: "scalar memory (SMEM) on a TPU",
+}
+
+
+def memory_name(space: int) -> str:
+    """What memory n of ``S(n)`` is.
+
+    >>> memory_name(5), memory_name(9)
+    ("the host's memory", 'a memory without a public name')
+    """
+    return _MEMORIES.get(space, "a memory without a public name")
+
+
 # MLIR's names of element types and XLA's: i8 and s8, ui8 and u8, i1 and pred, complex<f32> and c64.
 
 _MLIR = {"pred": "i1", "bf16": "bf16", "f16": "f16", "f32": "f32", "f64": "f64", "f4e2m1fn": "f4E2M1FN"}

@@ -74,6 +74,28 @@ class LaneLayout(IndexMap):
         return ("oc", "ic", "kh", "kw") if self.mode == "weights" else ("n", "c", "h", "w")
 
     @property
+    def coloured_dims(self) -> dict[str, int]:
+        """Channel and batch of a tensor; of a matrix or weights what lies on different NPUs."""
+        if self.rank == 4 and self.mode != "weights":
+            return {"channel": 1, "batch": 0}
+        return {"channel": 0} if self.mode == "weights" else {}
+
+    @property
+    def folds(self) -> tuple[tuple[str, int], ...]:
+        """The N stride and the C stride, where one holds whole steps of the other."""
+        batch, channel = self.strides[:2]
+        counts = (self.tensor[0], -(-(self.start + self.tensor[1]) // self.lane_count))
+        if not channel or batch % channel or channel <= (self.tensor[2] - 1) * self.strides[2]:
+            return ()
+        steps = (("N stride", batch), ("C stride", channel))
+        return tuple(step for step, count in zip(steps, counts, strict=True) if count > 1 and step[1])
+
+    @property
+    def first_npu(self) -> int | None:
+        """The start NPU."""
+        return self.start
+
+    @property
     def particulars(self) -> dict[str, Any]:
         """Mode, start NPU, strides, and the tensor as which it is stored where that is another one."""
         stored = {"tensor": list(self.tensor)} if self.tensor != self.shape else {}

@@ -86,7 +86,7 @@ class TensorLayout(IndexMap):
 
     @property
     def memory_space(self) -> int:
-        """n of S(n); 0 is the default memory (HBM on a TPU, where 1 is vector memory)."""
+        """n of S(n); 0 is the default memory (see :func:`tilewright.layout.memory_name`)."""
         return self.text.memory_space
 
     @property

@@ -44,7 +44,8 @@ const fitting = (wide, tile, room) => { // columns that fit beside each other: a
   const most = Math.max(16, Math.min(MOST_COLUMNS, Math.floor(room / LEAST)));
   return wide <= most ? wide : tile && tile <= most ? most - most % tile : most;
 };
-const frameOf = (form, room) => {
+// `at`, an index, says where the window begins: which slice of the slower dims, which row and column.
+const frameOf = (form, room, at) => {
   const { shape, order, tile } = form, rank = shape.length;
   const tiled = (place) => place < tile.length ? tile[tile.length - 1 - place] : 0;
   const column = order[0], row = order[1], outer = order.slice(2).find((dim) => shape[dim] > 1);
@@ -57,15 +58,21 @@ const frameOf = (form, room) => {
   const whole = folded ? rows * columns >= wide : rows === tall && columns === wide;
   const cut = !whole || (outer !== undefined && planes < shape[outer]) || order.slice(3).some((dim) => shape[dim] > 1 && dim !== outer);
   const indexAt = (plane, r, c) => { // the index in a cell, null for padding, undefined for no cell
-    const index = new Array(rank).fill(0), along = folded ? r * columns + c : c;
-    if (along >= wide) return undefined;
+    const index = at.slice(), along = (folded ? r * columns + c : c) + (rank ? at[column] : 0);
     if (!rank) return index;
+    if (along >= wide) return undefined;
     index[column] = along;
-    if (rank > 1) index[row] = folded ? 0 : r;
-    if (outer !== undefined) index[outer] = plane;
+    if (rank > 1) index[row] = folded ? at[row] : at[row] + r;
+    if (rank > 1 && index[row] >= tall) return undefined;
+    if (outer !== undefined) index[outer] = at[outer] + plane;
+    if (outer !== undefined && index[outer] >= shape[outer]) return undefined;
     return index.every((at, dim) => at < shape[dim]) ? index : null;
   };
-  return { column, row, outer, rows, columns, planes, steps, folded, cut, tall, wide, indexAt };
+  const slower = order.slice(2).filter((dim) => shape[dim] > 1);
+  const turns = new Map(slower.map((dim) => [dim, dim === outer ? planes : 1])); // how far a click leads
+  if (rank > 1 && tall > rows) turns.set(row, rows - (tiled(1) ? rows % tiled(1) : 0) || rows);
+  if (rank && wide > columns * (folded ? rows : 1)) turns.set(column, folded ? rows * columns : columns);
+  return { at, turns, column, row, outer, rows, columns, planes, steps, folded, cut, tall, wide, indexAt };
 };
 
 // -- ink --------------------------------------------------------------------------------------------------------------
@@ -98,7 +105,8 @@ const hatchOf = (context, colours) => {
 
 class Side {
   constructor(form, text, width, heading) {
-    Object.assign(this, { form, text, frame: frameOf(form, width - LEFT - 4), left: LEFT });
+    this.room = width - LEFT - 4;
+    Object.assign(this, { form, text, frame: frameOf(form, this.room, form.shape.map(() => 0)), left: LEFT });
     const { columns, rows, planes } = this.frame, longest = String(offsetOf(form, form.shape.map((size) => size - 1))).length;
     const labelled = longest * 6.6 + 8;
     this.cell = Math.max(LEAST, Math.min(labelled + 6, (width - this.left - 4) / columns, 54));
@@ -117,10 +125,31 @@ class Side {
     const inside = document.createElement("div");
     inside.style.overflowX = "auto";
     inside.append(this.canvas);
-    this.box.append(title, inside, this.facts);
+    this.box.append(title, this.slices(), inside, this.facts);
     this.canvas.style.cssText = `width:${this.width}px;height:${this.height}px;display:block`;
+    this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "img");
     this.canvas.setAttribute("aria-label", `${heading} ${text}`);
+  }
+
+  slices() { // a field for every dim of which only a part is in view; it turns by what is in view
+    const row = document.createElement("p");
+    row.className = "slices";
+    for (const [dim, step] of this.frame.turns) {
+      const label = document.createElement("label"), field = document.createElement("input");
+      const last = Math.max(0, this.form.shape[dim] - 1);
+      Object.assign(field, { type: "number", min: 0, max: last, step, value: 0 });
+      field.addEventListener("input", () => {
+        const from = Math.min(last, Math.max(0, Math.floor(Number(field.value) || 0)));
+        this.frame = frameOf(this.form, this.room, this.frame.at.map((value, each) => each === dim ? from : value));
+        this.turned();
+      });
+      const name = dim === this.frame.row ? "rows from" : dim === this.frame.column ? "columns from" : "slice";
+      label.append(`d${dim}, ${name} `, field, ` of ${grouping(this.form.shape[dim])}`);
+      row.append(label);
+    }
+    row.hidden = !this.frame.turns.size;
+    return row;
   }
 
   cells(use) { // every cell that is there: plane, row, column, index or null
@@ -180,14 +209,19 @@ class Side {
   }
 
   edges(pen, colours) { // outlines of tiles
-    const { planes, rows, columns, steps, folded, wide } = this.frame;
+    const { planes, steps, folded, wide, tall, at, row, column, outer } = this.frame;
+    const rows = folded ? this.frame.rows : Math.min(this.frame.rows, tall - (at[row] ?? 0));
+    const columns = folded ? this.frame.columns : Math.min(this.frame.columns, wide - (at[column] ?? 0));
     pen.strokeStyle = colours.line;
     for (let p = 0; p < planes; p += 1) {
+      if (outer !== undefined && at[outer] + p >= this.form.shape[outer]) break;
       const [x, y] = this.place(p, 0, 0), right = x + columns * this.cell, end = y + rows * this.tall;
       pen.lineWidth = 1.6;
       pen.beginPath();
-      for (let r = 0; steps[0] && r <= rows; r += steps[0]) { pen.moveTo(x, y + r * this.tall - 0.5); pen.lineTo(right, y + r * this.tall - 0.5); }
-      for (let c = 0; steps[1] && c <= columns; c += steps[1]) { pen.moveTo(x + c * this.cell - 0.5, y); pen.lineTo(x + c * this.cell - 0.5, end); }
+      const skewed = (start, step) => (step - start % step) % step; // the first edge inside a window that begins anywhere
+      const [down, along] = [at[row] ?? 0, at[column] ?? 0];
+      for (let r = steps[0] ? skewed(down, steps[0]) : 0; steps[0] && r <= rows; r += steps[0]) { pen.moveTo(x, y + r * this.tall - 0.5); pen.lineTo(right, y + r * this.tall - 0.5); }
+      for (let c = steps[1] ? skewed(along, steps[1]) : 0; steps[1] && c <= columns; c += steps[1]) { pen.moveTo(x + c * this.cell - 0.5, y); pen.lineTo(x + c * this.cell - 0.5, end); }
       const tile = folded && this.form.tile.length ? this.form.tile.at(-1) / columns : 0;
       for (let r = 0; tile && Number.isInteger(tile) && r <= rows && r * columns <= wide; r += tile) { pen.moveTo(x, y + r * this.tall - 0.5); pen.lineTo(right, y + r * this.tall - 0.5); }
       pen.stroke();
@@ -196,18 +230,18 @@ class Side {
 
   names(pen, colours) { // of dims, rows, columns and planes
     const { planes, rows, columns, folded, column, row, outer, wide } = this.frame, { shape } = this.form;
-    const every = Math.max(1, Math.ceil(28 / this.cell)), step = folded ? every : [1, 2, 4, 8, 16, 32].find((n) => n >= every) ?? 64;
-    const down = [1, 2, 4, 8].find((n) => n * this.tall >= 14) ?? 8;
+    const digits = String((shape[column] ?? 1) - 1).length, every = Math.max(1, Math.ceil(Math.max(28, digits * 6.6 + 12) / this.cell)), step = folded ? every : [1, 2, 4, 8, 16, 32].find((n) => n >= every) ?? 64;
+    const down = [1, 2, 4, 8].find((n) => n * this.tall >= 14) ?? 8, { at } = this.frame, from = { row: at[row] ?? 0, column: at[column] ?? 0 };
     pen.fillStyle = colours.soft;
     for (let p = 0; p < planes; p += 1) {
       const [x, y] = this.place(p, 0, 0);
       pen.textAlign = "right";
-      for (let r = 0; r < rows; r += down) if (folded ? r * columns < shape[column] : shape.length > 1 && r < shape[row]) pen.fillText(folded ? r * columns : r, x - 5, y + r * this.tall + this.tall / 2 + 4);
+      for (let r = 0; r < rows; r += down) if (folded ? from.column + r * columns < shape[column] : shape.length > 1 && from.row + r < shape[row]) pen.fillText(folded ? from.column + r * columns : from.row + r, x - 5, y + r * this.tall + this.tall / 2 + 4);
       pen.textAlign = "center";
-      if (!folded && shape.length) for (let c = 0; c < Math.min(columns, shape[column]); c += step) pen.fillText(c, x + (c + 0.5) * this.cell, y - 5);
+      if (!folded && shape.length) for (let c = 0; c < Math.min(columns, shape[column] - from.column); c += step) pen.fillText(from.column + c, x + (c + 0.5) * this.cell, y - 5);
       pen.textAlign = "left";
       const dims = shape.length === 0 ? "" : folded || shape.length === 1 ? `d${column}` : `d${row}`;
-      pen.fillText(outer === undefined ? dims : `d${outer}=${p}`, 2, y - 5);
+      if (outer === undefined || at[outer] + p < shape[outer]) pen.fillText(outer === undefined ? dims : `d${outer}=${at[outer] + p}`, 2, y - 5);
     }
   }
 }
@@ -226,12 +260,15 @@ class Comparison {
     const beside = node("div", "", "beside");
     beside.append(...this.sides.map((side) => side.box));
     this.said = node("p", "", "said");
-    this.usual = "point at a cell: where its element is, and where it goes";
+    this.said.setAttribute("role", "status");
+    this.usual = "point at a cell, or move over the drawing with the arrow keys: where its element is, and where it goes";
     this.said.textContent = this.usual;
     panel.replaceChildren(beside, this.said, this.legend());
     this.draw();
     this.sides.forEach((side, number) => {
+      side.turned = () => { this.pointed = side.cursor = null; this.draw(); };
       side.canvas.addEventListener("mousemove", (event) => this.point(side, number, event));
+      side.canvas.addEventListener("keydown", (event) => this.key(side, number, event));
       side.canvas.addEventListener("mouseleave", () => { this.said.textContent = this.usual; this.draw(); });
     });
   }
@@ -274,7 +311,7 @@ class Comparison {
       const { elements, moved, padding } = side.count, parts = [`${grouping(elements)} elements${side.frame.cut ? " in view" : ""}`];
       if (this.match) parts.push(moved === elements ? "all of them move" : `${grouping(moved)} of them move`);
       if (padding) parts.push(`${grouping(padding)} slots of padding`);
-      const whole = side.frame.cut ? ` (one corner; ${grouping(product(side.form.shape))} elements in all)` : "";
+      const whole = side.frame.cut ? ` (a part; ${grouping(product(side.form.shape))} elements in all)` : "";
       side.facts.textContent = parts.join(", ") + whole;
     });
   }
@@ -290,8 +327,22 @@ class Comparison {
     return legend;
   }
 
-  point(side, number, event) {
-    const cell = side.at(event.offsetX, event.offsetY);
+  point(side, number, event) { this.tell(side, number, side.at(event.offsetX, event.offsetY)); }
+
+  key(side, number, event) { // the cell beside the last one
+    const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const { rows, columns, planes, indexAt } = side.frame, [p, r, c] = side.cursor ?? [0, 0, -1];
+    const line = p * rows + r + step[0], along = c + step[1];
+    if (line < 0 || line >= planes * rows || along < 0 || along >= columns) return;
+    const place = [Math.floor(line / rows), line % rows, along], index = indexAt(...place);
+    if (index === undefined) return;
+    side.cursor = place;
+    this.tell(side, number, { index });
+  }
+
+  tell(side, number, cell) {
     if (!cell?.index) {
       this.said.textContent = cell ? "padding" : this.usual;
       return;

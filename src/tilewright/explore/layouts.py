@@ -1,0 +1,188 @@
+"""What the page asks about layouts: the picture as cells, an element's derivation, a place's element, two compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import UsageError
+from tilewright.explore.worker import Asked
+from tilewright.layout import (
+    Bounds,
+    IndexMap,
+    Panel,
+    Scene,
+    TensorLayout,
+    TupleLayout,
+    compare_scenes,
+    derive,
+    explain_place,
+    make_scene,
+    parse,
+    summary,
+)
+from tilewright.layout import compare as compare_layouts
+from tilewright.render import bytes_text, count_text, ratio_text
+
+if TYPE_CHECKING:
+    from tilewright.layout import Comparison
+
+_CELLS = 16384
+_MOST_LEAVES = 200
+
+
+def layout(asked: Asked) -> dict[str, Any]:
+    """The layout of ``text`` (of a tuple the array ``leaf``): its facts and its cells."""
+    whole, one, leaves = _leaf(asked, "text")
+    colour = asked.text("colour") or "auto"
+    scene = make_scene(one, colour=colour, most=Bounds(rows=64, columns=256, wide=256, cells=_CELLS))
+    return {
+        "layout": str(whole),
+        "leaves": leaves,
+        "facts": _facts(one),
+        "axes": list(one.axes),
+        "scene": _cells(scene),
+    }
+
+
+def element(asked: Asked) -> dict[str, Any]:
+    """How the element ``index`` gets its address."""
+    one = _leaf(asked, "text")[1]
+    derivation = derive(one, asked.numbers("index") or ())
+    return {
+        "title": f"element ({', '.join(map(str, derivation.index))})",
+        "lines": derivation.lines,
+        "index": list(derivation.index),
+        "place": list(derivation.address.values()),
+    }
+
+
+def place(asked: Asked) -> dict[str, Any]:
+    """What lies at ``place``: an element and its derivation, or padding and why."""
+    one = _leaf(asked, "text")[1]
+    at = asked.numbers("place") or ()
+    index = one.index(*at)
+    if index is not None:
+        asked.values = {**asked.values, "index": list(index)}
+        return element(asked)
+    why = explain_place(one, *at).split("\n\n", 1)[-1]
+    return {"title": f"{one.place_text(at)}: padding", "lines": [("why", why)], "index": None, "place": list(at)}
+
+
+def compare(asked: Asked) -> dict[str, Any]:
+    """Layouts ``a`` and ``b`` of the same elements: what moves, and the cells of both with those marked."""
+    a, b = (_leaf(asked, name)[1] for name in ("a", "b"))
+    pair = compare_layouts(a, b, asked.numbers("permutation"))
+    sides = compare_scenes(pair, "auto", _CELLS // 2)
+    return {
+        "verdict": pair.verdict,
+        "bitcast": pair.move.bitcast,
+        "costs": pair.costs,
+        "sides": [_side(pair, pair.a, sides[0]), _side(pair, pair.b, sides[1])],
+        "moves": [
+            {
+                "from": list(moved.from_index), "at": a.place_text(moved.from_place),
+                "to": list(moved.to_index), "goes": b.place_text(moved.to_place),
+            }
+            for moved in pair.first_moves
+        ],
+    }  # fmt: skip
+
+
+def _side(pair: Comparison, layout: IndexMap, scene: Scene) -> dict[str, Any]:
+    """One side's cells, each with the index its element has on the other side."""
+    cells = _cells(scene)
+    for panel, plain in zip(scene.everything, cells["panels"] + cells["strip"], strict=True):
+        where = panel.elements
+        indices = panel.indices.copy()
+        indices[~where] = layout.first_index
+        other = pair.onward(indices) if layout is pair.a else pair.back(indices)
+        other[~where] = -1
+        plain["others"] = other.reshape(-1, other.shape[-1]).tolist()
+    return {"layout": str(layout), "facts": _facts(layout), "scene": cells}
+
+
+def _leaf(asked: Asked, name: str) -> tuple[TensorLayout | TupleLayout, TensorLayout, list[dict[str, str]]]:
+    """What a text says, the array to look at, and the arrays to choose from (of a tuple)."""
+    text = asked.text(name).strip()
+    if not text:
+        raise UsageError("type a layout, such as f32[3,5]{1,0:T(2,2)}")
+    whole = parse(text)
+    if not isinstance(whole, TupleLayout):
+        whole.require_static()
+        return whole, whole, []
+    leaves = []
+    for number, found in enumerate(_leaves(whole)):
+        if number >= _MOST_LEAVES:
+            break
+        leaves.append(found)
+    wanted = asked.text("leaf") if name == "text" else ""
+    chosen = next((array for path, array in leaves if path == wanted), leaves[0][1] if leaves else None)
+    if chosen is None:
+        raise UsageError(f"{whole} is a tuple without arrays")
+    chosen.require_static()
+    return whole, chosen, [{"path": path, "layout": str(array)} for path, array in leaves]
+
+
+def _leaves(layout: TensorLayout | TupleLayout, path: str = "") -> Iterator[tuple[str, TensorLayout]]:
+    if not isinstance(layout, TupleLayout):
+        yield path, layout
+        return
+    for k, inner in enumerate(layout.elements):
+        yield from _leaves(inner, f"{path},{k}".lstrip(","))
+
+
+def _facts(layout: IndexMap) -> list[tuple[str, str]]:
+    facts = summary(layout)
+    size, data, slots, padding = (facts[key] for key in ("size_bytes", "data_bytes", "slots", "padding_slots"))
+    share = f", {padding / slots:.1%} of them padding" if padding else ", no padding"
+    rows = [
+        ("in memory", bytes_text(size)),
+        ("data alone", bytes_text(data)),
+        ("memory over data", ratio_text(facts["padding_ratio"])),
+        ("slots", f"{count_text(slots)}{share}"),
+        ("physical shape", f"({', '.join(map(str, facts['physical_shape']))})"),
+    ]
+    if tiles := facts.get("tiles"):
+        rows.append(("tiles", " then ".join(f"({', '.join(map(str, tile))})" for tile in tiles)))
+    return rows
+
+
+# -- a scene as JSON ----------------------------------------------------------------------------------------------
+
+
+def _cells(scene: Scene) -> dict[str, Any]:
+    """The scene's panels as flat lists, row by row; the page decides sizes in pixels and nothing else."""
+    return {
+        "title": scene.title,
+        "facts": scene.facts,
+        "cut": scene.cut,
+        "label": scene.label_is,
+        "colour": scene.colour_by,
+        "levels": [{"name": v.name, "rows": v.row_period, "columns": v.column_period} for v in scene.levels],
+        "rows": [len(row) for row in scene.panels],
+        "panels": [_panel(panel) for row in scene.panels for panel in row],
+        "strip": [_panel(scene.strip)] if scene.strip else [],
+    }
+
+
+def _panel(panel: Panel) -> dict[str, Any]:
+    height, width = panel.padding.shape
+    plain: dict[str, Any] = {
+        "heading": panel.heading,
+        "rowName": panel.row_name,
+        "columnName": panel.column_name,
+        "rows": panel.rows,
+        "columns": panel.columns,
+        "height": height,
+        "width": width,
+        "labels": [label for row in panel.labels for label in row],
+        "tips": [tip for row in panel.tips for tip in row],
+        "padding": panel.padding.reshape(-1).astype(int).tolist(),
+        "colours": panel.colours.reshape(-1).tolist(),
+        "indices": panel.indices.reshape(height * width, -1).tolist(),
+        "places": panel.places.reshape(height * width, -1).tolist(),
+    }
+    if panel.moved is not None:
+        plain["moved"] = panel.moved.reshape(-1).astype(int).tolist()
+    return plain

@@ -1,0 +1,188 @@
+"""What the page asks about an embedding plan: what limits would mean, counted on the batches themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.embed import (
+    CRITEO_CARDINALITIES,
+    OPTIMIZERS,
+    EmbedConfig,
+    Feature,
+    Limits,
+    Plan,
+    Table,
+    preprocess,
+    read_config,
+    scale_vocabs,
+    synthetic_criteo,
+    under_limits,
+)
+from tilewright.embed import plan as make_plan
+from tilewright.errors import UsageError
+from tilewright.explore.worker import Asked, known_target
+from tilewright.render import bytes_text, percent_text
+from tilewright.targets import target as find_target
+from tilewright.targets import target_names
+
+_BATCHES = 4
+_MOST_BATCH = 8192
+_MOST_TABLE = 4_000_000
+_MOST_SHOWN = 12
+
+
+@dataclass
+class _Learnt:
+    """A plan and the batches it was learnt from."""
+
+    plan: Plan
+    batches: list[Mapping[str, Any]]
+
+
+_kept: tuple[str, _Learnt] | None = None
+
+
+def plan(asked: Asked) -> dict[str, Any]:
+    """The plan of a model, and what ``limits`` (stack -> [ids, distinct ids]) would mean for its batches."""
+    learnt = _learnt(asked)
+    observed = {stack.name: stack.observed for stack in learnt.plan.stacks}
+    limits = _limits(asked, observed)
+    under = under_limits(learnt.plan, limits)
+    cuts, lost, entries = list[int](), dict.fromkeys(limits, 0), 0
+    for batch in learnt.batches:
+        cuts.append(preprocess(batch, under.stacking, limits, overflow="minibatch").num_minibatches)
+        dropped = preprocess(batch, under.stacking, limits, overflow="drop").stats
+        for name in limits:
+            lost[name] += int(dropped[name].dropped_ids.sum())
+    entries = sum(sum(stack.per_shard) for stack in learnt.plan.stacks)
+    per_stack = {stack.name: sum(stack.per_shard) for stack in learnt.plan.stacks}
+    return {
+        "verdict": under.verdict,
+        "fits": under.fits,
+        "batch": under.batch,
+        "batches": len(learnt.batches),
+        "chips": under.stacking.topology.chips,
+        "sparsecores": under.stacking.topology.sparsecores,
+        "targets": [name for name in target_names() if find_target(name).sparse is not None],
+        "optimizers": sorted(OPTIMIZERS),
+        "minibatches": cuts,
+        "dropped": percent_text(sum(lost.values()) / max(1, entries)),
+        "droppedShare": sum(lost.values()) / max(1, entries),
+        "figures": _figures(under, cuts),
+        "heap": _heap(under),
+        "stacks": [
+            {
+                "name": stack.name,
+                "label": stack.label,
+                "tables": len(stack.tables),
+                "width": stack.padded_width,
+                "ids": stack.limits.max_ids_per_partition,
+                "unique": stack.limits.max_unique_ids_per_partition,
+                "most": [observed[stack.name].max_ids_per_partition, observed[stack.name].max_unique_ids_per_partition],
+                "dropped": percent_text(lost[stack.name] / max(1, per_stack[stack.name])),
+                "buffers": bytes_text(stack.buffer_bytes),
+                "programs": [
+                    {"op": program.op, "compiles": program.compiles, "reason": program.reason,
+                     "stack": bytes_text(program.stack_bytes)}
+                    for program in stack.programs
+                ],
+            }
+            for stack in under.stacks[:_MOST_SHOWN]
+        ],
+        "more": max(0, len(under.stacks) - _MOST_SHOWN),
+        "curve": [
+            {"fraction": point.fraction, "minibatches": point.minibatches_mean, "dropped": point.drop_rate,
+             "bytes": point.buffer_bytes}
+            for point in learnt.plan.curve
+        ],
+    }  # fmt: skip
+
+
+def _learnt(asked: Asked) -> _Learnt:
+    """The plan of what is asked about, made once: a model file's tables, or Criteo's, and generated batches."""
+    global _kept
+    names = ("chips", "batch", "width", "scale", "target", "optimizer")
+    key = json.dumps([asked.path, *(asked.values.get(name) for name in names)], default=str)
+    if _kept is None or _kept[0] != key:
+        config = _config(asked)
+        batches = _batches(config)
+        made = make_plan(batches, config.narrow.features, config.topology, target=config.target, table_stacking=True)
+        _kept = key, _Learnt(made, batches)
+    return _kept[1]
+
+
+def _config(asked: Asked) -> EmbedConfig:
+    target = find_target(asked.target("tpu-v5p")).name
+    chips, batch = asked.number("chips", 1, 1, 64), asked.number("batch", 1024, 1, _MOST_BATCH)
+    if asked.path is not None:
+        config = replace(read_config(Path(asked.path)), hashed=None)
+        config = replace(config, target=known_target(config.target), batch=min(config.batch, _MOST_BATCH))
+    else:
+        name = asked.text("optimizer", 100) or "adagrad"
+        if name not in OPTIMIZERS:
+            raise UsageError(f"no optimizer {name[:40]!r}", how=f"one of {', '.join(OPTIMIZERS)}")
+        scale = asked.number("scale", 10, 1, 100) / 1000
+        vocabs = scale_vocabs(CRITEO_CARDINALITIES["kaggle"], scale)
+        width = asked.number("width", 16, 1, 512)
+        rule = OPTIMIZERS[name](learning_rate=0.01)
+        features = tuple(Feature(f"C{k}", Table(f"C{k}", n, width, optimizer=rule)) for k, n in enumerate(vocabs, 1))
+        config = EmbedConfig(features, target, chips, batch)
+    cores = config.topology.sparsecores
+    return replace(config, batch=max(1, config.batch // cores) * cores)
+
+
+def _batches(config: EmbedConfig) -> list[Mapping[str, Any]]:
+    """A few batches of a generated click log for Criteo's tables; for others one id a sample, low ones far oftener."""
+    features = config.narrow.original
+    vocabs, names = [feature.table.vocab for feature in features], [feature.name for feature in features]
+    if len(vocabs) == 26 and max(vocabs) <= _MOST_TABLE:
+        log = synthetic_criteo(0, _BATCHES * config.batch, vocabs)
+        made = [dict(zip(names, clicks.features().values())) for clicks in log.batches(config.batch)]
+    else:
+        draw = np.random.Generator(np.random.PCG64(0))
+        sizes = [(vocab, (config.batch, 1)) for vocab in vocabs]
+        made = [
+            {name: (n * draw.random(shape) ** 4).astype(np.int64) for name, (n, shape) in zip(names, sizes)}
+            for _ in range(_BATCHES)
+        ]
+    return [config.narrow.batch(batch) for batch in made]
+
+
+def _limits(asked: Asked, observed: Mapping[str, Limits]) -> dict[str, Limits]:
+    """The limits that were set; what was not is what the batches ask for."""
+    given = asked.values.get("limits")
+    limits = dict(observed)
+    for name, pair in (given if isinstance(given, dict) else {}).items():
+        if name in limits and isinstance(pair, list) and len(pair) == 2:
+            ids, unique = (max(1, min(1 << 24, int(n))) if isinstance(n, (int, float)) else 1 for n in pair)
+            limits[name] = Limits(ids, min(ids, unique))
+    return limits
+
+
+def _figures(under: Plan, cuts: list[int]) -> list[tuple[str, str, str]]:
+    total = sum(stack.buffer_bytes for stack in under.stacks)
+    return [
+        ("mini-batches", f"{sum(cuts) / len(cuts):.3g}", f"of a batch, {max(cuts)} at most"),
+        ("buffers", bytes_text(total), "of one batch on one device"),
+        ("HBM", bytes_text(under.heap.total), f"of {bytes_text(under.heap.capacity)} a chip"),
+    ]
+
+
+def _heap(under: Plan) -> list[tuple[str, int, str]]:
+    heap = under.heap
+    parts = [
+        ("tables", heap.tables),
+        ("optimizer slots", heap.slots),
+        ("inputs fetched ahead", heap.inputs),
+        ("activations and gradients", heap.exchange),
+        ("held for pipelining", heap.pipelined),
+        ("stack of the lookup", heap.forward_stack),
+        ("stack of the update", heap.backward_stack),
+    ]
+    return [(name, size, bytes_text(size)) for name, size in parts]

@@ -1,0 +1,386 @@
+"""What the page asks about programs: the report's figures and rows, operations folded into a graph, one operation."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import TilewrightError, UsageError
+from tilewright.explore.worker import Asked
+from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, load, report
+from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
+from tilewright.targets import target as find_target
+from tilewright.targets import target_names
+
+_USUAL = "tpu-v5e"
+_KEPT = 3
+_MOST_NODES = 60
+_MOST_ROWS = 100
+_MOST_CHANGES = 3
+_AROUND = 9
+_WIDEST_LINE = 300
+
+#: Operations that stand for no work: arrows go through them.
+_SEEN_THROUGH = frozenset(
+    {"tuple", "get-tuple-element", "get_tuple_element", "bitcast", "after-all", "opt-barrier", "optimization_barrier"}
+)
+_LEFT_OUT = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id", "return"})
+_CONTAINERS = frozenset({"while", "conditional", "call", "case", "if", "fusion", "async-start"})
+
+Key = tuple[str, str]
+"""A computation and the name of an operation in it."""
+
+
+@dataclass
+class _Node:
+    """A group of operations, or one, at the level that is shown."""
+
+    label: str
+    group: bool
+    operations: int = 0
+    moved: int = 0
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    key: Key | None = None
+
+
+class _Loaded:
+    """A program under a target, with what questions about it share."""
+
+    def __init__(self, program: Program, target: str | None) -> None:
+        self.program = program
+        self.report: MovementReport = report(program, target)
+        paths = {computation.name: program.path(computation.name) for computation in program.computations}
+        of_path = {(row.path, row.name): row for row in self.report.rows if not row.in_fusion}
+        self.row_of: dict[Key, MovementRow] = {}
+        self.operations: dict[Key, Operation] = {}
+        for computation in program.computations:
+            if computation.name in self._inner:
+                continue
+            for op in computation.operations:
+                key = computation.name, op.name
+                self.operations[key] = op
+                if row := of_path.get((paths[computation.name], op.name)):
+                    self.row_of[key] = row
+
+    @cached_property
+    def _inner(self) -> frozenset[str]:
+        """Computations whose operations are another operation's insides: bodies of fusions, reducers, comparators."""
+        called = {callee for _, op in self.program.operations() if op.opcode not in _CONTAINERS for callee in op.calls}
+        return self.program.fused | called
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.program.text.split("\n")
+
+    @cached_property
+    def shown(self) -> dict[Key, Operation]:
+        return {
+            key: op
+            for key, op in self.operations.items()
+            if op.opcode not in _LEFT_OUT and op.opcode not in _SEEN_THROUGH
+        }
+
+    @cached_property
+    def arrows(self) -> dict[tuple[Key, Key], int]:
+        """(from, to) -> how many values, over operations that are shown."""
+        sources: dict[Key, tuple[Key, ...]] = {}
+        found: Counter[tuple[Key, Key]] = Counter()
+        for (computation, name), op in self.operations.items():
+            ends = [end for operand in op.operands for end in self._behind((computation, operand), op, sources)]
+            sources[computation, name] = tuple(dict.fromkeys(ends))[:_MOST_NODES]
+            if (computation, name) in self.shown:
+                found.update((end, (computation, name)) for end in sources[computation, name])
+        return dict(found)
+
+    def _behind(self, key: Key, user: Operation, sources: Mapping[Key, tuple[Key, ...]]) -> tuple[Key, ...]:
+        """The shown operations that a value comes from."""
+        if key in self.shown:
+            return (key,)
+        op = self.operations.get(key)
+        if op is None:
+            return ()
+        if user.opcode.replace("_", "-") == "get-tuple-element" and op.opcode == "tuple":
+            number = next(iter(user.integers("index")), 0)
+            if number < len(op.operands):
+                inner = key[0], op.operands[number]
+                return (inner,) if inner in self.shown else sources.get(inner, ())
+        return sources.get(key, ())
+
+    @cached_property
+    def folds(self) -> dict[str, dict[Key, tuple[str, ...]]]:
+        """How operations fold: by ``module`` (the framework's names) and by ``source`` (your files and lines).
+
+        What the compiler made by itself has neither and stands with what reads it, else with what it reads.
+        """
+        return {
+            "module": self._folded({key: _module(op) for key, op in self.shown.items()}, "without a name"),
+            "source": self._folded({key: _place(op) for key, op in self.shown.items()}, "without a line"),
+        }
+
+    def _folded(self, places: dict[Key, tuple[str, ...]], else_: str) -> dict[Key, tuple[str, ...]]:
+        for ends in (0, 1), (1, 0):  # from readers back to what they read, last first; then the other way
+            near: dict[Key, list[Key]] = {}
+            for arrow in self.arrows:
+                near.setdefault(arrow[ends[0]], []).append(arrow[ends[1]])
+            for key in reversed(places) if ends == (0, 1) else list(places):
+                if not places[key]:
+                    places[key] = next((places[other] for other in near.get(key, ()) if places[other]), ())
+        return {key: place or (else_,) for key, place in places.items()}
+
+
+_loaded: OrderedDict[tuple[str, str], _Loaded] = OrderedDict()
+
+
+def _program(asked: Asked) -> _Loaded:
+    """The program of the file that was asked about, read once."""
+    if asked.path is None:
+        raise UsageError("no program: drop an HLO or StableHLO file")
+    target = asked.target()
+    key = asked.path, target
+    if key not in _loaded:
+        path = Path(asked.path)
+        program = load(path) if path.is_dir() else load(_bytes(path))
+        chip = find_target(target).name if target else _USUAL if program.kind == "stablehlo" else None
+        _loaded[key] = _Loaded(program, chip)
+    _loaded.move_to_end(key)
+    while len(_loaded) > _KEPT:
+        _loaded.popitem(last=False)
+    return _loaded[key]
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read it: {error.strerror or error}", where=path.name) from None
+
+
+def program(asked: Asked) -> dict[str, Any]:
+    """The report's figures; with ``page`` the whole report as a page."""
+    loaded = _program(asked)
+    if asked.values.get("page") is True:
+        return {"html": loaded.report.to_html()}
+    movement = loaded.report
+    figures = [
+        ("moved", bytes_text(movement.moved_bytes), f"by {_many(len(movement.ranked()), 'operation')}"),
+        ("free", count_text(movement.bitcasts), f"bitcasts among {_many(len(movement.rows), 'operation')}"),
+        ("padding", bytes_text(movement.wasted_bytes), f"in {_many(len(movement.wasteful()), 'tensor')}"),
+    ]
+    if movement.peak is not None:
+        share = f"{percent_text(movement.peak.padding_share)} of it padding"
+        figures.append(("peak", bytes_text(movement.peak.padded_bytes), share))
+    if movement.time is not None:
+        moving = f"{seconds_text(movement.modelled_us / 1e6)} of it moves data"
+        figures.append(("modelled step", seconds_text(movement.time.step_us / 1e6), moving))
+    return {
+        "name": movement.program,
+        "kind": {"hlo": "HLO", "stablehlo": "StableHLO"}[movement.kind],
+        "target": movement.target,
+        "layouts": f"predicted for {movement.target}" if movement.predicted else "the dump's own",
+        "targets": [name for name in target_names() if _takes_programs(name)],
+        "figures": figures,
+        "notes": list(movement.notes),
+        "changes": [_change_json(loaded, change) for change in movement.suggestions[:_MOST_CHANGES]],
+        "files": sorted({op.source.file for op in loaded.shown.values() if op.source})[:200],
+    }
+
+
+def _change_json(loaded: _Loaded, change: Suggestion) -> dict[str, Any]:
+    """A change that pays: what it saves, what to do, and the operation to look at."""
+    saved = seconds_text(change.saved_us / 1e6) if change.saved_us else bytes_text(change.saved_bytes)
+    key = next((key for key, row in loaded.row_of.items() if change.concerns(row)), None)
+    where = f"{place_text(change.source)}: " if change.source else ""
+    return {"saved": saved, "says": f"{where}{change.what or change.op}: {change.how}", "key": key}
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count_text(count)} {what}{'s' * (count != 1)}"
+
+
+def _takes_programs(name: str) -> bool:
+    try:
+        report(load("module {}"), name)
+    except TilewrightError:
+        return False
+    return True
+
+
+def graph(asked: Asked) -> dict[str, Any]:
+    """The operations under ``path`` of a fold (``by`` module or source), one level of it, and their ranked rows."""
+    loaded = _program(asked)
+    fold = loaded.folds["source" if asked.text("by") == "source" else "module"]
+    path = tuple(asked.texts("path"))
+    inside = {key: place for key, place in fold.items() if place[: len(path)] == path}
+    if not inside:
+        raise UsageError(f"no operations under {' / '.join(path) or 'this program'}")
+    while True:  # a level with one group and nothing else says nothing
+        names = {place[len(path)] if len(place) > len(path) else None for place in inside.values()}
+        if len(names) > 1 or None in names:
+            break
+        path = (*path, *(name for name in names if name is not None))
+    nodes, node_of = _nodes(loaded, inside, len(path))
+    return {
+        "path": list(path),
+        "nodes": [_node_json(name, node) for name, node in nodes.items()],
+        "edges": _edges(loaded, node_of),
+        "operations": len(inside),
+        "rows": _rows(loaded, inside),
+    }
+
+
+def _nodes(
+    loaded: _Loaded, inside: Mapping[Key, tuple[str, ...]], depth: int
+) -> tuple[dict[str, _Node], dict[Key, str]]:
+    """The groups and operations of a level by name, the least of many in one; and where every operation is."""
+    nodes, node_of = dict[str, _Node](), dict[Key, str]()
+    for key, place in inside.items():
+        op, row = loaded.operations[key], loaded.row_of.get(key)
+        group = len(place) > depth
+        name = f"g:{place[depth]}" if group else f"o:{key[0]}:{key[1]}"
+        node = nodes.setdefault(name, _Node(place[depth] if group else op.name, group, key=None if group else key))
+        node.operations += 1
+        node.kinds[op.opcode] += 1
+        if row is not None:
+            node.moved += row.total_bytes
+            node.seconds += (row.modelled_us or 0.0) / 1e6
+        node_of[key] = name
+    kept = sorted(nodes, key=lambda name: (-nodes[name].seconds, -nodes[name].moved, -nodes[name].operations))
+    least = set(kept[_MOST_NODES:])
+    if least:
+        rest = _Node(f"{len(least)} more", group=False)
+        for name in least:
+            node = nodes.pop(name)
+            rest.operations += node.operations
+            rest.moved += node.moved
+            rest.seconds += node.seconds
+            rest.kinds += node.kinds
+        nodes["rest"] = rest
+        node_of = {key: "rest" if name in least else name for key, name in node_of.items()}
+    return nodes, node_of
+
+
+def _edges(loaded: _Loaded, node_of: Mapping[Key, str]) -> list[tuple[str, str, int]]:
+    """(from, to, values) between nodes of the level; "" is what lies outside of it."""
+    edges: Counter[tuple[str, str]] = Counter()
+    for (start, end), count in loaded.arrows.items():
+        ends = node_of.get(start, ""), node_of.get(end, "")
+        if ends[0] != ends[1]:
+            edges[ends] += count
+    return [(start, end, count) for (start, end), count in edges.items()]
+
+
+def _node_json(name: str, node: _Node) -> dict[str, Any]:
+    kinds = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in node.kinds.most_common(3))
+    many = _many(node.operations, "operation")
+    return {
+        "name": name,
+        "label": node.label,
+        "group": node.group,
+        "key": list(node.key) if node.key else None,
+        "says": f"{many}: {kinds}" if node.group or node.key is None else kinds,
+        "moved": node.moved,
+        "cost": _cost(node.seconds, node.moved),
+        "weight": node.seconds or node.moved / 1e12,
+    }
+
+
+def _cost(seconds: float, moved: int) -> str:
+    parts = [seconds_text(seconds)] if seconds else []
+    return ", ".join([*parts, f"{bytes_text(moved)} moved"] if moved else parts)
+
+
+def _rows(loaded: _Loaded, inside: Iterable[Key]) -> list[dict[str, Any]]:
+    """The report's rows of these operations, most expensive first."""
+    found = [(key, loaded.row_of[key]) for key in inside if key in loaded.row_of]
+    found.sort(key=lambda pair: (-(pair[1].modelled_us or 0.0), -pair[1].total_bytes, -pair[1].hidden_bytes))
+    return [_row_json(key, row) for key, row in found[:_MOST_ROWS]]
+
+
+def _row_json(key: Key, row: MovementRow) -> dict[str, Any]:
+    first = row.from_layout if not row.from_layout.startswith("(") else ""
+    return {
+        "key": list(key),
+        "name": row.name,
+        "op": row.op,
+        "category": row.category,
+        "cost": _cost((row.modelled_us or 0.0) / 1e6, row.total_bytes) or ("free" if row.bitcast else ""),
+        "reason": row.reason,
+        "from": first or row.from_short,
+        "to": row.to_layout,
+        "comparable": bool(first) and row.op in ("copy", "reshape", "bitcast"),
+        "source": place_text(row.source),
+        "runs": row.runs,
+        "padding": ratio_text(row.padding_ratio),
+    }
+
+
+def operation(asked: Asked) -> dict[str, Any]:
+    """One operation: its line in the program's text, the user's line, its neighbours, its row in the report."""
+    loaded = _program(asked)
+    computation, name = (*asked.texts("key"), "", "")[:2]
+    key = computation, name
+    op = loaded.operations.get(key)
+    if op is None:
+        raise UsageError(f"no operation {name[:60]!r}")
+    row = loaded.row_of.get(key)
+    feeds = [list(end) for start, end in loaded.arrows if start == key][:20]
+    fed_by = [list(start) for start, end in loaded.arrows if end == key][:20]
+    return {
+        "key": list(key),
+        "name": op.name,
+        "opcode": op.opcode,
+        "shape": op.shape,
+        "framework": op.op_name,
+        "path": loaded.program.path(computation),
+        "text": _excerpt(loaded.lines, op.line),
+        "source": None
+        if op.source is None
+        else {"file": op.source.file, "line": op.source.line, "function": op.source.function},
+        "module": list(loaded.folds["module"].get(key, ())),
+        "row": _row_json(key, row) if row else None,
+        "feeds": feeds,
+        "fed_by": fed_by,
+    }
+
+
+def _excerpt(lines: Sequence[str], number: int) -> dict[str, Any]:
+    """The lines around one, which is ``at``."""
+    first = max(0, number - 1 - _AROUND)
+    return {
+        "first": first + 1,
+        "at": number,
+        "lines": [line[:_WIDEST_LINE] for line in lines[first : number + _AROUND]],
+    }
+
+
+# -- how operations fold ------------------------------------------------------------------------------------------
+
+
+def _module(op: Operation) -> tuple[str, ...]:
+    """The framework's name without the primitive: ``jit(step)/layer_0/attention/dot_general`` -> three parts."""
+    return tuple(part for part in _split(op.op_name)[:-1] if part)
+
+
+def _split(name: str) -> list[str]:
+    """At slashes outside parentheses, whose insides are part of a name."""
+    parts, depth = [""], 0
+    for letter in name[:2000]:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "/" and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _place(op: Operation) -> tuple[str, ...]:
+    """File, then line."""
+    if op.source is None:
+        return ()
+    function = f" in {op.source.function}" if op.source.function else ""
+    return place_text(op.source.file), f"line {op.source.line}{function}"

@@ -1,0 +1,331 @@
+"""The explorer's server: one page, its assets, questions as JSON, dropped files. It listens on the loopback only.
+
+Who asks must know the token, name this host and, where a browser says it, come from this page: another user of the
+machine, a page of another site and a name that was pointed at 127.0.0.1 meanwhile (DNS rebinding) are refused alike.
+Questions go to workers (`worker.py`), so that no input can hold up or end the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache, partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tilewright.errors import UsageError
+from tilewright.explore.worker import Worker
+
+MOST_QUESTION = 1 << 20
+MOST_DROPPED = 64 << 20
+_MOST_FILES = 8
+_MOST_ASSEMBLY = 200_000
+_KINDS = {".js": "text/javascript", ".css": "text/css"}
+_ASSET = re.compile(r"[a-z]+\.(?:js|css)")
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"  # the page has a policy of its own
+_GUARDED = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+#: Question -> (worker, most seconds). Typing waits for `quick` only; kernels compile in `slow` on a first use.
+_QUESTIONS = {
+    "layout": ("quick", 10.0),
+    "element": ("quick", 5.0),
+    "place": ("quick", 5.0),
+    "compare": ("quick", 10.0),
+    "program": ("slow", 120.0),
+    "graph": ("slow", 30.0),
+    "operation": ("slow", 10.0),
+    "matrix": ("slow", 120.0),
+    "plan": ("slow", 180.0),
+}
+
+
+class _Guard:
+    """Refuses with 403 whoever is not this page, and puts the same headers on every answer."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app, self.token = app, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        why = self.refused(Request(scope))
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in ({"Content-Security-Policy": _POLICY} | _GUARDED).items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        answer = PlainTextResponse(f"refused: {why}\n", 403) if why else self.app
+        await answer(scope, receive, guarded)
+
+    def refused(self, request: Request) -> str:
+        """Why this request is not answered; "" where it is."""
+        headers, (_, port) = request.headers, request.scope["server"]
+        hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+        if headers.get("host") not in hosts:
+            return "another host's name"
+        if "origin" in headers and headers["origin"] not in {f"http://{host}" for host in hosts}:
+            return "another site's page"
+        given = request.query_params.get("token") or headers.get("authorization", "").removeprefix("Bearer ")
+        if request.url.path.startswith("/assets/"):  # modules import each other by relative addresses
+            given = request.url.path.split("/")[2]
+        if not secrets.compare_digest(given.encode(), self.token.encode()):
+            return "the token is missing or wrong; open the address that tilewright explore printed"
+        return ""
+
+
+class Explorer:
+    """What is served: ``.app`` (an ASGI application), for the holder of ``.token``.
+
+    ``file`` is the one file that may be read: its path, or its bytes with its name. ``sources`` maps names of source
+    files to their texts, shown beside a program's operations. ``close()`` ends the workers; so does the end of the app.
+    """
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        *,
+        given: tuple[str, bytes] | None = None,
+        sources: Mapping[str, str] | None = None,
+        token: str = "",
+    ) -> None:
+        self.token = token or secrets.token_urlsafe(24)
+        self.sources = dict(sources or {})
+        self.folder = Path(tempfile.mkdtemp(prefix="tilewright-explore-"))
+        self.files: dict[str, Path] = {}
+        self.names: dict[str, str] = {}
+        self.first: dict[str, str] | None = None
+        if file is not None:
+            self.files["file"], self.first = file, {"id": "file", "name": file.name}
+        elif given is not None:
+            self.first = self._kept(given[0], given[1])
+        self.workers = {name: Worker() for name in ("quick", "slow")}
+        routes = [
+            Route("/", self._page),
+            Route("/assets/{token}/{name}", self._asset),
+            Route("/api/{question}", self._answer, methods=["POST"]),
+            Route("/drop", self._drop, methods=["POST"]),
+            Route("/report/{id}", self._report),
+        ]
+        self.app: ASGIApp = _Guard(Starlette(routes=routes, lifespan=self._lifespan), self.token)
+
+    def end_work(self) -> None:
+        """End the workers, whatever they are doing."""
+        for worker in self.workers.values():
+            worker.close()
+
+    def close(self) -> None:
+        """End the workers and delete what was dropped."""
+        self.end_work()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self.close()
+
+    # -- what is asked --------------------------------------------------------------------------------------------
+
+    async def _page(self, request: Request) -> Response:
+        start = {"file": self.first, "sources": sorted(self.sources), "program": self._assembly()}
+        return HTMLResponse(_page_text(self.token, json.dumps(start)))
+
+    def _assembly(self) -> str | None:
+        """The text of the file, where it is a program of the matrix unit: the page edits it."""
+        if self.first is None or not self.first["name"].endswith(".tasm"):
+            return None
+        return self.files[self.first["id"]].read_bytes()[:_MOST_ASSEMBLY].decode("utf-8", "replace")
+
+    async def _asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        text = _asset_text(name) if _ASSET.fullmatch(name) else None
+        if text is None:
+            return PlainTextResponse("no such asset\n", 404)
+        return Response(text, media_type=_KINDS[Path(name).suffix])
+
+    async def _answer(self, request: Request) -> Response:
+        """A question as JSON and its answer: ``{"value": ...}``, or ``{"error": ...}`` with what, where and how."""
+        question = request.path_params["question"]
+        raw = await _body(request, MOST_QUESTION)
+        if question == "source":
+            return JSONResponse(self._source(raw))
+        if question not in _QUESTIONS:
+            return _error("no such question")
+        if raw is None:
+            return _error(f"the question is longer than {MOST_QUESTION >> 20} MiB; drop the text as a file")
+        try:
+            values = json.loads(raw)
+        except (ValueError, RecursionError):
+            return _error("not JSON")
+        if not isinstance(values, dict):
+            return _error("not an object")
+        path = self.files.get(str(values["file"])) if values.get("file") else None
+        if values.get("file") and path is None:
+            return _error("this file is not here any more; drop it again", gone=True)
+        return Response(await self._ask(question, values, path), media_type="application/json")
+
+    async def _ask(self, question: str, values: Mapping[str, Any], path: Path | None) -> str:
+        name, seconds = _QUESTIONS[question]
+        ask = partial(self.workers[name].ask, question, values, str(path) if path else None, seconds)
+        return await to_thread.run_sync(ask)
+
+    def _source(self, raw: bytes | None) -> dict[str, Any]:
+        """The text of a source file that was given with the program; its name is looked up, never opened."""
+        try:
+            return {"value": self.sources.get(json.loads(raw or b"")["name"])}
+        except (ValueError, RecursionError, TypeError, KeyError):
+            return {"error": {"what": "not a name"}}
+
+    async def _drop(self, request: Request) -> Response:
+        raw = await _body(request, MOST_DROPPED)
+        if raw is None:
+            return _error(f"larger than {MOST_DROPPED >> 20} MiB: give it as tilewright explore FILE")
+        return JSONResponse({"value": self._kept(request.headers.get("x-name", ""), raw)})
+
+    def _kept(self, name: str, raw: bytes) -> dict[str, str]:
+        """Write what was dropped to a file of ours; the oldest goes where there are too many."""
+        key = hashlib.sha256(raw).hexdigest()[:16]
+        if key not in self.files:
+            (self.folder / key).write_bytes(raw)
+        self.files.pop(key, None)
+        self.files[key] = self.folder / key
+        for old in [key for key in self.files if key != "file"][:-_MOST_FILES]:
+            self.files.pop(old).unlink(missing_ok=True)
+        return {"id": key, "name": re.sub(r"[^\w. -]", "_", Path(name).name)[:80]}
+
+    async def _report(self, request: Request) -> Response:
+        """The whole report of a program, a page that stands for itself."""
+        path = self.files.get(request.path_params["id"])
+        if path is None:
+            return PlainTextResponse("this file is not here any more; drop it again\n", 404)
+        values = {"target": request.query_params.get("target", ""), "page": True}
+        answer = json.loads(await self._ask("program", values, path))
+        if "error" in answer:
+            return PlainTextResponse(f"{answer['error']['what']}\n", 422)
+        return HTMLResponse(answer["value"]["html"], headers={"Content-Security-Policy": _REPORT_POLICY})
+
+
+async def _body(request: Request, most: int) -> bytes | None:
+    """The request's body; None where it is longer than ``most``, and then no more of it is read."""
+    parts, length = list[bytes](), 0
+    async for part in request.stream():
+        length += len(part)
+        if length > most:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _error(what: str, **more: Any) -> Response:
+    return JSONResponse({"error": {"what": what, **more}})
+
+
+@cache
+def _asset_text(name: str) -> str | None:
+    """A module or a style: ours, or one that pages share."""
+    from tilewright.render import shared_asset
+
+    own = files("tilewright.explore").joinpath("assets", name)
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    return shared_asset(name) if name in ("page.css", "figure.css") else None
+
+
+def _page_text(token: str, start: str) -> str:
+    from tilewright.render import escape, shared_asset
+
+    text = files("tilewright.explore").joinpath("assets", "page.html").read_text(encoding="utf-8")
+    values = {"ASSETS": f"/assets/{token}", "MARK": shared_asset("mark.svg"), "START": str(escape(start))}
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], text)
+
+
+# -- running it ---------------------------------------------------------------------------------------------------
+
+
+def serve(explorer: Explorer, port: int = 0, opened: Callable[[str], None] = print) -> None:
+    """Serve until Ctrl-C or SIGTERM, which exit with 130 and 143; ``opened`` is told the address with its token.
+
+    Raises :class:`UsageError` for a port that is not free.
+    """
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # they are ours: see below
+
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except (OSError, OverflowError) as error:
+        explorer.close()
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"cannot listen: {reason}", where=f"--port {port}", how="--port 0 takes a free one") from None
+    quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "ws": "none"}
+    server = Server(uvicorn.Config(explorer.app, timeout_graceful_shutdown=1, limit_concurrency=64, **quiet))
+    ended: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        ended.append(number)
+        explorer.end_work()
+        server.should_exit = True
+
+    with listener, _handled(end):
+        listener.listen()
+        opened(f"http://127.0.0.1:{listener.getsockname()[1]}/?token={explorer.token}")
+        sys.stdout.flush()
+        try:
+            server.run(sockets=[listener])
+        finally:
+            explorer.close()
+    if ended:
+        sys.exit(128 + ended[0])
+
+
+@contextmanager
+def _handled(end: Callable[[int, object], None]) -> Iterator[None]:
+    """Ctrl-C and SIGTERM call ``end`` inside the block, where this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,175 @@
+"""Every view in a browser: by keyboard alone, narrow and wide, light and dark, nothing wrong on the console."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.browser import in_browser
+from tests.conftest import VECTORS
+from tests.explore.test_explore_server import with_lines
+
+DUMP = VECTORS / "hlo_tpu" / "v5e_transformer2_grad.after.hlo"
+
+VIEWS = {
+    "layout": ("?text=f32[3,5]{1,0:T(2,2)}&at=2,3&level=1", ".derived dd"),
+    "compare": ("?a=f32[6,10]{1,0}&b=f32[6,10]{1,0:T(4,4)}", ".verdict.warn"),
+    "program": ("?by=source", ".node"),
+    "matrix": ("?step=13", "td.changed"),
+    "plan": ("?scale=1&batch=64&all=50", ".bars i"),
+}
+
+
+@pytest.fixture(scope="module")
+def address(chromium):
+    """Of an explorer of a dump, as a user starts one."""
+    command = [sys.executable, "-m", "tilewright", "explore", str(DUMP), "--no-browser"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+def settled(page):
+    page.locator("body:not(.busy)").wait_for(timeout=60_000)
+
+
+def says(page, selector, text):
+    """Wait until an element says exactly this (a page under its policy evaluates no strings)."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(selector).first).to_have_text(text, timeout=30_000)
+
+
+@in_browser
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_narrow_and_wide_light_and_dark(visit, address, view):
+    state, there = VIEWS[view]
+    seen = visit(f"{address}#{view}{state}", width=1400, scheme="light")
+    seen.page.wait_for_selector(there, timeout=60_000)
+    seen.check()
+    seen.page.set_viewport_size({"width": 420, "height": 900})
+    seen.page.emulate_media(color_scheme="dark")
+    seen.check()
+
+
+@in_browser
+def test_a_layout_by_keyboard(visit, address):
+    page = (seen := visit(f"{address}#layout")).page
+    page.get_by_label("Layout", exact=True).focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("f32[4,8]{1,0:T(2,4)(2,1)}")
+    page.wait_for_selector("button:has-text('T(2,4)')")
+    for _ in range(30):
+        if page.evaluate("document.activeElement.className") == "cells":
+            break
+        page.keyboard.press("Tab")
+    for key in ("Home", "ArrowDown", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    says(page, ".derivation h2", "element (1, 2)")
+    assert page.locator(".layout .readout").inner_text().startswith("offset 5: (1, 2)")
+    assert "at=1%2C2" in page.url
+    page.get_by_label("Offset").fill("14")
+    says(page, ".derivation h2", "element (0, 7)")
+    page.get_by_role("button", name="T(2,1)").press("Enter")
+    assert page.locator(".layout .readout").inner_text().endswith("block of offsets 14 to 15")
+    copied = visit(page.url)  # a link carries the state
+    says(copied.page, ".derivation h2", "element (0, 7)")
+    page.get_by_label("Layout", exact=True).fill("f32[4,")
+    page.wait_for_selector("[role=alert] pre")
+    seen.check()
+
+
+@in_browser
+def test_a_mangled_link_is_no_error(visit, address):
+    for state in ("program?path=[[[&op=7&by=x", "plan?limits=}&chips=x&scale=1&batch=64", "layout?at=,,&level=99"):
+        seen = visit(f"{address}#{state}")
+        seen.page.locator("main h1").wait_for()
+        settled(seen.page)
+        assert not seen.errors
+
+
+@in_browser
+def test_a_cell_that_is_pointed_at_shows_where_it_goes(visit, address):
+    page = (seen := visit(f"{address}#compare?a=f32[6,10]{{1,0}}&b=f32[6,10]{{1,0:T(4,4)}}")).page
+    page.wait_for_selector(".verdict.warn")
+    cells = page.locator(".cells").first
+    cells.focus()
+    page.keyboard.press("Home")
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    both = "offset 4: (0, 4) to offset 16; the other layout: offset 16: (0, 4) from offset 4"
+    says(page, ".compare > .readout", both)
+    seen.check()
+
+
+@in_browser
+def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
+    page = (seen := visit(f"{address}#program", width=420)).page
+    page.wait_for_selector(".node")
+    (tmp_path / "aot3.py").write_text("\n".join(f"line {n} of mine" for n in range(1, 60)))
+    page.locator("input[type=file]").set_input_files([tmp_path / "aot3.py", DUMP])
+    page.wait_for_url(lambda url: "file=" in url and "file=file" not in url)
+    settled(page)
+    page.locator(".node.group", has_text="jvp()").first.press("Enter")
+    page.wait_for_selector(".node.single")
+    name = with_lines()[0][1]
+    page.locator(".node.single").filter(has=page.locator("b", has_text=re.compile(f"^{name}$"))).press("Enter")
+    page.wait_for_selector("figcaption:has-text('aot3.py')")
+    assert "of mine" in page.locator(".excerpt .here").nth(1).inner_text()
+    page.get_by_role("button", name="next").press("Enter")
+    page.wait_for_selector(".rows [aria-current]")
+    settled(page)
+    seen.check()
+
+
+@in_browser
+def test_a_machine_is_stepped_by_keyboard(visit, address):
+    page = (seen := visit(f"{address}#matrix?step=12", width=420, scheme="dark")).page
+    page.wait_for_selector("li[aria-current] code:has-text('mm8')", timeout=60_000)
+    page.locator(".instructions").press("ArrowDown")
+    page.wait_for_selector("td.changed:has-text('14')")
+    page.get_by_role("button", name="To the end").press("Enter")
+    says(page, ".matrix .readout", re.compile("^ended after 17"))
+    page.get_by_role("button", name="One back").press("Enter")
+    page.wait_for_selector("li[aria-current] code:has-text('halt')")
+    seen.check()
+
+
+@in_browser
+def test_limits_are_moved_by_keyboard(visit, address):
+    page = (seen := visit(f"{address}#plan?scale=1&batch=64")).page
+    page.wait_for_selector(".bars i", timeout=60_000)
+    assert page.locator(".card.good .value").inner_text() == "0.0 %"
+    page.get_by_label("All limits").focus()
+    for _ in range(3):
+        page.keyboard.press("PageDown")
+    page.wait_for_selector(".card.warn .value")
+    page.locator(".stacks input").first.press("ArrowLeft")
+    page.wait_for_url("**limits=**")
+    settled(page)
+    seen.check()
+
+
+@in_browser
+def test_ten_thousand_cells_stay_fluid(visit, address):
+    """Frames drawn while a pointer runs over sixteen thousand cells: a few milliseconds each."""
+    seen = visit(f"{address}#layout?text=f32[64,256]{{1,0:T(8,128)}}")
+    page = seen.page
+    page.wait_for_selector(".cells canvas")
+    page.wait_for_selector("button:has-text('T(8,128)')")
+    page.evaluate("""() => {
+        window.taken = []
+        const ask = requestAnimationFrame.bind(window)
+        window.requestAnimationFrame = (work) => ask((now) => {
+            const begun = performance.now(); work(now); taken.push(performance.now() - begun) })
+    }""")
+    box = page.locator(".cells").bounding_box()
+    for k in range(25):
+        page.mouse.move(box["x"] + 60 + 9 * k, box["y"] + 60 + 5 * k)
+        page.mouse.wheel(20, 0)
+    page.wait_for_timeout(300)
+    taken = sorted(page.evaluate("taken"))
+    assert len(taken) > 9
+    assert taken[len(taken) // 2] < 16
+    assert not seen.errors

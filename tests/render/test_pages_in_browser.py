@@ -1,0 +1,101 @@
+"""Report, plan, run and tune pages as visitors meet them: keyboard alone, narrow and wide, light and dark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.browser import in_browser
+from tests.cli.conftest import completed
+from tests.conftest import ROOT
+
+DUMP = ROOT / "tests" / "data" / "hlo_tpu" / "v5e_reshape_zoo.after.hlo"
+MADE = {
+    "report": ("report", DUMP, "--target", "tpu-v5e"),
+    "plan": ("embed", "plan", "--chips", "2", "--scale", "0.001", "--rows", "1024", "--batch", "256"),
+    "tune": ("isa", "tune", "--m", "16", "--n", "16", "--k", "16", "--most", "4"),
+    "time": ("time", ROOT / "examples" / "group_norm.mlir", "--target", "tpu-v6e"),
+}
+LOOKS = [(1400, "light"), (420, "dark")]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """Name -> the page; each is made once."""
+    folder, made = tmp_path_factory.mktemp("pages"), {}
+
+    def page(name):
+        if name not in made:
+            made[name] = folder / f"{name}.html"
+            done = completed(*MADE[name], "-o", made[name])
+            assert done.returncode == 0, done.stderr.decode()
+        return made[name]
+
+    return page
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+@pytest.mark.parametrize("name", MADE)
+@in_browser
+def test_a_page_opens_without_fault(visit, pages, name, width, scheme):
+    seen = visit(pages(name), width=width, scheme=scheme)
+    first = seen.page.locator("main > section").first
+    assert first.locator("h2").text_content() in ("What to do", "What to do first")
+    assert first.locator("ol.steps li, ol li").count()
+    seen.check()
+
+
+@in_browser
+def test_a_row_opens_turns_its_slices_and_closes_by_the_keyboard_alone(visit, pages):
+    page = (seen := visit(pages("report"))).page
+    for _ in range(40):  # to the rows, from the top of the page
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.className") == "viewport":
+            break
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".explorer [role=status]").first.text_content().startswith("row 2 of ")
+    page.keyboard.press("Enter")
+    panel = page.locator("aside.opened").first
+    assert panel.is_visible()
+    assert page.locator('tr[aria-selected="true"]').count() == 1
+    seen.check()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.matches('.slices input')"):
+            break
+    page.keyboard.type("3")
+    page.keyboard.press("Tab")
+    canvas = panel.locator("canvas").first
+    canvas.focus()
+    page.keyboard.press("ArrowRight")
+    before = panel.locator(".said").text_content()
+    page.keyboard.press("ArrowRight")
+    assert before.startswith("(3, 0, 0) at offset ")
+    assert panel.locator(".said").text_content() != before
+    page.keyboard.press("Escape")
+    assert panel.is_hidden()
+    assert page.evaluate("document.activeElement.className") == "viewport"
+
+
+@in_browser
+def test_a_command_is_copied_and_said(visit, pages):
+    page = visit(pages("plan")).page
+    copy = page.locator("pre.command button").first
+    copy.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('pre.command [role=status]').textContent !== ''")
+    assert copy.text_content() in ("Copied", "Selected")
+
+
+@in_browser
+def test_two_plans_beside_each_other(visit, tmp_path):
+    for name, chips in (("a", "1"), ("b", "2")):
+        words = ("embed", "plan", "--chips", chips, "--scale", "0.001", "--rows", "1024", "--batch", "256", "--json")
+        (tmp_path / f"{name}.json").write_bytes(completed(*words).stdout)
+    assert json.loads((tmp_path / "a.json").read_bytes())["kind"] == "embedding_plan"
+    done = completed("diff", tmp_path / "a.json", tmp_path / "b.json", "-o", tmp_path / "diff.html")
+    assert done.returncode == 0, done.stderr.decode()
+    seen = visit(tmp_path / "diff.html", width=420, scheme="dark")
+    assert seen.page.locator(".change.good").count()
+    seen.check()
