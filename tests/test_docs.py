@@ -30,6 +30,7 @@ CLAIMS = {
 SESSIONS = {
     "embedding_checkpoints.md": 20,
     "embeddings.md": 15,
+    "jax.md": 24,
     "layout_memories.md": 40,
     "matrix_unit.md": 50,
     "matrix_unit_tools.md": 12,
