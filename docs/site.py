@@ -20,6 +20,12 @@ LINK = re.compile(r"(\]\()([^)#:]+)((?:#[^)]*)?\))")
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
 
 
+def on_config(config: Any) -> None:
+    """The notebooks have a place in the navigation, behind the first pages."""
+    if notebooks := sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.ipynb")):
+        config.nav[0]["Start"].insert(-1, {"Notebooks": notebooks})
+
+
 @event_priority(100)
 def on_files(files: Any, config: Any) -> Any:
     """Add the reference, the notebooks and whatever a page links to outside docs/."""
@@ -59,6 +65,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"{found[1]}{posixpath.relpath(on_site, posixpath.dirname(here) or '.')}{found[3]}"
 
     return LINK.sub(led, markdown)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
+    """Links of notebooks, which come as HTML already."""
+    place = page.file.src_uri
+    if not place.endswith(".ipynb"):
+        return html
+
+    def led(found: re.Match[str]) -> str:
+        file = files.get_file_from_path(resolved(place, found[1]).removeprefix("docs/"))
+        return f'href="{file.url_relative_to(page.file)}' if file else found[0]
+
+    return re.sub(r'href="(\.\.?/[^"#]+)', led, html)
 
 
 def resolved(place: str, link: str) -> str:

@@ -226,6 +226,13 @@ def test_help_loads_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_processes_of_ours_import_nothing_from_the_working_folder():
+    """Python puts it first on the path of ``-c`` and ``-m``, and anybody's json.py may lie there, but for ``-P``."""
+    for path in FILES:
+        for options in re.findall(r"sys\.executable, ([^\]]*)", path.read_text()):
+            assert options.startswith('"-P"'), f"{short(path)}: sys.executable, {options}"
+
+
 def test_the_lock_names_no_index():
     lock = (ROOT / "requirements.lock").read_text()
     assert "--hash=sha256:" in lock

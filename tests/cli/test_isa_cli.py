@@ -212,7 +212,7 @@ def test_a_run_writes_its_timeline_and_its_accounts(run, tmp_path):
     program = str(Path(__file__).parents[2] / "examples" / "product.tasm")
     code, out, err = run("run", program, *shapes, "-o", str(tmp_path / "t.pftrace"))
     assert (code, "26 events" in err) == (0, True)
-    assert "the issue queue: product 308" in out
+    assert "the issue queue: A 395" in out
     assert b"issue queue waits" in (tmp_path / "t.pftrace").read_bytes()
     assert run("run", program, *shapes, "-o", str(tmp_path / "t.png"))[0] == 2
 

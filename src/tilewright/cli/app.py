@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Annotated
@@ -15,8 +14,9 @@ from tilewright.cli.explore import explore
 from tilewright.cli.interrupts import leaving_at_once
 from tilewright.cli.mcp import mcp
 from tilewright.cli.run import run
-from tilewright.cli.streams import tell_of_compiling
+from tilewright.cli.streams import remark, tell_of_compiling
 from tilewright.cli.targets import targets
+from tilewright.cli.terminal import NO_ROOM, abandon_stdout, usable_streams
 from tilewright.cli.warm import warm
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.extras import missing_extra
@@ -73,7 +73,7 @@ def _options(
 
 def _leave_quietly() -> None:
     """Nobody reads on: exit 0, and let nothing that is still buffered complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    abandon_stdout()
     sys.exit(0)
 
 
@@ -82,6 +82,7 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     try:
+        usable_streams()
         tell_of_compiling()
         with leaving_at_once():
             code = app(args=arguments, standalone_mode=False)
@@ -99,14 +100,14 @@ def main() -> None:
             sys.exit(2)
         message = message.strip(" .").replace("\n", " ")
         hint = f"; see {context.command_path} --help" if context else ""
-        print(f"tilewright: {message[0].lower()}{message[1:]}{hint}", file=sys.stderr)
+        remark(f"tilewright: {message[0].lower()}{message[1:]}{hint}")
         sys.exit(2)
     except TilewrightError as error:
         if debug:
             raise
-        print(f"tilewright: {error}".replace("\n", " "), file=sys.stderr)
+        remark(f"tilewright: {error}".replace("\n", " "))
         if isinstance(error, ParseError):
-            print(error.caret(), file=sys.stderr)
+            remark(error.caret())
         sys.exit(error.exit_code)
     except MemoryError:
         if debug:
@@ -125,6 +126,10 @@ def main() -> None:
         if isinstance(error, ImportError) and (lacking := missing_extra(error)):
             print(f"tilewright: {lacking}", file=sys.stderr)
             sys.exit(lacking.exit_code)
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            remark(f"tilewright: cannot write stdout: {error.strerror}")
+            abandon_stdout()
+            sys.exit(2)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        print(f"tilewright: a fault in tilewright itself, {text}; --debug shows where", file=sys.stderr)
+        remark(f"tilewright: a fault in tilewright itself, {text}; --debug shows where")
         sys.exit(1)

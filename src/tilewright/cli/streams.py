@@ -84,7 +84,10 @@ def npy_bytes(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def emit_text(text: str) -> None:
-    """Data for stdout, ending in one newline."""
+    """Text for stdout, ending in one newline, with nothing in it that steers a terminal."""
+    from tilewright.render import visible
+
+    text = visible(text)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
@@ -117,7 +120,9 @@ def show_drawing(draw: Callable[[int], Text]) -> None:
 
 def remark(text: str) -> None:
     """Something worth knowing that is not the data: stderr."""
-    print(text, file=sys.stderr)
+    from tilewright.render import visible
+
+    print(visible(text), file=sys.stderr)
 
 
 def done_text(done: float, total: float | None) -> str:

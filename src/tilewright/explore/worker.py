@@ -78,7 +78,11 @@ class Worker:
             pipe = subprocess.PIPE
             # A session of its own: Ctrl-C in the terminal is the server's, which then ends its workers.
             self._process = subprocess.Popen(
-                [sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, start_new_session=True
+                [sys.executable, "-P", "-c", code],
+                stdin=pipe,
+                stdout=pipe,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
         return self._process
 

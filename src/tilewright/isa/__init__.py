@@ -11,7 +11,7 @@ from tilewright.isa.execute.machine import Command, Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
 from tilewright.isa.language.program import Instruction, MachineProgram
 from tilewright.isa.multiply.contract import ContractResult, contract
@@ -54,6 +54,7 @@ __all__ = [
     "MatrixUnitConfig",
     "MatrixUnitError",
     "Memory",
+    "Moved",
     "PageEntry",
     "Part",
     "Profile",

@@ -11,6 +11,7 @@ from tilewright.render.formats import (
     place_text,
     ratio_text,
     seconds_text,
+    visible,
 )
 from tilewright.render.markup import Html, Scripted, Sortable, element, escape, join
 from tilewright.render.page import (
@@ -78,4 +79,5 @@ __all__ = [
     "steps",
     "table",
     "text_width",
+    "visible",
 ]

@@ -11,6 +11,20 @@ Kind = Literal["text", "code", "count", "bytes", "seconds", "ratio", "percent", 
 _DASH = "–"
 
 
+_CONTROLS = dict.fromkeys(
+    [*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0x2010), *range(0x202A, 0x202F)], "\ufffd"
+) | dict.fromkeys(range(0x2066, 0x206A), "\ufffd")
+
+
+def visible(text: str) -> str:
+    """A text for a terminal: what would steer it, or turn the direction of writing, is shown as a mark in its place.
+
+    >>> visible("a\\x1b[2Jb\\tc\\n"), visible("one\\r\\ntwo\\r")
+    ('a\ufffd[2Jb\\tc\\n', 'one\\ntwo')
+    """
+    return text.replace("\r\n", "\n").rstrip("\r").translate(_CONTROLS)
+
+
 def place_text(source: str) -> str:
     """``file:line`` with the file as seen from the working folder, where it lies below it.
 

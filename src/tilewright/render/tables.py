@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from tilewright.render.formats import Kind, count_text, format_value
+from tilewright.render.formats import Kind, count_text, format_value, visible
 from tilewright.render.markup import Html, Sortable, element, escape
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def print_table(
         justify = "left" if column.kind in _LEFT else "right"
         face.add_column(Text(column.heading), justify=justify, overflow="fold")  # type: ignore[arg-type]
     for row in rows:
-        face.add_row(*(Text(format_value(v, c.kind)) for c, v in zip(columns, row, strict=True)))
+        face.add_row(*(Text(visible(format_value(v, c.kind))) for c, v in zip(columns, row, strict=True)))
     width = console.width
     if not console.is_terminal:
         wide = console.options.update(max_width=100_000)

@@ -55,7 +55,7 @@ def start_all(processes: int, chips: int, target: str) -> None:
         port = free.getsockname()[1]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices // processes}"
     shared = os.environ | {"XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-m", "tilewright", *sys.argv[1:]]
+    command = [sys.executable, "-P", "-m", "tilewright", *sys.argv[1:]]
     with tempfile.TemporaryFile("w+") as words, tempfile.TemporaryFile("w+") as data:
         started = [
             subprocess.Popen(

@@ -175,10 +175,21 @@ def print_account(title: str, account: Mapping[str, int]) -> None:
     emit_text(f"{title}: {', '.join(parts) or 'never'}")
 
 
+def print_moved(moved: Mapping[str, Mapping[str, int]], energy_pj: float, utilisation: float) -> None:
+    """Bytes through every level by operand, the modelled energy, how much of the math there is was used."""
+    names = {"l1": "the load-store unit", "l2": "L2's bus", "dram": "device memory"}
+    for level, of in moved.items():
+        parts = [f"{'DMA' if operand == 'dma' else operand.upper()} {size:,}" for operand, size in of.items() if size]
+        if parts:
+            emit_text(f"bytes through {names[level]}: {', '.join(parts)}")
+    emit_text(f"energy {energy_pj:,.0f} pJ, modelled (ISSCC 2014, 45 nm); {utilisation:.1%} of all math there is")
+
+
 def pes_value(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """Every processing element's own numbers, as JSON has them."""
     return [
         {"pe": run.state.number, "cycles": run.cycles, "math_cycles": run.math_cycles, "executed": run.executed}
+        | {"bytes": run.bytes, "energy_pj": run.energy_pj, "math_utilisation": run.math_utilisation}
         | {"stalls": run.stalls, "queue": run.queue, "counts": run.counts.to_dict(), "traffic": run.traffic.to_dict()}
         for run in runs
     ]

@@ -268,6 +268,7 @@ def _value(result: MatmulResult, listing: bool) -> dict[str, Any]:
     """What JSON has of the run."""
     plain: dict[str, Any] = {"cycles": result.cycles, "math_cycles": result.math_cycles, "stalls": result.stalls}
     plain |= {"queue": result.queue, "traffic": result.traffic.to_dict(), "executed": result.executed}
+    plain |= {"bytes": result.bytes, "energy_pj": result.energy_pj, "math_utilisation": result.math_utilisation}
     plain |= {"dma_bytes": result.dma_bytes, "buffering": result.buffering, "pes": machine.pes_value(result.pes)}
     if listing:
         plain |= {"program": str(result.program), "programs": [str(program) for program in result.programs]}
@@ -293,6 +294,7 @@ def _print_matmul(
     emit_text(f"{result.cycles:,} cycles by the model, {result.math_cycles:,} of them math{_last(result)}")
     machine.print_account("the math unit was idle", result.stalls)
     machine.print_account("the issue queue", result.queue)
+    machine.print_moved(result.bytes, result.energy_pj, result.math_utilisation)
     if result.buffering:
         emit_text(f"segments of B: {result.dma_bytes:,} bytes by DMA, {_BUFFERING[result.buffering]}")
     if result.value.dtype.kind == "f":

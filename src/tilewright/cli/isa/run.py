@@ -96,9 +96,11 @@ def run(
 
 def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -> None:
     """Counts of all processing elements together, cycles and accounts of the one done last."""
-    from tilewright.isa import Counts, Traffic
+    from tilewright.isa import Counts, Moved, Traffic
 
     last = max(runs, key=lambda run: run.cycles)
+    moved, energy_pj = Moved.together(run.moved for run in runs).bytes, sum(run.energy_pj for run in runs)
+    utilisation = sum(run.math_utilisation * run.cycles for run in runs) / max(1, last.cycles * len(runs))
     counts, executed = Counts.together(run.counts for run in runs), sum(run.executed for run in runs)
     if as_json:
         records = [
@@ -107,6 +109,7 @@ def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -
             for e in run.errors
         ]
         value = {"counts": counts.to_dict(), "cycles": last.cycles, "math_cycles": last.math_cycles}
+        value |= {"bytes": moved, "energy_pj": energy_pj, "math_utilisation": utilisation}
         emit_json(
             {
                 **value,
@@ -130,6 +133,7 @@ def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -
             emit_text(f"{key:20} {count:,}")
     machine.print_account("the math unit was idle", last.stalls)
     machine.print_account("the issue queue", last.queue)
+    machine.print_moved(moved, energy_pj, utilisation)
 
 
 def _plain(array: np.ndarray[Any, Any]) -> Any:

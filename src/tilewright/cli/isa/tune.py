@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("choice", "code", "Options of isa matmul."),
     ("cycles", "count", "By the model; none where the bound was enough."),
+    ("energy, pJ", "count", "Modelled: published figures (ISSCC 2014, 45 nm) times what was counted."),
     ("of the default", "ratio", "Cycles beside those of the default."),
     ("utilisation", "percent", "Multiplications made, of those all threads could make in these cycles."),
     ("math", "count", "Cycles the math unit multiplied."),
@@ -40,7 +41,7 @@ _HEADINGS: tuple[tuple[str, Kind, str], ...] = (
     ("from memory", "bytes", "Bytes of B's lines from device memory."),
     ("A loaded", "bytes", "Bytes of A loaded into registers."),
 )
-_SHORT = (0, 1, 2, 3, 5, 7, 8, 9, 11)
+_SHORT = (0, 1, 2, 3, 4, 6, 8, 9, 12)
 """Columns a terminal has room for."""
 
 
@@ -124,9 +125,18 @@ def _row(tuning: Tuning, tuned: Tuned) -> tuple[object, ...]:
     name = _name(tuning, tuned)
     if counts is None or tuned.stalls is None:
         words = "cannot run" if tuned.refused else "left out"
-        return (name, None, None, None, None, words, None, tuned.limit, tuned.bound, None, None, None)
+        return (name, None, None, None, None, None, words, None, tuned.limit, tuned.bound, None, None, None)
     waiting = tuned.stalls[tuned.stall] if tuned.stall else 0
-    numbers = (name, cycles, beside, tuned.utilisation, tuned.math_cycles, tuned.stall or "nothing", waiting)
+    numbers = (
+        name,
+        cycles,
+        round(tuned.energy_pj),
+        beside,
+        tuned.utilisation,
+        tuned.math_cycles,
+        tuned.stall or "nothing",
+        waiting,
+    )
     return (*numbers, tuned.limit, tuned.bound, counts.l1_touches, counts.dram_bytes, counts.a_bytes_loaded)
 
 

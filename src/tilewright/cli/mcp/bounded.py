@@ -16,18 +16,24 @@ from anyio.abc import ByteReceiveStream, Process
 from tilewright.errors import CheckFailed, TilewrightError, UsageError
 
 _RUN = """
-import sys
+import os, sys, threading, time
+seconds, memory = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 try:
     import resource
-    seconds, memory = int(sys.argv.pop(1)), int(sys.argv.pop(1))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 except (ImportError, ValueError, OSError):
     pass
+def end_with(server):
+    while os.getppid() == server:
+        time.sleep(0.5)
+    os._exit(1)
+threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
 from tilewright.cli import main
 main()
 """
+"""The limits are set before anything is imported; a server that was killed takes its calls with it."""
 
 
 @dataclass(frozen=True)

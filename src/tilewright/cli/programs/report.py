@@ -124,9 +124,11 @@ def _print_lines(lines: Iterator[tuple[str, str]]) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from tilewright.render import visible
+
     console = Console()
     for style, line in lines:
-        console.print(Text(line, style=style), soft_wrap=True)
+        console.print(Text(visible(line), style=style), soft_wrap=True)
 
 
 class _Only(StrEnum):

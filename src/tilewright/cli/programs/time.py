@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli.programs.program import ArgOption, ModuleOption, ProgramArgument, load_program
-from tilewright.cli.streams import Json, emit_json, remark, write_file, writer_of
+from tilewright.cli.streams import Json, emit_json, emit_text, remark, write_file, writer_of
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _print(steps: Sequence[StepTime], names: Sequence[str], top: int) -> None:
     from tilewright.render import print_table
 
     for line in summary_lines(steps[0]):
-        print(line)
+        emit_text(line)
     for text in steps[0].notes:
         remark(f"note: {text}")
     print()

@@ -6,6 +6,7 @@ relative to the folder that the code stands in, so that a review finds them.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -119,7 +120,7 @@ def _paddings(report: ReportData) -> Iterator[_Result]:
 def _log(
     results: Sequence[_Result], target: str | None, root: Path | None, source: str = "", notes: Sequence[str] = ()
 ) -> dict[str, Any]:
-    folder = (root or Path.cwd()).resolve()
+    folder = Path(os.path.realpath(root or os.curdir))
     rules = list(dict.fromkeys(result.rule for result in results))
     descriptors = [_rule(name, next(each for each in results if each.rule == name)) for name in rules]
     driver = {"name": "tilewright", "semanticVersion": __version__, "rules": descriptors}

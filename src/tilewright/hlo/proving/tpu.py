@@ -333,7 +333,7 @@ def _run(job: dict[str, Any], deadline: float) -> tuple[int | None, str, str]:
     left = max(deadline - time.monotonic(), 0.1)
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _START], input=json.dumps(job), env={**os.environ, **_ENVIRONMENT},
+            [sys.executable, "-P", "-c", _START], input=json.dumps(job), env={**os.environ, **_ENVIRONMENT},
             capture_output=True, text=True, errors="replace", timeout=left, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:

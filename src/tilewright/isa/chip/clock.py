@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa.chip.port import MemoryPort
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.instructions import UNITS
 from tilewright.trace import Args, Counter, Event, Instant, Slice, Track
@@ -60,18 +61,17 @@ class Clock:
     uniform registers, then the predicates: ``span``); ``causes``: the unit that made it; ``foreign``: the same cycles,
     but for registers the math unit made, whose steps follow one another in order anyway.
 
-    ``free``: cycles at which load-store unit, math unit, L2 bus and DRAM bus are free. ``share``: processing elements
-    among which the buses are divided. ``events``: a slice per instruction, when asked for; ``lanes``: waits, loads and
-    counters beside them.
+    ``free``: cycles at which load-store unit and math unit are free; ``port``: the buses behind them. ``events``: a
+    slice per instruction, when asked for; ``lanes``: waits, loads and counters beside them.
     """
 
     config: MatrixUnitConfig
+    port: MemoryPort
     tracing: bool = False
     name: str = "PE 0"
-    share: int = 1
     issue: int = 0
     end: int = 0
-    free: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
+    free: list[int] = field(default_factory=lambda: [0, 0])
     math_busy: int = 0
     tokens: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     causes: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int8))
@@ -160,22 +160,34 @@ class Clock:
             self.causes[written] = _ARITHMETIC
         self._done(unit, name, start, start + max(1, latency))
 
-    def transfer(self, name: str, reads: Iterable[slice], writes: Iterable[slice], lines: int) -> None:
-        """Per-thread loads and stores: ``lines`` requests, then the latency of L2 (a reading: rows stream ahead)."""
+    def settle(self) -> None:
+        """The program is over when everything it moved is where it belongs."""
+        self.end = max(self.end, self.port.settled())
+
+    def transfer(
+        self, name: str, reads: Iterable[slice], writes: Iterable[slice], lines: int, size: int, storing: bool
+    ) -> None:
+        """Per-thread loads and stores: ``lines`` requests, ``size`` bytes over L2's bus, then the latency of L2.
+
+        What L2 had not came as soon as device memory had time (a reading: rows stream ahead): a load waits for it.
+        """
         c, writes = self.config, tuple(writes)
         self.until(*self._latest((*reads, *writes)))
         self.until(self.free[0], "port")
         start = self._take()
         self.free[0] = start + max(1, -(-lines // c.l1_ports))
-        end = self.free[0] + c.l2_latency
+        end = max(self.free[0], self.port.over_l2(start, size)) + c.l2_latency
+        if storing:
+            self.port.write_back(start)
+        else:
+            end = max(end, self.port.arrived)
         self._set(writes, end, _LOAD)
         self._done("lsu", name, start, end)
 
     def line_times(self, step_cycles: int) -> np.ndarray[Any, Any]:
-        """What the issue kernel takes: ports, latencies, cycles of a line on each bus and of a step."""
-        c, line = self.config, self.config.line_bytes * self.share
-        buses = (-(-line // c.l2_bytes_per_cycle), -(-line // c.dram_bytes_per_cycle))
-        return np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, *buses, step_cycles], np.int64)
+        """What the issue kernel takes: ports, latencies, cycles of a step."""
+        c = self.config
+        return np.array([c.l1_ports, c.l1_latency, c.l2_latency, c.dram_latency, step_cycles], np.int64)
 
     def mm(
         self,
@@ -185,6 +197,7 @@ class Clock:
         products: slice,
         page_ready: int,
         traffic: np.ndarray[Any, Any],
+        deep: np.ndarray[Any, Any],
         step_of: np.ndarray[Any, Any],
         steps: int,
         step_cycles: int,
@@ -192,8 +205,8 @@ class Clock:
         """Memory issue, then math issue step by step, or all at once with ``math_issue='instruction'``.
 
         ``reads``: registers of the addresses; ``a`` and ``products``: those of the math issue. ``traffic``: lines
-        touched, L1 misses and L2 misses of every column; ``step_of``: its step. The queue stands still until A is
-        there; A may be overwritten once the first math issue has read it.
+        touched, L1 misses and L2 misses of every column, ``deep``: the lines of the last ones; ``step_of``: its step.
+        The queue stands still until A is there; A may be overwritten once the first math issue has read it.
         """
         from tilewright.isa.kernels.memory_kernels import issue_columns
 
@@ -207,7 +220,8 @@ class Clock:
         if self.config.math_issue != "step":  # every column belongs to the same wait
             step_of, step_cycles, steps = np.zeros_like(step_of), step_cycles * steps, 1
         free, out = np.array(self.free, np.int64), np.empty(3, np.int64)
-        issue_columns(traffic, step_of, start, operands_ready, free, self.line_times(step_cycles), out)
+        memory = self.port.links.numbers
+        issue_columns(memory, deep, traffic, step_of, start, operands_ready, free, self.line_times(step_cycles), out)
         self.free = free.tolist()
         first, for_columns, for_a = out.tolist()
         if first < 0:  # no step: the math unit never heard of it

@@ -11,10 +11,12 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.clock import Clock
+from tilewright.isa.chip.port import MemoryPort, new_windows
 from tilewright.isa.chip.segments import ABSENT, LOADED, LOADING, Segment, Storage, make_storage, whole_segment
 from tilewright.isa.kernels.records import CACHE
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
 from tilewright.memory import fresh_zeros
@@ -121,14 +123,13 @@ class Transfer:
 class Dma:
     """The controller: transfers one behind the other, in the order they were asked for."""
 
-    config: MatrixUnitConfig
     free: int = 0
     transfers: list[Transfer] = field(default_factory=list)
 
-    def move(self, storage: Storage, page: int, direction: str, now: int) -> int:
-        """Start a transfer when the controller is free; the cycle at which it is done."""
+    def move(self, port: MemoryPort, storage: Storage, page: int, direction: str, now: int) -> int:
+        """Start a transfer when the controller is free; the cycle at which it is done. ``port``: whose it is."""
         start, size = max(now, self.free), storage.page_bytes
-        self.free = start + self.config.dma_latency + -(-size // self.config.dram_bytes_per_cycle)
+        self.free = port.transfer(now, start, size)
         self.transfers.append(Transfer(storage.name, page, direction, size, start, self.free))
         return self.free
 
@@ -137,8 +138,9 @@ class Dma:
         return sum(t.bytes for t in self.transfers if t.direction == direction)
 
 
-def move_in(chip: Chip, storage: Storage, page: int, now: int) -> bool:
+def move_in(pe: Pe, storage: Storage, page: int, now: int) -> bool:
     """Bring a page to L2 and make its entry; False where L2 has no room. Values are there at once."""
+    chip = pe.chip
     table, size = storage.table, storage.page_bytes
     if table.in_l2[page]:
         return True
@@ -149,19 +151,20 @@ def move_in(chip: Chip, storage: Storage, page: int, now: int) -> bool:
     chip.store[begin : begin + size] = chip.store[home : home + size]
     chip.l2_pages[begin] = size
     chip.forget(begin, size)
-    table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(storage, page, "in", now))
+    table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(pe.clock.port, storage, page, "in", now))
     return True
 
 
-def move_out(chip: Chip, storage: Storage, page: int, now: int) -> int:
+def move_out(pe: Pe, storage: Storage, page: int, now: int) -> int:
     """Delete a page's entry, after writing it back if it was stored to; the cycle at which that is done."""
+    chip = pe.chip
     table, size, done = storage.table, storage.page_bytes, now
     if table.state[page] == ABSENT:
         return done
     if table.in_l2[page] and table.dirty[page]:
         home, begin = storage.home_of(page), int(table.phys[page])
         chip.store[home : home + size] = chip.store[begin : begin + size]
-        done = chip.dma.move(storage, page, "out", max(now, int(table.ready[page])))
+        done = chip.dma.move(pe.clock.port, storage, page, "out", max(now, int(table.ready[page])))
     unmap_page(chip, storage, page)
     return done
 
@@ -318,7 +321,9 @@ class Chip:
     ``store``           bytes: L2's pages (up to ``l2_end``), then device memory
     ``storages``        what stands in device memory, by name; each has its page table
     ``l2_pages``        bytes taken in L2, by first byte
-    ``l2``              the second-level cache of lines in device memory
+    ``l2``              the second-level cache of lines in device memory; ``dirty``: those stored to since they came
+    ``banks``           of device memory: the row each has open + 1, when it is free, when that row was opened
+    ``windows``         of the buses of L2 and device memory: cycles given out, where several elements share them
     ``dma``             the controller, and every transfer so far
     ==================  ================================================================================
     """
@@ -327,6 +332,9 @@ class Chip:
     store: Array
     l2: Cache
     dma: Dma
+    dirty: Array
+    banks: Array
+    windows: Array
     storages: dict[str, Storage] = field(default_factory=dict)
     l2_pages: dict[int, int] = field(default_factory=dict)
     pes: list[Pe] = field(default_factory=list)
@@ -382,6 +390,7 @@ class Chip:
         lines = len(self.store) // self.config.line_bytes
         for cache in (self.l2, *(pe.l1 for pe in self.pes)):
             cache.grow(lines)
+        self.dirty = np.concatenate((self.dirty, np.zeros(lines - len(self.dirty), np.uint8)))
         for pe in self.pes:
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
 
@@ -400,6 +409,7 @@ class Chip:
 
         line = self.config.line_bytes
         for pe in self.pes:
+            pe.clock.port.last[:] = -1
             drop_lines(begin // line, (begin + size) // line, pe.l1.cells)
 
 
@@ -470,7 +480,7 @@ class Pe:
             uniform=[0] * c.uniform_registers,
             columns=c.default_columns,
             l1=Cache.of(lines, c.l1_bytes // c.line_bytes, c.l1_ways),
-            clock=Clock(c, tracing, f"PE {number}"),
+            clock=Clock(c, MemoryPort(c, chip), tracing, f"PE {number}"),
             written=np.zeros((c.threads, c.registers), bool) if poison else None,
         )
         for storage in chip.storages.values():
@@ -525,6 +535,9 @@ def new_chip(config: MatrixUnitConfig, tracing: bool = False) -> Chip:
         l2 = Cache.of(lines, lines, c.l2_ways)
     except (MemoryError, ValueError):
         raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None
-    chip = Chip(c, store, l2, Dma(c))
+    dram = DRAMS.get(c.dram)
+    banks = np.zeros((3, dram.banks if dram else 1), np.int64)
+    windows = new_windows() if c.pes > 1 else np.zeros((2, 0), np.int64)
+    chip = Chip(c, store, l2, Dma(), np.zeros(lines, np.uint8), banks, windows)
     chip.pes = [Pe.of(number, chip, tracing) for number in range(c.pes)]
     return chip

@@ -18,8 +18,9 @@ from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.memory import transfer_record
 from tilewright.isa.execute.operands import at_hand, number, uniform_source
 from tilewright.isa.execute.scalar import NAN
-from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of
+from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, macs_counter
 from tilewright.isa.kernels.records import (
+    ACCOUNTS,
     ALU,
     BR,
     CLOCK,
@@ -129,6 +130,8 @@ class Sums:
             "out": np.zeros((n, 3), np.int64),
         }
         values |= longs(sequence=np.zeros(n, np.int64), step_of=np.zeros(n, np.int64), begins=np.zeros(2 * n, np.int64))
+        values |= longs(deep=np.zeros(n * roles.depth, np.int64)) | {"deep_count": 0}
+        values |= {"macs": ACCOUNTS.places[macs_counter(roles.type_a)]}
         for name, side in (("a", a), ("b", b)):
             values |= {f"{name}_bytes": side.bytes, f"{name}_pitch": side.pitch, f"{name}_step": side.step}
             values[f"{name}_rows"] = side.rows
@@ -310,6 +313,9 @@ class Frame:
         values |= {"predicates": pe.predicates, "predicate_pitch": pe.predicates.strides[0], "uniform": uniform}
         values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
         values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
+        port = pe.clock.port
+        values |= {"memory": port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
+        values |= {"dram_latency": c.dram_latency}
         values |= {"causes": pe.clock.causes, "mm": sums.record if sums else 0, "ld": ld[1], "ld_elements": ld[0]}
         record = Record(LOOP, {**values, "pc": 0, "executed": 0, "most": 0})
         return cls(state, kept, record, uniform, clock, (counts, traffic, queue, math), sums, fresh)
@@ -356,7 +362,7 @@ def frame_of(pe: Pe, loop: FastLoop) -> Frame | None:
     if len(there) < len(segments):
         return None
     tables = [table for segment in there for table in (segment, segment.table.phys)]
-    others = (pe.file, pe.chip.store, pe.l1.cells, pe.chip.l2.cells, pe.clock.tokens)
+    others = (pe.file, pe.chip.store, pe.l1.cells, pe.chip.l2.cells, pe.clock.tokens, pe.clock.port.links)
     state = [pe.columns, pe.rows, *map(id, (*tables, *others))]
     if loop.frame is None or loop.frame.state != state:
         frame = Frame.of(pe, loop, state, [*tables, *others])

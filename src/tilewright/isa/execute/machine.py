@@ -124,7 +124,7 @@ class Machine:
         """Step 2: bring pages (all) to L2. Raises :class:`UsageError` where L2 has no room for one."""
         storage = self._storage(name)
         for page in self._pages(storage, pages):
-            if not move_in(self.chip, storage, page, self.now):
+            if not move_in(self.chip.pes[0], storage, page, self.now):
                 how = "give smaller pages or a larger l2_bytes, or bring in some of the pages"
                 raise UsageError(f"no room in L2 for page {page} of {name} ({storage.page_bytes} bytes)", how=how)
             self._command("DMA", f"page {page} of {name} to L2")
@@ -194,7 +194,7 @@ class Machine:
         work = [(self.chip.pes[number], jobs) for number, jobs in sorted(self._jobs.items())]
         self._jobs = {}
         for pe, _ in work:
-            pe.clock.share = len(work)
+            pe.clock.port.several = len(work) > 1
             pe.clock.until(self.now, "host")
         return work
 
@@ -217,7 +217,7 @@ class Machine:
         """Step 5: write pages (all) back to device memory where they were stored to; their entries are deleted."""
         storage = self._storage(name)
         for page in self._pages(storage, pages):
-            done = move_out(self.chip, storage, page, self.now)
+            done = move_out(self.chip.pes[0], storage, page, self.now)
             self._command("DMA", f"page {page} of {name} out")
             self.now = max(self.now, done)
 

@@ -95,6 +95,7 @@ def transfer_record(
     values |= {"dim": dim, "stride": stride, "element_bytes": e, "dirty": table.dirty}
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
     values |= {"pitch": pe.file.strides[0], "store": address(pe.chip.store, np.uint8)}
+    values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links}
     return Record(TRANSFER, {**values, "elements": 0, "lines": 0})
 
 
@@ -110,16 +111,22 @@ def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int]
     return record["elements"], record["lines"]
 
 
-def _cost(pe: Pe, instruction: Instruction, access: _Access, elements: int, requests: int) -> None:
+def _cost(
+    pe: Pe, instruction: Instruction, access: _Access, elements: int, requests: int, fetched: int | None = None
+) -> None:
+    """``requests``: lines asked for; ``fetched``: those that L1 fetched, where it was asked."""
     register, address = instruction.operands[:2]
     assert isinstance(address, Address)
     load, present = instruction.name == "ld", elements * access.segment.element_bytes
+    size = present if fetched is None else fetched * pe.config.line_bytes
     if load:
+        pe.clock.port.count(l1_a=present, l2_a=size)
         pe.counts.a_bytes_loaded += present
         pe.traffic.load_lines += requests
         pe.traffic.load_bytes += present
         pe.traffic.register_writes += -(-present // 4)
     else:
+        pe.clock.port.count(l1_c=present, l2_c=size)
         pe.traffic.store_lines += requests
         pe.traffic.store_bytes += present
         pe.traffic.register_reads += -(-present // 4)
@@ -127,7 +134,7 @@ def _cost(pe: Pe, instruction: Instruction, access: _Access, elements: int, requ
     reads = [clock.span("ur", address.segment), clock.span("r", address.offset, offset_registers(pe, access.segment))]
     reads += spans(pe, instruction, instruction.operands[2:])
     written = [data] if load and access.words else []
-    clock.transfer(instruction.name, reads if load else [*reads, data], written, requests)
+    clock.transfer(instruction.name, reads if load else [*reads, data], written, requests, size, not load)
 
 
 def _loaded(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> None:
@@ -146,11 +153,18 @@ def _stored(pe: Pe, first: int, words: int, segment: Segment, reach: Reach) -> N
     segment.table.dirty[np.unique(reach.ids[there] // segment.map.page_elements)] = True
 
 
-def _through_l1(pe: Pe, segment: Segment, reach: Reach) -> None:
-    from tilewright.isa.kernels.memory_kernels import touch_lines
+def _asked(pe: Pe, segment: Segment, reach: Reach, storing: bool) -> int | None:
+    """Take the lines through the caches; how many L1 fetched, where it was asked."""
+    from tilewright.isa.kernels.memory_kernels import ask_lines, ask_through_l1
 
-    lines = np.where(reach.there, reach.places // segment.map.line_elements, -1).reshape(-1)
-    touch_lines(lines, pe.config.retention == "bypass", pe.l1.cells, pe.chip.l2.cells)
+    memory, layout, in_l2 = pe.clock.port.links.numbers, segment.map, segment.table.in_l2
+    if storing or not pe.config.loads_through_l1:
+        pages = (in_l2, layout.page_elements)
+        ask_lines(memory, reach.ids, reach.places, pages, layout.line_elements, storing)
+        return None
+    lines = np.where(reach.there, reach.places // layout.line_elements, -1).reshape(-1)
+    there = in_l2[np.maximum(reach.ids, 0) // layout.page_elements].reshape(-1)
+    return int(ask_through_l1(memory, lines, there, pe.config.retention == "bypass", pe.l1.cells))
 
 
 def _note_lines(pe: Pe, access: _Access, load: bool) -> None:
@@ -173,6 +187,7 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
         return [(access, -1, -1)]
     if pe.heat is not None:
         _note_lines(pe, access, load)
+    pe.clock.port.begin()
     # operation, result and cost, where every page is at hand
     moved = _moved(pe, instruction, access)
     if moved is not None:
@@ -184,10 +199,9 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     # result
     (_loaded if load else _stored)(pe, first, access.words, segment, reach)
     # cost
-    if load and pe.config.loads_through_l1:
-        _through_l1(pe, segment, reach)
+    fetched = _asked(pe, segment, reach, not load)
     lines = count_lines(reach.ids, reach.places, segment.map.line_elements)
-    _cost(pe, instruction, access, int(reach.present.sum()), lines)
+    _cost(pe, instruction, access, int(reach.present.sum()), lines, fetched)
     return reach.faults()
 
 
@@ -232,7 +246,7 @@ def _for_pages(operation: Callable[[Pe, Storage, int], str | None]) -> Handler:
 
 def _write_back(pe: Pe, storage: Storage, page: int) -> None:
     """The run is over no sooner than the last page is out."""
-    pe.clock.end = max(pe.clock.end, move_out(pe.chip, storage, page, pe.clock.issue))
+    pe.clock.end = max(pe.clock.end, move_out(pe, storage, page, pe.clock.issue))
 
 
 def _delete(pe: Pe, storage: Storage, page: int) -> None:
@@ -342,7 +356,7 @@ SEGMENT_HANDLERS: dict[str, Handler] = {
     "segget": _segget,
     "ptmap": _for_pages(lambda pe, storage, page: map_page(pe.chip, storage, page)),
     "ptdel": _for_pages(_delete),
-    "dmain": _for_pages(lambda pe, s, page: None if move_in(pe.chip, s, page, pe.clock.issue) else "l2_full"),
+    "dmain": _for_pages(lambda pe, s, page: None if move_in(pe, s, page, pe.clock.issue) else "l2_full"),
     "dmaout": _for_pages(_write_back),
     "dmawait": _dmawait,
     "dmastat": _dmastat,

@@ -187,21 +187,21 @@ def pages_ready(segment: Segment, reach: Reach) -> int:
 
 def fetch_columns(
     pe: Pe, segment: Segment, address: Address, counts: Array, most: int, dim: int, order: Array
-) -> tuple[Reach, int, Array]:
+) -> tuple[Reach, int, Array, Array]:
     """Memory issue of an ``mm``: every loader walks its column, and the lines go through the caches.
 
     ``counts``: elements of each column, at most ``most``; ``order``: the columns that take part, one behind the other.
-    Returns what goes on the bus, the cycle at which its pages are there, and lines touched, L1 misses and L2 misses of
-    every column of ``order``.
+    Returns what goes on the bus, the cycle at which its pages are there, lines touched, L1 misses and L2 misses of
+    every column of ``order``, and the lines of the last ones.
     """
     reach = reach_elements(segment, coordinates(pe, segment, address, len(counts)), counts, most, dim)
     page_ready = pages_ready(segment, reach)
     absent = reach.tallies[:, 2] > 0  # a column that met an absent page does not go on the bus at all
     reach.ids[absent], reach.tallies[absent, :2] = -1, 0
-    return reach, page_ready, _touch(pe, segment, reach, order, dim == 1)
+    return reach, page_ready, *_touch(pe, segment, reach, order, dim == 1)
 
 
-def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) -> Array:
+def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) -> tuple[Array, Array]:
     from tilewright.isa.kernels.memory_kernels import touch_columns
 
     if retains:
@@ -210,7 +210,8 @@ def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) 
     pages = (segment.table.in_l2, segment.map.page_elements, segment.map.line_elements.bit_length() - 1)
     retention, caches = (segment.selected, segment.awaited), (pe.l1.cells, pe.chip.l2.cells)
     rules = (retains, pe.config.retention == "bypass")
-    arguments = ((reach.ids, reach.places), order, pages, rules, retention, caches, traffic, totals)
+    deep = np.empty(len(order) * reach.ids.shape[1], np.int64)
+    arguments = ((reach.ids, reach.places), order, pages, rules, retention, caches, traffic, totals, deep)
     if pe.heat is None:
         touch_columns(*arguments)
     else:
@@ -222,10 +223,13 @@ def _touch(pe: Pe, segment: Segment, reach: Reach, order: Array, retains: bool) 
     pe.counts.l1_misses += l1_misses
     pe.counts.l2_misses += l2_misses
     pe.counts.dram_bytes += l2_misses * pe.config.line_bytes
+    line = pe.config.line_bytes
+    present = int(reach.present.sum()) * segment.element_bytes
+    pe.clock.port.count(l1_b=present, l2_b=l1_misses * line, dram_b=l2_misses * line)
     retained, released, pinned, bypassed = totals.tolist()
     pe.traffic.l1_hits += touches - l1_misses
     pe.traffic.retained_lines += retained
     pe.traffic.released_lines += released
     pe.traffic.pin_evictions += pinned
     pe.traffic.bypasses += bypassed
-    return traffic
+    return traffic, deep

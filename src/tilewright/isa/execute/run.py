@@ -18,7 +18,8 @@ from tilewright.isa.execute.scalar import CONTROL_HANDLERS, SCALAR_HANDLERS
 from tilewright.isa.execute.tensor import TENSOR_HANDLERS
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
-from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.counts import Counts, Moved, Traffic
+from tilewright.isa.language.energy import energy, math_cycles_at_least
 from tilewright.isa.language.errors import ErrorRecord, MatrixUnitError
 from tilewright.isa.language.program import MachineProgram
 from tilewright.trace import Event, Slice, Track
@@ -40,6 +41,7 @@ class RunResult:
     ``registers``       int32[threads, registers], raw words (``.view(np.float32)`` for float products)
     ``errors``          the sticky records, in order; empty when all went well
     ``counts``          work and traffic of the ``mm`` instructions; ``traffic``: what moved besides
+    ``moved``           every byte through L1, L2 and device memory by operand; ``bytes`` has it level by level
     ``cycles``          the model's time
     ``math_cycles``     of them, issuing math; with ``stalls`` (why not, in the others) they are all cycles
     ``queue``           what the issue queue did in each of the cycles
@@ -53,6 +55,7 @@ class RunResult:
     errors: tuple[ErrorRecord, ...]
     counts: Counts
     traffic: Traffic
+    moved: Moved
     cycles: int
     math_cycles: int
     stalls: dict[str, int]
@@ -64,6 +67,24 @@ class RunResult:
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
     __repr__ = __str__ = show_run
+
+    @property
+    def bytes(self) -> dict[str, dict[str, int]]:
+        """Bytes through each level ("l1", "l2", "dram"), by operand: "a" (``ld``), "b" (``mm``), "c" (``st``), "dma".
+
+        Pages that the host moved count for the first processing element.
+        """
+        return self.moved.bytes
+
+    @property
+    def energy_pj(self) -> float:
+        """Energy in pJ, modelled: published figures times what was counted (:mod:`tilewright.isa.language.energy`)."""
+        return sum(energy(self.moved, self.traffic, self.state.config).values())
+
+    @property
+    def math_utilisation(self) -> float:
+        """Products made, as a share of those the threads could make in all these cycles."""
+        return math_cycles_at_least(self.moved, self.state.config) / max(1, self.cycles)
 
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
         """The values of a segment after the run, as the page table finds them (a page moved out: device memory)."""
@@ -81,6 +102,7 @@ def result_of(pe: Pe) -> RunResult:
         errors=tuple(pe.errors),
         counts=pe.counts,
         traffic=pe.traffic,
+        moved=pe.clock.port.moved,
         cycles=pe.clock.cycles,
         math_cycles=pe.clock.math_busy,
         stalls=math,
@@ -150,6 +172,7 @@ class Runner:
         waiting = self.jobs[pe.number]
         if not waiting:
             pe.halted = True
+            pe.clock.settle()
             return
         job = waiting.pop(0)
         for segment in job.segments:

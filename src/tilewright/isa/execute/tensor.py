@@ -167,7 +167,7 @@ def _mm(pe: Pe, instruction: Instruction) -> Faults:
     # operation: memory issue, [n, kb * Le] elements of B; none for columns that are off
     counts, most = np.where(roles.on, roles.depth, 0), roles.groups[2] * roles.chunk
     dim = int(instruction.suffix("t") or 0)
-    bus, page_ready, traffic = fetch_columns(pe, roles.segment, roles.address, counts, most, dim, roles.sequence)
+    bus, page_ready, traffic, deep = fetch_columns(pe, roles.segment, roles.address, counts, most, dim, roles.sequence)
     faults += bus.faults()
     # operation, result: math issue
     writes = np.ones(pe.config.threads, bool) if pe.config.pred_scope == "loader" else threads_on(pe, instruction)
@@ -176,7 +176,7 @@ def _mm(pe: Pe, instruction: Instruction) -> Faults:
     _multiply(pe, roles, bus, writes)
     # cost
     _count(pe, roles, bus, writes)
-    _issue(pe, instruction, roles, traffic, page_ready)
+    _issue(pe, instruction, roles, traffic, deep, page_ready)
     return faults
 
 
@@ -294,6 +294,12 @@ def _range(some: Array) -> tuple[Array, Array]:
     return low, high
 
 
+def macs_counter(dtype: str) -> str:
+    """The counter of multiplications of this type."""
+    kind = f"int{dtype[1:]}" if dtype[0] in "su" else "f32" if dtype == "f32" else "f16"
+    return f"macs_{kind}"
+
+
 def _count(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
     counts, (rows, ka, kb, *_) = pe.counts, roles.groups
     present = bus.present
@@ -303,7 +309,9 @@ def _count(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
         kept = writes[_summing_threads(roles)].sum(axis=0)[roles.part]
     a_registers = pe.config.a_registers_read(roles.segment.element_bytes, kb) * ka * kb * rows * (roles.steps > 0)
     products = int((loaded * kept).sum())
-    counts.macs += int((present * kept).sum())
+    macs = int((present * kept).sum())
+    counts.macs += macs
+    pe.clock.port.count(**{macs_counter(roles.type_a): macs})
     counts.column_loads += int(loaded.sum())
     counts.broadcast_elements += int(present.sum())
     counts.steps += roles.steps
@@ -315,7 +323,7 @@ def _count(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:
     pe.traffic.register_writes += products
 
 
-def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, page_ready: int) -> None:
+def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, deep: Array, page_ready: int) -> None:
     """Its place on the clock."""
     c, clock = pe.config, pe.clock
     a = clock.span("r", roles.a, c.a_registers)
@@ -324,7 +332,7 @@ def _issue(pe: Pe, instruction: Instruction, roles: Roles, traffic: Array, page_
     reads = [clock.span("ur", roles.address.segment), offsets, *spans(pe, instruction, ())]
     step_cycles = c.step_cycles(roles.segment.element_bytes, roles.groups[2])
     name = str(instruction) if clock.tracing else "mm"
-    clock.mm(name, reads, a, products, page_ready, traffic, roles.step_of, roles.steps, step_cycles)
+    clock.mm(name, reads, a, products, page_ready, traffic, deep, roles.step_of, roles.steps, step_cycles)
 
 
 TENSOR_HANDLERS: dict[str, Handler] = {"mm": _mm}

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.isa.kernels.bus_kernels import over_l2
 from tilewright.isa.kernels.loop_mm_kernels import later, multiply, ready, until
-from tilewright.isa.kernels.memory_kernels import move
+from tilewright.isa.kernels.memory_kernels import fetch_line, move
 from tilewright.isa.kernels.pointers import (
+    accounts_at,
     byte,
     cell,
     clock_at,
@@ -21,6 +23,7 @@ from tilewright.isa.kernels.pointers import (
     counts_at,
     instruction_at,
     loop_at,
+    memory_at,
     mm_at,
     put,
     put_byte,
@@ -67,6 +70,8 @@ def _load_runs(loop: Any, row: Any, access: Any) -> Any:
     more_x, more_y = (more, np.int64(0)) if dim == 0 else (np.int64(0), more)
     own, pitch, flags, into = loop.file, loop.pitch, loop.predicates, access.registers
     predicate_pitch, done, lines, left = loop.predicate_pitch, np.int64(0), np.int64(0), np.int64(0)
+    m, in_l2 = memory_at(loop.memory), access.in_l2
+    held = m.last
     for thread in range(loop.threads):
         put(counts, thread, 0)
         if guard < 0 or byte(flags, guard) != negated:
@@ -78,7 +83,11 @@ def _load_runs(loop: Any, row: Any, access: Any) -> Any:
                 whole = cell(pages_of, tail) == beside and cell(offsets_of, tail) - place == limit - 1
                 if whole:
                     copy(into, store + begin)
-                    lines += ((begin + 7) >> shift) - (begin >> shift) + 1
+                    head, tail = begin >> shift, (begin + 7) >> shift
+                    lines += tail - head + 1
+                    if head != tail or cell(held, thread) != head:
+                        for line in range(head, tail + 1):
+                            fetch_line(m, np.int64(thread), np.int64(line), byte(in_l2, page + beside))
                     done += limit
             if not whole and y >= 0 and y < rows:
                 put(at, 2 * thread + dim, x)
@@ -93,7 +102,7 @@ def _load_runs(loop: Any, row: Any, access: Any) -> Any:
 
 @inner()
 def load(loop: Any, row: Any) -> Any:
-    """``ld``; the lines it asked for."""
+    """``ld``; the lines it asked for, and bytes."""
     access, counts, traffic = transfer_at(loop.ld), counts_at(loop.counts), traffic_at(loop.traffic)
     limit, dims, e, threads = loop.ld_elements, access.dims, access.element_bytes, loop.threads
     total, lines, left = np.int64(0), np.int64(0), np.int64(1)
@@ -115,8 +124,11 @@ def load(loop: Any, row: Any) -> Any:
     counts.a_bytes_loaded += total * e
     traffic.load_lines += lines
     traffic.load_bytes += total * e
+    acc = accounts_at(memory_at(loop.memory).accounts)
+    acc.l1_a += total * e
+    acc.l2_a += total * e
     traffic.register_writes -= -total * e // 4
-    return lines
+    return lines, total * e
 
 
 @inner(inline="always")
@@ -237,7 +249,10 @@ def _scalar(loop: Any, row: Any) -> None:
 def _load(loop: Any, row: Any) -> None:
     """``ld``, and its place on the clock."""
     tokens, clock, begin, end = loop.tokens, clock_at(loop.clock), row.number, row.number + row.words
-    lines = load(loop, row)
+    m = memory_at(loop.memory)
+    acc = accounts_at(m.accounts)
+    acc.arrived = np.int64(0)
+    lines, moved = load(loop, row)
     latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
     latest = later(tokens, row.x, row.offsets_end, latest)
     latest = later(tokens, row.guard_place, row.guard_place + 1, latest)
@@ -247,7 +262,9 @@ def _load(loop: Any, row: Any) -> None:
     put(loop.queue, ISSUED, cell(loop.queue, ISSUED) + 1)
     clock.issue = start + 1
     clock.lsu = start + max(1, -(-lines // loop.ports))
-    done = clock.lsu + loop.load_latency
+    done = max(clock.lsu, over_l2(m, start, -(-moved * loop.slots // loop.l2_rate))) + loop.load_latency
+    if acc.arrived > 0:
+        done = max(done, acc.arrived + loop.dram_latency)
     for other in range(begin, end):
         put(tokens, other, done)
         put(loop.foreign, other, done)

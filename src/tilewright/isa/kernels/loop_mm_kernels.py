@@ -8,6 +8,7 @@ import numpy as np
 
 from tilewright.isa.kernels.memory_kernels import BYPASSED, HIT, PINNED, copy_run, issue, relist, tables_of, touch
 from tilewright.isa.kernels.pointers import (
+    accounts_at,
     byte,
     cell,
     clock_at,
@@ -16,6 +17,7 @@ from tilewright.isa.kernels.pointers import (
     fill_at,
     free_at,
     math_at,
+    memory_at,
     put,
     put_byte,
     put_word,
@@ -35,14 +37,18 @@ _LSU = 16  # where the free cycles stand in the clock
 
 
 @inner()
-def _missed(loop: Any, outcome: Any, line: Any, beyond: Any) -> Any:
+def _missed(loop: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
     """A line that L1 had not: what else that means, and 1 if L2 had not either."""
     traffic, second = traffic_at(loop.traffic), loop.l2
     if outcome == PINNED:
         traffic.pin_evictions += 1
     if outcome == BYPASSED:
         traffic.bypasses += 1
-    return np.int64(touch(second, tables_of(second), line, beyond) != HIT) if beyond else np.int64(0)
+    if not beyond or touch(second, tables_of(second), line, True) == HIT:
+        return np.int64(0)
+    put(mm.deep, mm.deep_count, line)
+    mm.deep_count += 1
+    return np.int64(1)
 
 
 @inner()
@@ -63,7 +69,7 @@ def _lines_of_one(loop: Any, mm: Any, column: Any, tables: Any) -> Any:
             outcome = touch(first, tables, line, bypass)
             if outcome != HIT:
                 misses += 1
-                deep += _missed(loop, outcome, line, not byte(in_l2, p))
+                deep += _missed(loop, mm, outcome, line, not byte(in_l2, p))
         if retains:
             own = element * e >> shift
             if byte(selected, element) == 0:
@@ -86,6 +92,7 @@ def lines_of_columns(loop: Any, mm: Any, runs: bool) -> None:
     reach, out, sequence, in_l2, begins = mm.reach, mm.out, mm.sequence, mm.in_l2, mm.begins
     first, head, pages_of, length = loop.l1, cell(mm.starts, mm.dim), mm.pages_of, mm.depth * e
     tables, touches, all_misses, all_deep = tables_of(first), np.int64(0), np.int64(0), np.int64(0)
+    mm.deep_count = np.int64(0)
     for s in range(fill_at(mm.fill).columns):
         j = cell(sequence, s)
         lines, misses, deep, column = np.int64(0), np.int64(0), np.int64(0), reach_at(reach + _COLUMN * j)
@@ -100,7 +107,7 @@ def lines_of_columns(loop: Any, mm: Any, runs: bool) -> None:
                 outcome = touch(first, tables, line, bypass)
                 if outcome != HIT:
                     misses += 1
-                    deep += _missed(loop, outcome, line, not byte(in_l2, page))
+                    deep += _missed(loop, mm, outcome, line, not byte(in_l2, page))
         elif length > 0:
             lines, misses, deep = _lines_of_one(loop, mm, column, tables)
         put(out, 3 * s, lines)
@@ -114,6 +121,8 @@ def lines_of_columns(loop: Any, mm: Any, runs: bool) -> None:
     counts.l1_misses += all_misses
     counts.l2_misses += all_deep
     traffic.l1_hits += touches - all_misses
+    accounts_at(memory_at(loop.memory).accounts).l2_b += all_misses << shift
+    accounts_at(memory_at(loop.memory).accounts).dram_b += all_deep << shift
 
 
 # numba kernels: how instructions of a loop wait for registers on the clock.
@@ -322,6 +331,9 @@ def _count(loop: Any, mm: Any, runs: bool) -> None:
     a_reads = mm.a_reads * ka * kb * rows if fill.steps > 0 else np.int64(0)
     counts.instructions += 1
     counts.macs += present * rows
+    accounts = memory_at(loop.memory).accounts
+    put(accounts, mm.macs, cell(accounts, mm.macs) + present * rows)
+    accounts_at(accounts).l1_b += present * mm.element_bytes
     counts.column_loads += loaded
     counts.broadcast_elements += present
     counts.steps += fill.steps
@@ -377,7 +389,7 @@ def _issue(loop: Any, mm: Any) -> None:
     put(loop.queue, ISSUED, cell(loop.queue, ISSUED) + 1)
     clock.issue = start + 1
     records = free_at(loop.clock + _LSU), timing_at(mm.timing), times
-    issue(mm.out, fill.columns, mm.step_of, start, at_hand, *records)
+    issue(memory_at(loop.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
     begun, done = times.first, clock.math
     if begun < 0:
         clock.end = max(clock.end, start + 1)

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.isa.kernels.bus_kernels import from_dram, over_l2
 from tilewright.isa.kernels.pointers import (
+    accounts_at,
     byte,
     cache_at,
     cell,
     copy,
     free_at,
+    memory_at,
     put,
     put_byte,
     put_word,
@@ -307,9 +310,17 @@ def count_lines(ids: Any, places: Any, per_line: int) -> int:
 
 @njit(cache=True, nogil=True)
 def touch_columns(
-    reach: Any, sequence: Any, pages: Any, rules: Any, retention: Any, caches: Any, out: Any, totals: Any
-) -> None:
-    """Take columns through L1 and L2, in the order of ``sequence``.
+    reach: Any,
+    sequence: Any,
+    pages: Any,
+    rules: Any,
+    retention: Any,
+    caches: Any,
+    out: Any,
+    totals: Any,
+    deep_lines: Any,
+) -> int:
+    """Take columns through L1 and L2, in the order of ``sequence``; how many lines L2 had not, to ``deep_lines``.
 
     ``reach``: (ids, places) of :func:`walk`; ``pages``: (in L2?, elements of a page, log2 of the elements of a line);
     ``rules``: (a t1 walk?, bypass?); ``retention``: (selected per element, awaited per line of the segment). out[s] =
@@ -321,7 +332,7 @@ def touch_columns(
     retains, bypass = rules
     selected, awaited = retention
     width, first, second = ids.shape[1], address_of(caches[0]), address_of(caches[1])
-    t1, t2 = tables_of(first), tables_of(second)
+    t1, t2, all_deep = tables_of(first), tables_of(second), 0
     for s in range(len(sequence)):
         j = sequence[s]
         lines, misses, deep = 0, 0, 0
@@ -342,6 +353,8 @@ def touch_columns(
                     totals[2] += outcome == PINNED
                     totals[3] += outcome == BYPASSED
                     if not in_l2[element // page_elements] and touch(second, t2, line, True):
+                        deep_lines[all_deep] = line
+                        all_deep += 1
                         deep += 1
             if retains:
                 own = element >> shift
@@ -359,6 +372,7 @@ def touch_columns(
                 else:
                     u += 1
         out[s, 0], out[s, 1], out[s, 2] = lines, misses, deep
+    return all_deep
 
 
 @njit(cache=True, nogil=True)
@@ -373,7 +387,18 @@ def touch_lines(lines: Any, bypass: bool, l1: Any, l2: Any) -> None:
 
 
 @inner()
-def issue(traffic: Any, count: Any, step_of: Any, start: Any, tokens: Any, free: Any, timing: Any, times: Any) -> None:
+def issue(
+    m: Any,
+    deep: Any,
+    traffic: Any,
+    count: Any,
+    step_of: Any,
+    start: Any,
+    tokens: Any,
+    free: Any,
+    timing: Any,
+    times: Any,
+) -> None:
     """:func:`issue_columns`, of tables and records by address."""
     ports, l1_latency, l2_latency, dram_latency = (
         timing.ports,
@@ -381,8 +406,8 @@ def issue(traffic: Any, count: Any, step_of: Any, start: Any, tokens: Any, free:
         timing.l2_latency,
         timing.dram_latency,
     )
-    l2_line, dram_line, step_cycles = timing.l2_line, timing.dram_line, timing.step_cycles
-    lsu, math, l2_free, dram_free = max(free.lsu, start), free.math, free.l2, free.dram
+    step_cycles, l2_line = timing.step_cycles, m.l2_line
+    lsu, math, from_deep = max(free.lsu, start), free.math, np.int64(0)
     first, for_columns, for_a, s = np.int64(-1), np.int64(0), np.int64(0), np.int64(0)
     while s < count:
         step, data = cell(step_of, s), np.int64(0)
@@ -391,11 +416,10 @@ def issue(traffic: Any, count: Any, step_of: Any, start: Any, tokens: Any, free:
             lsu += 1 if lines <= ports else -(-lines // ports)
             ready = lsu - 1 + l1_latency
             for miss in range(misses):
-                l2_free = max(l2_free, lsu) + l2_line
-                ready = max(ready, l2_free + l2_latency)
+                ready = max(ready, over_l2(m, lsu, l2_line) + l2_latency)
                 if miss < cell(traffic, 3 * s + 2):
-                    dram_free = max(dram_free, lsu) + dram_line
-                    ready = max(ready, dram_free + dram_latency)
+                    ready = max(ready, from_dram(m, lsu, cell(deep, from_deep)) + dram_latency)
+                    from_deep += 1
             data = max(data, ready)
             s += 1
         begin = max(data, tokens, math)
@@ -409,19 +433,25 @@ def issue(traffic: Any, count: Any, step_of: Any, start: Any, tokens: Any, free:
                 for_columns += wait
         math = begin + step_cycles
     times.first, times.for_columns, times.for_a = first, for_columns, for_a
-    free.lsu, free.math, free.l2, free.dram = lsu, math, l2_free, dram_free
+    free.lsu, free.math = lsu, math
 
 
 @njit(cache=True, nogil=True)
-def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any, timing: Any, times: Any) -> None:
+def issue_columns(
+    memory: Any, deep: Any, traffic: Any, step_of: Any, start: int, tokens: int, free: Any, timing: Any, times: Any
+) -> None:
     """One ``mm`` on the clock: requests column by column, math step by step.
 
+    ``memory``: a record MEMORY; ``deep``: the lines that L2 had not.
     ``traffic``: the columns' rows of :func:`touch_columns`; ``step_of``: their steps, ascending; ``start``: cycle of
     the memory issue; ``tokens``: cycle at which A is there; ``free``, ``timing``, ``times``: numbers as the records
     FREE, which is moved on, TIMING, and TIMES, which is filled in. All of them int64.
     """
     records = free_at(address_of(free)), timing_at(address_of(timing)), times_at(address_of(times))
-    issue(address_of(traffic), np.int64(len(step_of)), address_of(step_of), start, tokens, *records)
+    m = memory_at(address_of(memory))
+    issue(
+        m, address_of(deep), address_of(traffic), np.int64(len(step_of)), address_of(step_of), start, tokens, *records
+    )
 
 
 # A profile's kernels: which line of a tensor each touch, miss and per-thread access went to. ``seen``:
@@ -430,12 +460,21 @@ def issue_columns(traffic: Any, step_of: Any, start: int, tokens: int, free: Any
 
 @njit(cache=True, nogil=True)
 def touch_columns_seen(
-    reach: Any, sequence: Any, pages: Any, rules: Any, retention: Any, caches: Any, out: Any, totals: Any, seen: Any
-) -> None:
+    reach: Any,
+    sequence: Any,
+    pages: Any,
+    rules: Any,
+    retention: Any,
+    caches: Any,
+    out: Any,
+    totals: Any,
+    deep_lines: Any,
+    seen: Any,
+) -> int:
     """:func:`touch_columns`, one line at a time, each of them noted in ``seen`` (touches, L1 misses, L2 misses)."""
     ids, places = reach
     shift, width = pages[2], ids.shape[1]
-    first, one = np.zeros(1, np.int64), np.zeros((1, 3), np.int64)
+    first, one, all_deep = np.zeros(1, np.int64), np.zeros((1, 3), np.int64), 0
     for s in range(len(sequence)):
         j, u = sequence[s], 0
         out[s, 0], out[s, 1], out[s, 2] = 0, 0, 0
@@ -447,11 +486,12 @@ def touch_columns_seen(
             while end < width and (ids[j, end] < 0 or places[j, end] >> shift == line):
                 end += 1
             part = ids[j : j + 1, u:end], places[j : j + 1, u:end]
-            touch_columns(part, first, pages, rules, retention, caches, one, totals)
+            all_deep += touch_columns(part, first, pages, rules, retention, caches, one, totals, deep_lines[all_deep:])
             for kind in range(3):
                 out[s, kind] += one[0, kind]
                 seen[ids[j, u] >> shift, kind] += one[0, kind]
             u = end
+    return all_deep
 
 
 @njit(cache=True, nogil=True)
@@ -465,6 +505,75 @@ def see_lines(ids: Any, places: Any, per_line: int, kind: int, seen: Any) -> Non
                 if line != last:
                     seen[ids[j, u] // per_line, kind] += 1
                 last = line
+
+
+# Lines that loads and stores ask L2 for.
+
+
+@inner()
+def fetch_line(m: Any, thread: Any, line: Any, in_l2: Any) -> None:
+    """A line that a thread's ``ld`` asks for, if it is not the one it asked for last."""
+    if cell(m.last, thread) != line:
+        put(m.last, thread, line)
+        if not in_l2:
+            _fetch(m, line)
+
+
+@inner()
+def _fetch(m: Any, line: Any) -> None:
+    """A line through L2; what is not there comes from device memory as soon as that has time, ahead of its use."""
+    if touch(m.l2, tables_of(m.l2), line, True) != HIT:
+        acc = accounts_at(m.accounts)
+        acc.dram_a += m.line_bytes
+        acc.arrived = max(acc.arrived, from_dram(m, np.int64(0), line))
+
+
+@inner()
+def store_lines(m: Any, first: Any, last: Any, in_l2: Any) -> None:
+    """Lines stored to: once in L2 each goes back to device memory once, however often it is stored to."""
+    if in_l2:
+        return
+    second, dirty, written = m.l2, m.dirty, np.int64(0)
+    tables = tables_of(second)
+    for line in range(first, last + 1):
+        if touch(second, tables, line, True) != HIT or byte(dirty, line) == 0:
+            put_byte(dirty, line, 1)
+            written += 1
+    acc = accounts_at(m.accounts)
+    acc.written += written
+
+
+@njit(cache=True, nogil=True)
+def ask_lines(memory: Any, ids: Any, places: Any, pages: Any, per_line: int, storing: bool) -> None:
+    """The lines of per-thread accesses (:func:`walk`), as :func:`count_lines` counts them, through L2."""
+    m, (in_l2, page_elements) = memory_at(address_of(memory)), pages
+    for j in range(ids.shape[0]):
+        last = -1
+        for u in range(ids.shape[1]):
+            if ids[j, u] >= 0:
+                line = places[j, u] // per_line
+                if line != last:
+                    there = in_l2[ids[j, u] // page_elements]
+                    if storing:
+                        store_lines(m, np.int64(line), np.int64(line), there)
+                    else:
+                        fetch_line(m, np.int64(j), np.int64(line), there)
+                last = line
+
+
+@njit(cache=True, nogil=True)
+def ask_through_l1(memory: Any, lines: Any, in_l2: Any, bypass: bool, l1: Any) -> int:
+    """Per-thread loads passing through L1 (:func:`touch_lines`); how many lines it had to fetch."""
+    m, first, last, missed = memory_at(address_of(memory)), address_of(l1), np.int64(-1), 0
+    t1 = tables_of(first)
+    for i in range(len(lines)):
+        line = lines[i]
+        if line >= 0 and line != last and touch(first, t1, line, bypass):
+            missed += 1
+            if not in_l2[i]:
+                _fetch(m, line)
+        last = line
+    return missed
 
 
 # What every thread loads or stores, in one call. Every page must have its entry: the caller has looked.
@@ -491,15 +600,20 @@ def _elements(access: Any, thread: Any, page: Any, offset: Any, x: Any) -> None:
     storing = access.storing
     size, head = cell(access.sizes, dim), cell(starts, dim)
     own, last = access.registers + thread * access.pitch, np.int64(-1)
-    elements, lines = access.elements, access.lines
+    elements, lines, m, in_l2 = access.elements, access.lines, memory_at(access.memory), access.in_l2
     for u in range(cell(access.counts, thread)):
         y = x + u * stride
         if y < 0 or y >= size:
             continue
         p = page + cell(pages_of, head + y)
         begin = cell(access.phys, p) + (offset + cell(offsets_of, head + y)) * e
-        lines += begin >> shift != last
-        last = begin >> shift
+        if begin >> shift != last:
+            last = begin >> shift
+            lines += 1
+            if storing:
+                store_lines(m, last, last, byte(in_l2, p))
+            else:
+                fetch_line(m, np.int64(thread), last, byte(in_l2, p))
         elements += 1
         there = access.store + begin
         if storing:
@@ -518,7 +632,7 @@ def move(access: Any) -> None:
     sizes, starts = access.sizes, access.starts
     pages_of, offsets_of = access.pages_of, access.offsets_of
     e, shift, stride, storing = access.element_bytes, access.line_shift, access.stride, access.storing
-    size = cell(sizes, dim)
+    size, m, in_l2 = cell(sizes, dim), memory_at(access.memory), access.in_l2
     access.elements = access.lines = 0
     for thread in range(access.threads):
         most = cell(counts, thread)
@@ -544,7 +658,13 @@ def move(access: Any) -> None:
             p, there = page + cell(pages_of, head), cell(offsets_of, head)
             if cell(pages_of, tail) == p - page and cell(offsets_of, tail) - there == count - 1:
                 begin, length = cell(access.phys, p) + (offset + there) * e, count * e
-                access.lines += ((begin + length - 1) >> shift) - (begin >> shift) + 1
+                begins, ends = begin >> shift, (begin + length - 1) >> shift
+                access.lines += ends - begins + 1
+                if storing:
+                    store_lines(m, begins, ends, byte(in_l2, p))
+                else:
+                    for line in range(begins, ends + 1):
+                        fetch_line(m, np.int64(thread), np.int64(line), byte(in_l2, p))
                 access.elements += count
                 own, stored = access.registers + thread * access.pitch, access.store + begin
                 if storing:

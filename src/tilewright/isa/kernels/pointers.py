@@ -18,6 +18,7 @@ from numba import extending, types
 from numba.core.datamodel import models
 
 from tilewright.isa.kernels.records import (
+    ACCOUNTS,
     CACHE,
     CLOCK,
     COUNTS,
@@ -26,6 +27,7 @@ from tilewright.isa.kernels.records import (
     INSTRUCTION,
     LOOP,
     MATH,
+    MEMORY,
     MM,
     REACH,
     TIMES,
@@ -64,6 +66,7 @@ def _record(name: str, layout: Layout) -> Any:
     return intrinsic(at)
 
 
+accounts_at = _record("accounts", ACCOUNTS)
 cache_at = _record("cache", CACHE)
 clock_at = _record("clock", CLOCK)
 counts_at = _record("counts", COUNTS)
@@ -72,6 +75,7 @@ free_at = _record("free", FREE)
 instruction_at = _record("instruction", INSTRUCTION)
 loop_at = _record("loop", LOOP)
 math_at = _record("math", MATH)
+memory_at = _record("memory", MEMORY)
 mm_at = _record("mm", MM)
 reach_at = _record("reach", REACH)
 times_at = _record("times", TIMES)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.counts import Counts, Moved, Traffic
 
 Array = np.ndarray[Any, Any]
 
@@ -27,17 +27,19 @@ class Layout:
 
 TRANSFER = Layout(
     "threads dims coordinates counts sizes starts pages_of offsets_of phys dirty dim stride element_bytes line_shift "
-    "registers pitch store storing elements lines"
+    "registers pitch store storing elements lines in_l2 memory"
 )
 """A load or store.
 
 ``coordinates`` [threads, dims] of each thread's first element, and ``counts``: how many it wants; tables of the
-segment; the dim walked along; log2 of the bytes of a line; the first register of thread 0 and the bytes of a thread's.
+segment; the dim walked along; log2 of the bytes of a line; the first register of thread 0 and the bytes of a thread's;
+the pages that are in L2; the record MEMORY.
 It leaves how many ``elements`` were there, and ``lines``.
 """
 LOOP = Layout(
     "code first last alu_latency load_latency ports pc executed most file pitch threads predicates predicate_pitch "
-    "uniform counts traffic clock queue math tokens causes foreign ld ld_elements mm l1 l2"
+    "uniform counts traffic clock queue math tokens causes foreign ld ld_elements mm l1 l2 memory "
+    "slots l2_rate dram_latency"
 )
 """A loop.
 
@@ -50,7 +52,7 @@ MM = Layout(
     "a chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
     "bcast_depth step_cycles columns part index order active sizes starts pages_of offsets_of phys in_l2 dims store "
     "selected awaited reach on out sequence step_of times begins timing "
-    "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill"
+    "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill macs deep deep_count"
 )
 """An mm.
 
@@ -58,23 +60,45 @@ MM = Layout(
 first product; ``local``: columns of a part; strides in threads. ``part``, ``index``, ``order``: tables of the columns;
 ``on`` now, ``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, where runs begin
 (``begins``), lines of each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round
-(``step``). ``presents``: elements present in each round; ``rounds``: the most that wait.
+(``step``). ``presents``: elements present in each round; ``rounds``: the most that wait. ``macs``: place of the counter
+of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``).
 """
 FILL = Layout("k rounds columns steps")
 """How far the buffers of an mm are filled, and columns that are on and their steps (columns < 0: not known yet)."""
 REACH = Layout("begin page offset x low count")
 """A column: byte in the store (-1: no run), page, offset, coordinate, first element that is there, how many are."""
-TIMING = Layout("ports l1_latency l2_latency dram_latency l2_line dram_line step_cycles")
+TIMING = Layout("ports l1_latency l2_latency dram_latency step_cycles")
 """What the issue of an mm takes: see :meth:`tilewright.isa.chip.clock.Clock.line_times`."""
-FREE = Layout("lsu math l2 dram")
-"""Cycles at which the units and buses of an mm are free."""
+FREE = Layout("lsu math")
+"""Cycles at which the units of an mm are free."""
 TIMES = Layout("first for_columns for_a")
 """What the issue of an mm leaves: cycle of the first math issue (-1: none), cycles waited for columns and for A."""
-CLOCK = Layout("issue end lsu math l2 dram math_busy in_flight")
+CLOCK = Layout("issue end lsu math math_busy in_flight")
 """The clock; behind it the cycles at which each mm in flight is done."""
 MATH = Layout("columns a no_mm after")
 """Why the math unit waited: :data:`tilewright.isa.chip.clock.MATH_STALLS`."""
 COUNTS, TRAFFIC = (Layout(" ".join(field.name for field in fields(kind))) for kind in (Counts, Traffic))
+WINDOW_SHIFT, WINDOWS = 6, 1 << 13
+"""Log2 of the cycles of a window of a shared bus, and how many windows are known at a time."""
+ACCOUNTS = Layout(
+    " ".join(["l2_free l2_work read urgent work arrived written", *(field.name for field in fields(Moved))])
+)
+"""A processing element's side of the memory system, in cycles.
+
+When L2's bus is free, and all of its work done; when device memory has ``read`` what was asked for, done reads and DMA
+(``urgent``), and all ``work``. Of one load or store: the cycle at which what L2 had not ``arrived`` (0: nothing), lines
+``written`` that were not yet. Then the counters of Moved.
+"""
+MEMORY = Layout(
+    "accounts l2_line dram_line line_bytes l2_windows dram_windows banks row_shift rcd rp ras rows bank_free activated "
+    "l2 dirty last"
+)
+"""The memory system as kernels take it.
+
+Cycles of a line on each bus; windows of shared buses (0: not shared); ``banks`` (0: none), log2 of the lines of a row,
+its times, the row every bank has open + 1, when it is free and was opened; L2; whether a line in it was stored to, per
+line; the line every thread loaded last.
+"""
 CACHE = Layout("sets mask ways lines stamps queue slots time used given_up kept first end list built")
 """The first numbers of a cache; see :class:`tilewright.isa.chip.state.Cache`.
 

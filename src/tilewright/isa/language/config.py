@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import UsageError
+from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.errors import shown
 from tilewright.targets import SimtCore, target
 
@@ -76,6 +77,8 @@ RANGES: dict[str, tuple[int, int]] = {
     "kb_add_cycles": (0, 1 << 16),
 }
 """Least and most of every number: far beyond any machine, and within what can be simulated and counted in 64 bits."""
+NAMED = {"arbitration": ("round_robin", "slots"), "dram": ("flat", *DRAMS)}
+"""Fields of the memory system that are names, and which; the first is the default."""
 _MAY_BE_NONE = ("macs_per_thread_cycle", "loaders")
 
 
@@ -89,6 +92,9 @@ class MatrixUnitConfig:
     ``acc_window``: (low, high) of the registers that may hold products; None: from rC to the first of the instruction's
     own source registers above it, or the end of the file. ``macs_per_thread_cycle``: None means a whole chunk of A.
     ``max_instructions`` and ``max_errors``: what a processing element may execute and record before a run is stopped.
+    ``dram``: flat, or a name of :data:`tilewright.isa.language.dram.DRAMS`, whose banks and rows device memory then has
+    beside ``dram_latency`` (of an open row). ``arbitration``: how several elements share the buses of L2 and device
+    memory: round_robin, by need, an instruction of each in turn; slots: every element and DMA have a part of their own.
     ``loads_through_l1``: per-thread loads pass through L1 too (they are never in its counters). ``values=False`` leaves
     the products out: registers keep what they held, counts and cycles are the same (:func:`autotune` runs so).
     Raises :class:`UsageError` for a value out of range, also for a reading it does not know.
@@ -119,6 +125,8 @@ class MatrixUnitConfig:
     l1_ports: int = _SIMT.l1_ports
     l2_bytes_per_cycle: int = _SIMT.l2_bytes_per_cycle
     dram_bytes_per_cycle: int = _SIMT.dram_bytes_per_cycle
+    dram: str = "flat"
+    arbitration: str = "round_robin"
     bcast_depth: int = _SIMT.bcast_depth
     macs_per_thread_cycle: int | None = None
     max_instructions: int = 10_000_000
@@ -172,6 +180,10 @@ class MatrixUnitConfig:
                 raise UsageError(
                     f"acc_window {shown(window)} is not (low, high) within 0..{self.registers}", where="config"
                 )
+        for name, known in NAMED.items():
+            if getattr(self, name) not in known:
+                how = f"one of {', '.join(known)}"
+                raise UsageError(f"{name} = {shown(getattr(self, name))} is not known", where="config", how=how)
         for name, reading in READINGS.items():
             _check_reading(name, getattr(self, name), reading)
 
@@ -183,6 +195,11 @@ class MatrixUnitConfig:
             raise UsageError(
                 f"{name} = {shown(value)}, too many to simulate: no room for more than {most}", where="config"
             )
+
+    @property
+    def slots(self) -> int:
+        """Parts of every bus, one for each element and one for DMA; 1 where the buses are shared by need."""
+        return self.pes + 1 if self.arbitration == "slots" and self.pes > 1 else 1
 
     @property
     def a_registers(self) -> int:

@@ -93,3 +93,53 @@ class Traffic(_Counters):
     store_bytes: int = 0
     register_reads: int = 0
     register_writes: int = 0
+
+
+LEVELS, OPERANDS = ("l1", "l2", "dram"), ("a", "b", "c", "dma")
+"""Levels of the memory system, and whose bytes pass them."""
+
+
+@dataclass
+class Moved(_Counters):
+    """Every byte that passed a level of the memory system, by operand, and what was multiplied, by type.
+
+    =========================  ===========================================================================
+    ``l1_a``, ``_b``, ``_c``   bytes through the load-store unit: of ``ld``, of the columns of ``mm``, of ``st``
+    ``l2_a``, ``_b``, ``_c``   bytes over L2's bus: what ``ld`` and ``st`` ask for, whole lines that L1 fetches
+    ``l2_dma``                 bytes of pages that DMA moved
+    ``dram_a``, ``_b``         bytes of lines that L2 fetched from device memory
+    ``dram_c``                 bytes of lines that were stored to and go back to device memory
+    ``dram_dma``               as ``l2_dma``
+    ``rows_open``              lines found in a row that was open (only where ``dram`` has rows)
+    ``rows_opened``            rows opened for the others
+    ``macs_int8`` ...          multiplications, by the type of their factors
+    =========================  ===========================================================================
+    """
+
+    l1_a: int = 0
+    l1_b: int = 0
+    l1_c: int = 0
+    l2_a: int = 0
+    l2_b: int = 0
+    l2_c: int = 0
+    l2_dma: int = 0
+    dram_a: int = 0
+    dram_b: int = 0
+    dram_c: int = 0
+    dram_dma: int = 0
+    rows_open: int = 0
+    rows_opened: int = 0
+    macs_int8: int = 0
+    macs_int16: int = 0
+    macs_int32: int = 0
+    macs_f16: int = 0
+    macs_f32: int = 0
+
+    @property
+    def bytes(self) -> dict[str, dict[str, int]]:
+        """Level by level, bytes by operand.
+
+        >>> Moved(l2_a=64).bytes["l2"]
+        {'a': 64, 'b': 0, 'c': 0, 'dma': 0}
+        """
+        return {level: {one: getattr(self, f"{level}_{one}", 0) for one in OPERANDS} for level in LEVELS}

@@ -138,7 +138,9 @@ def _control(name: str, operands: tuple[OperandSpec, ...], doc: str, example: st
 
 
 def _dma(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, moves: bool = False) -> InstructionSpec:
-    occupies = "dma_latency + ceil(bytes / dram_bytes_per_cycle) a page" if moves else "1"
+    occupies = (
+        "dma_latency + ceil(bytes / dram_bytes_per_cycle) a page, or over L2's bus if that is slower" if moves else "1"
+    )
     return InstructionSpec(name, operands, "dma", doc, f"{name}{example}", width="a page", occupies=occupies)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.state import same_state, show_run
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
-from tilewright.isa.language.counts import Counts
+from tilewright.isa.language.counts import Counts, Moved
 from tilewright.isa.language.errors import ErrorRecord, array_of
 from tilewright.isa.multiply.matmul import KernelResult, element_type, matmul, type_and_signs
 
@@ -28,6 +28,26 @@ class ContractResult:
     cycles: int
     errors: tuple[ErrorRecord, ...]
     runs: tuple[KernelResult, ...]
+
+    @property
+    def moved(self) -> Moved:
+        """Every byte through the memory system, of all products."""
+        return Moved.together(run.moved for run in self.runs)
+
+    @property
+    def bytes(self) -> dict[str, dict[str, int]]:
+        """Bytes that passed each level ("l1", "l2", "dram"), by operand ("a", "b", "c", "dma")."""
+        return self.moved.bytes
+
+    @property
+    def energy_pj(self) -> float:
+        """Energy in pJ, modelled."""
+        return sum(run.energy_pj for run in self.runs)
+
+    @property
+    def math_utilisation(self) -> float:
+        """Products made, of those all threads could make in these cycles."""
+        return sum(run.math_utilisation * run.cycles for run in self.runs) / max(1, self.cycles)
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]

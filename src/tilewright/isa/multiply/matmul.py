@@ -23,7 +23,7 @@ from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
-from tilewright.isa.language.counts import Counts, Traffic
+from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, array_of, whole
 from tilewright.isa.language.program import MachineProgram
 from tilewright.layout import dtype_name
@@ -231,7 +231,8 @@ class KernelResult:
 
     With several processing elements ``counts`` and ``traffic`` are all elements' together, cycles and accounts those of
     the last one done; ``pes`` and ``programs`` are every element's own. ``dma_bytes``: brought to L2 page by page;
-    ``buffering``: how segments of B came, "double" or "serial".
+    ``buffering``: how segments of B came, "double" or "serial". ``bytes``: through each level, by operand;
+    ``energy_pj`` is modelled; ``math_utilisation``: products made, of those all threads could make in these cycles.
     """
 
     value: Array
@@ -241,6 +242,9 @@ class KernelResult:
     stalls: dict[str, int]
     queue: dict[str, int]
     traffic: Traffic
+    moved: Moved
+    energy_pj: float
+    math_utilisation: float
     errors: tuple[ErrorRecord, ...]
     program: MachineProgram
     executed: int
@@ -253,6 +257,11 @@ class KernelResult:
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
     __repr__ = __str__ = show_run
+
+    @property
+    def bytes(self) -> dict[str, dict[str, int]]:
+        """Bytes that passed each level ("l1", "l2", "dram"), by operand ("a", "b", "c", "dma")."""
+        return self.moved.bytes
 
 
 def element_type(array: Array, name: str) -> str:
@@ -358,6 +367,10 @@ def result_of_elements(
         result_from(last, machine.tensor("C"), programs[0]),
         counts=Counts.together(run.counts for run in runs),
         traffic=Traffic.together(run.traffic for run in runs),
+        moved=Moved.together(run.moved for run in runs),
+        energy_pj=sum(run.energy_pj for run in runs),
+        math_utilisation=sum(run.math_utilisation * run.cycles for run in runs)
+        / (last.cycles * machine.config.pes or 1),
         errors=tuple(error for run in runs for error in run.errors),
         executed=sum(run.executed for run in runs),
         trace=timeline(runs),
@@ -378,6 +391,9 @@ def result_from(run: RunResult, value: Array, program: MachineProgram | None) ->
         stalls=run.stalls,
         queue=run.queue,
         traffic=run.traffic,
+        moved=run.moved,
+        energy_pj=run.energy_pj,
+        math_utilisation=run.math_utilisation,
         errors=run.errors,
         program=program or MachineProgram(),
         executed=run.executed,

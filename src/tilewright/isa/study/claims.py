@@ -156,7 +156,8 @@ def column_walk_misses(
         reach = reach_elements(segment, at, np.full(256, depth), depth, 1)
         for column in range(256):
             out = np.zeros((1, 3), np.int64)
-            touch_columns((reach.ids, reach.places), np.array([column]), pages, retain, kept, caches, out, totals)
+            walked, deep = (reach.ids, reach.places), np.empty(depth, np.int64)
+            touch_columns(walked, np.array([column]), pages, retain, kept, caches, out, totals, deep)
             misses += int(out[0, 1])
             if foreign:
                 touch_lines(np.array([own + column]), retention != "evict", *caches)

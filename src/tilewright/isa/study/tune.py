@@ -285,18 +285,24 @@ def _stored_lines(problem: Problem, choice: Choice, first: int, width: int) -> i
 
 
 def _buses(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
-    """Every line of an element's B crosses the L2 bus once, and the memory bus or the DMA controller."""
-    c, e, n = problem.config, problem.element_bytes, part.size[1]
-    elements = max(1, c.line_bytes // e)
-    high, wide = choice.line or (1, elements)
-    rows, run = (problem.k, n) if choice.transpose_b else (n, problem.k)
-    lines, line = _ceil(rows, high) * _ceil(run, wide), c.line_bytes * share
-    units = {"L2 bus": lines * _ceil(line, c.l2_bytes_per_cycle)}
+    """Every line of an element's B, its A and its C cross L2's bus, and all of them the memory bus, once at least."""
+    c, e, (m, n) = problem.config, problem.element_bytes, part.size
+    line, own = c.line_bytes * c.slots, 0 if c.loads_through_l1 else m * problem.k * e
+    others = _ceil((own + 4 * m * n) * c.slots, c.l2_bytes_per_cycle)
+    units = {"L2 bus": _lines_of_b(problem, choice, n) * _ceil(line, c.l2_bytes_per_cycle) + others}
     if choice.segments:
         units["DMA"] = c.dma_latency + _ceil(problem.k * problem.n * e, c.dram_bytes_per_cycle)
-    elif share == 1:
+    if share == 1 or c.slots == 1:  # else what one fetches another finds in L2
+        lines = problem.m * (_ceil(problem.k * e, c.line_bytes) + _ceil(4 * problem.n, c.line_bytes))
+        lines += 0 if choice.segments else _lines_of_b(problem, choice, problem.n)
         units["memory bus"] = lines * _ceil(line, c.dram_bytes_per_cycle)
     return units
+
+
+def _lines_of_b(problem: Problem, choice: Choice, columns: int) -> int:
+    high, wide = choice.line or (1, max(1, problem.config.line_bytes // problem.element_bytes))
+    rows, run = (problem.k, columns) if choice.transpose_b else (columns, problem.k)
+    return int(_ceil(rows, high) * _ceil(run, wide))
 
 
 _MOST_ELEMENTS = 1 << 27
@@ -311,7 +317,8 @@ class Tuned:
     ``cycles``: None where it was left out, because ``bound`` (cycles no run can stay below) was enough, or where
     ``refused`` says why it cannot run. ``limit``: the unit behind the bound. ``math_cycles``, ``stalls``, ``queue`` and
     ``counts`` are those of the run; ``utilisation``: multiplications made of those all threads could make in its
-    cycles. ``scaled``: timed on three row blocks, the others taken to cost what the third does.
+    cycles; ``energy_pj`` is modelled. ``scaled``: timed on three row blocks, the others taken to cost what the third
+    does.
     """
 
     choice: Choice
@@ -320,6 +327,7 @@ class Tuned:
     cycles: int | None = None
     math_cycles: int = 0
     utilisation: float = 0.0
+    energy_pj: float = 0.0
     stalls: dict[str, int] | None = None
     queue: dict[str, int] | None = None
     counts: Counts | None = None
@@ -339,7 +347,12 @@ class Tuned:
         plain |= {"limit": self.limit, "cycles": self.cycles}
         if self.counts is None:
             return plain | ({"refused": self.refused} if self.refused else {})
-        plain |= {"math_cycles": self.math_cycles, "utilisation": self.utilisation, "stall": self.stall}
+        plain |= {
+            "energy_pj": self.energy_pj,
+            "math_cycles": self.math_cycles,
+            "utilisation": self.utilisation,
+            "stall": self.stall,
+        }
         plain |= {"stalls": self.stalls, "queue": self.queue, "counts": self.counts.to_dict()}
         return plain | {"buffering": self.buffering, "scaled": self.scaled}
 
@@ -538,6 +551,7 @@ def _timed(problem: Problem, dtype: str, tuned: Tuned) -> Tuned:
     return replace(
         tuned,
         cycles=cycles,
+        energy_pj=sum(run.energy_pj * weight for run, weight in zip(runs, weights, strict=True)),
         math_cycles=_sum([run.math_cycles for run in runs], weights),
         utilisation=p.m * p.n * p.k / (cycles * rate),
         stalls=_sums([run.stalls for run in runs], weights),

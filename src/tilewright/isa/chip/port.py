@@ -1,0 +1,174 @@
+"""The memory system as one processing element sees it: buses and what they still have to do, rows, lines stored to.
+
+Accounts are cycles. Reads come first: ``read`` is the end of those asked for. DMA comes second (``urgent``: reads and
+DMA), lines that were stored to last (``work``: everything). So no bus is idle while it has something to do, none
+carries more than it can, and a run ends when all of it is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Protocol
+
+import numpy as np
+
+from tilewright.isa.kernels.records import ACCOUNTS, MEMORY, WINDOWS, Record
+from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.counts import Moved
+from tilewright.isa.language.dram import DRAMS
+
+Array = np.ndarray[Any, Any]
+_AT, _COUNTERS = ACCOUNTS.places, [f.name for f in fields(Moved)]
+
+
+class _Cells(Protocol):
+    cells: Array
+
+
+class SharedMemory(Protocol):
+    """What all ports have together: a chip, which stands above this file."""
+
+    @property
+    def l2(self) -> _Cells:
+        """Lines of device memory in L2."""
+
+    dirty: Array
+    banks: Array
+    windows: Array
+
+
+@dataclass(eq=False)
+class MemoryPort:
+    """What one processing element has asked of L2 and device memory.
+
+    ==================  ================================================================================
+    ``numbers``         the record ACCOUNTS
+    ``last``            the line that each thread loaded last
+    ``several``         whether other elements are at work, so that windows of the buses are shared
+    ``waiting``         with several: (cycle, cycles) of stores whose lines have yet to go back
+    ``transferred``     when the last of its DMA transfers is done
+    ==================  ================================================================================
+    """
+
+    config: MatrixUnitConfig
+    chip: SharedMemory = field(repr=False)
+    numbers: Array = field(default_factory=lambda: np.zeros(len(ACCOUNTS.names), np.int64))
+    last: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    several: bool = False
+    waiting: list[tuple[int, int]] = field(default_factory=list)
+    transferred: int = 0
+
+    def __post_init__(self) -> None:
+        """Nothing was asked for yet."""
+        self.last = np.full(self.config.threads, -1, np.int64)
+        self._key: tuple[Any, ...] = ()
+        self._links: Record | None = None
+
+    def cycles(self, size: int, rate: int) -> int:
+        """Of ``size`` bytes on a bus of ``rate`` bytes a cycle."""
+        return -(-size * self.config.slots // rate)
+
+    @property
+    def links(self) -> Record:
+        """What kernels are given: the record MEMORY, for the arrays as they are now."""
+        chip, c = self.chip, self.config
+        windows = chip.windows if self.several and self.config.slots == 1 else None
+        key = (id(self), *map(id, (self.numbers, chip.l2.cells, chip.dirty, self.last, chip.banks)), windows is None)
+        if self._links is None or self._key != key:
+            dram, line = DRAMS.get(c.dram), c.line_bytes
+            values: dict[str, Any] = {"accounts": self.numbers, "l2": chip.l2.cells}
+            values |= {
+                "dirty": chip.dirty,
+                "line_bytes": line,
+                "last": self.last,
+                "banks": 0,
+                "row_shift": 0,
+                "rcd": 0,
+                "rp": 0,
+                "ras": 0,
+            }
+            values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
+            values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
+            values |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
+            values |= {"l2_windows": 0 if windows is None else windows[0]}
+            values |= {"dram_windows": 0 if windows is None else windows[1]}
+            if dram is not None:
+                values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
+                values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
+            self._links, self._key = Record(MEMORY, values), key
+        return self._links
+
+    def _get(self, name: str) -> int:
+        return int(self.numbers[_AT[name]])
+
+    def count(self, **more: int) -> None:
+        """Add to counters."""
+        for name, number in more.items():
+            self.numbers[_AT[name]] += number
+
+    def begin(self) -> None:
+        """A load or store begins: nothing has arrived, and no line was written."""
+        self.numbers[_AT["arrived"]] = self.numbers[_AT["written"]] = 0
+
+    @property
+    def arrived(self) -> int:
+        """When what the last load asked of device memory is there (0: it asked for nothing)."""
+        arrived = self._get("arrived")
+        return arrived + self.config.dram_latency if arrived else 0
+
+    def over_l2(self, start: int, size: int) -> int:
+        """Move bytes between L2 and the registers; the cycle at which they are over the bus."""
+        from tilewright.isa.kernels.bus_kernels import take_l2
+
+        return int(take_l2(self.links.numbers, start, self.cycles(size, self.config.l2_bytes_per_cycle)))
+
+    def write_back(self, start: int) -> None:
+        """The lines of a store go back to device memory when that has nothing else to do."""
+        written = self._get("written")
+        size = written * self.config.line_bytes
+        cycles = written * self.cycles(self.config.line_bytes, self.config.dram_bytes_per_cycle)
+        self.count(dram_c=size)
+        if self.several and self.config.slots == 1:
+            self.waiting += [(start, cycles)] if cycles else []
+        else:
+            self.numbers[_AT["work"]] = max(self._get("work"), start) + cycles
+
+    def transfer(self, now: int, start: int, size: int) -> int:
+        """A page that DMA moves, asked for at ``now``, its turn at ``start``; when it is done."""
+        from tilewright.isa.kernels.bus_kernels import take_windows
+
+        c = self.config
+        dram, l2 = (self.cycles(size, rate) for rate in (c.dram_bytes_per_cycle, c.l2_bytes_per_cycle))
+        done = start + c.dma_latency + max(dram, l2)
+        self.count(l2_dma=size, dram_dma=size)
+        if self.several and self.config.slots == 1:
+            for ring, cycles in zip(self.chip.windows, (l2, dram), strict=True):
+                done = max(done, int(take_windows(ring, start + c.dma_latency, cycles)))
+        else:
+            for name, cycles in (("urgent", dram), ("work", dram), ("l2_work", l2)):
+                self.numbers[_AT[name]] = max(self._get(name), now) + cycles
+            done = max(done, self._get("urgent") + c.dma_latency, self._get("l2_work"))
+        self.transferred = max(self.transferred, done)
+        return done
+
+    def settled(self) -> int:
+        """The cycle at which everything asked for so far is done, and stored lines are in device memory."""
+        from tilewright.isa.kernels.bus_kernels import take_windows
+
+        done = max(self._get("read"), self._get("l2_free"), self.transferred)
+        if not self.several or self.config.slots > 1:
+            return max(done, self._get("work"), self._get("l2_work"))
+        for start, cycles in self.waiting:
+            done = max(done, int(take_windows(self.chip.windows[1], start, cycles)))
+        self.waiting.clear()
+        return done
+
+    @property
+    def moved(self) -> Moved:
+        """The counters."""
+        return Moved(**{name: self._get(name) for name in _COUNTERS})
+
+
+def new_windows() -> Array:
+    """Windows of the two buses, all free."""
+    return np.zeros((2, 2 * WINDOWS), np.int64)

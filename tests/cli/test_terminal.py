@@ -1,0 +1,63 @@
+"""Streams and terminals of any kind: closed, full, not UTF-8, of no width; and texts that would steer a terminal."""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import completed
+from tilewright.cli.terminal import usable_streams
+
+ZOO = "hlo_tpu/v5e_reshape_zoo.after.hlo"
+PLACE = 'metadata={source_file="\x1b]0;\x07\u202em.py" source_line=3}'
+STEERING = f"""HloModule m
+ENTRY e {{
+ p = f32[64,60,8]{{2,1,0:T(8,128)}} parameter(0), metadata={{op_name="\x1b[2Jx"}}
+ ROOT c = f32[64,60,8]{{0,1,2:T(8,128)}} transpose(p), dimensions={{0,1,2}}, {PLACE}
+}}
+"""
+
+
+def steers(raw):
+    return any((ord(letter) < 32 and letter not in "\n\t") or letter in "\x7f\x9b\u202e" for letter in raw.decode())
+
+
+@pytest.mark.parametrize("words", [["report"], ["time", "--target", "tpu-v6e"], ["report", "--by", "padding"]])
+def test_a_dump_does_not_steer_the_terminal(words):
+    done = completed(words[0], "-", *words[1:], stdin=STEERING.encode(), COLUMNS="100")
+    assert done.returncode == 0
+    assert b"m.py:3" in done.stdout
+    assert not steers(done.stdout + done.stderr)
+
+
+def test_an_error_does_not_either():
+    done = completed("layout", "explain", "\x1b]0;x\x07f32[")
+    assert done.returncode == 2
+    assert not steers(done.stderr)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1"])
+def test_letters_that_an_encoding_lacks(monkeypatch, encoding):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding, write_through=True))
+    usable_streams()
+    print("50 → 48, 2.93×, 漢")
+    assert raw.getvalue().decode(encoding).replace("×", "x") == "50 -> 48, 2.93x, ?\n"
+
+
+@pytest.mark.parametrize(("columns", "kept"), [("0", None), ("", None), ("00", None), ("120", "120"), ("10", "10")])
+def test_no_columns_are_the_usual_ones(monkeypatch, columns, kept):
+    monkeypatch.setenv("COLUMNS", columns)
+    usable_streams()
+    assert os.environ.get("COLUMNS") == kept
+
+
+def test_closed_and_full_streams(data_folder):
+    command = f"{sys.executable} -m tilewright report {data_folder / ZOO}"
+    for redirected, code, words in ((">&-", 0, ""), ("> /dev/full", 2, "cannot write stdout: No space left")):
+        done = subprocess.run(f"{command} {redirected}", shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert words in done.stderr
+        assert len(done.stderr.splitlines()) <= 2

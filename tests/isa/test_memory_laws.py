@@ -1,0 +1,219 @@
+"""Laws of the memory system, on any machine and program: bytes need time, accounts add up, more is not slower.
+
+LAWS=1000 tries as many of each kind.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.isa.wild import wild
+from tilewright.errors import UsageError
+from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, MatrixUnitError, Moved, contract, conv2d, matmul
+from tilewright.isa.language.dram import DRAMS
+from tilewright.isa.language.energy import energy, math_cycles_at_least, sram_pj
+
+RATES = ("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle")
+few = settings(
+    max_examples=int(os.environ.get("LAWS", "6")), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+machines = st.fixed_dictionaries(
+    {
+        "threads": st.sampled_from([8, 24]),
+        "pes": st.sampled_from([1, 1, 2, 3]),
+        "line_bytes": st.sampled_from([16, 64]),
+        "l1_bytes": st.sampled_from([128, 1024]),
+        "l2_bytes": st.sampled_from([1024, 65536]),
+        "l2_ways": st.sampled_from([0, 1]),
+        "l1_ports": st.sampled_from([1, 2, 64]),
+        "l2_bytes_per_cycle": st.sampled_from([1, 7, 64]),
+        "dram_bytes_per_cycle": st.sampled_from([1, 5, 32, 512]),
+        "dram": st.sampled_from(["flat", *DRAMS]),
+        "arbitration": st.sampled_from(["round_robin", "slots"]),
+        "l1_latency": st.sampled_from([0, 4]),
+        "l2_latency": st.sampled_from([0, 100]),
+        "dram_latency": st.sampled_from([0, 400]),
+        "dma_latency": st.sampled_from([0, 400]),
+        "loads_through_l1": st.booleans(),
+        "macs_per_thread_cycle": st.sampled_from([None, 3]),
+        "columns_per_step": st.sampled_from([1, 2]),
+    }
+)
+products = st.fixed_dictionaries(
+    {
+        "sizes": st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 40)),
+        "dtype": st.sampled_from(["int8", "uint16", "int32", "float16", "float32"]),
+        "ka": st.integers(1, 2),
+        "kb": st.integers(1, 2),
+        "transpose_b": st.booleans(),
+        "order": st.sampled_from(["k_outer", "column_outer"]),
+        "segments": st.sampled_from([None, None, 2]),
+    }
+)
+
+
+def product(machine, how):
+    (m, n, k), dtype = how["sizes"], how["dtype"]
+    rng = np.random.default_rng(m * n + k)
+    a, b = rng.integers(0, 100, (m, k)).astype(dtype), rng.integers(0, 100, (k, n)).astype(dtype)
+    options = {name: value for name, value in how.items() if name not in ("sizes", "dtype")}
+    try:
+        return matmul(a, b, MatrixUnitConfig(**machine), split="columns", **options)
+    except UsageError:  # a segment that L2 does not hold
+        return matmul(a, b, MatrixUnitConfig(**machine), split="columns", **options | {"segments": None})
+
+
+def check(moved, cycles, config, pes=1):
+    rates = {"l1": config.l1_ports * config.line_bytes * pes}
+    rates |= {"l2": config.l2_bytes_per_cycle, "dram": config.dram_bytes_per_cycle}
+    for level, of in moved.bytes.items():
+        assert sum(of.values()) <= cycles * rates[level], (level, of, cycles)
+    assert math_cycles_at_least(moved, config) <= cycles * pes + 1e-6
+
+
+def check_run(run, config):
+    """All laws of one processing element's run."""
+    moved, traffic = run.moved, run.traffic
+    check(moved, run.cycles, config)
+    assert run.math_cycles + sum(run.stalls.values()) == run.cycles == sum(run.queue.values())
+    assert (moved.l1_a, moved.l1_c, moved.dram_b) == (traffic.load_bytes, traffic.store_bytes, run.counts.dram_bytes)
+    assert moved.l2_b == run.counts.l1_misses * config.line_bytes
+    assert sum(getattr(moved, name) for name in vars(moved) if name.startswith("macs")) == run.counts.macs
+    lines = (moved.dram_a + moved.dram_b) // config.line_bytes
+    assert moved.rows_open + moved.rows_opened == (0 if config.dram == "flat" else lines)
+    assert run.energy_pj == sum(energy(moved, traffic, config).values()) >= 0
+
+
+@few
+@given(machines, products)
+def test_bytes_and_products_take_their_time(machine, how):
+    result, config = product(machine, how), MatrixUnitConfig(**machine)
+    for run in result.pes:
+        check_run(run, config)
+    check(result.moved, result.cycles, config, config.pes)
+    (m, n, k), e = how["sizes"], np.dtype(how["dtype"]).itemsize
+    got = result.bytes
+    assert got["dram"]["a"] >= m * k * e
+    assert got["dram"]["b"] + got["dram"]["dma"] >= k * n * e
+    assert got["dram"]["c"] >= 4 * m * n
+    assert 0 < result.math_utilisation <= 1
+    assert result.energy_pj > 0
+
+
+@few
+@given(machines, products, st.sampled_from(RATES), st.sampled_from([2, 3, 50]))
+def test_more_bandwidth_never_hurts(machine, how, name, times):
+    """One element: never. Several: by no more than the time for which the buses serve all of them."""
+    less = product(machine, how)
+    more = product(machine | {name: machine[name] * times}, how)
+    assert (more.value == less.value).all()
+    assert more.counts == less.counts
+    assert more.bytes == less.bytes
+    if machine["pes"] == 1:
+        assert more.cycles <= less.cycles + (20 * 2 if how["segments"] else 0)
+    else:
+        c = MatrixUnitConfig(**machine)
+        busy = sum(
+            sum(less.bytes[at].values()) / c.line_bytes * -(-c.line_bytes // rate)
+            for at, rate in (("l2", c.l2_bytes_per_cycle), ("dram", c.dram_bytes_per_cycle))
+        )
+        assert more.cycles <= less.cycles + busy
+
+
+@few
+@given(st.integers(0, 10**9))
+def test_any_program_obeys(seed):
+    config, memory, text = wild(seed)
+    r = Random(seed)
+    config = replace(
+        config,
+        dram=r.choice(("flat", "hbm2")),
+        dram_bytes_per_cycle=r.choice((1, 32)),
+        l2_bytes_per_cycle=r.choice((1, 64)),
+    )
+    try:
+        run = MatrixUnit(config).run(text, memory)
+    except MatrixUnitError as error:
+        run = error.result
+        if run is None or run.executed >= config.max_instructions:  # stopped half-way: nothing was waited for
+            return
+    check_run(run, config)
+
+
+def test_a_of_one_mebibyte_takes_its_time():
+    a, b = np.ones((1024, 1024), np.int8), np.ones((1024, 8), np.int8)
+    usual = matmul(a, b)
+    slow = matmul(a, b, MatrixUnitConfig(dram_bytes_per_cycle=1))
+    assert slow.cycles >= 1_048_576 + 1024 * 8 + 4 * 1024 * 8 > usual.cycles
+    assert matmul(a, b, MatrixUnitConfig(l2_bytes_per_cycle=1)).cycles >= 1_048_576
+    assert slow.bytes["dram"] == {"a": 1 << 20, "b": 8192, "c": 1024 * 64, "dma": 0}
+    assert slow.counts.dram_bytes == 8192
+
+
+def test_a_convolution_counts_all_it_moves():
+    x, w = np.ones((1, 14, 14, 64), np.int8), np.ones((3, 3, 64, 32), np.int8)
+    result = conv2d(x, w, padding=1, config=MatrixUnitConfig(threads=64))
+    assert result.bytes["dram"] == {"a": x.size, "b": w.size, "c": 4 * 14 * 14 * 32, "dma": 0}
+    both = contract("bmk,bkn->bmn", np.ones((2, 8, 8), np.int8), np.ones((2, 8, 8), np.int8))
+    assert both.bytes["l1"]["b"] == sum(run.bytes["l1"]["b"] for run in both.runs) == 2 * 64
+    assert 0 < both.math_utilisation < 1
+    assert both.energy_pj == sum(run.energy_pj for run in both.runs)
+
+
+def test_rows_of_device_memory_cost_what_is_published():
+    """Lines one behind the other find their row open; lines a row apart, in one bank, never do."""
+    config = MatrixUnitConfig(threads=1, dram="ddr4_3200", dram_bytes_per_cycle=64, l2_latency=0, dram_latency=0)
+    timing = DRAMS["ddr4_3200"]
+    apart = timing.banks * timing.row_bytes
+    program = "segment ur1, $X\nmov ur2, 16\nagain: ld r1, ur1:rf0:0, 1\nadd r0, r0, STEP\nloop ur2, again"
+    memory = {"X": np.zeros(16 * apart, np.int8)}
+    near, far = (MatrixUnit(config).run(program.replace("STEP", str(step)), memory) for step in (64, apart))
+    assert (near.moved.rows_open, near.moved.rows_opened) == (15, 1)
+    assert (far.moved.rows_open, far.moved.rows_opened) == (0, 16)
+    per_row = timing.cycles("ras") + timing.cycles("rp")
+    assert far.cycles - near.cycles >= 14 * per_row
+    assert near.bytes == far.bytes
+
+
+def test_elements_share_the_buses_by_need_or_by_slots():
+    """One of two elements has next to nothing to do: by need the other is as fast as alone, by slots it is not."""
+    load = "segment ur1, $X\ntid r1\nmul r1, r1, 64\nmov ur2, 40\n"
+    load += "again: ld r2, ur1:rf1:0, 16\nadd r3, r2, 0\nadd r1, r1, 4096\nloop ur2, again\nhalt"
+    cycles = {}
+    for how in ("round_robin", "slots"):
+        config = MatrixUnitConfig(threads=64, pes=2, dram_bytes_per_cycle=8, arbitration=how)
+        for second in ("halt", load):
+            machine = Machine(config)
+            machine.system["X"] = np.zeros(40 * 4096, np.int8)
+            machine.page_table("X", mapped=True)
+            machine.start(load, 0)
+            machine.start(second, 1)
+            runs = machine.run()
+            cycles[how, second] = max(run.cycles for run in runs)
+            total = Moved.together(run.moved for run in runs)
+            check(total, cycles[how, second], config, 2)
+    alone = cycles["round_robin", "halt"]
+    assert alone == pytest.approx(40 * 512, rel=0.1)
+    assert cycles["round_robin", load] < 1.1 * alone  # what one fetched the other finds in L2
+    assert cycles["slots", "halt"] > 2.5 * alone
+
+
+def test_energy_is_what_was_published():
+    assert (sram_pj(8 << 10), sram_pj(32 << 10), round(sram_pj(1 << 20), 9)) == (10, 20, 100)
+    found = energy(Moved(macs_f32=1000, dram_a=8000), MatrixUnit().run("halt").traffic, MatrixUnitConfig())
+    assert found["math"] == pytest.approx(1000 * (3.7 + 0.9))
+    assert found["dram"] == pytest.approx(1000 * 1950)
+
+
+@pytest.mark.parametrize("wrong", [{"dram": "ddr9"}, {"arbitration": 3}])
+def test_names_that_nobody_knows(wrong):
+    with pytest.raises(UsageError, match="one of"):
+        MatrixUnitConfig(**wrong)
