@@ -57,11 +57,32 @@ class Visit:
     """What stood on the console as an error or a warning, and what no script caught."""
     elsewhere: list[str] = field(default_factory=list)
     """Addresses off the machine that were asked for."""
+    _heard: dict[str, Callable[[Any], None]] = field(default_factory=dict)
 
-    def check(self) -> None:
-        """No error, nothing fetched from elsewhere, no sideways scrolling, and axe-core finds nothing serious."""
+    def listen(self) -> None:
+        """Note what goes wrong from now on."""
+        self._heard = {
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "console": lambda said: self.errors.append(said.text) if said.type in ("error", "warning") else None,
+            "request": lambda it: None if it.url.startswith(_OURS) else self.elsewhere.append(it.url),
+        }
+        for event, hear in self._heard.items():
+            self.page.on(event, hear)
+
+    def leave(self) -> None:
+        """The page as the next visit wants it."""
+        for event, hear in self._heard.items():
+            self.page.remove_listener(event, hear)
+        self.page.goto("about:blank")
+
+    def quiet(self) -> None:
+        """No error, nothing fetched from elsewhere."""
         assert not self.errors
         assert not self.elsewhere
+
+    def check(self) -> None:
+        """Quiet, no sideways scrolling, and axe-core finds nothing serious."""
+        self.quiet()
         over = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert over <= 0, f"the page is {over} px too wide"
         found = self.serious()
@@ -92,23 +113,28 @@ def chromium() -> Any:
     _THREAD.submit(driver.stop).result()
 
 
+@pytest.fixture(scope="session")
+def _pages() -> list[Any]:
+    """Pages that no test uses now: a new one costs a second, one that was used before a third of it."""
+    return []
+
+
 @pytest.fixture
-def visit(chromium: Any) -> Any:
-    """visit(address or path, width=1400, scheme="light", height=900) -> Visit; closed after the test."""
-    contexts = []
+def visit(chromium: Any, _pages: list[Any]) -> Any:
+    """visit(address or path, width=1400, scheme="light", height=900) -> Visit; each of a test has a page of its own."""
+    visits = list[Visit]()
 
     def open_(address: str | Path, width: int = 1400, scheme: str = "light", height: int = 900) -> Visit:
-        size = {"width": width, "height": height}
-        context = chromium.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
-        context.set_default_timeout(30_000)
-        contexts.append(context)
-        seen = Visit(context.new_page())
-        seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
-        seen.page.on("console", lambda said: seen.errors.append(said.text) if said.type in ("error", "warning") else 0)
-        seen.page.on("request", lambda it: None if it.url.startswith(_OURS) else seen.elsewhere.append(it.url))
+        seen = Visit(_pages.pop() if _pages else chromium.new_context().new_page())
+        visits.append(seen)
+        seen.page.set_default_timeout(30_000)
+        seen.page.set_viewport_size({"width": width, "height": height})
+        seen.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        seen.listen()
         seen.page.goto(address.resolve().as_uri() if isinstance(address, Path) else address)
         return seen
 
     yield open_
-    for context in contexts:
-        _THREAD.submit(context.close).result()
+    for seen in visits:
+        _THREAD.submit(seen.leave).result()
+        _pages.append(seen.page)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.browser import chromium, visit  # noqa: F401  fixtures
+from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
 
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "data"

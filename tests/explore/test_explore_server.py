@@ -119,6 +119,18 @@ def test_an_element_and_a_place():
     assert padding["lines"] == [["why", "d1 = 2*2 + 1 = 5 would be outside 0..4"]]
 
 
+def test_a_part_of_a_large_layout():
+    large = "f32[4,1000,3000]{2,1,0:T(8,128)}"
+    panel = value("layout", text=large, around=[3, 500, 1500])["scene"]["panels"][0]
+    assert [3, 500, 1500] in panel["indices"]
+    assert (panel["height"], panel["width"], panel["first"]) == (64, 256, [464, 1280])
+    panel = value("layout", text=large, window="0:1, 8:16, 0:4")["scene"]["panels"][0]
+    assert (panel["indices"][0], panel["first"]) == ([0, 8, 0], [8, 0])
+    assert "no range" in error("layout", text=large, window="a,b,c")
+    combined = value("layout", text="f32[10,2000,300]{2,1,0:T(*,8)}", around=[9, 1999, 299])["scene"]["panels"][0]
+    assert [9, 1999, 299] in combined["indices"]
+
+
 def test_a_tuple_has_arrays_to_choose_from():
     text = f"({TILED}, (s8[4]{{0}}, u8[2]{{0}}))"
     assert [leaf["path"] for leaf in value("layout", text=text)["leaves"]] == ["0", "1,0", "1,1"]

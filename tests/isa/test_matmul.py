@@ -346,3 +346,25 @@ def test_readings_of_time_change_time_alone():
     assert whole.math_cycles == plain.math_cycles
     assert (plain.value == slow.value).all()
     assert plain.counts == slow.counts == whole.counts
+
+
+def test_a_block_of_a_counts_as_its_rounds_do():
+    a, b = np.ones((40, 100), np.int8), np.ones((100, 50), np.int8)
+    config = MatrixUnitConfig(threads=32)
+    for how in ({}, {"ka": 2}, {"transpose_b": True}):
+        blocked, plain = matmul(a, b, config, block_a=5, **how), matmul(a, b, config, **how)
+        assert (blocked.value == 100).all()
+        assert blocked.counts == plain.counts
+        assert blocked.traffic.load_lines < plain.traffic.load_lines
+    with pytest.raises(UsageError, match="at most 12"):
+        matmul(a, b, config, block_a=13)
+    with pytest.raises(UnsupportedError, match="kb=1"):
+        matmul(a, b, config, block_a=2, kb=2)
+
+
+def test_512_cubed_uses_two_thirds_of_the_math():
+    ones = np.ones((512, 512), np.int8)
+    best = matmul(ones, ones, block_a=8, segments=2, page=(256, 64))
+    assert (best.value == 512).all()
+    assert best.math_utilisation >= 0.67
+    assert best.cycles < 97_389

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import UsageError
@@ -28,14 +28,24 @@ if TYPE_CHECKING:
     from tilewright.layout import Comparison
 
 _CELLS = 16384
+_MOST = Bounds(rows=64, columns=256, wide=256, cells=_CELLS)
 _MOST_LEAVES = 200
 
 
 def layout(asked: Asked) -> dict[str, Any]:
-    """The layout of ``text`` (of a tuple the array ``leaf``): its facts and its cells."""
+    """The layout of ``text`` (of a tuple the array ``leaf``): its facts and its cells.
+
+    Of a large one those in ``window``, or about the element ``around``, else the first.
+    """
     whole, one, leaves = _leaf(asked, "text")
-    colour = asked.text("colour") or "auto"
-    scene = make_scene(one, colour=colour, most=Bounds(rows=64, columns=256, wide=256, cells=_CELLS))
+    colour, around = asked.text("colour") or "auto", asked.numbers("around")
+    window = asked.text("window", 1000).strip() or (_window_around(one, around) if around else "")
+    try:
+        scene = make_scene(one, colour=colour, most=_MOST, window=window)
+    except UsageError:
+        if not around:
+            raise
+        scene = make_scene(one, colour=colour, at=around)  # dims that a tile combines have no ranges of their own
     return {
         "layout": str(whole),
         "leaves": leaves,
@@ -43,6 +53,16 @@ def layout(asked: Asked) -> dict[str, Any]:
         "axes": list(one.axes),
         "scene": _cells(scene),
     }
+
+
+def _window_around(layout: TensorLayout, index: Sequence[int]) -> str:
+    """As many cells around an element as are shown of a corner: rows and columns along the fastest dims."""
+    layout.address(*index)  # checks the index
+    ranges = [f"{at}:{at + 1}" for at in index]
+    for dim, count, step in zip(layout.minor_to_major, (_MOST.columns, _MOST.rows), (_MOST.columns // 2, 8)):
+        first = max(0, min(index[dim] - count // 2, layout.shape[dim] - count)) // step * step
+        ranges[dim] = f"{first}:{first + count}"
+    return ",".join(ranges)
 
 
 def element(asked: Asked) -> dict[str, Any]:
@@ -170,6 +190,7 @@ def _panel(panel: Panel) -> dict[str, Any]:
     height, width = panel.padding.shape
     plain: dict[str, Any] = {
         "heading": panel.heading,
+        "first": panel.first,
         "rowName": panel.row_name,
         "columnName": panel.column_name,
         "rows": panel.rows,

@@ -61,7 +61,7 @@ _QUESTIONS = {
     "place": ("quick", 5.0),
     "compare": ("quick", 10.0),
     "program": ("slow", 120.0),
-    "graph": ("slow", 30.0),
+    "graph": ("slow", 60.0),
     "operation": ("slow", 10.0),
     "matrix": ("slow", 120.0),
     "plan": ("slow", 180.0),

@@ -138,7 +138,8 @@ export class Cells {
 
   block(panel, row, column) { // which block of the level a cell is in, for its colour only
     const level = this.scene.levels[this.level - 1];
-    return (level.rows ? Math.floor(row / level.rows) : 0) + 3 * (level.columns ? Math.floor(column / level.columns) : 0) + 5 * panel.at;
+    const [top, left] = panel.first;
+    return (level.rows ? Math.floor((row + top) / level.rows) : 0) + 3 * (level.columns ? Math.floor((column + left) / level.columns) : 0) + 5 * panel.at;
   }
 
   drawPanel(pen, inks, panel, seen) {
@@ -224,11 +225,12 @@ export class Cells {
       pen.lineWidth = fine ? 0.5 : [2, 1.2, 0.8][Math.min(at, 2)];
       pen.setLineDash(fine ? [] : [[], [4, 2.5], [1.5, 2]][Math.min(at, 2)]);
       pen.beginPath();
-      for (let row = 0; rows && row <= panel.height; row += rows) {
+      const [top, left] = panel.first, begin = (first, period) => (period - first % period) % period;
+      for (let row = rows ? begin(top, rows) : 0; rows && row <= panel.height; row += rows) {
         pen.moveTo(panel.x, panel.y + row * h);
         pen.lineTo(panel.x + panel.width * w, panel.y + row * h);
       }
-      for (let column = 0; columns && column <= panel.width; column += columns) {
+      for (let column = columns ? begin(left, columns) : 0; columns && column <= panel.width; column += columns) {
         pen.moveTo(panel.x + column * w, panel.y);
         pen.lineTo(panel.x + column * w, panel.y + panel.height * h);
       }
@@ -349,13 +351,14 @@ export class Cells {
   blockOf({ panel, cell }) {
     const { rows, columns } = this.scene.levels[this.level - 1];
     const row = Math.floor(cell / panel.width), column = cell % panel.width;
-    const top = rows ? Math.floor(row / rows) * rows : 0, left = columns ? Math.floor(column / columns) * columns : 0;
+    const start = (at, first, period) => Math.floor((at + first) / period) * period - first;
+    const top = rows ? start(row, panel.first[0], rows) : 0, left = columns ? start(column, panel.first[1], columns) : 0;
     return { top, left, bottom: rows ? top + rows : panel.height, right: columns ? left + columns : panel.width };
   }
 
   blockText(at) {
     const { panel } = at, block = this.blockOf(at);
-    if (block.bottom > panel.height || block.right > panel.width) return ""; // a corner is shown, and this block not whole
+    if (block.top < 0 || block.left < 0 || block.bottom > panel.height || block.right > panel.width) return ""; // not all of it is shown
     const last = panel.places[0].length - 1;
     let least = Infinity, most = -Infinity;
     for (let row = block.top; row < Math.min(block.bottom, panel.height); row += 1) {

@@ -14,8 +14,8 @@ const EXAMPLES = [
 ];
 
 export const build = (section) => {
-  const values = { text: FIRST, leaf: "", at: "", place: "", level: 0, colour: "" };
-  let current = null;
+  const values = { text: FIRST, leaf: "", at: "", place: "", level: 0, colour: "", window: "" };
+  let current = null, around = "";
 
   const text = make("textarea", { rows: 2, spellcheck: false, autocomplete: "off", value: values.text });
   const examples = make("div", { className: "examples", role: "group", "aria-label": "Examples" }, ...EXAMPLES.map(([name, example]) =>
@@ -27,6 +27,8 @@ export const build = (section) => {
   const index = make("input", { size: 12, placeholder: "2, 3", inputMode: "numeric", oninput: () => { values.at = index.value; values.place = ""; place.value = ""; derive(); } });
   const place = make("input", { size: 12, placeholder: "17", inputMode: "numeric", oninput: () => { values.place = place.value; values.at = ""; index.value = ""; derive(); } });
   const placeField = field("Address", place);
+  const window_ = make("input", { size: 18, placeholder: "0:64, 0:256", oninput: soon(() => { values.window = window_.value; around = ""; load(); }, 200) });
+  const windowField = field("Part shown", window_);
   const levels = make("div", { className: "steps-of", role: "group", "aria-label": "Tile levels" });
   const facts = make("div");
   const derivation = make("div", { className: "derivation", "aria-live": "polite" });
@@ -50,7 +52,7 @@ export const build = (section) => {
     make("h1", { textContent: "Where does every element live?" }),
     make("p", { className: "lead-in", textContent: "Type a layout, or paste a line of a dump. Point at a cell for its derivation; give an address for its element." }),
     field("Layout", text), examples, wrong, below);
-  below.append(make("div", { className: "controls" }, leafField, field("Element", index), placeField, field("Colour", way),
+  below.append(make("div", { className: "controls" }, leafField, field("Element", index), placeField, windowField, field("Colour", way),
       make("div", { className: "field" }, make("span", { className: "label", textContent: "Tile level" }), levels),
       make("div", { className: "field" }, make("span", { className: "label", textContent: "Zoom" }), zoom)),
     make("div", { className: "split" }, make("div", { className: "wide" }, cells.box, note),
@@ -61,18 +63,20 @@ export const build = (section) => {
   const fill = () => {
     index.value = values.at;
     place.value = values.place;
+    window_.value = values.window;
     save();
   };
 
   const load = async () => {
-    const { text: typedText, leaf: wanted, colour } = values;
+    const { text: typedText, leaf: wanted, colour, window } = values;
     save();
-    const answer = await ask("layout", { text: typedText, leaf: wanted, colour });
+    const answer = await ask("layout", { text: typedText, leaf: wanted, colour, window, around });
     if (wrong.say(answer.error)) return text.setAttribute("aria-invalid", "true");
     text.removeAttribute("aria-invalid");
     current = answer.value;
     below.hidden = false;
     leafField.hidden = !current.leaves.length;
+    windowField.hidden = !current.scene.cut && !values.window;
     leaf.replaceChildren(...choices(current.leaves.map((it) => [it.path, `${it.path}: ${it.layout}`]), values.leaf));
     const ways = current.axes.length > 1 ? [current.axes[0], "line", "offset", "none"] : current.scene.levels.length ? ["tile", "line", "offset", "none"] : ["none", "line", "offset"];
     way.replaceChildren(...choices([["", "auto"], ...ways], values.colour));
@@ -95,7 +99,10 @@ export const build = (section) => {
   const told = (answer, reveal) => {
     if (answer.error) return derivation.replaceChildren(make("p", { className: "hint", textContent: answer.error.what }));
     const { title, lines, index: at, place: where } = answer.value;
-    if (reveal) cells.chooseAt(at, where);
+    if (reveal && !cells.chooseAt(at, where) && at && !values.window && around !== at.join()) { // beyond the part that is shown
+      around = at.join();
+      return load();
+    }
     const rows = lines.flatMap(([heading, line]) => [make("dt", { textContent: heading }), make("dd", { textContent: line })]);
     return derivation.replaceChildren(make("h2", { textContent: title }), make("dl", { className: "derived" }, ...rows));
   };
@@ -120,7 +127,8 @@ export const build = (section) => {
   }, 40);
 
   const typed = () => {
-    Object.assign(values, { text: text.value, leaf: "", at: "", place: "", level: 0, colour: "" });
+    Object.assign(values, { text: text.value, leaf: "", at: "", place: "", level: 0, colour: "", window: "" });
+    around = "";
     fill();
     load();
   };
@@ -128,7 +136,8 @@ export const build = (section) => {
   addEventListener("resize", soon(() => { if (current && section.isConnected) cells.place(); }, 150));
 
   const show = (given) => {
-    Object.assign(values, { text: values.text, leaf: "", at: "", place: "", level: 0, colour: "" }, given);
+    Object.assign(values, { text: values.text, leaf: "", at: "", place: "", level: 0, colour: "", window: "" }, given);
+    around = "";
     if (text.value !== values.text) text.value = values.text;
     fill();
     load();

@@ -45,13 +45,15 @@ export const build = (section, start) => {
     go(values.step + moves[event.key]);
   } });
   const next = make("div"), registers = make("div"), caches = make("div"), counts = make("div"), arrays = make("div");
+  const given = make("details", { className: "given" }), below = make("div", { hidden: true });
   section.append(
     make("h1", { textContent: "A matrix unit, one instruction at a time" }),
     make("p", { className: "lead-in", textContent: "Step through a program: what changed in registers, which cache lines came, what was moved." }),
-    make("details", { className: "given" }, make("summary", { textContent: "Program, tensors and machine" }), field("Program", program),
+    given, wrong, below);
+  given.append(make("summary", { textContent: "Program, tensors and machine" }), field("Program", program),
       field("Tensors", tensors, "NAME = type[sizes], then iota, ones or zeros"), field("Machine", settings, "fields, as threads=64"),
-      make("button", { type: "button", textContent: "Load the example", onclick: () => { Object.assign(values, { program: EXAMPLE, tensors: TENSORS, settings: "", step: 0 }); fill(); go(0); } })),
-    wrong, make("div", { className: "controls" }, field("Instructions done", step), make("div", { className: "field" },
+      make("button", { type: "button", textContent: "Load the example", onclick: () => { Object.assign(values, { program: EXAMPLE, tensors: TENSORS, settings: "", step: 0 }); fill(); go(0); } }));
+  below.append(make("div", { className: "controls" }, field("Instructions done", step), make("div", { className: "field" },
       make("span", { className: "label", textContent: "Step" }), steps)), status,
     make("div", { className: "split machine" }, make("div", { className: "wide" }, listed, next),
       make("div", { className: "side" }, make("h2", { textContent: "Registers" }), registers, make("h2", { textContent: "Tensors" }), arrays,
@@ -70,7 +72,11 @@ export const build = (section, start) => {
     save();
     const { program: text, tensors: memory, settings: fields } = values;
     const answer = await ask("matrix", { program: text, tensors: memory, settings: fields, step: values.step });
-    if (wrong.say(answer.error)) return;
+    if (wrong.say(answer.error)) {
+      given.open = true;
+      return;
+    }
+    below.hidden = false;
     now = answer.value;
     values.step = now.step;
     if (document.activeElement !== step) step.value = now.step;

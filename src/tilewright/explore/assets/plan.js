@@ -30,10 +30,11 @@ export const build = (section, start) => {
   const wholeField = field("All limits", whole, "");
   const verdict = make("p", { className: "verdict", role: "status" });
   const figures = make("div"), heap = make("div"), stacks = make("div", { className: "stacks" }), batches = make("p", { className: "hint" });
+  const below = make("div", { hidden: true }, verdict, figures, batches, make("div", { className: "controls" }, wholeField), stacks,
+    make("h2", { textContent: "HBM of a chip" }), heap);
   section.append(make("h1", { textContent: "Limits of an embedding plan" }),
     make("p", { className: "lead-in", textContent: "Move the limits: a few batches are cut, dropped from and sized anew, counted and not estimated." }),
-    make("div", { className: "controls" }, ...model), wrong, verdict, figures, batches,
-    make("div", { className: "controls" }, wholeField), stacks, make("h2", { textContent: "HBM of a chip" }), heap);
+    make("div", { className: "controls" }, ...model), wrong, below);
 
   const save = () => state.write("plan", Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== FIRST[name])));
 
@@ -54,6 +55,7 @@ export const build = (section, start) => {
     const first = now === null && values.all !== "100";
     now = answer.value;
     if (first) return load();
+    below.hidden = false;
     draw();
   };
 

@@ -15,14 +15,15 @@ export const make = (name, values = {}, ...children) => {
   return element;
 };
 
-const waiting = new Map();
+const LONG = "Working. On a first use kernels are compiled, which can take a minute.";
+const waiting = new Map(), working = document.getElementById("working");
 
 // A question to Python. A newer one of the same name makes an older one's answer unwanted: that never resolves.
 export const ask = async (question, values, slot = question) => {
   waiting.get(slot)?.abort();
   const control = new AbortController();
   waiting.set(slot, control);
-  const busy = setTimeout(() => document.body.classList.add("busy"), 250);
+  const busy = setTimeout(() => document.body.classList.add("busy"), 250), long = setTimeout(() => { working.textContent = LONG; }, 2500);
   try {
     const answer = await fetch(`/api/${question}`, {
       method: "POST", signal: control.signal, body: JSON.stringify(values),
@@ -35,9 +36,13 @@ export const ask = async (question, values, slot = question) => {
     return { error: { what: "tilewright explore does not answer: is it still running?" } };
   } finally {
     clearTimeout(busy);
+    clearTimeout(long);
     if (waiting.get(slot) === control) {
       waiting.delete(slot);
-      if (!waiting.size) document.body.classList.remove("busy");
+      if (!waiting.size) {
+        document.body.classList.remove("busy");
+        working.textContent = "";
+      }
     }
   }
 };

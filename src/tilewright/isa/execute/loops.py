@@ -1,8 +1,9 @@
 """Loops that one kernel call can run: which they are, and what the kernel is given.
 
-A loop is taken where nothing in it can see a difference: plain arithmetic, branches, at most one ``ld`` and one ``mm``
-with all its pages at hand, and no one else looking at the product registers. K rounds are then added together, exactly
-where the arithmetic permits it: integers modulo 2^32 by float products that stay exact, floats in the documented order.
+A loop is taken where nothing in it can see a difference: plain arithmetic, branches, at most one ``ld``, and ``mm``
+that differ in nothing but A and the immediate, with all pages at hand and no one else looking at the product registers.
+K rounds are then added together, exactly where the arithmetic permits it: integers modulo 2^32 by float products that
+stay exact, floats in the documented order.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Sums:
         fill = Record(FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
         values: dict[str, Any] = {"depth": roles.depth, "element_bytes": e, "width": width, "dim": dim, "columns": n}
         values |= {"floats": roles.type_a[0] not in "su", "retains": dim == 1, "bypasses": c.retention == "bypass"}
-        values |= {"a": roles.a, "chunk": roles.chunk, "first": roles.first, "local": roles.local}
+        values |= {"chunk": roles.chunk, "first": roles.first, "local": roles.local}
         values |= {"rows": rows, "ka": ka, "kb": kb, "first_thread": c.first_compute}
         values |= {"row_stride": row_stride, "a_stride": a_stride, "b_stride": b_stride, "step_cycles": step_cycles}
         values |= {"a_registers": c.a_registers, "a_reads": c.a_registers_read(e, kb), "bcast_depth": c.bcast_depth}
@@ -398,15 +399,19 @@ def _roles(pe: Pe, loop: FastLoop) -> Roles | None:
     """Who does what in the ``mm``, with every column on; None where the general function has something to say."""
     c, mm = pe.config, loop.mm
     assert mm is not None
-    roles = assign_roles(pe, Instruction("mm", mm.operands, mm.type, mm.suffixes))
-    if isinstance(roles, str) or not roles.on.all() or not at_hand(roles.segment):
+    several = [assign_roles(pe, Instruction("mm", each.operands, each.type, each.suffixes)) for each in loop.mms]
+    roles = several[0]
+    if isinstance(roles, str) or not at_hand(roles.segment):
+        return None
+    if any(isinstance(each, str) or not each.on.all() for each in several):
         return None
     floats = roles.type_a[0] not in "su"
     if (floats and c.float_order != "chunk") or (not floats and c.overflow != "wrap"):
         return None
     window = range(roles.first, roles.first + roles.local)
     begin = roles.address.offset
-    sources = {*range(roles.a, roles.a + c.a_registers), *range(begin, begin + len(roles.segment.sizes))}
+    firsts = [number(each.operands[2]) for each in loop.mms]
+    sources = {*range(begin, begin + len(roles.segment.sizes)), *(a + n for a in firsts for n in range(c.a_registers))}
     loaded = range(0)
     if loop.ld is not None:
         row = _row_of_ld(loop)
@@ -431,10 +436,10 @@ _KIND = {"imm": 0, "float": 0, "ur": 1, "r": 2, "p": 3}
 
 @dataclass(eq=False)
 class FastLoop:
-    """A loop as the kernel takes it: its instructions as records, and the one ``ld`` and ``mm`` in it.
+    """A loop as the kernel takes it: its instructions as records, the one ``ld`` and the ``mm`` in it.
 
-    ``foreign``: registers that others than ``mm`` name; ``useless_runs``: times it was left at once, to no one's gain.
-    ``frame``: what the last run was given.
+    ``mm``: the first of ``mms``. ``foreign``: registers that others than ``mm`` name; ``useless_runs``: times it was
+    left at once, to no one's gain. ``frame``: what the last run was given.
     """
 
     first: int
@@ -442,6 +447,7 @@ class FastLoop:
     code: Array
     ld: Instruction | None
     mm: Instruction | None
+    mms: tuple[Instruction, ...]
     foreign: frozenset[int]
     useless_runs: int = 0
     frame: Frame | None = None
@@ -455,7 +461,11 @@ def loop_at(pe: Pe, program: MachineProgram, first: int, last: int) -> FastLoop 
         return None
     body = program.instructions[first : last + 1]
     special = {name: [i for i in body if i.name == name] for name in ("ld", "mm")}
-    if any(i.name not in _ENCODED for i in body) or any(len(several) > 1 for several in special.values()):
+    if (
+        any(i.name not in _ENCODED for i in body)
+        or len(special["ld"]) > 1
+        or len(set(map(_kind_of, special["mm"]))) > 1
+    ):
         return None
     labels = dict(program.labels)
     code = np.zeros(len(body), INSTRUCTION.dtype)
@@ -468,7 +478,14 @@ def loop_at(pe: Pe, program: MachineProgram, first: int, last: int) -> FastLoop 
     if ld is not None and len(ld.operands) > 2 and not isinstance(ld.operands[2], Immediate):
         return None
     registers = frozenset(number(o) for i in body if i.name != "mm" for o in i.operands if _is(o, "r"))
-    return FastLoop(first, last, code, ld, mm, registers)
+    return FastLoop(first, last, code, ld, mm, tuple(special["mm"]), registers)
+
+
+def _kind_of(mm: Instruction) -> tuple[Any, ...]:
+    """What is the same in all ``mm`` of a loop: everything but A and the immediate."""
+    products, where, _ = mm.operands
+    assert isinstance(where, Address)
+    return mm.type, mm.suffixes, mm.guard, products, where.segment, where.offset
 
 
 def loop_heads(program: MachineProgram) -> dict[int, int]:
@@ -504,6 +521,8 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
         assert isinstance(where, Address)
         row["number"], row["x"], row["immediate"] = number(operands[0]), where.offset, where.immediate
         row["x_place"] = pe.clock.span("ur", where.segment).start
+        if op == MULTIPLY:
+            row["y"] = number(operands[2])
         if op == LD:
             row["words"] = count[0].value if count and isinstance(count[0], Immediate) else 1
         return

@@ -261,13 +261,13 @@ def _reach(loop: Any, mm: Any, row: Any) -> Any:
 
 
 @inner()
-def _gather(loop: Any, mm: Any) -> None:
+def _gather(loop: Any, mm: Any, row: Any) -> None:
     """A of every active row to the buffer."""
     rows, ka, kb = mm.rows, mm.ka, mm.kb
     length, pitch, per_part = mm.chunk * mm.element_bytes, mm.a_pitch, mm.a_rows // ka
     to = mm.a_bytes + fill_at(mm.fill).rounds * mm.a_step
     registers, thread = loop.pitch, mm.row_stride * loop.pitch
-    own = loop.file + mm.first_thread * registers + 4 * mm.a
+    own = loop.file + mm.first_thread * registers + 4 * row.y
     for qa in range(ka):
         for qb in range(kb):
             into, of = to + qa * per_part * pitch + qb * length, own
@@ -354,7 +354,7 @@ def multiply(loop: Any, mm: Any, row: Any) -> Any:
     kind = _reach(loop, mm, row)
     if kind == 0:
         return IRREGULAR
-    _gather(loop, mm)
+    _gather(loop, mm, row)
     fill.k += mm.width
     fill.rounds += 1
     _count(loop, mm, kind == 2)
@@ -370,16 +370,16 @@ def multiply(loop: Any, mm: Any, row: Any) -> Any:
         for i in range(flight - 1):
             put(ends, i, cell(ends, i + 1))
         clock.in_flight = flight - 1
-    _issue(loop, mm)
+    _issue(loop, mm, row)
     return 0
 
 
 @inner()
-def _issue(loop: Any, mm: Any) -> None:
+def _issue(loop: Any, mm: Any, row: Any) -> None:
     """Its place on the clock, once its registers are there."""
     tokens, foreign, causes, math = loop.tokens, loop.foreign, loop.causes, math_at(loop.math)
     clock, fill, times = clock_at(loop.clock), fill_at(mm.fill), times_at(mm.times)
-    a, first, a_end, end = mm.a, mm.first, mm.a + mm.a_registers, mm.first + mm.local
+    a, first, a_end, end = row.y, mm.first, row.y + mm.a_registers, mm.first + mm.local
     at_hand, start = np.int64(0), clock.issue
     for place in range(a, a_end):
         at_hand = max(at_hand, cell(tokens, place))

@@ -49,19 +49,19 @@ stop; ``file``: registers, ``pitch`` bytes a thread; ``tokens``, ``causes``, ``f
 """
 MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
-    "a chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
+    "chunk rows ka kb row_stride a_stride b_stride first_thread first local per_step a_registers a_reads "
     "bcast_depth step_cycles columns part index order active sizes starts pages_of offsets_of phys in_l2 dims store "
     "selected awaited reach on out sequence step_of times begins timing "
     "a_bytes a_pitch a_step a_rows b_bytes b_pitch b_step b_rows presents rounds fill macs deep deep_count"
 )
 """An mm.
 
-``width``: elements of a K round; ``retains``: a walk that retains lines; ``a`` and ``first``: registers of A and of the
-first product; ``local``: columns of a part; strides in threads. ``part``, ``index``, ``order``: tables of the columns;
-``on`` now, ``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, where runs begin
-(``begins``), lines of each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round
-(``step``). ``presents``: elements present in each round; ``rounds``: the most that wait. ``macs``: place of the counter
-of this type in ACCOUNTS; ``deep``: lines that L2 had not, and how many (``deep_count``).
+``width``: elements of a K round; ``retains``: a walk that retains lines; ``first``: register of the first product;
+``local``: columns of a part; strides in threads. ``part``, ``index``, ``order``: tables of the columns; ``on`` now,
+``active`` in the rounds that wait. What a walk leaves: ``reach`` of every column, where runs begin (``begins``), lines
+of each column (``out``). A's and B's bytes: from row to row (``pitch``), from round to round (``step``). ``presents``:
+elements present in each round; ``rounds``: the most that wait. ``macs``: place of the counter of this type in ACCOUNTS;
+``deep``: lines that L2 had not, and how many (``deep_count``).
 """
 FILL = Layout("k rounds columns steps")
 """How far the buffers of an mm are filled, and columns that are on and their steps (columns < 0: not known yet)."""
@@ -114,8 +114,9 @@ INSTRUCTION = Layout(
 
 ``kind`` of the destination and of X and Y: 0 integer, 1 uniform, 2 per thread, 3 predicate; ``guard``: -1 for none;
 ``operation``: its number or condition; ``target`` of a branch. An ``ld`` or ``mm`` has its first offset register in
-``x``, ``words`` an ld writes. ``x_place`` to ``guard_place``: what it reads on the scoreboard (of an address the
-segment), ``written``: what it writes, -1 for none; ``per_thread``: operands that are.
+``x``, an ``mm`` its first register of A in ``y``; ``words`` an ld writes. ``x_place`` to ``guard_place``: what it reads
+on the scoreboard (of an address the segment), ``written``: what it writes, -1 for none; ``per_thread``: operands that
+are.
 """
 ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, LD, MULTIPLY = range(9)
 """What an instruction of a loop is (``op``)."""

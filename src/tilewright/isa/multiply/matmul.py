@@ -29,7 +29,7 @@ from tilewright.isa.language.program import MachineProgram
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
 
-ACCUMULATORS, A_REGISTER = 256, 256
+ACCUMULATORS, A_REGISTER, _PLACES = 256, 256, 280
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class MatmulPlan:
     order: str
     columns: int
     config: MatrixUnitConfig
+    block_a: int = 1
 
     @property
     def fit(self) -> int:
@@ -77,6 +78,11 @@ def check(plan: MatmulPlan) -> None:
         raise UsageError("the kernel needs 300 registers, 4 predicates and 16 uniform registers", where="config")
     if c.offset_mode != "registers":
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
+    if plan.block_a > 1 and (plan.kb > 1 or plan.order == "column_outer"):
+        raise UnsupportedError(f"block_a = {plan.block_a} with kb or column_outer", how="kb=1 and order='k_outer'")
+    if A_REGISTER + c.a_registers * plan.block_a > _PLACES:
+        most = (_PLACES - A_REGISTER) // c.a_registers
+        raise UsageError(f"block_a = {plan.block_a} rounds of A", how=f"registers for at most {most}")
     if plan.order == "column_outer" and (c.pred_scope != "loader" or c.column_numbering != "gap"):
         problem = "column_outer selects columns by the loaders' predicates, one register a column"
         raise UnsupportedError(problem, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
@@ -184,6 +190,8 @@ def _walk_columns(plan: MatmulPlan, tag: str) -> list[str]:
 
 
 def _walk_depth(plan: MatmulPlan, tag: str, guard: str = "") -> list[str]:
+    if plan.block_a > 1:
+        return _walk_blocks(plan, tag)
     suffixes = f".ka{plan.ka}.kb{plan.kb}.t{int(plan.transpose_b)}{plan.signs}"
     return [
         "mov ur2, 0",
@@ -195,6 +203,33 @@ def _walk_depth(plan: MatmulPlan, tag: str, guard: str = "") -> list[str]:
         f"add ur2, ur2, {plan.depth}",
         f"br.lt ur2, {plan.k}, depth{tag}",
     ]
+
+
+def _walk_blocks(plan: MatmulPlan, tag: str) -> list[str]:
+    """As :func:`_walk_depth`, with ``block_a`` rounds of A loaded at once; the rounds that are left come at the end."""
+    rounds = -(-plan.k // plan.depth)
+    whole_blocks = rounds // plan.block_a * plan.block_a * plan.depth
+    lines = ["mov ur2, 0"]
+    if whole_blocks:
+        again = ["add ur2, ur2, " + str(plan.block_a * plan.depth), f"br.lt ur2, {whole_blocks}, depth{tag}"]
+        lines += [f"depth{tag}:", *_rounds(plan, plan.block_a), *again]
+    return [*lines, *_rounds(plan, rounds % plan.block_a)]
+
+
+def _rounds(plan: MatmulPlan, count: int) -> list[str]:
+    """``count`` rounds from k = ur2 on: A of all of them, then their ``mm``."""
+    if not count:
+        return []
+    walked, suffixes = int(plan.transpose_b), f".ka{plan.ka}.kb1.t{int(plan.transpose_b)}{plan.signs}"
+    lines = ["add r294, r286, ur2"]
+    lines += [f"@p2, ld r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers * count}"]
+    lines += [f"mov {'r291' if walked else 'r290'}, ur2"]
+    for n in range(count):
+        along = 0 if walked else n * plan.depth  # an immediate goes along d1, which a t1 walk does not
+        lines += [f"add r291, r291, {plan.depth}"] if walked and n else []
+        a = A_REGISTER + n * plan.config.a_registers
+        lines += [f"mm{plan.type}{suffixes} r0, ur4:rf290:0x{along:02x}, r{a}"]
+    return lines
 
 
 def _elements(plan: MatmulPlan) -> str:
@@ -300,6 +335,7 @@ def matmul(
     double_buffer: bool = True,
     trace: bool = False,
     watch: Callable[[Counts], None] | None = None,
+    block_a: int = 1,
 ) -> KernelResult:
     """a[m, k] @ b[k, n] by the ``mm`` instruction.
 
@@ -308,8 +344,9 @@ def matmul(
     and walks it with ``t1``; otherwise columns are contiguous (``t0``). ``ka`` threads share a row's columns, ``kb``
     every dot product. ``order``: k_outer (all columns a K round) or column_outer (one column over all of K).
     ``columns`` per instruction: default min(loaders, ka * 256); beyond ka * 256 registers run out, which the machine
-    records in ``.errors``, and those columns stay 0. ``page``, ``line``: of B's segment, in elements per dim of B as
-    it is stored. ``trace`` and ``watch``: as for :meth:`MatrixUnit.run`.
+    records in ``.errors``, and those columns stay 0. ``block_a``: rounds of A that one ``ld`` brings (with ``kb`` 1).
+    ``page``, ``line``: of B's segment, in elements per dim of B as it is stored. ``trace`` and ``watch``: as for
+    :meth:`MatrixUnit.run`.
 
     With ``config.pes`` above 1 C is divided among the elements, by ``split``: rows or columns (None: rows if every
     element gets a block). ``segments``: every element's B comes to L2 in so many segments by DMA, the next one while
@@ -336,7 +373,9 @@ def matmul(
     written, signs = type_and_signs(type_a, type_b)
     (m, k), n = a.shape, b.shape[1]
     per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
-    plan = MatmulPlan(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config)
+    plan = MatmulPlan(
+        m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config, whole("block_a", block_a, 1)
+    )
     program = matmul_program(plan)
     out = np.broadcast_to(np.zeros((), np.int32 if signs else np.float32), (m, n))  # one number: nothing to be packed
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
