@@ -173,3 +173,36 @@ def test_transposed_faces(run):
     tails = {"(32,32)(16,16)", "(32,32)(16,16)(16,1)", "(32,32)(32,16)(16,16)"}
     assert layouts == {f"bf16[64,64]{{1,0:T{tail}}}" for tail in tails}
     assert "no option" in run("layout", "preset", "tpu", "bf16[64,64]", "--transpose-of-faces")[2]
+
+
+def test_the_command_counts_conflicts_of_a_swizzle(run):
+    code, out, err = run(
+        "layout", "cute", "Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)", "--threads", "(8,8):(1,8)"
+    )
+    assert code == 0
+    assert out.startswith("layout          f16[8,64] as Sw<3,4,3>")
+    assert err == "bank conflicts: 0: 1 passes over the banks where 1 would do, 16 bytes at once, 1-way at most\n"
+
+
+def test_a_message_is_explained_allocation_by_allocation(run, data_folder):
+    text = next((data_folder / "allocator_messages").glob("10_*.txt")).read_text()
+    code, out, err = run("layout", "explain", text)
+    assert (code, len(out.splitlines())) == (0, 4)
+    assert "allocation 3  f32[4,8192,1]{1,0,2:T(4,128)}" in out
+    assert "explain-error" in err
+    names = [shape["name"] for shape in json.loads(run("layout", "explain", text, "--json")[1])["shapes"]]
+    assert names == ["allocation 1", "allocation 2", "allocation 3"]
+
+
+def test_a_layout_alone_says_what_it_lacks(run):
+    code, out, err = run("layout", "explain", "{1,0:T(8,128)}")
+    assert (code, out.split()[1]) == (0, "f32[?,?]{1,0:T(8,128)}")
+    assert "no sizes and no element type" in err
+    assert "tilewright report" in run("layout", "explain", "HloModule m\n")[2]
+
+
+def test_global_memory_of_an_npu(run):
+    code, out, err = run("layout", "lanes", "f16[2,2,3,2]", "--mode", "global")
+    assert (code, err) == (0, "")
+    assert "strides         (12,6,2,1), in elements" in out
+    assert "belongs to no NPU" in run("layout", "lanes", "f16[2,2,3,2]", "--mode", "global", "--npu", "1")[2]

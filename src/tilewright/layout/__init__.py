@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.layout.convert.onednn import from_onednn_tag, to_onednn_tag
     from tilewright.layout.convert.recipe import to_recipe
     from tilewright.layout.convert.strided import ConvertedLayout, from_strides, to_numpy_view
+    from tilewright.layout.convert.swizzle import BankConflicts, SwizzledLayout, bank_conflicts
     from tilewright.layout.convert.tpu_mlir import LayerGroup, is_tpu_mlir, read_tpu_mlir
     from tilewright.layout.draw.comparison import (
         Comparison,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Axis",
     "BankConflict",
+    "BankConflicts",
     "Bounds",
     "Comparison",
     "ConvertedLayout",
@@ -78,8 +80,10 @@ __all__ = [
     "Relayout",
     "Scene",
     "ShardedLayout",
+    "SwizzledLayout",
     "TensorLayout",
     "TupleLayout",
+    "bank_conflicts",
     "compare",
     "compare_scenes",
     "compare_svg",
@@ -135,6 +139,7 @@ _LATE = {  # imported when asked for: reading a dump should not wait for them
     "convert.linalg": ("LinalgPack", "from_linalg_pack", "parse_linalg_pack", "to_linalg_pack"),
     "convert.onednn": ("from_onednn_tag", "to_onednn_tag"),
     "convert.recipe": ("to_recipe",),
+    "convert.swizzle": ("BankConflicts", "SwizzledLayout", "bank_conflicts"),
     "convert.strided": ("ConvertedLayout", "from_strides", "to_numpy_view"),
     "convert.tpu_mlir": ("LayerGroup", "is_tpu_mlir", "read_tpu_mlir"),
     "draw.comparison": (

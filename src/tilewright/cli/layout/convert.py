@@ -19,7 +19,7 @@ from tilewright.cli.layout.show import (
     read_layout,
     sized_array,
 )
-from tilewright.cli.streams import Json, emit_json, read_text, show_table
+from tilewright.cli.streams import Json, emit_json, read_text, remark, show_table
 from tilewright.errors import ParseError, TilewrightError, UsageError
 
 if TYPE_CHECKING:
@@ -71,7 +71,13 @@ def _pack_text(pack: LinalgPack) -> str:
 
 
 _Cute = Annotated[str, typer.Argument(metavar="LAYOUT", help="As '((2,2),8):((1,16),2)'.")]
-_Dtype = Annotated[str, typer.Option("--dtype", metavar="TYPE", help="Element type, as bf16.")]
+_Dtype = Annotated[
+    str | None, typer.Option("--dtype", metavar="TYPE", help="Element type, as bf16; the pointer's, or f32.")
+]
+_Threads = Annotated[
+    str | None,
+    typer.Option("--threads", metavar="LAYOUT", help="A layout of (threads, values): its bank conflicts, on stderr."),
+]
 _Linalg = Annotated[str, typer.Argument(metavar="TEXT", help="MLIR with linalg.pack or tensor.pack in it; - is stdin.")]
 _Tag = Annotated[str, typer.Argument(metavar="TAG", help="As nChw16c or aBcd16b.")]
 _Shape = Annotated[
@@ -80,11 +86,16 @@ _Shape = Annotated[
 
 
 @viewed
-def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = "f32") -> Viewed:
-    """Read a CuTe layout (CUTLASS's shape:stride): facts, an element, an offset, a picture."""
-    from tilewright.layout import from_cute
+def cute(text: _Cute, offset: Offset = None, dtype: _Dtype = None, threads: _Threads = None) -> Viewed:
+    """Read a CuTe layout (CUTLASS's shape:stride), swizzled or not: facts, an element, an offset, a picture."""
+    from tilewright.layout import bank_conflicts, from_cute
 
-    return from_cute(text, dtype), None if offset is None else (offset,)
+    layout = from_cute(text, dtype)
+    if threads is not None:
+        found = bank_conflicts(layout, from_cute(threads, layout.dtype))
+        passes = f"{found.wavefronts} passes over the banks where {found.least} would do"
+        remark(f"bank conflicts: {found.conflicts}: {passes}, {found.width} bytes at once, {found.ways}-way at most")
+    return layout, None if offset is None else (offset,)
 
 
 @viewed

@@ -9,16 +9,18 @@ padded array; a `*` only where its tile divides.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tilewright.errors import UnsupportedError
+from tilewright.errors import ParseError, UnsupportedError, UsageError
 from tilewright.layout.convert.strided import ConvertedLayout, converted, split_dims
+from tilewright.layout.convert.swizzle import SwizzledLayout, swizzled_extent
 from tilewright.layout.index.address_map import Axis
 from tilewright.layout.index.digits import Digit
 from tilewright.layout.index.index_map import IndexMap
-from tilewright.layout.index.types import dtype_name, require_layout, text_of
+from tilewright.layout.index.types import TYPE_BITS, dtype_name, require_layout, text_of
 from tilewright.layout.kinds.tiled import TensorLayout, from_text
 from tilewright.layout.text.notation import COMBINE, Cursor
 
@@ -142,21 +144,54 @@ def _pair(cursor: Cursor, sizes: Tree, strides: Tree, at: int) -> Mode:
     return [part for pair in zip(sizes, strides, strict=True) for part in _pair(cursor, *pair, at)]
 
 
-def from_cute(text: str, dtype: Any) -> ConvertedLayout:
+_PREFIX = re.compile(
+    r"\s*(?P<tensor>tensor<\s*)?(?:(?P<before>[sgr]mem_ptr\[(?P<bits>[0-9]{1,3})b\]\([^()]*\))\s*o\s*"
+    r"|ptr<\s*(?P<type>\w+)[^<>]*(?:<[^<>]*>[^<>]*?)*?(?:,\s*S<(?P<own>[-0-9,\s]+)>)?\s*>\s*o\s*)?"
+    r"(?:Sw?<\s*(?P<swizzle>[-0-9,\s]+)>\s*o\s*)?"
+    r"(?:(?P<behind>[sgr]mem_ptr\[(?P<width>[0-9]{1,3})b\]\([^()]*\))\s*o\s*|_?(?P<first>[0-9]{1,18})\s*o\s*)?"
+)
+_OF_BITS = {4: "u4", 8: "u8", 16: "f16", 32: "f32", 64: "f64"}
+
+
+def _prefix(text: str, dtype: Any) -> tuple[int, str, tuple[int, int, int] | None, int, bool]:
+    """(where shape:stride begins, element type, swizzle of elements or None, first offset, whether `>` closes it)."""
+    found = _PREFIX.match(text)
+    assert found is not None  # every part may be missing
+    bits = int(found["bits"] or found["width"] or 0)
+    name = dtype_name(dtype or found["type"] or _OF_BITS.get(bits, "f32"))
+    if bits and TYPE_BITS[name] != bits:
+        raise UsageError(f"the pointer has {bits} bits to an element, {name} has {TYPE_BITS[name]}", where=text)
+    numbers = [int(n) for n in re.findall(r"-?[0-9]{1,3}", found["swizzle"] or found["own"] or "")]
+    if not numbers:
+        return found.end(), name, None, int(found["first"] or 0), bool(found["tensor"])
+    if len(numbers) != 3 or min(numbers[:2]) < 0 or abs(numbers[2]) < numbers[0] or max(numbers) > 40:
+        raise ParseError("a swizzle is Sw<B,M,S> with B at most S", text=text, column=found.start("swizzle"))
+    b, m, s = numbers
+    if found["behind"] or found["own"]:  # before the pointer's type is known it counts bytes
+        m += 3 - (TYPE_BITS[name].bit_length() - 1)
+    if m < 0:
+        raise UnsupportedError(f"{text.strip()} swizzles parts of an element")
+    return found.end(), name, (b, m, s), int(found["first"] or 0), bool(found["tensor"])
+
+
+def from_cute(text: str, dtype: Any = None) -> ConvertedLayout:
     """The layout that CuTe writes ``shape:stride``: every top-level mode is a dim, as large as its parts together.
 
-    Raises :class:`ParseError` with the column.
+    Swizzled ones, ``Sw<3,4,3> o smem_ptr[16b](unset) o (8,64):(64,1)``, and layouts of (threads, values) are read, too.
+    The element type is the pointer's width where there is one, f32 otherwise. Raises :class:`ParseError` with the
+    column.
 
     >>> layout = from_cute("((2,2),(4,2)):((1,16),(2,8))", "f32")
     >>> layout.shape, layout.offset(3, 5)
     ((4, 8), 27)
     """
-    cursor = Cursor(text_of(text, "a CuTe layout"), 0)
+    start, name, swizzle, first, closed = _prefix(text_of(text, "a CuTe layout"), dtype)
+    cursor = Cursor(text, start)
     sizes = _read_tree(cursor, "size")
     cursor.expect(":", "between shape and stride")
     at = cursor.at
     strides = _read_tree(cursor, "stride")
-    if cursor.at != len(text):
+    if (closed and not cursor.take(">")) or cursor.at != len(text):
         raise cursor.fail("text left over behind the layout")
     if isinstance(sizes, int) or isinstance(strides, int):
         modes = [_pair(cursor, sizes, strides, at)]
@@ -164,7 +199,14 @@ def from_cute(text: str, dtype: Any) -> ConvertedLayout:
         modes = [_pair(cursor, *pair, at) for pair in zip(sizes, strides, strict=True)]
     else:
         raise cursor.fail("shape and stride have different forms", at)
-    return _from_modes(modes, dtype_name(dtype), text.strip())
+    layout = _from_modes(modes, name, text.strip())
+    if swizzle is None and not first:
+        return layout
+    b, m, s = swizzle or (0, 0, 0)
+    axis = layout.axis_terms[0]
+    extent = swizzled_extent(axis.extent + first, b, m, s) if axis.extent else 0
+    own = (layout.slot_bits, layout.source, b, m, s, first)
+    return SwizzledLayout(name, layout.shape, layout.steps, (replace(axis, extent=extent),), (), *own)
 
 
 def _from_modes(modes: Sequence[Mode], dtype: str, text: str) -> ConvertedLayout:

@@ -308,6 +308,7 @@ def _places(layout: AddressMap, at: dict[DrawnDim, Any], size: tuple[int, ...]) 
         for leaf in reversed(dim.leaves):
             rest, coordinates[leaf.place] = rest // leaf.size, rest % leaf.size
     sums = [sum((coordinates.get(c, 0) * stride for c, stride in axis.terms), start=0) for axis in layout.axis_terms]
+    sums[-1] = layout.scrambled(np.asarray(sums[-1])) if layout.scrambles else sums[-1]
     return np.stack([np.broadcast_to(value, size) for value in sums], axis=-1)
 
 

@@ -242,6 +242,8 @@ def _backward(step: Step, x: Value, sizes: tuple[int, ...]) -> Value:
 
 def _terms(layout: AddressMap) -> list[tuple[int, int, int]] | None:
     """(coordinate, size, slots apart), the farthest apart first; None where strides do not nest."""
+    if layout.scrambles:
+        return None
     sizes, weight, terms = layout.step_sizes[-1], 1, list[tuple[int, int, int]]()
     for axis in reversed(layout.axis_terms):
         terms += [(c, sizes[c], stride * weight) for c, stride in axis.terms if sizes[c] > 1]

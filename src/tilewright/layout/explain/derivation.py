@@ -239,6 +239,10 @@ def derive(layout: AddressMap, index: Sequence[int]) -> Derivation:
         lines.append(("", f"... and {len(layout.steps) - taken} steps more, not written out"))
     lines.append(("together", f"{_shown_vector([c.value for c in now])} of {_shown_vector([c.size for c in now])}"))
     expressions = {axis.name: _expression(axis, now) for axis in layout.axis_terms}
+    if layout.scrambles:
+        name, place = layout.axes[-1], address[layout.axes[-1]]
+        plain = sum(now[c].value * stride for c, stride in layout.axis_terms[-1].terms)
+        expressions[name] = f"({expressions[name]}) xor {plain ^ place}"
     for name, text in expressions.items():
         lines.append((name, text if text == str(address[name]) else f"{text} = {address[name]}"))
     lines.append(("memory", _in_memory(layout, address)))
@@ -411,7 +415,7 @@ def _why_padding(layout: AddressMap, place: Sequence[int]) -> str:
     values: list[Any] = [0] * len(sizes[-1])
     for axis, value in zip(layout.axis_terms, place, strict=True):
         terms = layout.terms_of(axis)
-        digits = next(solutions(value, terms), None)
+        digits = next(solutions(layout.unscrambled(value), terms), None)
         if digits is None:
             last = sum((size - 1) * stride for size, stride in terms)
             where = f"behind {last}, the last place the array reaches"

@@ -379,6 +379,19 @@ class AddressMap:
         return None
 
     @property
+    def scrambles(self) -> bool:
+        """Whether offsets are no sum of coordinates and strides: CuTe's swizzles."""
+        return False
+
+    def scrambled(self, value: Any) -> Any:
+        """The value on the last axis that a sum of coordinates and strides comes to."""
+        return value
+
+    def unscrambled(self, value: Any) -> Any:
+        """The inverse of :meth:`scrambled`."""
+        return value
+
+    @property
     def dim_names(self) -> tuple[str, ...]:
         """The names of the logical dims."""
         return tuple(f"d{k}" for k in range(self.rank))
@@ -399,7 +412,7 @@ class AddressMap:
         >>> parse("f32[2,2,3,2]").strides, parse("f32[8,256]{1,0:T(8,128)}").strides
         ((12, 6, 2, 1), None)
         """
-        if len(self.axis_terms) != 1 or self.origin or not self.is_static:
+        if len(self.axis_terms) != 1 or self.origin or self.scrambles or not self.is_static:
             return None
         first = self.steps[0] if self.steps else Permute(tuple(range(self.rank)))
         if isinstance(first, Permute) and len(self.steps) <= 1:  # so that dims of size 1 have theirs too
@@ -451,7 +464,8 @@ class AddressMap:
         values = coordinates
         for step, sizes in zip(self.steps, self.step_sizes, strict=False):
             values = step.forward(list(values), sizes)
-        return [sum((values[c] * stride for c, stride in axis.terms), start=0) for axis in self.axis_terms]
+        sums = [sum((values[c] * stride for c, stride in axis.terms), start=0) for axis in self.axis_terms]
+        return [*sums[:-1], self.scrambled(sums[-1])] if self.scrambles else sums
 
     def address(self, *index: int) -> dict[str, int]:
         """The place of one element on every axis, exact Python integers.
@@ -536,7 +550,8 @@ class AddressMap:
             if not 0 <= value < axis.extent:
                 memory = f"the memory, which runs from 0 to {axis.extent - 1}"
                 raise IndexRangeError(f"{axis.name} {value} is outside {memory}", where=str(self))
-            choices.append(solutions(value, self.terms_of(axis)))
+            plain = self.unscrambled(value) if axis is self.axis_terms[-1] else value
+            choices.append(solutions(plain, self.terms_of(axis)))
         for picked in product(*choices):  # one choice at most, but for free strides
             coordinates = [0] * len(self.step_sizes[-1])
             for axis, values in zip(self.axis_terms, picked, strict=True):
@@ -575,7 +590,8 @@ class AddressMap:
         for a, axis in enumerate(self.axis_terms):
             value = at[..., a]
             inside &= (value >= 0) & (value < axis.extent)
-            decoded = decode_many(value, self.terms_of(axis))
+            plain = self.unscrambled(value) if a == count - 1 else value
+            decoded = decode_many(plain, self.terms_of(axis))
             if decoded is None:
                 return self._indices_by_table(at)
             digits, ok = decoded
