@@ -24,7 +24,9 @@ BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
 
 def on_config(config: Any) -> None:
     """The notebooks have a place in the navigation, behind the first pages."""
-    if notebooks := sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.ipynb")):
+    notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.ipynb"))
+    notebooks.sort(key=lambda name: "tour" not in name)  # first of all
+    if notebooks:
         config.nav[0]["Start"].insert(-1, {"Notebooks": notebooks})
     missing = "Alternative text is missing"  # nbconvert knows none for SVG; on_page_content adds them
     logging.getLogger("traitlets").addFilter(lambda record: missing not in record.getMessage())
