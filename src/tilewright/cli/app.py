@@ -71,6 +71,7 @@ You have a kernel, or a matrix unit to design:
 
 A TPU ran out of memory: tilewright explain-error log.txt
 A whole model on a chip: tilewright run model.py --target tpu-v5p
+Layouts and programs in a browser: tilewright explore
 All commands: tilewright --help     Completion: tilewright --install-completion"""
 
 
