@@ -6,6 +6,8 @@ folders they have in the repository, and the links follow.
 
 from __future__ import annotations
 
+import base64
+import logging
 import posixpath
 import re
 from pathlib import Path
@@ -22,8 +24,12 @@ BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
 
 def on_config(config: Any) -> None:
     """The notebooks have a place in the navigation, behind the first pages."""
-    if notebooks := sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.ipynb")):
+    notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.ipynb"))
+    notebooks.sort(key=lambda name: "tour" not in name)  # first of all
+    if notebooks:
         config.nav[0]["Start"].insert(-1, {"Notebooks": notebooks})
+    missing = "Alternative text is missing"  # nbconvert knows none for SVG; on_page_content adds them
+    logging.getLogger("traitlets").addFilter(lambda record: missing not in record.getMessage())
 
 
 @event_priority(100)
@@ -68,7 +74,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Links of notebooks, which come as HTML already."""
+    """Notebooks come as HTML already: their links, and their drawings' titles as descriptions."""
     place = page.file.src_uri
     if not place.endswith(".ipynb"):
         return html
@@ -77,6 +83,11 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
         file = files.get_file_from_path(resolved(place, found[1]).removeprefix("docs/"))
         return f'href="{file.url_relative_to(page.file)}' if file else found[0]
 
+    def described(found: re.Match[str]) -> str:
+        title = re.search(r"<title>(.*?)</title>", base64.b64decode(found[2]).decode())
+        return f'<img alt="{title[1] if title else "a drawing"}" src="{found[1]}{found[2]}"'
+
+    html = re.sub(r'<img alt="[^"]*" src="(data:image/svg\+xml;base64,)([^"]+)"', described, html)
     return re.sub(r'href="(\.\.?/[^"#]+)', led, html)
 
 

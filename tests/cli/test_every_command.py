@@ -1,6 +1,7 @@
 """Without the optional packages every command works, or says before work begins which extra to install."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -8,8 +9,8 @@ import sys
 from tests.cli.every_command import COMMANDS, OPTIONAL
 from tests.conftest import ROOT
 
-#: What waits for somebody to end it, or takes minutes.
-LEFT_OUT = {"explore", "mcp", "warm"}
+#: What takes minutes.
+LEFT_OUT = {"warm"}
 
 
 def test_it_works_or_names_its_extra():
@@ -29,3 +30,24 @@ def test_no_command_is_left_out():
     named = set(re.findall(r"^## tilewright (.+)", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE))
     tried = {" ".join(words[:2]) for words, _ in COMMANDS} | {words[0] for words, _ in COMMANDS if words}
     assert named - tried <= LEFT_OUT
+
+
+def test_the_command_alone_shows_the_roads(run):
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    tried = {" ".join(words[:2]) for words, _ in COMMANDS} | {words[0] for words, _ in COMMANDS if words}
+    shown = re.findall(r"tilewright ((?:layout|isa|embed) [\w-]+|[a-z][\w-]*)", out)
+    assert len(shown) == 11
+    assert set(shown) <= tried
+
+
+def test_completion_is_installed_on_request_alone(tmp_path):
+    command = f"'{sys.executable}' -m tilewright"
+    asked = subprocess.run(
+        ["bash", "-c", f"{command} --install-completion; true"], env=os.environ | {"HOME": str(tmp_path)}, check=True
+    )
+    assert asked.returncode == 0
+    assert "tilewright" in (tmp_path / ".bashrc").read_text()

@@ -25,8 +25,6 @@ from tilewright.version import __version__
 app = typer.Typer(
     name="tilewright",
     help="Where every tensor element lives, which movement is needless, and the result, run and counted.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # importing rich takes longer than all the rest of --help
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -51,6 +49,32 @@ for name, summary, commands in (
     app.add_typer(group, name=name)
 
 
+_ROADS = f"""\
+Tilewright {__version__}: where every tensor element lives on a tiled accelerator,
+which movement is needless, and the result, run and counted on any machine.
+
+You have a layout, as dumps print it:
+    tilewright layout explain 'bf16[20,300]{{1,0:T(8,128)(2,1)}}'
+    tilewright layout draw 'bf16[20,300]{{1,0:T(8,128)(2,1)}}'
+
+You have a program: an HLO dump, StableHLO, or a function of a Python file:
+    tilewright report dump.hlo -o report.html
+    tilewright optimize model.py:step --target tpu-v5e --explain
+
+You have embedding tables, and a log of what is looked up:
+    tilewright embed plan clicks.csv --config model.toml --target tpu-v5p
+    tilewright embed train model.py --data clicks.csv
+
+You have a kernel, or a matrix unit to design:
+    tilewright isa matmul --m 64 --n 200 --k 96
+    tilewright isa step program.tasm
+
+A TPU ran out of memory: tilewright explain-error log.txt
+A whole model on a chip: tilewright run model.py --target tpu-v5p
+Layouts and programs in a browser: tilewright explore
+All commands: tilewright --help     Completion: tilewright --install-completion"""
+
+
 # What the option parser raises: its own base class, wherever this version of typer keeps it.
 _OptionError: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -61,14 +85,17 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
 ) -> None:
     """Options before the command's name (`--debug` may stand anywhere)."""
+    if context.invoked_subcommand is None:
+        print(_ROADS)
 
 
 def _leave_quietly() -> None:
@@ -95,7 +122,7 @@ def main() -> None:
         if debug:
             raise
         message, context = str(error.format_message()), getattr(error, "ctx", None)  # type: ignore[attr-defined]
-        if context and message == context.get_help():  # a bare `tilewright`, or a bare group
+        if context and message == context.get_help():  # a bare group
             print(message, file=sys.stderr)
             sys.exit(2)
         message = message.strip(" .").replace("\n", " ")

@@ -155,7 +155,7 @@ def _fields(report: ReportData) -> Iterator[Field]:
         yield Field("bound", "text", "what it waits for, by the model", lambda r: r.bound, below=True, facet=True)
     yield Field("operation", "text", "", lambda r: r.op, 9.1, facet=True)
     yield Field("name", "code", "", lambda r: r.name, below=True)
-    yield Field("from", "code", "shape and layout of the operands", lambda r: r.from_short, 17)
+    yield Field("from", "code", "shape and layout of the operands", lambda r: r.from_short, 15.6)
     yield Field("to", "code", "shape and layout of the result", lambda r: r.to_layout, below=True)
     yield Field("padded", "bytes", "the result with its padding", lambda r: r.padded_bytes, 5.2)
     yield Field("padding", "ratio", "padded over logical bytes", lambda r: r.padding_ratio, below=True)
