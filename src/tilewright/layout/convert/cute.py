@@ -145,10 +145,10 @@ def _pair(cursor: Cursor, sizes: Tree, strides: Tree, at: int) -> Mode:
 
 
 _PREFIX = re.compile(
-    r"\s*(?P<tensor>tensor<\s*)?(?:(?P<before>[sgr]mem_ptr\[(?P<bits>[0-9]{1,3})b\]\([^()]*\))\s*o\s*"
+    r"\s*(?P<tensor>tensor<\s*)?(?:(?P<before>[sgr]mem_ptr\[(?P<bits>[0-9]{1,3})b\](?:\([^()]*\))?)\s*o\s*"
     r"|ptr<\s*(?P<type>\w+)[^<>]*(?:<[^<>]*>[^<>]*?)*?(?:,\s*S<(?P<own>[-0-9,\s]+)>)?\s*>\s*o\s*)?"
     r"(?:Sw?<\s*(?P<swizzle>[-0-9,\s]+)>\s*o\s*)?"
-    r"(?:(?P<behind>[sgr]mem_ptr\[(?P<width>[0-9]{1,3})b\]\([^()]*\))\s*o\s*|_?(?P<first>[0-9]{1,18})\s*o\s*)?"
+    r"(?:(?P<behind>[sgr]mem_ptr\[(?P<width>[0-9]{1,3})b\](?:\([^()]*\))?)\s*o\s*|_?(?P<first>[0-9]{1,18})\s*o\s*)?"
 )
 _OF_BITS = {4: "u4", 8: "u8", 16: "f16", 32: "f32", 64: "f64"}
 
