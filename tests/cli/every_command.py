@@ -76,7 +76,7 @@ COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["isa", "tune", *SIZES], ()),
     (["embed", "plan", "--rows", "512", "--batch", "256", "--scale", "0.001", "-o", "limits.json"], ()),
     (["embed", "plan", "log.parquet"], ("pyarrow",)),
-    (["embed", "plan", "clicks.tsv", "--batch", "64", "--engine", "ray", "--workers", "1"], ("ray",)),
+    (["embed", "plan", "log.parquet", "--engine", "ray", "--workers", "1"], ("ray",)),
     (["embed", "check", "clicks.tsv", "limits.json"], ()),
     (["embed", "diagnose", "clicks.tsv", "--batch", "64"], ()),
     (["embed", "explain-error", "message.txt"], ()),
@@ -154,7 +154,7 @@ def make_inputs():
         Path("log.parquet").write_bytes(b"PAR1")
     else:
         columns = {"label": [0, 1] * 2048} | {f"I{k}": [1.0] * 4096 for k in range(1, 14)}
-        parquet.write_table(pyarrow.table(columns | {f"C{k}": [k] * 4096 for k in range(1, 27)}), "log.parquet")
+        parquet.write_table(pyarrow.table(columns | {f"C{k}": [0] * 4096 for k in range(1, 27)}), "log.parquet")
 
 
 def try_all(folder, hidden):

@@ -99,6 +99,8 @@ def test_a_large_square_is_tuned_at_once():
     assert len(tuning.timed) < 20 < 500 < len(tuning.ranking)
     assert tuning.best.cycles == matmul(*np.ones((2, 512, 512), np.int8), **tuning.options).cycles
     assert tuning.best.energy_pj > 0
+    assert tuning.best.utilisation >= 0.67
+    assert tuning.best.choice.block_a == 8
 
 
 def test_few_rows_are_shared_by_threads_that_were_idle():

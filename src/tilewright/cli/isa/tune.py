@@ -163,6 +163,7 @@ def _call(tuning: Tuning, settings: Sequence[str]) -> str:
     shapes = (("line", choice.line), ("page", choice.page))
     words += [f"--{name} {'x'.join(map(str, shape))}" for name, shape in shapes if shape]
     others = (("columns", choice.columns), ("split", choice.split), ("segments", choice.segments))
+    words += [f"--block-a {choice.block_a}"] * (choice.block_a > 1)
     words += [f"--{name} {value}" for name, value in others if value]
     return " ".join([*words, *(f"--set {assignment}" for assignment in settings)])
 

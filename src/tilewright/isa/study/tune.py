@@ -57,6 +57,7 @@ class Choice:
     page: tuple[int, ...] | None = None
     split: str | None = None
     segments: int | None = None
+    block_a: int = 1
 
     def __str__(self) -> str:
         """On one line; what is None is not written."""
@@ -67,6 +68,7 @@ class Choice:
             parts += [f"{name} {'x'.join(map(str, shape))}"] if shape else []
         parts += [f"split by {self.split}"] if self.split else []
         parts += [f"{self.segments} segments"] if self.segments else []
+        parts += [f"A by {self.block_a}"] if self.block_a > 1 else []
         return " ".join(parts)
 
     @property
@@ -99,8 +101,32 @@ def choices(problem: Problem, fixed: Mapping[str, Any]) -> list[Choice]:
                         continue  # segments that all share, and too many of what matters little
                     rest = {"columns": width, "line": line, "split": split, "segments": segments}
                     for page in _free(fixed, "page", _pages(problem, transpose_b, line, segments)):
-                        space[Choice(**how, **rest, page=page)] = None
+                        space[Choice(**how, **rest, page=page, block_a=fixed.get("block_a", 1))] = None
+                if "block_a" not in fixed and order == "k_outer" and kb == 1 and width == columns[0]:
+                    for more in _blocks_of_a(problem, fixed, Choice(**how, columns=width, line=line)):
+                        space[more] = None
     return list(space)
+
+
+def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> Iterator[Choice]:
+    """A of several rounds at once: as many as a line holds, or half; where columns make several blocks, B by DMA too.
+
+    Such a segment has the columns of one block, and pages as deep as a line, so that the first one is soon there.
+    """
+    c, e = problem.config, problem.element_bytes
+    rounds, room = -(-problem.k // c.depth(e)), (280 - 256) // c.a_registers
+    per_line = min(max(1, c.line_bytes // c.a_bytes), room)
+    for block in dict.fromkeys((per_line, per_line // 2)):
+        if not 1 < block <= rounds:
+            continue
+        for split in _pes(problem, fixed):
+            yield replace(plain, block_a=block, split=split)
+        width = plain.columns or default_columns(c, plain.ka)
+        segments = -(-problem.n // width)
+        if c.pes == 1 and segments > 1 and plain.line is None and not {"segments", "page"} & fixed.keys():
+            high, wide = -(-problem.n // segments), max(1, c.line_bytes // e)
+            page = (wide, _up(high, wide)) if plain.transpose_b else (high, wide)
+            yield replace(plain, block_a=block, segments=segments, page=page)
 
 
 def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
@@ -267,6 +293,9 @@ def _walks(problem: Problem, choice: Choice) -> tuple[Array, Array]:
     usual = 1 if choice.transpose_b else c.line_bytes // e
     along = usual if choice.line is None else choice.line[0 if choice.transpose_b else 1]
     column_lines = (np.minimum(begin + depth, k) - 1) // along - begin // along + 1
+    if choice.block_a > 1:  # every load has A of several rounds
+        own *= choice.block_a
+        begin = np.arange(0, k, own)
     starts = begin[:, None] + np.arange(choice.kb) * own
     ends = np.minimum(starts + own, k)
     lines = ((ends * e - 1) // c.line_bytes) - (starts * e // c.line_bytes) + 1
@@ -457,9 +486,10 @@ def autotune(
 
     Chosen: ``ka`` and ``kb`` (powers of two, and as many threads as there are for a row), ``order``, ``transpose_b``,
     ``columns``, ``line`` and ``page`` of B, ``split`` over several processing elements, ``segments`` where B is larger
-    than L2; an option that is given keeps its value. ``dtype``: s8, u8, ... f32. ``most``: choices timed at most;
-    ``within``: a share of the cycles not worth looking for (0.02: nothing considered is faster by more than 2 percent);
-    ``watch(done, most)`` is told. Cycles are those the machine would count, exactly, unless ``scaled``. Raises
+    than L2 or comes ahead, ``block_a``; an option that is given keeps its value. ``dtype``: s8, u8, ... f32.
+    ``most``: choices timed at most; ``within``: a share of the cycles not worth looking for (0.02: nothing considered
+    is faster by more than 2 percent); ``watch(done, most)`` is told. Cycles are those the machine would count,
+    exactly, unless ``scaled``. Raises
     :class:`UsageError` for empty products and options it does not know.
 
     >>> tuning = autotune(16, 64, 64, config=MatrixUnitConfig(threads=64), line=None, columns=None)
