@@ -330,6 +330,12 @@ class Plan:
         """One sentence: whether everything compiles and fits, or what does not."""
         return verdict_of(self.target, self.stacks, self.heap)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict and the stacks' limits; ``plan_html(plan)`` is the whole page."""
+        from tilewright.embed.planning.faces import notebook_html
+
+        return notebook_html(self)
+
     @property
     def fits(self) -> bool | None:
         """Whether every stack compiles and a chip's HBM holds it all; None without a target."""

@@ -260,6 +260,12 @@ class Relayout:
         """Distinct tiles (first level) or pages of ``b`` that hold data; 64-byte lines where it has neither."""
         return lines_touched(self.b, _tile_bytes(self.b))
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """What a notebook shows: the picture of both layouts, with the elements that move marked."""
+        from tilewright.layout.draw.comparison import Comparison
+
+        return Comparison(self.a, self.b, self)._repr_mimebundle_()
+
     @property
     def direct(self) -> bool:
         """Whether :meth:`apply` needs no dense copy of the array in between (a ``*`` that does not divide does)."""
