@@ -9,7 +9,7 @@ from tilewright.render.formats import count_text, format_value
 from tilewright.render.markup import Html, element, escape, join
 from tilewright.render.tables import Column
 
-_ROWS = 10
+_ROWS = 16
 
 
 def glance(title: str, *content: str) -> Html:
@@ -25,12 +25,12 @@ def glance(title: str, *content: str) -> Html:
 def glance_table(
     columns: Sequence[Column], rows: Iterable[Sequence[object]], *, caption: str = "", of: int | None = None
 ) -> Html:
-    """The first ten rows; ``of``: how many there are, where not all are given. Nothing without rows."""
+    """The first sixteen rows; ``of``: how many there are, where not all are given. Nothing without rows."""
     waiting = iter(rows)
     first = list(islice(waiting, _ROWS))
     if not first:
         return Html("")
-    head = element("tr", *(element("th", column.heading, title=column.note or None) for column in columns))
+    head = element("tr", *(element("th", c.heading, title=c.note or None, style=_side(c)) for c in columns))
     body = (element("tr", *(_cell(c, v) for c, v in zip(columns, row, strict=True))) for row in first)
     count = len(first) + sum(1 for _ in waiting) if of is None else of
     left = element("p", f"{count_text(count - len(first))} more") if count > len(first) else Html("")
@@ -42,5 +42,8 @@ def _cell(column: Column, value: object) -> Html:
     text = value if isinstance(value, Html) else escape(format_value(value, column.kind))
     if column.kind == "code" and value is not None:
         text = element("code", text)
-    side = "right" if column.numeric else "left"
-    return element("td", text, style=f"text-align:{side}")
+    return element("td", text, style=_side(column))
+
+
+def _side(column: Column) -> str:
+    return f"text-align:{'right' if column.numeric else 'left'}"
