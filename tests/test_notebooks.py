@@ -46,7 +46,9 @@ def test_results_show_themselves_in_a_notebook():
     pair = layout.parse("(f32[3,5]{1,0:T(2,2)}, (s32[], f32[?]))")._repr_html_()
     assert "3 arrays, 100 B in memory" in pair
     assert '<td style="text-align:left">1,1</td>' in pair
-    moved = layout.relayout(layout.parse("f32[999,999]{1,0:T(8,128)}"), layout.parse("f32[999,999]{0,1:T(8,128)}"))
+    pair = layout.parse("f32[9,9]{1,0:T(8,128)}"), layout.parse("f32[9,9]{0,1:T(8,128)}")
+    assert "not a bitcast" in layout.relayout(*pair)._repr_html_()
+    moved = layout.compare(layout.parse("f32[999,999]{1,0:T(8,128)}"), layout.parse("f32[999,999]{0,1:T(8,128)}"))
     bundle = moved._repr_mimebundle_()
     assert "not a bitcast" in bundle["text/plain"]
     assert len(bundle["image/svg+xml"]) < 60_000
@@ -56,5 +58,5 @@ def test_results_show_themselves_in_a_notebook():
     assert "2 instructions" in run._repr_html_()
     table = embed.Table("<i>", vocab=64, width=8)
     plan = embed.plan([{"f": [[1], [2]]}], [embed.Feature("f", table)], embed.Topology(1, 2))
-    assert "1 batch, 2 samples" in plan._repr_html_()
+    assert "from 1 batches of 2 samples" in plan._repr_html_()
     assert "<i>" not in plan._repr_html_()

@@ -22,8 +22,6 @@ from tilewright.render import (
     column_chart,
     count_text,
     details,
-    glance,
-    glance_table,
     join,
     line_chart,
     note,
@@ -207,29 +205,19 @@ def many(n: int, one: str, many: str = "") -> str:
     return f"{count_text(n)} {one if n == 1 else many or one + 's'}"
 
 
-def _head(plan: Plan) -> list[str]:
-    """What was planned, and the verdict."""
-    topology = plan.stacking.topology
-    log = f"{many(plan.batches, 'batch', 'batches')}, {many(plan.samples, 'sample')}"
-    tables = f"{many(len(plan.tables), 'table')} in {many(len(plan.stacks), 'stack')}"
-    chips = f"{many(topology.sparsecores, 'SparseCore')} ({many(topology.chips, 'chip')})"
-    confidence = [f"confidence: {plan.confidence.sentence}"] if plan.confidence is not None else []
-    return [f"{log}, {tables} on {chips}", plan.verdict, *confidence]
-
-
-def notebook_html(plan: Plan) -> str:
-    """What a notebook shows of a plan: the head, the limits and what lies in a chip's HBM."""
-    limits, _, memory, heap, *_ = _tables(plan)
-    return glance(*_head(plan), *(glance_table(c, rows, caption=title) for title, c, rows in (limits, memory, heap)))
-
-
 def print_plan(plan: Plan, console: Console | None = None) -> None:
     """The plan as terminal tables."""
     from rich.console import Console
 
     console = console or Console()
-    for line in _head(plan):
-        console.print(line, highlight=False, soft_wrap=True)
+    topology = plan.stacking.topology
+    log = f"{many(plan.batches, 'batch', 'batches')}, {many(plan.samples, 'sample')}"
+    tables = f"{many(len(plan.tables), 'table')} in {many(len(plan.stacks), 'stack')}"
+    chips = f"{many(topology.sparsecores, 'SparseCore')} ({many(topology.chips, 'chip')})"
+    console.print(f"{log}, {tables} on {chips}", highlight=False, soft_wrap=True)
+    console.print(plan.verdict, highlight=False, soft_wrap=True)
+    if plan.confidence is not None:
+        console.print(f"confidence: {plan.confidence.sentence}", highlight=False, soft_wrap=True)
     for title, columns, rows in _tables(plan):
         if rows:
             console.print()

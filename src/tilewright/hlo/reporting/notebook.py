@@ -23,7 +23,7 @@ _CHANGES = (
 _FIRST = 10
 
 
-def report_html(report: ReportData) -> str:
+def glance_html(report: ReportData) -> str:
     """The totals in sentences, what pays most, and the operations that move most."""
     head, *facts = report_head(report)
     rows = report.ranked()

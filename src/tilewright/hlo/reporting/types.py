@@ -307,12 +307,6 @@ class ReportData:
         """Bytes moved by all runs of all rows."""
         return sum(row.total_bytes for row in self.rows)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the totals, and what moves most; ``to_html()`` is the whole page."""
-        from tilewright.hlo.reporting.notebook import report_html
-
-        return report_html(self)
-
     @property
     def moved_by_op(self) -> dict[str, int]:
         """Operation -> the bytes its rows move in all their runs, most first."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+from tilewright.layout.index.address_map import AddressMap
 from tilewright.layout.index.types import UNBOUNDED
-from tilewright.layout.kinds.tiled import TensorLayout, TupleLayout
 from tilewright.render import Column, bytes_text, glance, glance_table
 
 _COLUMNS = (Column("element"), Column("layout", "code"), Column("in memory", "bytes"), Column("padding", "ratio"))
 
 
-def tuple_html(layout: TupleLayout) -> str:
+def tuple_html(layout: Any) -> str:
     """A line for every array: what ``--leaf`` calls it, its layout, size and padding."""
     arrays = list(_leaves(layout))
     sized = [array for _, array in arrays if UNBOUNDED not in array.shape]
@@ -20,12 +21,12 @@ def tuple_html(layout: TupleLayout) -> str:
     return glance("a tuple of layouts", total, glance_table(_COLUMNS, rows))
 
 
-def _sizes(array: TensorLayout) -> tuple[int | None, float | None]:
+def _sizes(array: AddressMap) -> tuple[int | None, float | None]:
     return (None, None) if UNBOUNDED in array.shape else (array.size_bytes, array.padding_ratio)
 
 
-def _leaves(layout: TensorLayout | TupleLayout, path: str = "") -> Iterator[tuple[str, TensorLayout]]:
-    if isinstance(layout, TensorLayout):
+def _leaves(layout: Any, path: str = "") -> Iterator[tuple[str, AddressMap]]:
+    if isinstance(layout, AddressMap):
         yield path, layout
         return
     for k, element in enumerate(layout.elements):
