@@ -34,6 +34,12 @@ def test_it_learns(written):
     assert np.isfinite(report.losses).all()
 
 
+def test_a_notebook_shows_the_figures(written):
+    shown = written[0]._repr_html_()
+    assert f"{written[0].auc_after:.4f}" in shown
+    assert "HBM a chip" in shown
+
+
 def test_the_gate_accepts_and_refuses(written):
     report, _, _ = written
     patent, chip = (report.movement.optimized[name] for name in ("vector8x128", "tpu-v5p"))

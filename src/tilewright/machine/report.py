@@ -34,6 +34,8 @@ from tilewright.render import (
     count_text,
     details,
     element,
+    glance,
+    glance_table,
     join,
     line_chart,
     note,
@@ -307,13 +309,14 @@ def _sparse_seconds(run: RunResults) -> float:
     return run.plan.feeding.step_seconds if run.plan.feeding else 0.0
 
 
-def _summary(run: RunResults) -> list[Html]:
+def _figures(run: RunResults) -> list[Card]:
+    """What a run comes to, figure by figure."""
     moved = run.movement.optimized[run.target]
     equal = bool(run.counts_equal and run.values_equal)
     unit = "equal" if equal else "differs" if run.matrix else "not used"
     dense, sparse = run.movement.time.seconds, _sparse_seconds(run)
     bound = f"bound by the {'SparseCores' if sparse > dense else 'TensorCore'}; modelled"
-    figures = [
+    return [
         Card("a step", seconds_text(max(dense, sparse)), bound),
         Card(
             "AUC",
@@ -327,8 +330,11 @@ def _summary(run: RunResults) -> list[Html]:
         Card("difference", f"{run.proof.max_difference:.1e}", "rewritten against original, largest"),
         Card("matrix unit", unit, _products_note(run), _tone(equal) if run.matrix else "plain"),
     ]
+
+
+def _summary(run: RunResults) -> list[Html]:
     drawings = side_by_side(_bounds_chart(run), _loss_chart(run, width=460, height=190))
-    return [cards(figures), drawings]
+    return [cards(_figures(run)), drawings]
 
 
 def _bounds_chart(run: RunResults) -> Html:
@@ -547,6 +553,13 @@ class RunReport(RunResults):
     def to_page(self) -> Page:
         """One self-contained page; ``.html()`` is its text."""
         return page(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figures of the page's summary; ``to_page()`` is the whole page."""
+        title = f"{self.model} on {self.chips} x {self.target}: {self.steps} steps of {count_text(self.batch)} samples"
+        columns = (Column("what"), Column("result"), Column("beside"))
+        rows = [(card.label, card.value, card.note) for card in _figures(self)]
+        return glance(title, *self.failures, glance_table(columns, rows))
 
     def write(self, folder: str | Path) -> tuple[Path, ...]:
         """Write report.html, report.json and trace.pftrace into ``folder`` (made if need be); returns their paths.

@@ -14,6 +14,7 @@ from tilewright.render.formats import (
     visible,
 )
 from tilewright.render.markup import Html, Scripted, Sortable, element, escape, join
+from tilewright.render.notebook import glance, glance_table
 from tilewright.render.page import (
     Card,
     Page,
@@ -64,6 +65,8 @@ __all__ = [
     "escape",
     "explorer",
     "format_value",
+    "glance",
+    "glance_table",
     "join",
     "line_chart",
     "listing",

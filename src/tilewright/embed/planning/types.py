@@ -330,6 +330,22 @@ class Plan:
         """One sentence: whether everything compiles and fits, or what does not."""
         return verdict_of(self.target, self.stacks, self.heap)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, limits and what lies in HBM; ``plan_html(plan)`` is the whole page."""
+        from tilewright.render import Column, count_text, glance, glance_table
+
+        chips = self.stacking.topology
+        log = f"{count_text(self.batches)} batches of {count_text(self.batch)} samples"
+        head = f"{len(self.tables)} tables in {len(self.stacks)} stacks on {chips.sparsecores} SparseCores, from {log}"
+        sure = f"confidence: {self.confidence.sentence}" if self.confidence is not None else ""
+        columns = [Column("stack", "code"), Column("ids a partition", "count"), Column("distinct ids", "count")]
+        columns += [Column("imbalance", "ratio")]
+        rows = [(s.label, *vars(s.limits).values(), s.imbalance) for s in self.stacks]
+        heap = [(part, getattr(self.heap, part)) for part in ("tables", "slots", "inputs", "exchange", "total")]
+        limits = glance_table(columns, rows, caption="limits")
+        memory = glance_table((Column("what"), Column("bytes", "bytes")), heap, caption="HBM of one chip")
+        return glance(head, self.verdict, sure, limits, memory)
+
     @property
     def fits(self) -> bool | None:
         """Whether every stack compiles and a chip's HBM holds it all; None without a target."""

@@ -269,6 +269,16 @@ def show_run(result: Any) -> str:
     return "\n".join(lines)
 
 
+def show_run_html(result: Any) -> str:
+    """What a notebook shows of a run or a kernel: the same, its counts as a table."""
+    from tilewright.render import Column, glance, glance_table
+
+    head, *rest = show_run(result).split("\n")
+    lines = [line for line in rest if not line.startswith("counts: ")]
+    counts = [(name.replace("_", " "), count) for name, count in result.counts.to_dict().items() if count]
+    return glance(head, *lines, glance_table((Column("counted"), Column("", "count")), counts))
+
+
 def _rows(title: str, rows: list[tuple[str, Any]]) -> list[str]:
     return [f"  {title}:", *(f"    {name:6} {value}" for name, value in rows)] if rows else []
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, TensorMemory
-from tilewright.isa.chip.state import Pe, map_page, new_chip, same_state, show_run, wrap
+from tilewright.isa.chip.state import Pe, map_page, new_chip, same_state, show_run, show_run_html, wrap
 from tilewright.isa.execute.loops import FastLoop, loop_at, loop_heads, run_fast
 from tilewright.isa.execute.memory import MEMORY_HANDLERS, SEGMENT_HANDLERS
 from tilewright.isa.execute.operands import Handler
@@ -67,6 +67,7 @@ class RunResult:
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
     __repr__ = __str__ = show_run
+    _repr_html_ = show_run_html
 
     @property
     def bytes(self) -> dict[str, dict[str, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
-from tilewright.isa.chip.state import same_state, show_run
+from tilewright.isa.chip.state import same_state, show_run, show_run_html
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved
 from tilewright.isa.language.errors import ErrorRecord, array_of
@@ -52,6 +52,7 @@ class ContractResult:
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
     __repr__ = __str__ = show_run
+    _repr_html_ = show_run_html
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.chip.segments import ELEMENT_TYPES, TensorMemory
-from tilewright.isa.chip.state import same_state, show_run
+from tilewright.isa.chip.state import same_state, show_run, show_run_html
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.assemble import assemble
@@ -292,6 +292,7 @@ class KernelResult:
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
     __repr__ = __str__ = show_run
+    _repr_html_ = show_run_html
 
     @property
     def bytes(self) -> dict[str, dict[str, int]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from tilewright.errors import TilewrightError
 from tilewright.layout.draw.memory import strip_panel
 from tilewright.layout.draw.panels import (
     Array,
@@ -30,6 +32,7 @@ from tilewright.layout.draw.picture import (
     legend_parts,
     legend_width,
     scene_size,
+    small_picture,
 )
 from tilewright.layout.draw.scene import make_scene
 from tilewright.layout.index.index_map import IndexMap
@@ -116,6 +119,14 @@ class Comparison:
         if self.move.bitcast:
             return "a bitcast: every element keeps its byte"
         return f"not a bitcast: {self.move.reason}"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """What a notebook shows: both layouts side by side where they can be drawn, and the verdict."""
+        shown = {"text/plain": f"{self.a} to {self.b}: {self.verdict}; {self.costs}"}
+        with suppress(TilewrightError):  # no static addresses, or several elements in one place
+            small = small_picture(lambda most: draw_comparison(self, "auto", most.cells // 2, fine=False))
+            shown["image/svg+xml"] = small
+        return shown
 
     @property
     def costs(self) -> str:
@@ -220,9 +231,12 @@ def compare_svg(
     return str(draw_comparison(compare(a, b, permutation), colour, max(1, cells)).svg())
 
 
-def draw_comparison(pair: Comparison, colour: str = "auto", cells: int = 2048) -> Drawing:
-    """Both layouts, beside each other where they fit, else one below the other."""
-    scenes = compare_scenes(pair, colour, cells)
+def draw_comparison(pair: Comparison, colour: str = "auto", cells: int = 2048, *, fine: bool = True) -> Drawing:
+    """Both layouts, beside each other where they fit, else one below the other; ``fine`` as in ``draw_picture``.
+
+    Where nearly all elements in small cells move, none is marked: marks would hide the colours.
+    """
+    scenes = _worth_marking(compare_scenes(pair, colour, cells))
     beside = [_block(scene, _BESIDE) for scene in scenes]
     stacked = [_block(scene, _WIDEST) for scene in scenes]
     side_by_side = all(a.cell.labelled == b.cell.labelled for a, b in zip(beside, stacked, strict=True))
@@ -236,10 +250,28 @@ def draw_comparison(pair: Comparison, colour: str = "auto", cells: int = 2048) -
     drawing.text(MARGIN, 46, pair.costs, "soft")
     x, y = MARGIN, 66.0
     for block in blocks:
-        _draw(drawing, block, x, y)
+        _draw(drawing, block, x, y, fine)
         x, y = (x + block.wide + _GAP, y) if side_by_side else (x, y + block.tall)
     draw_legend(drawing, legend, 62 + tall)
     return drawing
+
+
+def _worth_marking(scenes: tuple[Scene, Scene]) -> tuple[Scene, ...]:
+    """The scenes, without marks where cells are small and fewer than one in sixteen elements stays on both sides."""
+    if all(cell_size(scene, _BESIDE).labelled for scene in scenes):
+        return scenes
+    for scene in scenes:
+        found = [(panel.moved, panel.elements) for panel in scene.everything if panel.moved is not None]
+        every = sum(int(elements.sum()) for _, elements in found)
+        moved = sum(int(marks.sum()) for marks, _ in found)
+        if (every - moved) * 16 >= every:
+            return scenes
+    return tuple(_without_marks(scene) for scene in scenes)
+
+
+def _without_marks(scene: Scene) -> Scene:
+    rows = tuple(tuple(replace(panel, moved=None) for panel in row) for row in scene.panels)
+    return replace(scene, panels=rows, strip=replace(scene.strip, moved=None) if scene.strip else None)
 
 
 def _block(scene: Scene, widest: float) -> _Block:
@@ -249,10 +281,10 @@ def _block(scene: Scene, widest: float) -> _Block:
     return _Block(scene, cell, max(wide, *texts), _TITLE + tall + (18 if scene.cut else 0))
 
 
-def _draw(drawing: Drawing, block: _Block, x: float, y: float) -> None:
+def _draw(drawing: Drawing, block: _Block, x: float, y: float, fine: bool) -> None:
     drawing.text(x, y + 10, block.scene.title, "strong mono")
     drawing.text(x, y + 28, block.scene.facts, "soft")
-    draw_scene(drawing, block.scene, x, y + _TITLE, block.cell)
+    draw_scene(drawing, block.scene, x, y + _TITLE, block.cell, fine)
     if block.scene.cut:
         drawing.text(x, y + block.tall - 10, block.scene.cut, "soft")
 

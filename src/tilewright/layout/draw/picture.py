@@ -17,7 +17,7 @@ MARGIN = 16.0
 _GAP, _HEAD, _SIDE = 26.0, 18.0, 36.0
 _CELL_HEIGHT, _LEAST, _MOST = 25.0, 8.0, 16.0  # cells with labels; the smallest and largest without
 _WIDEST = 1500.0
-_NOTEBOOK_BYTES = 60_000
+_NOTEBOOK_BYTES, _NOTEBOOK_WIDE = 60_000, 860.0
 
 
 def to_svg(layout: AddressMap, *, colour: str = "auto", window: str = "", at: Sequence[int] | None = None) -> str:
@@ -44,31 +44,38 @@ def mimebundle(layout: AddressMap) -> dict[str, str]:
     """What a notebook shows: text always, the picture where there is one, of 60 KB at most for ordinary arrays."""
     shown = {"text/plain": repr(layout)}
     with suppress(TilewrightError):  # no static addresses, or several elements in one place
-        shown["image/svg+xml"] = small_picture(lambda most: draw_picture(make_scene(layout, most=most), fine=False))
+        shown["image/svg+xml"] = small_picture(lambda most: _narrow_picture(make_scene(layout, most=most)))
     return shown
+
+
+def _narrow_picture(scene: Scene) -> Drawing:
+    return draw_picture(scene, fine=False, widest=_NOTEBOOK_WIDE)
 
 
 def small_picture(draw: Callable[[Bounds], Drawing]) -> str:
     """The largest of some pictures that a notebook should hold: fewer cells where more would be too many bytes."""
     svg = ""
     for cells in (MAX_CELLS, 1024, 384, 160, 96):
-        svg = str(draw(Bounds(cells=cells)).svg())
+        svg = str(draw(Bounds(rows=32, columns=64, wide=64, cells=cells)).svg())
         if len(svg) <= _NOTEBOOK_BYTES:
             break
     return svg
 
 
-def draw_picture(scene: Scene, legend: Sequence[tuple[str, str]] | None = None, *, fine: bool = True) -> Drawing:
+def draw_picture(
+    scene: Scene, legend: Sequence[tuple[str, str]] | None = None, *, fine: bool = True, widest: float = _WIDEST
+) -> Drawing:
     """One scene with its title, its facts and a legend: (mark, meaning) pairs, by default those of a layout.
 
     Unless ``fine``, neighbours of one colour become one shape where cells are too small for numbers: far fewer bytes.
+    Cells are small where numbers would make the picture wider than ``widest``.
     """
-    cell = cell_size(scene)
+    cell = cell_size(scene, widest)
     if legend is None:
         legend = legend_parts(scene, cell)
     insets = _insets(scene, cell)
     wide, tall = scene_size(scene, cell)
-    beside, inset_wide, low = _inset_sizes(insets, max(wide, 900.0))
+    beside, inset_wide, low = _inset_sizes(insets, max(wide, min(900.0, widest)))
     wide = max(wide, inset_wide)
     notes = (text_width(scene.title, 15) * 1.04, text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
     width = max(*notes, wide, legend_width(legend), 120) + 2 * MARGIN

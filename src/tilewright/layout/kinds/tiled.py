@@ -191,6 +191,12 @@ class TupleLayout:
     def __str__(self) -> str:
         return format_shape(self._text())
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a line for every array."""
+        from tilewright.layout.explain.notebook import tuple_html
+
+        return tuple_html(self)
+
     def _text(self) -> TupleText:
         return TupleText(tuple(e.text if isinstance(e, TensorLayout) else e._text() for e in self.elements))
 

@@ -260,6 +260,14 @@ class Relayout:
         """Distinct tiles (first level) or pages of ``b`` that hold data; 64-byte lines where it has neither."""
         return lines_touched(self.b, _tile_bytes(self.b))
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict and the bytes; ``compare(a, b)`` shows a picture of both layouts."""
+        from tilewright.render import Column, glance, glance_table
+
+        verdict = "a bitcast: every element keeps its byte" if self.bitcast else f"not a bitcast: {self.reason}"
+        figures = [("read", self.bytes_read), ("written", self.bytes_written)]
+        return glance(f"{self.a} to {self.b}", verdict, glance_table((Column(""), Column("moved", "bytes")), figures))
+
     @property
     def direct(self) -> bool:
         """Whether :meth:`apply` needs no dense copy of the array in between (a ``*`` that does not divide does)."""
