@@ -35,11 +35,30 @@ def _keras_next_token(forward):
     return loss
 
 
-def _language(kind, task, length=256, batch=2, **config):
+def _language(kind, task, length=256, batch=2, cache=2048, **config):
+    """A causal language model: the gradient on a batch of texts, and forward as one step of ``generate``."""
+
     def make():
         model = task(backbone=kind(vocabulary_size=4096, num_layers=2, **config), preprocessor=None)
         ids = tokens(batch, length, 4096)
-        return stateless(model, {"padding_mask": jnp.ones_like(ids), "token_ids": ids}, _keras_next_token)
+        ones = jnp.ones_like(ids)
+        case = stateless(model, {"padding_mask": ones, "token_ids": ids}, _keras_next_token)
+        queries = next(config[name] for name in ("num_query_heads", "num_heads", "num_attention_heads") if name in config)
+        groups = config.get("num_key_value_heads", queries)
+        past = normal(2 * batch, 2, 2, cache, groups, config.get("head_dim", config["hidden_dim"] // queries))
+        here = jnp.int32(cache // 2)
+
+        def decode(weights, others, padding_mask, ids, past, here):
+            with keras.StatelessScope(
+                [*zip(model.trainable_variables, weights), *zip(model.non_trainable_variables, others)]
+            ):
+                logits, _, past = model.call_with_cache(jnp.concatenate([ids, ids])[:, :1], past, here)
+            return logits, past
+
+        def loss(weights, others, padding_mask, ids, past, here):
+            return case.loss(weights, others, padding_mask, ids)
+
+        return Case(decode, case.weights, (*case.inputs, past, here), loss, "decode")
 
     return make
 
@@ -93,6 +112,18 @@ MODELS = {
                            num_experts=8, head_dim=64, **_LLAMA),
     "gpt_neox": _language(hub.GPTNeoXBackbone, hub.GPTNeoXCausalLM, num_heads=16, hidden_dim=1024,
                           intermediate_dim=4096),
+    "phi3": _language(hub.Phi3Backbone, hub.Phi3CausalLM, intermediate_dim=2816, **_LLAMA),
+    "qwen": _language(hub.QwenBackbone, hub.QwenCausalLM, intermediate_dim=2816, **_LLAMA),
+    "qwen3": _language(hub.Qwen3Backbone, hub.Qwen3CausalLM, intermediate_dim=3072, head_dim=128, **_LLAMA),
+    "qwen_moe": _language(hub.QwenMoeBackbone, hub.QwenMoeCausalLM, intermediate_dim=2816, moe_intermediate_dim=512,
+                          shared_expert_intermediate_dim=2048, num_experts=8, **_LLAMA),
+    "gpt_oss": _language(hub.GptOssBackbone, hub.GptOssCausalLM, intermediate_dim=1024, num_experts=8, head_dim=64,
+                         sliding_window=128, **_LLAMA),
+    "smollm3": _language(
+        hub.SmolLM3Backbone, hub.SmolLM3CausalLM, hidden_dim=1024, intermediate_dim=2816, num_attention_heads=16,
+        num_key_value_heads=4, attention_bias=False, attention_dropout=0.0, rope_layer_enabled_list=[True, True],
+        layer_types=["full_attention"] * 2, mlp_bias=False, layer_norm_epsilon=1e-6, max_position_embeddings=2048,
+        rope_theta=10000.0, partial_rotary_factor=1.0),
     "fnet": _fnet,
     "moonshine": _moonshine,
     "sd3": _diffusion,
