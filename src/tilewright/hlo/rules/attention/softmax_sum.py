@@ -115,10 +115,22 @@ def _build(match: Match, root: Node, make: Maker) -> Value | None:
     return make.convert(make.binary("divide", make.part(product, at, 0, count), spread), root.result.dtype)
 
 
+def _straight(weights: Value) -> bool:
+    """Whether softmax is of a product as it is: no mask, no scale between. The compiler makes one fusion of that."""
+    exponential = made_by(_plain(weights), "exponential")
+    subtract = made_by(_plain(exponential.operands[0]), "subtract") if exponential is not None else None
+    value = subtract.operands[0] if subtract is not None else weights
+    while (node := made_by(value, "convert", "transpose", "reshape")) is not None:
+        value = node.operands[0]
+    return made_by(value, "dot_general") is not None
+
+
 def _pays(match: Match, root: Node) -> bool:
     """Many rows and columns, and nobody else reads softmax's result: a gradient does."""
     weighted = _weighted(root)
     assert weighted is not None
+    if _straight(weighted.weights):
+        return False
     given = root.operands[weighted.side]
     own = root.attributes
     (contract,), batch = (own[(f"lhs_{what}", f"rhs_{what}")[weighted.side]] for what in ("contract", "batch"))

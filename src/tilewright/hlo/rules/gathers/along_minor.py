@@ -6,6 +6,7 @@ from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
 from tilewright.hlo.rules.matching import Match, anything, made_by, one_of_each_row, op
 from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.windows import megabytes
 
 
 def _one_of_each_row(node: Node) -> bool:
@@ -64,7 +65,10 @@ RULE = Rule(
     source="the TPU compiler's estimate (specs/rules.md, 21)",
     pattern=op("gather", anything("values"), anything("indices"), where=_one_of_each_row),
     roots=frozenset({"gather"}),
-    pays=lambda match, root: match.values.sizes[-1] >= 128 and match.values.operation is not None,
+    pays=lambda match, root: (
+        # Of a few MB the compiler keeps all in fast memory: whole models showed no gain.
+        match.values.sizes[-1] >= 128 and match.values.operation is not None and megabytes(match.values) >= 16
+    ),
     build=_build,
     example=Example(
         before="""

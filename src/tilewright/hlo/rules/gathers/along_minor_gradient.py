@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
 from tilewright.hlo.rules.matching import Match, anything, number, one_of_each_row, op
 from tilewright.hlo.rules.rule import Example, Rule
+from tilewright.hlo.rules.windows import megabytes
 
 
 def _build(match: Match, root: Node, make: Maker) -> Value:
@@ -36,7 +35,8 @@ RULE = Rule(
     ),
     roots=frozenset({"scatter"}),
     pays=lambda match, root: (
-        not root.attributes["batch"] and root.result.sizes[-1] >= 128 and prod(root.result.sizes[:-1]) >= 64
+        # As with take-along-minor, a matrix of a few MB shows no gain in a whole model.
+        not root.attributes["batch"] and root.result.sizes[-1] >= 128 and megabytes(root.result) >= 16
     ),
     build=_build,
     example=Example(
@@ -47,7 +47,7 @@ RULE = Rule(
             return jnp.where(jnp.arange(c) == labels[:, None], g[:, None], 0)
         """,
         shapes="g: T[n]\nlabels: i32[n]",
-        sizes="n=512 c=4096",
+        sizes="n=2048 c=4096",
         small="n=4 c=7",
         draw="n=1..5 c=1..9",
         types=("f32", "bf16"),
