@@ -169,10 +169,10 @@ def _build(match: Match, root: Node, make: Maker) -> list[Value] | None:
 
 
 def _pays(match: Match, root: Node) -> bool:
-    """Two passes over images: one pass the compiler reorders by itself."""
+    """Two passes over images with their channels last: all else the compiler reorders by itself."""
     apart = _apart(root)
     assert apart is not None
-    if megabytes(root.result) < 0.25 or prod(root.result.sizes[1:-1]) < 64:
+    if apart.dim + 1 < len(apart.flat) or megabytes(root.result) < 0.25 or prod(root.result.sizes[1:-1]) < 64:
         return False
     return any(apart.centred(node.operands[0]) for node in apart.sums())
 
@@ -183,7 +183,7 @@ RULE = Rule(
     summary="sums over positions and a group's channels at once: over positions first, then over the group",
     finding="channels are taken apart into groups, so the array is laid out for groups and not for convolutions",
     change="sum over the positions first, x.sum((1, 2)), then over the groups of those few numbers",
-    source="the TPU compiler's estimate, in a stage with convolutions",
+    source="the TPU compiler's estimate, in a residual block with convolutions",
     pattern=op("reshape", anything("groups")),
     roots=frozenset({"reshape"}),
     where=lambda match, root: _apart(root) is not None,
@@ -198,7 +198,7 @@ RULE = Rule(
                 y = (y - y.mean((1, 2, 4), keepdims=True)) * lax.rsqrt(y.var((1, 2, 4), keepdims=True) + 1e-5)
                 return y.reshape(x.shape)
             conv = lambda x: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-            return conv(jax.nn.relu(norm(conv(x))))
+            return x + conv(jax.nn.silu(norm(conv(jax.nn.silu(norm(x))))))
         """,
         after="""
             def norm(x):
@@ -206,7 +206,7 @@ RULE = Rule(
                 y = x - over(x)
                 return y * lax.rsqrt(over(y * y) + 1e-5)
             conv = lambda x: lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-            return conv(jax.nn.relu(norm(conv(x))))
+            return x + conv(jax.nn.silu(norm(conv(jax.nn.silu(norm(x))))))
         """,
         shapes="x: T[b,s,s,g*r]\nw: T[3,3,g*r,g*r]",
         sizes="b=4 s=32 g=32 r=8",
