@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ ENVIRONMENTS = {
 }  # fmt: skip
 TPU_COMPILER = "libtpu==0.0.42.1"
 TARGETS = ("tpu-v5e", "cpu")
+#: Outputs whose elements differ by at most this share of the largest are said to agree; others are held to float64.
+CLOSE = 1e-3
 
 
 # -- make --------------------------------------------------------------------------------------------------------------
@@ -150,6 +153,19 @@ def one() -> None:
     program = load(folder / row["file"])
     row["operations"] = sum(len(each.operations) for each in program.computations)
     given = [_like(described, seed) for seed, described in enumerate(entry["inputs"])]
+    compiled = {}
+
+    def run(text: str) -> Any:
+        import jax
+
+        from tilewright.hlo.execute import flat_callable
+        from tilewright.hlo.proving.verify import main_types
+
+        if text not in compiled:
+            compiled[text] = jax.jit(flat_callable(text, *main_types(program.text)))
+        with jax.enable_x64(True):
+            return jax.block_until_ready(compiled[text](*given))
+
     for target in TARGETS:
         start = time.perf_counter()
         done = optimize(program, target, assume_finite=True)  # inputs and weights are
@@ -161,12 +177,27 @@ def one() -> None:
         path.write_text(json.dumps(row, indent=1))
         if found["changed"]:
             path.with_suffix(f".{target}.mlir").write_text(done.text)
-            proof = verify(program, done.program, arguments=given, eager=False)
-            found["values"] = "equal" if proof.bit_equal else "agree" if proof.ok else proof.reason
+            found["apart"] = _apart(run(program.text), run(done.text))
+            if found["apart"] <= CLOSE:
+                found["values"] = "agree" if found["apart"] else "equal"
+            else:  # held to float64
+                proof = verify(program, done.program, arguments=given, eager=False)
+                found["values"] = "agree" if proof.ok else proof.reason
             path.write_text(json.dumps(row, indent=1))
             if target == "cpu":
-                found.update(_timed(program.text, done.text, given, job["rounds"]))
+                found.update(_timed(run, program.text, done.text, job["rounds"]))
         path.write_text(json.dumps(row, indent=1))
+
+
+def _apart(before: list[Any], after: list[Any]) -> float:
+    """The largest difference of an output's elements, as a share of that output's largest element."""
+    shares = [0.0]
+    for a, b in zip(before, after, strict=True):
+        a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        if not same.all():
+            shares.append(float(np.max(np.where(same, 0, np.abs(a - b))) / max(np.max(np.abs(a)), 1e-30)))
+    return max(math.inf if math.isnan(share) else share for share in shares)
 
 
 def _like(described: dict[str, Any], seed: int) -> np.ndarray:
@@ -184,24 +215,14 @@ def _type(name: str) -> Any:
     return getattr(ml_dtypes, name, name)
 
 
-def _timed(before: str, after: str, given: list[np.ndarray], rounds: int) -> dict[str, float]:
+def _timed(run: Callable[[str], Any], before: str, after: str, rounds: int) -> dict[str, float]:
     """Least seconds of both on the CPU; and of the original against itself, which shows the noise."""
-    import jax
-
-    from tilewright.hlo.execute import flat_callable
-    from tilewright.hlo.proving.verify import main_types
-
-    inputs, outputs = main_types(before)
-    with jax.enable_x64(True):
-        calls = {"before": jax.jit(flat_callable(before, inputs, outputs))}
-        calls["after"] = jax.jit(flat_callable(after, inputs, outputs))
-        arrays = [jax.device_put(x) for x in given]
-        least: dict[str, float] = {}
-        for _ in range(rounds + 1):
-            for name in ("before", "after", "again"):
-                start = time.perf_counter()
-                jax.block_until_ready(calls[name.replace("again", "before")](*arrays))
-                least[name] = min(least.get(name, math.inf), time.perf_counter() - start)
+    least: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, text in (("before", before), ("after", after), ("again", before)):
+            start = time.perf_counter()
+            run(text)
+            least[name] = min(least.get(name, math.inf), time.perf_counter() - start)
     ratio, noise = least["before"] / least["after"], least["before"] / least["again"]
     return {"before_s": least["before"], "after_s": least["after"], "cpu_ratio": ratio, "noise": noise}
 

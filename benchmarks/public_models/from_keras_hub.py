@@ -43,7 +43,9 @@ def _language(kind, task, length=256, batch=2, cache=2048, **config):
         ids = tokens(batch, length, 4096)
         ones = jnp.ones_like(ids)
         case = stateless(model, {"padding_mask": ones, "token_ids": ids}, _keras_next_token)
-        queries = next(config[name] for name in ("num_query_heads", "num_heads", "num_attention_heads") if name in config)
+        queries = next(
+            config[name] for name in ("num_query_heads", "num_heads", "num_attention_heads") if name in config
+        )
         groups = config.get("num_key_value_heads", queries)
         past = normal(2 * batch, 2, 2, cache, groups, config.get("head_dim", config["hidden_dim"] // queries))
         here = jnp.int32(cache // 2)
