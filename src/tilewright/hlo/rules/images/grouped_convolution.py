@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
-from tilewright.hlo.rules.matching import Match, anything, op
+from tilewright.hlo.rules.matching import Match, anything, only_used_by, op
 from tilewright.hlo.rules.rule import Example, Rule
 
 
@@ -42,9 +42,14 @@ def _build(match: Match, root: Node, make: Maker) -> Value:
 
 
 def _pays(match: Match, root: Node) -> bool:
-    """As many channels as the zeros are cheap for: the compiler's figures end there."""
+    """As many channels as the zeros are cheap for; a gradient needs the groups anyhow, and lost by it."""
     channels = root.attributes["groups"] * _width(root)
-    return 4 <= _width(root) <= 32 and channels <= 384 and root.result.dtype in ("f32", "bf16")
+    return (
+        only_used_by(match.image, root)
+        and 4 <= _width(root) <= 32
+        and channels <= 384
+        and root.result.dtype in ("f32", "bf16")
+    )
 
 
 RULE = Rule(
