@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
-from tilewright.hlo.rules.matching import Match, anything, only_used_by, op
+from tilewright.hlo.rules.matching import Match, anything, op
 from tilewright.hlo.rules.rule import Example, Rule
 
 
