@@ -44,12 +44,8 @@ def _build(match: Match, root: Node, make: Maker) -> Value:
 def _pays(match: Match, root: Node) -> bool:
     """As many channels as the zeros are cheap for; a gradient needs the groups anyhow, and lost by it."""
     channels = root.attributes["groups"] * _width(root)
-    return (
-        only_used_by(match.image, root)
-        and 4 <= _width(root) <= 32
-        and channels <= 384
-        and root.result.dtype in ("f32", "bf16")
-    )
+    others = [user for user in match.image.users if user is not root and user.block is root.block]
+    return not others and 4 <= _width(root) <= 32 and channels <= 384 and root.result.dtype in ("f32", "bf16")
 
 
 RULE = Rule(
