@@ -204,6 +204,8 @@ class Acting:
         known = factor_on(rule.name, self.target.name)
         if known is not None and known.factor < LEAST:
             return False
+        if rule.families and self.target.family not in rule.families:
+            return False
         if self.target.family == "tpu":
             return rule.pays(match, root)
         if measured_kind(self.target):  # measured at one size: shapes of that kind only, and more than noise

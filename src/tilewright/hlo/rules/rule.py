@@ -64,6 +64,7 @@ class Rule:
     ``finite``      names of the pattern whose values must be finite: a NaN or an infinity would spread
     ``exact``       the result has the same bits; a rule that is not needs ``allow_reassociation``
     ``opt_in``      it changes the numerics beyond rounding: only by name
+    ``families``    families of targets whose compilers the gain depends on, where it is not of the layouts alone
     ``over``        names of rules that it goes before where both would act: the compiler's figures say so, and the time
                     model cannot tell them apart
     ``example``     a program before and after
@@ -86,6 +87,7 @@ class Rule:
     finite: tuple[str, ...] = ()
     exact: bool = True
     opt_in: bool = False
+    families: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
 
     @property

@@ -153,6 +153,7 @@ RULE = Rule(
     pays=_pays,
     build=_build,
     exact=False,
+    families=("tpu",),
     example=Example(
         before="""
             weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / d**0.5, axis=-1)

@@ -191,6 +191,7 @@ RULE = Rule(
     together=_together,
     build=_build,
     exact=False,
+    families=("tpu",),
     example=Example(
         before="""
             def norm(x):
