@@ -45,6 +45,14 @@ COMMANDS = (
 )
 
 
+#: A process takes the terminal and goes on as the command: a test's worker with jax's threads must not fork itself.
+_WITH_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 def interrupted(words, number, when, folder):
     """Exit code and all that a terminal showed of the command, or of Python's -c.
 
@@ -55,8 +63,8 @@ def interrupted(words, number, when, folder):
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     environment.pop("NO_COLOR", None)
     started = subprocess.Popen(
-        command, cwd=folder, env=environment, stdin=theirs, stdout=theirs, stderr=theirs,
-        preexec_fn=_with_terminal,
+        [sys.executable, "-c", _WITH_TERMINAL, *command], cwd=folder, env=environment, stdin=theirs, stdout=theirs,
+        stderr=theirs, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
     begin, seen, sent = time.monotonic(), b"", False
@@ -80,14 +88,6 @@ def interrupted(words, number, when, folder):
             break
     os.close(ours)
     return started.wait(), seen
-
-
-def _with_terminal():
-    import fcntl
-    import termios
-
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def complaints(code, seen, number, folder, before, outputs):

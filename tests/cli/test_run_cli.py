@@ -102,7 +102,7 @@ def test_every_target_is_printed_with_its_sources(run, name):
     assert json.loads(printed)["name"] == name
 
 
-@pytest.mark.parametrize("words", [(), ("isa",), ("layout",), ("embed",)])
+@pytest.mark.parametrize("words", [("isa",), ("layout",), ("embed",)])
 def test_a_group_alone_shows_its_help(run, words):
     code, printed, said = run(*words)
     assert (code, printed) == (2, "")

@@ -74,7 +74,7 @@ def test_three_stand_at_the_head(program, tmp_path):
     lines = [line for _, line in change_lines(found)]
     assert list(dict.fromkeys(re.findall(r"rule-\d", "\n".join(lines)))) == [f"rule-{n}" for n in (5, 4, 3)]
     page = found.to_html()
-    assert page.index("What pays most") < page.index("Summary")
+    assert page.index("What to do") < page.index("Summary")
     assert page.index("rule-3,") < page.index("2 more") < page.index("rule-1,")
     file = tmp_path / "turns.hlo"
     file.write_text(program.text)

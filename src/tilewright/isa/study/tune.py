@@ -655,7 +655,7 @@ def sweep(
     >>> few = {"line": None, "columns": None, "order": "k_outer"}
     >>> for design in sweep(16, 64, 64, {"threads": (32, 64)}, **few):
     ...     print(design.settings, design.tuning.best.choice, design.tuning.best.cycles)
-    {'threads': 32} ka1 kb2 k_outer t0 1931
+    {'threads': 32} ka2 kb1 k_outer t0 page 32x64 2 segments A by 8 1407
     {'threads': 64} ka1 kb4 k_outer t0 888
     """
     base, known = config or MatrixUnitConfig(), sorted(f.name for f in fields(MatrixUnitConfig))

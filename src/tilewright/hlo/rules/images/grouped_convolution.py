@@ -61,6 +61,7 @@ RULE = Rule(
     build=_build,
     finite=("image", "kernel"),
     exact=False,
+    families=("tpu",),
     example=Example(
         before="""
             return lax.conv_general_dilated(

@@ -168,10 +168,25 @@ def _build(match: Match, root: Node, make: Maker) -> list[Value] | None:
     return apart.build(make, _together(match, root)) if apart is not None else None
 
 
+def _convolved(value: Value) -> bool:
+    """Whether a convolution reads ``value``, or what is computed of it element by element."""
+    open_, seen = [value], {value}
+    while open_ and len(seen) < _MOST:
+        for user in open_.pop().users:
+            if user.name == "convolution":
+                return True
+            if is_elementwise(user) and user.result not in seen:
+                seen.add(user.result)
+                open_.append(user.result)
+    return False
+
+
 def _pays(match: Match, root: Node) -> bool:
-    """Two passes over images with their channels last: all else the compiler reorders by itself."""
+    """Two passes over images with their channels last, before a convolution: all else runs well as it is."""
     apart = _apart(root)
     assert apart is not None
+    if not any(_convolved(out.result) for out in apart.outs if out.name == "reshape"):
+        return False
     if apart.dim + 1 < len(apart.flat) or megabytes(root.result) < 0.25 or prod(root.result.sizes[1:-1]) < 64:
         return False
     return any(apart.centred(node.operands[0]) for node in apart.sums())
