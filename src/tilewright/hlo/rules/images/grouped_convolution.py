@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.hlo.graphs.graph import Node, Value
 from tilewright.hlo.rewriting.maker import Maker
 from tilewright.hlo.rules.matching import Match, anything, op
@@ -42,10 +44,12 @@ def _build(match: Match, root: Node, make: Maker) -> Value:
 
 
 def _pays(match: Match, root: Node) -> bool:
-    """As many channels as the zeros are cheap for; a gradient needs the groups anyhow, and lost by it."""
-    channels = root.attributes["groups"] * _width(root)
-    others = [user for user in match.image.users if user is not root and user.block is root.block]
-    return not others and 4 <= _width(root) <= 32 and channels <= 384 and root.result.dtype in ("f32", "bf16")
+    """Images in as many channels as the zeros are cheap for; a gradient needs the groups anyhow, and lost by it."""
+    channels, kernel = root.attributes["groups"] * _width(root), match.kernel
+    taps = prod(kernel.sizes) // (kernel.sizes[root.attributes["numbers"][1].index("o")] * _width(root))
+    if channels > 384 or taps > 25 or len(root.result.sizes) != 4 or not 4 <= _width(root) <= 32:
+        return False
+    return all(user is root or user.block is not root.block for user in match.image.users)
 
 
 RULE = Rule(
