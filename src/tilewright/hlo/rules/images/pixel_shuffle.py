@@ -113,7 +113,7 @@ RULE = Rule(
             )
         """,
         shapes="x: T[b,h,w,4*c]",
-        sizes="b=16 h=64 w=64 c=64",
+        sizes="b=8 h=64 w=64 c=64",
         small="b=1 h=2 w=3 c=2",
         draw="b=1..2 h=2..3 w=2..4 c=2..3",
         types=("bf16", "f32"),

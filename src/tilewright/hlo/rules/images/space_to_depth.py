@@ -53,7 +53,7 @@ RULE = Rule(
             return jnp.concatenate([x[:, i::2, j::2] for i in range(2) for j in range(2)], axis=-1)
         """,
         shapes="x: T[b,2*h,2*w,c]",
-        sizes="b=32 h=112 w=112 c=3",
+        sizes="b=12 h=112 w=112 c=3",
         small="b=2 h=2 w=3 c=3",
         draw="b=2..3 h=2..3 w=2..3 c=2..4",
         types=("bf16", "f32"),

@@ -60,7 +60,7 @@ RULE = Rule(
             return x * c + jnp.dot(x, signed, precision="highest") * s
         """,
         shapes="x: T[b,t,h,2*d]\ncos: T[t,d]\nsin: T[t,d]",
-        sizes="b=8 t=2048 h=16 d=32",
+        sizes="b=8 t=2048 h=32 d=32",
         small="b=2 t=3 h=3 d=4",
         draw="b=1..2 t=1..3 h=2..4 d=2..5",
         types=("bf16", "f32"),
