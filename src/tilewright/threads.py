@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from queue import SimpleQueue
 
@@ -69,6 +71,27 @@ def call_soon(call: Callable[[], object], threads: int) -> int:
     for _ in range(times):
         _helpers.calls.put(call)
     return times
+
+
+def in_pieces(call: Callable[[int], object], count: int, shared: bool = True) -> None:
+    """``call`` every piece below ``count``, with other threads' help if ``shared``; who comes late finds none left.
+
+    ``call`` must raise nothing, and take its time without the interpreter's lock.
+    """
+    todo, done = list(range(count)), []
+
+    def work() -> None:
+        with suppress(IndexError):
+            while True:
+                piece = todo.pop()
+                call(piece)
+                done.append(piece)
+
+    if shared and count > 1:
+        call_soon(work, min(thread_count(), count) - 1)
+    work()
+    while len(done) < count:
+        time.sleep(2e-5)
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has the pools but not their threads

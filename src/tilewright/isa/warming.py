@@ -47,6 +47,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
     jobs: tuple[Job, ...] = (
         ("mm of integers", lambda: _multiply("int8", loads_through_l1=True)),
         ("mm of integers, its rounds together", lambda: _multiply("int8", 40)),
+        ("mm of bytes without a sign, its rounds together", lambda: _multiply("uint8", 40)),
         ("mm of integers, saturating", lambda: _multiply("int8", overflow="saturate")),
         ("mm of floats", lambda: _multiply("float32")),
         ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),

@@ -2,8 +2,8 @@
 
 A loop is taken where nothing in it can see a difference: plain arithmetic, branches, at most one ``ld``, and ``mm``
 that differ in nothing but A and the immediate, with all pages at hand and no one else looking at the product registers.
-K rounds are then added together, exactly where the arithmetic permits it: integers modulo 2^32 by float products that
-stay exact, floats in the documented order.
+K rounds are then added together, exactly where the arithmetic permits it: integers modulo 2^32, floats in the
+documented order.
 """
 
 from __future__ import annotations
@@ -50,16 +50,19 @@ from tilewright.isa.kernels.records import (
 )
 from tilewright.isa.language.program import Address, Immediate, Instruction, Label, MachineProgram, Operand, Register
 from tilewright.memory import scratch
+from tilewright.threads import in_pieces
 
 # Sums of many K rounds, added to the product registers at once, with the bits that one round after another gives.
 
 Array = np.ndarray[Any, Any]
 DEPTH = 1024
 """Elements of k that are added at once."""
+_ALONE = 1 << 22
+"""Products that one thread makes about as soon as others could come to help."""
 _APART = 64
 """Bytes behind each row, so that rows do not meet in our own caches."""
-EXACT = 1 << 24
-"""Integers up to this are float32 numbers, and so are their sums as long as those are."""
+_PIECE = 64
+"""Rows of A that a thread of ours multiplies at a time."""
 
 
 _VALUES = {"f16": np.float16, "f32": np.float32}
@@ -93,7 +96,7 @@ class Sums:
     columns: tuple[Array, Array, Array]
     first: int
     types: tuple[str, str]
-    exact: bool
+    bytes: bool
     chunk: int
     kb: int
     values: bool = True
@@ -104,7 +107,7 @@ class Sums:
         c, segment = pe.config, roles.segment
         rows, ka, kb, row_stride, a_stride, b_stride, keeper = roles.groups
         n, e, width, dim = roles.columns, segment.element_bytes, kb * roles.chunk, int(mm.suffix("t") or 0)
-        exact, rounds = _rounds(roles, width)
+        rounds = max(1, DEPTH // width)
         if dim == 1:
             segment.await_all()
         part, index, order = (table.astype(np.int64) for table in columns_of(c.ka_split, n, ka))
@@ -147,7 +150,7 @@ class Sums:
             columns,
             roles.first,
             types,
-            exact,
+            {*types} <= {"s8", "u8"} and width * e % 8 == 0,
             roles.chunk,
             kb,
             values=c.values,
@@ -161,25 +164,56 @@ class Sums:
         if rounds == 0 or not self.values:
             return rounds > 0
         rows, ka = self.keep.shape
+        on = [np.flatnonzero(active & (part == qa)) for qa in range(ka)]
+        runs = all(len(mine) == np.ptp(index[mine]) + 1 for mine in on if len(mine))
+        if self.bytes and runs:
+            self._add_bytes(file, rounds, on)
+            return True
         a, b = (self._values(side, k, rounds) for side in (0, 1))
         c = len(b) // ka
-        for qa in range(ka):
-            mine = np.flatnonzero(active & (part == qa))
+        for qa, mine in enumerate(on):
             if not len(mine):
                 continue
             at = index[mine] + self.first
-            low, high = int(at.min()), int(at.max()) + 1
-            some = slice(low, high) if high - low == len(mine) else at
+            some = slice(int(at[0]), int(at[-1]) + 1) if runs else at
             keep = self.keep[:, qa]
-            columns = b[qa * c + index[mine]] if len(mine) < c else b[qa * c : qa * c + c]
-            factors = a[qa * rows : (qa + 1) * rows], columns
-            if self.exact and isinstance(some, slice):
-                self._add_exact(file, keep, low, *factors)
-                continue
-            target = (keep[:, None], at) if not isinstance(some, slice) else (_slice(keep), some)
+            factors = a[qa * rows : (qa + 1) * rows], b[qa * c + index[mine]]
+            target = (_slice(keep), some) if runs else (keep[:, None], at)
             registers = file[0]
             registers[target] = self._added(registers[target], *factors, rounds)
         return True
+
+    def _add_bytes(self, file: tuple[Any, ...], rounds: int, on: list[Array]) -> None:
+        """Products of bytes, k of many rounds at once, to the registers; ``on``: the columns of each part."""
+        from tilewright.isa.kernels.byte_kernels import add_products
+
+        (rows, ka), (a, b) = self.keep.shape, (self._numbers(side, rounds) for side in (0, 1))
+        for qa, mine in enumerate(on):
+            if not len(mine):
+                continue
+            low, keep = int(self.columns[1][mine[0]]), self.keep[:, qa]
+            begin = qa * (len(b) // ka) + low
+            factors = a[qa * rows : (qa + 1) * rows], b[begin : begin + len(mine)]
+            place = int(keep[0]), int(keep[1] - keep[0]) if rows > 1 else 1, self.first + low
+
+            def add(piece: int, factors: Any = factors, place: Any = place) -> None:
+                first = piece * _PIECE
+                add_products(factors[0], factors[1], (first, min(first + _PIECE, rows)), file[3], file[2] >> 2, place)
+
+            in_pieces(add, -(-rows // _PIECE), rows * len(mine) * a.shape[1] > _ALONE)
+
+    def _numbers(self, side: int, rounds: int) -> Array:
+        """[rows, k] of A (0) or B (1), k behind k: bytes with a sign, or 16 bits where one of the two has none."""
+        from tilewright.isa.kernels.byte_kernels import turn_words
+
+        factor = self.sides[side]
+        words = factor.bytes[: rounds * factor.step].view(np.int64).reshape(rounds, factor.rows, -1)
+        wide = -(-rounds * factor.pitch // 32) * 4  # 32 bytes at a time
+        out = scratch(f"numbers {side}", factor.rows * wide, np.int64).reshape(factor.rows, wide)
+        turn_words(words, out)
+        if self.types == ("s8", "s8"):
+            return out.view(np.int8)
+        return out.view(np.int8 if self.types[side] == "s8" else np.uint8).astype(np.int16)
 
     @property
     def words(self) -> bool:
@@ -196,13 +230,6 @@ class Sums:
     def _values(self, side: int, k: int, rounds: int) -> Array:
         """[rows, k] of A (0) or B (1) as what is multiplied."""
         factor, dtype = self.sides[side], self.types[side]
-        if self.exact and factor.pitch < factor.step:  # bytes, as float32 in the order [k, rows]
-            from tilewright.isa.kernels.value_kernels import spread_bytes
-
-            out = scratch(f"values {side}", k * factor.rows, np.float32).reshape(k, factor.rows)
-            words = factor.words[: rounds * factor.step // 4].reshape(rounds, factor.rows, -1)
-            spread_bytes(words, dtype[0] == "s", out)
-            return out.T
         raw = self._rows(factor, rounds)
         if self.words:
             values: Array = raw.view(np.int32)[:, :k]
@@ -212,22 +239,13 @@ class Sums:
             values = raw.view(_VALUES[dtype])[:, :k].astype(np.float32, copy=False)
         else:
             words = raw.view(f"{'i' if dtype[0] == 's' else 'u'}{int(dtype[1:]) // 8}")
-            values = words[:, :k].astype(np.float32 if self.exact else np.float64)
+            values = words[:, :k].astype(np.float64)
         return values
-
-    def _add_exact(self, file: tuple[Any, ...], keep: Array, first: int, a: Array, b: Array) -> None:
-        """Add a float32 product that has no error to the registers from ``first`` of the threads ``keep``."""
-        from tilewright.isa.kernels.value_kernels import add_product
-
-        products = scratch("products", len(a) * len(b), np.float32).reshape(len(a), len(b))
-        np.matmul(a, b.T, out=products)
-        step = int(keep[1] - keep[0]) if len(keep) > 1 else 1
-        add_product(products, file[3], file[2] >> 2, int(keep[0]), step, first)
 
     def _added(self, sums: Array, a: Array, b: Array, rounds: int) -> Array:
         if self.types[0][0] in "su" and not self.words:
             products: Array = np.matmul(a, b.T)
-            return sums + (products if self.exact else products.astype(np.int64)).astype(np.int32)
+            return sums + products.astype(np.int64).astype(np.int32)
         from tilewright.isa.kernels.value_kernels import add_rounds, add_words
 
         sums, b = np.ascontiguousarray(sums), np.ascontiguousarray(b.T)
@@ -238,16 +256,6 @@ class Sums:
             add_rounds(values, a, b, self.presents[:rounds], self.chunk, self.kb)
             sums[np.isnan(values)] = NAN
         return sums
-
-
-def _rounds(roles: Roles, width: int) -> tuple[bool, int]:
-    """Whether a float32 product of integers is exact, and how many rounds of ``width`` are added together."""
-    if roles.type_a not in ("s8", "u8"):
-        return False, max(1, DEPTH // width)
-    largest = [255 if kind[0] == "u" else 128 for kind in (roles.type_a, roles.type_b)]
-    depth = EXACT // (largest[0] * largest[1])
-    exact = depth >= width
-    return exact, max(1, (min(DEPTH, depth) if exact else DEPTH) // width)
 
 
 def _side(name: str, rows: int, length: int, rounds: int) -> _Side:

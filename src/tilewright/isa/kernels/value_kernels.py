@@ -248,33 +248,3 @@ def add_words(sums: Any, a: Any, b: Any) -> None:
             x, y = a[r, k], b[k]
             for i in range(len(total)):
                 total[i] = np.int32(total[i] + np.int32(x * y[i]))
-
-
-@njit(cache=True, nogil=True)
-def add_product(products: Any, words: Any, pitch: int, thread: int, step: int, first: int) -> None:
-    """Integers, as float32[rows, n], to n registers from ``first`` of every ``step``-th thread, modulo 2^32.
-
-    ``words``: all registers, flat, ``pitch`` a thread.
-    """
-    for r in range(np.uint64(products.shape[0])):
-        begin = np.uint64(thread + np.int64(r) * step) * np.uint64(pitch) + np.uint64(first)
-        row, into = products[r], words[begin : begin + np.uint64(products.shape[1])]
-        for i in range(np.uint64(len(row))):
-            into[i] += np.int32(row[i])
-
-
-@njit(cache=True, nogil=True)
-def spread_bytes(words: Any, signed: bool, out: Any) -> None:
-    """Bytes of ``words`` (int32[rounds, rows, words of a row]) as numbers, one k behind the other: out[k, row]."""
-    k = np.uint64(0)
-    for q in range(np.uint64(words.shape[0])):
-        for w in range(np.uint64(words.shape[2])):
-            for b in range(4):
-                up, into = np.int32(24 - 8 * b), out[k]
-                k += np.uint64(1)
-                if signed:
-                    for r in range(np.uint64(words.shape[1])):
-                        into[r] = np.float32(np.int32(words[q, r, w] << up) >> np.int32(24))
-                else:
-                    for r in range(np.uint64(words.shape[1])):
-                        into[r] = np.float32(np.int32(words[q, r, w] >> np.int32(24 - up)) & np.int32(255))
