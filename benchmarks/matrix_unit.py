@@ -78,13 +78,23 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"""
 LIMITS = """
 ## What limits it
 
-Not the products alone: int8 rounds are added together, 512 of k in one float32 product that is exact, in about 1.5 ms,
-which is what numpy takes for it. 1.6 ms go to what each `mm` does per thread: 8 bytes of A from memory to a register
-and from there to the factors, 8 bytes of B, one line through the caches, one column on the clock. Registers of threads
-lie apart, and rows of A and columns of B are 512 bytes apart, so most of these miss a core's first-level cache. 0.4 ms
-are the bytes' way to float32, 0.3 ms adding to the registers, about 1.5 ms the hundred-odd instructions outside the
-inner loop, each a Python function, and 2 ms the chip's memory and tables, packing and unpacking. Float32 has two
-elements per register pair and so four times as many instructions.
+Bytes and operations of int8 at 512 x 512 x 512, one thread: 1.9 ms are products (134 million, 32 to an instruction of
+the processor, sums kept in its registers; several threads share them where they come in time), 0.25 ms putting K rounds
+side by side for that. 1.4 ms are the 256 `mm` and what comes with them, 5.4 us each: of every thread 8 bytes of A from
+memory to a register and from there to the factors, 8 bytes of B, one line through the caches, one column on the clock.
+That is 21 ns a thread and `mm`, near a hundred instructions, many of them loads from a core's second cache: registers
+of threads lie 2 kB apart. The rest, 3 ms, does not grow with k: about 2 ms are the chip's memory and tables, packing
+and unpacking, and a hundred-odd instructions outside the inner loop, 13 us each as a function of Python's.
+
+At 128 x 128 x 128 hardly anything else is left: 0.06 ms of 1.5 are the loop, 0.07 the products. 0.5 are the 40
+instructions outside of it, 0.4 what the loop's kernel is told of the machine, 0.3 a new chip, 0.2 the call. Pallas'
+interpreter compiles the program with its shapes beforehand and does none of this at a call. To stand beside it, all of
+a program would have to be compiled ahead, for one shape and one machine.
+
+At 1024 x 1024 x 1024 the products take 11 to 14 ms of one thread, the 2,048 `mm` 11, storing C 2, all else 8: 38 ms
+beside 19 for numpy's float32 product when each has one thread, 2.0 times as long, which misses the bar. With two
+threads the table's figure depends on what else the machine does: numpy's threads wait for one another. Float32 in the documented order has two elements per register pair
+and so four times as many instructions.
 
 Columns of 512 bytes meet in the same sets: with 4 and 8 ways every touch is a miss in L1 and a touch of L2, two touches
 for one that is counted for the bar; the last column counts both.
@@ -102,11 +112,11 @@ def interleaved(candidates, rounds):
     return times
 
 
-def factors(dtype):
+def factors(dtype, size=N):
     rng = np.random.default_rng(0)
     if np.dtype(dtype).kind == "i":
-        return [rng.integers(-128, 128, (N, N)).astype(dtype) for _ in range(2)]
-    return [rng.standard_normal((N, N)).astype(dtype) for _ in range(2)]
+        return [rng.integers(-128, 128, (size, size)).astype(dtype) for _ in range(2)]
+    return [rng.standard_normal((size, size)).astype(dtype) for _ in range(2)]
 
 
 def pallas(a, b, block, depth):
@@ -130,13 +140,13 @@ def pallas(a, b, block, depth):
 
     call = pl.pallas_call(
         kernel,
-        grid=(N // block, N // block, N // depth),
+        grid=(len(a) // block, len(a) // block, len(a) // depth),
         in_specs=[
             pl.BlockSpec((block, depth), lambda i, j, k: (i, k)),
             pl.BlockSpec((depth, block), lambda i, j, k: (k, j)),
         ],
         out_specs=pl.BlockSpec((block, block), lambda i, j, k: (i, j)),
-        out_shape=jax.ShapeDtypeStruct((N, N), jnp.int32),
+        out_shape=jax.ShapeDtypeStruct(a.shape, jnp.int32),
         interpret=True,
     )
     there = jax.device_put(a), jax.device_put(b)
@@ -180,6 +190,28 @@ def products(rounds):
         f"Counted: {rounds_} mm, each 256 loads of A, 256 columns of B and 256 line touches: "
         f"{min(times[0]) / (rounds_ * 256) * 1e9:.0f} ns for each such triple, everything else shared out."
     )
+
+
+def other_sizes(rounds):
+    """128^3 beside Pallas' interpreter, 1024^3 beside numpy: what the instructions cost, and what the bytes do."""
+    small, large, plain = factors(np.int8, 128), factors(np.int8, 1024), factors(np.float32, 1024)
+    interpreted = pallas(*small, 128, 8)
+    groups = (
+        [lambda: matmul(*small), interpreted or (lambda: None)],
+        [lambda: matmul(*large), lambda: np.matmul(*plain)],
+    )
+    least = []
+    for group in groups:
+        interleaved(group, 2)
+        least += [min(found) for found in interleaved(group, rounds)]
+    yield "\n## Other sizes\n"
+    yield "| int8 | least ms | beside | least ms | times as long | bar | met |\n|---|--:|---|--:|--:|--:|---|"
+    rows = (128, "Pallas, interpreted, a step per mm", 1.0), (1024, "numpy, float32", 1.5)
+    for (size, beside, bar), ours, theirs in zip(rows, least[::2], least[1::2], strict=True):
+        if size > 128 or interpreted:
+            met = "yes" if ours <= bar * theirs else "no"
+            times = f"{ours * 1e3:.2f} | {beside} | {theirs * 1e3:.2f} | {ours / theirs:.1f}"
+            yield f"| {size} x {size} x {size} | {times} | {bar} | {met} |"
 
 
 def stream(transposed):
@@ -273,7 +305,7 @@ def main() -> None:
     asked = parser.parse_args()
     head = "# How fast the matrix unit's machine runs\n\nBy `benchmarks/matrix_unit.py -o docs/matrix_unit_speed.md`"
     found = [f"{head} on {platform.machine()}, {os.cpu_count()} cores; {asked.rounds} interleaved rounds.\n"]
-    for part in (products(asked.rounds), caches(asked.rounds), others(asked)):
+    for part in (products(asked.rounds), other_sizes(asked.rounds), caches(asked.rounds), others(asked)):
         for line in part:
             found.append(line)
             print(line, flush=True)
