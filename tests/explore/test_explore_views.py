@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.browser import in_browser
+from tests.browser import LOOKS, in_browser
 from tests.conftest import VECTORS
 from tests.explore.test_explore_server import with_lines
 
@@ -45,33 +45,34 @@ def says(page, selector, text):
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_narrow_and_wide_light_and_dark(visit, address, view):
     state, there = VIEWS[view]
-    seen = visit(f"{address}#{view}{state}", width=1400, scheme="light")
+    seen = visit(f"{address}#{view}{state}")
     seen.page.wait_for_selector(there, timeout=60_000)
-    seen.check()
-    seen.page.set_viewport_size({"width": 420, "height": 900})
-    seen.page.emulate_media(color_scheme="dark")
-    seen.check()
+    for width, scheme in LOOKS:
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        seen.page.emulate_media(color_scheme=scheme)
+        seen.check()
 
 
 @in_browser
 def test_a_layout_by_keyboard(visit, address):
     page = (seen := visit(f"{address}#layout")).page
-    page.get_by_label("Layout", exact=True).focus()
+    seen.tab_to("textarea")
     page.keyboard.press("Control+a")
     page.keyboard.type("f32[4,8]{1,0:T(2,4)(2,1)}")
     page.wait_for_selector("button:has-text('T(2,4)')")
-    for _ in range(30):
-        if page.evaluate("document.activeElement.className") == "cells":
-            break
-        page.keyboard.press("Tab")
+    seen.tab_to(".cells")
     for key in ("Home", "ArrowDown", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
     says(page, ".derivation h2", "element (1, 2)")
     assert page.locator(".layout .readout").inner_text().startswith("offset 5: (1, 2)")
     assert "at=1%2C2" in page.url
-    page.get_by_label("Offset").fill("14")
+    while seen.tab_to("input", "Shift+Tab").get_attribute("placeholder") != "17":
+        pass
+    page.keyboard.type("14")
     says(page, ".derivation h2", "element (0, 7)")
-    page.get_by_role("button", name="T(2,1)").press("Enter")
+    while seen.tab_to(".steps-of button").inner_text() != "T(2,1)":
+        pass
+    page.keyboard.press("Enter")
     assert page.locator(".layout .readout").inner_text().endswith("block of offsets 14 to 15")
     page.reload()  # a link carries the state
     says(page, ".derivation h2", "element (0, 7)")
@@ -92,11 +93,10 @@ def test_a_mangled_link_is_no_error(visit, address):
 
 
 @in_browser
-def test_a_cell_that_is_pointed_at_shows_where_it_goes(visit, address):
+def test_a_cell_that_is_chosen_by_keyboard_shows_where_it_goes(visit, address):
     page = (seen := visit(f"{address}#compare?a=f32[6,10]{{1,0}}&b=f32[6,10]{{1,0:T(4,4)}}")).page
     page.wait_for_selector(".verdict.warn")
-    cells = page.locator(".cells").first
-    cells.focus()
+    seen.tab_to(".cells")
     page.keyboard.press("Home")
     for _ in range(4):
         page.keyboard.press("ArrowRight")
@@ -113,13 +113,18 @@ def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
     page.locator("input[type=file]").set_input_files([tmp_path / "aot3.py", DUMP])
     page.wait_for_url(lambda url: "file=" in url and "file=file" not in url)
     settled(page)
-    page.locator(".node.group", has_text="jvp()").first.press("Enter")
+    while "jvp()" not in seen.tab_to(".node.group").inner_text():
+        pass
+    page.keyboard.press("Enter")
     page.wait_for_selector(".node.single")
     name = with_lines()[0][1]
-    page.locator(".node.single").filter(has=page.locator("b", has_text=re.compile(f"^{name}$"))).press("Enter")
+    while seen.tab_to(".node.single").query_selector("b").inner_text() != name:
+        pass
+    page.keyboard.press("Enter")
     page.wait_for_selector("figcaption:has-text('aot3.py')")
     assert "of mine" in page.locator(".excerpt .here").nth(1).inner_text()
-    page.get_by_role("button", name="next").press("Enter")
+    seen.tab_to(".walk button:last-child")
+    page.keyboard.press("Enter")
     page.wait_for_selector(".rows [aria-current]")
     settled(page)
     seen.check()
@@ -129,11 +134,14 @@ def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
 def test_a_machine_is_stepped_by_keyboard(visit, address):
     page = (seen := visit(f"{address}#matrix?step=12", width=420, scheme="dark")).page
     page.wait_for_selector("li[aria-current] code:has-text('mm8')", timeout=60_000)
-    page.locator(".instructions").press("ArrowDown")
+    seen.tab_to(".instructions")
+    page.keyboard.press("ArrowDown")
     page.wait_for_selector("td.changed:has-text('14')")
-    page.get_by_role("button", name="To the end").press("Enter")
+    seen.tab_to("[aria-label='To the end']", "Shift+Tab")
+    page.keyboard.press("Enter")
     says(page, ".matrix .readout", re.compile("^ended after 17"))
-    page.get_by_role("button", name="One back").press("Enter")
+    seen.tab_to("[aria-label='One back']", "Shift+Tab")
+    page.keyboard.press("Enter")
     page.wait_for_selector("li[aria-current] code:has-text('halt')")
     seen.quiet()
 
@@ -143,11 +151,12 @@ def test_limits_are_moved_by_keyboard(visit, address):
     page = (seen := visit(f"{address}#plan?scale=1&batch=64")).page
     page.wait_for_selector(".bars i", timeout=60_000)
     assert page.locator(".card.good .value").inner_text() == "0.0 %"
-    page.get_by_label("All limits").focus()
+    seen.tab_to("input[type=range]")
     for _ in range(3):
         page.keyboard.press("PageDown")
     page.wait_for_selector(".card.warn .value")
-    page.locator(".stacks input").first.press("ArrowLeft")
+    seen.tab_to(".stacks input")
+    page.keyboard.press("ArrowLeft")
     page.wait_for_url("**limits=**")
     settled(page)
     seen.quiet()

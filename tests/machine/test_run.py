@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-from tests.browser import in_browser
+from tests.browser import LOOKS, in_browser
 from tests.conftest import ROOT
+from tests.render.test_pages_in_browser import walk
 from tilewright.machine import run
 
 SECTIONS = ["findings", "summary", "step", "plan", "movement", "rewrites", "training", "matrix-unit", "timings"]
@@ -109,7 +110,7 @@ def test_the_page_has_its_sections_and_fetches_nothing(written):
     check_page((folder / "report.html").read_text())
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
 @in_browser
 def test_the_page_in_a_browser(visit, written, width, scheme):
     _, folder, _ = written
@@ -121,6 +122,11 @@ def test_the_page_in_a_browser(visit, written, width, scheme):
     assert "bound by the TensorCore" in lead
     assert seen.page.locator("#summary").text_content().count("vector8x128") == 0
     seen.check()
+
+
+@in_browser
+def test_the_page_by_the_keyboard_alone(visit, written):
+    walk(visit(written[1] / "report.html", width=420))
 
 
 def test_the_trace_parses_back(written):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.browser import in_browser
+from tests.browser import LOOKS, in_browser
 from tests.cli.conftest import completed
 from tests.conftest import ROOT
 
@@ -17,7 +17,6 @@ MADE = {
     "tune": ("isa", "tune", "--m", "16", "--n", "16", "--k", "16", "--most", "4"),
     "time": ("time", ROOT / "examples" / "group_norm.mlir", "--target", "tpu-v6e"),
 }
-LOOKS = [(1400, "light"), (420, "dark")]
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +45,36 @@ def test_a_page_opens_without_fault(visit, pages, name, width, scheme):
     seen.check()
 
 
+@pytest.mark.parametrize("name", MADE)
+@in_browser
+def test_a_page_is_walked_by_the_keyboard_alone(visit, pages, name):
+    walk(visit(pages(name), width=420))
+
+
+def walk(seen):
+    """Colours are chosen, a section is gone to, a command copied and a table sorted, with Tab and Enter alone."""
+    page = seen.page
+    seen.tab_to("#theme")
+    page.keyboard.press("Enter")
+    assert page.locator(":root").get_attribute("data-theme") == "light"
+    address = seen.tab_to("nav li:first-child a", "Shift+Tab").get_attribute("href")
+    page.keyboard.press("Enter")
+    assert page.url.endswith(address)
+    if page.locator("pre.command").count():
+        copy = seen.tab_to("pre.command button")
+        page.keyboard.press("Enter")
+        page.locator("pre.command [role=status]:not(:empty)").first.wait_for(state="attached")
+        assert copy.text_content() in ("Copied", "Selected")
+    head = seen.tab_to("th button").text_content()
+    page.keyboard.press("Enter")
+    assert head in page.locator("th[aria-sort$=ending] button").all_text_contents()
+    seen.quiet()
+
+
 @in_browser
 def test_a_row_opens_turns_its_slices_and_closes_by_the_keyboard_alone(visit, pages):
     page = (seen := visit(pages("report"))).page
-    for _ in range(40):  # to the rows, from the top of the page
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.className") == "viewport":
-            break
+    seen.tab_to(".viewport")
     page.keyboard.press("ArrowDown")
     assert page.locator(".explorer [role=status]").first.text_content().startswith("row 2 of ")
     page.keyboard.press("Enter")
@@ -60,14 +82,9 @@ def test_a_row_opens_turns_its_slices_and_closes_by_the_keyboard_alone(visit, pa
     assert panel.is_visible()
     assert page.locator('tr[aria-selected="true"]').count() == 1
     seen.check()
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.matches('.slices input')"):
-            break
+    seen.tab_to(".slices input")
     page.keyboard.type("3")
-    page.keyboard.press("Tab")
-    canvas = panel.locator("canvas").first
-    canvas.focus()
+    seen.tab_to("canvas")
     page.keyboard.press("ArrowRight")
     before = panel.locator(".said").text_content()
     page.keyboard.press("ArrowRight")
@@ -76,16 +93,6 @@ def test_a_row_opens_turns_its_slices_and_closes_by_the_keyboard_alone(visit, pa
     page.keyboard.press("Escape")
     assert panel.is_hidden()
     assert page.evaluate("document.activeElement.className") == "viewport"
-
-
-@in_browser
-def test_a_command_is_copied_and_said(visit, pages):
-    page = visit(pages("plan")).page
-    copy = page.locator("pre.command button").first
-    copy.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('pre.command [role=status]').textContent !== ''")
-    assert copy.text_content() in ("Copied", "Selected")
 
 
 @in_browser

@@ -338,7 +338,9 @@ def _summary(run: RunResults) -> list[Html]:
 
 
 def _bounds_chart(run: RunResults) -> Html:
-    bars = [Bar(name, (seconds,)) for name, seconds in run.movement.time.by_bound().items() if seconds]
+    step = run.movement.time
+    waits = {"the call itself": step.call_seconds, **step.by_bound()}
+    bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
     title = f"What the TensorCore of {run.target} waits for in a step, modelled"
     return bar_chart(bars, title=title, kind="seconds", width=460)
 
@@ -379,7 +381,7 @@ def _modelled_step(run: RunResults) -> list[Html]:
         f"after the other that is {seconds_text(sparse + step.seconds)}; pipelined, a step takes as long as {longer}: "
         f"{seconds_text(max(sparse, step.seconds))}."
     )
-    chart = bar_chart(bars, title="Seconds of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
+    chart = bar_chart(bars, title="Time of a step", kind="seconds", parts=("SparseCores", "TensorCore"))
     lookups = TimeRow("lookups and updates", "sparsecore", sparse, "sparsecore", 0, 0, "", lane="sparsecore")
     later = [replace(row, start=row.start + sparse, begun=row.begun + sparse) for row in step.rows]
     in_turn = replace(step, rows=(lookups, *later))
@@ -396,8 +398,8 @@ def _movement(run: RunResults) -> list[Html]:
     relaid = run.movement.optimized[run.target].moved_before
     return [
         paragraph(
-            f"One forward and backward step under {run.target}'s layouts, every operation by itself: reshapes and "
-            f"transposes move {bytes_text(relaid)} of it; broadcasts a compiler mostly fuses into their users."
+            f"One forward and backward step under {run.target}'s layouts. As it is written, every operation by itself, "
+            f"its reshapes and transposes move {bytes_text(relaid)}; below, what the compiler does by itself is done."
         ),
         report_html(run.movement.report),
     ]
@@ -459,7 +461,7 @@ def _verdict_sentence(done: Optimized) -> str:
     """What was rewritten, or why the region that moves most was not."""
     if done.rewrites:
         best = max(done.rewrites, key=lambda verdict: verdict.moved_before - verdict.moved_after)
-        return f"{len(done.rewrites)} rewritten; {best.reason}."
+        return f"{len(done.rewrites)} rewritten; where that gains most, {best.reason}."
     if not done.refusals:
         return "no region to judge."
     first = max(done.refusals, key=lambda verdict: verdict.moved_before)
@@ -510,6 +512,7 @@ def _matrix(run: RunResults) -> list[Html]:
     total = sum(p.counts.macs for p in run.matrix)
     saved = total / max(1, sum(p.counts.broadcast_elements for p in run.matrix))
     largest = max(run.matrix, key=lambda p: p.counts.macs, default=None)
+    above = sum(bool(p.above_minimum) for p in run.matrix)
     blocks = [
         paragraph(
             f"The {len(run.matrix)} plain matrix products of one step, {count_text(total)} multiply-adds, run "
@@ -520,7 +523,7 @@ def _matrix(run: RunResults) -> list[Html]:
         note(
             "Values are XLA's within the rounding of a float32 dot product of that depth. Every counter equals its "
             "closed form but for cache misses, whose form is that of caches that never evict, a minimum: "
-            f"{sum(bool(p.above_minimum) for p in run.matrix)} products lie above it, because B outgrows L1."
+            f"{above} product{' lies' if above == 1 else 's lie'} above it, because B outgrows L1."
         ),
     ]
     if largest:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Better = Literal["less", "more", "neither"]
 _LEFT = ("text", "code")
+_SHORT = 24
+"""Characters of a cell or heading that stays in one line, so that a narrow page scrolls a table before it folds it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def change_cell(before: float | None, after: float | None, kind: Kind, *, better
 
 
 def _head(column: Column) -> Html:
-    css = None if column.kind in _LEFT else "number"
+    css = " ".join(["number"] * column.numeric + ["short"] * (len(column.heading) <= _SHORT // 2)) or None
     button = element("button", column.heading, type="button", title=column.note or None)
     return element("th", button, class_=css, scope="col", aria_sort="none")
 
@@ -100,7 +102,7 @@ def _cell(column: Column, value: object) -> Html:
     if column.kind == "code" and value is not None:
         text = element("code", text)
     if column.kind in _LEFT:
-        return element("td", text)
+        return element("td", text, class_="short" if len(text) <= _SHORT else None)
     return element("td", text, class_="number", data_sort=_sort_key(value))
 
 

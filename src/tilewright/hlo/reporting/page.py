@@ -345,7 +345,7 @@ def _change(report: ReportData, change: Suggestion) -> Html:
     saved = bytes_text(change.saved_bytes)
     if change.saved_us:
         step = report.time.kernels_us if report.time is not None else 0.0
-        share = f" ({percent_text(change.saved_us / step)} of the step)" if step else ""
+        share = f" ({percent_text(change.saved_us / step)} of the kernels)" if step else ""
         saved = f"{seconds_text(change.saved_us / 1e6)}{share}"
     head = [element("strong", saved), " "] if change.saved_us or change.saved_bytes else []
     head += [badge(change_number(change), "good" if change.factor else "plain")]
@@ -372,7 +372,8 @@ def _figures(report: ReportData) -> list[Card]:
             )
         )
     if report.time is not None:
-        moving = f"{seconds_text(report.modelled_us / 1e6)} of it moves data"
+        call = f"{seconds_text(report.time.call_us / 1e6)} of it the call, " if report.time.call_us else ""
+        moving = f"{call}{seconds_text(report.modelled_us / 1e6)} moves data"
         figures.append(Card("modelled step", seconds_text(report.time.step_us / 1e6), moving))
     if report.profile is not None:
         time, share = report.profile.rows_us, report.profile.rows_us / (report.profile.total_us or 1.0)

@@ -174,8 +174,9 @@ def _cards(step: StepTime) -> Html:
 
 
 def _bounds(step: StepTime) -> Html:
-    bars = [Bar(name, (seconds,)) for name, seconds in step.by_bound().items() if seconds]
-    return bar_chart(bars, title="seconds by what bounds them", kind="seconds")
+    waits = {"the call itself": step.call_seconds, **step.by_bound()}
+    bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
+    return bar_chart(bars, title="time by what bounds it", kind="seconds")
 
 
 def _operations(step: StepTime) -> Html:
