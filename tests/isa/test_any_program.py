@@ -18,6 +18,8 @@ CHOICES = {
     "what": ["base", "size"],
     "to": [f"to_{v}" for v in values],
     "from": [f"from_{v}" for v in values],
+    "op": ["add", "min", "max", "exp", "log", "div", "shru"],
+    "type": ["f32", "s32"],
 }
 kinds = {
     "r": st.integers(0, REGISTERS - 1).map("r{}".format),
@@ -42,8 +44,8 @@ def instructions(draw):
             name += "." + draw(st.sampled_from(CHOICES[suffix.key]))
         elif suffix.key in ("ka", "kb", "s") and draw(st.booleans()):
             name += f".{suffix.key}{draw(st.sampled_from([1, 2, 3, 7]))}"
-        elif suffix.key == "t" and draw(st.booleans()):
-            name += ".t1"
+        elif suffix.key in ("t", "y", "g") and draw(st.booleans()):
+            name += f".{suffix.key}1"
     operands = []
     for operand in spec.operands:
         if operand.optional and draw(st.booleans()):

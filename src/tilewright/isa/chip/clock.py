@@ -38,6 +38,7 @@ QUEUE = {
     "page": "a page was still loading",
     "dma": "dmawait, or dmastat on a loading page",
     "barrier": "other processing elements were not there yet",
+    "vector": "the vector unit was busy",
     "drain": "everything was issued; results were under way",
 }
 """What the issue queue did in a cycle."""
@@ -61,8 +62,9 @@ class Clock:
     uniform registers, then the predicates: ``span``); ``causes``: the unit that made it; ``foreign``: the same cycles,
     but for registers the math unit made, whose steps follow one another in order anyway.
 
-    ``free``: cycles at which load-store unit and math unit are free; ``port``: the buses behind them. ``events``: a
-    slice per instruction, when asked for; ``lanes``: waits, loads and counters beside them.
+    ``free``: cycles at which load-store unit and math unit are free, ``vector_free``: the vector unit; ``port``: the
+    buses behind them. ``events``: a slice per instruction, when asked for; ``lanes``: waits, loads and counters beside
+    them.
     """
 
     config: MatrixUnitConfig
@@ -72,6 +74,7 @@ class Clock:
     issue: int = 0
     end: int = 0
     free: list[int] = field(default_factory=lambda: [0, 0])
+    vector_free: int = 0
     math_busy: int = 0
     tokens: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int64))
     causes: np.ndarray[Any, Any] = field(default_factory=lambda: np.zeros(0, np.int8))
@@ -159,6 +162,17 @@ class Clock:
             tokens[written] = self.foreign[written] = start + latency
             self.causes[written] = _ARITHMETIC
         self._done(unit, name, start, start + max(1, latency))
+
+    def vector(self, name: str, reads: Iterable[slice], writes: Iterable[slice], cycles: int) -> None:
+        """An instruction that keeps the vector unit for ``cycles``; no one sees a part of its result sooner."""
+        writes = tuple(writes)
+        self.until(*self._latest((*reads, *writes)))
+        self.until(self.vector_free, "vector")
+        start = self._take()
+        self.vector_free = start + max(1, cycles)
+        end = self.vector_free + self.config.alu_latency - 1
+        self._set(writes, end, _ARITHMETIC)
+        self._done("vector", name, start, max(end, start + 1))
 
     def settle(self) -> None:
         """The program is over when everything it moved is where it belongs."""

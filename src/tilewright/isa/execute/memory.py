@@ -117,7 +117,7 @@ def _cost(
     """``requests``: lines asked for; ``fetched``: those that L1 fetched, where it was asked."""
     register, address = instruction.operands[:2]
     assert isinstance(address, Address)
-    load, present = instruction.name == "ld", elements * access.segment.element_bytes
+    load, present = instruction.name != "st", elements * access.segment.element_bytes
     size = present if fetched is None else fetched * pe.config.line_bytes
     if load:
         pe.clock.port.count(l1_a=present, l2_a=size)
@@ -205,7 +205,41 @@ def _move(pe: Pe, instruction: Instruction) -> Faults:
     return reach.faults()
 
 
-MEMORY_HANDLERS: dict[str, Handler] = {"ld": _move, "st": _move}
+def _broadcast(pe: Pe, instruction: Instruction) -> Faults:
+    """``ldb``: what the first thread asks for goes to all that are on."""
+    from tilewright.isa.kernels.memory_kernels import count_lines
+
+    # operands
+    access, on = _access(pe, instruction), threads_on(pe, instruction)
+    if isinstance(access, str):
+        pe.clock.step("control", instruction.name)
+        return [(access, -1, -1)]
+    first = int(on.argmax())
+    access.at, access.counts = access.at[first : first + 1], access.counts[first : first + 1]
+    if pe.heat is not None:
+        _note_lines(pe, access, load=True)
+    pe.clock.port.begin()
+    # operation
+    segment, reach, register = access.segment, access.reach(), number(instruction.operands[0])
+    pe.clock.until(pages_ready(segment, reach), "page")
+    # result
+    word, threads = _WORDS[segment.element_bytes], int(np.count_nonzero(on))
+    window = np.ascontiguousarray(pe.registers[:, register : register + access.words])
+    there = on[:, None] & reach.there
+    np.copyto(window.view(word), pe.chip.view(word)[reach.places], where=there)
+    pe.registers[:, register : register + access.words] = window
+    if pe.written is not None and access.words:
+        pe.written[:, register : register + access.words] |= there.reshape(len(window), access.words, -1).any(axis=2)
+    # cost
+    fetched = _asked(pe, segment, reach, storing=False)
+    present = int(reach.present.sum())
+    lines = count_lines(reach.ids, reach.places, segment.map.line_elements)
+    _cost(pe, instruction, access, present, lines, fetched)
+    pe.traffic.register_writes += max(0, threads - 1) * -(-present * segment.element_bytes // 4)
+    return reach.faults()
+
+
+MEMORY_HANDLERS: dict[str, Handler] = {"ld": _move, "st": _move, "ldb": _broadcast}
 
 
 # Instructions that take a segment: descriptors and their windows, page-table entries, DMA.

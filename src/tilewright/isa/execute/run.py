@@ -16,6 +16,7 @@ from tilewright.isa.execute.memory import MEMORY_HANDLERS, SEGMENT_HANDLERS
 from tilewright.isa.execute.operands import Handler
 from tilewright.isa.execute.scalar import CONTROL_HANDLERS, SCALAR_HANDLERS
 from tilewright.isa.execute.tensor import TENSOR_HANDLERS
+from tilewright.isa.execute.vector import VECTOR_HANDLERS
 from tilewright.isa.language.assemble import program_of
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic
@@ -30,6 +31,7 @@ HANDLERS: dict[str, Handler] = {
     **SEGMENT_HANDLERS,
     **MEMORY_HANDLERS,
     **TENSOR_HANDLERS,
+    **VECTOR_HANDLERS,
 }
 
 

@@ -50,6 +50,8 @@ READINGS: dict[str, Reading] = {
     "math_issue": Reading("does math begin when a step's columns are there, or all of them?", ("step", "instruction")),
     "columns_per_step": Reading("columns of one part in one step", (1,), least=1),
     "kb_add_cycles": Reading("cycles of a kb transfer", (0,), least=0),
+    "vector_rate": Reading("registers of a thread that the vector unit works on in a cycle", (1,), least=1),
+    "special_cycles": Reading("cycles of the vector unit for one exp, log, ... or division", (4,), least=1),
 }
 
 
@@ -75,6 +77,8 @@ RANGES: dict[str, tuple[int, int]] = {
     "max_errors": (1, 10_000_000),
     "columns_per_step": (1, 1 << 16),
     "kb_add_cycles": (0, 1 << 16),
+    "vector_rate": (1, 1 << 16),
+    "special_cycles": (1, 1 << 16),
 }
 """Least and most of every number: far beyond any machine, and within what can be simulated and counted in 64 bits."""
 NAMED = {"arbitration": ("round_robin", "slots"), "dram": ("flat", *DRAMS)}
@@ -149,6 +153,8 @@ class MatrixUnitConfig:
     math_issue: str = "step"
     columns_per_step: int = 1
     kb_add_cycles: int = 0
+    vector_rate: int = 1
+    special_cycles: int = 4
 
     def __post_init__(self) -> None:
         """Refuse what the machine cannot be, and readings it does not know."""
@@ -319,5 +325,11 @@ AMBIGUITIES = (
     Ambiguity("109, 102", "several columns of a thread at once?", "one per part and step", ("columns_per_step",)),
     Ambiguity("97, 105", "do skipped columns close up in the registers?", "no: a gap", ("column_numbering",)),
     Ambiguity("87", "what do registers hold before a program clears them?", "zeros", ("uninitialized",)),
+    Ambiguity(
+        "-",
+        "who adds a bias, rounds, or takes the exponential of a product?",
+        "a vector unit of every thread, over runs of its registers; and broadcast loads",
+        ("vector_rate", "special_cycles"),
+    ),
 )
-"""In the order of the specification; the last is ours."""
+"""In the order of the specification; the last two are ours."""

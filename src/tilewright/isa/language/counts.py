@@ -79,6 +79,8 @@ class Traffic(_Counters):
     ``store_lines``            likewise ``st``; ``store_bytes``
     ``register_reads``         per-thread registers read, over all threads and instructions
     ``register_writes``        likewise written
+    ``vector_ops``             registers that vector instructions worked on, over all threads
+    ``special_ops``            of these, functions and divisions
     =========================  ===========================================================================
     """
 
@@ -93,6 +95,8 @@ class Traffic(_Counters):
     store_bytes: int = 0
     register_reads: int = 0
     register_writes: int = 0
+    vector_ops: int = 0
+    special_ops: int = 0
 
 
 LEVELS, OPERANDS = ("l1", "l2", "dram"), ("a", "b", "c", "dma")

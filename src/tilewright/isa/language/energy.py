@@ -16,6 +16,8 @@ ADD = {"int8": 0.1, "int16": 0.1, "int32": 0.1, "f16": 0.9, "f32": 0.9}
 """pJ of a product by its factors' type, and of adding it in 32 bits."""
 SRAM = ((8 << 10, 10.0), (32 << 10, 20.0), (1 << 20, 100.0))
 """pJ of 8 bytes from a cache of so many bytes."""
+SPECIAL = 8
+"""A function or division of the vector unit, as so many multiplications and additions of float32."""
 DRAM = 1950.0
 """pJ of 8 bytes from device memory: the middle of 1.3 to 2.6 nJ."""
 
@@ -32,7 +34,7 @@ def sram_pj(size: int) -> float:
 
 
 def energy(moved: Moved, traffic: Traffic, config: MatrixUnitConfig) -> dict[str, float]:
-    """Energy in pJ of a run by where it went: ``math``, ``registers``, ``l1``, ``l2``, ``dram``.
+    """Energy in pJ of a run by where it went: ``math``, ``vector``, ``registers``, ``l1``, ``l2``, ``dram``.
 
     Every byte is counted once at each level it is read from or written to: a line that a miss brings in is read below
     and written above. Leakage, clocks and instructions are not in it.
@@ -44,6 +46,8 @@ def energy(moved: Moved, traffic: Traffic, config: MatrixUnitConfig) -> dict[str
     l1 = sizes["l1"] - bypassing - moved.l1_c + moved.l2_b + (moved.l2_a if config.loads_through_l1 else 0)
     return {
         "math": sum(getattr(moved, f"macs_{kind}") * (MULTIPLY[kind] + ADD[kind]) for kind in MULTIPLY),
+        "vector": (traffic.vector_ops - traffic.special_ops) * ADD["f32"]
+        + traffic.special_ops * SPECIAL * (MULTIPLY["f32"] + ADD["f32"]),
         "registers": words * sram_pj(per_thread) / 2,
         "l1": l1 / 8 * sram_pj(config.l1_bytes),
         "l2": (sizes["l2"] + moved.dram_a + moved.dram_b + moved.dram_c) / 8 * sram_pj(config.l2_bytes),

@@ -9,6 +9,7 @@ CONDITIONS = ("eq", "ne", "ltu", "leu", "gtu", "geu", "lt", "le", "gt", "ge")
 UNITS = {
     "alu": "arithmetic",
     "math": "math",
+    "vector": "vector",
     "lsu": "load-store",
     "control": "control",
     "dma": "dma",
@@ -56,6 +57,7 @@ class InstructionSpec:
     ``unit`` is where it executes. ``occupies``: cycles it keeps the unit (words where that depends on the operands).
     ``latency``: the configuration's field that says how many cycles later its result is there ("": it has none).
     ``width``: bits of what it works on, per thread. ``reduces``: it takes what threads have to one uniform register.
+    ``ours``: the source has nothing of the kind; it is in its spirit, and a reading.
     """
 
     name: str
@@ -69,6 +71,7 @@ class InstructionSpec:
     latency: str = ""
     width: str = ""
     reduces: bool = False
+    ours: bool = False
 
     @property
     def syntax(self) -> str:
@@ -83,6 +86,7 @@ class InstructionSpec:
 _DEST = OperandSpec("D", ("r", "ur"), "write")
 _X, _Y, _Z = (OperandSpec(name, ("r", "ur", "imm")) for name in "XYZ")
 _FX, _FY, _FZ = (OperandSpec(name, ("r", "ur", "float")) for name in "XYZ")
+_FXY = tuple(OperandSpec(name, ("r", "ur", "imm", "float")) for name in "XY")
 _PD, _PX, _PY = OperandSpec("D", ("p",), "write"), OperandSpec("X", ("p",)), OperandSpec("Y", ("p",))
 _URD = OperandSpec("D", ("ur",), "write")
 _ADDRESS = OperandSpec("", ("address",))
@@ -104,6 +108,18 @@ _VALUE_TYPES = "(s32|u32|f32|f16|bf16)"
 _CONVERSION = (
     Suffix("to", f"to_{_VALUE_TYPES}", "to_{}", None, "the type of D"),
     Suffix("from", f"from_{_VALUE_TYPES}", "from_{}", None, "the type of X"),
+)
+_PACKED_TYPES = (
+    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
+    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
+)
+_PACKED = f"({'|'.join(_PACKED_TYPES)})"
+_ONE_Y = Suffix("y", "y([1n])", "y{}", "n", "Y is one register of each thread, the same for all N (y1), or N of them")
+_RUN = OperandSpec("N", ("imm", "ur"))
+_RD, _RX = OperandSpec("D", ("r",), "write"), OperandSpec("X", ("r",))
+_REDUCTIONS = (
+    Suffix("op", "(add|min|max)", "{}", None, "add, min or max"),
+    Suffix("type", "(f32|s32)", "{}", None, "f32 or s32, float32 or signed integers"),
 )
 _MM_SUFFIXES = (
     Suffix("ka", "ka([0-9]{1,6})", "ka{}", "1", "threads that share a row, each with a part of its columns", True),
@@ -142,6 +158,28 @@ def _dma(name: str, operands: tuple[OperandSpec, ...], doc: str, example: str, m
         "dma_latency + ceil(bytes / dram_bytes_per_cycle) a page, or over L2's bus if that is slower" if moves else "1"
     )
     return InstructionSpec(name, operands, "dma", doc, f"{name}{example}", width="a page", occupies=occupies)
+
+
+def _vector(
+    name: str,
+    operands: tuple[OperandSpec, ...],
+    doc: str,
+    example: str,
+    suffixes: tuple[Suffix, ...],
+    occupies: str = "ceil(N / vector_rate)",
+) -> InstructionSpec:
+    how = {"occupies": occupies, "latency": "alu_latency", "width": "32 * N"}
+    operands = (*operands, _RUN)
+    return InstructionSpec(name, operands, "vector", doc, f"{name}{example}", suffixes, True, **how, ours=True)  # type: ignore[arg-type]
+
+
+def _pieces(name: str, operations: str, doc: str, ends: str = "r10, r20, r30, 8") -> InstructionSpec:
+    """X op Y, register by register; ``operations``: their names."""
+    floats, first = name.startswith("vf"), operations.split()[0]
+    choice = Suffix("op", f"({'|'.join(operations.split())})", "{}", None, ", ".join(operations.split()))
+    sources = (_FX, _FY) if floats else (_X, _Y)
+    occupies = "ceil(N / vector_rate), division special_cycles * N" if floats else "ceil(N / vector_rate)"
+    return _vector(name, (_RD, *sources), doc, f".{first} {ends}", (choice, _ONE_Y), occupies)
 
 
 _VOTE: dict[str, object] = {"guard": False, "width": "1", "reduces": True}
@@ -193,6 +231,23 @@ _MEMORY = (
         guard=True,
         occupies="ceil(lines / l1_ports)",
         width="8 to 32 an element, 32 a register",
+    ),
+)
+_BROADCAST = (
+    InstructionSpec(
+        "ldb",
+        (OperandSpec("D", ("r",), "write"), _ADDRESS, OperandSpec("N", ("imm", "ur"), optional=True)),
+        "lsu",
+        "Broadcast load: the elements at the coordinates of the first thread (whose predicate is true) go to N "
+        "registers (1) of every thread (whose predicate is true), as a column of B does. Elements outside the segment "
+        "are not loaded",
+        "ldb r256, ur3:rf294:0x00, 16",
+        _WALK,
+        guard=True,
+        occupies="ceil(lines / l1_ports)",
+        latency="l2_latency",
+        width="8 to 32 an element, 32 a register",
+        ours=True,
     ),
 )
 _MOVES = (
@@ -258,6 +313,107 @@ _PREDICATES = (
     _alu("pany", (_URD, _PX), "D = 1 if any thread's predicate is true, else 0", " ur7, p1", **_VOTE),
     _alu("pall", (_URD, _PX), "D = 1 if every thread's predicate is true, else 0", " ur7, p1", **_VOTE),
     _alu("pcount", (_URD, _PX), "D = the threads whose predicate is true", " ur7, p1", **_VOTE),
+)
+_VECTORS = (
+    _pieces(
+        "vf",
+        "add sub mul div min max",
+        "N registers from rD become X op Y in float32, rounded once, register by register. X and Y are N registers, or "
+        "one number for all; every NaN is the one of 0x7fc00000, min and max of a NaN are it, of equal values X",
+    ),
+    _pieces(
+        "vi",
+        "add sub mul div rem min max minu maxu and or xor shl shr shru",
+        "The same of 32-bit integers, modulo 2^32. Quotients go towards zero, by zero -1, and the remainder is X then; "
+        "minu and maxu of unsigned numbers; shifts by the low five bits of Y",
+    ),
+    _vector(
+        "vfun",
+        (_RD, OperandSpec("X", ("r",))),
+        "N registers from rD become a function of those from rX in float32: the true value, and at most 0.51 units in "
+        "the last place from it",
+        ".exp r10, r20, 8",
+        (Suffix("op", "(exp|log|tanh|rsqrt|sqrt|recip)", "{}", None, "exp, log, tanh, rsqrt, sqrt or recip"),),
+        "special_cycles * N",
+    ),
+    _vector(
+        "vcmp",
+        (_RD, _X, _Y),
+        "N registers from rD become 1 where X cond Y, else 0",
+        ".lt r10, r20, 5, 8",
+        (_CONDITION, _ONE_Y),
+    ),
+    _vector(
+        "vfcmp",
+        (_RD, _FX, _FY),
+        "The same of float32",
+        ".lt r10, r20, 0.5, 8",
+        (_FLOAT_CONDITION, _ONE_Y),
+    ),
+    _vector(
+        "vsel",
+        (_RD, OperandSpec("M", ("r",)), _FXY[0], _FXY[1]),
+        "N registers from rD become X where that of rM is not 0, else Y",
+        " r10, r20, r30, 0.0, 8",
+        (_ONE_Y,),
+    ),
+    _vector(
+        "viota",
+        (_RD, _X),
+        "N registers from rD become X, X + 1, ... (X: one register, or one number)",
+        " r10, 0, 8",
+        (),
+    ),
+    _vector(
+        "vcvt",
+        (_RD, _RX),
+        "N elements, packed from rX on, low bits first, are converted and packed from rD on. To fewer bits of a float "
+        "to the nearest, ties to even; from a float to integers so or towards zero (rz), ending at the ends of the "
+        "type, NaN to 0; from integers to narrower ones ending at the ends (sat) or modulo (wrap)",
+        ".to_s8.from_s32 r10, r20, 8",
+        (
+            Suffix("to", f"to_{_PACKED}", "to_{}", None, "the type of D"),
+            Suffix("from", f"from_{_PACKED}", "from_{}", None, "the type of X"),
+            Suffix(
+                "round",
+                "r([nz])",
+                "r{}",
+                "n",
+                "floats become the nearest integer, ties to even (rn), or towards zero (rz)",
+            ),
+            Suffix("end", "(sat|wrap)", "{}", "sat", "sat or wrap: integers that D cannot hold"),
+        ),
+    ),
+    _vector(
+        "vquant",
+        (_RD, _RX, _FY, OperandSpec("Z", ("ur", "imm"))),
+        "Requantise: N integers or float32 from rX on, times Y in float32, rounded to the nearest integer, ties to "
+        "even, plus Z, ending at the ends of the type (NaN: 0), packed from rD on",
+        ".to_s8.from_s32 r10, r20, 0.25, 3, 8",
+        (
+            Suffix("to", "to_(s4|u4|s8|u8|s16|u16|s32)", "to_{}", None, "the type of D"),
+            Suffix("from", "from_(s32|f32)", "from_{}", None, "the type of X"),
+            _ONE_Y,
+        ),
+        "2 * ceil(N / vector_rate)",
+    ),
+    _vector(
+        "vred",
+        (_RD, _RX),
+        "rD = the sum, or the least or greatest, of N registers from rX on, by halves: as long as there are n > 1, "
+        "number i of the first ceil(n / 2) takes in number i + ceil(n / 2). Of no registers nothing",
+        ".add.f32 r10, r20, 8",
+        _REDUCTIONS,
+    ),
+    _vector(
+        "vthr",
+        (_RD, _RX),
+        "Across threads: N registers from rD become the sums (or least or greatest) of those from rX of all threads of "
+        "a group, by halves, in every thread of it; threads whose predicate is false take no part",
+        ".add.f32.g4 r10, r20, 8",
+        (*_REDUCTIONS, Suffix("g", "g([0-9]{1,6})", "g{}", "0", "neighbouring threads of a group (g0: all of them)")),
+        "ceil(N / vector_rate) * ceil(log2(threads of a group))",
+    ),
 )
 _BRANCHES = (
     _control("jump", (_LABEL,), "Continue at the label", " again"),
@@ -333,11 +489,12 @@ _PAGES = (
 )
 GROUPS: dict[str, tuple[InstructionSpec, ...]] = {
     "The tensor multiply": _TENSOR,
-    "Loads and stores": _MEMORY,
+    "Loads and stores": (*_MEMORY, *_BROADCAST),
     "Moves": _MOVES,
     "Integers": _INTEGERS,
     "Floats": _FLOATS,
     "Predicates": _PREDICATES,
+    "Vectors": _VECTORS,
     "Branches and barriers": _BRANCHES,
     "Segment descriptors": _SEGMENTS,
     "Page tables and DMA": _PAGES,

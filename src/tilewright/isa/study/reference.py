@@ -38,7 +38,15 @@ def _instructions() -> Iterator[str]:
     for title, group in GROUPS.items():
         yield from (f"## {title}",)
         for spec in group:
-            yield from ("", f"### {spec.name}", "", f"    {spec.syntax}", "", f"{spec.doc}. Example: `{spec.example}`.")
+            ours = "Ours: the source has none such. " if spec.ours else ""
+            yield from (
+                "",
+                f"### {spec.name}",
+                "",
+                f"    {spec.syntax}",
+                "",
+                f"{spec.doc}. {ours}Example: `{spec.example}`.",
+            )
             yield from _suffixes(spec)
         if group is not list(GROUPS.values())[-1]:
             yield ""

@@ -1,0 +1,500 @@
+"""Vector instructions: the same on N registers of every thread, along them, and across threads.
+
+Floats are float32 and each operation rounds once. Functions are evaluated in float64 by additions, multiplications,
+divisions and square roots in a fixed order and rounded once more, so that every machine gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.operands import Handler, number, spans, threads_on, uniform_source
+from tilewright.isa.execute.scalar import NAN, compare
+from tilewright.isa.language.errors import Faults
+from tilewright.isa.language.program import Instruction, Register
+from tilewright.layout import paged
+
+Array = np.ndarray[Any, Any]
+
+
+@cache
+def numpy_dtype(dtype: str) -> Any:
+    """The numpy type of an element type of the machine."""
+    return paged((1,), dtype).numpy_dtype
+
+
+_BITS = np.int32(NAN)
+
+
+# Functions of float32, in float64: the exponential and the logarithm as a power of two times a polynomial.
+
+_LOG2E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_TAYLOR = tuple(1.0 / float(np.prod(np.arange(1, n + 1, dtype=np.float64))) for n in range(12))
+_LOG = tuple(2.0 / n for n in (3, 5, 7, 9, 11, 13, 15, 17, 19, 21))
+
+
+def exp64(x: Array) -> Array:
+    """e^x of float64 within some units in its last place, for -1e3 < x < 1e3; by + and * alone."""
+    power = np.rint(x * _LOG2E)
+    r = x - power * _LN2_HIGH
+    r -= power * _LN2_LOW
+    value = np.full_like(r, _TAYLOR[-1])
+    for coefficient in _TAYLOR[-2::-1]:
+        value *= r
+        value += coefficient
+    return np.asarray(np.ldexp(value, power.astype(np.int32)))
+
+
+def _exp(x: Array) -> Array:
+    return exp64(np.clip(x, -200.0, 200.0))  # float32 ends long before; a NaN stays one
+
+
+def _log(x: Array) -> Array:
+    """By the series of the inverse hyperbolic tangent, of a fraction between sqrt(1/2) and sqrt(2)."""
+    fraction, power = np.frexp(x)
+    small = fraction < 0.7071067811865476
+    fraction = np.where(small, fraction * 2.0, fraction)
+    power = (power - small).astype(np.float64)
+    s = (fraction - 1.0) / (fraction + 1.0)
+    square = s * s
+    series = np.full_like(s, _LOG[-1])
+    for coefficient in _LOG[-2::-1]:
+        series *= square
+        series += coefficient
+    value = power * _LN2_HIGH + (power * _LN2_LOW + (2.0 * s + s * (square * series)))
+    value = np.where(x == 0, -np.inf, np.where(x < 0, np.nan, value))
+    return np.asarray(np.where(np.isposinf(x) | np.isnan(x), x, value))
+
+
+def _tanh(x: Array) -> Array:
+    size = np.abs(x)
+    twice = exp64(np.minimum(size, 20.0) * 2.0)
+    large = (twice - 1.0) / (twice + 1.0)
+    square = size * size
+    small = size * (1.0 - square * (1.0 / 3.0 - square * (2.0 / 15.0 - square * (17.0 / 315.0))))
+    return np.copysign(np.where(size < 0.01, small, large), x)
+
+
+FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "exp": _exp,
+    "log": _log,
+    "tanh": _tanh,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "sqrt": np.sqrt,
+    "recip": lambda x: 1.0 / x,
+}
+"""Of float32 numbers as float64; the result is rounded to float32."""
+
+
+# Operations on float32 and on 32-bit integers; ``out`` may be one of the operands.
+
+
+def _least(x: Any, y: Any, out: Array) -> None:
+    np.copyto(out, np.where((x <= y) | np.isnan(x), x, y))
+
+
+def _greatest(x: Any, y: Any, out: Array) -> None:
+    np.copyto(out, np.where((x >= y) | np.isnan(x), x, y))
+
+
+def _plain(operation: Any) -> Callable[[Any, Any, Array], None]:
+    return lambda x, y, out: operation(x, y, out=out)
+
+
+def _unsigned(operation: Any) -> Callable[[Any, Any, Array], None]:
+    return lambda x, y, out: operation(_as(x, np.uint32), _as(y, np.uint32), out=out.view(np.uint32))
+
+
+def _shifted(operation: Any, unsigned: bool = False) -> Callable[[Any, Any, Array], None]:
+    def shift(x: Any, y: Any, out: Array) -> None:
+        kind = np.uint32 if unsigned else np.int32
+        operation(_as(x, kind), _as(y & np.int32(31), kind), out=out.view(kind))
+
+    return shift
+
+
+def _divided(remainder: bool) -> Callable[[Any, Any, Array], None]:
+    def divide(x: Any, y: Any, out: Array) -> None:
+        zero = y == 0
+        # A quotient of 32-bit integers is never so near to a whole number that float64 would round it there.
+        quotient = np.trunc(np.float64(x) / np.where(zero, 1, y)).astype(np.int64)
+        quotient = np.where(zero, 0 if remainder else -1, quotient).astype(np.uint32, casting="unsafe").view(np.int32)
+        np.copyto(out, x - y * quotient if remainder else quotient)
+
+    return divide
+
+
+FLOATS: dict[str, Callable[[Any, Any, Array], None]] = {
+    "add": _plain(np.add),
+    "sub": _plain(np.subtract),
+    "mul": _plain(np.multiply),
+    "div": _plain(np.divide),
+    "min": _least,
+    "max": _greatest,
+}
+INTEGERS: dict[str, Callable[[Any, Any, Array], None]] = {
+    "add": _plain(np.add),
+    "sub": _plain(np.subtract),
+    "mul": _plain(np.multiply),
+    "div": _divided(remainder=False),
+    "rem": _divided(remainder=True),
+    "min": _plain(np.minimum),
+    "max": _plain(np.maximum),
+    "minu": _unsigned(np.minimum),
+    "maxu": _unsigned(np.maximum),
+    "and": _plain(np.bitwise_and),
+    "or": _plain(np.bitwise_or),
+    "xor": _plain(np.bitwise_xor),
+    "shl": _shifted(np.left_shift),
+    "shr": _shifted(np.right_shift),
+    "shru": _shifted(np.right_shift, unsigned=True),
+}
+_LEAST = {
+    ("add", "f32"): -0.0,
+    ("add", "s32"): 0,
+    ("max", "f32"): -np.inf,
+    ("max", "s32"): -(2**31),
+    ("min", "f32"): np.inf,
+    ("min", "s32"): 2**31 - 1,
+}
+"""What changes nothing."""
+
+
+def _as(value: Any, kind: Any) -> Any:
+    return value.view(kind)
+
+
+def one_nan(out: Array) -> None:
+    """Every NaN becomes the one of 0x7fc00000."""
+    nan = np.isnan(out)
+    if nan.any():
+        out.view(np.int32)[nan] = _BITS
+
+
+# Packed elements: narrow ones lie in the registers of a thread one behind the other, low bytes first.
+
+
+def unpack(words: Array, dtype: str, count: int) -> Array:
+    """[threads, count] elements out of [threads, words of them]; 4-bit integers, one in a byte, as int8 or uint8."""
+    raw: Array = np.ascontiguousarray(words).view(_HOLDS.get(dtype) or numpy_dtype(dtype))[:, :count]
+    return _narrow(raw, dtype)
+
+
+def pack(values: Array, old: Array) -> Array:
+    """The words of ``old`` with these elements in their place, from the first on."""
+    words: Array = np.ascontiguousarray(old)
+    words.view(values.dtype)[:, : values.shape[1]] = values
+    return words
+
+
+def registers_of(dtype: str, count: int) -> int:
+    """Registers that ``count`` packed elements take."""
+    return -(-count * int(numpy_dtype(dtype).itemsize) // 4)
+
+
+def ends_of(dtype: str) -> tuple[int, int]:
+    """Least and greatest integer of a type.
+
+    >>> ends_of("s4")
+    (-8, 7)
+    """
+    bits = int(dtype[1:])
+    return (0, 2**bits - 1) if dtype[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _whole(dtype: str) -> bool:
+    return dtype[0] in "su"
+
+
+_HOLDS: dict[str, Any] = {"s4": np.int8, "u4": np.uint8}
+
+
+def _narrow(values: Array, dtype: str) -> Array:
+    """Integers modulo 16, where the type has 4 bits."""
+    if dtype not in _HOLDS:
+        return values
+    return np.asarray(((values & 15) ^ 8) - 8 if dtype == "s4" else values & 15)
+
+
+def to_integers(value: Array, dtype: str) -> Array:
+    """Float64 numbers without fractions to a type that ends where it ends; a NaN is 0."""
+    held = np.clip(value, *ends_of(dtype))
+    nan = np.isnan(held)
+    if nan.any():
+        held[nan] = 0
+    return np.asarray(held.astype(np.int64).astype(_HOLDS.get(dtype) or numpy_dtype(dtype)))
+
+
+def convert(values: Array, source: str, target: str, nearest: bool = True, wrap: bool = False) -> Array:
+    """Elements of one type as those of another."""
+    if _whole(source) and _whole(target):
+        if not wrap:
+            (low, high), (least, most) = ends_of(source), ends_of(target)
+            values = np.clip(values, max(low, least), min(high, most))
+        return _narrow(values.astype(_HOLDS.get(target) or numpy_dtype(target)), target)
+    if _whole(target):
+        wide = values.astype(np.float64)
+        return to_integers(np.rint(wide) if nearest else np.trunc(wide), target)
+    return _to_float(values, source, target)
+
+
+def _to_float(values: Array, source: str, target: str) -> Array:
+    kind = numpy_dtype(target)
+    if _whole(source):
+        # Through float64, which holds all of them; then to odd in float32, so that one rounding is left.
+        wide = values.astype(np.float64)
+        if target == "f32":
+            return wide.astype(np.float32)
+        values = _to_odd(wide)
+    else:
+        values = values.astype(np.float32)
+    out = values.astype(kind)
+    if kind != np.float32:
+        nan = np.isnan(values)
+        if nan.any():
+            out[nan] = kind.type(np.nan)
+            out.view(f"u{kind.itemsize}")[nan] &= (1 << (8 * kind.itemsize - 1)) - 1
+    else:
+        one_nan(out)
+    return out
+
+
+def _to_odd(value: Array) -> Array:
+    """Float64 to float32, towards zero but to the odd neighbour where that is not exact."""
+    single = value.astype(np.float32)
+    words = single.view(np.int32)
+    over = np.abs(single.astype(np.float64)) > np.abs(value)
+    words -= over
+    words |= single.astype(np.float64) != value
+    return single
+
+
+# Reductions by halves.
+
+
+def halves(values: Array, operation: Callable[[Any, Any, Array], None], axis: int) -> Array:
+    """Of ``values``, which are used up: one is left along the axis.
+
+    >>> halves(np.arange(5, dtype=np.int32)[None], INTEGERS["add"], 1).tolist()
+    [[10]]
+    """
+    while (n := values.shape[axis]) > 1:
+        half = -(-n // 2)
+        low, high = (values[:half], values[half:]) if axis == 0 else (values[:, :half], values[:, half:])
+        first = low[: n - half] if axis == 0 else low[:, : n - half]
+        operation(first, high, first)
+        values = low
+    return values
+
+
+def _reduction(instruction: Instruction) -> tuple[Callable[[Any, Any, Array], None], Any, Any]:
+    """The operation, the type it works on, and what changes nothing."""
+    op, kind = instruction.suffix("op") or "", instruction.suffix("type") or ""
+    table, dtype = (FLOATS, np.float32) if kind == "f32" else (INTEGERS, np.int32)
+    return table[op], dtype, dtype(_LEAST[op, kind])
+
+
+# The instructions: what each takes and leaves, and the phases they have in common.
+
+_Body = Callable[[Pe, Instruction, int, Array], None]
+"""Does the work on [threads, words] of D (int32): all threads, and D may be one of the sources."""
+
+
+def _run(pe: Pe, instruction: Instruction, place: int, count: int, kind: Any = np.int32) -> Any:
+    """A source: [threads, count] of its registers, [threads, 1] of one register, or one number."""
+    operand = instruction.operands[place]
+    if isinstance(operand, Register) and operand.kind == "r":
+        wide = 1 if _is_one(instruction, place) else count
+        return pe.file[:, operand.number : operand.number + wide].view(kind)
+    return np.array(uniform_source(pe, operand), np.int32).view(kind)[()]
+
+
+def _is_one(instruction: Instruction, place: int) -> bool:
+    """Whether a source is one register of each thread for all."""
+    spec = instruction.spec
+    return (
+        spec.operands[place].name == "Y" and any(s.key == "y" for s in spec.suffixes) and instruction.suffix("y") == "1"
+    )
+
+
+def _widths(instruction: Instruction, count: int) -> dict[int, int]:
+    """Registers of every operand that is one or several, by its place."""
+    packed = {0: instruction.suffix("to"), 1: instruction.suffix("from")} if _converts(instruction) else {}
+    widths = {}
+    for place, operand in enumerate(instruction.operands[:-1]):
+        if not (isinstance(operand, Register) and operand.kind == "r"):
+            continue
+        dtype = packed.get(place)
+        one = _is_one(instruction, place) or (place == 0 and instruction.name == "vred")
+        one = one or (place == 1 and instruction.name == "viota")
+        widths[place] = registers_of(dtype, count) if dtype else min(1, count) if one else count
+    return widths
+
+
+def _converts(instruction: Instruction) -> bool:
+    return instruction.name in ("vcvt", "vquant")
+
+
+def _vector(
+    body: _Body,
+    passes: Callable[[Pe, Instruction], int] | None = None,
+    special: Callable[[Instruction], bool] | None = None,
+) -> Handler:
+    """``passes``: over the registers; ``special``: whether each takes ``special_cycles``."""
+
+    def execute(pe: Pe, instruction: Instruction) -> Faults:
+        # operands
+        count = uniform_source(pe, instruction.operands[-1])
+        widths = _widths(instruction, max(0, count)) if count <= 8 * pe.config.registers else {0: count}
+        starts = {place: number(instruction.operands[place]) for place in widths}
+        if any(starts[place] + width > pe.config.registers for place, width in widths.items()):
+            pe.clock.step("vector", instruction.name)
+            return [("operand_out_of_range", -1, pe.config.registers)]
+        threads = pe.config.threads
+        on = threads_on(pe, instruction) if instruction.guard is not None else None
+        active = threads if on is None else int(np.count_nonzero(on))
+        wide = widths[0]
+        # operation, result
+        if count > 0 and active and pe.config.values:
+            into = pe.file[:, starts[0] : starts[0] + wide]
+            with np.errstate(all="ignore"):
+                if on is None:
+                    body(pe, instruction, count, into)
+                else:
+                    made = into.copy()
+                    body(pe, instruction, count, made)
+                    np.copyto(into, made, where=on[:, None])
+        if count > 0:
+            pe.mark_written(starts[0], wide, slice(None) if on is None else on)
+        # cost
+        slow = special is not None and special(instruction)
+        each = pe.config.special_cycles * count if slow else -(-count // pe.config.vector_rate)
+        cycles = max(0, each) * (1 if passes is None else passes(pe, instruction))
+        _count(pe, count, widths, active, slow)
+        clock = pe.clock
+        spanned = {place: clock.span("r", starts[place], width) for place, width in widths.items() if width}
+        others = [o for place, o in enumerate(instruction.operands) if place not in widths]
+        reads = [*(span for place, span in spanned.items() if place), *spans(pe, instruction, tuple(others))]
+        clock.vector(instruction.name, reads, [spanned[0]] if 0 in spanned else [], cycles)
+        return []
+
+    return execute
+
+
+def _count(pe: Pe, count: int, widths: dict[int, int], active: int, special: bool) -> None:
+    traffic, done = pe.traffic, max(0, count) * active
+    traffic.vector_ops += done
+    traffic.special_ops += done if special else 0
+    traffic.register_reads += active * sum(width for place, width in widths.items() if place)
+    traffic.register_writes += active * widths[0]
+
+
+def _floats(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    x, y = (_run(pe, instruction, place, count, np.float32) for place in (1, 2))
+    out = into.view(np.float32)
+    FLOATS[instruction.suffix("op") or ""](x, y, out)
+    one_nan(out)
+
+
+def _integers(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    x, y = (_run(pe, instruction, place, count) for place in (1, 2))
+    INTEGERS[instruction.suffix("op") or ""](x, y, into)
+
+
+def _function(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    x = _run(pe, instruction, 1, count, np.float32)
+    out = into.view(np.float32)
+    np.copyto(out, FUNCTIONS[instruction.suffix("op") or ""](x.astype(np.float64)), casting="same_kind")
+    one_nan(out)
+
+
+def _comparison(kind: Any) -> _Body:
+    def body(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+        x, y = (_run(pe, instruction, place, count, kind) for place in (1, 2))
+        condition = instruction.suffix("cond") or ""
+        if condition.endswith("u"):
+            x, y, condition = _as(x, np.uint32), _as(y, np.uint32), condition[:-1]
+        np.copyto(into, compare(condition, x, y))
+
+    return body
+
+
+def _select(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    mask, x, y = (_run(pe, instruction, place, count) for place in (1, 2, 3))
+    np.copyto(into, np.where(mask != 0, x, y))
+
+
+def _iota(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    operand = instruction.operands[1]
+    per_thread = isinstance(operand, Register) and operand.kind == "r"
+    first = pe.file[:, number(operand), None].copy() if per_thread else np.int32(uniform_source(pe, operand))
+    np.add(first, np.arange(count, dtype=np.int32), out=into)
+
+
+def _cvt(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    target, source = instruction.suffix("to") or "", instruction.suffix("from") or ""
+    words = _run(pe, instruction, 1, registers_of(source, count))
+    nearest, wrap = instruction.suffix("round") != "z", instruction.suffix("end") == "wrap"
+    values = convert(unpack(words, source, count), source, target, nearest, wrap)
+    into[:] = pack(values, into)
+
+
+def _quant(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    target, source = instruction.suffix("to") or "", instruction.suffix("from") or ""
+    x = _run(pe, instruction, 1, count, np.float32 if source == "f32" else np.int32).astype(np.float32)
+    scaled = np.rint(x * _run(pe, instruction, 2, count, np.float32)).astype(np.float64)
+    scaled += uniform_source(pe, instruction.operands[3])
+    into[:] = pack(to_integers(scaled, target), into)
+
+
+def _red(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    operation, kind, _ = _reduction(instruction)
+    values = np.ascontiguousarray(_run(pe, instruction, 1, count, kind))
+    into.view(kind)[:] = halves(values.copy() if np.shares_memory(values, pe.file) else values, operation, 1)
+    if kind is np.float32:
+        one_nan(into.view(kind))
+
+
+def _group(pe: Pe, instruction: Instruction) -> int:
+    return min(int(instruction.suffix("g") or 0) or pe.config.threads, pe.config.threads)
+
+
+def _thr(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
+    operation, kind, nothing = _reduction(instruction)
+    size, threads = _group(pe, instruction), pe.config.threads
+    whole = -(-threads // size) * size
+    values = np.full((whole, count), nothing, kind)
+    on = threads_on(pe, instruction)
+    np.copyto(values[:threads], _run(pe, instruction, 1, count, kind), where=on[:, None])
+    grouped = values.reshape(-1, size, count).transpose(1, 0, 2)
+    kept = halves(grouped, operation, 0)
+    into.view(kind)[:] = np.broadcast_to(kept.transpose(1, 0, 2), (whole // size, size, count)).reshape(-1, count)[
+        :threads
+    ]
+    if kind is np.float32:
+        one_nan(into.view(kind))
+
+
+def _exchanges(pe: Pe, instruction: Instruction) -> int:
+    return max(1, (_group(pe, instruction) - 1).bit_length())
+
+
+VECTOR_HANDLERS: dict[str, Handler] = {
+    "vf": _vector(_floats, special=lambda instruction: instruction.suffix("op") == "div"),
+    "vi": _vector(_integers),
+    "vfun": _vector(_function, special=lambda _: True),
+    "vcmp": _vector(_comparison(np.int32)),
+    "vfcmp": _vector(_comparison(np.float32)),
+    "vsel": _vector(_select),
+    "viota": _vector(_iota),
+    "vcvt": _vector(_cvt),
+    "vquant": _vector(_quant, passes=lambda *_: 2),
+    "vred": _vector(_red),
+    "vthr": _vector(_thr, passes=_exchanges),
+}
