@@ -22,7 +22,7 @@ BENEATH = {
     "render": set(),
     "layout": {"targets", "trace", "render"},
     "hlo": {"targets", "trace", "render", "layout"},
-    "isa": {"targets", "trace", "render", "layout"},
+    "isa": {"targets", "trace", "render", "layout", "hlo"},
     "embed": {"targets", "trace", "render", "layout"},
     "machine": {"targets", "trace", "render", "layout", "hlo", "isa", "embed"},
     "explore": {"targets", "trace", "render", "layout", "hlo", "isa", "embed", "machine"},

@@ -65,6 +65,7 @@ COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["layout", "sharded", "f32[100,8]", "--shards", "4"], ()),
     (["isa", "asm", PRODUCT[0]], ()),
     (["isa", "claims"], ()),
+    (["isa", "compile", STABLEHLO], ("jax",)),
     (["isa", "explain", PRODUCT[0]], ()),
     (["isa", "matmul", *SIZES], ()),
     (["isa", "matmul", *SIZES, "-o", "product.pftrace"], ("perfetto",)),

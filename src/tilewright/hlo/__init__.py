@@ -12,6 +12,7 @@ from tilewright.hlo.exchange.model_explorer import model_explorer, model_explore
 from tilewright.hlo.exchange.sarif import report_sarif, suggestions_sarif
 from tilewright.hlo.gating.gate import Verdict
 from tilewright.hlo.gating.suggesting import suggest
+from tilewright.hlo.graphs.graph import Block, Node, Value
 from tilewright.hlo.optimization import Optimized, optimize
 from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.proving.tpu import (
@@ -25,6 +26,7 @@ from tilewright.hlo.proving.tpu import (
 from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial_arguments, verify
 from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
+from tilewright.hlo.regions import XlaValues, array_dtype, inputs_of, operations_of, sample_arrays
 from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
 from tilewright.hlo.reporting.lines import change_lines, diff_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report
@@ -61,6 +63,7 @@ __all__ = [
     "TPU_TOPOLOGIES",
     "AllocationReport",
     "AllocatorMessage",
+    "Block",
     "Computation",
     "Difference",
     "DumpedModule",
@@ -68,6 +71,7 @@ __all__ = [
     "MeasuredTimes",
     "MovementReport",
     "MovementRow",
+    "Node",
     "Operation",
     "Optimized",
     "OptimizedFunction",
@@ -90,8 +94,11 @@ __all__ = [
     "TpuEstimate",
     "Traffic",
     "Trial",
+    "Value",
     "Verdict",
     "Verification",
+    "XlaValues",
+    "array_dtype",
     "catalogue",
     "change_lines",
     "compare_on_tpu",
@@ -107,6 +114,7 @@ __all__ = [
     "format_pipeline",
     "from_jax",
     "from_python",
+    "inputs_of",
     "join_profile",
     "judge_on_tpu",
     "list_rules",
@@ -115,6 +123,7 @@ __all__ = [
     "model_explorer_data",
     "movement",
     "names_python",
+    "operations_of",
     "optimize",
     "optimize_function",
     "optimized_html",
@@ -133,6 +142,7 @@ __all__ = [
     "report_sarif",
     "rewrite_options",
     "run_pipeline",
+    "sample_arrays",
     "slowest_table",
     "step_advice",
     "step_lanes",

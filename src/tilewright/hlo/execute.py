@@ -29,7 +29,8 @@ class Signature:
 
     Trees of arguments ``(args, kwargs)`` and results, with a ``jax.ShapeDtypeStruct`` for every leaf.
 
-    ``kept`` lists the arguments the program takes: JAX drops those the function does not use.
+    ``kept`` lists the arguments the program takes: JAX drops those the function does not use. ``example``: the
+    (args, kwargs) that a file says its function is called with, None where nobody said.
     """
 
     in_tree: Any
@@ -37,6 +38,22 @@ class Signature:
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     kept: tuple[int, ...]
+    example: Any = None
+
+    def flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """The arrays the program takes, of the function's arguments; UsageError for another structure."""
+        import jax
+
+        leaves, tree = jax.tree.flatten((tuple(args), kwargs))
+        if tree != self.in_tree:
+            raise UsageError(f"the arguments have another structure: {tree}", how=f"it takes {self.in_tree}")
+        return [leaves[i] for i in self.kept]
+
+    def result(self, outputs: Sequence[Any]) -> Any:
+        """What the function returns, of the program's results."""
+        import jax
+
+        return jax.tree.unflatten(self.out_tree, list(outputs))
 
 
 def signature_of(lowered: Any) -> Signature:

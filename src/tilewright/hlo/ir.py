@@ -121,21 +121,27 @@ def module_bytes(module: Any) -> bytes:
 
 def operation_module(handle: Any, inputs: list[Any]) -> str:
     """The text of a module whose main is one operation: a clone of ``handle``, with ``inputs`` as its arguments."""
-    with handle.context, ir.Location.unknown(handle.context):
+    return operations_module([handle], inputs, list(handle.results))
+
+
+def operations_module(handles: list[Any], inputs: list[Any], outputs: list[Any]) -> str:
+    """The text of a module whose main is clones of these operations, in this order: ``inputs`` to ``outputs``."""
+    mlir_context = context() if not handles else handles[0].context
+    with mlir_context, ir.Location.unknown(mlir_context):
         types = ", ".join(f"%{k}: {value.type}" for k, value in enumerate(inputs, 10))
         module = ir.Module.parse(f"func.func public @main({types}) {{ return }}")
         main = module.body.operations[0]
         body = main.regions[0].blocks[0]
         place, end = dict(zip(inputs, body.arguments)), body.operations[0]
         with ir.InsertionPoint(end):
-            clone = handle.clone()
-            _use_arguments(clone, place)
-            ir.Operation.create("func.return", [], list(clone.results))
+            for handle in handles:
+                clone = handle.clone()
+                _use_arguments(clone, place)
+                place |= {old: new for old, new in zip(handle.results, clone.results) if old not in place}
+            ir.Operation.create("func.return", [], [place[value] for value in outputs])
         end.operation.erase()
-        results = [result.type for result in clone.results]
-        main.attributes["function_type"] = ir.TypeAttr.get(
-            ir.FunctionType.get([value.type for value in inputs], results)
-        )
+        kinds = [value.type for value in inputs], [value.type for value in outputs]
+        main.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(*kinds))
         return print_module(module)
 
 

@@ -4,9 +4,13 @@
 ``TensorMemory``, ``RunProfile``, ``InstructionExplanation`` and ``KernelResult``.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
 from tilewright.isa.chip.segments import PageEntry, TensorMemory
 from tilewright.isa.chip.state import Transfer
+from tilewright.isa.compiler.entry import compile
+from tilewright.isa.compiler.result import Layer, MachineReport, layer_table
 from tilewright.isa.execute.machine import Command, Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.assemble import assemble
@@ -27,16 +31,29 @@ from tilewright.isa.study.reference import reference
 from tilewright.isa.study.tune import Choice, Design, Tuned, Tuning, autotune, sweep
 from tilewright.isa.warming import warm
 
+if TYPE_CHECKING:
+    from tilewright.isa.compiler.compiled import Compiled
+
 Program = MachineProgram
 Memory = TensorMemory
 Profile = RunProfile
 Explanation = InstructionExplanation
 MatmulResult = KernelResult
 
+
+def __getattr__(name: str) -> Any:
+    if name == "Compiled":  # it needs the room of programs, which nothing else here does
+        from tilewright.isa.compiler.compiled import Compiled
+
+        return Compiled
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "Choice",
     "Claim",
     "Command",
+    "Compiled",
     "ContractResult",
     "Counts",
     "Debugger",
@@ -47,8 +64,10 @@ __all__ = [
     "Instruction",
     "InstructionExplanation",
     "KernelResult",
+    "Layer",
     "Machine",
     "MachineProgram",
+    "MachineReport",
     "MatmulResult",
     "MatrixUnit",
     "MatrixUnitConfig",
@@ -74,12 +93,14 @@ __all__ = [
     "by_diagonals",
     "by_dim",
     "claims",
+    "compile",
     "contract",
     "conv2d",
     "element_type",
     "expected_conv2d_counts",
     "expected_counts",
     "explain",
+    "layer_table",
     "matmul",
     "profile",
     "reference",

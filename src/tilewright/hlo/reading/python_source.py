@@ -207,7 +207,8 @@ def from_python(source: str, arguments: Sequence[str] = ()) -> Program:
     with _users_faults(where, f"making the arguments of {name}"):
         args, kwargs = example_arguments(arguments) if arguments else _examples(module, name, function, where)
     with _users_faults(where, f"tracing {name}"):
-        return from_jax(function, *args, **kwargs)
+        program = from_jax(function, *args, **kwargs)
+    return replace(program, signature=replace(program.signature, example=(args, kwargs)))
 
 
 def _import_file(path: Path) -> ModuleType:

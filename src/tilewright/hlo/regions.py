@@ -1,0 +1,89 @@
+"""Programs for other rooms: one list of operations, and XLA's own values of any part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError
+from tilewright.hlo.execute import array_struct, flat_callable
+from tilewright.hlo.graphs.graph import Block, Node, Value, captured
+from tilewright.hlo.graphs.mlir import read_functions
+from tilewright.hlo.ir import operations_module, parse_module
+from tilewright.hlo.program import Program
+from tilewright.hlo.proving.reference import own_dtype
+from tilewright.hlo.proving.trial_inputs import trial_inputs
+from tilewright.hlo.rewrites.inline import Inline
+
+Array = np.ndarray[Any, Any]
+
+
+def operations_of(program: Program) -> Block:
+    """The program's main function as one list of operations, calls put in place; the last one names the results."""
+    if program.kind != "stablehlo":
+        raise UnsupportedError("a program as XLA compiled it", how="give StableHLO, or the function it was made from")
+    module = parse_module(program.text)
+    Inline().apply_module(module)
+    bodies = {body.name: body for body in read_functions(module)}
+    return bodies["main"] if "main" in bodies else next(iter(bodies.values()))
+
+
+def array_dtype(value: Value) -> np.dtype[Any]:
+    """The numpy type of a value's elements."""
+    return own_dtype(value.dtype)
+
+
+def inputs_of(nodes: Sequence[Node]) -> list[Value]:
+    """What these operations take from others, in the order of first use."""
+    made = {id(v) for node in nodes for v in node.results}
+    taken = [v for node in nodes for v in (*node.operands, *captured(node)) if id(v) not in made]
+    return list(dict.fromkeys(taken))
+
+
+def sample_arrays(program: Program) -> list[Array]:
+    """Arrays to run a program with: those its file has as an example, else random ones."""
+    signature = program.signature
+    if signature is not None and signature.example is not None:
+        given = signature.flat(*signature.example)
+        if all(hasattr(array, "__array__") or np.isscalar(array) for array in given):
+            return [np.asarray(array, signature.inputs[i].dtype) for array, i in zip(given, signature.kept)]
+    return [np.asarray(array) for array in trial_inputs(operations_of(program).arguments, "normal", 0)]
+
+
+class XlaValues:
+    """What XLA computes for parts of a program; what is alike is compiled once."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, Callable[..., Any]] = {}
+
+    def of(
+        self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
+    ) -> list[Array]:
+        """The values of ``outputs``; ``nodes`` compute them of ``inputs``, which have the values ``arrays``."""
+        text = operations_module(
+            [node.handle for node in nodes], [v.handle for v in inputs], [v.handle for v in outputs]
+        )
+        return self._run(text, inputs, outputs, arrays)
+
+    def one_by_one(
+        self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
+    ) -> list[Array]:
+        """The same, every operation compiled alone: each rounds as it says, whatever XLA would fuse."""
+        values = dict(zip(inputs, arrays, strict=True))
+        for node in nodes:
+            taken = inputs_of([node])
+            results = self.of([node], taken, node.results, [values[v] for v in taken])
+            values.update(zip(node.results, results, strict=True))
+        return [values[v] for v in outputs]
+
+    def _run(
+        self, text: str, inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
+    ) -> list[Array]:
+        import jax
+
+        if text not in self._compiled:
+            taken, made = ([array_struct(v.sizes, array_dtype(v)) for v in values] for values in (inputs, outputs))
+            self._compiled[text] = jax.jit(flat_callable(text, taken, made))
+        return [np.asarray(out) for out in self._compiled[text](*arrays)]

@@ -1,0 +1,1 @@
+"""A model's program as programs of this machine, run whole."""

@@ -1,0 +1,110 @@
+"""A compiled model: its listing, its layers, and running it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import CheckFailed, UsageError
+from tilewright.hlo import Program, array_dtype, from_jax, load, operations_of, sample_arrays
+from tilewright.isa.compiler.checking import check_step
+from tilewright.isa.compiler.result import Layer, MachineReport
+from tilewright.isa.compiler.running import Execution, Watch, checked_arguments
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.lowering.layers import lower
+from tilewright.isa.lowering.tables import Lowering
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass
+class Compiled:
+    """A program for the matrix unit. ``config``: the machine; ``run`` runs it whole on a chip of that kind."""
+
+    program: Program
+    config: MatrixUnitConfig
+    lowering: Lowering = field(repr=False)
+    last: MachineReport | None = field(default=None, repr=False)
+
+    @property
+    def listing(self) -> str:
+        """Every layer with its tables and the programs it starts."""
+        from tilewright.isa.compiler.listing import listing
+
+        return listing(self.lowering)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Every layer with its cycles and counts: of the last run, else as :meth:`estimate` finds them."""
+        return (self.last or self.estimate()).layers
+
+    def estimate(self, watch: Watch | None = None) -> MachineReport:
+        """Cycles and counts, which no value changes: a run on zeros with the products left out."""
+        config, values = replace(self.config, values=False), self.lowering.reading.block.arguments
+        self.last = self._execute([np.zeros(v.sizes, array_dtype(v)) for v in values], config, False, watch).report()
+        return self.last
+
+    def run(self, *args: Any, verify: bool = False, watch: Watch | None = None, **kwargs: Any) -> Any:
+        """(outputs, :class:`MachineReport`): the function's outputs as it returns them, as numpy arrays.
+
+        ``args``: as for the function that was compiled; the flat arrays for a program from a file. ``verify`` holds
+        every layer against XLA, as :meth:`check` does. ``watch(done, all, name)`` is called before every layer.
+        """
+        execution = self._execute(self._flat(args, kwargs), self.config, verify, watch)
+        outputs = [execution.value(value) for value in self.lowering.reading.results]
+        signature = self.program.signature
+        self.last = report = execution.report()
+        return (tuple(outputs) if signature is None else signature.result(outputs)), report
+
+    def check(self, *args: Any, **kwargs: Any) -> MachineReport:
+        """Run it and hold every layer against XLA on the machine's own inputs of that layer.
+
+        Integers must be equal, floats within the rounding of the layer's depth. Raises :class:`CheckFailed` that names
+        the first layer that disagrees, and where. Without arguments: the example its file has, else random ones.
+        """
+        watch = kwargs.pop("watch", None)
+        given = bool(args or kwargs) or not self.lowering.reading.block.arguments
+        arrays = self._flat(args, kwargs) if given else checked_arguments(self.lowering, sample_arrays(self.program))
+        self.last = self._execute(arrays, self.config, True, watch).report()
+        return self.last
+
+    def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Array]:
+        signature = self.program.signature
+        if signature is None:
+            if kwargs:
+                raise UsageError("a program from a file takes no named arguments")
+            return checked_arguments(self.lowering, args)
+        return checked_arguments(self.lowering, signature.flat(args, kwargs))
+
+    def _execute(
+        self, arguments: Sequence[Array], config: MatrixUnitConfig, verify: bool = False, watch: Watch | None = None
+    ) -> Execution:
+        execution, steps = Execution(self.lowering, config), self.lowering.steps
+        execution.begin(arguments)
+        for number, step in enumerate(steps):
+            if watch is not None:
+                watch(number, len(steps), step.name)
+            execution.step(step)
+            last = execution.layers[-1]
+            if last.errors and config.values:
+                raise CheckFailed(f"layer {step.name}: {len(last.errors)} error records: {last.errors[0]}")
+            if verify:
+                check_step(execution, step)
+        return execution
+
+
+def compiled(source: Any, args: Sequence[Any], config: MatrixUnitConfig | None) -> Compiled:
+    """Read and lower; see :func:`tilewright.isa.compile`."""
+    config = checked_config(config)
+    if isinstance(source, Program):
+        program = source
+    elif callable(source):
+        program = from_jax(source, *args)
+    elif isinstance(source, str):
+        program = load(source)
+    else:
+        raise UsageError(f"a {type(source).__name__} to compile", how="give a function, a Program, or StableHLO text")
+    return Compiled(program, config, lower(operations_of(program), config))

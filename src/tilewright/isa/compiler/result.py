@@ -1,0 +1,160 @@
+"""What a whole run counted, layer by layer and together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.language.counts import Counts, Moved
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a compiled model.
+
+    ==================  ====================================================================================
+    ``name``            ``conv_3``: what it is, and which of these
+    ``unit``            matrix, vector, copy, or host
+    ``cycles``          the model's time; 0 on the host, whose time is not modelled
+    ``counts``          work of its ``mm`` instructions
+    ``fallback``        why XLA computed it on the host; "" where the machine did
+    ``moved``           every byte through the memory system
+    ``operations``      arithmetic, a multiply-add as two
+    ``errors``          what the machine recorded
+    ``seconds``         of the simulation
+    ==================  ====================================================================================
+    """
+
+    name: str
+    unit: str
+    cycles: int
+    counts: Counts
+    fallback: str = ""
+    moved: Moved = field(default_factory=Moved)
+    energy_pj: float = 0.0
+    math_utilisation: float = 0.0
+    operations: int = 0
+    errors: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def bytes(self) -> dict[str, dict[str, int]]:
+        """Bytes that passed each level, by operand."""
+        return self.moved.bytes
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """What a run of a whole model counted: ``layers`` in order, ``cycles`` of all, and what the host moved."""
+
+    layers: tuple[Layer, ...]
+    config: MatrixUnitConfig
+    cycles: int
+    host_bytes: int = 0
+
+    @property
+    def moved(self) -> Moved:
+        """Every byte through the memory system."""
+        return Moved.together(layer.moved for layer in self.layers)
+
+    @property
+    def counts(self) -> Counts:
+        """Work of all ``mm`` instructions."""
+        return Counts.together(layer.counts for layer in self.layers)
+
+    @property
+    def bytes(self) -> dict[str, dict[str, int]]:
+        """Bytes that passed each level ("l1", "l2", "dram"), by operand ("a", "b", "c", "dma")."""
+        return self.moved.bytes
+
+    @property
+    def energy_pj(self) -> float:
+        """Energy in pJ, modelled."""
+        return sum(layer.energy_pj for layer in self.layers)
+
+    @property
+    def math_utilisation(self) -> float:
+        """Products made, of those all threads could make in these cycles."""
+        return sum(layer.math_utilisation * layer.cycles for layer in self.layers) / max(1, self.cycles)
+
+    @property
+    def fallback_share(self) -> float:
+        """Of the arithmetic, what was left to XLA."""
+        total = sum(layer.operations for layer in self.layers)
+        return sum(layer.operations for layer in self.layers if layer.fallback) / max(1, total)
+
+    def __str__(self) -> str:
+        """The figures in a few lines."""
+        from tilewright.render import bytes_text
+
+        moved = ", ".join(f"{level} {bytes_text(sum(each.values()))}" for level, each in self.bytes.items())
+        lines = [
+            f"{len(self.layers)} layers, {self.cycles:,} cycles, math units busy {self.math_utilisation:.1%}",
+            f"moved: {moved}; energy {self.energy_pj / 1e6:,.1f} uJ (modelled)",
+        ]
+        if self.fallback_share or any(layer.fallback for layer in self.layers):
+            some = sum(1 for layer in self.layers if layer.fallback)
+            lines.append(f"left to XLA: {some} layers, {self.fallback_share:.2%} of the arithmetic")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain values."""
+        return {
+            "cycles": self.cycles,
+            "bytes": self.bytes,
+            "energy_pj": self.energy_pj,
+            "math_utilisation": self.math_utilisation,
+            "fallback_share": self.fallback_share,
+            "layers": [
+                {
+                    "name": layer.name,
+                    "unit": layer.unit,
+                    "cycles": layer.cycles,
+                    "counts": layer.counts.to_dict(),
+                    "bytes": layer.bytes,
+                    "energy_pj": layer.energy_pj,
+                    "math_utilisation": layer.math_utilisation,
+                    "operations": layer.operations,
+                    "fallback": layer.fallback,
+                }
+                for layer in self.layers
+            ],
+        }
+
+    def to_html(self) -> str:
+        """A page: the figures, and every layer as a row."""
+        from tilewright.isa.compiler.page import report_html
+
+        return report_html(self)
+
+
+def layer_table(layers: Sequence[Layer]) -> tuple[list[Any], list[tuple[object, ...]]]:
+    """Every layer as a row: for pages and terminals."""
+    from tilewright.render import Column
+
+    columns = [
+        Column("layer"),
+        Column("unit"),
+        Column("cycles", "count"),
+        Column("math", "percent"),
+        Column("macs", "count"),
+        Column("L2", "bytes"),
+        Column("DRAM", "bytes"),
+        Column("why not here"),
+    ]
+    rows: list[tuple[object, ...]] = [
+        (
+            layer.name,
+            layer.unit,
+            layer.cycles,
+            layer.math_utilisation,
+            layer.counts.macs,
+            sum(layer.bytes["l2"].values()),
+            sum(layer.bytes["dram"].values()),
+            layer.fallback,
+        )
+        for layer in layers
+    ]
+    return columns, rows

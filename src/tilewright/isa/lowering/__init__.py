@@ -1,0 +1,1 @@
+"""A program as tables in memory and steps on the machine."""

@@ -1,0 +1,137 @@
+"""From a program's operations to steps: each group by what lowers it, and by XLA on the host where nothing does."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from tilewright.errors import UnsupportedError
+from tilewright.hlo import Block, Node, Value, inputs_of
+from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.lowering.grouping import Group, groups_of
+from tilewright.isa.lowering.products import lower_convolution, lower_product
+from tilewright.isa.lowering.reading import Reading, machine_type
+from tilewright.isa.lowering.steps import Step
+from tilewright.isa.lowering.tables import Lowering, natural
+
+_MOVING = frozenset({
+    "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "concatenate", "pad", "gather", "dynamic_slice",
+    "dynamic_update_slice", "iota", "constant", "optimization_barrier", "bitcast_convert", "real_dynamic_slice",
+})  # fmt: skip
+"""Operations without arithmetic."""
+
+
+def lower(block: Block, config: MatrixUnitConfig) -> Lowering:
+    """All of a program as steps on tables."""
+    reading = Reading.of(block)
+    lowering = Lowering(reading, config)
+    for group in groups_of(reading, lambda node: None):
+        _lower_group(lowering, group)
+    return lowering
+
+
+def _lower_group(lowering: Lowering, group: Group) -> None:
+    node, before = group.nodes[0], len(lowering.steps)
+    kept = dict(lowering.tables), {v: list(s) for v, s in lowering.places.items()}, dict(lowering.names)
+    try:
+        if node.name == "dot_general":
+            lower_product(lowering, node)
+        elif node.name == "convolution":
+            lower_convolution(lowering, node)
+        elif node.name == "concatenate":
+            _concatenate(lowering, node)
+        elif node.name == "pad":
+            _pad(lowering, node)
+        else:
+            raise UnsupportedError(_why(group.nodes))
+    except UnsupportedError as error:
+        lowering.tables, lowering.places, lowering.names = kept  # what it had begun
+        del lowering.steps[before:]
+        _fall_back(lowering, group, str(error))
+    for step in lowering.steps[before:]:
+        if step.nodes:
+            outputs = step.outputs
+            nodes, inputs = lowering.reading.closure(step.nodes, stop=())
+            step.nodes, step.inputs, step.outputs = tuple(nodes), tuple(inputs), outputs
+
+
+def _why(nodes: list[Node]) -> str:
+    names = dict.fromkeys(node.name for node in nodes if node.name not in _MOVING)
+    return f"the machine has no program for {', '.join(names) or nodes[0].name}"
+
+
+def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
+    """XLA does it on the host, with the values as the machine made them."""
+    inside = {id(node) for node in group.nodes}
+    made = [v for node in group.nodes for v in node.results]
+    results = {id(lowering.reading.root(v)) for v in lowering.reading.results}
+    used = {id(v) for node in lowering.reading.nodes if id(node) not in inside for v in _roots(lowering.reading, node)}
+    outputs = tuple(v for v in made if id(v) in used or id(v) in results)
+    lowering.on_host |= set(outputs)
+    work = sum(operations(node) for node in group.nodes)
+    kinds = [node.name.removeprefix("chlo.") for node in group.nodes]
+    name = lowering.name(kinds[0] if len(kinds) == 1 else "elements")
+    lowering.steps.append(Step(name, "host", tuple(group.nodes), (), outputs, fallback=why, operations=work))
+
+
+def _roots(reading: Reading, node: Node) -> list[Value]:
+    return [reading.root(v) for v in inputs_of([node])]
+
+
+def operations(node: Node) -> int:
+    """Arithmetic of one operation: an element made, or taken into a sum."""
+    own = node.attributes
+    if node.name in _MOVING:
+        return 0
+    if node.name == "dot_general":
+        depth: int = prod(node.operands[0].sizes[d] for d in own["lhs_contract"])
+        return 2 * depth * prod(node.result.sizes)
+    if node.name == "convolution":
+        outs: int = node.operands[1].sizes[own["numbers"][1].index("o")]
+        return 2 * prod(node.operands[1].sizes) // outs * prod(node.result.sizes)
+    if node.name == "reduce_window":
+        window: tuple[int, ...] = own["window"]
+        return prod(window) * prod(node.result.sizes)
+    return max((prod(v.sizes) for v in (*node.results, *node.operands[:1]) if v.shape is not None), default=0)
+
+
+def _concatenate(lowering: Lowering, node: Node) -> None:
+    """Every operand into its part of the result."""
+    dim, out = node.attributes["dim"], node.result
+    if machine_type(out) is None:
+        raise UnsupportedError(f"the machine has no {out.dtype}")
+    rank = len(out.sizes)
+    groups: Any = (tuple(range(dim)), (dim,), tuple(range(dim + 1, rank)))
+    groups = groups[:2] if dim == rank - 1 else groups
+    sources = []
+    for operand in node.operands:
+        if not lowering.sources(operand):
+            lowering.table(operand, natural(operand.sizes))
+        sources.append(min(lowering.sources(operand), key=lambda s: len(s.coordinates)))
+    table, at, name = lowering.new_table(out, groups), 0, lowering.name("concatenate")
+    for part, (operand, source) in enumerate(zip(node.operands, sources, strict=True)):
+        origin = (0, at, 0)[: len(groups)]
+        lowering.copy_step(f"{name}.{part}", source, table, groups, origin)
+        at += operand.sizes[dim]
+    lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
+
+
+def _pad(lowering: Lowering, node: Node) -> None:
+    """The operand into the middle of zeros."""
+    own, (x, fill), out = node.attributes, node.operands, node.result
+    number = lowering.reading.number(fill)
+    if machine_type(out) is None or number is None or number != 0 or min(own["low"] + own["high"]) < 0:
+        raise UnsupportedError("a pad with another value than 0, or that takes away")
+    padded = [d for d, ends in enumerate(zip(own["low"], own["high"], own["interior"], strict=True)) if any(ends)]
+    first = min(padded, default=0)
+    groups: Any = (tuple(range(first)), *((d,) for d in range(first, len(out.sizes))))
+    if len(groups) > 4:
+        raise UnsupportedError("a pad of many dims")
+    if not lowering.sources(x):
+        lowering.table(x, natural(x.sizes))
+    source = min(lowering.sources(x), key=lambda s: len(s.coordinates))
+    table = lowering.new_table(out, groups)
+    origin = (0, *(own["low"][d] for d in range(first, len(out.sizes))))
+    gaps = (1, *(own["interior"][d] + 1 for d in range(first, len(out.sizes))))
+    lowering.copy_step(lowering.name("pad"), source, table, groups, origin, gaps)
+    lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)

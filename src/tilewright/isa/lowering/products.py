@@ -1,0 +1,234 @@
+"""Products and convolutions as steps: operands in the shape the matrix unit wants, a program for each part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.hlo import Node, Value
+from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.lowering.reading import machine_type
+from tilewright.isa.lowering.sources import Groups
+from tilewright.isa.lowering.steps import Job, Step
+from tilewright.isa.lowering.tables import BYTES, Lowering, whole
+from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_parts, conv_program
+from tilewright.isa.multiply.expected import expected_counts
+from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
+
+_PLACES = 280
+_MOST_KB = 8
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A dot_general as matrices: ``rows`` and ``columns`` of the result's dims, operands and their groups."""
+
+    a: Value
+    b: Value
+    a_groups: Groups
+    b_columns: Groups
+    b_rows: Groups
+    c_groups: Groups
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    def copies(self, lowering: Lowering) -> tuple[float, bool]:
+        """How much has to be copied for it, and whether B is walked by rows (``t1``)."""
+        a, columns, rows = (
+            lowering.there(value, groups) is not None
+            for value, groups in ((self.a, self.a_groups), (self.b, self.b_columns), (self.b, self.b_rows))
+        )
+        cost = 0.0 if a or lowering.held(lowering.reading.root(self.a)) else self.a_size
+        if columns or lowering.held(lowering.reading.root(self.b)):
+            return cost, False
+        return (cost, True) if rows and self.m <= 256 else (cost + self.b_size, False)
+
+    @property
+    def a_size(self) -> float:
+        return float(self.batch * self.m * self.k)
+
+    @property
+    def b_size(self) -> float:
+        return float(self.batch * self.n * self.k)
+
+
+def _forms(node: Node) -> tuple[_Form, _Form]:
+    """A B as it is written, and as the transpose of the one with sides changed."""
+    own, (lhs, rhs) = node.attributes, node.operands
+    batches, sums = (own["lhs_batch"], own["rhs_batch"]), (own["lhs_contract"], own["rhs_contract"])
+    free = [
+        tuple(d for d in range(len(v.sizes)) if d not in batch + depth)
+        for v, batch, depth in zip((lhs, rhs), batches, sums, strict=True)
+    ]
+    count = len(batches[0])
+    outs = tuple(range(count)), tuple(range(count, count + len(free[0])))
+    out_rows, out_columns = outs[1], tuple(range(count + len(free[0]), count + len(free[0]) + len(free[1])))
+    batch = prod(lhs.sizes[d] for d in batches[0])
+    m, n = (prod(v.sizes[d] for d in dims) for v, dims in zip((lhs, rhs), free, strict=True))
+    k = prod(lhs.sizes[d] for d in sums[0])
+    sides = [
+        ((batches[i] + free[i], sums[i]), (batches[i] + sums[i], free[i])) for i in range(2)
+    ]  # with k the fastest, and with the own dims the fastest
+    straight = _Form(lhs, rhs, sides[0][0], *sides[1], (outs[0] + out_rows, out_columns), batch, m, n, k)
+    turned = _Form(rhs, lhs, sides[1][0], *sides[0], (outs[0] + out_columns, out_rows), batch, n, m, k)
+    return straight, turned
+
+
+def types_of(a: Value, b: Value, out: Value) -> tuple[str, str]:
+    """What follows ``mm``. Raises UnsupportedError for types that it cannot multiply, or add up to ``out``."""
+    types = machine_type(a), machine_type(b)
+    if None in types or "i1" in (a.dtype, b.dtype):
+        raise UnsupportedError(f"the matrix unit does not multiply {a.dtype} by {b.dtype}")
+    try:
+        written, signs = type_and_signs(str(types[0]), str(types[1]))
+    except TilewrightError as error:
+        raise UnsupportedError(str(error)) from None
+    made = machine_type(out)
+    if made not in (("s32", "u32") if signs else ("f32",)):
+        raise UnsupportedError(f"products of {a.dtype} are added up in {'s32' if signs else 'f32'}, not {out.dtype}")
+    return written, signs
+
+
+def lower_product(lowering: Lowering, node: Node) -> None:
+    """One dot_general as a step."""
+    out = node.result
+    written, signs = types_of(node.operands[0], node.operands[1], out)
+    form = min(_forms(node), key=lambda form: form.copies(lowering)[0])
+    _add(lowering, node, form, written, signs, lowering.name("dot"))
+
+
+def _add(lowering: Lowering, node: Node, form: _Form, written: str, signs: str, name: str) -> None:
+    walks = form.copies(lowering)[1]
+    a = lowering.table(form.a, form.a_groups)
+    b = lowering.table(form.b, form.b_rows if walks else form.b_columns)
+    c = lowering.new_table(node.result, form.c_groups)
+    e = BYTES[lowering.tables[a].dtype]
+    plan = product_plan(lowering, form.m, form.n, form.k, written, signs, e, walks)
+    deep = (form.k, form.n) if walks else (form.n, form.k)
+    jobs = []
+    for number in range(form.batch):
+        for pe, (rows, columns) in _shares(plan, number, form.batch).items():
+            mine = replace(plan, m=rows[1], n=columns[1])
+            own = ((0, form.k), columns) if walks else (columns, (0, form.k))
+            windows = (
+                ("A", a, Part((number * form.m + rows[0], 0), (rows[1], form.k))),
+                ("B", b, Part((number * deep[0] + own[0][0], own[1][0]), (own[0][1], own[1][1]))),
+                ("C", c, Part((number * form.m + rows[0], columns[0]), (rows[1], columns[1]))),
+            )
+            jobs.append(Job(pe, matmul_program(mine), windows))
+    expected = expected_counts(
+        form.m, form.n, form.k, config=plan.config, ka=plan.ka, kb=plan.kb, transpose_b=walks, element_bytes=e
+    )
+    closed = {"macs": expected.macs * form.batch}
+    if plan.config.pes == 1:
+        closed |= {name: getattr(expected, name) * form.batch for name in ("instructions", "steps", "column_loads")}
+    macs = form.batch * form.m * form.n * form.k
+    lowering.steps.append(
+        Step(name, "matrix", (node,), (), (node.result,), tuple(jobs), "", (a, b), (c,), 2 * macs, form.k, closed)
+    )
+
+
+def product_plan(
+    lowering: Lowering, m: int, n: int, k: int, written: str, signs: str, element_bytes: int, walks: bool
+) -> MatmulPlan:
+    """How threads share the work: rows as far as there are, then every dot product; A in blocks."""
+    c = lowering.config
+    chunk, kb = c.a_bytes // element_bytes, 1
+    while kb < _MOST_KB and m * kb * 2 <= c.compute_threads and kb * chunk < k and c.kb_mode == "chunk":
+        kb *= 2
+    columns = min(c.default_columns, ACCUMULATORS)
+    block = min((_PLACES - A_REGISTER) // c.a_registers, 8, -(-k // chunk)) if kb == 1 else 1
+    return MatmulPlan(m, n, k, written, signs, element_bytes, 1, kb, walks, "k_outer", columns, c, max(1, block))
+
+
+def _shares(plan: MatmulPlan, number: int, batch: int) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
+    """(first, count) of rows and of columns, by processing element; whole products of a batch in turn."""
+    pes = plan.config.pes
+    if batch > 1 or pes == 1:
+        return {number % pes: ((0, plan.m), (0, plan.n))}
+    by_rows = -(-plan.m // plan.fit) >= pes or plan.m >= plan.n
+    shares = by_dim((plan.m, plan.n), 0 if by_rows else 1, pes)
+    return {pe: tuple(zip(part.base, part.size, strict=True)) for pe, (part,) in shares.items()}  # type: ignore[misc]
+
+
+# Convolutions.
+
+
+def _spatial(numbers: str, first: str, second: str) -> tuple[int, ...]:
+    """The dims in the order (first, 0, 1, second)."""
+    return tuple(numbers.index(letter) for letter in (first, "0", "1", second))
+
+
+def lower_convolution(lowering: Lowering, node: Node) -> None:
+    """One convolution as a step; 1x1 ones without strides are products."""
+    own, (x, w), out = node.attributes, node.operands, node.result
+    written, signs = types_of(x, w, out)
+    numbers = own["numbers"]
+    if len(numbers[0]) != 4:
+        raise UnsupportedError(f"a convolution over {len(numbers[0]) - 2} dims")
+    if own["lhs_dilation"] != (1, 1) or any(own["reversal"]) or own["batch_groups"] != 1:
+        raise UnsupportedError("a convolution with dilated input, reversed windows or groups of images")
+    if any(side < 0 for pair in own["padding"] for side in pair):
+        raise UnsupportedError("a convolution with negative padding")
+    image, kernel, made = (
+        _spatial(n, *ends) for n, ends in zip(numbers, (("b", "f"), ("o", "i"), ("b", "f")), strict=True)
+    )
+    n, height, width, _ = (x.sizes[d] for d in image)
+    outs, kh, kw, depth = (w.sizes[d] for d in kernel)
+    pixels = made[:3], made[3:]
+    if (kh, kw) == (1, 1) and own["strides"] == (1, 1) and own["padding"] == ((0, 0), (0, 0)) and own["groups"] == 1:
+        columns, rows = ((kernel[0],), (*kernel[1:3], kernel[3])), ((*kernel[1:3], kernel[3]), (kernel[0],))
+        form = _Form(x, w, (image[:3], image[3:]), columns, rows, pixels, 1, n * height * width, outs, depth)
+        _add(lowering, node, form, written, signs, lowering.name("conv"))
+        return
+    size = out.sizes[made[1]], out.sizes[made[2]]
+    before = own["padding"][0][0], own["padding"][1][0]
+    shape = ConvShape(
+        n, (height, width), depth, outs, own["groups"], (kh, kw), own["strides"], before, own["rhs_dilation"], size
+    )
+    a = lowering.table(x, tuple((d,) for d in image))
+    b = lowering.table(w, tuple((d,) for d in kernel))
+    c = lowering.new_table(out, pixels)
+    per_group = outs // own["groups"]
+    plan = product_plan(
+        lowering, shape.pixels, per_group, depth, written, signs, BYTES[lowering.tables[a].dtype], False
+    )
+    plan = replace(plan, block_a=1)
+    conv = ConvPlan(plan, shape, 0, (0, outs))
+    jobs = tuple(_conv_jobs(lowering, conv, a, b, c))
+    macs = shape.pixels * outs * depth * kh * kw
+    lowering.steps.append(
+        Step(lowering.name("conv"), "matrix", (node,), (), (out,), jobs, "", (a, b), (c,), 2 * macs, depth * kh * kw)
+    )
+
+
+def _conv_jobs(lowering: Lowering, conv: ConvPlan, a: str, b: str, c: str) -> list[Job]:
+    """Rows of the result to every processing element, or output channels where there are too few."""
+    plan, shape, pes = conv.plan, conv.shape, conv.plan.config.pes
+    windows: dict[str, Any] = {"A": (a, whole(lowering.tables[a].shape)), "B": (b, whole(lowering.tables[b].shape))}
+    windows["C"] = (c, whole(lowering.tables[c].shape))
+    if pes == 1:
+        return [Job(0, conv_program(conv), tuple((n, t, p) for n, (t, p) in windows.items()))]
+    per_image = shape.out[0] * shape.out[1]
+    enough = min(shape.images * shape.out[0], -(-plan.m // plan.fit)) >= pes
+    jobs = []
+    for pe, part in conv_parts((shape.images, *shape.out, shape.outs), "rows" if enough else "channels", pes).items():
+        (pixel, channel), (rows, outs) = part.base, part.size
+        first, end = pixel // per_image, -(-(pixel + rows) // per_image)
+        mine = replace(
+            conv,
+            plan=replace(plan, m=rows),
+            pixel=pixel - first * per_image,
+            channels=(channel, channel + outs),
+        )
+        seen = {
+            "A": (a, Part((first, 0, 0, 0), (end - first, *lowering.tables[a].shape[1:]))),
+            "B": (b, Part((channel, 0, 0, 0), (outs, *lowering.tables[b].shape[1:]))),
+            "C": (c, part),
+        }
+        jobs.append(Job(pe, conv_program(mine), tuple((n, t, p) for n, (t, p) in seen.items())))
+    return jobs

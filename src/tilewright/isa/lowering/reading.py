@@ -1,0 +1,119 @@
+"""A program as the compiler sees it: operations that do something, constants by value, other names for elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.hlo import Block, Node, Value, XlaValues, array_dtype, inputs_of
+from tilewright.isa.chip.segments import ELEMENT_TYPES
+from tilewright.layout import dtype_name
+
+Array = np.ndarray[Any, Any]
+LAYOUT = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice"})
+"""Operations that only say which elements; nothing is done for them until somebody wants the elements."""
+_IMPURE = frozenset({"custom_call", "rng", "rng_bit_generator", "infeed", "while", "case", "if"})
+
+
+def machine_type(value: Value) -> str | None:
+    """The machine's name of a value's element type (booleans are bytes), None for one it has not, or no array."""
+    if value.shape is None or 0 in value.shape:
+        return None
+    dtype = array_dtype(value)
+    name = "u8" if dtype.kind == "b" else dtype_name(dtype)
+    return name if name in ELEMENT_TYPES else None
+
+
+def type_text(value: Value) -> str:
+    """``f32[8,32]``."""
+    return repr(value).replace("i1[", "pred[")
+
+
+@dataclass
+class Reading:
+    """``nodes``: alive, neither constant nor :data:`LAYOUT`; ``constants``: arrays of those that nodes use."""
+
+    block: Block
+    xla: XlaValues
+    nodes: list[Node] = field(default_factory=list)
+    constants: dict[Value, Array] = field(default_factory=dict)
+    fixed: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, block: Block) -> Reading:
+        """Read it; constants are computed by XLA, all in one call."""
+        reading = cls(block, XlaValues())
+        alive = _alive(block)
+        for node in alive:
+            known = all(v.shape is not None for v in node.results)
+            known &= all(id(v) in reading.fixed for v in node.operands)
+            if known and node.name not in _IMPURE and not node.blocks:
+                reading.fixed |= {id(v) for v in node.results}
+            elif node.name not in LAYOUT or node.operands[0].shape is None:
+                reading.nodes.append(node)
+        used = [v for node in reading.nodes for v in inputs_of([node])] + list(block.operations[-1].operands)
+        wanted = list(dict.fromkeys(v for u in used for v in reading._constants_behind(u)))
+        if wanted:
+            nodes = reading.closure([v.operation for v in wanted if v.operation is not None], stop=())[0]
+            reading.constants = dict(zip(wanted, reading.xla.of(nodes, (), wanted, ()), strict=True))
+        return reading
+
+    @property
+    def results(self) -> list[Value]:
+        """What the program returns."""
+        return list(self.block.operations[-1].operands)
+
+    def _constants_behind(self, value: Value) -> list[Value]:
+        """The constant that ``value`` is, or that it names elements of."""
+        while value.operation is not None and value.operation.name in LAYOUT:
+            value = value.operation.operands[0]
+        return [value] if id(value) in self.fixed else []
+
+    def root(self, value: Value) -> Value:
+        """What ``value`` names elements of: an argument, a constant, or what an operation makes."""
+        while value.operation is not None and value.operation.name in LAYOUT and value not in self.constants:
+            value = value.operation.operands[0]
+        return value
+
+    def number(self, value: Value) -> Any:
+        """The one number a constant value repeats, None for others."""
+        array = self.constants.get(self.root(value))
+        if array is None or not array.size:
+            return None
+        first = array.reshape(-1)[0]
+        same = array.size == 1 or bool((array == first).all())
+        return first if same else None
+
+    def closure(self, nodes: Iterable[Node], stop: Sequence[Value]) -> tuple[list[Node], list[Value]]:
+        """``nodes`` and what names elements or is a small constant before them, in order; and what they take then."""
+        found: dict[int, Node] = {}
+        open_ = list(nodes)
+        while open_:
+            node = open_.pop()
+            if id(node) in found:
+                continue
+            found[id(node)] = node
+            for value in inputs_of([node]):
+                maker = value.operation
+                if maker is None or value in stop:
+                    continue
+                if maker.name in LAYOUT or (id(value) in self.fixed and not self._large(value)):
+                    open_.append(maker)
+        ordered = sorted(found.values(), key=lambda node: node.position)
+        return ordered, inputs_of(ordered)
+
+    def _large(self, value: Value) -> bool:
+        return value in self.constants and self.constants[value].size > 1024
+
+
+def _alive(block: Block) -> list[Node]:
+    """Operations whose results somebody uses, in order."""
+    wanted, alive = {id(v) for v in block.operations[-1].operands}, []
+    for node in reversed(block.operations[:-1]):
+        if any(id(v) in wanted for v in node.results):
+            alive.append(node)
+            wanted |= {id(v) for v in inputs_of([node])}
+    return alive[::-1]

@@ -1,0 +1,129 @@
+"""Where the elements of a value stand, through transposes, reshapes, broadcasts and slices that nobody has paid for.
+
+    value[i, j, ...]  --dims-->  atoms  --coordinates-->  table[x, y, ...]
+
+A dim of a value is a product of atoms, slowest first; every coordinate of the table is a sum of atoms. So an operation
+that only names elements otherwise makes another :class:`Source` of the same table; when somebody wants the elements in
+an order that memory does not have, a copy is made, and only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+Groups = tuple[tuple[int, ...], ...]
+"""Which dims of a value each dim of a table folds, slowest first."""
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """``first`` plus each atom times its number in ``steps``."""
+
+    first: int
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A value's elements in ``table``: ``sizes`` of the atoms, the atoms of every dim, the table's coordinates."""
+
+    table: str
+    sizes: tuple[int, ...]
+    dims: Groups
+    coordinates: tuple[Coordinate, ...]
+
+    @classmethod
+    def of(cls, table: str, shape: Sequence[int], groups: Groups) -> Source:
+        """A value of ``shape`` that stands in ``table``, each of whose dims folds some of the value's.
+
+        >>> Source.of("t", (2, 3, 4), ((0, 1), (2,))).coordinates[0]
+        Coordinate(first=0, steps=(3, 1, 0))
+        """
+        coordinates = []
+        for group in groups:
+            steps = [0] * len(shape)
+            for place, dim in enumerate(group):
+                steps[dim] = prod(shape[d] for d in group[place + 1 :])
+            coordinates.append(Coordinate(0, tuple(steps)))
+        return cls(table, tuple(shape), tuple((d,) for d in range(len(shape))), tuple(coordinates))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the value."""
+        return tuple(prod(self.sizes[a] for a in atoms) for atoms in self.dims)
+
+    def transposed(self, permutation: Sequence[int]) -> Source:
+        """Of ``transpose(value)``."""
+        return replace(self, dims=tuple(self.dims[d] for d in permutation))
+
+    def broadcast(self, shape: Sequence[int], dims: Sequence[int]) -> Source:
+        """Of the value repeated: its dims become ``dims`` of ``shape``."""
+        sizes, placed = list(self.sizes), dict(zip(dims, self.dims, strict=True))
+        own, made = self.shape, []
+        for d, size in enumerate(shape):
+            if d in placed and own[list(dims).index(d)] == size:
+                made.append(placed[d])
+            else:
+                made.append((len(sizes),))
+                sizes.append(size)
+        more = (0,) * (len(sizes) - len(self.sizes))
+        coordinates = tuple(Coordinate(c.first, c.steps + more) for c in self.coordinates)
+        return Source(self.table, tuple(sizes), tuple(made), coordinates)
+
+    def reshaped(self, shape: Sequence[int]) -> Source | None:
+        """Of ``reshape(value)``; None where a dim would end inside an atom that it does not divide."""
+        source, waiting, dims = self, [a for atoms in self.dims for a in atoms if self.sizes[a] > 1], []
+        for size in shape:
+            atoms, left = [], size
+            while left > 1:
+                if not waiting:
+                    return None
+                atom = waiting.pop(0)
+                has = source.sizes[atom]
+                if left % has == 0:
+                    atoms.append(atom)
+                    left //= has
+                elif has % left == 0:
+                    source, slow, fast = source._split(atom, left)
+                    atoms.append(slow)
+                    waiting.insert(0, fast)
+                    left = 1
+                else:
+                    return None
+            dims.append(tuple(atoms))
+        return replace(source, dims=tuple(dims))
+
+    def _split(self, atom: int, slow: int) -> tuple[Source, int, int]:
+        """An atom as two, the slower one of size ``slow``; it keeps the number of the faster."""
+        fast, new = self.sizes[atom] // slow, len(self.sizes)
+        sizes = (*self.sizes[:atom], fast, *self.sizes[atom + 1 :], slow)
+        coordinates = tuple(Coordinate(c.first, (*c.steps, c.steps[atom] * fast)) for c in self.coordinates)
+        dims = tuple(tuple(x for a in atoms for x in ((new, a) if a == atom else (a,))) for atoms in self.dims)
+        return Source(self.table, sizes, dims, coordinates), new, atom
+
+    def sliced(self, start: Sequence[int], limit: Sequence[int], strides: Sequence[int]) -> Source | None:
+        """Of ``slice(value)``; None where a dim of several atoms is cut."""
+        sizes, coordinates, own = list(self.sizes), list(self.coordinates), self.shape
+        for d, (begin, end, stride) in enumerate(zip(start, limit, strides, strict=True)):
+            if (begin, end, stride) == (0, own[d], 1):
+                continue
+            if len(self.dims[d]) != 1:
+                return None
+            (atom,) = self.dims[d]
+            sizes[atom] = -(-(end - begin) // stride)
+            coordinates = [
+                Coordinate(
+                    c.first + begin * c.steps[atom],
+                    (*c.steps[:atom], c.steps[atom] * stride, *c.steps[atom + 1 :]),
+                )
+                for c in coordinates
+            ]
+        return replace(self, sizes=tuple(sizes), coordinates=tuple(coordinates))
+
+    def addresses(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """The first element's address in the table, and what each atom adds to it; ``strides`` of the table's dims."""
+        pairs = list(zip(self.coordinates, strides, strict=True))
+        first = sum(c.first * s for c, s in pairs)
+        return first, tuple(sum(c.steps[a] * s for c, s in pairs) for a in range(len(self.sizes)))

@@ -1,0 +1,157 @@
+"""Models compiled for the machine: values against XLA, layers named, counts equal to closed forms."""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tilewright import hlo, isa
+from tilewright.errors import CheckFailed, UsageError
+
+sys.path.insert(0, str(ROOT / "examples"))
+SMALL = isa.MatrixUnitConfig(threads=64)
+rng = np.random.default_rng(0)
+
+
+def integers(*shape):
+    return rng.integers(-128, 128, shape, np.int8)
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def mlp():
+    import int8_mlp
+
+    layers, x = int8_mlp.arguments()
+    narrow = [{key: array[..., :48] for key, array in layer.items()} for layer in layers]
+    cut = [{**layer, "weights": layer["weights"][:48]} for layer in narrow]
+    return int8_mlp.forward, (cut, x[:, :48])
+
+
+def test_an_int8_network_has_xlas_values():
+    function, arguments = mlp()
+    compiled = isa.compile(function, *arguments, config=SMALL)
+    value, report = compiled.run(*arguments, verify=True)
+    assert (value == np.asarray(jax.jit(function)(*arguments))).all()
+    products = [layer for layer in compiled.layers if layer.unit == "matrix"]
+    assert sum(layer.counts.macs for layer in products) == 64 * (48 * 48 + 48 * 48 + 48 * 16)
+    assert report.cycles >= sum(layer.cycles for layer in report.layers)
+    assert set(report.bytes) == {"l1", "l2", "dram"}
+    assert set(report.bytes["l1"]) == {"a", "b", "c", "dma"}
+    assert report.energy_pj > 0
+    assert 0 < report.math_utilisation <= 1
+    assert "mm8" in compiled.listing
+    assert report.to_html().startswith("<!DOCTYPE html>")
+
+
+def test_cycles_are_known_before_a_run_and_equal_afterwards():
+    function, arguments = mlp()
+    compiled = isa.compile(function, *arguments, config=SMALL)
+    before = [(layer.name, layer.cycles, layer.counts) for layer in compiled.layers]
+    _, report = compiled.run(*arguments)
+    assert [(layer.name, layer.cycles, layer.counts) for layer in report.layers] == before
+
+
+def contracted(numbers, a, b):
+    return lambda x, y: jax.lax.dot_general(x, y, numbers, preferred_element_type=jnp.int32)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "a", "b"),
+    [
+        ((((1,), (0,)), ((), ())), (3, 5), (5, 4)),
+        ((((0, 2), (1, 0)), ((), ())), (3, 5, 7), (7, 3, 2)),
+        ((((3,), (1,)), ((0, 2), (0, 3))), (2, 5, 3, 8), (2, 8, 6, 3)),
+    ],
+)
+@pytest.mark.parametrize("pes", [1, 3])
+def test_products_over_any_dims(numbers, a, b, pes):
+    x, y = integers(*a), integers(*b)
+    config = isa.MatrixUnitConfig(threads=16, pes=pes)
+    function = contracted(numbers, a, b)
+    compiled = isa.compile(lambda u, v: function(u, function_twice(v)), x, y, config=config)
+    value, _ = compiled.run(x, y, verify=True)
+    assert (value == np.asarray(function(x, function_twice(y)))).all()
+    for layer, step in zip(compiled.layers, compiled.lowering.steps, strict=True):
+        for name, number in step.expected.items():
+            assert getattr(layer.counts, name) == number
+
+
+def function_twice(v):
+    return v[::-1]  # a value the host has not placed: it must be copied
+
+
+@pytest.mark.parametrize("pes", [1, 2])
+@pytest.mark.parametrize(
+    ("numbers", "x", "w", "options"),
+    [
+        (("NHWC", "HWIO", "NHWC"), (1, 6, 5, 8), (3, 3, 8, 4), {"padding": ((1, 1), (1, 0))}),
+        (("NHWC", "HWIO", "NHWC"), (2, 4, 4, 6), (1, 1, 6, 5), {}),
+        (("NCHW", "OIHW", "NCHW"), (1, 6, 7, 7), (4, 3, 3, 2), {"groups": 2, "strides": (2, 1), "dilation": (1, 2)}),
+    ],
+)
+def test_convolutions(numbers, x, w, options, pes):
+    a, b = integers(*x), integers(*w)
+
+    def convolved(x, w):
+        return jax.lax.conv_general_dilated(
+            x, w, options.get("strides", (1, 1)), options.get("padding", ((0, 0), (0, 0))),
+            rhs_dilation=options.get("dilation"), dimension_numbers=numbers,
+            feature_group_count=options.get("groups", 1), preferred_element_type=jnp.int32,
+        )  # fmt: skip
+
+    compiled = isa.compile(convolved, a, b, config=isa.MatrixUnitConfig(threads=16, pes=pes))
+    assert [layer.fallback for layer in compiled.layers] == [""]
+    assert (compiled.run(a, b)[0] == np.asarray(convolved(a, b))).all()
+
+
+def test_elements_in_another_order_are_copied_once_and_only_then():
+    def turned(x, y):
+        z = jnp.pad(jnp.concatenate([x @ y, x @ y], 1), ((1, 2), (0, 3)))
+        return z.reshape(3, 2, 3, 3).transpose(2, 0, 1, 3)[1:, :, ::2], z.T @ z
+
+    x, y = floats(3, 4), floats(4, 3)
+    compiled = isa.compile(turned, x, y, config=SMALL)
+    value, report = compiled.run(x, y, verify=True)
+    for have, want in zip(value, turned(x, y), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-5)
+    assert {layer.unit for layer in report.layers} == {"matrix", "copy"}
+
+
+def test_what_is_wrong_is_located():
+    x, y = floats(8, 8), floats(8, 8)
+    compiled = isa.compile(lambda x, y: (x @ y) @ y, x, y, config=SMALL)
+    name, table = compiled.lowering.steps[1].name, compiled.lowering.steps[1].reads[0]
+    job = compiled.lowering.steps[1].jobs[0]
+    swapped = tuple((n, table if n == "A" else t, p) for n, t, p in job.windows)
+    compiled.lowering.steps[1].jobs = (
+        type(job)(0, job.program, (swapped[0], ("B", table, swapped[1][2]), swapped[2])),
+    )
+    with pytest.raises(CheckFailed, match=f"layer {name}"):
+        compiled.check(x, y)
+
+
+def test_what_the_machine_cannot_do_says_why():
+    x = floats(4, 4)
+    compiled = isa.compile(lambda x: jnp.sort(x @ x), x, config=SMALL)
+    value, report = compiled.run(x)
+    np.testing.assert_allclose(value, np.sort(x @ x), atol=1e-5)
+    assert "sort" in compiled.layers[1].fallback
+    assert 0 < report.fallback_share < 1
+
+
+def test_text_is_compiled_too_and_other_things_are_refused():
+    x = floats(4, 4)
+    program = hlo.from_jax(lambda x: x @ x, x)
+    assert isa.compile(program.text, config=SMALL).run(x)[0][0].tolist() == isa.compile(program).run(x)[0].tolist()
+    with pytest.raises(UsageError, match="int to compile"):
+        isa.compile(3)
+    with pytest.raises(UsageError, match="takes f32"):
+        isa.compile(program).run(x.astype(np.int32))
