@@ -28,6 +28,7 @@ CLAIMS = {
 }
 #: Pages with a Python session, and how many examples it has at least.
 SESSIONS = {
+    "compile_to_the_machine.md": 4,
     "embedding_checkpoints.md": 20,
     "embeddings.md": 15,
     "jax.md": 24,

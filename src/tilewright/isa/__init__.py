@@ -10,7 +10,7 @@ from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
 from tilewright.isa.chip.segments import PageEntry, TensorMemory
 from tilewright.isa.chip.state import Transfer
 from tilewright.isa.compiler.entry import compile
-from tilewright.isa.compiler.result import Layer, MachineReport, layer_table
+from tilewright.isa.compiler.result import Layer, MachineReport
 from tilewright.isa.execute.machine import Command, Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
 from tilewright.isa.language.assemble import assemble
@@ -100,7 +100,6 @@ __all__ = [
     "expected_conv2d_counts",
     "expected_counts",
     "explain",
-    "layer_table",
     "matmul",
     "profile",
     "reference",

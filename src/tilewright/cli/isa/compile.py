@@ -33,7 +33,6 @@ def compile(
 ) -> int:
     """Compile a model for the matrix unit: every layer with its cycles, bytes, and why it is not on the machine."""
     from tilewright import isa
-    from tilewright.isa import layer_table
     from tilewright.render import print_table
 
     suffix = writer_of(out, ".html", ".json", ".tasm", as_json=as_json)
@@ -53,7 +52,7 @@ def compile(
     elif listing:
         emit_text(compiled.listing)
     else:
-        print_table(*layer_table(report.layers))
+        print_table(*report.table())
         emit_text(f"\n{report}")
         if run:
             emit_text("every layer's values are XLA's")

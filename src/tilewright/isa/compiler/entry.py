@@ -17,10 +17,10 @@ def compile(program_or_fn: Any, *args: Any, config: MatrixUnitConfig | None = No
     copies where memory has another order. What the machine has no program for is left to XLA, and says why in
     ``layers[i].fallback``. ``args`` are arrays or ``jax.ShapeDtypeStruct``.
 
-    >>> import jax.numpy as jnp
-    >>> made = compile(lambda a, b: a @ b, np.ones((2, 3), np.float32), np.ones((3, 4), np.float32))
-    >>> made.run(np.ones((2, 3), np.float32), np.ones((3, 4), np.float32))[0].tolist()[0]
-    [3.0, 3.0, 3.0, 3.0]
+    >>> import numpy as np
+    >>> x = np.ones((2, 3), np.float32)
+    >>> compile(lambda x, y: x @ y.T, x, x).run(x, x)[0].tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
     """
     from tilewright.isa.compiler.compiled import compiled
 

@@ -1,8 +1,10 @@
-"""The page of a whole run."""
+"""The page of a whole run, and its layers as a table. A report is a ``MachineReport``, which imports this."""
 
 from __future__ import annotations
 
-from tilewright.isa.compiler.result import MachineReport, layer_table
+from collections.abc import Sequence
+from typing import Any
+
 from tilewright.render import (
     Bar,
     Card,
@@ -22,7 +24,7 @@ _LONGEST = 24
 _UNITS = {"matrix": "products", "vector": "work on elements", "copy": "copies", "host": "on the host, by XLA"}
 
 
-def report_html(report: MachineReport) -> str:
+def report_html(report: Any) -> str:
     """Figures, where the cycles go, what moved, every layer."""
     machine = report.config
     facts = [("machine", f"{machine.pes} x {machine.threads} threads"), ("times", "modelled")]
@@ -35,7 +37,7 @@ def report_html(report: MachineReport) -> str:
     return page.html()
 
 
-def _cards(report: MachineReport) -> Html:
+def _cards(report: Any) -> Html:
     moved = {level: sum(each.values()) for level, each in report.bytes.items()}
     left = [layer for layer in report.layers if layer.fallback]
     return cards(
@@ -54,7 +56,7 @@ def _cards(report: MachineReport) -> Html:
     )
 
 
-def _bars(report: MachineReport) -> list[Html]:
+def _bars(report: Any) -> list[Html]:
     units: dict[str, int] = {}
     for layer in report.layers:
         units[layer.unit] = units.get(layer.unit, 0) + layer.cycles
@@ -69,6 +71,34 @@ def _bars(report: MachineReport) -> list[Html]:
     return parts
 
 
-def _moved(report: MachineReport) -> Html:
+def _moved(report: Any) -> Html:
     columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
     return table(columns, [(level.upper(), *each.values()) for level, each in report.bytes.items()])
+
+
+def layer_table(layers: Sequence[Any]) -> tuple[list[Column], list[tuple[object, ...]]]:
+    """Every layer as a row: for pages and terminals."""
+    columns = [
+        Column("layer"),
+        Column("unit"),
+        Column("cycles", "count"),
+        Column("math", "percent"),
+        Column("macs", "count"),
+        Column("L2", "bytes"),
+        Column("DRAM", "bytes"),
+        Column("why not here"),
+    ]
+    rows: list[tuple[object, ...]] = [
+        (
+            layer.name,
+            layer.unit,
+            layer.cycles,
+            layer.math_utilisation,
+            layer.counts.macs,
+            sum(layer.bytes["l2"].values()),
+            sum(layer.bytes["dram"].values()),
+            layer.fallback,
+        )
+        for layer in layers
+    ]
+    return columns, rows

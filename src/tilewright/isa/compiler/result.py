@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,38 +122,14 @@ class MachineReport:
             ],
         }
 
+    def table(self) -> tuple[list[Any], list[tuple[object, ...]]]:
+        """Columns and rows of a table of the layers."""
+        from tilewright.isa.compiler.page import layer_table
+
+        return layer_table(self.layers)
+
     def to_html(self) -> str:
         """A page: the figures, and every layer as a row."""
         from tilewright.isa.compiler.page import report_html
 
         return report_html(self)
-
-
-def layer_table(layers: Sequence[Layer]) -> tuple[list[Any], list[tuple[object, ...]]]:
-    """Every layer as a row: for pages and terminals."""
-    from tilewright.render import Column
-
-    columns = [
-        Column("layer"),
-        Column("unit"),
-        Column("cycles", "count"),
-        Column("math", "percent"),
-        Column("macs", "count"),
-        Column("L2", "bytes"),
-        Column("DRAM", "bytes"),
-        Column("why not here"),
-    ]
-    rows: list[tuple[object, ...]] = [
-        (
-            layer.name,
-            layer.unit,
-            layer.cycles,
-            layer.math_utilisation,
-            layer.counts.macs,
-            sum(layer.bytes["l2"].values()),
-            sum(layer.bytes["dram"].values()),
-            layer.fallback,
-        )
-        for layer in layers
-    ]
-    return columns, rows
