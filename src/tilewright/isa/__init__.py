@@ -26,9 +26,11 @@ from tilewright.isa.study.claims import Claim, claims
 from tilewright.isa.study.debug import Debugger
 from tilewright.isa.study.explain import InstructionExplanation, explain
 from tilewright.isa.study.heat import Heat
+from tilewright.isa.study.machines import Design, sweep
 from tilewright.isa.study.profile import ProfileLine, ProfileTotals, RunProfile, profile
 from tilewright.isa.study.reference import reference
-from tilewright.isa.study.tune import Choice, Design, Tuned, Tuning, autotune, sweep
+from tilewright.isa.study.tune import Choice, Tuned, Tuning, autotune
+from tilewright.isa.study.tune_conv import ConvChoice, autotune_conv2d
 from tilewright.isa.warming import warm
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ __all__ = [
     "Command",
     "Compiled",
     "ContractResult",
+    "ConvChoice",
     "Counts",
     "Debugger",
     "Design",
@@ -89,6 +92,7 @@ __all__ = [
     "Tuning",
     "assemble",
     "autotune",
+    "autotune_conv2d",
     "by_blocks",
     "by_diagonals",
     "by_dim",

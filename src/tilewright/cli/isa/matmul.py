@@ -32,7 +32,7 @@ _SMALLER = "this machine is simulated; give smaller sizes"
 _Sizes = tuple[int | None, int | None]
 
 
-def random_matrix(shape: tuple[int, int], dtype: str, seed: int) -> np.ndarray[Any, Any]:
+def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[Any, Any]:
     """Seeded values: the whole range of an integer type, normal floats."""
     import numpy as np
 
@@ -46,24 +46,36 @@ def random_matrix(shape: tuple[int, int], dtype: str, seed: int) -> np.ndarray[A
 
 
 def difference_of(value: np.ndarray[Any, Any], a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> tuple[bool, float]:
-    """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of k float32 roundings.
+    """:func:`difference` of a product of two matrices."""
+    import numpy as np
 
-    Elements that are not finite in float32 must be the same; the largest difference is that of the others.
+    if value.dtype == np.int32:
+        exact = a.astype(np.int64) @ b.astype(np.int64)
+        return difference(value, exact, exact, a.shape[1])
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return difference(value, x @ y, np.abs(x) @ np.abs(y), a.shape[1])
+
+
+def difference(
+    value: np.ndarray[Any, Any], product: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], depth: int
+) -> tuple[bool, float]:
+    """Whether the value is numpy's: exactly modulo 2^32, or for floats within the bound of ``depth`` float32 roundings.
+
+    ``sizes``: the product of the absolute values. Elements that are not finite in float32 must be the same; the largest
+    difference is that of the others.
     """
     import numpy as np
 
     if value.dtype == np.int32:
-        exact = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.uint64).astype(np.uint32).view(np.int32)
-        wrong = int(np.count_nonzero(exact != value))
+        wrong = int(np.count_nonzero(product.astype(np.uint64).astype(np.uint32).view(np.int32) != value))
         return wrong == 0, float(wrong)
-    x, y = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
-        product = x @ y
-        bound = (a.shape[1] + 2) * float(np.finfo(np.float32).eps) * (np.abs(x) @ np.abs(y))
+        bound = (depth + 2) * float(np.finfo(np.float32).eps) * sizes
         same = (value == product.astype(np.float32)) | (np.isnan(value) & np.isnan(product))
-        difference = np.abs(value - product)
-        near = bool((same | (difference <= bound)).all())
-    return near, float(difference[np.isfinite(difference)].max(initial=0))
+        away = np.abs(value - product)
+        near = bool((same | (away <= bound)).all())
+    return near, float(away[np.isfinite(away)].max(initial=0))
 
 
 def shape_of(text: str | None, option: str) -> tuple[int, ...] | None:
@@ -93,7 +105,7 @@ def operands(
     for name, matrix, sizes in zip("AB", read, options):
         _agree(name, matrix, sizes)
     matrices = [
-        random_matrix(_known(name, sizes), dtype, seed + i) if matrix is None else matrix
+        random_array(_known(name, sizes), dtype, seed + i) if matrix is None else matrix
         for i, (name, matrix, sizes, dtype) in enumerate(zip("AB", read, options, dtypes))
     ]
     if matrices[0].shape[0] * matrices[1].shape[1] > machine.MOST:
@@ -200,23 +212,28 @@ def matmul(
     with progress("mm", expected.instructions) as bar:
         watcher = machine.watch(bar, expected.instructions)
         result = multiply(a, b, config=config, trace=suffix == ".pftrace", watch=watcher, **options, **more)
-    equal, difference = difference_of(result.value, a, b)
+    equal, away = difference_of(result.value, a, b)
     _write(out, suffix, result)
     counted, forms = result.counts.to_dict(), expected.to_dict()
-    misses = ("l1_misses", "l2_misses", "dram_bytes")
-    holds = {key: counted[key] >= forms[key] if key in misses else counted[key] == forms[key] for key in counted}
+    holds = as_counted(counted, forms)
     fine = equal and all(holds.values()) and not result.errors
     if as_json:
         value: dict[str, Any] = {**sizes, "dtype": types[0], "dtype_b": types[1], **options, **more}
         rows = {key: {"machine": counted[key], "closed_form": forms[key], "holds": holds[key]} for key in counted}
-        value |= {"counts": rows, "value_equals_numpy": equal, "difference": difference, "errors": len(result.errors)}
-        emit_json(value | _value(result, listing))
+        value |= {"counts": rows, "value_equals_numpy": equal, "difference": away, "errors": len(result.errors)}
+        emit_json(value | result_value(result, listing))
     else:
         if listing:
             emit_text(_listing(result))
-        _print_matmul(result, counted, forms, holds, equal, difference)
+        print_result(result, counted, forms, holds, equal, away)
     machine.remark_errors(result.errors)
     return 0 if fine else 1
+
+
+def as_counted(counted: Mapping[str, int], forms: Mapping[str, int]) -> dict[str, bool]:
+    """Which counters are as their closed forms say: equal, or at least that for misses."""
+    misses = ("l1_misses", "l2_misses", "dram_bytes")
+    return {key: counted[key] >= forms[key] if key in misses else counted[key] == forms[key] for key in counted}
 
 
 def _write(out: str | None, suffix: str, result: MatmulResult) -> None:
@@ -265,7 +282,7 @@ def _listing(result: MatmulResult) -> str:
     return "".join(f"what {_of(pes)}:\n{listing}\n\n" for pes, _, listing in programs)[:-1]
 
 
-def _value(result: MatmulResult, listing: bool) -> dict[str, Any]:
+def result_value(result: MatmulResult, listing: bool) -> dict[str, Any]:
     """What JSON has of the run."""
     plain: dict[str, Any] = {"cycles": result.cycles, "math_cycles": result.math_cycles, "stalls": result.stalls}
     plain |= {"queue": result.queue, "traffic": result.traffic.to_dict(), "executed": result.executed}
@@ -276,13 +293,13 @@ def _value(result: MatmulResult, listing: bool) -> dict[str, Any]:
     return plain
 
 
-def _print_matmul(
+def print_result(
     result: MatmulResult,
     counted: Mapping[str, int],
     forms: Mapping[str, int],
     holds: Mapping[str, bool],
     equal: bool,
-    difference: float,
+    away: float,
 ) -> None:
     rows = []
     for key, value in counted.items():
@@ -300,9 +317,9 @@ def _print_matmul(
         emit_text(f"segments of B: {result.dma_bytes:,} bytes by DMA, {_BUFFERING[result.buffering]}")
     if result.value.dtype.kind == "f":
         verdict = "is" if equal else "is NOT"
-        emit_text(f"value {verdict} numpy's within float32 rounding (largest difference {difference:.3g})")
+        emit_text(f"value {verdict} numpy's within float32 rounding (largest difference {away:.3g})")
     else:
-        emit_text("value equals numpy's" if equal else f"value DIFFERS from numpy's in {int(difference)} elements")
+        emit_text("value equals numpy's" if equal else f"value DIFFERS from numpy's in {int(away)} elements")
 
 
 _BUFFERING = {"double": "the next one while one is worked on", "serial": "one after the other"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.isa import machine
-from tilewright.cli.isa.matmul import difference_of, random_matrix
+from tilewright.cli.isa.matmul import difference_of, random_array
 from tilewright.cli.streams import (
     Heading,
     Json,
@@ -82,16 +82,22 @@ def tune(
     fixed |= {"line": None, "page": None} if plain else {}
     with progress("timing") as bar:
         tuning = autotune(m, n, k, dtype, machine.configured(settings), most=most, within=within, watch=bar, **fixed)
+    return report(tuning, _call(tuning, settings or ()), top, out, suffix, as_json, _checked(tuning) if check else None)
+
+
+def report(
+    tuning: Tuning, call: str, top: int, out: str | None, suffix: str, as_json: bool, checked: dict[str, Any] | None
+) -> int:
+    """Print the ranking, or write it; ``call``: the best choice as a command; ``checked``: of a run with values."""
     if out is not None and suffix == ".html":
-        write_file(out, _page(tuning, settings or ()))
+        write_file(out, _page(tuning, call))
         remark(f"wrote {out}")
     elif out is not None:
         emit_json(tuning.to_dict(), out)
-    checked = _checked(tuning) if check else None
     if as_json:
         emit_json({**tuning.to_dict(), "check": checked} if checked else tuning.to_dict())
     elif out != "-":
-        _print(tuning, top, settings or [])
+        _print(tuning, top, call)
         if checked:
             emit_text("checked with values: {cycles:,} cycles {same}, the value {equal}".format(**_verdict(checked)))
     return 0 if checked is None or (checked["same_cycles"] and checked["value_equals_numpy"]) else 1
@@ -102,7 +108,7 @@ def _checked(tuning: Tuning) -> dict[str, Any]:
     from tilewright.isa import matmul
 
     p = tuning.problem
-    a, b = random_matrix((p.m, p.k), tuning.dtype, 0), random_matrix((p.k, p.n), tuning.dtype, 1)
+    a, b = random_array((p.m, p.k), tuning.dtype, 0), random_array((p.k, p.n), tuning.dtype, 1)
     result = matmul(a, b, p.config, **tuning.options)
     near = abs(result.cycles - (tuning.best.cycles or 0)) <= (0.02 * result.cycles if tuning.best.scaled else 0)
     cycles = {"cycles": result.cycles, "same_cycles": near, "scaled": tuning.best.scaled}
@@ -146,12 +152,11 @@ def _shown(tuning: Tuning, top: int) -> list[Tuned]:
     return first if tuning.default in first else [*first, tuning.default]
 
 
-def _print(tuning: Tuning, top: int, settings: Sequence[str]) -> None:
-
+def _print(tuning: Tuning, top: int, call: str) -> None:
     rows = [_row(tuning, tuned) for tuned in _shown(tuning, top)]
     show_table([_HEADINGS[i] for i in _SHORT], [[row[i] for i in _SHORT] for row in rows])
     emit_text(f"\n{tuning.why}\n{tuning.certainty}")
-    emit_text(f"\n{_call(tuning, settings)}")
+    emit_text(f"\n{call}")
 
 
 def _call(tuning: Tuning, settings: Sequence[str]) -> str:
@@ -175,20 +180,20 @@ def _account(tuned: Tuned) -> tuple[int, ...]:
     return tuned.math_cycles, *waits, sum(stalls.values()) - sum(waits)
 
 
-def _page(tuning: Tuning, settings: Sequence[str]) -> str:
+def _page(tuning: Tuning, call: str) -> str:
     from tilewright.render import Bar, Card, Column, Page, Step, bar_chart, cards, paragraph, steps, table
 
     p, best = tuning.problem, tuning.best
     facts = [("machine", f"{p.config.pes} x {p.config.threads} threads"), ("elements", tuning.dtype)]
-    page = Page(f"A matrix product of {p.m} x {p.n} x {p.k}", "by the matrix unit", facts=facts, wide=True)
+    page = Page(p.title[0].upper() + p.title[1:], "by the matrix unit", facts=facts, wide=True)
     figures = [Card("cycles", f"{best.cycles:,}", str(best.choice), "good")]
     figures += [
         Card("beside the default", f"{tuning.speedup:.3g} times fewer", f"{tuning.default.cycles or 0:,} cycles")
     ]
     figures += [Card("utilisation", f"{100 * best.utilisation:.1f}%", "of all threads' multiplications")]
-    call = f"tilewright {_call(tuning, settings)}"
+    call = f"tilewright {call}"
     todo = [
-        Step("Run the product this way.", call, worth=f"{tuning.speedup:.3g}× as fast as the default", tone="good"),
+        Step("Run it this way.", call, worth=f"{tuning.speedup:.3g}× as fast as the default", tone="good"),
         Step("Write it as a program, to profile it and to step through it.", f"{call} -o product.tasm"),
     ]
     page.section("choice", "What to do", steps(todo), cards(figures))

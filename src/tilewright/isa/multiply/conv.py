@@ -25,10 +25,10 @@ from tilewright.isa.language.counts import Counts
 from tilewright.isa.language.errors import array_of, whole, wholes
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import (
-    A_REGISTER,
     ACCUMULATORS,
     KernelResult,
     MatmulPlan,
+    a_bases,
     check,
     element_type,
     places,
@@ -142,13 +142,15 @@ class ConvPlan:
     """``plan`` has the pixels for rows, the channels of a group for columns, and their depth for k.
 
     A processing element's part: ``plan.m`` pixels from ``pixel`` on of the images it sees, ``channels`` (first, end) of
-    all output channels. B and C are windows that begin there; A's channels are all there.
+    all output channels. B and C are windows that begin there; A's channels are all there. ``stream``: the weights come
+    to L2 by DMA.
     """
 
     plan: MatmulPlan
     shape: ConvShape
     pixel: int
     channels: tuple[int, int]
+    stream: bool = False
 
     @property
     def pieces(self) -> list[tuple[int, int, int, int]]:
@@ -173,6 +175,8 @@ def conv_program(conv: ConvPlan) -> MachineProgram:
     if conv.plan.config.uniform_registers < 23:
         raise UsageError("conv2d needs 23 uniform registers", where="config")
     lines = places(conv.plan)
+    if conv.stream:
+        lines.insert(lines.index("segment ur4, $B") + 1, "dmain ur4    # page by page, in the order of use")
     for number, piece in enumerate(conv.pieces):
         lines += _blocks(conv, piece, f"_{number}" if number else "")
     return assemble("\n".join([*lines, "halt"]), conv.plan.config)
@@ -234,8 +238,12 @@ def _window(conv: ConvPlan) -> list[str]:
 
 def _depth(conv: ConvPlan, tag: str) -> list[str]:
     plan = conv.plan
-    clear = [f"mov r{A_REGISTER + i}, 0" for i in range(plan.config.a_registers)]
-    suffixes = f".ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
+    if plan.block_a == plan.buffers == 1:
+        block = [*_channels_of(conv, 0, 0), f"add ur22, ur22, {plan.depth}"]
+    else:
+        block = []
+        for number in range(plan.buffers):
+            block += [*_channels_of(conv, number, number), f"add ur22, ur22, {plan.depth * plan.block_a}"]
     return [
         "mov ur20, 0",
         f"down{tag}:",
@@ -249,20 +257,38 @@ def _depth(conv: ConvPlan, tag: str) -> list[str]:
         "mov r291, ur21",
         "mov ur22, 0",
         f"channels{tag}:",
-        f"mul ur16, ur14, {plan.k}",
-        "add ur16, ur16, ur22",
-        "add r294, r286, ur16",
-        *clear,
-        f"@p2, ld r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers}",
-        "mov r290, ur22",
-        f"mm{plan.type}{suffixes} r0, ur4:rf290:0x00, r{A_REGISTER}",
-        f"add ur22, ur22, {plan.depth}",
+        *block,
         f"br.lt ur22, {plan.k}, channels{tag}",
         "add ur21, ur21, 1",
         f"br.lt ur21, {conv.shape.kernel[1]}, across{tag}",
         "add ur20, ur20, 1",
         f"br.lt ur20, {conv.shape.kernel[0]}, down{tag}",
     ]
+
+
+def _channels_of(conv: ConvPlan, number: int, buffer: int) -> list[str]:
+    """``block_a`` rounds of channels from ur22 on: A of all of them to the registers of a buffer, then their ``mm``."""
+    plan = conv.plan
+    first, held = a_bases(plan)[buffer], plan.config.a_registers
+    suffixes = f".ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
+    lines = [f"mul ur16, ur14, {plan.k}", "add ur16, ur16, ur22", "add r294, r286, ur16"]
+    lines += [f"mov r{first + i}, 0" for i in range(held * plan.block_a)]
+    lines += [f"@p2, ld r{first}, ur3:rf294:0x00, {held * plan.block_a}", "mov r290, ur22"]
+    for n in range(plan.block_a):
+        lines += [f"mm{plan.type}{suffixes} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}"]
+    return lines
+
+
+def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
+    """Weights [out, kh, kw, c] as they lie in memory: c in the order in which a group's threads hold it.
+
+    With blocks of A a thread holds channels of several rounds one behind the other, so the channels of one round lie a
+    thread's share apart.
+    """
+    if plan.block_a == 1 or plan.kb == 1:
+        return weights
+    split = (*weights.shape[:3], -1, plan.kb, plan.block_a, plan.config.chunk(plan.element_bytes))
+    return np.ascontiguousarray(weights.reshape(split).swapaxes(4, 5)).reshape(weights.shape)
 
 
 Array = np.ndarray[Any, Any]
@@ -283,6 +309,9 @@ def conv2d(
     split: str | None = None,
     trace: bool = False,
     watch: Callable[[Counts], None] | None = None,
+    block_a: int = 1,
+    buffers: int = 1,
+    stream: bool = False,
 ) -> KernelResult:
     """The convolution (as networks mean it: not flipped) of images ``x`` with weights ``w``.
 
@@ -294,7 +323,10 @@ def conv2d(
     With ``config.pes`` above 1 the result is divided among the elements, by ``split``: whole images, rows (of all
     images, one after the other) or output channels (None: rows if there are enough of them, and of pixels for all
     threads; else channels). Every element reads what it needs of x, neighbouring rows included, and its own part of w.
-    Raises :class:`UsageError` for what does not fit together.
+    ``block_a``: rounds of channels that one ``ld`` brings; ``buffers``: 2 has the next block's in registers of its own,
+    so that it is loaded while one is worked on. Blocks of all buffers must divide the channels. ``stream``: the weights
+    come to L2 by DMA, page by page in the order of use (one element; they must fit). Raises :class:`UsageError` for
+    what does not fit together.
 
     >>> image, edge = np.arange(9, dtype=np.int8).reshape(1, 3, 3, 1), np.array([[[[1]], [[-1]]]], np.int8)
     >>> conv2d(image, edge).value[0, :, :, 0].tolist()
@@ -310,19 +342,20 @@ def conv2d(
     per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
     width = shape.outs // shape.groups
     plan = MatmulPlan(
-        shape.pixels, width, shape.depth, written, signs, x.itemsize, ka, kb, False, "k_outer", per_mm, config
+        *(shape.pixels, width, shape.depth, written, signs, x.itemsize, ka, kb, False, "k_outer", per_mm, config),
+        block_a=whole("block_a", block_a, 1),
+        buffers=whole("buffers", buffers, 1, 2),
     )
-    if config.kb_mode == "split":
-        raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
-    check(plan)
-    conv = ConvPlan(plan, shape, 0, (0, shape.outs))
+    _check_conv(plan, stream)
+    conv = ConvPlan(plan, shape, 0, (0, shape.outs), bool(stream))
     images = x if layout == "NHWC" else x.transpose(0, 2, 3, 1)
     weights = np.ascontiguousarray(w.transpose(3, 0, 1, 2) if layout == "NHWC" else w.transpose(0, 2, 3, 1))
+    weights = stored_weights(plan, weights)
     order = None if layout == "NHWC" else (2, 1, 3, 0)
     value = np.zeros((shape.pixels, shape.outs), np.int32 if signs else np.float32)
     if shape.empty:
         result = result_from(MatrixUnit(config).run("halt"), value, None)
-    elif config.pes > 1:
+    elif config.pes > 1 or stream:
         result = _conv_on_elements(conv, images, weights, order, split, trace, watch)
     else:
         memory, program = TensorMemory(), conv_program(conv)
@@ -334,6 +367,29 @@ def conv2d(
     shaped = result.value.reshape(shape.images, *shape.out, shape.outs)
     result.value = np.ascontiguousarray(shaped if layout == "NHWC" else shaped.transpose(0, 3, 1, 2))
     return result
+
+
+def _check_conv(plan: MatmulPlan, stream: bool) -> None:
+    """Refuse what the kernel cannot write."""
+    c = plan.config
+    if c.kb_mode == "split":
+        raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
+    if stream and c.pes > 1:
+        raise UnsupportedError("weights by DMA for several elements", how="pes=1, or stream=False")
+    block = plan.depth * plan.block_a * plan.buffers
+    if plan.block_a * plan.buffers > 1 and plan.k % block:
+        problem = f"{plan.k} channels in blocks of {block} (depth {plan.depth}, block_a, buffers)"
+        raise UnsupportedError(problem, how="blocks that divide the channels")
+    check(plan)
+
+
+def _page_of_weights(plan: MatmulPlan, shape: ConvShape) -> tuple[int, ...]:
+    """Of one block of output channels and one tap, so deep that the latency of a transfer is little of it."""
+    c, outs = plan.config, min(plan.columns, shape.outs)
+    depth = max(1, c.line_bytes // plan.element_bytes)
+    while depth < plan.k and outs * depth * plan.element_bytes < 8 * c.dma_latency * c.dram_bytes_per_cycle:
+        depth *= 2
+    return outs, 1, 1, depth
 
 
 # A convolution over several processing elements: images, rows of the result, or output channels to each.
@@ -378,7 +434,10 @@ def _conv_on_elements(
     dtype = np.int32 if plan.signs else np.float32
     machine.system |= {"A": images, "B": weights, "C": np.zeros((plan.m, shape.outs), dtype)}
     machine.page_table("A", order=order, mapped=True)
-    machine.page_table("B", mapped=True)
+    if conv.stream:  # in the order of use: channels, taps, output channels
+        machine.page_table("B", page=_page_of_weights(plan, shape))
+    else:
+        machine.page_table("B", mapped=True)
     machine.page_table("C", mapped=True)
     parts = conv_parts((shape.images, *shape.out, shape.outs), split, plan.config.pes)
     programs = []
@@ -399,4 +458,4 @@ def _conv_on_elements(
         programs.append(conv_program(mine))
         machine.start(programs[-1], pe, segments=windows)
     runs = machine.run(watch)
-    return result_of_elements(machine, [runs[pe] for pe in parts], programs)
+    return result_of_elements(machine, [runs[pe] for pe in parts], programs, machine.chip.dma.bytes("in"))

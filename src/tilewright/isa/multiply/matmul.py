@@ -30,6 +30,8 @@ from tilewright.layout import dtype_name
 from tilewright.trace import Event
 
 ACCUMULATORS, A_REGISTER, _PLACES = 256, 256, 280
+SECOND_A = 304
+"""Where a second block of A has its registers."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class MatmulPlan:
     columns: int
     config: MatrixUnitConfig
     block_a: int = 1
+    buffers: int = 1
 
     @property
     def fit(self) -> int:
@@ -78,8 +81,8 @@ def check(plan: MatmulPlan) -> None:
         raise UsageError("the kernel needs 300 registers, 4 predicates and 16 uniform registers", where="config")
     if c.offset_mode != "registers":
         raise UnsupportedError("the kernel gives offsets one register per dim", how="offset_mode='registers'")
-    if plan.block_a > 1 and (plan.kb > 1 or plan.order == "column_outer"):
-        raise UnsupportedError(f"block_a = {plan.block_a} with kb or column_outer", how="kb=1 and order='k_outer'")
+    if plan.buffers > 1 and SECOND_A + c.a_registers * plan.block_a > c.registers:
+        raise UsageError(f"two buffers of {plan.block_a} rounds of A", how="fewer rounds, or more registers")
     if A_REGISTER + c.a_registers * plan.block_a > _PLACES:
         most = (_PLACES - A_REGISTER) // c.a_registers
         raise UsageError(f"block_a = {plan.block_a} rounds of A", how=f"registers for at most {most}")
@@ -106,6 +109,11 @@ def _matmul_program(plan: MatmulPlan) -> MachineProgram:
     return assemble("\n".join(lines), plan.config)
 
 
+def a_bases(plan: MatmulPlan) -> tuple[int, ...]:
+    """The first register of A, of every buffer."""
+    return (A_REGISTER, SECOND_A)[: plan.buffers]
+
+
 def places(plan: MatmulPlan) -> list[str]:
     """Segments, and every thread's row (r281), qa (r283), qb (r284) and first k (r286)."""
     group = plan.ka * plan.kb
@@ -123,7 +131,7 @@ def places(plan: MatmulPlan) -> list[str]:
         f"{place} r282, {own}, {unit}",
         f"div r283, r282, {plan.kb}",
         f"rem r284, r282, {plan.kb}",
-        f"mul r286, r284, {plan.config.chunk(plan.element_bytes, plan.kb)}",
+        f"mul r286, r284, {plan.config.chunk(plan.element_bytes, plan.kb) * (plan.block_a if plan.kb > 1 else 1)}",
         f"cmp.{less} p0, {own}, {plan.fit * group}    # threads that belong to a group",
         f"cmp.eq p3, r284, {plan.kb - 1 if plan.config.kb_acc == 'last' else 0}    # threads that keep products",
     ]
@@ -377,6 +385,8 @@ def matmul(
     plan = MatmulPlan(
         m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config, whole("block_a", block_a, 1)
     )
+    if plan.block_a > 1 and (kb > 1 or order == "column_outer"):
+        raise UnsupportedError(f"block_a = {plan.block_a} with kb or column_outer", how="kb=1 and order='k_outer'")
     program = matmul_program(plan)
     out = np.broadcast_to(np.zeros((), np.int32 if signs else np.float32), (m, n))  # one number: nothing to be packed
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))

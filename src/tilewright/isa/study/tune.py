@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,29 @@ class Problem:
     k: int
     element_bytes: int
     config: MatrixUnitConfig
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return f"a matrix product of {self.m} x {self.n} x {self.k}"
+
+    @property
+    def macs(self) -> int:
+        """Products to be made."""
+        return self.m * self.n * self.k
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """As JSON has them."""
+        return {"m": self.m, "n": self.n, "k": self.k}
+
+    def busy(self, choice: Any) -> dict[str, int]:
+        """Cycles each unit is busy at least."""
+        return busy(self, choice)
+
+    def runs(self, dtype: str, choice: Any) -> tuple[list[KernelResult], tuple[int, ...]]:
+        """Runs without values, and how often each counts."""
+        return _runs(self, dtype, choice)
 
 
 @dataclass(frozen=True)
@@ -350,7 +372,7 @@ class Tuned:
     does.
     """
 
-    choice: Choice
+    choice: Any
     bound: int
     limit: str
     cycles: int | None = None
@@ -395,7 +417,7 @@ class Tuning:
     ``options`` are the keywords for :func:`matmul`.
     """
 
-    problem: Problem
+    problem: Any
     dtype: str
     best: Tuned
     default: Tuned
@@ -407,7 +429,7 @@ class Tuning:
     @property
     def options(self) -> dict[str, Any]:
         """Keywords of :func:`matmul` for the best choice."""
-        return self.best.choice.options
+        return dict(self.best.choice.options)
 
     @property
     def timed(self) -> tuple[Tuned, ...]:
@@ -451,10 +473,14 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: sizes, the choice, the reason, every choice with its numbers."""
-        p = self.problem
-        sizes = {"m": p.m, "n": p.n, "k": p.k, "dtype": self.dtype}
+        sizes: dict[str, Any] = {**self.problem.sizes, "dtype": self.dtype}
         chosen = {"best": self.best.to_dict(), "default": self.default.to_dict(), "speedup": self.speedup}
-        sure = {"proved": self.proved, "best_left": self.best_left, "why": self.why, "how": self.certainty}
+        sure: dict[str, Any] = {
+            "proved": self.proved,
+            "best_left": self.best_left,
+            "why": self.why,
+            "how": self.certainty,
+        }
         return {**sizes, **chosen, **sure, "ranking": [tuned.to_dict() for tuned in self.ranking]}
 
 
@@ -507,7 +533,7 @@ def autotune(
     fixed = _fixed(problem, fixed)
     if not 0 <= within < 1:
         raise UsageError(f"within = {within!r}", how="a share from 0 to less than 1")
-    return _search(problem, dtype, choices(problem, fixed), whole("most", most, 1), float(within), watch)
+    return search(problem, dtype, choices(problem, fixed), whole("most", most, 1), float(within), watch)
 
 
 def _fixed(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
@@ -526,15 +552,18 @@ def _fixed(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
     return fixed
 
 
-def _search(
-    problem: Problem,
+def search(
+    problem: Any,
     dtype: str,
-    space: list[Choice],
+    space: Sequence[Any],
     most: int,
     within: float,
     watch: Callable[[int, int], None] | None,
 ) -> Tuning:
-    """Best first by the bounds, the default before all."""
+    """Best first by the bounds, the default (the first of ``space``) before all.
+
+    ``problem``: a :class:`Problem`, or another with its methods; choices likewise.
+    """
     bounded = [_bounded(problem, choice) for choice in space]
     waiting = sorted(bounded[1:], key=lambda tuned: (tuned.bound, tuned.choice.settings, str(tuned.choice)))
     default = _timed(problem, dtype, bounded[0])
@@ -560,16 +589,16 @@ def _rank(tuned: Tuned) -> tuple[Any, ...]:
     return tuned.cycles is None, tuned.cycles or 0, dram, tuned.choice.settings, str(tuned.choice)
 
 
-def _bounded(problem: Problem, choice: Choice) -> Tuned:
-    units = busy(problem, choice)
+def _bounded(problem: Any, choice: Any) -> Tuned:
+    units = problem.busy(choice)
     limit = max(units, key=lambda unit: units[unit])
     return Tuned(choice, units[limit], limit)
 
 
-def _timed(problem: Problem, dtype: str, tuned: Tuned) -> Tuned:
+def _timed(problem: Any, dtype: str, tuned: Tuned) -> Tuned:
     """Run it without its values; where it is long, three of its row blocks."""
     try:
-        runs, weights = _runs(problem, dtype, tuned.choice)
+        runs, weights = problem.runs(dtype, tuned.choice)
     except (UsageError, MatrixUnitError) as error:
         return replace(tuned, refused=str(error))
     if runs[0].errors:
@@ -583,7 +612,7 @@ def _timed(problem: Problem, dtype: str, tuned: Tuned) -> Tuned:
         cycles=cycles,
         energy_pj=sum(run.energy_pj * weight for run, weight in zip(runs, weights, strict=True)),
         math_cycles=_sum([run.math_cycles for run in runs], weights),
-        utilisation=p.m * p.n * p.k / (cycles * rate),
+        utilisation=p.macs / (cycles * rate),
         stalls=_sums([run.stalls for run in runs], weights),
         queue=_sums([run.queue for run in runs], weights),
         counts=Counts(**_sums(counted, weights)),
@@ -620,65 +649,3 @@ def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> KernelResult:
     plain: dict[str, Any] = {"on_error": "record", "overflow": "wrap", "float_order": "chunk", "uninitialized": "zero"}
     config = replace(problem.config, values=False, **plain)
     return matmul(a, b, config, **choice.options)
-
-
-# The best choice of every machine, for machines that differ in a few fields.
-
-_MOST = 200
-
-
-@dataclass(frozen=True)
-class Design:
-    """One machine: the fields it differs in, and its tuning, or why it cannot be (``refused``)."""
-
-    settings: dict[str, Any]
-    tuning: Tuning | None
-    refused: str = ""
-
-
-def sweep(
-    m: int,
-    n: int,
-    k: int,
-    over: Mapping[str, Sequence[Any]],
-    dtype: str = "s8",
-    config: MatrixUnitConfig | None = None,
-    watch: Callable[[int, int], None] | None = None,
-    **how: Any,
-) -> tuple[Design, ...]:
-    """:func:`autotune` on every combination of values of the machine's fields; ``how``: its other options.
-
-    Each machine is compared at its best, so a field is not blamed for options that suited another machine. In the order
-    of ``over``, the last field fastest; ``watch(done, all)`` is told. Machines that cannot be are listed with the
-    reason. Raises :class:`UsageError` for a field that does not exist and for more than 200 machines.
-
-    >>> few = {"line": None, "columns": None, "order": "k_outer"}
-    >>> for design in sweep(16, 64, 64, {"threads": (32, 64)}, **few):
-    ...     print(design.settings, design.tuning.best.choice, design.tuning.best.cycles)
-    {'threads': 32} ka2 kb1 k_outer t0 page 32x64 2 segments A by 8 1407
-    {'threads': 64} ka1 kb4 k_outer t0 888
-    """
-    base, known = config or MatrixUnitConfig(), sorted(f.name for f in fields(MatrixUnitConfig))
-    for name, values in over.items():
-        if name not in known:
-            raise UsageError(f"the machine has no field {name!r}", how=f"one of {', '.join(known)}")
-        if not values:
-            raise UsageError(f"no values for {name}")
-    count = prod(len(values) for values in over.values())
-    if count > _MOST:
-        raise UsageError(f"{count} machines", how=f"at most {_MOST}: give fewer values")
-    designs = []
-    for values in product(*over.values()):
-        settings = dict(zip(over, values, strict=True))
-        designs.append(_design(base, settings, lambda c: autotune(m, n, k, dtype, c, **how)))
-        if watch is not None:
-            watch(len(designs), count)
-    return tuple(designs)
-
-
-def _design(base: MatrixUnitConfig, settings: dict[str, Any], tune: Callable[[MatrixUnitConfig], Tuning]) -> Design:
-    try:
-        machine = replace(base, **settings)
-    except UsageError as error:
-        return Design(settings, None, str(error))
-    return Design(settings, tune(machine))
