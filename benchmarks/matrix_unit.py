@@ -93,8 +93,8 @@ a program would have to be compiled ahead, for one shape and one machine.
 
 At 1024 x 1024 x 1024 the products take 11 to 14 ms of one thread, the 2,048 `mm` 11, storing C 2, all else 8: 38 ms
 beside 19 for numpy's float32 product when each has one thread, 2.0 times as long, which misses the bar. With two
-threads the table's figure depends on what else the machine does: numpy's threads wait for one another. Float32 in the documented order has two elements per register pair
-and so four times as many instructions.
+threads the table's figure depends on what else the machine does: numpy's threads wait for one another. Float32 in the
+documented order has two elements per register pair and so four times as many instructions.
 
 Columns of 512 bytes meet in the same sets: with 4 and 8 ways every touch is a miss in L1 and a touch of L2, two touches
 for one that is counted for the bar; the last column counts both.
