@@ -31,6 +31,9 @@ from tilewright.isa.study.profile import ProfileLine, ProfileTotals, RunProfile,
 from tilewright.isa.study.reference import reference
 from tilewright.isa.study.tune import Choice, Tuned, Tuning, autotune
 from tilewright.isa.study.tune_conv import ConvChoice, autotune_conv2d
+from tilewright.isa.vector.known import layer_norm, rms_norm, softmax
+from tilewright.isa.vector.programs import run_vector, vector_program
+from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
 from tilewright.isa.warming import warm
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ __all__ = [
     "ErrorRecord",
     "Explanation",
     "Heat",
+    "Input",
     "Instruction",
     "InstructionExplanation",
     "KernelResult",
@@ -77,6 +81,8 @@ __all__ = [
     "MatrixUnitError",
     "Memory",
     "Moved",
+    "Op",
+    "Output",
     "PageEntry",
     "Part",
     "Profile",
@@ -90,6 +96,7 @@ __all__ = [
     "Transfer",
     "Tuned",
     "Tuning",
+    "VectorSpec",
     "assemble",
     "autotune",
     "autotune_conv2d",
@@ -104,11 +111,16 @@ __all__ = [
     "expected_conv2d_counts",
     "expected_counts",
     "explain",
+    "layer_norm",
     "matmul",
     "profile",
     "reference",
+    "rms_norm",
+    "run_vector",
+    "softmax",
     "sweep",
     "timeline",
     "type_and_signs",
+    "vector_program",
     "warm",
 ]

@@ -35,7 +35,7 @@ EveryPe = Annotated[
     bool, typer.Option("--every-pe", help="Every processing element (--set pes=N) runs it, not the first alone.")
 ]
 Depth = typer.Option(min=1, help="Rows of A (m), columns of B (n), depth (k).")
-Elements = Annotated[str, typer.Option(help="Elements: s8, u8, s16, u16, s32, u32, f16, bf16, f32.")]
+Elements = Annotated[str, typer.Option(help="Elements: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")]
 MostChoices = Annotated[int, typer.Option(min=1, help="Choices timed at most (for each machine).")]
 Within = Annotated[float, typer.Option(help="A gain not worth looking for: 0.02 is 2 percent.")]
 

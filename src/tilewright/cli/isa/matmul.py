@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
     from tilewright.isa import MatmulResult
 
-_DTYPES = ("s8", "u8", "s16", "u16", "s32", "u32", "f16", "bf16", "f32")
+_DTYPES = (
+    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
+    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
+)
 _SMALLER = "this machine is simulated; give smaller sizes"
 _Sizes = tuple[int | None, int | None]
 
@@ -39,9 +42,10 @@ def random_array(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray[An
     from tilewright.layout import paged
 
     rng, kind = np.random.default_rng(seed), paged((1,), dtype).numpy_dtype
-    if kind.kind in "iu":
-        info = np.iinfo(kind)
-        return rng.integers(info.min, info.max + 1, shape, dtype=np.int64).astype(kind)
+    if dtype[0] in "su":
+        bits = int(dtype[1:])
+        low = -(1 << (bits - 1)) if dtype[0] == "s" else 0
+        return rng.integers(low, low + (1 << bits), shape, dtype=np.int64).astype(kind)
     return rng.normal(size=shape).astype(kind)
 
 
@@ -152,7 +156,9 @@ def matmul(
     m: Annotated[int | None, _Size] = None,
     n: Annotated[int | None, _Size] = None,
     k: Annotated[int | None, _Size] = None,
-    dtype: Annotated[str, typer.Option(help="Elements of A: s8, u8, s16, u16, s32, u32, f16, bf16, f32.")] = "s8",
+    dtype: Annotated[
+        str, typer.Option(help="Elements of A: s4 to s32, u4 to u32, f8e4m3fn, f8e5m2, f16, bf16, f32.")
+    ] = "s8",
     dtype_b: Annotated[str | None, typer.Option(help="Elements of B, if not those of A.")] = None,
     data: Annotated[
         list[str] | None,

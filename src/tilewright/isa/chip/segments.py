@@ -216,7 +216,11 @@ def _walk(layout: PagedLayout, dim: int) -> Array:
     return layout.addresses(indices)
 
 
-ELEMENT_TYPES = ("s8", "u8", "s16", "u16", "s32", "u32", "f16", "bf16", "f32")
+ELEMENT_TYPES = (
+    *("s4", "u4", "s8", "u8", "s16", "u16", "s32", "u32"),
+    *("f8e4m3fn", "f8e5m2", "f16", "bf16", "f32"),
+)
+"""Of 4 bits, too, each element has a byte, whose other half is of no account."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +274,7 @@ class TensorMemory:
         order: Sequence[int] | None = None,
         resident: bool = True,
     ) -> int:
-        """Place a tensor of 8, 16 or 32-bit elements with one dim or more; returns its handle.
+        """Place a tensor of 4, 8, 16 or 32-bit elements with one dim or more; returns its handle.
 
         The array is copied when the machine starts; results are read from :meth:`RunResult.tensor`. Raises
         :class:`UsageError` for a name that is taken or no identifier, and for element types the machine has not.

@@ -17,7 +17,7 @@ from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.memory import transfer_record
-from tilewright.isa.execute.operands import at_hand, number, uniform_source
+from tilewright.isa.execute.operands import at_hand, number, numpy_type, uniform_source
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.execute.tensor import Roles, assign_roles, columns_of, macs_counter
 from tilewright.isa.kernels.records import (
@@ -63,9 +63,6 @@ _APART = 64
 """Bytes behind each row, so that rows do not meet in our own caches."""
 _PIECE = 64
 """Rows of A that a thread of ours multiplies at a time."""
-
-
-_VALUES = {"f16": np.float16, "f32": np.float32}
 
 
 @dataclass(eq=False)
@@ -235,8 +232,11 @@ class Sums:
             values: Array = raw.view(np.int32)[:, :k]
         elif dtype == "bf16":
             values = (raw.view(np.uint16)[:, :k].astype(np.uint32) << 16).view(np.float32)
-        elif dtype in _VALUES:
-            values = raw.view(_VALUES[dtype])[:, :k].astype(np.float32, copy=False)
+        elif dtype[0] not in "su":
+            values = raw.view(numpy_type(dtype))[:, :k].astype(np.float32, copy=False)
+        elif dtype in ("s4", "u4"):
+            low = (raw[:, :k] & 15).astype(np.float64)
+            values = np.where(low > 7, low - 16, low) if dtype == "s4" else low
         else:
             words = raw.view(f"{'i' if dtype[0] == 's' else 'u'}{int(dtype[1:]) // 8}")
             values = words[:, :k].astype(np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,17 @@ from tilewright.isa.chip.segments import ABSENT, Segment
 from tilewright.isa.chip.state import Pe, wrap
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Float, Immediate, Instruction, Operand, Register
+from tilewright.layout import paged
 
 Array = np.ndarray[Any, Any]
 Handler = Callable[[Pe, Instruction], Faults | None]
 """One instruction: it changes the processing element, and returns what it has to report."""
+
+
+@cache
+def numpy_type(dtype: str) -> Any:
+    """The numpy type of an element type of the machine."""
+    return paged((1,), dtype).numpy_dtype
 
 
 def number(operand: Operand) -> int:

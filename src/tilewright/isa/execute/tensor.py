@@ -10,7 +10,16 @@ import numpy as np
 
 from tilewright.isa.chip.segments import Segment
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.operands import Handler, Reach, fetch_columns, number, offset_registers, spans, threads_on
+from tilewright.isa.execute.operands import (
+    Handler,
+    Reach,
+    fetch_columns,
+    number,
+    numpy_type,
+    offset_registers,
+    spans,
+    threads_on,
+)
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Address, Instruction
@@ -202,12 +211,15 @@ def _first_reads(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> Faults:
 
 def _values(words: Array, dtype: str) -> Array:
     """Raw elements as what the multiplier takes: int32 (modulo 2^32) or float32."""
+    if dtype in ("s4", "u4"):
+        low = (words & 15).astype(np.int32)
+        return (low ^ 8) - 8 if dtype == "s4" else low
     if dtype[0] in "su":
         signed = words.view(f"{'i' if dtype[0] == 's' else 'u'}{words.itemsize}")
         return signed.view(np.int32) if words.itemsize == 4 else signed.astype(np.int32)
     if dtype == "bf16":
         return (words.astype(np.uint32) << 16).view(np.float32)
-    return words.view(np.float16 if dtype == "f16" else np.float32).astype(np.float32, copy=False)
+    return np.asarray(words.view(numpy_type(dtype)).astype(np.float32, copy=False))
 
 
 def _parts(pe: Pe, roles: Roles, columns_last: Array) -> Array:
@@ -296,8 +308,9 @@ def _range(some: Array) -> tuple[Array, Array]:
 
 def macs_counter(dtype: str) -> str:
     """The counter of multiplications of this type."""
-    kind = f"int{dtype[1:]}" if dtype[0] in "su" else "f32" if dtype == "f32" else "f16"
-    return f"macs_{kind}"
+    if dtype[0] in "su":
+        return f"macs_int{max(8, int(dtype[1:]))}"
+    return f"macs_{'f8' if dtype.startswith('f8') else 'f32' if dtype == 'f32' else 'f16'}"
 
 
 def _count(pe: Pe, roles: Roles, bus: Reach, writes: Array) -> None:

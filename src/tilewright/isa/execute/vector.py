@@ -7,25 +7,17 @@ divisions and square roots in a fixed order and rounded once more, so that every
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tilewright.isa.chip.state import Pe
-from tilewright.isa.execute.operands import Handler, number, spans, threads_on, uniform_source
+from tilewright.isa.execute.operands import Handler, number, numpy_type, spans, threads_on, uniform_source
 from tilewright.isa.execute.scalar import NAN, compare
 from tilewright.isa.language.errors import Faults
 from tilewright.isa.language.program import Instruction, Register
-from tilewright.layout import paged
 
 Array = np.ndarray[Any, Any]
-
-
-@cache
-def numpy_dtype(dtype: str) -> Any:
-    """The numpy type of an element type of the machine."""
-    return paged((1,), dtype).numpy_dtype
 
 
 _BITS = np.int32(NAN)
@@ -182,7 +174,7 @@ def one_nan(out: Array) -> None:
 
 def unpack(words: Array, dtype: str, count: int) -> Array:
     """[threads, count] elements out of [threads, words of them]; 4-bit integers, one in a byte, as int8 or uint8."""
-    raw: Array = np.ascontiguousarray(words).view(_HOLDS.get(dtype) or numpy_dtype(dtype))[:, :count]
+    raw: Array = np.ascontiguousarray(words).view(_HOLDS.get(dtype) or numpy_type(dtype))[:, :count]
     return _narrow(raw, dtype)
 
 
@@ -195,7 +187,7 @@ def pack(values: Array, old: Array) -> Array:
 
 def registers_of(dtype: str, count: int) -> int:
     """Registers that ``count`` packed elements take."""
-    return -(-count * int(numpy_dtype(dtype).itemsize) // 4)
+    return -(-count * int(numpy_type(dtype).itemsize) // 4)
 
 
 def ends_of(dtype: str) -> tuple[int, int]:
@@ -228,7 +220,7 @@ def to_integers(value: Array, dtype: str) -> Array:
     nan = np.isnan(held)
     if nan.any():
         held[nan] = 0
-    return np.asarray(held.astype(np.int64).astype(_HOLDS.get(dtype) or numpy_dtype(dtype)))
+    return np.asarray(held.astype(np.int64).astype(_HOLDS.get(dtype) or numpy_type(dtype)))
 
 
 def convert(values: Array, source: str, target: str, nearest: bool = True, wrap: bool = False) -> Array:
@@ -237,7 +229,7 @@ def convert(values: Array, source: str, target: str, nearest: bool = True, wrap:
         if not wrap:
             (low, high), (least, most) = ends_of(source), ends_of(target)
             values = np.clip(values, max(low, least), min(high, most))
-        return _narrow(values.astype(_HOLDS.get(target) or numpy_dtype(target)), target)
+        return _narrow(values.astype(_HOLDS.get(target) or numpy_type(target)), target)
     if _whole(target):
         wide = values.astype(np.float64)
         return to_integers(np.rint(wide) if nearest else np.trunc(wide), target)
@@ -245,7 +237,7 @@ def convert(values: Array, source: str, target: str, nearest: bool = True, wrap:
 
 
 def _to_float(values: Array, source: str, target: str) -> Array:
-    kind = numpy_dtype(target)
+    kind = numpy_type(target)
     if _whole(source):
         # Through float64, which holds all of them; then to odd in float32, so that one rounding is left.
         wide = values.astype(np.float64)

@@ -116,7 +116,7 @@ class Moved(_Counters):
     ``dram_dma``               as ``l2_dma``
     ``rows_open``              lines found in a row that was open (only where ``dram`` has rows)
     ``rows_opened``            rows opened for the others
-    ``macs_int8`` ...          multiplications, by the type of their factors
+    ``macs_int8`` ...          multiplications, by the type of their factors (4 bits: as 8)
     =========================  ===========================================================================
     """
 
@@ -136,6 +136,7 @@ class Moved(_Counters):
     macs_int8: int = 0
     macs_int16: int = 0
     macs_int32: int = 0
+    macs_f8: int = 0
     macs_f16: int = 0
     macs_f32: int = 0
 

@@ -9,10 +9,11 @@ from tilewright.isa.language.counts import Moved, Traffic
 
 SOURCE = (
     "M. Horowitz, Computing's energy problem (and what we can do about it), ISSCC 2014, figure 1.1.9: 45 nm, 0.9 V; "
-    "SRAM between and beyond its sizes by the slope of the nearest two, 16-bit integer products by the square of bits"
+    "SRAM between and beyond its sizes by the slope of the nearest two, products of 16-bit integers and "
+    "8-bit floats by the square of bits"
 )
-MULTIPLY = {"int8": 0.2, "int16": 0.8, "int32": 3.1, "f16": 1.1, "f32": 3.7}
-ADD = {"int8": 0.1, "int16": 0.1, "int32": 0.1, "f16": 0.9, "f32": 0.9}
+MULTIPLY = {"int8": 0.2, "int16": 0.8, "int32": 3.1, "f8": 0.2, "f16": 1.1, "f32": 3.7}
+ADD = {"int8": 0.1, "int16": 0.1, "int32": 0.1, "f8": 0.9, "f16": 0.9, "f32": 0.9}
 """pJ of a product by its factors' type, and of adding it in 32 bits."""
 SRAM = ((8 << 10, 10.0), (32 << 10, 20.0), (1 << 20, 100.0))
 """pJ of 8 bytes from a cache of so many bytes."""
@@ -58,7 +59,7 @@ def energy(moved: Moved, traffic: Traffic, config: MatrixUnitConfig) -> dict[str
 def math_cycles_at_least(moved: Moved, config: MatrixUnitConfig) -> float:
     """Cycles in which one processing element's threads could make these products, each as fast as it can."""
     total = 0.0
-    for kind, size in (("int8", 1), ("int16", 2), ("int32", 4), ("f16", 2), ("f32", 4)):
+    for kind, size in (("int8", 1), ("int16", 2), ("int32", 4), ("f8", 1), ("f16", 2), ("f32", 4)):
         chunk = config.a_bytes // size
         rate = min(chunk, config.macs_per_thread_cycle or chunk) * config.columns_per_step * config.compute_threads
         total += getattr(moved, f"macs_{kind}") / rate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TYPES = ("8", "16", "32", "f16", "bf16", "f32")
+TYPES = ("4", "8", "16", "32", "f8e4m3fn", "f8e5m2", "f16", "bf16", "f32")
 CONDITIONS = ("eq", "ne", "ltu", "leu", "gtu", "geu", "lt", "le", "gt", "ge")
 UNITS = {
     "alu": "arithmetic",
@@ -189,9 +189,10 @@ _TENSOR = (
         (OperandSpec("C", ("r",), "write"), _ADDRESS, OperandSpec("A", ("r",))),
         "math",
         "Tensor multiply: loader j fetches column j of B at its own address and broadcasts it; every active row adds "
-        "the dot product of its A registers with the column to product register rC + i(j). TYPE (8, 16, 32, f16, bf16, "
-        "f32; absent: the segment's) follows the name. Columns whose predicate is false or whose product register is "
-        "out of range take no part. A NaN among the sums is 0x7fc00000",
+        "the dot product of its A registers with the column to product register rC + i(j). TYPE (4, 8, 16, 32, "
+        "f8e4m3fn, f8e5m2, f16, bf16, f32; absent: the segment's) follows the name; 4-bit integers have a byte each. "
+        "Columns whose predicate is false or whose product register is out of range take no part. A NaN among the sums "
+        "is 0x7fc00000",
         "@p1, mm8.ka1.kb1.t1.sa.sb r0, ur4:rf290:0x00, r256",
         _MM_SUFFIXES,
         guard=True,

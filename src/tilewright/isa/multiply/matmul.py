@@ -8,7 +8,7 @@ place.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -274,8 +274,9 @@ class KernelResult:
 
     With several processing elements ``counts`` and ``traffic`` are all elements' together, cycles and accounts those of
     the last one done; ``pes`` and ``programs`` are every element's own. ``dma_bytes``: brought to L2 page by page;
-    ``buffering``: how segments of B came, "double" or "serial". ``bytes``: through each level, by operand;
-    ``energy_pj`` is modelled; ``math_utilisation``: products made, of those all threads could make in these cycles.
+    ``buffering``: how segments of B came, "double" or "serial". ``bytes``: through each level, by operand; ``values``:
+    of a kernel that has several, by name; ``energy_pj`` is modelled; ``math_utilisation``: products made, of those all
+    threads could make in these cycles.
     """
 
     value: Array
@@ -296,6 +297,7 @@ class KernelResult:
     programs: tuple[MachineProgram, ...] = ()
     dma_bytes: int = 0
     buffering: str = ""
+    values: dict[str, Array] = field(default_factory=dict)
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
@@ -348,7 +350,7 @@ def matmul(
 ) -> KernelResult:
     """a[m, k] @ b[k, n] by the ``mm`` instruction.
 
-    Types and signs follow the arrays: 8, 16 and 32-bit integers (signs may differ, widths not), f16, bf16, f32. The
+    Types and signs follow the arrays: 4, 8, 16 and 32-bit integers (signs may differ, widths not), floats. The
     value is int32 modulo 2^32 or float32, and is a @ b whichever way B is stored: ``transpose_b`` stores it row-major
     and walks it with ``t1``; otherwise columns are contiguous (``t0``). ``ka`` threads share a row's columns, ``kb``
     every dot product. ``order``: k_outer (all columns a K round) or column_outer (one column over all of K).
@@ -410,11 +412,12 @@ def result_of_elements(
     programs: Sequence[MachineProgram],
     dma_bytes: int = 0,
     buffering: str = "",
+    value: Array | None = None,
 ) -> KernelResult:
-    """C of a kernel over several processing elements, and what all their runs counted."""
+    """C of a kernel over several processing elements (or another ``value``), and what all their runs counted."""
     last = max(runs, key=lambda run: run.cycles)
     return replace(
-        result_from(last, machine.tensor("C"), programs[0]),
+        result_from(last, machine.tensor("C") if value is None else value, programs[0]),
         counts=Counts.together(run.counts for run in runs),
         traffic=Traffic.together(run.traffic for run in runs),
         moved=Moved.together(run.moved for run in runs),

@@ -271,9 +271,10 @@ def _reason(pe: Pe, record: ErrorRecord, instruction: Instruction) -> str:
 
 def _types(roles: Roles, instruction: Instruction, assumed: bool) -> str:
     integer, bits = roles.type_a[0] in "su", 8 * roles.segment.element_bytes
+    bits = int(roles.type_a[1:]) if integer else bits
     words = f"C += A * B on {'integers' if integer else 'floats'} of {bits} bits"
-    if roles.type_a == "bf16":
-        words += " (bfloat16)"
+    if roles.type_a not in ("f16", "f32") and not integer:
+        words += f" ({'bfloat16' if roles.type_a == 'bf16' else roles.type_a})"
     if integer:
         words += f" ({_SIGNS[roles.type_a[0]]} A, {_SIGNS[roles.type_b[0]]} B)"
     if instruction.type is None:

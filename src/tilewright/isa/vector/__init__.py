@@ -1,0 +1,1 @@
+"""Elementwise work, reductions of rows and their mixtures as programs. See the README."""

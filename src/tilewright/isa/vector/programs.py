@@ -1,0 +1,314 @@
+"""A specification as a program: which threads hold what of a row, loads, operations, stores; and running it.
+
+Threads stand in groups of ``group``, one group for each row, and every thread of it holds ``run`` neighbouring elements
+of each value. What is the same in all rows is loaded once. Where something goes along rows, a row is whole in its
+group's registers; else rows are cut into blocks of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError, UsageError
+from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.chip.segments import TensorMemory
+from tilewright.isa.execute.machine import Machine
+from tilewright.isa.execute.run import MatrixUnit
+from tilewright.isa.language.assemble import assemble
+from tilewright.isa.language.config import MatrixUnitConfig, checked_config
+from tilewright.isa.language.errors import array_of
+from tilewright.isa.language.program import MachineProgram
+from tilewright.isa.multiply.matmul import KernelResult, result_from, result_of_elements
+from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, is_float, machine_type, size_of, uses_of
+from tilewright.isa.vector.spec import Input, Output, VectorSpec
+from tilewright.layout import paged
+
+Array = np.ndarray[Any, Any]
+LONGEST, SHORTEST = 64, 16
+"""Registers of a run at most, where rows may be cut; and elements of a thread below which more threads are no gain."""
+_ROWS = "rows"
+"""The line of a body where its rows begin."""
+_FIRST_UNIFORM = 8
+"""Uniform registers of the segments begin here."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Address registers, from the last one down: coordinates in pairs (column, row)."""
+
+    last: int
+
+    @property
+    def full(self) -> int:
+        """(first column, row)."""
+        return self.last - 5
+
+    @property
+    def col(self) -> int:
+        """(first column, 0)."""
+        return self.last - 3
+
+    @property
+    def one(self) -> int:
+        """(0, 0)."""
+        return self.last - 2
+
+    @property
+    def row(self) -> int:
+        """(0, row)."""
+        return self.last - 1
+
+    @property
+    def scratch(self) -> int:
+        """A thread's number; its row, part and first column of a block follow."""
+        return self.last - 9
+
+    def period(self, number: int) -> int:
+        """(first column, row of the period)."""
+        return self.last - 11 - 2 * number
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How work is dealt to threads: ``group`` threads a row, ``run`` elements each, ``rows`` of a block."""
+
+    group: int
+    run: int
+    rows: int
+
+
+def vector_program(spec: VectorSpec, config: MatrixUnitConfig | None = None) -> MachineProgram:
+    """The program; it expects a segment for every input and output, by its name, of two dims as its form says.
+
+    Raises :class:`UnsupportedError` where a row that something goes along has no room in the registers of all threads.
+    """
+    return _vector_program(spec, checked_config(config))
+
+
+@lru_cache(maxsize=256)
+def _vector_program(spec: VectorSpec, config: MatrixUnitConfig) -> MachineProgram:
+    if 0 in (spec.rows, spec.cols):
+        return assemble("halt", config)
+    if config.offset_mode != "registers":
+        raise UnsupportedError("vector programs give offsets one register per dim", how="offset_mode='registers'")
+    tensors = len(spec.inputs) + len(spec.outputs)
+    periods = sorted({each.period for each in spec.inputs if each.period})
+    if config.uniform_registers < _FIRST_UNIFORM + tensors or config.predicates < 2:
+        needs = f"{_FIRST_UNIFORM + tensors} uniform registers and 2 predicates"
+        raise UsageError(f"the program needs {needs}", where="config")
+    places = Places(config.registers - 1)
+    last = places.last - 10 - 2 * len(periods)
+    for masked in (False, True):
+        found = _shape(spec, config, _body(spec, 1, masked), last)
+        if found is None:
+            room = f"{spec.cols} columns in the registers of {config.threads} threads"
+            raise UnsupportedError(f"no room for {room}", how="fewer columns, or nothing that goes along a row")
+        shape = found
+        if not spec.reduces or shape.group * shape.run == spec.cols:
+            break
+    emitter = _body(spec, shape.group, masked)
+    return assemble("\n".join(_text(spec, emitter, shape, places, last, periods, config)), config)
+
+
+def _shape(spec: VectorSpec, config: MatrixUnitConfig, e: Emitter, last: int) -> Shape | None:
+    """As few threads a row as hold it, more while there are more than rows; None where all together do not."""
+    longest = (last + 1 - e.slots[True]) // max(1, e.slots[False]) // 4 * 4
+    cols, threads = -(-spec.cols // 4) * 4, config.threads
+    if longest < 4:
+        return None
+    if not spec.reduces:
+        run = min(longest, LONGEST, cols)
+        group = min(-(-cols // run), max(1, threads // spec.rows))
+        return Shape(group, run, threads // group)
+    group = -(-cols // longest)
+    while group * 2 * spec.rows <= threads and -(-cols // (group * 2)) >= SHORTEST:
+        group *= 2
+    run = (-(-cols // group) + 3) // 4 * 4
+    group = -(-cols // run)
+    return Shape(group, run, threads // group) if group <= threads else None
+
+
+# The program's text: before all rows, for each block of rows, operation by operation.
+
+
+def _body(spec: VectorSpec, group: int, masked: bool) -> Emitter:
+    """Loads, operations and stores of one block; loads and stores as templates with the names of places."""
+    e, uses = Emitter(spec, group), uses_of(spec)
+    count = len(spec.inputs)
+    e.stored = frozenset(out.value for out in spec.outputs if _as_it_is(spec, out, uses))
+    e.row_number, e.first_column = Reg(-1, True, inf), Reg(-2, True, inf)
+    for number, each in enumerate(spec.inputs):  # what stays
+        if number in uses and each.form in ("col", "one"):
+            e.values[number] = e.take(each.form == "one", inf)
+            _load(e, number, each, "ldb" if each.form == "one" or group == 1 else "ld")
+    if masked:
+        e.mask = e.take(one=False, uses=inf)
+        e.say("viota r{}, r{}, #", e.mask, e.first_column)
+        e.say(f"vcmp.lt r{{}}, r{{}}, {spec.cols}, #", e.mask, e.mask)
+    e.lines.append((_ROWS, ()))
+    for number, each in enumerate(spec.inputs):
+        if number in uses and each.form not in ("col", "one"):
+            e.values[number] = e.take(each.form == "row", uses[number])
+            _load(e, number, each, "ld")
+    outs = [count + n for n in range(len(spec.body))]
+    for out in spec.outputs:
+        if out.value < count:
+            _store(e, out)
+    for value in outs:
+        emit(e, value - count, uses)
+        for out in spec.outputs:
+            if out.value == value:
+                _store(e, out)
+    return e
+
+
+def _as_it_is(spec: VectorSpec, out: Output, uses: dict[int, int]) -> bool:
+    """Whether a value of a narrow type is of no other use than to be stored as it is."""
+    same = out.dtype == spec.dtype(out.value) and size_of(out.dtype) < 4 and uses[out.value] == 1
+    return same and (out.form == "row") == (spec.forms[out.value] in ("row", "one"))
+
+
+def _load(e: Emitter, number: int, each: Input, how: str) -> None:
+    """A leaf, unpacked where its elements are narrow."""
+    reg, size = e.values[number], size_of(each.dtype)
+    place = {"rows": f"period{each.period}"}.get(each.form, each.form)
+    elements = ".n1" if reg.one else ""
+    words = "1" if reg.one else f"{{w{size}}}"
+    guard = "" if how == "ldb" else "{guard}"
+    e.lines.append((f"{guard}{how}{elements} r{{}}, ur{_FIRST_UNIFORM + number}:rf{{{place}}}:0x00, {words}", (reg,)))
+    if size < 4:
+        e.widen(reg, each.dtype, reg)
+
+
+def _store(e: Emitter, out: Output) -> None:
+    """A value that is asked for, packed where its elements are narrow; given back."""
+    value, size = e.values[out.value], size_of(out.dtype)
+    source, reg = value, value
+    if source.one and out.form == "full":
+        source = e.spread(value)
+    if size < 4 and not value.packed:
+        packed, wide = e.take(source.one), "f32" if is_float(out.dtype) else "s32"
+        e.cvt(out.dtype, wide, source, packed, "" if is_float(out.dtype) else ".wrap")
+        if source is not value:
+            e.drop(source)
+        source = packed
+    words, one = ("1", ".n1") if source.one else (f"{{w{size}}}", "")
+    guard = "{firsts}" if out.form == "row" else "{guard}"
+    handle = _FIRST_UNIFORM + len(e.spec.inputs) + e.spec.outputs.index(out)
+    e.lines.append((f"{guard}st{one} r{{}}, ur{handle}:rf{{{out.form}}}:0x00, {words}", (source,)))
+    if source is not value:
+        e.drop(source)
+    e.drop(reg)
+
+
+def _text(
+    spec: VectorSpec, e: Emitter, shape: Shape, places: Places, last: int, periods: list[int], config: MatrixUnitConfig
+) -> list[str]:
+    names = [*(each.name for each in spec.inputs), *(out.name for out in spec.outputs)]
+    tid, row, part, first = range(places.scratch, places.scratch + 4)
+    layout, special = Layout(0, shape.run, last), {-1: places.row + 1, -2: places.full}
+    ragged = shape.rows * shape.group < config.threads
+    named: dict[str, Any] = {"full": places.full, "col": places.col, "one": places.one, "row": places.row}
+    named |= {f"period{p}": places.period(n) for n, p in enumerate(periods)}
+    named |= {f"w{size}": shape.run * size // 4 for size in (1, 2, 4)}
+    named |= {"n": shape.run, "guard": "@p0, " if ragged else "", "firsts": "@p1, "}
+    lines = [f"segment ur{_FIRST_UNIFORM + n}, ${name}" for n, name in enumerate(names)]
+    lines += [f"tid r{tid}", f"div r{row}, r{tid}, {shape.group}", f"rem r{part}, r{tid}, {shape.group}"]
+    lines += [f"mul r{first}, r{part}, {shape.run}", f"cmp.lt p0, r{row}, {shape.rows}    # threads with a row"]
+    lines += [f"cmp.eq p1, r{part}, 0", "pand p1, p1, p0    # the first of each row"]
+    lines += [f"mov r{places.one}, 0", f"mov r{places.one + 1}, 0", "mov ur0, 0", "columns:"]
+    lines += [f"add r{places.full}, r{first}, ur0", f"mov r{places.col}, r{places.full}"]
+    lines += [f"mov r{places.period(n)}, r{places.full}" for n in range(len(periods))]
+    rows = ["mov ur1, 0", "rows:", f"add r{places.full + 1}, r{row}, ur1", f"mov r{places.row + 1}, r{places.full + 1}"]
+    for n, period in enumerate(periods):
+        at = places.period(n) + 1
+        rows += [f"add r{at}, r{places.full + 1}, ur2", f"rem r{at}, r{at}, {period}"]
+    for text, regs in e.lines:
+        numbers = [special[r.slot] if r.slot < 0 else layout.number(r) for r in regs]
+        lines += rows if text == _ROWS else [text.format(*numbers, **named)]
+    lines += [f"add ur1, ur1, {shape.rows}", f"br.lt ur1, {spec.rows}, rows"]
+    if shape.group * shape.run < spec.cols:
+        lines += [f"add ur0, ur0, {shape.group * shape.run}", f"br.lt ur0, {spec.cols}, columns"]
+    return [*lines, "halt"]
+
+
+# Running them.
+
+
+def run_vector(
+    spec: VectorSpec, tensors: Mapping[str, Any], config: MatrixUnitConfig | None = None, trace: bool = False
+) -> KernelResult:
+    """Run a specification on arrays by name; ``.value`` is the first output, ``.values`` has all of them.
+
+    With ``config.pes`` above 1 rows are divided among the elements.
+
+    >>> spec = VectorSpec(2, 3, (Input("x", "s32"),), (Op("abs", (0,), "s32"),), (Output("y", 1, "s32"),))
+    >>> run_vector(spec, {"x": np.array([[1, -2, 3], [-4, 5, -6]], np.int32)}).value.tolist()
+    [[1, 2, 3], [4, 5, 6]]
+    """
+    config = checked_config(config)
+    given = {each.name: _tensor(spec, each, tensors) for each in spec.inputs}
+    zeros = {out.name: _zeros(spec, out) for out in spec.outputs}
+    if 0 in (spec.rows, spec.cols):
+        result = result_from(MatrixUnit(config).run("halt"), next(iter(zeros.values())), None)
+        values = zeros
+    elif config.pes > 1:
+        result, values = _on_elements(spec, given, zeros, config, trace)
+    else:
+        program = vector_program(spec, config)
+        run = MatrixUnit(config).run(program, TensorMemory({**given, **zeros}), trace=trace)
+        values = {name: run.tensor(name) for name in zeros}
+        result = result_from(run, next(iter(values.values())), program)
+        run.state.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
+    for out in spec.outputs:
+        if out.dtype == "pred":
+            values[out.name] = values[out.name].astype(bool)
+    return replace(result, value=values[spec.outputs[0].name], values=values)
+
+
+def _form_shape(spec: VectorSpec, form: str, period: int = 0) -> tuple[int, int]:
+    rows = {"full": spec.rows, "row": spec.rows, "rows": period}.get(form, 1)
+    return rows, spec.cols if form in ("full", "col", "rows") else 1
+
+
+def _tensor(spec: VectorSpec, each: Input, tensors: Mapping[str, Any]) -> Array:
+    if each.name not in tensors:
+        raise UsageError(f"no tensor {each.name!r}", how=f"there are {', '.join(tensors) or 'none'}")
+    array, wanted = array_of(each.name, tensors[each.name]), _form_shape(spec, each.form, each.period)
+    if array.dtype == bool:
+        array = array.view(np.uint8)
+    if array.dtype != paged((1,), machine_type(each.dtype)).numpy_dtype or array.size != wanted[0] * wanted[1]:
+        raise UsageError(f"{each.name} is {array.dtype}{list(array.shape)}", how=f"{each.dtype}{list(wanted)}")
+    return array.reshape(wanted)
+
+
+def _zeros(spec: VectorSpec, out: Output) -> Array:
+    """One number: nothing to be packed."""
+    return np.broadcast_to(np.zeros((), paged((1,), machine_type(out.dtype)).numpy_dtype), _form_shape(spec, out.form))
+
+
+def _on_elements(
+    spec: VectorSpec, given: dict[str, Array], zeros: dict[str, Array], config: MatrixUnitConfig, trace: bool
+) -> tuple[KernelResult, dict[str, Array]]:
+    """Every element has its rows, and the number of the first in ur2."""
+    machine = Machine(config, trace=trace)
+    machine.system |= {**given, **{name: np.array(zero) for name, zero in zeros.items()}}
+    for name in machine.system:
+        machine.page_table(name, mapped=True)
+    divided = {each.name for each in spec.inputs if each.form in ("full", "row")} | set(zeros)
+    programs, parts = [], {pe: part for pe, (part,) in by_dim((spec.rows, spec.cols), 0, config.pes).items()}
+    for pe, part in parts.items():
+        (first, _), (rows, _) = part.base, part.size
+        programs.append(vector_program(replace(spec, rows=rows), config))
+        windows = {name: Part((first, 0), (rows, machine.system[name].shape[1])) for name in divided}
+        machine.start(programs[-1], pe, segments=windows, uniform={2: first})
+    runs = machine.run()
+    values = {name: machine.tensor(name) for name in zeros}
+    made = result_of_elements(machine, [runs[pe] for pe in parts], programs, value=next(iter(values.values())))
+    return made, values
