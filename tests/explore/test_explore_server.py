@@ -215,6 +215,37 @@ def test_limits_are_moved_and_counted():
     assert inputs[0] < inputs[1]
 
 
+MODEL = """
+chips = 2
+batch = 64
+[[table]]
+name = "user"
+vocab = 5_000
+width = 32
+[[table]]
+name = "item"
+vocab = 300
+width = 8
+"""
+
+
+def test_a_model_file_is_planned(tmp_path):
+    (tmp_path / "model.toml").write_text(MODEL)
+    made = Explorer(tmp_path / "model.toml", token="a-token")
+    with TestClient(made.app, base_url="http://127.0.0.1:8000") as client:
+        page = client.get("/?token=a-token").text
+        assert "model.toml" in page
+        found = asked(client, "plan", {"file": "file", "chips": 1, "batch": 1024}).json()["value"]
+        assert (found["chips"], found["batch"]) == (2, 64)  # the file's, not the fields'
+        assert sorted((stack["label"], stack["width"]) for stack in found["stacks"]) == [("item", 8), ("user", 32)]
+        stack = found["stacks"][0]
+        limits = {stack["name"]: [most // 2 for most in stack["most"]]}
+        tight = asked(client, "plan", {"file": "file", "limits": limits}).json()["value"]
+        assert max(tight["minibatches"]) > 1
+        (tmp_path / "model.toml").write_text(MODEL + "vocab = 3")
+        assert "model.toml" in asked(client, "plan", {"file": "file", "chips": 3}).json()["error"]["what"]
+
+
 # -- hostile input --
 
 HOSTILE = [

@@ -9,6 +9,7 @@ from tests.render.browser import document_of
 from tilewright.layout import (
     LocalTensor,
     compare_svg,
+    from_cute,
     lanes,
     mod_sharded,
     paged,
@@ -50,6 +51,8 @@ PICTURES = {
             [["image", "a longer name"]],
         )
     ),
+    "swizzle": lambda: from_cute("Sw<3,4,3> o smem_ptr[16b](unset) o (8,64):(64,1)").to_svg(),
+    "wide swizzle": lambda: from_cute("Sw<3,4,3> o smem_ptr[16b](unset) o (64,(8,8),2):(1,(64,512),4096)").to_svg(),
     "bitcast": lambda: compare_svg(parse("f32[6]"), parse("f32[2,3]")),
 }
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import TilewrightError
-from tilewright.layout import bank_conflicts, explain_place, from_cute, parse, relayout
+from tilewright.layout import bank_conflicts, explain_place, from_cute, is_bitcast, parse, relayout
 
 ATOM = "Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)"
 
@@ -54,6 +54,14 @@ def test_data_words_and_pictures_of_a_swizzle():
     assert "(1*64+0) xor 8 = 72" in layout.explain(1, 0)
     assert "element (1,0)" in explain_place(layout, 72)
     assert ">72<" in layout.to_svg()
+    assert ">64<" in layout.to_svg()  # where a run ends another begins
+
+
+def test_a_swizzle_is_no_bitcast_of_what_it_swizzles():
+    plain = parse("f16[8,64]")
+    assert not is_bitcast(from_cute(ATOM), plain)
+    assert not is_bitcast(plain, from_cute(ATOM))
+    assert is_bitcast(from_cute(ATOM), from_cute("smem_ptr[16b](0x7f8f00000c00) o Sw<3,3,3> o _0 o (8,64):(64,1)"))
 
 
 def test_bank_conflicts_are_counted():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import UsageError
+from tilewright.explore.notations import read_notation
 from tilewright.explore.worker import Asked
 from tilewright.layout import (
     Bounds,
@@ -18,11 +19,10 @@ from tilewright.layout import (
     derive,
     explain_place,
     make_scene,
-    parse,
     summary,
 )
 from tilewright.layout import compare as compare_layouts
-from tilewright.render import bytes_text, count_text, ratio_text
+from tilewright.render import bytes_text, count_text, percent_text, ratio_text
 
 if TYPE_CHECKING:
     from tilewright.layout import Comparison
@@ -33,13 +33,15 @@ _MOST_LEAVES = 200
 
 
 def layout(asked: Asked) -> dict[str, Any]:
-    """The layout of ``text`` (of a tuple the array ``leaf``): its facts and its cells.
+    """The layout of ``text`` (of a tuple the array ``leaf``): its facts, its cells, and a text that says it again.
 
     Of a large one those in ``window``, or about the element ``around``, else the first.
     """
     whole, one, leaves = _leaf(asked, "text")
     colour, around = asked.text("colour") or "auto", asked.numbers("around")
-    window = asked.text("window", 1000).strip() or (_window_around(one, around) if around else "")
+    window = asked.text("window", 1000).strip()
+    if around and not window and isinstance(one, TensorLayout):
+        window = _window_around(one, around)
     try:
         scene = make_scene(one, colour=colour, most=_MOST, window=window)
     except UsageError:
@@ -48,6 +50,7 @@ def layout(asked: Asked) -> dict[str, Any]:
         scene = make_scene(one, colour=colour, at=around)  # dims that a tile combines have no ranges of their own
     return {
         "layout": str(whole),
+        "again": str(one) if isinstance(one, TensorLayout) else asked.text("text"),
         "leaves": leaves,
         "facts": _facts(one),
         "axes": list(one.axes),
@@ -122,13 +125,15 @@ def _side(pair: Comparison, layout: IndexMap, scene: Scene) -> dict[str, Any]:
     return {"layout": str(layout), "facts": _facts(layout), "scene": cells}
 
 
-def _leaf(asked: Asked, name: str) -> tuple[TensorLayout | TupleLayout, TensorLayout, list[dict[str, str]]]:
+def _leaf(asked: Asked, name: str) -> tuple[IndexMap | TupleLayout, IndexMap, list[dict[str, str]]]:
     """What a text says, the array to look at, and the arrays to choose from (of a tuple)."""
     text = asked.text(name).strip()
     if not text:
         raise UsageError("type a layout, such as f32[3,5]{1,0:T(2,2)}")
-    whole = parse(text)
+    whole = read_notation(text)
     if not isinstance(whole, TupleLayout):
+        if text.startswith("{") and not whole.is_static:
+            raise UsageError("a layout alone has no sizes", how=f"write them before it, as in f32[20,300]{text[:60]}")
         whole.require_static()
         return whole, whole, []
     leaves = []
@@ -144,7 +149,7 @@ def _leaf(asked: Asked, name: str) -> tuple[TensorLayout | TupleLayout, TensorLa
     return whole, chosen, [{"path": path, "layout": str(array)} for path, array in leaves]
 
 
-def _leaves(layout: TensorLayout | TupleLayout, path: str = "") -> Iterator[tuple[str, TensorLayout]]:
+def _leaves(layout: IndexMap | TupleLayout, path: str = "") -> Iterator[tuple[str, IndexMap]]:
     if not isinstance(layout, TupleLayout):
         yield path, layout
         return
@@ -155,7 +160,7 @@ def _leaves(layout: TensorLayout | TupleLayout, path: str = "") -> Iterator[tupl
 def _facts(layout: IndexMap) -> list[tuple[str, str]]:
     facts = summary(layout)
     size, data, slots, padding = (facts[key] for key in ("size_bytes", "data_bytes", "slots", "padding_slots"))
-    share = f", {padding / slots:.1%} of them padding" if padding else ", no padding"
+    share = f", {percent_text(padding / slots)} of them padding" if padding > 0 else ", no padding"
     rows = [
         ("in memory", bytes_text(size)),
         ("data alone", bytes_text(data)),

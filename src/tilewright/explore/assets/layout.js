@@ -10,6 +10,8 @@ const EXAMPLES = [
   ["a TPU's bf16", FIRST],
   ["column-major", "f32[6,10]{0,1}"],
   ["int8 packing", "s8[70,200]{1,0:T(8,128)(4,1)}"],
+  ["an NPU's lanes", "lanes f16[2,10,4,5] --chip mars3 --start 2"],
+  ["CuTe, swizzled", "Sw<3,4,3> o smem_ptr[16b](unset) o (8,64):(64,1)"],
   ["a line of a dump", "ROOT %copy.5 = f32[2,9,200]{2,1,0:T(8,128)} copy(%x)"],
 ];
 
@@ -50,7 +52,7 @@ export const build = (section) => {
 
   section.append(
     make("h1", { textContent: "Where does every element live?" }),
-    make("p", { className: "lead-in", textContent: "Type a layout, or paste a line of a dump. Point at a cell for its derivation; give an address for its element." }),
+    make("p", { className: "lead-in", textContent: "Type a layout, or paste what holds one: a line of a dump, an allocator's message, a type of JAX or MLIR, CuTe's notation. Point at a cell for its derivation; give an address for its element." }),
     field("Layout", text), examples, wrong, below);
   below.append(make("div", { className: "controls" }, leafField, field("Element", index), placeField, windowField, field("Colour", way),
       make("div", { className: "field" }, make("span", { className: "label", textContent: "Tile level" }), levels),
@@ -84,7 +86,7 @@ export const build = (section) => {
     cells.show(current.scene);
     note.textContent = current.scene.cut;
     facts.replaceChildren(listing(current.facts));
-    compared.href = addressOf("compare", { a: current.leaves.find((it) => it.path === values.leaf)?.layout ?? current.scene.title });
+    compared.href = addressOf("compare", { a: current.again });
     drawLevels();
     return derive();
   };

@@ -17,7 +17,7 @@ const firstView = () => {
   const name = start.file?.name ?? "";
   if (!name) return "layout";
   if (/\.(tasm|asm|s)$/.test(name)) return "matrix";
-  return /\.(toml|csv|tsv|parquet|npz)$/.test(name) ? "plan" : "program";
+  return /\.toml$/.test(name) ? "plan" : "program";
 };
 
 const show = () => {

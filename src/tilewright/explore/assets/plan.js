@@ -32,9 +32,11 @@ export const build = (section, start) => {
   const figures = make("div"), heap = make("div"), stacks = make("div", { className: "stacks" }), batches = make("p", { className: "hint" });
   const below = make("div", { hidden: true }, verdict, figures, batches, make("div", { className: "controls" }, wholeField), stacks,
     make("h2", { textContent: "HBM of a chip" }), heap);
+  const asked = make("div", { className: "controls" }, ...model);
+  const ofFile = make("p", { className: "hint", hidden: true, textContent: "Tables, chips and batch are those of the model file." });
   section.append(make("h1", { textContent: "Limits of an embedding plan" }),
     make("p", { className: "lead-in", textContent: "Move the limits: a few batches are cut, dropped from and sized anew, counted and not estimated." }),
-    make("div", { className: "controls" }, ...model), wrong, below);
+    asked, ofFile, wrong, below);
 
   const save = () => state.write("plan", Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== FIRST[name])));
 
@@ -48,9 +50,9 @@ export const build = (section, start) => {
   const load = async (anew = false) => {
     save();
     if (anew) now = null;
-    const asked = { ...values, chips: Number(values.chips), batch: Number(values.batch), width: Number(values.width), scale: Number(values.scale), limits: wanted() };
-    if (!values.file) delete asked.file;
-    const answer = await ask("plan", asked);
+    const question = { ...values, chips: Number(values.chips), batch: Number(values.batch), width: Number(values.width), scale: Number(values.scale), limits: wanted() };
+    if (!values.file) delete question.file;
+    const answer = await ask("plan", question);
     if (wrong.say(answer.error)) return;
     const first = now === null && values.all !== "100";
     now = answer.value;
@@ -122,6 +124,8 @@ export const build = (section, start) => {
   const show = (given) => {
     const own = start.file && /\.toml$/.test(start.file.name) ? start.file.id : "";
     Object.assign(values, FIRST, { file: own }, given);
+    asked.hidden = Boolean(values.file);
+    ofFile.hidden = !values.file;
     for (const [name, control] of Object.entries(controls)) {
       if (control.nodeName === "SELECT") control.replaceChildren(...choices([values[name]], values[name]));
       else if (!(Number(values[name]) > 0)) values[name] = FIRST[name];

@@ -33,6 +33,7 @@ from tilewright.layout.draw.picture import (
     legend_width,
     scene_size,
     small_picture,
+    title_width,
 )
 from tilewright.layout.draw.scene import make_scene
 from tilewright.layout.index.index_map import IndexMap
@@ -277,7 +278,7 @@ def _without_marks(scene: Scene) -> Scene:
 def _block(scene: Scene, widest: float) -> _Block:
     cell = cell_size(scene, widest)
     wide, tall = scene_size(scene, cell)
-    texts = (text_width(scene.title) * 1.06, text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
+    texts = (title_width(scene.title, 12), text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
     return _Block(scene, cell, max(wide, *texts), _TITLE + tall + (18 if scene.cut else 0))
 
 

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby, product
 
+import numpy as np
+
 from tilewright.errors import TilewrightError
 from tilewright.layout.draw.panels import COLOURS, MAX_CELLS, Bounds, Level, Panel, Scene, colour_name
 from tilewright.layout.draw.scene import make_scene
@@ -77,7 +79,7 @@ def draw_picture(
     wide, tall = scene_size(scene, cell)
     beside, inset_wide, low = _inset_sizes(insets, max(wide, min(900.0, widest)))
     wide = max(wide, inset_wide)
-    notes = (text_width(scene.title, 15) * 1.04, text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
+    notes = (title_width(scene.title, 15), text_width(scene.facts) * 0.98, text_width(scene.cut) * 0.98)
     width = max(*notes, wide, legend_width(legend), 120) + 2 * MARGIN
     height = 62 + tall + low + 30 + (16 if scene.cut else 0)
     drawing = Drawing(width, height, title=scene.title, description=scene.facts, ground=True)
@@ -90,6 +92,11 @@ def draw_picture(
     if scene.cut:
         drawing.text(MARGIN, 62.0 + tall + 34, scene.cut, "soft")
     return drawing
+
+
+def title_width(text: str, size: float) -> float:
+    """A title's width: its face has letters of one width, 0.62 of their size at most."""
+    return max(text_width(text, size) * 1.04, len(text) * size * 0.62)
 
 
 # -- insets: the first words, the far edge ----------------------------------------------------------------------------
@@ -417,7 +424,7 @@ def _blocks_of(scene: Scene, levels: Sequence[Level]) -> Sequence[Level]:
 
 
 def _blocks(panel: Panel, levels: Sequence[Level]) -> list[tuple[int, int, int, int]]:
-    """(row, column, rows, columns) of what is labelled where cells are too small: tiles, or runs of data in memory."""
+    """(row, column, rows, columns) of what is labelled where cells are too small: tiles, or even runs of data."""
     rows, columns = panel.padding.shape
     if levels:
         tall, wide = levels[0].row_period or rows, levels[0].column_period or columns
@@ -427,12 +434,15 @@ def _blocks(panel: Panel, levels: Sequence[Level]) -> list[tuple[int, int, int, 
         sides = [list(zip(begin, end, strict=True)) for begin, end in zip((down, across), ends, strict=True)]
         return [(r, c, low - r, right - c) for (r, low), (c, right) in product(*sides)]
     runs = []
+    places = panel.places[..., -1]
     for r, row in enumerate(panel.padding.tolist()):
-        c = 0
-        for outside, run in groupby(row):
-            length = len(list(run))
-            runs += [] if outside else [(r, c, 1, length)]
-            c += length
+        steps = np.diff(places[r]).tolist()
+        begin = 0
+        for c in range(1, columns + 1):
+            even = c < columns and row[c] == row[begin] and (row[c] or steps[c - 1] == steps[begin])
+            if not even:
+                runs += [] if row[begin] else [(r, begin, 1, c - begin)]
+                begin = c
     return runs
 
 

@@ -141,7 +141,8 @@ def _difference(a: AddressMap, b: AddressMap, order: tuple[int, ...]) -> int | N
     if chains_a is not None and chains_b is not None:
         pairs = zip(chains_a, chains_b, strict=True)
         return next((e for one, other in pairs if (e := first_difference(one, other, count)) is not None), None)
-    same = (a.shape, a.steps, a.axis_terms) == (b.shape, b.steps, b.axis_terms)  # whatever they are called
+    plain = not (a.scrambles or b.scrambles)
+    same = plain and (a.shape, a.steps, a.axis_terms) == (b.shape, b.steps, b.axis_terms)  # whatever they are called
     if same and order == tuple(range(b.rank)):
         return None
     numbers: Iterable[Array] = _all_numbers(count)
