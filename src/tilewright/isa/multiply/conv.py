@@ -8,7 +8,7 @@ last are absent from the product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,12 +31,15 @@ from tilewright.isa.multiply.matmul import (
     a_bases,
     check,
     element_type,
+    operand_windows,
     places,
+    result_and_operands,
     result_from,
     result_of_elements,
     store,
     type_and_signs,
 )
+from tilewright.isa.vector.spec import VectorSpec
 
 # The sizes of a convolution, read off the shapes of its images and weights and how it is to be done.
 
@@ -209,7 +212,7 @@ def _blocks(conv: ConvPlan, piece: tuple[int, int, int, int], tag: str) -> list[
         *([f"sub ur15, ur15, {conv.channels[0]}    # the first channel of the part"] if conv.channels[0] else []),
         "add r293, r280, ur15    # every loader's own channel",
         *_depth(conv, tag),
-        *store(plan, "ur15"),
+        *store(plan, "ur15", tag),
         "add ur1, ur1, ur11",
         f"br.lt ur1, {end}, columns{tag}",
         "add ur0, ur0, ur10",
@@ -312,6 +315,8 @@ def conv2d(
     block_a: int = 1,
     buffers: int = 1,
     stream: bool = False,
+    epilogue: VectorSpec | None = None,
+    operands: Mapping[str, Any] | None = None,
 ) -> KernelResult:
     """The convolution (as networks mean it: not flipped) of images ``x`` with weights ``w``.
 
@@ -325,7 +330,8 @@ def conv2d(
     threads; else channels). Every element reads what it needs of x, neighbouring rows included, and its own part of w.
     ``block_a``: rounds of channels that one ``ld`` brings; ``buffers``: 2 has the next block's in registers of its own,
     so that it is loaded while one is worked on. Blocks of all buffers must divide the channels. ``stream``: the weights
-    come to L2 by DMA, page by page in the order of use (one element; they must fit). Raises :class:`UsageError` for
+    come to L2 by DMA, page by page in the order of use (one element; they must fit). ``epilogue``, ``operands``: as for
+    :func:`matmul`, over pixels (of all images, one after the other) and channels. Raises :class:`UsageError` for
     what does not fit together.
 
     >>> image, edge = np.arange(9, dtype=np.int8).reshape(1, 3, 3, 1), np.array([[[[1]], [[-1]]]], np.int8)
@@ -345,6 +351,7 @@ def conv2d(
         *(shape.pixels, width, shape.depth, written, signs, x.itemsize, ka, kb, False, "k_outer", per_mm, config),
         block_a=whole("block_a", block_a, 1),
         buffers=whole("buffers", buffers, 1, 2),
+        epilogue=epilogue,
     )
     _check_conv(plan, stream)
     conv = ConvPlan(plan, shape, 0, (0, shape.outs), bool(stream))
@@ -352,16 +359,19 @@ def conv2d(
     weights = np.ascontiguousarray(w.transpose(3, 0, 1, 2) if layout == "NHWC" else w.transpose(0, 2, 3, 1))
     weights = stored_weights(plan, weights)
     order = None if layout == "NHWC" else (2, 1, 3, 0)
-    value = np.zeros((shape.pixels, shape.outs), np.int32 if signs else np.float32)
+    value, more = result_and_operands(replace(plan, n=shape.outs), operands)
     if shape.empty:
-        result = result_from(MatrixUnit(config).run("halt"), value, None)
+        result = result_from(MatrixUnit(config).run("halt"), np.array(value), None)
     elif config.pes > 1 or stream:
-        result = _conv_on_elements(conv, images, weights, order, split, trace, watch)
+        more |= {"A": images, "B": weights, "C": np.array(value)}
+        result = _conv_on_elements(conv, more, order, split, trace, watch)
     else:
         memory, program = TensorMemory(), conv_program(conv)
         memory.add("A", images, order=order)
         memory.add("B", weights)
         memory.add("C", value)
+        for name, array in more.items():
+            memory.add(name, array)
         run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
         result = result_from(run, run.tensor("C"), program)
     shaped = result.value.reshape(shape.images, *shape.out, shape.outs)
@@ -417,8 +427,7 @@ def conv_parts(shape: tuple[int, ...], split: str, pes: int) -> dict[int, Part]:
 
 def _conv_on_elements(
     conv: ConvPlan,
-    images: Array,
-    weights: Array,
+    tensors: dict[str, Array],
     order: Sequence[int] | None,
     split: str | None,
     trace: bool,
@@ -431,14 +440,15 @@ def _conv_on_elements(
         enough = min(shape.images * shape.out[0], -(-plan.m // plan.fit))
         split = "rows" if enough >= plan.config.pes else "channels"
     machine = Machine(plan.config, trace=trace)
-    dtype = np.int32 if plan.signs else np.float32
-    machine.system |= {"A": images, "B": weights, "C": np.zeros((plan.m, shape.outs), dtype)}
+    images, weights = tensors["A"], tensors["B"]
+    machine.system |= tensors
     machine.page_table("A", order=order, mapped=True)
     if conv.stream:  # in the order of use: channels, taps, output channels
         machine.page_table("B", page=_page_of_weights(plan, shape))
     else:
         machine.page_table("B", mapped=True)
-    machine.page_table("C", mapped=True)
+    for name in ("C", *(name for name in tensors if name not in ("A", "B", "C"))):
+        machine.page_table(name, mapped=True)
     parts = conv_parts((shape.images, *shape.out, shape.outs), split, plan.config.pes)
     programs = []
     for pe, part in parts.items():
@@ -454,6 +464,7 @@ def _conv_on_elements(
             "A": Part((first, 0, 0, 0), (end - first, *images.shape[1:])),
             "B": Part((channel, 0, 0, 0), (outs, *weights.shape[1:])),
             "C": part,
+            **operand_windows(plan.epilogue, part),
         }
         programs.append(conv_program(mine))
         machine.start(programs[-1], pe, segments=windows)

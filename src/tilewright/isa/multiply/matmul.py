@@ -7,7 +7,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -26,6 +26,9 @@ from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, array_of, whole
 from tilewright.isa.language.program import MachineProgram
+from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
+from tilewright.isa.vector.spec import VectorSpec
+from tilewright.isa.vector.tensors import tensor_of, zeros_of
 from tilewright.layout import dtype_name
 from tilewright.trace import Event
 
@@ -36,7 +39,10 @@ SECOND_A = 304
 
 @dataclass(frozen=True)
 class MatmulPlan:
-    """One matrix multiplication: sizes, types as written after ``mm``, and how the threads share the work."""
+    """One matrix multiplication: sizes, types as written after ``mm``, and how the threads share the work.
+
+    ``epilogue``: what is done to the products before they are stored.
+    """
 
     m: int
     n: int
@@ -52,6 +58,7 @@ class MatmulPlan:
     config: MatrixUnitConfig
     block_a: int = 1
     buffers: int = 1
+    epilogue: VectorSpec | None = None
 
     @property
     def fit(self) -> int:
@@ -86,6 +93,8 @@ def check(plan: MatmulPlan) -> None:
     if A_REGISTER + c.a_registers * plan.block_a > _PLACES:
         most = (_PLACES - A_REGISTER) // c.a_registers
         raise UsageError(f"block_a = {plan.block_a} rounds of A", how=f"registers for at most {most}")
+    if plan.epilogue is not None:
+        check_epilogue(plan.epilogue, bool(plan.signs), c.registers, c.uniform_registers)
     if plan.order == "column_outer" and (c.pred_scope != "loader" or c.column_numbering != "gap"):
         problem = "column_outer selects columns by the loaders' predicates, one register a column"
         raise UnsupportedError(problem, how="pred_scope='loader' and column_numbering='gap', or order='k_outer'")
@@ -162,7 +171,7 @@ def blocks(plan: MatmulPlan, tag: str = "", first: int = 0) -> list[str]:
         f"add {'r290' if plan.transpose_b else 'r291'}, r280, ur1    # every loader's own column",
         *walk(plan, tag),
         *shifted,
-        *store(plan, "ur15" if first else "ur1"),
+        *store(plan, "ur15" if first else "ur1", tag),
         "add ur1, ur1, ur11",
         f"br.lt ur1, {plan.n}, columns{tag}",
         "add ur0, ur0, ur10",
@@ -246,7 +255,7 @@ def _elements(plan: MatmulPlan) -> str:
     return f".n{own}" if own < plan.config.chunk(plan.element_bytes) else ""
 
 
-def store(plan: MatmulPlan, column: str) -> list[str]:
+def store(plan: MatmulPlan, column: str, tag: str = "") -> list[str]:
     """Every keeping thread stores its part of the row: r285 products, the first in column r298 (from ``column``)."""
     stride = f".s{plan.ka}" if plan.config.ka_split == "interleaved" and plan.ka > 1 else ""
     if stride:
@@ -261,8 +270,17 @@ def store(plan: MatmulPlan, column: str) -> list[str]:
         "min r285, r285, ur13",
         f"add r298, r287, {column}",
         "pand p1, p2, p3",
-        f"@p1, st{stride} r0, ur5:rf298:0x00, r285",
+        *_done(plan, stride, tag),
     ]
+
+
+def _done(plan: MatmulPlan, stride: str, tag: str) -> list[str]:
+    """The products as they are, or what becomes of them, to C."""
+    if plan.epilogue is None:
+        return [f"@p1, st{stride} r0, ur5:rf298:0x00, r285"]
+    most = min(ACCUMULATORS, -(-min(plan.columns, plan.n) // plan.ka))
+    broadcasts = plan.ka == 1 and not plan.config.disjoint_sets
+    return epilogue_lines(plan.epilogue, most, plan.config.registers, broadcasts, stride, tag)
 
 
 Array = np.ndarray[Any, Any]
@@ -347,6 +365,8 @@ def matmul(
     trace: bool = False,
     watch: Callable[[Counts], None] | None = None,
     block_a: int = 1,
+    epilogue: VectorSpec | None = None,
+    operands: Mapping[str, Any] | None = None,
 ) -> KernelResult:
     """a[m, k] @ b[k, n] by the ``mm`` instruction.
 
@@ -361,8 +381,9 @@ def matmul(
 
     With ``config.pes`` above 1 C is divided among the elements, by ``split``: rows or columns (None: rows if every
     element gets a block). ``segments``: every element's B comes to L2 in so many segments by DMA, the next one while
-    one is worked on if ``double_buffer`` and two fit (``.buffering`` says). Raises :class:`UsageError` for arrays and
-    options that do not fit.
+    one is worked on if ``double_buffer`` and two fit (``.buffering`` says). ``epilogue``: done to the products before
+    they are stored; its first input is they ("acc", of m rows and n columns), the others are ``operands`` by name.
+    Raises :class:`UsageError` for arrays and options that do not fit.
 
     >>> result = matmul(np.ones((2, 3), np.int8), np.full((3, 2), 2, np.int8))
     >>> result.value.tolist(), result.counts.instructions
@@ -385,25 +406,57 @@ def matmul(
     (m, k), n = a.shape, b.shape[1]
     per_mm = min(config.default_columns, ka * ACCUMULATORS) if columns is None else whole("columns", columns, 1)
     plan = MatmulPlan(
-        m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config, whole("block_a", block_a, 1)
+        *(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config),
+        block_a=whole("block_a", block_a, 1),
+        epilogue=epilogue,
     )
     if plan.block_a > 1 and (kb > 1 or order == "column_outer"):
         raise UnsupportedError(f"block_a = {plan.block_a} with kb or column_outer", how="kb=1 and order='k_outer'")
     program = matmul_program(plan)
-    out = np.broadcast_to(np.zeros((), np.int32 if signs else np.float32), (m, n))  # one number: nothing to be packed
+    out, more = result_and_operands(plan, operands)
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
     if out.size and k and (config.pes > 1 or segments):
         stored = b if transpose_b else b.T
-        return _matmul_on_elements(plan, a, stored, split, segments, double_buffer, page, line, trace, watch)
+        more |= {"A": a, "B": stored, "C": np.array(out)}
+        return _matmul_on_elements(plan, more, split, segments, double_buffer, page, line, trace, watch)
     memory = TensorMemory()
     if out.size and k:
         memory.add("A", a)
         memory.add("B", b if transpose_b else b.T, page=page, line=line)
         memory.add("C", out)
+        for name, array in more.items():
+            memory.add(name, array)
     run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
     result = result_from(run, run.tensor("C") if len(memory) else np.array(out), program)
     run.state.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
     return result
+
+
+def result_and_operands(plan: MatmulPlan, operands: Mapping[str, Any] | None) -> tuple[Array, dict[str, Array]]:
+    """Zeros for C, as one number (nothing to be packed), and the other tensors of the epilogue."""
+    spec, shape = plan.epilogue, (plan.m, plan.n)
+    if spec is None:
+        if operands:
+            raise UsageError(f"operands {', '.join(operands)} without an epilogue", how="epilogue=")
+        return np.broadcast_to(np.zeros((), np.int32 if plan.signs else np.float32), shape), {}
+    if (spec.rows, spec.cols) != shape:
+        raise UsageError(f"an epilogue of {spec.rows} rows and {spec.cols} columns", how=f"C has {list(shape)}")
+    if plan.k == 0:
+        raise UnsupportedError("an epilogue of a product without depth", how="run_vector of zeros")
+    return zeros_of(spec, spec.outputs[0]), {
+        each.name: tensor_of(spec, each, operands or {}) for each in spec.inputs[1:]
+    }
+
+
+def operand_windows(spec: VectorSpec | None, part: Part) -> dict[str, Part | tuple[str, Part]]:
+    """What one processing element sees of an epilogue's tensors, whose part of C is ``part``."""
+    windows: dict[str, Part | tuple[str, Part]] = {}
+    for each in spec.inputs[1:] if spec else ():
+        own = each.form in ("full", "row"), each.form in ("full", "col")
+        first = tuple(at if mine else 0 for at, mine in zip(part.base, own, strict=True))
+        size = tuple(count if mine else 1 for count, mine in zip(part.size, own, strict=True))
+        windows[each.name] = Part(first, size)
+    return windows
 
 
 def result_of_elements(
@@ -459,8 +512,7 @@ def result_from(run: RunResult, value: Array, program: MachineProgram | None) ->
 
 def _matmul_on_elements(
     plan: MatmulPlan,
-    a: Array,
-    b: Array,
+    tensors: dict[str, Array],
     split: str | None,
     segments: int | None,
     double: bool,
@@ -469,13 +521,15 @@ def _matmul_on_elements(
     trace: bool,
     watch: Callable[[Counts], None] | None,
 ) -> KernelResult:
-    """``b`` as it is stored. ``split``: rows or columns (None: rows if every element gets a block of them)."""
+    """``tensors``: A, B as it is stored, C and an epilogue's own.
+
+    ``split``: rows or columns (None: rows if every element gets a block of them).
+    """
     split = _split(plan, split, segments)
     machine = Machine(plan.config, trace=trace)
-    out = np.zeros((plan.m, plan.n), np.int32 if plan.signs else np.float32)
-    machine.system |= {"A": a, "B": b, "C": out}
-    machine.page_table("A", mapped=True)
-    machine.page_table("C", mapped=True)
+    machine.system |= tensors
+    for name in ("A", "C", *(name for name in tensors if name not in ("A", "B", "C"))):
+        machine.page_table(name, mapped=True)
     if not segments:
         machine.page_table("B", page=page, line=line, mapped=True)
     shares = by_dim((plan.m, plan.n), 0 if split == "rows" else 1, plan.config.pes)
@@ -491,6 +545,7 @@ def _matmul_on_elements(
     for pe, part in parts.items():
         mine = replace(plan, m=part.size[0], n=part.size[1])
         windows: dict[str, Part | tuple[str, Part]] = {"A": Part((part.base[0], 0), (part.size[0], plan.k)), "C": part}
+        windows |= operand_windows(plan.epilogue, part)
         if segments:
             windows |= {f"B{s}": (f"B{pe}_{s}", Part((0, 0), cut.size)) for s, cut in enumerate(cuts[pe])}
             programs.append(streamed_program(mine, widths[pe], overlapped))

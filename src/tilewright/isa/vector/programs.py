@@ -22,12 +22,11 @@ from tilewright.isa.execute.machine import Machine
 from tilewright.isa.execute.run import MatrixUnit
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
-from tilewright.isa.language.errors import array_of
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.multiply.matmul import KernelResult, result_from, result_of_elements
-from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, is_float, machine_type, size_of, uses_of
+from tilewright.isa.vector.emit import Emitter, Layout, Reg, emit, is_float, size_of, uses_of
 from tilewright.isa.vector.spec import Input, Output, VectorSpec
-from tilewright.layout import paged
+from tilewright.isa.vector.tensors import tensor_of, zeros_of
 
 Array = np.ndarray[Any, Any]
 LONGEST, SHORTEST = 64, 16
@@ -253,8 +252,8 @@ def run_vector(
     [[1, 2, 3], [4, 5, 6]]
     """
     config = checked_config(config)
-    given = {each.name: _tensor(spec, each, tensors) for each in spec.inputs}
-    zeros = {out.name: _zeros(spec, out) for out in spec.outputs}
+    given = {each.name: tensor_of(spec, each, tensors) for each in spec.inputs}
+    zeros = {out.name: zeros_of(spec, out) for out in spec.outputs}
     if 0 in (spec.rows, spec.cols):
         result = result_from(MatrixUnit(config).run("halt"), next(iter(zeros.values())), None)
         values = zeros
@@ -270,27 +269,6 @@ def run_vector(
         if out.dtype == "pred":
             values[out.name] = values[out.name].astype(bool)
     return replace(result, value=values[spec.outputs[0].name], values=values)
-
-
-def _form_shape(spec: VectorSpec, form: str, period: int = 0) -> tuple[int, int]:
-    rows = {"full": spec.rows, "row": spec.rows, "rows": period}.get(form, 1)
-    return rows, spec.cols if form in ("full", "col", "rows") else 1
-
-
-def _tensor(spec: VectorSpec, each: Input, tensors: Mapping[str, Any]) -> Array:
-    if each.name not in tensors:
-        raise UsageError(f"no tensor {each.name!r}", how=f"there are {', '.join(tensors) or 'none'}")
-    array, wanted = array_of(each.name, tensors[each.name]), _form_shape(spec, each.form, each.period)
-    if array.dtype == bool:
-        array = array.view(np.uint8)
-    if array.dtype != paged((1,), machine_type(each.dtype)).numpy_dtype or array.size != wanted[0] * wanted[1]:
-        raise UsageError(f"{each.name} is {array.dtype}{list(array.shape)}", how=f"{each.dtype}{list(wanted)}")
-    return array.reshape(wanted)
-
-
-def _zeros(spec: VectorSpec, out: Output) -> Array:
-    """One number: nothing to be packed."""
-    return np.broadcast_to(np.zeros((), paged((1,), machine_type(out.dtype)).numpy_dtype), _form_shape(spec, out.form))
 
 
 def _on_elements(
