@@ -138,13 +138,13 @@ class Dma:
         return sum(t.bytes for t in self.transfers if t.direction == direction)
 
 
-def move_in(pe: Pe, storage: Storage, page: int, now: int) -> bool:
-    """Bring a page to L2 and make its entry; False where L2 has no room. Values are there at once."""
+def move_in(pe: Pe, storage: Storage, page: int, now: int, begin: int | None = None) -> bool:
+    """Bring a page to L2 (to ``begin``) and make its entry; False where L2 has no room. Values are there at once."""
     chip = pe.chip
     table, size = storage.table, storage.page_bytes
     if table.in_l2[page]:
         return True
-    begin = chip.room(size)
+    begin = chip.room(size) if begin is None else begin
     if begin is None:
         return False
     home = storage.home_of(page)
@@ -153,6 +153,18 @@ def move_in(pe: Pe, storage: Storage, page: int, now: int) -> bool:
     chip.forget(begin, size)
     table.create(page, begin, LOADING, in_l2=True, ready=chip.dma.move(pe.clock.port, storage, page, "in", now))
     return True
+
+
+def make_page(chip: Chip, storage: Storage, page: int, begin: int) -> None:
+    """Give a page that is about to be written its place in L2; nothing is moved, and it counts as stored to."""
+    size = storage.page_bytes
+    if storage.table.state[page] != ABSENT:
+        unmap_page(chip, storage, page)
+    chip.store[begin : begin + size] = 0
+    chip.l2_pages[begin] = size
+    chip.forget(begin, size)
+    storage.table.create(page, begin, LOADED, in_l2=True)
+    storage.table.dirty[page] = True
 
 
 def move_out(pe: Pe, storage: Storage, page: int, now: int) -> int:

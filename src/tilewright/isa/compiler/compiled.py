@@ -87,12 +87,10 @@ class Compiled:
         for number, step in enumerate(steps):
             if watch is not None:
                 watch(number, len(steps), step.name)
-            execution.step(step)
+            execution.step(number, (lambda step: check_step(execution, step)) if verify else None)
             last = execution.layers[-1]
             if last.errors and config.values:
                 raise CheckFailed(f"layer {step.name}: {len(last.errors)} error records: {last.errors[0]}")
-            if verify:
-                check_step(execution, step)
         return execution
 
 

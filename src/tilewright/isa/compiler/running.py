@@ -12,7 +12,8 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.hlo import Value, array_dtype
 from tilewright.isa.chip.segments import make_storage
-from tilewright.isa.chip.state import map_page
+from tilewright.isa.chip.state import Cache, make_page, map_page, move_in, unmap_page
+from tilewright.isa.compiler.planning import SHARE, Stay, bytes_of, plan_stays
 from tilewright.isa.compiler.result import Layer, MachineReport
 from tilewright.isa.execute.machine import Machine
 from tilewright.isa.language.config import MatrixUnitConfig
@@ -38,6 +39,7 @@ class Execution:
     values: dict[Value, Array] = field(default_factory=dict)
     layers: list[Layer] = field(default_factory=list)
     host_bytes: int = 0
+    stays: tuple[Stay, ...] = ()
 
     def begin(self, arguments: Sequence[Array]) -> None:
         """Memory as it stands before the first step."""
@@ -66,6 +68,43 @@ class Execution:
                 nothing = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
                 view = make_storage(table.name, nothing, base.home, self.config.line_bytes)
                 chip.storages[table.name] = replace(view, table=base.table)
+        self._plan()
+
+    def _plan(self) -> None:
+        """What stands in L2, and when; the lines' cache has the rest of it."""
+        chip, c = self.machine.chip, self.config
+        room = int(chip.l2_end * SHARE)
+        self.stays = plan_stays(self.lowering, bytes_of(chip.storages, self.lowering.tables), room)
+        pages = max((stay.begin + stay.size for stay in self.stays), default=0)
+        lines = (chip.l2_end - pages) // c.line_bytes
+        ways = c.l2_ways
+        chip.l2 = Cache.of(len(chip.store) // c.line_bytes, lines // ways * ways if ways else lines, ways)
+
+    def arrivals(self, number: int) -> None:
+        """What comes to L2, or is given room there, before a step."""
+        machine, chip = self.machine, self.machine.chip
+        for stay in self.stays:
+            if stay.first == number:
+                storage = chip.storages[stay.table]
+                for page in range(storage.map.num_pages):
+                    begin = stay.begin + page * storage.page_bytes
+                    if stay.comes:
+                        unmap_page(chip, storage, page)
+                        move_in(chip.pes[0], storage, page, machine.now, begin)
+                    else:
+                        make_page(chip, storage, page, begin)
+
+    def departures(self, number: int) -> None:
+        """What is written back, or given up, after a step."""
+        machine, chip = self.machine, self.machine.chip
+        for stay in self.stays:
+            if stay.last == number:
+                storage = chip.storages[stay.table]
+                if stay.leaves:
+                    machine.dma_out(stay.table)
+                for page in range(storage.map.num_pages):
+                    unmap_page(chip, storage, page)
+                    map_page(chip, storage, page)
 
     def value(self, value: Value) -> Array:
         """A value as the host sees it: its own, named otherwise, or fetched from the machine."""
@@ -88,17 +127,23 @@ class Execution:
         array = raw.reshape([value.sizes[d] for d in order]).transpose(np.argsort(order))
         return (array != 0 if array_dtype(value).kind == "b" else array.view(array_dtype(value))).copy()
 
-    def step(self, step: Step) -> None:
-        """One step, counted."""
+    def step(self, number: int, check: Callable[[Step], None] | None = None) -> None:
+        """One step, counted; ``check`` sees its values before any are given up."""
+        step = self.lowering.steps[number]
         machine, pes = self.machine, self.machine.chip.pes
         before = [_snapshot(pe) for pe in pes]
         started, errors, wall = machine.now, sum(len(pe.errors) for pe in pes), time.perf_counter()
         if step.fallback:
             self._on_host(step)
+        self.arrivals(number)
         for job in step.jobs:
-            machine.start(job.program, job.pe, {name: (table, part) for name, table, part in job.windows})
+            windows = {name: (table, part) for name, table, part in job.windows}
+            machine.start(job.program, job.pe, windows, dict(job.uniform))
         if step.jobs:
             machine.run()
+        if check is not None:
+            check(step)
+        self.departures(number)
         counted = [_since(pe, old) for pe, old in zip(pes, before, strict=True)]
         counts = Counts.together(one[0] for one in counted)
         traffic = Traffic.together(one[1] for one in counted)

@@ -32,11 +32,14 @@ class CopyPlan:
 
     @property
     def walk(self) -> tuple[int, int, int]:
-        """Elements of a run, the dim (0: d1) along which it is read and the stride there; one where none serves."""
+        """Elements of a run, the dim (0: d1) along which it is read and the stride there; one where none serves.
+
+        Stride 0: one element, repeated.
+        """
         size, last = self.sizes[-1], len(self.sizes) - 1
-        along = [(d, c.steps[last]) for d, c in enumerate(self.reads) if c.steps[last]]
+        along = [(d, c.steps[last]) for d, c in enumerate(self.reads) if c.steps[last]] or [(0, 0)]
         back = [(d, c.steps[last]) for d, c in enumerate(self.writes) if c.steps[last]]
-        if len(along) != 1 or along[0][0] > 1 or along[0][1] < 1 or len(back) != 1 or back[0][0]:
+        if len(along) != 1 or along[0][0] > 1 or along[0][1] < 0 or len(back) != 1 or back[0][0]:
             return 1, 0, 1
         most = _MOST * 4 // self.element_bytes
         return max(n for n in range(1, min(most, size) + 1) if size % n == 0), *along[0]
@@ -73,7 +76,8 @@ def copy_program(plan: CopyPlan) -> MachineProgram:
     first, end = plan.runs
     *slow, size = plan.sizes
     registers, limit = -(-run * plan.element_bytes // 4), f".n{run}" if run * plan.element_bytes % 4 else ""
-    loads = f"ld.t{dim}{f'.s{stride}' if stride > 1 else ''}{limit}"
+    repeats = run > 1 and not stride
+    loads = "ld.n1" if repeats else f"ld.t{dim}{f'.s{stride}' if stride > 1 else ''}{limit}"
     gap = plan.writes[0].steps[-1] if run > 1 else 1
     stores = f"st{f'.s{gap}' if gap > 1 else ''}{limit}"
     lines = ["segment ur3, $A", "segment ur5, $C", "tid r280", f"mov ur0, {first}", "again:"]
@@ -94,9 +98,17 @@ def copy_program(plan: CopyPlan) -> MachineProgram:
     for begin, coordinates in ((294, plan.reads), (298, plan.writes)):
         for d, coordinate in enumerate(coordinates):
             lines += _sum(begin + d, coordinate, places)
-    lines += [f"@p1, {loads} r0, ur3:rf294:0x00, {registers}", f"@p1, {stores} r0, ur5:rf298:0x00, {registers}"]
+    lines += [f"@p1, {loads} r0, ur3:rf294:0x00, {1 if repeats else registers}"]
+    lines += _repeated(plan.element_bytes, registers) if repeats else []
+    lines += [f"@p1, {stores} r0, ur5:rf298:0x00, {registers}"]
     lines += [f"add ur0, ur0, {plan.config.threads}", f"br.lt ur0, {end}, again", "halt"]
     return assemble("\n".join(lines), plan.config)
+
+
+def _repeated(element_bytes: int, registers: int) -> list[str]:
+    """The element in r0 in all of these registers."""
+    spread = {1: ["and r0, r0, 0xff", "mul r0, r0, 0x1010101"], 2: ["and r0, r0, 0xffff", "mul r0, r0, 0x10001"]}
+    return spread.get(element_bytes, []) + [f"mov r{n}, r0" for n in range(1, registers)]
 
 
 def _sum(register: int, coordinate: Coordinate, places: dict[int, int]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from tilewright.errors import UnsupportedError
+from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Block, Node, Value, inputs_of
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.lowering.grouping import Group, groups_of
@@ -13,6 +13,7 @@ from tilewright.isa.lowering.products import lower_convolution, lower_product
 from tilewright.isa.lowering.reading import Reading, machine_type
 from tilewright.isa.lowering.steps import Step
 from tilewright.isa.lowering.tables import Lowering, natural
+from tilewright.isa.lowering.vectors import Region, specification, vector_jobs
 
 _MOVING = frozenset({
     "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "concatenate", "pad", "gather", "dynamic_slice",
@@ -25,7 +26,7 @@ def lower(block: Block, config: MatrixUnitConfig) -> Lowering:
     """All of a program as steps on tables."""
     reading = Reading.of(block)
     lowering = Lowering(reading, config)
-    for group in groups_of(reading, lambda node: None):
+    for group in groups_of(reading, lambda node: Region.begun(reading, node)):
         _lower_group(lowering, group)
     return lowering
 
@@ -42,9 +43,11 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
             _concatenate(lowering, node)
         elif node.name == "pad":
             _pad(lowering, node)
+        elif group.kind == "vector":
+            _vector(lowering, group)
         else:
             raise UnsupportedError(_why(group.nodes))
-    except UnsupportedError as error:
+    except TilewrightError as error:
         lowering.tables, lowering.places, lowering.names = kept  # what it had begun
         del lowering.steps[before:]
         _fall_back(lowering, group, str(error))
@@ -62,16 +65,37 @@ def _why(nodes: list[Node]) -> str:
 
 def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
     """XLA does it on the host, with the values as the machine made them."""
-    inside = {id(node) for node in group.nodes}
-    made = [v for node in group.nodes for v in node.results]
-    results = {id(lowering.reading.root(v)) for v in lowering.reading.results}
-    used = {id(v) for node in lowering.reading.nodes if id(node) not in inside for v in _roots(lowering.reading, node)}
-    outputs = tuple(v for v in made if id(v) in used or id(v) in results)
+    outputs = _outputs(lowering.reading, group)
     lowering.on_host |= set(outputs)
     work = sum(operations(node) for node in group.nodes)
     kinds = [node.name.removeprefix("chlo.") for node in group.nodes]
     name = lowering.name(kinds[0] if len(kinds) == 1 else "elements")
     lowering.steps.append(Step(name, "host", tuple(group.nodes), (), outputs, fallback=why, operations=work))
+
+
+def _vector(lowering: Lowering, group: Group) -> None:
+    """A region as one vector program."""
+    outputs = _outputs(lowering.reading, group)
+    written = specification(lowering, group.region, group.nodes, outputs)
+    jobs = vector_jobs(lowering, written)
+    tables = [written.tables[each.name] for each in written.spec.inputs]
+    made = [written.tables[out.name] for out in written.spec.outputs]
+    depth = written.spec.cols if written.spec.reduces else 1
+    work = sum(operations(node) for node in group.nodes)
+    kinds = [node.name.removeprefix("chlo.") for node in group.nodes]
+    name = lowering.name(kinds[0] if len(kinds) == 1 else "elements")
+    lowering.steps.append(
+        Step(name, "vector", tuple(group.nodes), (), outputs, jobs, "", tuple(tables), tuple(made), work, depth)
+    )
+
+
+def _outputs(reading: Reading, group: Group) -> tuple[Value, ...]:
+    """What other groups, or the caller, want of a group."""
+    inside = {id(node) for node in group.nodes}
+    made = [v for node in group.nodes for v in node.results]
+    results = {id(reading.root(v)) for v in reading.results}
+    used = {id(v) for node in reading.nodes if id(node) not in inside for v in _roots(reading, node)}
+    return tuple(v for v in made if id(v) in used or id(v) in results)
 
 
 def _roots(reading: Reading, node: Node) -> list[Value]:

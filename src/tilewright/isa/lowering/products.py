@@ -11,11 +11,13 @@ from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.lowering.reading import machine_type
 from tilewright.isa.lowering.sources import Groups
-from tilewright.isa.lowering.steps import Job, Step
-from tilewright.isa.lowering.tables import BYTES, Lowering, whole
+from tilewright.isa.lowering.steps import Job, Step, Table
+from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
+from tilewright.isa.lowering.vectors import Written, vector_jobs
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_parts, conv_program
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
+from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
 
 _PLACES = 280
 _MOST_KB = 8
@@ -78,8 +80,8 @@ def _forms(node: Node) -> tuple[_Form, _Form]:
     return straight, turned
 
 
-def types_of(a: Value, b: Value, out: Value) -> tuple[str, str]:
-    """What follows ``mm``. Raises UnsupportedError for types that it cannot multiply, or add up to ``out``."""
+def types_of(a: Value, b: Value, out: Value) -> tuple[str, str, str]:
+    """What follows ``mm``, and the type of its sums. Raises UnsupportedError for what it cannot multiply."""
     types = machine_type(a), machine_type(b)
     if None in types or "i1" in (a.dtype, b.dtype):
         raise UnsupportedError(f"the matrix unit does not multiply {a.dtype} by {b.dtype}")
@@ -88,24 +90,52 @@ def types_of(a: Value, b: Value, out: Value) -> tuple[str, str]:
     except TilewrightError as error:
         raise UnsupportedError(str(error)) from None
     made = machine_type(out)
-    if made not in (("s32", "u32") if signs else ("f32",)):
+    if made is None or (made[0] in "su") != bool(signs) or out.dtype == "i1":
         raise UnsupportedError(f"products of {a.dtype} are added up in {'s32' if signs else 'f32'}, not {out.dtype}")
-    return written, signs
+    return written, signs, made if made[1:] == "32" else "s32" if signs else "f32"
+
+
+def sums_table(lowering: Lowering, out: Value, groups: Groups, sums: str) -> str:
+    """The table that the products' sums are stored to: the result's, or one before it is rounded to its type."""
+    if machine_type(out) == sums:
+        return lowering.new_table(out, groups)
+    name = lowering.name("t")
+    lowering.tables[name] = Table(name, folded(out.sizes, groups), sums)
+    return name
+
+
+def rounded(lowering: Lowering, node: Node, groups: Groups, table: str) -> None:
+    """Sums in another type than the result's: one more step, which makes the result of them."""
+    out = node.result
+    if table in lowering.groups:
+        return
+    entry, last = lowering.tables[table], lowering.steps[-1]
+    rows, columns = entry.shape
+    dtype = str(machine_type(out))
+    spec = VectorSpec(
+        rows, columns, (Input("x0", entry.dtype),), (Op("convert", (0,), dtype),), (Output("y0", 1, dtype),)
+    )
+    made = lowering.new_table(out, groups)
+    jobs = vector_jobs(lowering, Written(spec, {"x0": table, "y0": made}))
+    last.nodes, last.outputs = (), ()
+    lowering.steps.append(
+        Step(f"{last.name}_rounded", "vector", (node,), (), (out,), jobs, "", (table,), (made,), 0, last.depth)
+    )
 
 
 def lower_product(lowering: Lowering, node: Node) -> None:
     """One dot_general as a step."""
-    out = node.result
-    written, signs = types_of(node.operands[0], node.operands[1], out)
+    types = types_of(node.operands[0], node.operands[1], node.result)
     form = min(_forms(node), key=lambda form: form.copies(lowering)[0])
-    _add(lowering, node, form, written, signs, lowering.name("dot"))
+    _add(lowering, node, form, types, lowering.name("dot"))
 
 
-def _add(lowering: Lowering, node: Node, form: _Form, written: str, signs: str, name: str) -> None:
+def _add(lowering: Lowering, node: Node, form: _Form, types: tuple[str, str, str], name: str) -> None:
+    written, signs, sums = types
     walks = form.copies(lowering)[1]
     a = lowering.table(form.a, form.a_groups)
     b = lowering.table(form.b, form.b_rows if walks else form.b_columns)
-    c = lowering.new_table(node.result, form.c_groups)
+    c = sums_table(lowering, node.result, form.c_groups, sums)
     e = BYTES[lowering.tables[a].dtype]
     plan = product_plan(lowering, form.m, form.n, form.k, written, signs, e, walks)
     deep = (form.k, form.n) if walks else (form.n, form.k)
@@ -130,6 +160,7 @@ def _add(lowering: Lowering, node: Node, form: _Form, written: str, signs: str, 
     lowering.steps.append(
         Step(name, "matrix", (node,), (), (node.result,), tuple(jobs), "", (a, b), (c,), 2 * macs, form.k, closed)
     )
+    rounded(lowering, node, form.c_groups, c)
 
 
 def product_plan(
@@ -166,7 +197,8 @@ def _spatial(numbers: str, first: str, second: str) -> tuple[int, ...]:
 def lower_convolution(lowering: Lowering, node: Node) -> None:
     """One convolution as a step; 1x1 ones without strides are products."""
     own, (x, w), out = node.attributes, node.operands, node.result
-    written, signs = types_of(x, w, out)
+    types = types_of(x, w, out)
+    written, signs, sums = types
     numbers = own["numbers"]
     if len(numbers[0]) != 4:
         raise UnsupportedError(f"a convolution over {len(numbers[0]) - 2} dims")
@@ -183,7 +215,7 @@ def lower_convolution(lowering: Lowering, node: Node) -> None:
     if (kh, kw) == (1, 1) and own["strides"] == (1, 1) and own["padding"] == ((0, 0), (0, 0)) and own["groups"] == 1:
         columns, rows = ((kernel[0],), (*kernel[1:3], kernel[3])), ((*kernel[1:3], kernel[3]), (kernel[0],))
         form = _Form(x, w, (image[:3], image[3:]), columns, rows, pixels, 1, n * height * width, outs, depth)
-        _add(lowering, node, form, written, signs, lowering.name("conv"))
+        _add(lowering, node, form, types, lowering.name("conv"))
         return
     size = out.sizes[made[1]], out.sizes[made[2]]
     before = own["padding"][0][0], own["padding"][1][0]
@@ -192,7 +224,7 @@ def lower_convolution(lowering: Lowering, node: Node) -> None:
     )
     a = lowering.table(x, tuple((d,) for d in image))
     b = lowering.table(w, tuple((d,) for d in kernel))
-    c = lowering.new_table(out, pixels)
+    c = sums_table(lowering, out, pixels, sums)
     per_group = outs // own["groups"]
     plan = product_plan(
         lowering, shape.pixels, per_group, depth, written, signs, BYTES[lowering.tables[a].dtype], False
@@ -204,6 +236,7 @@ def lower_convolution(lowering: Lowering, node: Node) -> None:
     lowering.steps.append(
         Step(lowering.name("conv"), "matrix", (node,), (), (out,), jobs, "", (a, b), (c,), 2 * macs, depth * kh * kw)
     )
+    rounded(lowering, node, pixels, c)
 
 
 def _conv_jobs(lowering: Lowering, conv: ConvPlan, a: str, b: str, c: str) -> list[Job]:

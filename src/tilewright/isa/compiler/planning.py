@@ -1,0 +1,132 @@
+"""Which tables stand in L2, where, and from which step to which: decided before anything runs.
+
+What a step makes is put where its users find it in L2 if there is room until the last of them; what the host placed in
+device memory comes to L2 by DMA while the step before its reader runs. Three quarters of L2 are for such pages, the
+rest (and what pages leave) is the cache of device memory's lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tilewright.isa.chip.segments import Storage
+from tilewright.isa.lowering.steps import Step, Table
+from tilewright.isa.lowering.tables import Lowering
+
+SHARE = 0.75
+"""Of L2, what pages may take."""
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A table in L2 from byte ``begin`` on, from before step ``first`` until after step ``last``.
+
+    ``comes``: by DMA, as the host had placed it; else a step makes it there. ``leaves``: by DMA, as somebody wants it
+    in device memory; else it is given up.
+    """
+
+    table: str
+    begin: int
+    size: int
+    first: int
+    last: int
+    comes: bool = False
+    leaves: bool = False
+
+    def __str__(self) -> str:
+        """One line of a schedule."""
+        how = "brought by DMA" if self.comes else "made there"
+        end = ", then written back" if self.leaves else ""
+        return f"{self.table}: L2 bytes {self.begin} to {self.begin + self.size}, {how}{end}"
+
+
+def plan_stays(lowering: Lowering, sizes: dict[str, int], room: int) -> tuple[Stay, ...]:
+    """Every stay, in the order of their beginnings; ``sizes``: bytes of the tables, ``room``: of L2 for them.
+
+    First fit: what is made first, and of that brought in for a step the smaller first.
+    """
+    uses = _uses(lowering.steps, lowering.tables)
+    wanted = {t for value in lowering.reading.results for t in _tables_of(lowering, value)}
+    asked = []
+    for table, own in uses.items():
+        size, entry = sizes.get(table, 0), lowering.tables[table]
+        if not 0 < size <= room:
+            continue
+        if entry.held is not None:
+            firsts = [n for n in _first_of_runs(own.reads) if n > own.begin]  # else nothing runs while it comes
+            asked += [(n - 1, 1, size, table, n, True, False) for n in firsts]
+        else:
+            host = [n for n in own.host if n > own.begin]
+            last = min([*(n - 1 for n in host), max(own.reads, default=own.begin)])
+            asked.append((own.begin, 0, size, table, last, False, bool(host) or table in wanted))
+    stays: list[Stay] = []
+    for first, _, size, table, last, comes, leaves in sorted(asked):
+        if comes and any(s.table == table and s.first <= last and first <= s.last for s in stays):
+            continue
+        begin = _free(stays, first, last, size, room)
+        if begin is not None:
+            stays.append(Stay(table, begin, size, first, last, comes, leaves))
+    return tuple(stays)
+
+
+@dataclass
+class _Use:
+    """The step before which a table's values are there, the steps on the machine that read it, those on the host."""
+
+    begin: int
+    reads: list[int]
+    host: list[int]
+
+
+def _uses(steps: Sequence[Step], tables: dict[str, Table]) -> dict[str, _Use]:
+    def base(name: str) -> str:
+        return tables[name].base or name
+
+    uses = {name: _Use(0, [], []) for name, table in tables.items() if not table.base}
+    begun: set[str] = set()
+    for number, step in enumerate(steps):
+        for name in dict.fromkeys(map(base, step.writes)):
+            if name not in begun:
+                begun.add(name)
+                uses[name].begin = number
+            uses[name].reads.append(number)
+        for name in dict.fromkeys(map(base, step.reads)):
+            (uses[name].host if step.fallback else uses[name].reads).append(number)
+        if step.fallback:
+            made = set(step.outputs)
+            for name, table in tables.items():
+                if table.held is not None and table.held[0] in made:
+                    uses[name].begin = number + 1
+    return uses
+
+
+def _first_of_runs(reads: Iterable[int]) -> list[int]:
+    """Of steps that read a table, the first of each group of neighbours."""
+    firsts: list[int] = []
+    before = -2
+    for n in reads:
+        if n > before + 1:
+            firsts.append(n)
+        before = n
+    return firsts
+
+
+def _tables_of(lowering: Lowering, value: object) -> list[str]:
+    root = lowering.reading.root(value)  # type: ignore[arg-type]
+    return [source.table for source in lowering.places.get(root, [])][:1]
+
+
+def _free(stays: Sequence[Stay], first: int, last: int, size: int, room: int) -> int | None:
+    """The lowest place for so many bytes that nobody has in any of these steps."""
+    begin = 0
+    for stay in sorted((s for s in stays if s.first <= last and first <= s.last), key=lambda s: s.begin):
+        if stay.begin - begin >= size:
+            break
+        begin = max(begin, stay.begin + stay.size)
+    return begin if begin + size <= room else None
+
+
+def bytes_of(storages: dict[str, Storage], tables: dict[str, Table]) -> dict[str, int]:
+    """Of every table that is no view."""
+    return {name: storages[name].total_bytes for name, table in tables.items() if not table.base}

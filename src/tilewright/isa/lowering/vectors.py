@@ -1,0 +1,364 @@
+"""Regions of work on elements: which operations one vector program does together, and its specification.
+
+A region is a space of dims; every operation in it has a place there: which dim of the space each of its own is. Some
+last dims of the space are the columns, over which sums and maxima go; what has one number for each row is a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UnsupportedError
+from tilewright.hlo import Node, Value
+from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.lowering.reading import Reading, machine_type
+from tilewright.isa.lowering.steps import Job
+from tilewright.isa.lowering.tables import Lowering
+from tilewright.isa.vector.programs import vector_program
+from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
+
+Dims = tuple[int | None, ...]
+"""Which dim of a space (or of another value) each dim of a value is; None where it has one element."""
+
+_SAME = frozenset({
+    "add", "subtract", "multiply", "divide", "remainder", "maximum", "minimum", "power", "and", "or", "xor",
+    "shift_left", "shift_right_arithmetic", "shift_right_logical", "negate", "abs", "sign", "floor", "ceil",
+    "round_nearest_even", "not", "is_finite", "exponential", "exponential_minus_one", "log", "log_plus_one", "sqrt",
+    "rsqrt", "tanh", "logistic", "convert", "select", "clamp", "compare",
+})  # fmt: skip
+_CHLO = {"chlo.erf": "erf", "chlo.square": "multiply"}
+_REDUCE = {"add": "reduce_add", "maximum": "reduce_max", "minimum": "reduce_min"}
+
+
+def seen(reading: Reading, value: Value) -> tuple[Value, Dims]:
+    """What ``value`` repeats or turns, and which dim of ``value`` each of its dims is."""
+    to: list[int | None] = [d if size > 1 else None for d, size in enumerate(value.sizes)]
+    while value.operation is not None and value not in reading.constants:
+        node = value.operation
+        if node.name == "broadcast_in_dim":
+            before, dims = node.operands[0], node.attributes["dims"]
+            to = [to[dims[i]] if size > 1 else None for i, size in enumerate(before.sizes)]
+        elif node.name == "transpose":
+            before, turned = node.operands[0], list(to)
+            for place, d in enumerate(node.attributes["permutation"]):
+                turned[d] = to[place]
+            to = turned
+        elif node.name == "reshape" and _long(node.operands[0].sizes) == _long(value.sizes):
+            before, named = node.operands[0], iter([d for d, size in zip(to, value.sizes, strict=True) if size > 1])
+            to = [next(named) if size > 1 else None for size in before.sizes]
+        else:
+            break
+        value = before
+    return value, tuple(to)
+
+
+def _long(shape: Sequence[int]) -> list[int]:
+    return [size for size in shape if size > 1]
+
+
+@dataclass(eq=False)
+class Region:
+    """``sizes`` of the space; ``columns``: its dims that sums go over (None: not yet known); operations' places."""
+
+    reading: Reading
+    sizes: list[int]
+    columns: tuple[int, ...] | None = None
+    places: dict[Node, Dims] = field(default_factory=dict)
+
+    @classmethod
+    def begun(cls, reading: Reading, node: Node) -> Region | None:
+        """The region that an operation begins; None where no vector program does it."""
+        if not _known(reading, node):
+            return None
+        if node.name != "reduce":
+            region = cls(reading, list(node.result.sizes))
+            region.places[node] = _own(node.result)
+            return region
+        shape, dims = node.operands[0].sizes, node.attributes["dims"]
+        region = cls(reading, list(shape), tuple(d for d in dims if shape[d] > 1))
+        kept = [d for d in range(len(shape)) if d not in dims]
+        region.places[node] = tuple(d if shape[d] > 1 else None for d in kept)
+        return region
+
+    @property
+    def long(self) -> set[int]:
+        """Dims of the space with more than one element."""
+        return {d for d, size in enumerate(self.sizes) if size > 1}
+
+    @property
+    def rows(self) -> set[int]:
+        """Of these, those that are no columns."""
+        return self.long - set(self.columns or ())
+
+    @property
+    def turned(self) -> bool:
+        """Whether the columns are not the last dims, so that all its inputs have to be copied."""
+        return self.columns is not None and any(row > c for row in self.rows for c in self.columns)
+
+    def joins(self, node: Node) -> bool:
+        """Take an operation whose users are here, if one program can do it too."""
+        place = self._place(node)
+        if place is None:
+            return False
+        has = {d for d in place if d is not None}
+        if node.name == "reduce":
+            return self._joins_reduction(node, place, has)
+        if has == self.long:
+            if self.turned:
+                return False
+        elif not has:
+            return False
+        elif self.columns is None and len(has) < len(self.long):
+            if max(has) > min(self.long - has):
+                return False
+            self.columns = tuple(sorted(self.long - has))
+        elif has != self.rows:
+            return False
+        self.places[node] = place
+        return True
+
+    def _joins_reduction(self, node: Node, place: Dims, has: set[int]) -> bool:
+        shape, dims = node.operands[0].sizes, list(node.attributes["dims"])
+        summed = [shape[d] for d in dims if shape[d] > 1]
+        kept = [d for d in range(len(shape)) if d not in dims]
+        if any(min(dims) < d for d in kept if shape[d] > 1):
+            return False  # over dims that are not the last: a region of its own
+        if self.columns is None and has == self.long:  # what was a matrix is a column of a larger one
+            first = len(self.sizes)
+            self.sizes += summed
+            self.columns = tuple(range(first, len(self.sizes)))
+        elif self.columns is None and has < self.long and max(has, default=-1) < min(self.long - has):
+            if [self.sizes[d] for d in sorted(self.long - has)] != summed:
+                return False
+            self.columns = tuple(sorted(self.long - has))
+        elif has != self.rows or [self.sizes[d] for d in self.columns or ()] != summed:
+            return False
+        if self.turned:
+            return False
+        self.places[node] = place
+        return True
+
+    def operand_place(self, node: Node) -> Dims:
+        """Of what a member takes: its own place, or for a sum that and the columns."""
+        if node.name != "reduce":
+            return self.places[node]
+        shape, dims = node.operands[0].sizes, node.attributes["dims"]
+        own, columns = iter(self.places[node]), iter(self.columns or ())
+        return tuple((next(columns) if shape[d] > 1 else None) if d in dims else next(own) for d in range(len(shape)))
+
+    def _place(self, node: Node) -> Dims | None:
+        """Where its users here want it; None where they disagree, or reach it by more than names of elements."""
+        if not _known(self.reading, node):
+            return None
+        place: Dims | None = None
+        for user in self.places:
+            of = self.operand_place(user)
+            for operand in user.operands[:1] if user.name == "reduce" else user.operands:
+                if self.reading.root(operand) is not node.result:
+                    continue
+                base, dims = seen(self.reading, operand)
+                if base is not node.result:
+                    return None
+                there = tuple(None if d is None else of[d] for d in _spread(operand, of, dims))
+                if place not in (None, there):
+                    return None
+                place = there
+        return place
+
+
+def _spread(operand: Value, of: Dims, dims: Dims) -> Dims:
+    """Dims of a scalar operand of a select or clamp have no place."""
+    return dims if len(operand.sizes) == len(of) else tuple(None for _ in dims)
+
+
+def _own(value: Value) -> Dims:
+    return tuple(d if size > 1 else None for d, size in enumerate(value.sizes))
+
+
+def element_type(value: Value) -> str:
+    """As specifications name it."""
+    name = "pred" if value.dtype == "i1" else machine_type(value)
+    if name is None:
+        raise UnsupportedError(f"the machine has no {value.dtype}")
+    return name
+
+
+def _known(reading: Reading, node: Node) -> bool:
+    if len(node.results) != 1 or any(machine_type(v) is None for v in (*node.operands, *node.results)):
+        return False
+    if node.name == "reduce":
+        return node.attributes.get("monoid") in _REDUCE and reading.number(node.operands[1]) is not None
+    if node.name == "compare":
+        return bool(node.attributes["kind"] != "TOTALORDER")
+    return node.name in _SAME or node.name in _CHLO
+
+
+# A region as a specification, with the tables it reads and writes.
+
+
+@dataclass
+class Written:
+    """A specification and its tables by the names it gives them."""
+
+    spec: VectorSpec
+    tables: dict[str, str]
+
+
+def specification(
+    lowering: Lowering, region: Region, nodes: Sequence[Node], outputs: Sequence[Value], products: Node | None = None
+) -> Written:
+    """``nodes`` of a region as one program. ``products``: a product whose result is the first input, called acc."""
+    writer = _Writer(lowering, region, products)
+    for node in nodes:
+        writer.write(node)
+    return writer.written(outputs)
+
+
+class _Writer:
+    def __init__(self, lowering: Lowering, region: Region, products: Node | None) -> None:
+        self.lowering, self.region, self.products = lowering, region, products
+        columns = region.columns
+        if columns is None:
+            columns = tuple(sorted(region.long))[-1:]
+        self.columns = tuple(columns)
+        self.rows = tuple(d for d in sorted(region.long) if d not in columns)
+        self.inputs: list[Input] = []
+        self.tables: dict[str, str] = {}
+        self.known: dict[tuple[str, str], int] = {}
+        self.body: list[tuple[str, tuple[Any, ...], str, tuple[str, ...]]] = []
+        self.values: dict[Value, Any] = {}
+        if products is not None:
+            self._input("", "full", element_type(products.result), 0)
+            self.values[products.result] = self.known["", "full"]
+
+    def write(self, node: Node) -> None:
+        """One operation; operands of the body are (True, number) until the inputs are counted."""
+        of, dtype = self.region.operand_place(node), element_type(node.result)
+        if node.name == "reduce":
+            value = self._append(_REDUCE[node.attributes["monoid"]], (self._operand(node.operands[0], of),), dtype)
+            start = self.lowering.reading.number(node.operands[1])
+            if not _identity(node.attributes["monoid"], start):
+                value = self._append(node.attributes["monoid"], (value, ("const", start.item(), dtype)), dtype)
+            self.values[node.result] = value
+            return
+        operands = tuple(self._operand(v, of) for v in node.operands)
+        attributes = (node.attributes["direction"],) if node.name == "compare" else ()
+        name = _CHLO.get(node.name, node.name)
+        if node.name == "chlo.square":
+            operands *= 2
+        self.values[node.result] = self._append(name, operands, dtype, attributes)
+
+    def _append(self, name: str, operands: tuple[Any, ...], dtype: str, attributes: tuple[str, ...] = ()) -> Any:
+        self.body.append((name, operands, dtype, attributes))
+        return True, len(self.body) - 1
+
+    def _operand(self, value: Value, of: Dims) -> Any:
+        reading = self.lowering.reading
+        base, dims = seen(reading, value)
+        if base in self.values:
+            return self.values[base]
+        number = reading.number(base) if base in reading.constants else None
+        if number is not None:
+            return "const", number.item() if base.dtype != "bf16" else float(number), element_type(base)
+        place = tuple(None if d is None else of[d] for d in _spread(value, of, dims))
+        form, groups, period = self._form(place)
+        if not form:  # repeated in the middle: somebody has to write it out
+            base, place = value, tuple(of)
+            form, groups, period = self._form(place)
+        table = self.lowering.table(base, groups)
+        return self._input(table, form, element_type(base), period)
+
+    def _form(self, place: Dims) -> tuple[str, Any, int]:
+        """How a value with this place lies over the matrix, and which of its dims are its rows and its columns."""
+        at = {d: i for i, d in enumerate(place) if d is not None}
+        rows, columns = ([d for d in dims if d in at] for dims in (self.rows, self.columns))
+        groups = tuple(at[d] for d in rows), tuple(at[d] for d in columns)
+        none = [i for i, d in enumerate(place) if d is None]
+        assert none is not None
+        if len(columns) == len(self.columns):
+            if len(rows) == len(self.rows):
+                return "full", groups, 0
+            if not rows:
+                return "col", groups, 0
+            if rows == list(self.rows[-len(rows) :]):
+                return "rows", groups, prod(self.region.sizes[d] for d in rows)
+        elif not columns:
+            if not rows:
+                return "one", groups, 0
+            if len(rows) == len(self.rows):
+                return "row", groups, 0
+        return "", groups, 0
+
+    def _input(self, table: str, form: str, dtype: str, period: int) -> Any:
+        if (table, form) not in self.known:
+            name = f"x{len(self.inputs)}" if table else "acc"
+            self.inputs.append(Input(name, dtype, form, period))
+            if table:
+                self.tables[name] = table
+            self.known[table, form] = len(self.inputs) - 1
+        return self.known[table, form]
+
+    def written(self, outputs: Sequence[Value]) -> Written:
+        """Inputs counted, outputs given tables."""
+        count, sizes = len(self.inputs), self.region.sizes
+
+        def numbered(operand: Any) -> Any:
+            return operand[1] + count if isinstance(operand, tuple) and operand[0] is True else operand
+
+        body = tuple(Op(n, tuple(map(numbered, o)), d, a) for n, o, d, a in self.body)
+        outs: list[Output] = []
+        for value in outputs:
+            assert value.operation is not None
+            form, groups, _ = self._form(self.region.places[value.operation])
+            if form not in ("full", "row", "one"):
+                raise UnsupportedError("a result with one number for each column")
+            name = f"y{len(outs)}"
+            self.tables[name] = self.lowering.new_table(value, groups)
+            form = "row" if form == "one" else form
+            outs.append(Output(name, numbered(self.values[value]), element_type(value), form))
+        rows, columns = (prod(sizes[d] for d in dims) for dims in (self.rows, self.columns))
+        return Written(VectorSpec(rows, columns, tuple(self.inputs), body, tuple(outs)), self.tables)
+
+
+def _identity(monoid: str, number: Any) -> bool:
+    if monoid == "add":
+        return bool(number == 0)
+    kind = np.asarray(number).dtype
+    if kind.kind in "iu":
+        ends = np.iinfo(kind)
+        return bool(number == (ends.min if monoid == "maximum" else ends.max))
+    return bool(float(number) == (-np.inf if monoid == "maximum" else np.inf))
+
+
+def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
+    """Rows to every processing element; columns, where there are too few rows and nothing goes along them."""
+    spec, config = written.spec, lowering.config
+    shares = _shares(spec, config.pes)
+    jobs = []
+    for pe, (first, count) in shares.items():
+        by_rows = spec.rows > 1
+        own = replace(spec, rows=count) if by_rows else replace(spec, cols=count)
+        windows = []
+        tensors: list[Input | Output] = [*spec.inputs, *spec.outputs]
+        for each in tensors:
+            table = written.tables[each.name]
+            base, size = [0, 0], list(lowering.tables[table].shape)
+            if by_rows and each.form in ("full", "row"):
+                base[0], size[0] = first, count
+            elif not by_rows and each.form in ("full", "col", "rows"):
+                base[1], size[1] = first, count
+            windows.append((each.name, table, Part(tuple(base), tuple(size))))
+        jobs.append(Job(pe, vector_program(own, config), tuple(windows), ((2, first if by_rows else 0),)))
+    return tuple(jobs)
+
+
+def _shares(spec: VectorSpec, pes: int) -> dict[int, tuple[int, int]]:
+    if pes == 1 or (spec.rows == 1 and spec.reduces):
+        return {0: (0, spec.rows if spec.rows > 1 else spec.cols)}
+    parts = by_dim((spec.rows if spec.rows > 1 else spec.cols,), 0, pes)
+    return {pe: (part.base[0], part.size[0]) for pe, (part,) in parts.items()}
