@@ -21,8 +21,9 @@ from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.energy import energy, math_cycles_at_least
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups
-from tilewright.isa.lowering.steps import Step
+from tilewright.isa.lowering.steps import Step, Table
 from tilewright.isa.lowering.tables import Lowering, folded_array, named
+from tilewright.isa.multiply.conv import stored_weights
 
 Array = np.ndarray[Any, Any]
 Watch = Callable[[int, int, str], None]
@@ -50,12 +51,8 @@ class Execution:
         tensors: list[tuple[str, Array, dict[str, Any]]] = []
         bases = [table for table in self.lowering.tables.values() if not table.base]
         for table in bases:
-            if table.held is not None and table.held[0] in self.values:
-                value, groups = table.held
-                array = folded_array(self.values[value], groups)
-            elif table.held is not None and reading.root(table.held[0]) in self.values:
-                value, groups = table.held
-                array = folded_array(self.value(value), groups)
+            if table.held is not None and reading.root(table.held[0]) in self.values:
+                array = self._placed(table)
             else:
                 array = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
             tensors.append((table.name, array, {}))
@@ -105,6 +102,13 @@ class Execution:
                 for page in range(storage.map.num_pages):
                     unmap_page(chip, storage, page)
                     map_page(chip, storage, page)
+
+    def _placed(self, table: Table) -> Array:
+        """A value as the host puts it into its table."""
+        assert table.held is not None
+        value, groups = table.held
+        array = folded_array(self.value(value), groups)
+        return array if table.weights is None else stored_weights(table.weights, array)
 
     def value(self, value: Value) -> Array:
         """A value as the host sees it: its own, named otherwise, or fetched from the machine."""
@@ -173,10 +177,9 @@ class Execution:
         self.host_bytes += sum(a.nbytes for a in (*arrays, *made))
         for table in self.lowering.tables.values():
             if table.held is not None and self.lowering.reading.root(table.held[0]) in step.outputs:
-                value, groups = table.held
                 storage = self.machine.chip.storages[table.name]
                 into = self.machine.chip.store[storage.home : storage.home + storage.total_bytes]
-                storage.map.pack(folded_array(self.value(value), groups), out=into.view(storage.map.numpy_dtype))
+                storage.map.pack(self._placed(table), out=into.view(storage.map.numpy_dtype))
                 self.machine.chip.forget(storage.home, storage.total_bytes)
 
     def report(self) -> MachineReport:

@@ -212,7 +212,8 @@ def lower_convolution(lowering: Lowering, node: Node) -> None:
     n, height, width, _ = (x.sizes[d] for d in image)
     outs, kh, kw, depth = (w.sizes[d] for d in kernel)
     pixels = made[:3], made[3:]
-    if (kh, kw) == (1, 1) and own["strides"] == (1, 1) and own["padding"] == ((0, 0), (0, 0)) and own["groups"] == 1:
+    simple = own["strides"] == (1, 1) and own["padding"] == ((0, 0), (0, 0)) and own["groups"] == 1
+    if (kh, kw) == (1, 1) and simple and n * height * width > lowering.config.compute_threads // 2:
         columns, rows = ((kernel[0],), (*kernel[1:3], kernel[3])), ((*kernel[1:3], kernel[3]), (kernel[0],))
         form = _Form(x, w, (image[:3], image[3:]), columns, rows, pixels, 1, n * height * width, outs, depth)
         _add(lowering, node, form, types, lowering.name("conv"))
@@ -223,13 +224,12 @@ def lower_convolution(lowering: Lowering, node: Node) -> None:
         n, (height, width), depth, outs, own["groups"], (kh, kw), own["strides"], before, own["rhs_dilation"], size
     )
     a = lowering.table(x, tuple((d,) for d in image))
-    b = lowering.table(w, tuple((d,) for d in kernel))
     c = sums_table(lowering, out, pixels, sums)
     per_group = outs // own["groups"]
     plan = product_plan(
         lowering, shape.pixels, per_group, depth, written, signs, BYTES[lowering.tables[a].dtype], False
     )
-    plan = replace(plan, block_a=1)
+    plan, b = _weights(lowering, plan, w, tuple((d,) for d in kernel))
     conv = ConvPlan(plan, shape, 0, (0, outs))
     jobs = tuple(_conv_jobs(lowering, conv, a, b, c))
     macs = shape.pixels * outs * depth * kh * kw
@@ -237,6 +237,21 @@ def lower_convolution(lowering: Lowering, node: Node) -> None:
         Step(lowering.name("conv"), "matrix", (node,), (), (out,), jobs, "", (a, b), (c,), 2 * macs, depth * kh * kw)
     )
     rounded(lowering, node, pixels, c)
+
+
+def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups) -> tuple[MatmulPlan, str]:
+    """As many rounds of A at once as divide the channels, and the table of weights that goes with them."""
+    held = lowering.held(lowering.reading.root(w))
+    most = 8 if plan.kb == 1 or held else 1
+    block = max(b for b in (1, 2, 4, 8) if b <= most and (b == 1 or plan.k % (plan.depth * b) == 0))
+    while A_REGISTER + plan.config.a_registers * block > _PLACES:
+        block //= 2
+    plan = replace(plan, block_a=block)
+    if plan.kb == 1 or block == 1:
+        return plan, lowering.table(w, groups)
+    name, dtype = lowering.name("t"), str(machine_type(w))
+    lowering.tables[name] = Table(name, folded(w.sizes, groups), dtype, held=(w, groups), weights=plan)
+    return plan, name
 
 
 def _conv_jobs(lowering: Lowering, conv: ConvPlan, a: str, b: str, c: str) -> list[Job]:

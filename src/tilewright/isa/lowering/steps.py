@@ -11,6 +11,7 @@ from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part
 from tilewright.isa.language.program import MachineProgram
 from tilewright.isa.lowering.sources import Groups, Source
+from tilewright.isa.multiply.matmul import MatmulPlan
 
 Array = np.ndarray[Any, Any]
 
@@ -21,7 +22,7 @@ class Table:
 
     A view names the same bytes with other dims, which is possible where rows are padded alike.
     ``held``: the value that the host puts there before the first step, as these groups of its dims; None if a step
-    writes it.
+    writes it. ``weights``: of a convolution, arranged for the threads of this plan.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Table:
     dtype: str
     base: str = ""
     held: tuple[Value, Groups] | None = None
+    weights: MatmulPlan | None = None
 
 
 @dataclass(frozen=True)
