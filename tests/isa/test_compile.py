@@ -155,3 +155,50 @@ def test_text_is_compiled_too_and_other_things_are_refused():
         isa.compile(3)
     with pytest.raises(UsageError, match="takes f32"):
         isa.compile(program).run(x.astype(np.int32))
+
+
+def test_a_transformer_runs_whole_on_the_machine(monkeypatch):
+    import transformer
+
+    for name, size in {"LAYERS": 1, "WIDTH": 32, "HEADS": 2, "HIDDEN": 48, "WORDS": 40, "LENGTH": 16}.items():
+        monkeypatch.setattr(transformer, name, size)
+    arguments = transformer.arguments()
+    compiled = isa.compile(transformer.forward, *arguments, config=isa.MatrixUnitConfig(threads=64, pes=2))
+    value, report = compiled.run(*arguments, verify=True)
+    assert {layer.name for layer in report.layers if layer.fallback} == {"gather_1"}
+    assert report.fallback_share == 0
+    exact = np.asarray(jax.jit(transformer.forward)(*arguments))
+    assert np.abs(value - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def test_sums_over_any_dims_and_numbers_repeated_along_any():
+    def statistics(x, y):
+        z = x @ y
+        by_group = z.reshape(4, 6, 2, 8)
+        mean = by_group.mean((1, 3), keepdims=True)
+        return (by_group - mean).reshape(z.shape), z.sum(0), z.max(), jnp.where(z > 0, z, 0).sum(1) + z[:, 0]
+
+    x, y = floats(24, 8), floats(8, 16)
+    compiled = isa.compile(statistics, x, y, config=SMALL)
+    value, report = compiled.run(x, y, verify=True)
+    for have, want in zip(value, statistics(x, y), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-5)
+    assert not [layer.fallback for layer in report.layers if layer.fallback]
+
+
+def test_tables_stand_in_l2_while_they_are_used_and_no_two_share_a_byte():
+    function, arguments = mlp()
+    compiled = isa.compile(function, *arguments, config=SMALL)
+    execution = compiled._execute(compiled._flat(arguments, {}), SMALL)
+    stays = execution.stays
+    assert {stay.comes for stay in stays} == {False, True}
+    assert any(stay.leaves for stay in stays)
+    for one in stays:
+        for other in stays:
+            together = one is not other and one.first <= other.last and other.first <= one.last
+            assert not together or one.begin + one.size <= other.begin or other.begin + other.size <= one.begin
+    moved = execution.report().bytes
+    assert moved["l2"]["dma"] > 0
+    tiny = isa.MatrixUnitConfig(threads=64, l2_bytes=1024)
+    outside = isa.compile(function, *arguments, config=tiny)
+    assert outside.run(*arguments)[1].bytes["dram"]["c"] > moved["dram"]["c"]

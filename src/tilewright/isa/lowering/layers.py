@@ -56,6 +56,9 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
             outputs = step.outputs
             nodes, inputs = lowering.reading.closure(step.nodes, stop=())
             step.nodes, step.inputs, step.outputs = tuple(nodes), tuple(inputs), outputs
+        if step.fallback:
+            found = [lowering.places[v][0].table for v in step.inputs if v in lowering.places]
+            step.reads = tuple(table for table in found if lowering.tables[table].held is None)
 
 
 def _why(nodes: list[Node]) -> str:
