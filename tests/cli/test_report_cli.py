@@ -40,6 +40,18 @@ def test_a_real_dump_in_a_terminal(data_folder):
     assert lines[3] == "peak of main memory 282 KiB, 17.5 % of it padding, at broadcast in main.2"
 
 
+@pytest.mark.parametrize("name", ["x.sarif", "x.html"])
+def test_a_working_folder_that_was_deleted(data_folder, tmp_path, monkeypatch, name):
+    (gone := tmp_path / "gone").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(gone)
+        gone.rmdir()
+        done = tilewright(data_folder / f"{ZOO}.after.hlo", "-o", name)
+    assert done.returncode == 2
+    assert b"fault" not in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
 def test_rankings_can_be_chosen_and_cut(data_folder):
     done = tilewright(data_folder / f"{ZOO}.after.hlo", "--by", "padding", "--top", "1").stdout.decode()
     assert "reshape reshape.12" in done

@@ -214,6 +214,25 @@ def test_a_long_chain_of_calls_is_linear_and_its_path_short():
     assert row.path.endswith("... > f6 > f5 > f4 > f3 > f2 > f1 > f0")
 
 
+def test_a_fusion_with_thousands_of_results_is_linear():
+    shape, count = "f32[8,128]{1,0}", 3000
+    taken = "\n".join(f"  p{n} = {shape} parameter({n})" for n in range(count))
+    negated = "\n".join(f"  n{n} = {shape} negate(p{n})" for n in range(count))
+    got = "\n".join(f"  g{n} = {shape} get-tuple-element(f), index={n}" for n in range(count))
+    results = f"({', '.join([shape] * count)})"
+
+    def tuple_of(letter):
+        return f"  ROOT t = {results} tuple({', '.join(f'{letter}{n}' for n in range(count))})"
+
+    text = f"HloModule m\nfused {{\n{taken}\n{negated}\n{tuple_of('n')}\n}}\nENTRY e {{\n{taken}\n"
+    text += f"  f = {results} fusion({', '.join(f'p{n}' for n in range(count))}), kind=kLoop, calls=fused\n{got}\n"
+    program = load(f"{text}{tuple_of('g')}\n}}")
+    start = time.process_time()
+    found = report(program, "tpu-v5e")
+    assert time.process_time() - start < 3
+    assert found.peak.padded_bytes == 2 * count * 4096
+
+
 def test_a_dump_of_before_optimisation_says_so():
     body = "ENTRY e {\n  p = f32[4,2]{1,0} parameter(0)\n  ROOT c = f32[2,4]{1,0} reshape(p)\n}\n"
     early = report(load("HloModule m\n" + body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Annotated
@@ -104,6 +105,15 @@ def _leave_quietly() -> None:
     sys.exit(0)
 
 
+def _nowhere() -> bool:
+    """Whether the working folder was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def main() -> None:
     """Run the command line of this process and exit with the design's codes: 0, 1, 2 or 3."""
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
@@ -156,6 +166,9 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             remark(f"tilewright: cannot write stdout: {error.strerror}")
             abandon_stdout()
+            sys.exit(2)
+        if isinstance(error, FileNotFoundError) and _nowhere():
+            remark("tilewright: the working folder is gone; go to one that is there")
             sys.exit(2)
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         remark(f"tilewright: a fault in tilewright itself, {text}; --debug shows where")

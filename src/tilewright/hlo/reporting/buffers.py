@@ -111,6 +111,7 @@ class _Sweep:
         self.buffers: list[_Buffer] = []
         self.values: dict[str, _Value] = {}
         self.last_named: dict[str, int] = {}
+        self.last_used: dict[str, int] = {}
         self.free: set[str] = set()
 
     def inside(self) -> _Inside:
@@ -118,7 +119,7 @@ class _Sweep:
         operations = self.computation.operations
         for at, op in enumerate(operations):
             for name in op.operands:
-                self.last_named[_base(name)] = at
+                self.last_named[_base(name)] = self.last_used[name] = at
         for at, op in enumerate(operations):
             try:
                 self._run(at, op)
@@ -129,7 +130,9 @@ class _Sweep:
 
     def _run(self, at: int, op: Operation) -> None:
         operands = [self._value(name) for name in op.operands]
-        used = [ids for value in operands for ids in value] + self._captured(op)
+        # A tuple of n elements is named n times: only the last time says when they die.
+        last = [value for name, value in zip(op.operands, operands, strict=True) if self.last_used[name] == at]
+        used = [ids for value in last for ids in value] + self._captured(op)
         for ids in used:
             for number in ids:
                 self.buffers[number].dead = max(self.buffers[number].dead, at)

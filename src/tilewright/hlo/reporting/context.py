@@ -17,6 +17,7 @@ from tilewright.targets import Target
 
 _LONGEST_PATH = 16
 _MOST_BESIDE = 32
+_MOST_LOOKED_AT = 1024
 _TPU_REGISTER = 8 * 128 * 4
 _THREAD = re.compile(r"\b(sparsecore|host)\b")
 _COMPUTE_TYPE = re.compile(r'_xla_compute_type"?\s*=\s*"(\w+)"')
@@ -81,6 +82,7 @@ class Context:
         self.runs, self.unknown_loops = count_runs(program)
         self._scopes: dict[str, Scope] = {}
         self._lines_beside: dict[tuple[str, str], str] = {}
+        self._lines_inside: dict[str, str] = {}
         self._beside: dict[str, tuple[dict[str, list[Operation]], dict[str, list[Operation]]]] = {}
         self._lines = program.text.split("\n") if self.predicted and "_xla_compute_type" in program.text else []
         self._marked = self.predicted or any(word in program.text for word in ("sparse", "_xla_compute_type", "host"))
@@ -169,16 +171,25 @@ class Context:
     def _line_beside(self, computation: str, op: Operation) -> str:
         """The line of the nearest operation behind this one, else before it, within a few; fusions by their bodies."""
         for further in self._neighbours(computation):
-            seen, around = {op.name}, list(further.get(op.name, ()))
+            seen, around = {op.name}, [*further.get(op.name, ())][:_MOST_LOOKED_AT]
             for near in around:
-                body = self.program.body(near) if near.opcode == "fusion" else None
-                inside = (near, *(body.operations if body else ()))
-                if source := next((str(inner.source) for inner in inside if inner.source), ""):
+                if source := self._line_inside(near):
                     return source
+                if len(around) > _MOST_LOOKED_AT:
+                    del around[_MOST_LOOKED_AT:]
                 if len(seen) < _MOST_BESIDE and near.name not in seen:
                     seen.add(near.name)
                     around += further.get(near.name, ())
         return ""
+
+    def _line_inside(self, op: Operation) -> str:
+        """The operation's own line, else a fusion's first inside."""
+        body = self.program.body(op) if not op.source and op.opcode == "fusion" else None
+        if body is None:
+            return str(op.source or "")
+        if body.name not in self._lines_inside:
+            self._lines_inside[body.name] = next((str(inner.source) for inner in body.operations if inner.source), "")
+        return self._lines_inside[body.name]
 
     def _neighbours(self, computation: str) -> tuple[dict[str, list[Operation]], dict[str, list[Operation]]]:
         """The users of each operation of a computation, and what each is made of."""

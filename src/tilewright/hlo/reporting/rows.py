@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from math import prod
@@ -315,7 +315,7 @@ def fusion_row(context: Context, computation: Computation, op: Operation) -> Mov
         more = f", and {len(inside) - 1} more" if len(inside) > 1 else ""
         reason = f"computes; inside it {inside[0].op} {inside[0].name}{more}: {inside[0].reason}"
         return _row(context, placed, arrays or results[:1], results[0], _NOTHING, reason, False, counted=False)
-    pairs = [(a, b) for b in results for a in arrays if a.shape == b.shape and _dim_order(a) != _dim_order(b)]
+    pairs = _turned(arrays, results)
     if kinds & _GATHERING or not pairs:
         return None
     before, after = max(pairs, key=lambda pair: pair[0].size_bytes)
@@ -332,8 +332,25 @@ def _relayouts_inside(context: Context, body: Computation) -> list[MovementRow]:
     return [row for row in rows if row is not None and not row.bitcast and row.from_layout != row.to_layout]
 
 
-def _dim_order(layout: TensorLayout) -> list[int]:
-    return [dim for dim in layout.minor_to_major if layout.shape[dim] != 1]
+def _turned(arrays: Sequence[TensorLayout], results: Sequence[TensorLayout]) -> list[tuple[TensorLayout, TensorLayout]]:
+    """For each result an operand of its shape whose dims stand in another order: the first of the largest."""
+    largest: dict[tuple[int, ...], dict[tuple[int, ...], TensorLayout]] = defaultdict(dict)  # by shape, then by order
+    for array in arrays:
+        of_shape, order = largest[array.shape], _dim_order(array)
+        if order not in of_shape or array.size_bytes > of_shape[order].size_bytes:
+            of_shape.pop(order, None)  # so that they stay in the order of the operands
+            of_shape[order] = array
+    pairs = []
+    for result in results:
+        own = _dim_order(result)
+        others = [array for order, array in largest.get(result.shape, {}).items() if order != own]
+        if others:
+            pairs.append((max(others, key=lambda array: array.size_bytes), result))
+    return pairs
+
+
+def _dim_order(layout: TensorLayout) -> tuple[int, ...]:
+    return tuple(dim for dim in layout.minor_to_major if layout.shape[dim] != 1)
 
 
 # Why an operation is, or is not, a bitcast, with the dims and tiles responsible. The decision is `layout.is_bitcast`,

@@ -71,6 +71,25 @@ def operations_of(program: Program, op: Operation, depth: int = 0) -> Iterator[O
                 yield inner
 
 
+@dataclass(frozen=True)
+class _Inside:
+    """Of a fusion's body its parameters by their numbers, the users of every value, and the operand written into."""
+
+    parameters: dict[str, Operation]
+    users: dict[str, list[Operation]]
+    written_into: int | None
+
+
+def _inside(body: Computation) -> _Inside:
+    parameters, users = dict[str, Operation](), dict[str, list[Operation]]()
+    for op in body.operations:
+        if op.opcode == "parameter":
+            parameters.setdefault(str(op.attributes.get("literal")), op)
+        for name in dict.fromkeys(op.operands):
+            users.setdefault(name, []).append(op)
+    return _Inside(parameters, users, written_into(body))
+
+
 @dataclass
 class Schedule:
     """The clock of one pass over the entry: microseconds."""
@@ -89,6 +108,7 @@ class Schedule:
     arrays: dict[str, list[Tiles]] = field(default_factory=dict)
     works: dict[str, Work] = field(default_factory=dict)
     reads: dict[tuple[str, int], float] = field(default_factory=dict)
+    bodies: dict[str, _Inside] = field(default_factory=dict)
 
     def run(self, computation: Computation, runs: int) -> None:
         """The operations of a computation, which runs ``runs`` times in all."""
@@ -395,13 +415,14 @@ class Schedule:
         return min(known, tiles.megabytes)
 
     def _taken(self, body: Computation, number: int, tiles: Tiles, depth: int) -> float:
-        parameter = next(
-            (o for o in body.operations if o.opcode == "parameter" and o.attributes.get("literal") == str(number)), None
-        )
-        users = [op for op in body.operations if parameter.name in op.operands] if parameter else []
+        if body.name not in self.bodies:
+            self.bodies[body.name] = _inside(body)
+        of_body = self.bodies[body.name]
+        parameter = of_body.parameters.get(str(number))
+        users = of_body.users.get(parameter.name, ()) if parameter else ()
         if not users or parameter is None or depth > _DEEPEST:
             return tiles.megabytes
-        in_place = written_into(body) == number
+        in_place = of_body.written_into == number
         taken = 0.0
         for user in users:
             if user.opcode in _TAKES and user.operands[0] == parameter.name:
