@@ -274,6 +274,13 @@ def test_softmax_and_norms(shape, dtype):
         assert np.allclose(result.value.astype(np.float64), expected[name], rtol=step, atol=step / 10), name
 
 
+def test_a_power_of_a_number():
+    body = (Op("power", (("const", 0.9, "f32"), 0), "f32"),)
+    spec = VectorSpec(1, 4, (Input("x", "f32"),), body, (Output("y", 1, "f32"),))
+    x = np.array([[0.5, 2.0, 3.0, 7.0]], np.float32)
+    assert np.allclose(run_vector(spec, {"x": x}, SMALL).value, np.float32(0.9) ** x, rtol=1e-6)
+
+
 def test_counts_are_closed_forms():
     """Each element is loaded and stored once; a softmax is three passes, a function, a division and two reductions."""
     rows, cols = 24, 64

@@ -52,6 +52,7 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("mm of floats", lambda: _multiply("float32")),
         ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
         ("mm of floats, ragged columns", _masked),
+        ("vectors", lambda: small.run("vf.add r0, r1, r2, 4\nvi.add r0, r1, r2, 4\nhalt")),
         ("pages moved out and in", lambda: small.run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})),
         ("a profile", _profiled),
     )

@@ -65,9 +65,11 @@ def _access(pe: Pe, instruction: Instruction) -> _Access | str:
     dim = int(instruction.suffix("t") or 0)
     if dim >= len(segment.sizes):
         return "type_mismatch"
-    on = threads_on(pe, instruction)
     per_word = 4 // segment.element_bytes
-    counts = np.where(on, count, 0) * per_word
+    if instruction.guard is None and np.ndim(count) == 0:
+        counts = np.full(pe.config.threads, count * per_word)
+    else:
+        counts = np.where(threads_on(pe, instruction), count, 0) * per_word
     limit = int(instruction.suffix("n") or 0)
     if limit:
         counts = np.minimum(counts, limit)
@@ -106,7 +108,17 @@ def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int]
     segment, storing = access.segment, instruction.name == "st"
     if pe.written is not None or pe.config.loads_through_l1 or not at_hand(segment):
         return None
-    record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
+    # The same instruction finds the same tables nearly always: then only coordinates and counts are others.
+    links = pe.clock.port.links
+    state = *map(id, (segment, segment.table.phys, pe.file, pe.chip.store, links)), pe.config.threads
+    known = pe.known.get(id(instruction))
+    if known is None or known[0] is not instruction or known[1] != state:
+        at, counts = np.array(access.at), np.array(access.counts)
+        record = transfer_record(pe, segment, instruction, at, counts, storing)
+        kept = segment, segment.table.phys, pe.file, pe.chip.store, links
+        known = pe.known[id(instruction)] = (instruction, state, record, at, counts, kept)
+    _, _, record, at, counts, _ = known
+    at[:], counts[:] = access.at, access.counts
     transfer(record.numbers)
     return record["elements"], record["lines"]
 

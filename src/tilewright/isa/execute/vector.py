@@ -7,6 +7,7 @@ divisions and square roots in a fixed order and rounded once more, so that every
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.operands import Handler, number, numpy_type, spans, threads_on, uniform_source
 from tilewright.isa.execute.scalar import NAN, compare
 from tilewright.isa.language.errors import Faults
-from tilewright.isa.language.program import Instruction, Register
+from tilewright.isa.language.program import Immediate, Instruction, Register
 
 Array = np.ndarray[Any, Any]
 
@@ -333,58 +334,110 @@ def _converts(instruction: Instruction) -> bool:
     return instruction.name in ("vcvt", "vquant")
 
 
+@dataclass(frozen=True)
+class _Cost:
+    """What is the same each time: N, registers (of D first), places on the scoreboard, cycles."""
+
+    count: int
+    into: int
+    wide: int
+    fits: bool
+    read: int
+    reads: tuple[slice, ...]
+    writes: tuple[slice, ...]
+    cycles: int
+    slow: bool
+
+
+def _cost(pe: Pe, instruction: Instruction, passes: int, slow: bool) -> _Cost:
+    count, c = uniform_source(pe, instruction.operands[-1]), pe.config
+    widths = _widths(instruction, max(0, count)) if count <= 8 * c.registers else {0: count}
+    starts = {place: number(instruction.operands[place]) for place in widths}
+    fits = all(starts[place] + width <= c.registers for place, width in widths.items())
+    spanned = {place: pe.clock.span("r", starts[place], width) for place, width in widths.items() if width}
+    others = tuple(o for place, o in enumerate(instruction.operands) if place not in widths)
+    reads = *(span for place, span in spanned.items() if place), *spans(pe, instruction, others)
+    writes = (spanned[0],) if 0 in spanned else ()
+    cycles = passes * max(0, c.special_cycles * count if slow else -(-count // c.vector_rate))
+    read = sum(width for place, width in widths.items() if place)
+    return _Cost(count, starts[0], widths[0], fits, read, reads, writes, cycles, slow)
+
+
 def _vector(
     body: _Body,
     passes: Callable[[Pe, Instruction], int] | None = None,
     special: Callable[[Instruction], bool] | None = None,
+    kernel: Callable[[Pe, Instruction, int, Array], bool] | None = None,
 ) -> Handler:
-    """``passes``: over the registers; ``special``: whether each takes ``special_cycles``."""
+    """``passes``: over the registers; ``special``: whether each takes ``special_cycles``.
+
+    ``kernel`` does it on the threads that are on, or says that it has no such operation.
+    """
 
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
-        count = uniform_source(pe, instruction.operands[-1])
-        widths = _widths(instruction, max(0, count)) if count <= 8 * pe.config.registers else {0: count}
-        starts = {place: number(instruction.operands[place]) for place in widths}
-        if any(starts[place] + width > pe.config.registers for place, width in widths.items()):
+        known = pe.known.get(id(instruction))
+        if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
+            slow = special is not None and special(instruction)
+            known = (instruction, _cost(pe, instruction, 1 if passes is None else passes(pe, instruction), slow))
+            if isinstance(instruction.operands[-1], Immediate):
+                pe.known[id(instruction)] = known
+        cost: _Cost = known[1]
+        count, into, wide = cost.count, cost.into, cost.wide
+        if not cost.fits:
             pe.clock.step("vector", instruction.name)
             return [("operand_out_of_range", -1, pe.config.registers)]
-        threads = pe.config.threads
-        on = threads_on(pe, instruction) if instruction.guard is not None else None
-        active = threads if on is None else int(np.count_nonzero(on))
-        wide = widths[0]
+        on = threads_on(pe, instruction)
+        active = pe.config.threads if instruction.guard is None else int(np.count_nonzero(on))
         # operation, result
-        if count > 0 and active and pe.config.values:
-            into = pe.file[:, starts[0] : starts[0] + wide]
+        done = count <= 0 or not active or not pe.config.values
+        if not done and (kernel is None or not kernel(pe, instruction, count, on)):
+            target = pe.file[:, into : into + wide]
+            made = target if active == len(on) else target.copy()
             with np.errstate(all="ignore"):
-                if on is None:
-                    body(pe, instruction, count, into)
-                else:
-                    made = into.copy()
-                    body(pe, instruction, count, made)
-                    np.copyto(into, made, where=on[:, None])
+                body(pe, instruction, count, made)
+            if made is not target:
+                np.copyto(target, made, where=on[:, None])
         if count > 0:
-            pe.mark_written(starts[0], wide, slice(None) if on is None else on)
+            pe.mark_written(into, wide, on)
         # cost
-        slow = special is not None and special(instruction)
-        each = pe.config.special_cycles * count if slow else -(-count // pe.config.vector_rate)
-        cycles = max(0, each) * (1 if passes is None else passes(pe, instruction))
-        _count(pe, count, widths, active, slow)
-        clock = pe.clock
-        spanned = {place: clock.span("r", starts[place], width) for place, width in widths.items() if width}
-        others = [o for place, o in enumerate(instruction.operands) if place not in widths]
-        reads = [*(span for place, span in spanned.items() if place), *spans(pe, instruction, tuple(others))]
-        clock.vector(instruction.name, reads, [spanned[0]] if 0 in spanned else [], cycles)
+        _count(pe, cost, active)
+        pe.clock.vector(instruction.name, cost.reads, cost.writes, cost.cycles)
         return []
 
     return execute
 
 
-def _count(pe: Pe, count: int, widths: dict[int, int], active: int, special: bool) -> None:
-    traffic, done = pe.traffic, max(0, count) * active
+def _count(pe: Pe, cost: _Cost, active: int) -> None:
+    traffic, done = pe.traffic, max(0, cost.count) * active
     traffic.vector_ops += done
-    traffic.special_ops += done if special else 0
-    traffic.register_reads += active * sum(width for place, width in widths.items() if place)
-    traffic.register_writes += active * widths[0]
+    traffic.special_ops += done if cost.slow else 0
+    traffic.register_reads += active * cost.read
+    traffic.register_writes += active * cost.wide
+
+
+def _by_kernel(floats: bool) -> Callable[[Pe, Instruction, int, Array], bool]:
+    """The operations of ``vf``, or the plain ones of ``vi``, in one call."""
+
+    def run(pe: Pe, instruction: Instruction, count: int, on: Array) -> bool:
+        from tilewright.isa.kernels import vector_kernels as kernels
+
+        names, name = kernels.FLOATS if floats else kernels.INTEGERS, instruction.suffix("op") or ""
+        if name not in names:
+            return False
+        sources = instruction.operands[1:3]
+        first = [o.number if isinstance(o, Register) and o.kind == "r" else -1 for o in sources]
+        constants = [0 if at >= 0 else uniform_source(pe, o) for at, o in zip(first, sources, strict=True)]
+        step = int(instruction.suffix("y") != "1")
+        places, numbers = np.array([number(instruction.operands[0]), *first, step]), np.array(constants, np.int32)
+        if floats:
+            file = pe.file.view(np.float32)
+            kernels.vector_floats(names.index(name), file, places, count, numbers.view(np.float32), on)
+        else:
+            kernels.vector_integers(names.index(name), pe.file, places, count, numbers, on)
+        return True
+
+    return run
 
 
 def _floats(pe: Pe, instruction: Instruction, count: int, into: Array) -> None:
@@ -478,8 +531,8 @@ def _exchanges(pe: Pe, instruction: Instruction) -> int:
 
 
 VECTOR_HANDLERS: dict[str, Handler] = {
-    "vf": _vector(_floats, special=lambda instruction: instruction.suffix("op") == "div"),
-    "vi": _vector(_integers),
+    "vf": _vector(_floats, None, lambda instruction: instruction.suffix("op") == "div", _by_kernel(floats=True)),
+    "vi": _vector(_integers, kernel=_by_kernel(floats=False)),
     "vfun": _vector(_function, special=lambda _: True),
     "vcmp": _vector(_comparison(np.int32)),
     "vfcmp": _vector(_comparison(np.float32)),

@@ -430,7 +430,7 @@ def _result(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
     if name == "iota_rows":
         assert e.row_number is not None
         out = e.take(one=True)
-        e.say("vi.add r{}, r{}, ur2, #", out, e.row_number)  # ur2: the first row of all, of several elements
+        e.say(f"vi.add r{{}}, r{{}}, {e.spec.first}, #", out, e.row_number)
         return _as_type(e, out, op.dtype)
     if name in _FUNCTIONS and isinstance(x[0], Reg):
         return e.fun(_FUNCTIONS[name], x[0], e.in_place(x))

@@ -29,7 +29,7 @@ from tilewright.isa.vector.spec import Input, Output, VectorSpec
 from tilewright.isa.vector.tensors import tensor_of, zeros_of
 
 Array = np.ndarray[Any, Any]
-LONGEST, SHORTEST = 64, 16
+LONGEST, SHORTEST = 128, 16
 """Registers of a run at most, where rows may be cut; and elements of a thread below which more threads are no gain."""
 _ROWS = "rows"
 """The line of a body where its rows begin."""
@@ -227,7 +227,7 @@ def _text(
     rows = ["mov ur1, 0", "rows:", f"add r{places.full + 1}, r{row}, ur1", f"mov r{places.row + 1}, r{places.full + 1}"]
     for n, period in enumerate(periods):
         at = places.period(n) + 1
-        rows += [f"add r{at}, r{places.full + 1}, ur2", f"rem r{at}, r{at}, {period}"]
+        rows += [f"add r{at}, r{places.full + 1}, {spec.first}", f"rem r{at}, r{at}, {period}"]
     for text, regs in e.lines:
         numbers = [special[r.slot] if r.slot < 0 else layout.number(r) for r in regs]
         lines += rows if text == _ROWS else [text.format(*numbers, **named)]
@@ -274,7 +274,7 @@ def run_vector(
 def _on_elements(
     spec: VectorSpec, given: dict[str, Array], zeros: dict[str, Array], config: MatrixUnitConfig, trace: bool
 ) -> tuple[KernelResult, dict[str, Array]]:
-    """Every element has its rows, and the number of the first in ur2."""
+    """Every element has its rows."""
     machine = Machine(config, trace=trace)
     machine.system |= {**given, **{name: np.array(zero) for name, zero in zeros.items()}}
     for name in machine.system:
@@ -283,9 +283,9 @@ def _on_elements(
     programs, parts = [], {pe: part for pe, (part,) in by_dim((spec.rows, spec.cols), 0, config.pes).items()}
     for pe, part in parts.items():
         (first, _), (rows, _) = part.base, part.size
-        programs.append(vector_program(replace(spec, rows=rows), config))
+        programs.append(vector_program(replace(spec, rows=rows, first=spec.first + first), config))
         windows = {name: Part((first, 0), (rows, machine.system[name].shape[1])) for name in divided}
-        machine.start(programs[-1], pe, segments=windows, uniform={2: first})
+        machine.start(programs[-1], pe, segments=windows)
     runs = machine.run()
     values = {name: machine.tensor(name) for name in zeros}
     made = result_of_elements(machine, [runs[pe] for pe in parts], programs, value=next(iter(values.values())))

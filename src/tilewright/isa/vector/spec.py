@@ -63,7 +63,7 @@ class Output:
 
 @dataclass(frozen=True)
 class VectorSpec:
-    """Work over a matrix of ``rows`` and ``cols``.
+    """Work over a matrix of ``rows`` and ``cols``; ``first``: the number of its first row, for ``rows`` and iota_rows.
 
     >>> body = (Op("reduce_max", (0,), "f32"), Op("subtract", (0, 1), "f32"), Op("exponential", (2,), "f32"))
     >>> spec = VectorSpec(4, 8, (Input("x", "f32"),), body, (Output("y", 3, "f32"),))
@@ -76,6 +76,7 @@ class VectorSpec:
     inputs: tuple[Input, ...]
     body: tuple[Op, ...]
     outputs: tuple[Output, ...]
+    first: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
