@@ -25,8 +25,7 @@ VECTORS = ROOT / "tests" / "data"
 ORIGINALS = ROOT.parent / "shared" / "data"
 
 # Kernels compile on a first call and machines are shared, so a test's time says nothing about its truth.
-# Every run draws other examples, so a few each do.
-settings.register_profile("tilewright", deadline=None, max_examples=60)
+settings.register_profile("tilewright", deadline=None)
 settings.load_profile("tilewright")
 
 
