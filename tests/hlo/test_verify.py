@@ -236,3 +236,27 @@ def test_the_place_of_a_wrong_element_is_told_with_all_its_digits():
     x, given = struct(2, 3, dtype=jnp.int32), [np.full((2, 3), 123456789, np.int32)]
     proof = under_jit(from_jax(lambda x: x, x), from_jax(lambda x: x.at[1, 2].add(1), x), given)
     assert "1 of 1 elements that differ are wrong: at (1, 2) original 123456789, result 123456790" in proof.reason
+
+
+def test_an_output_that_is_zero_but_for_rounding_is_held_to_rounding():
+    """Deviations from the mean sum up to zero; whichever way they are summed, rounding is all there is."""
+    x, given = struct(3, 4096), np.random.default_rng(2).normal(1, 1, (3, 4096)).astype(np.float32)
+
+    def deviations(x, sums):
+        return sums(x - x.mean(1, keepdims=True))
+
+    one = from_jax(partial(deviations, sums=lambda d: d.sum(1)), x)
+    other = from_jax(partial(deviations, sums=lambda d: d.reshape(3, 64, 64).sum(1).sum(1) * 1.5), x)
+    proof = under_jit(one, other, [given])
+    assert proof.ok, proof.reason
+    assert proof.remarks == ("output 0 is zero but for rounding, in both programs",)
+    off = from_jax(partial(deviations, sums=lambda d: d.sum(1) + 0.1), x)
+    assert not under_jit(one, off, [given]).ok
+    assert not under_jit(off, one, [given]).ok
+
+
+def test_an_output_that_jumps_is_not_zero_but_for_rounding():
+    """One unit decides between 0 and 1 here, so a nudge changes all of it; that excuses no other value."""
+    x, given = struct(2), np.float32([1, 1])
+    original = from_jax(lambda x: jnp.where(x == 1, 1.0, 0.0), x)
+    assert not under_jit(original, from_jax(lambda x: jnp.where(x == 1, 2.0, 0.0), x), [given]).ok

@@ -560,7 +560,8 @@ def _change(before: Cost, after: Cost) -> str:
             f", other operations write {bytes_text(after.padded)} of padding instead of {bytes_text(before.padded)}"
         )
         moves = f"reshapes and transposes move {bytes_text(after.moved)} instead of {bytes_text(before.moved)}"
-        return moves + padding * (before.padded != after.padded)
+        strides = f", sums that leave the innermost dim count {bytes_text(after.strided - before.strided)}"
+        return moves + padding * (before.padded != after.padded) + strides * (after.strided > before.strided)
     return f"reductions over short runs are charged {bytes_text(after.charged)} instead of {bytes_text(before.charged)}"
 
 

@@ -145,8 +145,11 @@ MOSTLY = 0.75
 SHARES = {"whole": 1 / 16, "slice": 1 / 2}
 
 
-def nudged(arguments: Sequence[Array], seed: int) -> list[Array]:
-    """Floating arguments one unit in the last place up or down at random: what no result may depend on much."""
+def nudged(arguments: Sequence[Array], seed: int, wide: bool = False) -> list[Array]:
+    """Floating arguments one unit in the last place up or down at random: what no result may depend on much.
+
+    With ``wide`` they are float64 (complex128), and so is the unit.
+    """
     rng = np.random.default_rng(seed)
     moved = []
     with np.errstate(all="ignore"):
@@ -154,10 +157,38 @@ def nudged(arguments: Sequence[Array], seed: int) -> list[Array]:
             if is_integral(array.dtype):
                 moved.append(array)
                 continue
-            wide = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-            step = float(finfo(array.real.dtype).eps) * rng.choice([-1.0, 1.0], array.shape)
-            moved.append(np.asarray(wide * (1 + step)).astype(array.dtype))
+            widened = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+            step = float(finfo(widened.real.dtype if wide else array.real.dtype).eps) * rng.choice(
+                [-1.0, 1.0], array.shape
+            )
+            moved.append(np.asarray(widened * (1 + step)).astype(widened.dtype if wide else array.dtype))
     return moved
+
+
+#: How much further than its float64 rounding, scaled to its own type, an output may be from zero.
+ROUNDING_SPREAD = 16.0
+#: Float64 rounding is at most so many units of the largest element around; more is a value that jumps.
+ROUNDING_UNITS = 1e4
+
+
+def only_rounding(before: Array, after: Array, references: Sequence[Array], largest: float) -> bool:
+    """Whether an output is zero but for rounding, in both programs: the gradient of a bias before a norm, say.
+
+    ``references`` are the float64 results for the arguments and for such one float64 unit off (:func:`nudged`). Where
+    that alone changes the result by a quarter of itself and more, and all are tiny beside ``largest``, the largest
+    element of arguments and outputs, its terms have cancelled and what is left is float64's rounding. The rounding of
+    the output's own type is as much larger as its unit is.
+    """
+    if is_integral(before.dtype) or before.dtype in (np.float64, np.complex128):
+        return False
+    first, *others = references
+    size = max(float(np.abs(each).max(initial=0.0)) for each in references)
+    unit = float(np.finfo(np.float64).eps)
+    jumps = not size <= ROUNDING_UNITS * unit * largest  # or not a number
+    if jumps or not all(float(np.abs(other - first).max(initial=0.0)) > size / 4 for other in others):
+        return False
+    allowed = ROUNDING_SPREAD * size * float(finfo(before.real.dtype).eps) / unit
+    return all(float(np.abs(each.astype(first.dtype)).max(initial=0.0)) <= allowed for each in (before, after))
 
 
 def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], Sequence[Array]]) -> str:

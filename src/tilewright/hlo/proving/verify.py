@@ -23,9 +23,11 @@ from tilewright.hlo.proving.agreement import (
     differing,
     distance,
     identical,
+    is_integral,
     loses_nan,
     missed,
     nudged,
+    only_rounding,
     spoiled,
     worst,
     zeros_differ,
@@ -381,10 +383,19 @@ class _Judge:
         old, new = ([np.where(m, n, x) for m, n, x in zip(lost, gone, outputs)] for outputs in (before, after))
         return old, new
 
-    def _moved(self, arguments: Sequence[Any], output: int) -> list[Array]:
-        """One output's reference for arguments that are one unit in the last place off, twice."""
-        references = [self._evaluate(nudged(arguments, seed)) for seed in range(2)]
+    def _moved(self, arguments: Sequence[Any], output: int, wide: bool = False) -> list[Array]:
+        """One output's reference for arguments that are one unit in the last place (of float64) off, twice."""
+        references = [self._evaluate(nudged(arguments, seed, wide)) for seed in range(2)]
         return [reference[output] for reference in references if reference is not None]
+
+    def _only_rounding(
+        self, arguments: Sequence[Any], index: int, before: Array, after: Array, reference: list[Array]
+    ) -> bool:
+        around = [each for each in map(np.asarray, (*arguments, *reference)) if not is_integral(each.dtype)]
+        sizes = (np.abs(each.astype(np.complex128 if each.dtype.kind == "c" else np.float64)) for each in around)
+        largest = max((float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes), default=0.0)
+        references = [reference[index], *self._moved(arguments, index, wide=True)]
+        return len(references) > 1 and only_rounding(before, after, references, largest)
 
     def _reason(
         self, arguments: Sequence[Any], before: list[Array], after: list[Array], reference: list[Array] | None
@@ -395,9 +406,11 @@ class _Judge:
             if self.bit_exact:
                 reason = "" if identical(a, b) else "the bits differ, and bit_exact asks for the same ones"
             elif reference is not None:
-                reason = missed(a, b, reference[index], depth) or spoiled(
-                    a, b, reference[index], partial(self._moved, arguments, index)
-                )
+                reason = missed(a, b, reference[index], depth)
+                if reason and self._only_rounding(arguments, index, a, b, reference):
+                    self.remarks.append(f"output {index} is zero but for rounding, in both programs")
+                    continue
+                reason = reason or spoiled(a, b, reference[index], partial(self._moved, arguments, index))
             else:
                 count = int(differing(a, b).sum())
                 reason = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
