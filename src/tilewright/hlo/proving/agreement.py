@@ -171,6 +171,11 @@ ROUNDING_SPREAD = 16.0
 ROUNDING_UNITS = 1e4
 
 
+def is_tiny(reference: Array, largest: float) -> bool:
+    """Whether a float64 result may be float64's rounding and nothing else; not where it is not a number."""
+    return bool(np.abs(reference).max(initial=0.0) <= ROUNDING_UNITS * np.finfo(np.float64).eps * largest)
+
+
 def only_rounding(before: Array, after: Array, references: Sequence[Array], largest: float) -> bool:
     """Whether an output is zero but for rounding, in both programs: the gradient of a bias before a norm, say.
 
@@ -182,12 +187,12 @@ def only_rounding(before: Array, after: Array, references: Sequence[Array], larg
     if is_integral(before.dtype) or before.dtype in (np.float64, np.complex128):
         return False
     first, *others = references
-    size = max(float(np.abs(each).max(initial=0.0)) for each in references)
-    unit = float(np.finfo(np.float64).eps)
-    jumps = not size <= ROUNDING_UNITS * unit * largest  # or not a number
-    if jumps or not all(float(np.abs(other - first).max(initial=0.0)) > size / 4 for other in others):
+    if not all(is_tiny(each, largest) for each in references):
         return False
-    allowed = ROUNDING_SPREAD * size * float(finfo(before.real.dtype).eps) / unit
+    size = max(float(np.abs(each).max(initial=0.0)) for each in references)
+    if not all(float(np.abs(other - first).max(initial=0.0)) > size / 4 for other in others):
+        return False
+    allowed = ROUNDING_SPREAD * size * float(finfo(before.real.dtype).eps / np.finfo(np.float64).eps)
     return all(float(np.abs(each.astype(first.dtype)).max(initial=0.0)) <= allowed for each in (before, after))
 
 

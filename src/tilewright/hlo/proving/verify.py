@@ -24,6 +24,7 @@ from tilewright.hlo.proving.agreement import (
     distance,
     identical,
     is_integral,
+    is_tiny,
     loses_nan,
     missed,
     nudged,
@@ -283,6 +284,7 @@ class _Judge:
     _wide: Run | None = None
     _known: tuple[str, list[Array] | None] = ("", None)
     _jitted: tuple[str, list[Array]] = ("", [])
+    _nudged: dict[bool, list[list[Array]]] = field(default_factory=dict)
 
     def compiled(self) -> tuple[Run, Run]:
         """Both programs, each compiled as a whole."""
@@ -300,6 +302,7 @@ class _Judge:
         """Run both and compare."""
         old, new = self._ran(arguments, runs)
         reference = self._reference(kind, arguments)
+        self._nudged.clear()
         self._remark_on_xla(kind, how, old)
         if reference is not None:
             old, new = self._without_lost_nans(kind, how, old, new, reference)
@@ -385,8 +388,10 @@ class _Judge:
 
     def _moved(self, arguments: Sequence[Any], output: int, wide: bool = False) -> list[Array]:
         """One output's reference for arguments that are one unit in the last place (of float64) off, twice."""
-        references = [self._evaluate(nudged(arguments, seed, wide)) for seed in range(2)]
-        return [reference[output] for reference in references if reference is not None]
+        if wide not in self._nudged:
+            references = [self._evaluate(nudged(arguments, seed, wide)) for seed in range(2)]
+            self._nudged[wide] = [reference for reference in references if reference is not None]
+        return [reference[output] for reference in self._nudged[wide]]
 
     def _only_rounding(
         self, arguments: Sequence[Any], index: int, before: Array, after: Array, reference: list[Array]
@@ -394,6 +399,8 @@ class _Judge:
         around = [each for each in map(np.asarray, (*arguments, *reference)) if not is_integral(each.dtype)]
         sizes = (np.abs(each.astype(np.complex128 if each.dtype.kind == "c" else np.float64)) for each in around)
         largest = max((float(size[np.isfinite(size)].max(initial=0.0)) for size in sizes), default=0.0)
+        if not is_tiny(reference[index], largest):
+            return False
         references = [reference[index], *self._moved(arguments, index, wide=True)]
         return len(references) > 1 and only_rounding(before, after, references, largest)
 
