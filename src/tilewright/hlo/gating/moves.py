@@ -83,11 +83,14 @@ def _strided(op: Node, target: Target) -> int:
     """Bytes that a reduction which keeps the innermost dim is taken to read and write: twice its operand.
 
     What XLA's CPU backend fuses into such a reduction, it computes along the strides. A layer norm moved off the
-    innermost dim runs faster alone, but made a whole model 4 % slower: 3 sums for 2 transposes (docs/public_models.md).
+    innermost dim runs faster alone, but made a whole model 4 % slower: 3 sums for 2 transposes. Sums over short inner
+    runs are charged for them, and what they gain was measured off the innermost dim: they count as there already.
     """
     shape = op.operands[0].shape if op.operands else None
     kept = [d for d, size in enumerate(shape or ()) if size != 1]
-    layout = _layout(op.operands[0], target) if kept and kept[-1] not in op.attributes["dims"] else None
+    if not kept or (kept[-1] in op.attributes["dims"] and not short_run_charge(op, target)):
+        return 0
+    layout = _layout(op.operands[0], target)
     return 0 if layout is None else 2 * layout.size_bytes
 
 
