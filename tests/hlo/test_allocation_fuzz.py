@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.hlo.allocator_messages import EXPECTED, TEXTS
@@ -86,6 +86,8 @@ def test_any_text(text):
         ["", "{}", ":T(8,128)", ":T(8,128)(2,1)E(32)", ":T(1024)", ":T(9223372036854775807,128)", ":T(*,128)"]
     ),
 )
+@example([2**31, 0, 2**31, 3], "f32", ":T(8,128)")
+@example([2**31, 1, 2**30, 1], "pred", ":T(8,128)")  # another order of its dims would be padded beyond all bounds
 def test_absurd_shapes(dims, dtype, tail):
     order = ",".join(map(str, reversed(range(len(dims)))))
     layout = f"{{{order}{tail}}}" if tail.startswith(":") else tail

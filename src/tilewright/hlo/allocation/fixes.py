@@ -149,7 +149,11 @@ def _of_shape(layout: TensorLayout, padded: bool, arrays: int, space: str) -> It
     if not 1 <= len(layout.shape) <= _MOST_DIMS or 0 in layout.shape or any(layout.text.dynamic):
         return
     if padded:
-        for kind, after, text in _reshaped(layout, space):
+        try:
+            changes = [*_reshaped(layout, space)]
+        except UsageError:  # padded in another order it would have more than 2**63 - 1 bytes
+            changes = []
+        for kind, after, text in changes:
             yield kind, after, arrays, text
     for after, text in _narrower(layout):
         yield "dtype", after, arrays, text
