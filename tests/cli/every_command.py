@@ -68,10 +68,12 @@ COMMANDS: list[tuple[list[str], tuple[str, ...]]] = [
     (["isa", "compile", STABLEHLO], ("jax",)),
     (["isa", "conv2d", "1x4x4x8", "3x3x8x4"], ()),
     (["isa", "explain", PRODUCT[0]], ()),
+    (["isa", "explore", "--shapes", "shapes.txt", "--over", "threads=16,32", "--most", "1"], ()),
     (["isa", "matmul", *SIZES], ()),
     (["isa", "matmul", *SIZES, "-o", "product.pftrace"], ("perfetto",)),
     (["isa", "profile", *PRODUCT], ()),
     (["isa", "reference"], ()),
+    (["isa", "roofline", *SIZES, "--no-what-if"], ()),
     (["isa", "run", *PRODUCT], ()),
     (["isa", "step", *PRODUCT, "-x", "run"], ()),
     (["isa", "sweep", *SIZES, "--over", "threads=64,128"], ()),
@@ -144,6 +146,7 @@ def make_inputs():
     np.save("x.npy", np.arange(15, dtype=np.float32).reshape(3, 5))
     row = "\t".join(["1", *["7"] * 13, *["68fd1e64"] * 26])
     Path("clicks.tsv").write_text(f"{row}\n" * 256)
+    Path("shapes.txt").write_text("fc 1 gemm 4x4x4\n")
     Path("message.txt").write_text(
         "E3001: CompileTimeSparseCoreInvalidReplicaCount: No viable logical replica count for the embedding table with "
         "metadata: max_nz_per_row = 15360;\n fixed_size_allocation_bytes = 552960, "

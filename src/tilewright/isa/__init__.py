@@ -25,10 +25,14 @@ from tilewright.isa.multiply.matmul import KernelResult, element_type, matmul, t
 from tilewright.isa.study.claims import Claim, claims
 from tilewright.isa.study.debug import Debugger
 from tilewright.isa.study.explain import InstructionExplanation, explain
+from tilewright.isa.study.explore import Exploration, area_mm2, explore
 from tilewright.isa.study.heat import Heat
 from tilewright.isa.study.machines import Design, sweep
+from tilewright.isa.study.networks import LayerShape, read_network
+from tilewright.isa.study.pages import exploration_page, roofline_page
 from tilewright.isa.study.profile import ProfileLine, ProfileTotals, RunProfile, profile
 from tilewright.isa.study.reference import reference
+from tilewright.isa.study.roofline import Roofline, roofline, what_if
 from tilewright.isa.study.tune import Choice, Tuned, Tuning, autotune
 from tilewright.isa.study.tune_conv import ConvChoice, autotune_conv2d
 from tilewright.isa.vector.known import layer_norm, rms_norm, softmax
@@ -66,12 +70,14 @@ __all__ = [
     "Design",
     "ErrorRecord",
     "Explanation",
+    "Exploration",
     "Heat",
     "Input",
     "Instruction",
     "InstructionExplanation",
     "KernelResult",
     "Layer",
+    "LayerShape",
     "Machine",
     "MachineProgram",
     "MachineReport",
@@ -89,6 +95,7 @@ __all__ = [
     "ProfileLine",
     "ProfileTotals",
     "Program",
+    "Roofline",
     "RunProfile",
     "RunResult",
     "TensorMemory",
@@ -97,6 +104,7 @@ __all__ = [
     "Tuned",
     "Tuning",
     "VectorSpec",
+    "area_mm2",
     "assemble",
     "autotune",
     "autotune_conv2d",
@@ -112,15 +120,21 @@ __all__ = [
     "expected_counts",
     "explain",
     "layer_norm",
+    "exploration_page",
+    "explore",
     "matmul",
     "profile",
+    "read_network",
     "reference",
     "rms_norm",
     "run_vector",
     "softmax",
+    "roofline",
+    "roofline_page",
     "sweep",
     "timeline",
     "type_and_signs",
     "vector_program",
     "warm",
+    "what_if",
 ]

@@ -56,8 +56,8 @@ def conv2d(
     from tilewright.isa import expected_conv2d_counts
 
     suffix = writer_of(out, ".tasm", ".npy", as_json=as_json)
-    config, how = machine.configured(settings), _how(stride, padding, dilation, groups)
-    images, weights = random_array(_shape(x), dtype, seed), random_array(_shape(w), dtype, seed + 1)
+    config, how = machine.configured(settings), how_of(stride, padding, dilation, groups)
+    images, weights = random_array(shape_of(x), dtype, seed), random_array(shape_of(w), dtype, seed + 1)
     options: dict[str, Any] = {"ka": ka, "kb": kb, "columns": columns, "split": split}
     more: dict[str, Any] = {"block_a": block_a, "buffers": buffers, "stream": stream}
     e = images.dtype.itemsize
@@ -104,10 +104,10 @@ def tune_conv2d(
     from tilewright.isa import autotune_conv2d
 
     suffix = writer_of(out, ".json", ".html")
-    how = _how(stride, padding, dilation, groups)
+    how = how_of(stride, padding, dilation, groups)
     with progress("timing") as bar:
         config = machine.configured(settings)
-        tuning = autotune_conv2d(_shape(x), _shape(w), dtype, config, most=most, within=within, watch=bar, **how)
+        tuning = autotune_conv2d(shape_of(x), shape_of(w), dtype, config, most=most, within=within, watch=bar, **how)
     return report(tuning, _call(tuning, x, w, how, settings or ()), top, out, suffix, as_json, None)
 
 
@@ -124,12 +124,12 @@ def _call(tuning: Tuning, x: str, w: str, how: dict[str, Any], settings: Sequenc
     return " ".join([*words, *(f"--set {assignment}" for assignment in settings)])
 
 
-def _how(stride: int, padding: str, dilation: int, groups: int) -> dict[str, Any]:
+def how_of(stride: int, padding: str, dilation: int, groups: int) -> dict[str, Any]:
     zeros: Any = int(padding) if re.fullmatch("[0-9]{1,9}", padding) else padding
     return {"stride": stride, "padding": zeros, "dilation": dilation, "groups": groups}
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def shape_of(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9}){3}", text):
         raise UsageError(f"{text!r} is no shape", how="four numbers, as 1x56x56x64")
     shape = tuple(map(int, text.split("x")))

@@ -233,7 +233,7 @@ def sweep(
 
     with progress("machines") as bar:
         designs = tune_each(
-            m, n, k, _values(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
+            m, n, k, values_of(over), dtype, machine.configured(settings), watch=bar, most=most, within=within
         )
     if as_json:
         emit_json({"m": m, "n": n, "k": k, "dtype": dtype, "machines": [_design_value(design) for design in designs]})
@@ -241,7 +241,7 @@ def sweep(
         _print_designs(designs)
 
 
-def _values(over: Sequence[str]) -> dict[str, list[Any]]:
+def values_of(over: Sequence[str]) -> dict[str, list[Any]]:
     fields: dict[str, list[Any]] = {}
     for assignment in over:
         name, equals, text = assignment.partition("=")

@@ -565,7 +565,7 @@ def search(
     ``problem``: a :class:`Problem`, or another with its methods; choices likewise.
     """
     bounded = [_bounded(problem, choice) for choice in space]
-    waiting = sorted(bounded[1:], key=lambda tuned: (tuned.bound, tuned.choice.settings, str(tuned.choice)))
+    waiting = sorted(bounded[1:], key=_order)
     default = _timed(problem, dtype, bounded[0])
     done, best, left = [default], default, []
     for candidate in waiting:
@@ -582,6 +582,12 @@ def search(
     least = min((candidate.bound for candidate in left), default=None)
     proved = least is None or least >= best.cycles * (1 - within)
     return Tuning(problem, dtype, best, default, ranking, proved, within, least)
+
+
+def _order(tuned: Tuned) -> tuple[Any, ...]:
+    """The least bound first; of equals one that brings data early, then the plainest."""
+    late = not getattr(tuned.choice, "stream", False)
+    return tuned.bound, late, tuned.choice.settings, str(tuned.choice)
 
 
 def _rank(tuned: Tuned) -> tuple[Any, ...]:

@@ -1,0 +1,191 @@
+"""roofline: what a run could not have been faster than, what it took, and what a change of the machine would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.errors import UsageError
+from tilewright.isa.language.config import RANGES, MatrixUnitConfig, checked_config
+from tilewright.isa.language.energy import math_cycles_at_least
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A unit that does one thing after another: ``amount`` of ``what`` at ``rate`` a cycle takes ``cycles`` at least.
+
+    ``ceiling``: products a cycle that a run with so many products for each of ``what`` cannot pass.
+    """
+
+    name: str
+    what: str
+    amount: float
+    rate: float
+    cycles: float
+    ceiling: float
+
+    @property
+    def intensity(self) -> float:
+        """Products for each of ``what``."""
+        return self.ceiling / self.rate
+
+
+@dataclass(frozen=True)
+class Change:
+    """A field of the machine with another value, and the cycles of the same program, or of its best, then."""
+
+    field: str
+    before: Any
+    after: Any
+    cycles: int
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """``bounds``, the highest first; ``macs`` in ``cycles`` is the measured point.
+
+    ``stalls``: why the math unit did nothing in the others; ``changes``: what other machines would take
+    (:func:`what_if`), the best first.
+    """
+
+    title: str
+    macs: int
+    cycles: int
+    peak: float
+    bounds: tuple[Bound, ...]
+    stalls: dict[str, int]
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """Products a cycle."""
+        return self.macs / max(1, self.cycles)
+
+    @property
+    def limit(self) -> Bound:
+        """The unit that is busy for longest."""
+        return self.bounds[0]
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """What to change, the most urgent first."""
+        first, math = self.limit, next(bound for bound in self.bounds if bound.name == "math")
+        said = []
+        if self.cycles > 1.15 * first.cycles:
+            waited = max(self.stalls, key=lambda name: self.stalls[name]) if any(self.stalls.values()) else ""
+            share = 1 - first.cycles / self.cycles
+            reason = f"; the math unit waits most for: {waited} ({self.stalls[waited]:,} cycles)" if waited else ""
+            said.append(f"No unit is busy in {share:.0%} of the cycles{reason}. Bring data earlier: {_EARLIER}.")
+        if first.name in _ADVICE:
+            said.append(f"The {first.name} is busy for {first.cycles:,.0f} cycles. {_ADVICE[first.name]}")
+        issued = next((bound for bound in self.bounds if bound.name == "math steps"), None)
+        if issued is not None and issued.cycles > 1.1 * math.cycles:
+            idle = 1 - math.cycles / issued.cycles
+            said.append(f"{idle:.0%} of all threads have nothing to multiply in a step. {_ADVICE['math steps']}")
+        said += [_told(change, self.cycles) for change in self.changes[:3] if change.cycles < 0.99 * self.cycles]
+        return tuple(said)
+
+    def __str__(self) -> str:
+        """The point, the bounds and the advice."""
+        head = f"{self.title}: {self.macs:,} products in {self.cycles:,} cycles, "
+        head += f"{self.rate:,.0f} of {self.peak:,.0f} a cycle"
+        rows = []
+        for bound in self.bounds:
+            counted = f"{bound.amount:,.0f} {bound.what} at {bound.rate:,.6g}"
+            rows.append(f"  {bound.name}: {bound.cycles:,.0f} cycles at least ({counted})")
+        return "\n".join([head, *rows, *self.advice])
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        bounds = [{**bound.__dict__, "intensity": bound.intensity} for bound in self.bounds]
+        plain = {"title": self.title, "macs": self.macs, "cycles": self.cycles, "rate": self.rate, "peak": self.peak}
+        plain |= {"bounds": bounds, "stalls": self.stalls, "advice": list(self.advice)}
+        return plain | {"changes": [change.__dict__ for change in self.changes]}
+
+
+_EARLIER = "A of several rounds at once (block_a), weights by DMA (stream, segments), more in flight (bcast_depth)"
+_ADVICE = {
+    "load-store unit": "Ask for fewer lines: more of k per column (kb), A of several rounds at once (block_a); or more "
+    "l1_ports.",
+    "L2's bus": "Let L1 serve more (more columns an instruction, larger l1_bytes), or widen l2_bytes_per_cycle.",
+    "device memory": "Every byte once is the least there is; more rows at once (more threads, a larger batch) use a "
+    "byte more often, a larger l2_bytes keeps it, dram_bytes_per_cycle brings it sooner.",
+    "math steps": "Let groups of threads share a row (ka) or a dot product (kb), so that all have work.",
+    "math": "All threads multiply: only more threads, or more bytes of A each (a_bytes), make more.",
+}
+
+
+def _told(change: Change, cycles: int) -> str:
+    faster = f"{change.cycles:,} cycles, {cycles / change.cycles:.3g} times as fast"
+    return f"{change.field}={change.after} instead of {change.before}: {faster}."
+
+
+def roofline(result: Any, config: MatrixUnitConfig | None = None, title: str = "the run") -> Roofline:
+    """The roofline of a finished run: of :func:`matmul`, :func:`conv2d`, a program, or a compiled model.
+
+    ``config``: the machine it ran on, where it was not the default one and the result does not know. Every bound is
+    what was counted over what the machine can do in a cycle, all processing elements together.
+
+    >>> import numpy as np
+    >>> from tilewright.isa import matmul
+    >>> ones = np.ones((64, 64), np.int8)
+    >>> print(roofline(matmul(ones, ones)).limit.name)
+    load-store unit
+    """
+    if not hasattr(result, "counts") or not hasattr(result, "moved"):
+        raise UsageError(f"{type(result).__name__} is no run", how="what matmul, conv2d or a program's run returns")
+    runs = getattr(result, "pes", ()) or (result,)
+    known = getattr(result, "config", None) or getattr(getattr(runs[0], "state", None), "config", None)
+    c = config or known or checked_config(None)
+    counts, moved, pes = result.counts, result.moved, c.pes
+    sizes = {level: sum(of.values()) for level, of in moved.bytes.items()}
+    macs, ideal = counts.macs, math_cycles_at_least(moved, c) / pes
+    traffic = getattr(result, "traffic", None)
+    lines = counts.l1_touches + (traffic.load_lines + traffic.store_lines if traffic else 0)
+    peak = macs / ideal if ideal else float(c.compute_threads * pes)
+    found = [
+        ("load-store unit", "lines", lines, c.l1_ports * pes),
+        ("L2's bus", "bytes", sizes["l2"], c.l2_bytes_per_cycle),
+        ("device memory", "bytes", sizes["dram"], c.dram_bytes_per_cycle),
+    ]
+    bounds = [_bound(macs, *each) for each in found if each[2]]
+    bounds.append(_bound(macs, "math", "products", macs, peak))
+    if (busy := max(getattr(run, "math_cycles", 0) for run in runs)) > 0:
+        bounds.append(Bound("math steps", "steps", busy, 1.0, busy, macs / busy))
+    bounds.sort(key=lambda bound: -bound.cycles)
+    return Roofline(title, macs, result.cycles, peak, tuple(bounds), dict(getattr(result, "stalls", {})))
+
+
+def _bound(macs: int, name: str, what: str, amount: float, rate: float) -> Bound:
+    cycles = amount / rate
+    return Bound(name, what, amount, rate, cycles, macs / cycles if cycles else float("inf"))
+
+
+_DOUBLED = (
+    *("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle", "l1_bytes", "l2_bytes", "bcast_depth", "threads"),
+    *("a_bytes", "line_bytes"),
+)
+_HALVED = ("l1_latency", "l2_latency", "dram_latency", "dma_latency")
+
+
+def what_if(
+    config: MatrixUnitConfig, run: Callable[[MatrixUnitConfig], int], watch: Callable[[int, int], None] | None = None
+) -> tuple[Change, ...]:
+    """Every bandwidth and size doubled, every latency halved, one at a time: what ``run`` says it takes then.
+
+    ``run`` gives the cycles on a machine; a machine that cannot be, or not run it, is left out. The best first.
+    """
+    changes: list[Change] = []
+    fields: Sequence[str] = (*_DOUBLED, *_HALVED)
+    for done, field in enumerate(fields, 1):
+        before = getattr(config, field)
+        after = before // 2 if field in _HALVED else before * 2
+        least, most = RANGES[field]
+        if after != before and least <= after <= most:
+            with suppress(UsageError):
+                changes.append(Change(field, before, after, run(replace(config, **{field: after}))))
+        if watch is not None:
+            watch(done, len(fields))
+    return tuple(sorted(changes, key=lambda change: change.cycles))
