@@ -29,7 +29,7 @@ from tilewright.isa.vector.spec import Input, Output, VectorSpec
 from tilewright.isa.vector.tensors import tensor_of, zeros_of
 
 Array = np.ndarray[Any, Any]
-LONGEST, SHORTEST = 128, 16
+LONGEST, SHORTEST = 128, 8
 """Registers of a run at most, where rows may be cut; and elements of a thread below which more threads are no gain."""
 _ROWS = "rows"
 """The line of a body where its rows begin."""
@@ -247,6 +247,7 @@ def run_vector(
 
     With ``config.pes`` above 1 rows are divided among the elements.
 
+    >>> from tilewright.isa.vector.spec import Op
     >>> spec = VectorSpec(2, 3, (Input("x", "s32"),), (Op("abs", (0,), "s32"),), (Output("y", 1, "s32"),))
     >>> run_vector(spec, {"x": np.array([[1, -2, 3], [-4, 5, -6]], np.int32)}).value.tolist()
     [[1, 2, 3], [4, 5, 6]]
