@@ -15,11 +15,16 @@ PRODUCTS = {"dot_general": "matrix", "convolution": "matrix", "concatenate": "co
 
 @dataclass(eq=False)
 class Group:
-    """Operations of one layer; ``region``: what a vector region knows of itself."""
+    """Operations of one layer; ``region``: what a vector region knows of itself.
+
+    ``product``: one whose sums the region takes before they are stored. ``outputs``: what others want of it.
+    """
 
     kind: str
     nodes: list[Node] = field(default_factory=list)
     region: Any = None
+    product: Node | None = None
+    outputs: tuple[Value, ...] = ()
 
     @property
     def position(self) -> int:
@@ -27,17 +32,24 @@ class Group:
         return max(node.position for node in self.nodes)
 
 
-def groups_of(reading: Reading, new_region: Callable[[Node], Any]) -> list[Group]:
+def groups_of(reading: Reading, new_region: Callable[[Node], Any], takes: Callable[[Any, Node], bool]) -> list[Group]:
     """All operations in groups, in an order that makes everything before it is used.
 
     From the last operation to the first: one joins a group of its users of its own kind, where everything else that
     uses it comes after that group. ``new_region``: the region a vector operation begins, or None where it is none; a
-    region decides by ``region.joins(node)`` whether it takes another.
+    region decides by ``region.joins(node)`` whether it takes another. ``takes``: whether a region can be done to the
+    sums of a product.
     """
     grouping = _Grouping(reading, new_region)
     for node in reversed(reading.nodes):
         grouping.place(node)
-    return grouping.ordered()
+    for node in reading.nodes:
+        if grouping.group[node].kind == "matrix":
+            grouping.absorb(node, takes)
+    groups = grouping.ordered()
+    for group in groups:
+        group.outputs = grouping.outputs(group)
+    return groups
 
 
 class _Grouping:
@@ -78,8 +90,34 @@ class _Grouping:
                     open_.append(after)
         return True
 
+    def absorb(self, node: Node, takes: Callable[[Any, Node], bool]) -> None:
+        """Give a product to the one region that uses it, if that can take it."""
+        near = {id(self.group[u]): self.group[u] for u in self.users[node]}
+        results = {id(self.reading.root(v)) for v in self.reading.results}
+        if len(near) != 1 or id(node.result) in results:
+            return
+        (group,) = near.values()
+        fits = group.kind == "vector" and group.product is None and len(self.outputs(group)) == 1
+        if fits and takes(group.region, node):
+            group.product = node
+            self.group[node] = group
+
+    def outputs(self, group: Group) -> tuple[Value, ...]:
+        """What other groups, or the caller, want of a group."""
+        results = {id(self.reading.root(v)) for v in self.reading.results}
+        made = [v for node in group.nodes for v in node.results]
+        used = {
+            id(self.reading.root(v))
+            for node in group.nodes
+            for user in self.users[node]
+            if self.group[user] is not group
+            for v in inputs_of([user])
+        }
+        return tuple(v for v in made if id(v) in used or id(v) in results)
+
     def _after(self, group: Group) -> list[Group]:
-        found = {id(self.group[u]): self.group[u] for node in group.nodes for u in self.users[node]}
+        nodes = group.nodes + ([group.product] if group.product is not None else [])
+        found = {id(self.group[u]): self.group[u] for node in nodes for u in self.users[node]}
         return [g for g in found.values() if g is not group]
 
     def ordered(self) -> list[Group]:

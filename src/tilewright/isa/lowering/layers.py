@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from math import prod
+from functools import partial
 from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError
-from tilewright.hlo import Block, Node, Value, inputs_of
+from tilewright.hlo import Block, Node
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.lowering.grouping import Group, groups_of
 from tilewright.isa.lowering.products import lower_convolution, lower_product
-from tilewright.isa.lowering.reading import Reading, machine_type
+from tilewright.isa.lowering.reading import MOVING, Reading, machine_type, operations
 from tilewright.isa.lowering.steps import Step
 from tilewright.isa.lowering.tables import Lowering, natural
+from tilewright.isa.lowering.tails import takes_product
 from tilewright.isa.lowering.vectors import Region, specification, vector_jobs
-
-_MOVING = frozenset({
-    "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "concatenate", "pad", "gather", "dynamic_slice",
-    "dynamic_update_slice", "iota", "constant", "optimization_barrier", "bitcast_convert", "real_dynamic_slice",
-})  # fmt: skip
-"""Operations without arithmetic."""
 
 
 def lower(block: Block, config: MatrixUnitConfig) -> Lowering:
     """All of a program as steps on tables."""
     reading = Reading.of(block)
     lowering = Lowering(reading, config)
-    for group in groups_of(reading, lambda node: Region.begun(reading, node)):
+    for group in groups_of(reading, lambda node: Region.begun(reading, node), partial(takes_product, reading)):
         _lower_group(lowering, group)
     return lowering
 
 
 def _lower_group(lowering: Lowering, group: Group) -> None:
-    node, before = group.nodes[0], len(lowering.steps)
-    kept = dict(lowering.tables), {v: list(s) for v, s in lowering.places.items()}, dict(lowering.names)
+    if group.product is not None:  # both in one program, or one after the other
+        before = _kept(lowering)
+        try:
+            _product(lowering, group.product, group)
+            _closed(lowering, len(before[-1]))
+            return
+        except TilewrightError:
+            _take_back(lowering, before)
+        alone = Group("matrix", [group.product], outputs=tuple(group.product.results))
+        _lower_group(lowering, alone)
+    before = _kept(lowering)
+    node = group.nodes[0]
     try:
-        if node.name == "dot_general":
-            lower_product(lowering, node)
-        elif node.name == "convolution":
-            lower_convolution(lowering, node)
+        if group.kind == "matrix":
+            _product(lowering, node, None)
         elif node.name == "concatenate":
             _concatenate(lowering, node)
         elif node.name == "pad":
@@ -48,27 +51,46 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
         else:
             raise UnsupportedError(_why(group.nodes))
     except TilewrightError as error:
-        lowering.tables, lowering.places, lowering.names = kept  # what it had begun
-        del lowering.steps[before:]
+        _take_back(lowering, before)
         _fall_back(lowering, group, str(error))
-    for step in lowering.steps[before:]:
+    _closed(lowering, len(before[-1]))
+
+
+def _product(lowering: Lowering, node: Node, after: Group | None) -> None:
+    lower_one = lower_product if node.name == "dot_general" else lower_convolution
+    lower_one(lowering, node, after)
+
+
+def _kept(lowering: Lowering) -> tuple[Any, ...]:
+    places = {v: list(s) for v, s in lowering.places.items()}
+    return dict(lowering.tables), places, dict(lowering.names), list(lowering.steps)
+
+
+def _take_back(lowering: Lowering, kept: tuple[Any, ...]) -> None:
+    """As if what failed had not begun."""
+    tables, places, names, steps = kept
+    lowering.tables, lowering.places, lowering.names, lowering.steps = tables, places, names, list(steps)
+
+
+def _closed(lowering: Lowering, first: int) -> None:
+    """Give the steps from ``first`` on what names elements before their operations, and what they take then."""
+    for step in lowering.steps[first:]:
         if step.nodes:
-            outputs = step.outputs
             nodes, inputs = lowering.reading.closure(step.nodes, stop=())
-            step.nodes, step.inputs, step.outputs = tuple(nodes), tuple(inputs), outputs
+            step.nodes, step.inputs = tuple(nodes), tuple(inputs)
         if step.fallback:
             found = [lowering.places[v][0].table for v in step.inputs if v in lowering.places]
             step.reads = tuple(table for table in found if lowering.tables[table].held is None)
 
 
 def _why(nodes: list[Node]) -> str:
-    names = dict.fromkeys(node.name for node in nodes if node.name not in _MOVING)
+    names = dict.fromkeys(node.name for node in nodes if node.name not in MOVING)
     return f"the machine has no program for {', '.join(names) or nodes[0].name}"
 
 
 def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
     """XLA does it on the host, with the values as the machine made them."""
-    outputs = _outputs(lowering.reading, group)
+    outputs = group.outputs
     lowering.on_host |= set(outputs)
     work = sum(operations(node) for node in group.nodes)
     kinds = [node.name.removeprefix("chlo.") for node in group.nodes]
@@ -78,7 +100,7 @@ def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
 
 def _vector(lowering: Lowering, group: Group) -> None:
     """A region as one vector program."""
-    outputs = _outputs(lowering.reading, group)
+    outputs = group.outputs
     written = specification(lowering, group.region, group.nodes, outputs)
     jobs = vector_jobs(lowering, written)
     tables = [written.tables[each.name] for each in written.spec.inputs]
@@ -90,36 +112,6 @@ def _vector(lowering: Lowering, group: Group) -> None:
     lowering.steps.append(
         Step(name, "vector", tuple(group.nodes), (), outputs, jobs, "", tuple(tables), tuple(made), work, depth)
     )
-
-
-def _outputs(reading: Reading, group: Group) -> tuple[Value, ...]:
-    """What other groups, or the caller, want of a group."""
-    inside = {id(node) for node in group.nodes}
-    made = [v for node in group.nodes for v in node.results]
-    results = {id(reading.root(v)) for v in reading.results}
-    used = {id(v) for node in reading.nodes if id(node) not in inside for v in _roots(reading, node)}
-    return tuple(v for v in made if id(v) in used or id(v) in results)
-
-
-def _roots(reading: Reading, node: Node) -> list[Value]:
-    return [reading.root(v) for v in inputs_of([node])]
-
-
-def operations(node: Node) -> int:
-    """Arithmetic of one operation: an element made, or taken into a sum."""
-    own = node.attributes
-    if node.name in _MOVING:
-        return 0
-    if node.name == "dot_general":
-        depth: int = prod(node.operands[0].sizes[d] for d in own["lhs_contract"])
-        return 2 * depth * prod(node.result.sizes)
-    if node.name == "convolution":
-        outs: int = node.operands[1].sizes[own["numbers"][1].index("o")]
-        return 2 * prod(node.operands[1].sizes) // outs * prod(node.result.sizes)
-    if node.name == "reduce_window":
-        window: tuple[int, ...] = own["window"]
-        return prod(window) * prod(node.result.sizes)
-    return max((prod(v.sizes) for v in (*node.results, *node.operands[:1]) if v.shape is not None), default=0)
 
 
 def _concatenate(lowering: Lowering, node: Node) -> None:

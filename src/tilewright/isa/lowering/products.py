@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.lowering.grouping import Group
 from tilewright.isa.lowering.reading import machine_type
 from tilewright.isa.lowering.sources import Groups
 from tilewright.isa.lowering.steps import Job, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
-from tilewright.isa.lowering.vectors import Written, vector_jobs
+from tilewright.isa.lowering.tails import Tail, tail_of
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_parts, conv_program
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
-from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
 
 _PLACES = 280
 _MOST_KB = 8
@@ -95,59 +95,36 @@ def types_of(a: Value, b: Value, out: Value) -> tuple[str, str, str]:
     return written, signs, made if made[1:] == "32" else "s32" if signs else "f32"
 
 
-def sums_table(lowering: Lowering, out: Value, groups: Groups, sums: str) -> str:
-    """The table that the products' sums are stored to: the result's, or one before it is rounded to its type."""
-    if machine_type(out) == sums:
-        return lowering.new_table(out, groups)
-    name = lowering.name("t")
-    lowering.tables[name] = Table(name, folded(out.sizes, groups), sums)
-    return name
-
-
-def rounded(lowering: Lowering, node: Node, groups: Groups, table: str) -> None:
-    """Sums in another type than the result's: one more step, which makes the result of them."""
-    out = node.result
-    if table in lowering.groups:
-        return
-    entry, last = lowering.tables[table], lowering.steps[-1]
-    rows, columns = entry.shape
-    dtype = str(machine_type(out))
-    spec = VectorSpec(
-        rows, columns, (Input("x0", entry.dtype),), (Op("convert", (0,), dtype),), (Output("y0", 1, dtype),)
-    )
-    made = lowering.new_table(out, groups)
-    jobs = vector_jobs(lowering, Written(spec, {"x0": table, "y0": made}))
-    last.nodes, last.outputs = (), ()
-    lowering.steps.append(
-        Step(f"{last.name}_rounded", "vector", (node,), (), (out,), jobs, "", (table,), (made,), 0, last.depth)
-    )
-
-
-def lower_product(lowering: Lowering, node: Node) -> None:
-    """One dot_general as a step."""
+def lower_product(lowering: Lowering, node: Node, after: Group | None = None) -> None:
+    """One dot_general as a step, with a region of its users (``after``) done to its sums."""
     types = types_of(node.operands[0], node.operands[1], node.result)
     form = min(_forms(node), key=lambda form: form.copies(lowering)[0])
-    _add(lowering, node, form, types, lowering.name("dot"))
+    _add(lowering, node, form, types, lowering.name("dot"), after)
 
 
-def _add(lowering: Lowering, node: Node, form: _Form, types: tuple[str, str, str], name: str) -> None:
+def _add(
+    lowering: Lowering, node: Node, form: _Form, types: tuple[str, str, str], name: str, after: Group | None
+) -> None:
     written, signs, sums = types
     walks = form.copies(lowering)[1]
     a = lowering.table(form.a, form.a_groups)
     b = lowering.table(form.b, form.b_rows if walks else form.b_columns)
-    c = sums_table(lowering, node.result, form.c_groups, sums)
+    tail = tail_of(lowering, node, form.c_groups, sums, after)
     e = BYTES[lowering.tables[a].dtype]
     plan = product_plan(lowering, form.m, form.n, form.k, written, signs, e, walks)
+    plan = replace(plan, epilogue=tail.spec)
     deep = (form.k, form.n) if walks else (form.n, form.k)
     jobs = []
     for number in range(form.batch):
         for pe, (rows, columns) in _shares(plan, number, form.batch).items():
             mine = replace(plan, m=rows[1], n=columns[1])
             own = ((0, form.k), columns) if walks else (columns, (0, form.k))
+            part = Part((number * form.m + rows[0], columns[0]), (rows[1], columns[1]))
             windows = (
                 ("A", a, Part((number * form.m + rows[0], 0), (rows[1], form.k))),
                 ("B", b, Part((number * deep[0] + own[0][0], own[1][0]), (own[0][1], own[1][1]))),
-                ("C", c, Part((number * form.m + rows[0], columns[0]), (rows[1], columns[1]))),
+                ("C", tail.table, part),
+                *tail.windows(part),
             )
             jobs.append(Job(pe, matmul_program(mine), windows))
     expected = expected_counts(
@@ -157,10 +134,25 @@ def _add(lowering: Lowering, node: Node, form: _Form, types: tuple[str, str, str
     if plan.config.pes == 1:
         closed |= {name: getattr(expected, name) * form.batch for name in ("instructions", "steps", "column_loads")}
     macs = form.batch * form.m * form.n * form.k
-    lowering.steps.append(
-        Step(name, "matrix", (node,), (), (node.result,), tuple(jobs), "", (a, b), (c,), 2 * macs, form.k, closed)
+    lowering.steps.append(_step(name, tail, jobs, (a, b), 2 * macs, form.k, closed))
+
+
+def _step(
+    name: str, tail: Tail, jobs: Sequence[Job], reads: tuple[str, str], work: int, depth: int, closed: dict[str, int]
+) -> Step:
+    more = tuple(table for key, table in tail.tables.items() if key.startswith("x"))
+    return Step(
+        name,
+        "matrix",
+        nodes=tail.nodes,
+        outputs=(tail.out,),
+        jobs=tuple(jobs),
+        reads=(*reads, *more),
+        writes=(tail.table,),
+        operations=work + tail.operations,
+        depth=depth,
+        expected=closed,
     )
-    rounded(lowering, node, form.c_groups, c)
 
 
 def product_plan(
@@ -194,8 +186,8 @@ def _spatial(numbers: str, first: str, second: str) -> tuple[int, ...]:
     return tuple(numbers.index(letter) for letter in (first, "0", "1", second))
 
 
-def lower_convolution(lowering: Lowering, node: Node) -> None:
-    """One convolution as a step; 1x1 ones without strides are products."""
+def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None) -> None:
+    """One convolution as a step; 1x1 ones without strides are products. ``after``: a region done to its sums."""
     own, (x, w), out = node.attributes, node.operands, node.result
     types = types_of(x, w, out)
     written, signs, sums = types
@@ -216,7 +208,7 @@ def lower_convolution(lowering: Lowering, node: Node) -> None:
     if (kh, kw) == (1, 1) and simple and n * height * width > lowering.config.compute_threads // 2:
         columns, rows = ((kernel[0],), (*kernel[1:3], kernel[3])), ((*kernel[1:3], kernel[3]), (kernel[0],))
         form = _Form(x, w, (image[:3], image[3:]), columns, rows, pixels, 1, n * height * width, outs, depth)
-        _add(lowering, node, form, types, lowering.name("conv"))
+        _add(lowering, node, form, types, lowering.name("conv"), after)
         return
     size = out.sizes[made[1]], out.sizes[made[2]]
     before = own["padding"][0][0], own["padding"][1][0]
@@ -224,19 +216,16 @@ def lower_convolution(lowering: Lowering, node: Node) -> None:
         n, (height, width), depth, outs, own["groups"], (kh, kw), own["strides"], before, own["rhs_dilation"], size
     )
     a = lowering.table(x, tuple((d,) for d in image))
-    c = sums_table(lowering, out, pixels, sums)
+    tail = tail_of(lowering, node, pixels, sums, after)
     per_group = outs // own["groups"]
     plan = product_plan(
         lowering, shape.pixels, per_group, depth, written, signs, BYTES[lowering.tables[a].dtype], False
     )
     plan, b = _weights(lowering, plan, w, tuple((d,) for d in kernel))
-    conv = ConvPlan(plan, shape, 0, (0, outs))
-    jobs = tuple(_conv_jobs(lowering, conv, a, b, c))
+    conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
+    jobs = _conv_jobs(lowering, conv, a, b, tail)
     macs = shape.pixels * outs * depth * kh * kw
-    lowering.steps.append(
-        Step(lowering.name("conv"), "matrix", (node,), (), (out,), jobs, "", (a, b), (c,), 2 * macs, depth * kh * kw)
-    )
-    rounded(lowering, node, pixels, c)
+    lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, depth * kh * kw, {}))
 
 
 def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups) -> tuple[MatmulPlan, str]:
@@ -254,13 +243,14 @@ def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups) -> 
     return plan, name
 
 
-def _conv_jobs(lowering: Lowering, conv: ConvPlan, a: str, b: str, c: str) -> list[Job]:
+def _conv_jobs(lowering: Lowering, conv: ConvPlan, a: str, b: str, tail: Tail) -> list[Job]:
     """Rows of the result to every processing element, or output channels where there are too few."""
     plan, shape, pes = conv.plan, conv.shape, conv.plan.config.pes
-    windows: dict[str, Any] = {"A": (a, whole(lowering.tables[a].shape)), "B": (b, whole(lowering.tables[b].shape))}
-    windows["C"] = (c, whole(lowering.tables[c].shape))
+    images, weights = lowering.tables[a].shape, lowering.tables[b].shape
     if pes == 1:
-        return [Job(0, conv_program(conv), tuple((n, t, p) for n, (t, p) in windows.items()))]
+        part = whole((shape.pixels, shape.outs))
+        seen = (("A", a, whole(images)), ("B", b, whole(weights)), ("C", tail.table, part))
+        return [Job(0, conv_program(conv), (*seen, *tail.windows(part)))]
     per_image = shape.out[0] * shape.out[1]
     enough = min(shape.images * shape.out[0], -(-plan.m // plan.fit)) >= pes
     jobs = []
@@ -273,10 +263,10 @@ def _conv_jobs(lowering: Lowering, conv: ConvPlan, a: str, b: str, c: str) -> li
             pixel=pixel - first * per_image,
             channels=(channel, channel + outs),
         )
-        seen = {
-            "A": (a, Part((first, 0, 0, 0), (end - first, *lowering.tables[a].shape[1:]))),
-            "B": (b, Part((channel, 0, 0, 0), (outs, *lowering.tables[b].shape[1:]))),
-            "C": (c, part),
-        }
-        jobs.append(Job(pe, conv_program(mine), tuple((n, t, p) for n, (t, p) in seen.items())))
+        seen = (
+            ("A", a, Part((first, 0, 0, 0), (end - first, *images[1:]))),
+            ("B", b, Part((channel, 0, 0, 0), (outs, *weights[1:]))),
+            ("C", tail.table, part),
+        )
+        jobs.append(Job(pe, conv_program(mine), (*seen, *tail.windows(part))))
     return jobs

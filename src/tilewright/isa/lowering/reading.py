@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from tilewright.layout import dtype_name
 Array = np.ndarray[Any, Any]
 LAYOUT = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice"})
 """Operations that only say which elements; nothing is done for them until somebody wants the elements."""
+MOVING = frozenset({
+    "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "concatenate", "pad", "gather", "dynamic_slice",
+    "dynamic_update_slice", "iota", "constant", "optimization_barrier", "bitcast_convert", "real_dynamic_slice",
+})  # fmt: skip
+"""Operations without arithmetic."""
 _IMPURE = frozenset({"custom_call", "rng", "rng_bit_generator", "infeed", "while", "case", "if"})
 
 
@@ -117,3 +123,20 @@ def _alive(block: Block) -> list[Node]:
             alive.append(node)
             wanted |= {id(v) for v in inputs_of([node])}
     return alive[::-1]
+
+
+def operations(node: Node) -> int:
+    """Arithmetic of one operation: an element made, or taken into a sum."""
+    own = node.attributes
+    if node.name in MOVING:
+        return 0
+    if node.name == "dot_general":
+        depth: int = prod(node.operands[0].sizes[d] for d in own["lhs_contract"])
+        return 2 * depth * prod(node.result.sizes)
+    if node.name == "convolution":
+        outs: int = node.operands[1].sizes[own["numbers"][1].index("o")]
+        return 2 * prod(node.operands[1].sizes) // outs * prod(node.result.sizes)
+    if node.name == "reduce_window":
+        window: tuple[int, ...] = own["window"]
+        return prod(window) * prod(node.result.sizes)
+    return max((prod(v.sizes) for v in (*node.results, *node.operands[:1]) if v.shape is not None), default=0)

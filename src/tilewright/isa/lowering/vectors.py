@@ -102,7 +102,7 @@ class Region:
 
     def joins(self, node: Node) -> bool:
         """Take an operation whose users are here, if one program can do it too."""
-        place = self._place(node)
+        place = self.place_of(node) if _known(self.reading, node) else None
         if place is None:
             return False
         has = {d for d in place if d is not None}
@@ -151,10 +151,8 @@ class Region:
         own, columns = iter(self.places[node]), iter(self.columns or ())
         return tuple((next(columns) if shape[d] > 1 else None) if d in dims else next(own) for d in range(len(shape)))
 
-    def _place(self, node: Node) -> Dims | None:
+    def place_of(self, node: Node) -> Dims | None:
         """Where its users here want it; None where they disagree, or reach it by more than names of elements."""
-        if not _known(self.reading, node):
-            return None
         place: Dims | None = None
         for user in self.places:
             of = self.operand_place(user)
@@ -210,31 +208,41 @@ class Written:
 
 
 def specification(
-    lowering: Lowering, region: Region, nodes: Sequence[Node], outputs: Sequence[Value], products: Node | None = None
+    lowering: Lowering,
+    region: Region,
+    nodes: Sequence[Node],
+    outputs: Sequence[Value],
+    product: tuple[Node, str] | None = None,
+    order: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> Written:
-    """``nodes`` of a region as one program. ``products``: a product whose result is the first input, called acc."""
-    writer = _Writer(lowering, region, products)
+    """``nodes`` of a region as one program. ``product``: one whose sums, of this type, are the first input, acc.
+
+    ``order``: the dims of the space that are its rows and its columns, where a product has decided.
+    """
+    writer = _Writer(lowering, region, order)
+    if product is not None:
+        writer.begin(*product)
     for node in nodes:
         writer.write(node)
     return writer.written(outputs)
 
 
 class _Writer:
-    def __init__(self, lowering: Lowering, region: Region, products: Node | None) -> None:
-        self.lowering, self.region, self.products = lowering, region, products
-        columns = region.columns
-        if columns is None:
-            columns = tuple(sorted(region.long))[-1:]
-        self.columns = tuple(columns)
-        self.rows = tuple(d for d in sorted(region.long) if d not in columns)
+    def __init__(self, lowering: Lowering, region: Region, order: tuple[Sequence[int], Sequence[int]] | None) -> None:
+        self.lowering, self.region = lowering, region
+        columns = tuple(sorted(region.long))[-1:] if region.columns is None else region.columns
+        rows = tuple(d for d in sorted(region.long) if d not in columns)
+        self.rows, self.columns = (tuple(rows), tuple(columns)) if order is None else map(tuple, order)
         self.inputs: list[Input] = []
         self.tables: dict[str, str] = {}
         self.known: dict[tuple[str, str], int] = {}
         self.body: list[tuple[str, tuple[Any, ...], str, tuple[str, ...]]] = []
         self.values: dict[Value, Any] = {}
-        if products is not None:
-            self._input("", "full", element_type(products.result), 0)
-            self.values[products.result] = self.known["", "full"]
+
+    def begin(self, node: Node, sums: str) -> None:
+        """The product's sums, and its result, which is of another type at times."""
+        value, dtype = self._input("", "full", sums, 0), element_type(node.result)
+        self.values[node.result] = value if dtype == sums else self._append("convert", (value,), dtype)
 
     def write(self, node: Node) -> None:
         """One operation; operands of the body are (True, number) until the inputs are counted."""
