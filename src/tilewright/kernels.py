@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -236,6 +237,7 @@ def _numba() -> Any:
     kept: Any = caching.Cache
     kept._index_key = _stable_key(kept._index_key)
     _listen()
+    _compile_inner_ones_once()
     return numba
 
 
@@ -271,6 +273,81 @@ def _listen() -> None:
             pass
 
     event.register("numba:compile", Compiling())  # type: ignore[no-untyped-call]
+
+
+def _compile_inner_ones_once() -> None:
+    """What only kernels call is optimised and made machine code in its callers alone.
+
+    numba does both for every function, and again for all that is linked into each of its callers: two thirds of LLVM's
+    time. A function without a way in from Python that is not kept by itself needs neither. Where this version of numba
+    is built otherwise, it compiles as it likes.
+    """
+    try:
+        from numba.core import caching, codegen, dispatcher, typed_passes
+
+        library: Any = codegen.JITCodeLibrary
+        dispatchers: Any = dispatcher.Dispatcher
+        lowering: Any = typed_passes.BaseNativeLowering
+        compile_one, lower = dispatchers.compile, lowering.run_pass
+        _ = library._optimize_final_module, library._finalize_final_module, library._finalize_dynamic_globals
+    except (ImportError, AttributeError):
+        return
+
+    class Codegen:
+        """That of the process, but for functions' environments, which only machine code has."""
+
+        def __init__(self, codegen: Any) -> None:
+            self._codegen = codegen
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._codegen, name)
+
+        def set_env(self, name: str, environment: object) -> None:
+            pass
+
+    class Linked(library):  # type: ignore[misc]
+        """Code that goes into its callers as it is."""
+
+        @property
+        def codegen(self) -> Any:
+            return Codegen(self._codegen)
+
+        def _optimize_final_module(self) -> None:
+            pass
+
+        def _finalize_final_module(self) -> None:
+            self._finalize_dynamic_globals()
+            self._finalized = True
+
+        def get_pointer_to_function(self, name: str) -> int:
+            self._ensure_finalized()
+            return 0
+
+    compiling = threading.local()
+
+    def compile_noted(self: Any, signature: Any) -> Any:
+        under_way = compiling.__dict__.setdefault("dispatchers", [])
+        under_way.append(self)
+        try:
+            return compile_one(self, signature)
+        finally:
+            under_way.pop()
+
+    def lower_linked(self: Any, state: Any) -> Any:
+        under_way = compiling.__dict__.get("dispatchers") or [None]
+        this, first = under_way[-1], under_way[0]
+        if (
+            state.library is None
+            and state.flags.no_cpython_wrapper
+            and this is not None
+            and this.py_func is state.func_id.func
+            and isinstance(this._cache, caching.NullCache)
+            and first.py_func.__module__.startswith(f"{_PACKAGE}.")
+        ):
+            state.library = Linked(state.targetctx.codegen(), state.func_id.func_qualname)
+        return lower(self, state)
+
+    dispatchers.compile, lowering.run_pass = compile_noted, lower_linked
 
 
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:

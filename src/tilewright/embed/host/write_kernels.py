@@ -279,9 +279,10 @@ def gather_source(
         for t in range(cursor.size):
             n = np.int64(counts[units[0] + t, 0, l, shard])
             begin = cursor[t]
-            gathered[0][at : at + n] = rows[begin : begin + n]
-            gathered[1][at : at + n] = samples[begin : begin + n]
-            gathered[2][at : at + n] = gains[begin : begin + n]
+            for i in range(n):  # numba compiles two seconds longer for slices, whose shapes it compares
+                gathered[0][at + i] = rows[begin + i]
+                gathered[1][at + i] = samples[begin + i]
+                gathered[2][at + i] = gains[begin + i]
             cursor[t] += n
             at += n
 
