@@ -97,15 +97,15 @@ def test_a_folder_that_is_given_wins(tmp_path):
 
 def test_without_a_folder_kernels_run_all_the_same(tmp_path):
     (tmp_path / "file").write_text("")
-    code = "import numpy as np; from tilewright.embed.host.hash_kernels import hash_ids, bucket_of;"
-    code += "print(len(hash_ids(np.arange(3)))); print(bucket_of.stats.cache_path)"
+    code = "import numpy as np; from tilewright.embed.host.hash_kernels import hash_ids, _hash_all;"
+    code += "print(len(hash_ids(np.arange(3)))); print(_hash_all.stats.cache_path)"
     assert python("-c", code, NUMBA_CACHE_DIR=str(tmp_path / "file" / "x")) == "3\nNone"
 
 
 def test_other_kernels_of_the_process_keep_their_folder(tmp_path):
     (tmp_path / "others.py").write_text("import numba\n@numba.njit(cache=True)\ndef f(): pass\n")
     code = "import tilewright.embed.host.hash_kernels as ours, others;"
-    code += "print(ours.bucket_of.stats.cache_path, others.f.stats.cache_path)"
+    code += "print(ours._hash_all.stats.cache_path, others.f.stats.cache_path)"
     mine = {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": "", "PYTHONPATH": str(tmp_path)}
     ours, others = python("-c", code, **mine).split()
     assert ours == str(tmp_path / "tilewright" / kernels.cache_folder("embed").name)

@@ -12,6 +12,7 @@ kernels' files import this module, so numba is loaded with the first of them and
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import re
@@ -312,6 +313,9 @@ def _compile_inner_ones_once() -> None:
         def codegen(self) -> Any:
             return Codegen(self._codegen)
 
+        def _optimize_functions(self, module: Any) -> None:
+            module.data_layout = self._codegen._data_layout
+
         def _optimize_final_module(self) -> None:
             pass
 
@@ -327,11 +331,16 @@ def _compile_inner_ones_once() -> None:
 
     def compile_noted(self: Any, signature: Any) -> Any:
         under_way = compiling.__dict__.setdefault("dispatchers", [])
+        collected = not under_way and gc.isenabled()
+        if collected:
+            gc.disable()
         under_way.append(self)
         try:
             return compile_one(self, signature)
         finally:
             under_way.pop()
+            if collected:
+                gc.enable()
 
     def lower_linked(self: Any, state: Any) -> Any:
         under_way = compiling.__dict__.get("dispatchers") or [None]

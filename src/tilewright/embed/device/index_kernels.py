@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright.embed.host.arrays import Floats, Index, Ints, Longs
-from tilewright.kernels import njit
+from tilewright.kernels import inner, njit
 
 Sorted: TypeAlias = tuple[Longs, Ints, Ints, Floats]
 """Of every entry, by row: shard * rows_per_shard + local row, its number in the buffers' order; and, in that order,
@@ -90,12 +90,13 @@ def sort_by_row(entries: Sorted, count: Index, most: Index, spare: tuple[Longs, 
         shift += _DIGIT
         passes += 1
     if passes & 1:
-        other_keys[:count] = keys[:count]
-        other_order[:count] = order[:count]
+        for i in range(count):
+            other_keys[i] = keys[i]
+            other_order[i] = order[i]
     return _most_rows(entries[0], count, most // shards)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _most_rows(keys: Longs, count: Index, rows_per_shard: Index) -> Index:
     most, here, bound, previous = 0, 0, 0, -1
     for i in range(count):
@@ -156,7 +157,7 @@ def fill(
         sample_rows[k] = asked // per_shard * rows_per_shard + rows[asked]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _by_sample(
     samples: Ints, gains: Floats, places: Ints, count: Index, ends: Ints, sample_places: Ints, sample_gains: Floats
 ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Index, Keys, Longs
 from tilewright.embed.model.formulas import BUCKETS
-from tilewright.kernels import njit
+from tilewright.kernels import inner, njit
 
 _KEY = (0x4451E30F87DB9609, 0xCA7358A1FD2737F8, 0x4B2C991FCEE4FDEA, 0x0B2658E18326F6BA)
 _MUL0 = (0xDBE6D5D5FE4CCE2F, 0xA4093822299F31D0, 0x13198A2E03707344, 0x243F6A8885A308D3)
@@ -47,7 +47,7 @@ def fresh_state() -> Keys:
     return np.concatenate([_INITIAL, _INITIAL])
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inner(inline="always")
 def _zipper(state: Keys, source: Index, target: Index) -> None:
     """Add the bytes of two lanes, interleaved, to two others."""
     low, high = state[source], state[source + 1]
@@ -71,7 +71,7 @@ def _zipper(state: Keys, source: Index, target: Index) -> None:
     )
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _update(s: Keys, a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64) -> None:
     """One round with the packet (a, b, c, d)."""
     s[V1] += a
@@ -89,7 +89,7 @@ def _update(s: Keys, a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64) -> 
     _zipper(s, V0 + 2, V1 + 2)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def bucket_of(col_id: Index, state: Keys) -> Index:
     """The bucket, 0 .. 63, of a stacked column id; ``state`` is from :func:`fresh_state`."""
     s = state[16:]

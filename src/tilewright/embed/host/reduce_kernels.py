@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright.embed.host.arrays import Entries, Floats, Ids, Index, Ints, Keys, Longs
-from tilewright.kernels import njit
+from tilewright.kernels import inner, njit
 
 # Ids -> 64-bit keys: ``(partition * rows_per_shard + row) << 32 | payload``, where partition = slice * S + shard.
 
@@ -26,7 +26,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _position(value: np.uint64, form: Form) -> np.uint64:
     """Shard * rows_per_shard + row; ``value // S`` is a multiplication (exact for 0 <= value < 2**31).
 
@@ -39,7 +39,7 @@ def _position(value: np.uint64, form: Form) -> np.uint64:
     return (shard & _LOW) * rows + row
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _mended(value: Index, vocab: Index, bad_ids: Index) -> Index:
     """The id itself, clipped, or -1 where it must go."""
     if 0 <= value < vocab:
@@ -49,7 +49,7 @@ def _mended(value: Index, vocab: Index, bad_ids: Index) -> Index:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _divisor(weights: Floats, begin: Index, end: Index, squares: bool) -> np.float32:
     """The float32 running sum of weights, or of squares added in float64; sqrt for the latter."""
     total = np.float32(0.0)
@@ -61,7 +61,7 @@ def _divisor(weights: Floats, begin: Index, end: Index, squares: bool) -> np.flo
     return np.float32(np.sqrt(total)) if squares else total
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _ones_gain(combiner: Index, n: Index) -> np.float32:
     """1, 1 / n or 1 / sqrt(n) in float32."""
     if combiner == 1:
@@ -71,7 +71,7 @@ def _ones_gain(combiner: Index, n: Index) -> np.float32:
     return _ONE
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def pack_dense(
     values: Ids,
     begin: Index,
@@ -100,7 +100,7 @@ def pack_dense(
     return bool(sign >= 0)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def pack_places(values: Ids, begin: Index, end: Index, offset: Index, form: Form, keys: Keys, n: Index) -> bool:
     """Keys from ``n`` on, still without payloads, of the values ``begin .. end``; False: a bad id."""
     vocab = form[0]
@@ -112,7 +112,7 @@ def pack_places(values: Ids, begin: Index, end: Index, offset: Index, form: Form
     return bool(sign >= 0)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def label_sample(keys: Keys, begin: Index, end: Index, payload: Index, combiner: Index, of_sample: Floats) -> None:
     """Give the keys ``begin .. end``, which are one sample's, their payload, and the sample its gain."""
     for k in range(begin, end):
@@ -121,7 +121,7 @@ def label_sample(keys: Keys, begin: Index, end: Index, payload: Index, combiner:
         of_sample[payload] = _ones_gain(combiner, end - begin)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def pack_ones(
     values: Ids,
     begin: Index,
@@ -148,7 +148,7 @@ def pack_ones(
     return n
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def pack_weighted(
     values: Ids,
     weights: Floats,
@@ -193,7 +193,7 @@ _FEW = 40
 _ROW_BITS = np.uint64(32)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@inner(inline="always")
 def _insertion(keys: Keys, n: Index) -> None:
     for i in range(1, n):
         key = keys[i]
@@ -204,7 +204,7 @@ def _insertion(keys: Keys, n: Index) -> None:
         keys[j] = key
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _count(keys: Keys, n: Index, passes: Index, width: Index, counters: Ints) -> None:
     """How often every value of every digit occurs, digit after digit in ``counters``; straight code for up to three."""
     size = np.uint64(1) << np.uint64(width)
@@ -233,7 +233,7 @@ def _count(keys: Keys, n: Index, passes: Index, width: Index, counters: Ints) ->
                 base += size
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def sort_keys(keys: Keys, spare: Keys, n: Index, bits: Index, counters: Ints) -> bool:
     """Sort ``keys[:n]`` by bits 32 .. 32 + bits; the lower halves ascend already. True: the result is in ``spare``.
 
@@ -275,14 +275,14 @@ Room: TypeAlias = tuple[Keys, Keys, Ints, Floats, Floats, Ints]
 _EXACT = 1 << 32
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _bound(offsets: Longs, feature: Longs, sample: Index) -> Index:
     """Where a sample's values begin, counted from the feature's first."""
     at: Index = offsets[feature[1] + sample] if feature[1] >= 0 else sample * feature[2]
     return at
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _pack_feature(
     values: Ids,
     offsets: Longs,
@@ -330,7 +330,7 @@ def _pack_feature(
     return n
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _merge_ones(
     keys: Keys,
     n: Index,
@@ -377,7 +377,7 @@ def _merge_ones(
     return at + 1
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _merge_weighted(
     keys: Keys,
     n: Index,

@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.embed.host.arrays import Entries, Index, Ints, Keys, Longs, Mask
 from tilewright.embed.host.hash_kernels import bucket_of
 from tilewright.embed.model.formulas import BUCKETS
-from tilewright.kernels import njit
+from tilewright.kernels import inner, njit
 from tilewright.vectors import copy_vector
 
 PAD = 2**31 - 1
@@ -30,7 +30,7 @@ _PAD = np.int32(PAD)
 _NAN = np.float32(np.nan)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def fill_pads(out: Entries, begin: Index, end: Index) -> None:
     """Make the slots ``begin .. end`` padding."""
     ids, samples, gains = out
@@ -39,7 +39,7 @@ def fill_pads(out: Entries, begin: Index, end: Index) -> None:
     gains[begin:end] = _NAN
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _copy_exactly(out: Entries, at: Index, entries: Entries, begin: Index, n: Index) -> None:
     rows, samples, gains = entries
     ids_out, samples_out, gains_out = out
@@ -49,7 +49,7 @@ def _copy_exactly(out: Entries, at: Index, entries: Entries, begin: Index, n: In
         gains_out[at + j] = gains[begin + j]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _copy_vectors(target: Addresses, source: Addresses, at: Index, begin: Index, n: Index) -> None:
     """``n`` entries, rounded up to whole vectors."""
     to, of = 4 * at, 4 * begin
@@ -140,7 +140,7 @@ def put_pointers(out: Ints, at: Index, pointers: Ints, low: Index, high: Index) 
 # Which entries of an overfull partition stay: the lowest, as the peer does, or a choice without bias to low ids.
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _mix(word: np.uint64) -> np.uint64:
     """A bijection of 64-bit words that scatters neighbours (the finaliser of MurmurHash3)."""
     word ^= word >> np.uint64(33)
@@ -150,12 +150,12 @@ def _mix(word: np.uint64) -> np.uint64:
     return word ^ (word >> np.uint64(33))
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _word(entries: Entries, q: Index) -> np.uint64:
     return (np.uint64(entries[0][q]) << np.uint64(32)) | np.uint64(entries[1][q])
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _cutoff(words: Keys, n: Index, rank: Index) -> np.uint64:
     """The value of which exactly ``rank`` of the first ``n`` words, all distinct, are below or equal: bit by bit."""
     cut = np.uint64(0)
@@ -170,7 +170,7 @@ def _cutoff(words: Keys, n: Index, rank: Index) -> np.uint64:
     return cut
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _keep_lowest(chosen: Longs, n: Index, entries: Entries, limits: Longs, keep: Mask) -> None:
     """An entry stays iff its rank is within the first limit and its row's rank within the second."""
     last, rank = np.int64(-1), 0
@@ -182,7 +182,7 @@ def _keep_lowest(chosen: Longs, n: Index, entries: Entries, limits: Longs, keep:
         keep[chosen[i]] = i < limits[0] and rank <= limits[1]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _keep_scattered(chosen: Longs, n: Index, entries: Entries, limits: Longs, keep: Mask) -> None:
     """Keep as many rows, then as many of their entries, as allowed, by a hash seeded with the partition's content."""
     rows = entries[0]
@@ -213,7 +213,7 @@ def _keep_scattered(chosen: Longs, n: Index, entries: Entries, limits: Longs, ke
                 keep[chosen[i]] = False
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def choose(chosen: Longs, n: Index, entries: Entries, limits: Longs, lowest: bool, keep: Mask) -> Index:
     """Set ``keep`` for the ``n`` ``chosen`` entries of a partition, equal rows adjacent; returns how many must go.
 
@@ -241,7 +241,7 @@ def choose(chosen: Longs, n: Index, entries: Entries, limits: Longs, lowest: boo
 # Where the tree of hash buckets must be cut for every run of buckets to keep a limit.
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def split_bits(counts: Longs, limit: Index, work: Longs) -> np.uint64:
     """Bits of the nodes that must be cut for ``counts`` (a power of two of them) to keep ``limit``; uses ``work``."""
     n = counts.size
@@ -320,7 +320,7 @@ def find_splits(rows: Ints, per_shard: Longs, limits: Longs, state: Keys, lone: 
     return bits
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _cells(rows: Ints, per_shard: Longs, starts: Longs, state: Keys, cell: Longs, ends: Longs) -> None:
     """The cell (mini-batch, shard, bucket) of every entry, in the order of the output; ``ends``: where each cell ends.
 
@@ -353,7 +353,7 @@ def _cells(rows: Ints, per_shard: Longs, starts: Longs, state: Keys, cell: Longs
         ends[k] = total
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _ordered(cell: Longs, ends: Longs, order: Longs) -> None:
     """Entries by cell, stable: filled from behind, so that ``ends`` become the cells' beginnings."""
     for q in range(cell.size - 1, -1, -1):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels import njit
+from tilewright.kernels import inner, njit
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Longs: TypeAlias = NDArray[np.int64]
@@ -19,7 +19,7 @@ Ids: TypeAlias = NDArray[np.int32]
 _RETURN, _SPACE, _QUOTE = 13, 32, 34
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _trim(data: Bytes, start: int, end: int) -> tuple[int, int]:
     """The field without surrounding blanks and one pair of double quotes."""
     while start < end and (data[start] == _SPACE or data[start] == _RETURN):
@@ -31,7 +31,7 @@ def _trim(data: Bytes, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _finish(h: np.uint64, vocab: int) -> np.int64:
     """A 64-bit number, finished as MurmurHash3 does, into 1 .. vocab-1; 0 where there is no such id."""
     if vocab < 2:

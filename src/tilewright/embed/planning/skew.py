@@ -172,7 +172,7 @@ def _hashed(ids: Ragged, vocab: int) -> Ragged:
     values = ids.values.astype(np.int64)
     good = (values >= 0) & (values < vocab)
     values[good] = permuted(values[good], vocab)
-    return replace(ids, values=values)
+    return replace(ids, values=values.astype(ids.values.dtype))  # as wide as they came: one kernel counts all
 
 
 def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
@@ -184,7 +184,7 @@ def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
         sizes = tuple(part.batch_size for part in parts)
         if sizes not in orders:
             orders[sizes] = np.random.Generator(np.random.PCG64(0)).permutation(sum(sizes))
-        values = np.concatenate([part.values.astype(np.int64) for part in parts])
+        values = np.concatenate([part.values for part in parts])
         lengths = np.concatenate([part.lengths for part in parts])
         whole = Ragged(values, len(lengths), offsets=offsets_of(lengths))
         for k, order in enumerate(np.split(orders[sizes], np.cumsum(sizes)[:-1])):

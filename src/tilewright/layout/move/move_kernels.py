@@ -61,13 +61,13 @@ def fetch_line(place: int, starts: int, runs: int, length: int, run: int, at: in
 
 
 _options: Any = {"cache": True, "nogil": True, "boundscheck": False, "error_model": "numpy", "no_cfunc_wrapper": True}
-_inner: Any = {**_options, "no_cpython_wrapper": True}  # called by kernels alone: half the compile time
+_inner: Any = {"boundscheck": False, "error_model": "numpy"}
 _AHEAD, _FAR_AHEAD = 256, 4096  # how many bytes ahead lines are fetched in short and in long runs
 _PATIENCE = 20_000  # looks at how far the others are, about a millisecond
 _WORD, _BYTE = np.uint64(0), np.uint8(0)
 
 
-@njit(**_inner)
+@inner(**_inner)
 def copy_bytes(target: int, source: int, count: int) -> None:
     """``count`` bytes in the widest vectors that fit; the last one overlaps its neighbour."""
     if count >= 64:
@@ -89,7 +89,7 @@ def copy_bytes(target: int, source: int, count: int) -> None:
             copy_vector(target + q, source + q, 1, False)
 
 
-@njit(**_inner)
+@inner(**_inner)
 def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Runs of any length; streamed ones in whole lines, whatever the addresses, with a piece of one at either end."""
     table, entries, n, ns, nt = repeat
@@ -107,7 +107,7 @@ def _runs(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
             a, b = a + nt, b + ns
 
 
-@njit(**_inner)
+@inner(**_inner)
 def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
     """Runs of whole lines."""
     table, entries, n, ns, nt = repeat
@@ -124,7 +124,7 @@ def _lines(t: int, s: int, repeat: Any, count: int, stream: int) -> None:
             a, b = a + nt, b + ns
 
 
-@njit(**_inner)
+@inner(**_inner)
 def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final: int, next_: Any) -> None:
     """Stream ``width`` bytes of a block's rows to the target; meanwhile fetch the lines of the next block.
 
@@ -158,7 +158,7 @@ def _leave(target: int, scratch: int, block: Any, width: int, fresh: int, final:
             copy_vector(s - _LINE, s + width - _LINE, 64, False)
 
 
-@njit(**_inner)
+@inner(**_inner)
 def _fill(target: int, count: int, value: int) -> None:
     """``count`` bytes of elements; ``value`` is as many of them as fill 8 bytes."""
     for q in range(0, count - 7, 8):
