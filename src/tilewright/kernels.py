@@ -12,6 +12,7 @@ kernels' files import this module, so numba is loaded with the first of them and
 
 from __future__ import annotations
 
+import errno
 import gc
 import hashlib
 import os
@@ -20,8 +21,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -237,7 +239,7 @@ def _numba() -> Any:
     places._locator_classes = [_Locator, *places._locator_classes]
     kept: Any = caching.Cache
     kept._index_key = _stable_key(kept._index_key)
-    _listen()
+    _take_turns()
     _compile_inner_ones_once()
     return numba
 
@@ -254,26 +256,82 @@ def _stable_key(pickled: Callable[..., Any]) -> Callable[..., Any]:
     return key
 
 
-_tell: list[Callable[[], None]] = []
+_tell: dict[str, Callable[[], None]] = {}
 
 
-def tell_first_compiled(tell: Callable[[], None]) -> None:
-    """Call ``tell`` once, when the first kernel is compiled that will be kept. For the command line, at its begin."""
-    _tell[:] = [tell]
+def tell_first_compiled(who: str, tell: Callable[[], None] | None) -> None:
+    """Call ``tell`` once, when the first kernel is compiled that will be kept; ``who`` may take it back with None."""
+    _tell.pop(who, None)
+    if tell is not None:
+        _tell[who] = tell
 
 
-def _listen() -> None:
-    from numba.core import event
+_compiling = threading.local()  # of each thread: the kernels under way, one inside the other
 
-    class Compiling(event.Listener):
-        def on_start(self, event: Any) -> None:
-            if _tell and event.data["dispatcher"].stats.cache_path:
-                _tell.pop()()
 
-        def on_end(self, event: Any) -> None:
-            pass
+def _take_turns() -> None:
+    """Let one process compile a kernel; others that want it wait, and find it kept."""
+    from numba.core import caching, ccallback, dispatcher
 
-    event.register("numba:compile", Compiling())  # type: ignore[no-untyped-call]
+    kept: Any = caching.Cache
+    load = kept.load_overload
+
+    def load_in_turn(self: Any, signature: Any, context: Any) -> Any:
+        found = load(self, signature, context)
+        turns = _compiling.__dict__.get("turns")
+        if found is not None or not turns or not isinstance(self._impl.locator, _Locator):
+            return found
+        while _tell:
+            _tell.popitem()[1]()
+        turns[-1].enter_context(_turn(self._impl.locator.get_cache_path(), self._impl.filename_base))
+        return load(self, signature, context)
+
+    def in_turn(compile_one: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_in_turn(self: Any, *signature: Any) -> Any:
+            turns = _compiling.__dict__.setdefault("turns", [])
+            with ExitStack() as turn:
+                turns.append(turn)
+                turn.callback(turns.pop)
+                return compile_one(self, *signature)
+
+        return compile_in_turn
+
+    kept.load_overload = load_in_turn
+    for kind in (dispatcher.Dispatcher, ccallback.CFunc):
+        declared: Any = kind
+        declared.compile = in_turn(declared.compile)
+
+
+@cache
+def _turns(folder: str) -> int:
+    """The file whose bytes are a folder's locks. It stays open: with the first that is closed all locks would go."""
+    return os.open(os.path.join(folder, "turns"), os.O_RDWR | os.O_CREAT, 0o666)
+
+
+@contextmanager
+def _turn(folder: str, name: str) -> Iterator[None]:
+    """Alone with a kernel of a folder among all processes, as long as locks work and nobody takes over a minute."""
+    try:
+        import fcntl
+    except ImportError:  # a system without such locks
+        yield
+        return
+    byte, late = zlib.crc32(name.encode()), time.monotonic() + 60
+    while True:
+        try:
+            fcntl.lockf(_turns(folder), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+        except OSError as taken:
+            if taken.errno not in (errno.EACCES, errno.EAGAIN) or time.monotonic() > late:
+                yield
+                return
+            time.sleep(0.02)
+        else:
+            break
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.lockf(_turns(folder), fcntl.LOCK_UN, 1, byte)
 
 
 def _compile_inner_ones_once() -> None:
@@ -327,10 +385,8 @@ def _compile_inner_ones_once() -> None:
             self._ensure_finalized()
             return 0
 
-    compiling = threading.local()
-
     def compile_noted(self: Any, signature: Any) -> Any:
-        under_way = compiling.__dict__.setdefault("dispatchers", [])
+        under_way = _compiling.__dict__.setdefault("dispatchers", [])
         collected = not under_way and gc.isenabled()
         if collected:
             gc.disable()
@@ -343,7 +399,7 @@ def _compile_inner_ones_once() -> None:
                 gc.enable()
 
     def lower_linked(self: Any, state: Any) -> Any:
-        under_way = compiling.__dict__.get("dispatchers") or [None]
+        under_way = _compiling.__dict__.get("dispatchers") or [None]
         this, first = under_way[-1], under_way[0]
         if (
             state.library is None
@@ -413,9 +469,10 @@ def compiled() -> dict[str, int]:
     return found
 
 
-def do_jobs(jobs: Iterable[Job], report: Callable[[str, float], None] | None) -> None:
-    """Do each (name, job); ``report`` is told its name and seconds."""
-    for name, job in jobs:
+def do_jobs(jobs: Iterable[Job], report: Callable[[str, float], None] | None, only: Iterable[str] = ()) -> None:
+    """Do each (name, job), or ``only`` those of these names; ``report`` is told its name and seconds."""
+    by_name = dict(jobs)
+    for name, job in [(name, by_name[name]) for name in only] or by_name.items():
         start = time.perf_counter()
         job()
         if report is not None:

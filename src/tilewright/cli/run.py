@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 
     from tilewright.machine import RunReport
 
+# The kernels a run needs, but for those that must have jax. One that is missing here is compiled when it is needed.
+_NEEDED_LAST_FIRST = {
+    "isa": ["mm of floats"],
+    "embed": ["steps of Adagrad", "batches of 32-bit ids", "mini-batches"],
+}
+
 
 def run(
     model: Annotated[str, typer.Argument(help="A model file, such as examples/dlrm.py.")],
@@ -35,10 +41,11 @@ def run(
     need("jax", "optax", "orbax", what="`run`")
     if not installed("perfetto"):
         remark("note: no trace.pftrace will be written; pip install 'tilewright[trace]' brings what writes it")
+    from tilewright.ahead import compiling_ahead
     from tilewright.machine import run as run_model
 
     # A folder that cannot be written to is better known now than after the run.
-    with making_folder(out), StageView() as view:
+    with making_folder(out), compiling_ahead(_NEEDED_LAST_FIRST), StageView() as view:
         report = run_model(model, target, chips, steps, batch, data=data, scale=scale, seed=seed, watch=view.watch)
         view.watch("report", 0, 0)
         written = report.write(out)

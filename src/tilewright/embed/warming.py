@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -56,13 +56,19 @@ def _rows() -> None:
     if not installed("jax"):
         return
     from tilewright.embed.device.batch import device_batch
-    from tilewright.embed.device.row_kernels import lookup_target, sum_target, update_target
+    from tilewright.embed.device.row_kernels import lookup_target, sum_target
 
     device_batch(preprocess(_batch(np.int32), _stacking()))
     lookup_target()
     sum_target()
-    for kind in range(4):
-        update_target(kind)
+
+
+def _steps(kind: int) -> None:
+    """The same of an optimizer."""
+    if installed("jax"):
+        from tilewright.embed.device.row_kernels import update_handler
+
+        update_handler(kind)
 
 
 def _pods() -> None:
@@ -74,8 +80,9 @@ def _served() -> None:
     serve(np.empty((0, DESCRIBED), np.int64), np.empty((0, 2), np.float32), 0, 1)
 
 
-def warm(report: Callable[[str, float], None] | None = None) -> None:
+def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str] = ()) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
+    ``only`` names the few that are wanted.
 
     >>> names = []
     >>> warm(lambda name, seconds: names.append(name))
@@ -90,7 +97,11 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("hashes of ids", lambda: hash_ids(np.arange(4))),
         ("Criteo's logs", _clicks),
         ("rows inside jit", _rows),
+        ("steps of SGD", lambda: _steps(0)),
+        ("steps of Adagrad", lambda: _steps(1)),
+        ("steps of row-wise Adagrad", lambda: _steps(2)),
+        ("steps of Adam", lambda: _steps(3)),
         ("peaks of pods", _pods),
         ("lookups of exported tables", _served),
     )
-    do_jobs(jobs, report)
+    do_jobs(jobs, report, only)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from tilewright.kernels import Job, do_jobs
 _PAGES_THERE_AND_BACK = "segment ur1, $S\ndmaout ur1\ndmain ur1\nhalt"
 
 
-def _multiply(dtype: str, depth: int = 4, **options: Any) -> None:
-    a, b = np.ones((4, depth), dtype), np.ones((depth, 4), dtype)
+def _multiply(dtype: str, depth: int = 4, rows: int = 4, **options: Any) -> None:
+    a, b = np.ones((rows, depth), dtype), np.ones((depth, rows), dtype)
     matmul(a, b, config=MatrixUnitConfig(threads=16, **options))
 
 
@@ -35,8 +35,9 @@ def _profiled() -> None:
     profile(program, {"S": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=4))
 
 
-def warm(report: Callable[[str, float], None] | None = None) -> None:
+def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str] = ()) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
+    ``only`` names the few that are wanted.
 
     >>> names = []
     >>> warm(lambda name, seconds: names.append(name))
@@ -49,11 +50,11 @@ def warm(report: Callable[[str, float], None] | None = None) -> None:
         ("mm of integers, its rounds together", lambda: _multiply("int8", 40)),
         ("mm of bytes without a sign, its rounds together", lambda: _multiply("uint8", 40)),
         ("mm of integers, saturating", lambda: _multiply("int8", overflow="saturate")),
-        ("mm of floats", lambda: _multiply("float32")),
+        ("mm of floats", lambda: _multiply("float32", 32, 32)),
         ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
         ("mm of floats, ragged columns", _masked),
         ("vectors", lambda: small.run("vf.add r0, r1, r2, 4\nvi.add r0, r1, r2, 4\nhalt")),
         ("pages moved out and in", lambda: small.run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})),
         ("a profile", _profiled),
     )
-    do_jobs(jobs, report)
+    do_jobs(jobs, report, only)

@@ -407,16 +407,16 @@ def _update(step: Any) -> Any:
 
 
 @cache
-def update_target(kind: int) -> str:
-    """The target's name for the optimizer ``kind``; the first call makes it known to XLA."""
-    update, name = _update(_STEPS[kind]), f"tilewright_update_{kind}"
+def update_handler(kind: int) -> Any:
+    """The kernel of the optimizer ``kind``."""
+    update = _update(_STEPS[kind])
 
     @cfunc(FRAME)
     def worker(share: Any) -> Any:
         update(load_word(share, 0), load_word(share, 1), load_word(share, 2))
         return 0
 
-    address = published(f"{name}_worker", worker)
+    address = published(f"{_update_name(kind)}_worker", worker)
 
     @cfunc(FRAME)
     def handler(frame: Any) -> Any:
@@ -426,4 +426,14 @@ def update_target(kind: int) -> str:
         moved = 4 * size(operand(frame, arrays + 1)) * dim(operand(frame, 0), 2)
         return handle(frame, address(), _parts(frame, 3, moved))
 
-    return register(name, handler)
+    return handler
+
+
+def _update_name(kind: int) -> str:
+    return f"tilewright_update_{kind}"
+
+
+@cache
+def update_target(kind: int) -> str:
+    """The target's name for the optimizer ``kind``; the first call makes it known to XLA."""
+    return register(_update_name(kind), update_handler(kind))

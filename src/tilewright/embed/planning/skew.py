@@ -172,7 +172,8 @@ def _hashed(ids: Ragged, vocab: int) -> Ragged:
     values = ids.values.astype(np.int64)
     good = (values >= 0) & (values < vocab)
     values[good] = permuted(values[good], vocab)
-    return replace(ids, values=values.astype(ids.values.dtype))  # as wide as they came: one kernel counts all
+    narrow = ids.values.dtype == np.int32  # as they came: one kernel counts all
+    return replace(ids, values=values.astype(np.int32) if narrow else values)
 
 
 def shuffled(batches: Sequence[Inputs]) -> list[dict[str, Ragged]]:
