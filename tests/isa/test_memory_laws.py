@@ -16,7 +16,17 @@ from hypothesis import strategies as st
 
 from tests.isa.wild import wild
 from tilewright.errors import UsageError
-from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, MatrixUnitError, Moved, contract, conv2d, matmul
+from tilewright.isa import (
+    Machine,
+    MatrixUnit,
+    MatrixUnitConfig,
+    MatrixUnitError,
+    Moved,
+    contract,
+    conv2d,
+    matmul,
+    softmax,
+)
 from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.energy import energy, math_cycles_at_least, sram_pj
 
@@ -217,3 +227,27 @@ def test_energy_is_what_was_published():
 def test_names_that_nobody_knows(wrong):
     with pytest.raises(UsageError, match="one of"):
         MatrixUnitConfig(**wrong)
+
+
+@few
+@given(
+    machines,
+    st.tuples(st.integers(1, 40), st.integers(1, 60)),
+    st.sampled_from([(1, 4), (4, 1)]),
+    st.sampled_from(["float32", "float16"]),
+)
+def test_vectors_take_their_time_too(machine, shape, rates, dtype):
+    machine = machine | {"registers": 96, "vector_rate": rates[0], "special_cycles": rates[1]}
+    config, x = MatrixUnitConfig(**machine), np.random.default_rng(sum(shape)).normal(size=shape).astype(dtype)
+    result = softmax(x, config)
+    for run in result.pes or ():
+        check_run(run, config)
+        plain = run.traffic.vector_ops - run.traffic.special_ops
+        busy = plain / rates[0] + run.traffic.special_ops * rates[1]
+        assert busy <= run.cycles * config.threads
+    check(result.moved, result.cycles, config, config.pes)
+    assert result.bytes["dram"]["c"] >= x.nbytes
+    assert result.bytes["dram"]["a"] >= x.nbytes
+    slow = softmax(x, replace(config, dram_latency=900, alu_latency=7))
+    assert (slow.value == result.value).all()
+    assert (slow.moved, slow.traffic) == (result.moved, result.traffic)

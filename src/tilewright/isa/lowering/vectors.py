@@ -350,7 +350,7 @@ def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
     jobs = []
     for pe, (first, count) in shares.items():
         by_rows = spec.rows > 1
-        own = replace(spec, rows=count) if by_rows else replace(spec, cols=count)
+        own = replace(spec, rows=count, first=first) if by_rows else replace(spec, cols=count)
         windows = []
         tensors: list[Input | Output] = [*spec.inputs, *spec.outputs]
         for each in tensors:
@@ -361,7 +361,7 @@ def vector_jobs(lowering: Lowering, written: Written) -> tuple[Job, ...]:
             elif not by_rows and each.form in ("full", "col", "rows"):
                 base[1], size[1] = first, count
             windows.append((each.name, table, Part(tuple(base), tuple(size))))
-        jobs.append(Job(pe, vector_program(own, config), tuple(windows), ((2, first if by_rows else 0),)))
+        jobs.append(Job(pe, vector_program(own, config), tuple(windows)))
     return tuple(jobs)
 
 
