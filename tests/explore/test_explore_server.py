@@ -185,6 +185,23 @@ def test_stablehlo_has_layouts_predicted_and_a_whole_report():
     assert value("program", STABLEHLO, page=True)["html"].startswith("<!DOCTYPE html>")
 
 
+def test_stablehlo_is_shown_as_its_compiler_begins_with_it():
+    """The report's rows are of its normal form, and so are the graph, the list and the text."""
+    of = VECTORS.parent.parent / "examples" / "group_norm.mlir"
+    found = value("program", of)
+    assert found["figures"][0][2] == "by 6 operations"
+    assert {"tpu-v4", "vector8x128"} <= set(found["targets"])
+    rows = value("graph", of, by="source", path=[])["rows"]
+    assert sum("moved" in row["cost"] for row in rows) == 6
+    chosen = value("operation", of, key=rows[0]["key"])
+    line = chosen["text"]["lines"][chosen["text"]["at"] - chosen["text"]["first"]]
+    assert f"stablehlo.{rows[0]['op']}" in line
+    assert "loc(" not in line
+    assert chosen["source"]["function"] == ""
+    assert chosen["normal"]
+    assert not value("program", of, target="vector8x128")["notes"][0].startswith("what the compiler does")
+
+
 PRODUCT = (VECTORS.parent.parent / "examples" / "product.tasm").read_text()
 MEMORY = "A = s8[4,4] iota\nB = s8[4,4] iota\nC = s32[4,4]"
 

@@ -57,6 +57,7 @@ def _explorer(file: str | None) -> Explorer:
     if names_python(file):
         from tilewright.hlo import from_python
 
+        remark(f"tracing {file}")
         program = from_python(file)
         texts = {str(op.source.file) for _, op in program.operations() if op.source}
         sources = {name: Path(name).read_text("utf-8", "replace") for name in texts if Path(name).is_file()}

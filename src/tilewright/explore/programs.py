@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.explore.worker import Asked
-from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, load, report
+from tilewright.hlo import MovementReport, MovementRow, Operation, Program, Suggestion, in_normal_form, load, report
 from tilewright.render import bytes_text, count_text, percent_text, place_text, ratio_text, seconds_text
 from tilewright.targets import target as find_target
 from tilewright.targets import target_names
@@ -30,6 +31,9 @@ _SEEN_THROUGH = frozenset(
 )
 _LEFT_OUT = frozenset({"parameter", "constant", "iota", "partition-id", "replica-id", "return"})
 _CONTAINERS = frozenset({"while", "conditional", "call", "case", "if", "fusion", "async-start"})
+
+_LOCATION = re.compile(r' loc\((?:"[^"\n]*"|[^()"\n]|\([^()\n]*\))*\)')
+_SMALLEST = "func.func @main(%x: tensor<1xf32>) -> tensor<1xf32> {\n  return %x : tensor<1xf32>\n}"
 
 Key = tuple[str, str]
 """A computation and the name of an operation in it."""
@@ -52,8 +56,10 @@ class _Loaded:
     """A program under a target, with what questions about it share."""
 
     def __init__(self, program: Program, target: str | None) -> None:
-        self.program = program
         self.report: MovementReport = report(program, target)
+        if self.report.normal_form:  # the rows are of what the compiler makes of it first
+            program = in_normal_form(program).program
+        self.program = program
         paths = {computation.name: program.path(computation.name) for computation in program.computations}
         of_path = {(row.path, row.name): row for row in self.report.rows if not row.in_fusion}
         self.row_of: dict[Key, MovementRow] = {}
@@ -75,7 +81,8 @@ class _Loaded:
 
     @cached_property
     def lines(self) -> list[str]:
-        return self.program.text.split("\n")
+        text = self.program.text
+        return (_LOCATION.sub("", text) if self.report.normal_form else text).split("\n")
 
     @cached_property
     def shown(self) -> dict[Key, Operation]:
@@ -204,7 +211,7 @@ def _many(count: int, what: str) -> str:
 
 def _takes_programs(name: str) -> bool:
     try:
-        report(load("module {}"), name)
+        report(load(_SMALLEST), name)
     except TilewrightError:
         return False
     return True
@@ -338,6 +345,7 @@ def operation(asked: Asked) -> dict[str, Any]:
         "framework": op.op_name,
         "path": loaded.program.path(computation),
         "text": _excerpt(loaded.lines, op.line),
+        "normal": bool(loaded.report.normal_form),
         "source": None
         if op.source is None
         else {"file": op.source.file, "line": op.source.line, "function": op.source.function},

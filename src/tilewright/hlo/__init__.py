@@ -32,6 +32,7 @@ from tilewright.hlo.reporting.lines import change_lines, diff_lines, report_head
 from tilewright.hlo.reporting.movement import MovementReport, report
 from tilewright.hlo.reporting.movement import from_json as report_from_json
 from tilewright.hlo.reporting.page import report_html
+from tilewright.hlo.reporting.predicting import Normalised, in_normal_form
 from tilewright.hlo.reporting.profile import MeasuredTimes, join_profile, read_profile
 from tilewright.hlo.reporting.types import MovementRow, PaddedTensor, Peak, ProfileSummary, Suggestion
 from tilewright.hlo.rewritable import suggest_rewrites
@@ -72,6 +73,7 @@ __all__ = [
     "MovementReport",
     "MovementRow",
     "Node",
+    "Normalised",
     "Operation",
     "Optimized",
     "OptimizedFunction",
@@ -114,6 +116,7 @@ __all__ = [
     "format_pipeline",
     "from_jax",
     "from_python",
+    "in_normal_form",
     "inputs_of",
     "join_profile",
     "judge_on_tpu",

@@ -109,7 +109,7 @@ export const build = (section, start) => {
     if (row && row.runs > 1) facts.push(["runs", `${row.runs} times`]);
     const parts = [make("h2", { className: "mono", textContent: op.name }), listing(facts)];
     if (row?.comparable) parts.push(make("a", { className: "go", href: addressOf("compare", { a: row.from, b: row.to }), textContent: "See both layouts" }));
-    parts.push(excerpt("The program's text", op.text));
+    parts.push(excerpt(op.normal ? "The program's text, as its compiler begins with it" : "The program's text", op.text));
     parts.push(await sourceOf(op.source));
     const neighbours = (name, keys) => keys.length && make("p", { className: "near" }, `${name} `, ...keys.flatMap((near) =>
       [make("button", { type: "button", textContent: near[1], onclick: () => choose(near) }), " "]));

@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.hlo.cost import plain_opcode
 from tilewright.hlo.graphs.mlir import read_functions, write_functions
 from tilewright.hlo.ir import ir, parse_module, print_module
-from tilewright.hlo.program import Computation, Operation, Program
+from tilewright.hlo.program import Computation, Operation, Program, Source
 from tilewright.hlo.reading.mlir_reader import read_stablehlo
 from tilewright.hlo.rewrites.inline import Inline
 from tilewright.hlo.rewrites.normal_form import NEWEST, normal_form
@@ -53,6 +53,13 @@ def in_normal_form(program: Program) -> Normalised:
 
     A text that the bindings refuse (of another StableHLO version, or damaged) stays as it is, and so does any where
     they are missing.
+
+    >>> from tilewright.hlo import load
+    >>> swap = "stablehlo.transpose %x, dims = [0, 1] : (tensor<4x2xf32>) -> tensor<4x2xf32>"
+    >>> body = f"{{\\n  %0 = {swap}\\n  return %0 : tensor<4x2xf32>\\n}}"
+    >>> text = f"func.func @main(%x: tensor<4x2xf32>) -> tensor<4x2xf32> {body}"
+    >>> [op.opcode for op in in_normal_form(load(text)).program.entry.operations]
+    ['parameter', 'return']
     """
     try:
         module = parse_module(program.text)
@@ -187,9 +194,14 @@ class _Names:
                 name=names.get(op.name, ""),
                 operands=tuple(f"{names.get(base, base)}{mark}{index}" for base, mark, index in operands),
                 op_name=op.op_name if origin is None else origin.op.op_name,
-                source=op.source if origin is None else origin.op.source or op.source,
+                source=op.source if origin is None else origin.op.source or _without_tag(op.source),
                 calls=tuple(self.computations[name] for name in op.calls),
             )
+
+
+def _without_tag(source: Source | None) -> Source | None:
+    """The place in a text that names none: the tag, which stands where a function's name does, is nobody's."""
+    return replace(source, function="") if source else None
 
 
 # What the compiler fuses: an array that only computing operations read, or that they make, is never written out.
