@@ -175,7 +175,7 @@ def test_less_is_timed_where_little_is_worth_looking_for():
     ("call", "reason"),
     [
         ({"m": 0}, "m = 0"),
-        ({"dtype": "s4"}, "no element type called 's4'"),
+        ({"dtype": "s2"}, "no element type called 's2'"),
         ({"kc": 2}, "no option called 'kc'"),
         ({"ka": 512}, "more than 256 threads"),
         ({"order": "diagonal"}, "order 'diagonal'"),
