@@ -202,3 +202,59 @@ def test_tables_stand_in_l2_while_they_are_used_and_no_two_share_a_byte():
     tiny = isa.MatrixUnitConfig(threads=64, l2_bytes=1024)
     outside = isa.compile(function, *arguments, config=tiny)
     assert outside.run(*arguments)[1].bytes["dram"]["c"] > moved["dram"]["c"]
+
+
+def test_a_model_is_written_and_run_without_its_source(tmp_path):
+    def step(x, w, k):
+        y = jnp.sort(jax.nn.relu(x @ w), 1).T
+        return (
+            jax.lax.conv_general_dilated(
+                k, k.transpose(1, 2, 3, 0), (1, 1), "SAME", None, None, ("NHWC", "HWIO", "NHWC")
+            ),
+            y @ x,
+            x > 0,
+        )
+
+    arguments = floats(6, 5), floats(5, 7), floats(4, 3, 3, 64)
+    compiled = isa.compile(step, *arguments)
+    compiled.save(str(tmp_path / "step.bundle"), *arguments)
+    bundle = isa.load_bundle(str(tmp_path / "step.bundle"))
+    (outputs, report), (again, first) = bundle.run(), compiled.run(*arguments)
+    assert [(layer.name, layer.cycles, layer.bytes) for layer in report.layers] == [
+        (layer.name, layer.cycles, layer.bytes) for layer in first.layers
+    ]
+    for one, other in zip(outputs, again, strict=True):
+        assert one.dtype == other.dtype
+        assert (one == other).all()
+    assert (bundle.run({0: -arguments[0]})[0][2] == (arguments[0] < 0)).all()
+    with pytest.raises(UsageError, match="argument 9"):
+        bundle.run({9: arguments[0]})
+    with pytest.raises(UsageError, match="not a compiled model"):
+        isa.load_bundle(__file__)
+
+
+def chained():
+    function = lambda x, w, v: (x @ w) @ v  # noqa: E731
+    arguments = floats(16, 16), floats(16, 16), floats(16, 16)
+    return isa.compile(function, *arguments, config=isa.MatrixUnitConfig(threads=16, l2_bytes=1024)), arguments
+
+
+@pytest.mark.parametrize("fault", ["page", "tile level"])
+def test_a_swapped_page_or_tile_level_is_caught_and_located(monkeypatch, fault):
+    from tilewright.isa.compiler.running import Execution
+
+    compiled, arguments = chained()
+    begin = Execution.begin
+    table = compiled.lowering.steps[1].reads[1]
+
+    def broken(execution, given):
+        begin(execution, given)
+        storage, others = execution.machine.chip.storages[table], compiled.lowering.steps[0].reads
+        if fault == "page":
+            storage.table.phys[:] = execution.machine.chip.storages[others[0]].table.phys
+        else:  # which dim the lines run along
+            storage.offsets_of = np.concatenate([storage.offsets_of[16:], storage.offsets_of[:16]])
+
+    monkeypatch.setattr(Execution, "begin", broken)
+    with pytest.raises(CheckFailed, match=f"layer {compiled.lowering.steps[1].name} "):
+        compiled.check(*arguments)

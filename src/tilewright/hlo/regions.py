@@ -18,6 +18,7 @@ from tilewright.hlo.proving.trial_inputs import trial_inputs
 from tilewright.hlo.rewrites.inline import Inline
 
 Array = np.ndarray[Any, Any]
+Type = tuple[Sequence[int], np.dtype[Any]]
 
 
 def operations_of(program: Program) -> Block:
@@ -62,10 +63,14 @@ class XlaValues:
         self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
     ) -> list[Array]:
         """The values of ``outputs``; ``nodes`` compute them of ``inputs``, which have the values ``arrays``."""
-        text = operations_module(
+        taken, made = ([(v.sizes, array_dtype(v)) for v in values] for values in (inputs, outputs))
+        return self.run_text(self.text(nodes, inputs, outputs), taken, made, arrays)
+
+    def text(self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value]) -> str:
+        """The StableHLO of a module whose main is these operations."""
+        return operations_module(
             [node.handle for node in nodes], [v.handle for v in inputs], [v.handle for v in outputs]
         )
-        return self._run(text, inputs, outputs, arrays)
 
     def one_by_one(
         self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
@@ -78,12 +83,13 @@ class XlaValues:
             values.update(zip(node.results, results, strict=True))
         return [values[v] for v in outputs]
 
-    def _run(
-        self, text: str, inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
+    def run_text(
+        self, text: str, inputs: Sequence[Type], outputs: Sequence[Type], arrays: Sequence[Array]
     ) -> list[Array]:
+        """The results of a module's main, which takes and gives arrays of these shapes and element types."""
         import jax
 
         if text not in self._compiled:
-            taken, made = ([array_struct(v.sizes, array_dtype(v)) for v in values] for values in (inputs, outputs))
+            taken, made = ([array_struct(*kind) for kind in kinds] for kinds in (inputs, outputs))
             self._compiled[text] = jax.jit(flat_callable(text, taken, made))
         return [np.asarray(out) for out in self._compiled[text](*arrays)]

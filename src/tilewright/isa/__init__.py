@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
 from tilewright.isa.chip.segments import PageEntry, TensorMemory
 from tilewright.isa.chip.state import Transfer
-from tilewright.isa.compiler.entry import compile
+from tilewright.isa.compiler.entry import compile, is_bundle, load_bundle
 from tilewright.isa.compiler.result import Layer, MachineReport
 from tilewright.isa.execute.machine import Command, Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
@@ -41,6 +41,7 @@ from tilewright.isa.vector.spec import Input, Op, Output, VectorSpec
 from tilewright.isa.warming import warm
 
 if TYPE_CHECKING:
+    from tilewright.isa.compiler.bundle import Bundle
     from tilewright.isa.compiler.compiled import Compiled
 
 Program = MachineProgram
@@ -51,14 +52,16 @@ MatmulResult = KernelResult
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Compiled":  # it needs the room of programs, which nothing else here does
+    if name in ("Compiled", "Bundle"):  # they need the room of programs, which nothing else here does
+        from tilewright.isa.compiler.bundle import Bundle
         from tilewright.isa.compiler.compiled import Compiled
 
-        return Compiled
+        return {"Compiled": Compiled, "Bundle": Bundle}[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
+    "Bundle",
     "Choice",
     "Claim",
     "Command",
@@ -121,7 +124,9 @@ __all__ = [
     "explain",
     "exploration_page",
     "explore",
+    "is_bundle",
     "layer_norm",
+    "load_bundle",
     "matmul",
     "profile",
     "read_network",

@@ -27,7 +27,12 @@ def compile(
     settings: machine.Settings = None,
     out: Annotated[
         str | None,
-        typer.Option("-o", "--out", metavar="FILE", help="FILE.html: a page; FILE.json; FILE.tasm: the listing."),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="FILE.html: a page; FILE.json; FILE.tasm: the listing; FILE.bundle: for `isa run`.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> int:
@@ -35,9 +40,13 @@ def compile(
     from tilewright import isa
     from tilewright.render import print_table
 
-    suffix = writer_of(out, ".html", ".json", ".tasm", as_json=as_json)
+    suffix = writer_of(out, ".html", ".json", ".tasm", ".bundle", as_json=as_json)
     config = machine.configured(settings)
     compiled = isa.compile(load_program(program, arg), config=config)
+    if out is not None and suffix == ".bundle":
+        compiled.save(out)
+        remark(f"wrote {out}")
+        out = None
     report = _run(compiled, program, run)
     if out is not None:
         plain = json.dumps(report.to_json(), indent=2)

@@ -19,6 +19,7 @@ from tilewright.cli.streams import (
     write_file,
     writer_of,
 )
+from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,9 +68,14 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Run a program; print counts, cycles, errors, and the tensors that began as zeros."""
-    from tilewright.isa import MatrixUnit, assemble, timeline
+    """Run a program; print counts, cycles, errors, and the tensors that began as zeros.
 
+    FILE may be a model that `isa compile -o FILE.bundle` wrote: --tensor 0=FILE.npy gives its first argument.
+    """
+    from tilewright.isa import MatrixUnit, assemble, is_bundle, timeline
+
+    if is_bundle(file):
+        return _run_bundle(file, tensor, save, as_json)
     writer_of(out, ".pftrace", stdout=False)
     config = machine.configured(settings)
     program = assemble(read_text(file), config)
@@ -92,6 +98,28 @@ def run(
     errors = [error for run in runs for error in run.errors]
     machine.remark_errors(errors)
     return 1 if errors else 0
+
+
+def _run_bundle(file: str, tensor: Sequence[str] | None, save: Sequence[str] | None, as_json: bool) -> int:
+    """A compiled model, with the arguments it was written with or others."""
+    from tilewright.isa import load_bundle
+    from tilewright.render import print_table
+
+    given = machine.tensors(tensor)
+    if unknown := next((name for name in given if not name.isdecimal()), None):
+        raise UsageError(f"no argument called {unknown}", how="--tensor 0=FILE.npy is the first, 1 the second")
+    results, report = load_bundle(file).run({int(name): array for name, array in given.items()})
+    for assignment in save or ():
+        name, path = machine.pair(assignment, "--save", "FILE.npy")
+        if not name.isdecimal() or int(name) >= len(results):
+            raise UsageError(f"no result {name}", how=f"0 to {len(results) - 1}")
+        write_file(path, npy_bytes(results[int(name)]))
+    if as_json:
+        emit_json(report.to_json())
+    else:
+        print_table(*report.table())
+        emit_text(f"\n{report}")
+    return 0
 
 
 def _print_run(runs: Sequence[RunResult], shown: Sequence[str], as_json: bool) -> None:

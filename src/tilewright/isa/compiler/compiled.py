@@ -66,10 +66,24 @@ class Compiled:
         the first layer that disagrees, and where. Without arguments: the example its file has, else random ones.
         """
         watch = kwargs.pop("watch", None)
-        given = bool(args or kwargs) or not self.lowering.reading.block.arguments
-        arrays = self._flat(args, kwargs) if given else checked_arguments(self.lowering, sample_arrays(self.program))
-        self.last = self._execute(arrays, self.config, True, watch).report()
+        self.last = self._execute(self._given(args, kwargs), self.config, True, watch).report()
         return self.last
+
+    def save(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Write it as one file that ``isa.load_bundle`` and ``tilewright isa run`` run, with these arguments in it.
+
+        Without arguments: as for :meth:`check`.
+        """
+        from tilewright.isa.compiler.bundle import save
+
+        execution = Execution(self.lowering, self.config)
+        execution.begin(self._given(args, kwargs))
+        save(execution, path)
+
+    def _given(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Array]:
+        if args or kwargs or not self.lowering.reading.block.arguments:
+            return self._flat(args, kwargs)
+        return checked_arguments(self.lowering, sample_arrays(self.program))
 
     def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Array]:
         signature = self.program.signature

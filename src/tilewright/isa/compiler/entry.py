@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 from tilewright.isa.language.config import MatrixUnitConfig
 
 if TYPE_CHECKING:
+    from tilewright.isa.compiler.bundle import Bundle
     from tilewright.isa.compiler.compiled import Compiled
 
 
@@ -25,3 +27,15 @@ def compile(program_or_fn: Any, *args: Any, config: MatrixUnitConfig | None = No
     from tilewright.isa.compiler.compiled import compiled
 
     return compiled(program_or_fn, args, config)
+
+
+def is_bundle(path: str) -> bool:
+    """Whether a file looks like a model that :meth:`Compiled.save` wrote."""
+    return path != "-" and zipfile.is_zipfile(path)
+
+
+def load_bundle(path: str) -> Bundle:
+    """A compiled model that :meth:`Compiled.save` wrote; ``.run()`` runs it with the arguments it was saved with."""
+    from tilewright.isa.compiler.bundle import load_bundle
+
+    return load_bundle(path)

@@ -11,34 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.isa.chip.segments import Storage
-from tilewright.isa.lowering.steps import Step, Table
+from tilewright.isa.lowering.steps import Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering
 
 SHARE = 0.75
 """Of L2, what pages may take."""
-
-
-@dataclass(frozen=True)
-class Stay:
-    """A table in L2 from byte ``begin`` on, from before step ``first`` until after step ``last``.
-
-    ``comes``: by DMA, as the host had placed it; else a step makes it there. ``leaves``: by DMA, as somebody wants it
-    in device memory; else it is given up.
-    """
-
-    table: str
-    begin: int
-    size: int
-    first: int
-    last: int
-    comes: bool = False
-    leaves: bool = False
-
-    def __str__(self) -> str:
-        """One line of a schedule."""
-        how = "brought by DMA" if self.comes else "made there"
-        end = ", then written back" if self.leaves else ""
-        return f"{self.table}: L2 bytes {self.begin} to {self.begin + self.size}, {how}{end}"
 
 
 def plan_stays(lowering: Lowering, sizes: dict[str, int], room: int) -> tuple[Stay, ...]:

@@ -53,6 +53,14 @@ def folded_array(array: Array, groups: Groups) -> Array:
     return np.ascontiguousarray(plain.transpose(order)).reshape(folded(array.shape, groups))
 
 
+def unfolded_array(raw: Array, shape: Sequence[int], groups: Groups, dtype: np.dtype[Any]) -> Array:
+    """The other way: an array of ``shape`` from what its table has."""
+    order = [d for group in groups for d in group]
+    order += [d for d in range(len(shape)) if d not in order]
+    array = raw.reshape([shape[d] for d in order]).transpose(np.argsort(order))
+    return (array != 0 if dtype.kind == "b" else array.view(dtype)).copy()
+
+
 @dataclass
 class Lowering:
     """Tables, where values stand, and steps."""
