@@ -150,8 +150,6 @@ def load_bundle(path: str | Path) -> Bundle:
         raise UsageError(f"a compiled model of version {data.get('version')}", where=str(path), how="compile it again")
     known = {f.name for f in fields(MatrixUnitConfig)}
     config: dict[str, Any] = {key: _tuples(own) for key, own in data["config"].items() if key in known}
-        key: tuple(v) if isinstance(v, list) else v for key, v in data["config"].items() if key in known
-    }
     return Bundle(data, arrays, MatrixUnitConfig(**config))
 
 
