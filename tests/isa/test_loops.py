@@ -54,7 +54,7 @@ def same(one, other):
 @given(
     st.integers(0, 2**32),
     st.tuples(st.integers(1, 30), st.integers(1, 40), st.integers(1, 90)),
-    st.sampled_from(["int8", "uint8", "int16", "uint32", "float32", "float16", "bfloat16"]),
+    st.sampled_from(["int8", "uint8", "int4", "int16", "uint32", "float32", "float16", "bfloat16", "float8_e5m2"]),
     st.fixed_dictionaries(
         {
             "ka": st.integers(1, 3),

@@ -368,3 +368,22 @@ def test_512_cubed_uses_two_thirds_of_the_math():
     assert (best.value == 512).all()
     assert best.math_utilisation >= 0.67
     assert best.cycles < 97_389
+
+
+@pytest.mark.parametrize("name", ["int4", "uint4", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("k", [5, 300])
+def test_elements_of_four_and_eight_bits(name, k):
+    """Sums stay small enough to be exact; what is no number comes through; the energy is that of the type."""
+    dtype, rng = np.dtype(getattr(ml_dtypes, name)), np.random.default_rng(k)
+    low = 0 if name == "uint4" else -8
+    a, b = (rng.integers(low, 8, shape).astype(np.float32).astype(dtype) for shape in ((20, k), (k, 9)))
+    wanted = a.astype(np.float32) @ b.astype(np.float32)
+    for how in ({}, {"transpose_b": True}, {"ka": 2, "kb": 2}):
+        made = matmul(a, b, MatrixUnitConfig(threads=32), **how)
+        assert made.value.dtype == (np.int32 if "int" in name else np.float32)
+        assert (made.value == wanted).all()
+        assert made.counts == expected_counts(20, 9, k, config=MatrixUnitConfig(threads=32), element_bytes=1, **how)
+    assert made.moved.macs_f8 + made.moved.macs_int8 == 20 * 9 * k
+    if "float" in name:
+        a[3, 0] = np.nan
+        assert np.isnan(matmul(a, b).value[3]).all()

@@ -260,3 +260,31 @@ def test_loads_of_fewer_elements_than_the_registers_hold():
     result = run("segment ur1, $S\ntid r2\nmov r1, 0\nld.n5 r8, ur1:rf1:0, 2", memory)
     assert result.registers[0, 8:10].copy().view(np.int8).tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
     assert result.counts.a_bytes_loaded == 40
+
+
+def test_the_same_load_sees_the_window_as_it_is_now():
+    """Executed again after its descriptor slid, and after its page moved to L2 and back."""
+    text = """
+        segment ur1, $S
+        segdef ur2, ur1
+        segsize ur2, 1, 2
+        tid r1
+        mov r1, 0
+        mov ur3, 3
+        mov ur4, 0
+    again:
+        segbase ur2, 1, ur4
+        ld r2, ur2:rf1:0
+        add r3, r3, r2
+        dmain ur1
+        dmawait ur1
+        ld r2, ur2:rf1:0
+        add r3, r3, r2
+        dmaout ur1
+        ptmap ur1
+        add ur4, ur4, 3
+        loop ur3, again
+    """
+    result = run(text, {"S": np.arange(16, dtype=np.int32)})
+    assert (result.registers[:, 3] == 2 * (0 + 3 + 6)).all()
+    assert result.errors == ()
