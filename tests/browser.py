@@ -39,7 +39,7 @@ _SERIOUS = ("serious", "critical")
 
 # Every page is looked at in all of these: its width in pixels and its colours.
 LOOKS = [(width, scheme) for width in (1400, 420) for scheme in ("light", "dark")]
-_ROWS = 12  # that axe-core sees of a table: its rows are alike
+_ROWS = 12  # that axe-core sees of a table or a list: the others are like them
 
 
 def in_browser(test: Callable[..., None]) -> Callable[..., None]:
@@ -108,7 +108,7 @@ class Visit:
         """What axe-core finds of serious or critical impact: rule, and the element."""
         from axe_playwright_python.sync_playwright import Axe
 
-        where = {"exclude": [[f"tbody tr:nth-child(n+{_ROWS + 1})"]]}
+        where = {"exclude": [[f"{rows}:nth-child(n+{_ROWS + 1})"] for rows in ("tbody tr", "ol.rows li")]}
         found = Axe().run(self.page, where, options={"resultTypes": ["violations"]}).response["violations"]
         hits = [(rule["id"], node) for rule in found if rule["impact"] in _SERIOUS for node in rule["nodes"]]
         return [f"{rule}: {node['target']} {node['html'][:200]}: {node['failureSummary']}" for rule, node in hits]

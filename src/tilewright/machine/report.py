@@ -40,6 +40,7 @@ from tilewright.render import (
     line_chart,
     note,
     paragraph,
+    percent_text,
     place_text,
     ratio_text,
     seconds_text,
@@ -360,8 +361,8 @@ def _data(run: RunResults) -> list[Html]:
     rate = float(rows.train.labels.mean())
     return [
         paragraph(
-            f"{count_text(len(rows.train))} rows to learn from ({rows.source}), {rate:.1%} of them clicked; judged on "
-            f"{count_text(len(rows.evaluate))} {how}."
+            f"{count_text(len(rows.train))} rows to learn from ({rows.source}), {percent_text(rate)} of them clicked; "
+            f"judged on {count_text(len(rows.evaluate))} {how}."
         )
     ]
 
