@@ -96,7 +96,7 @@ INTEGERS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(integers, integers, st.sampled_from(sorted(INTEGERS)), st.sampled_from(["r10", "ur2", "-3"]), st.booleans())
 def test_integers_are_pythons_modulo_2_to_32(x, y, op, source, guarded):
     result = run(f"mov ur2, {y[0, 0]}\n{'@p1, ' * guarded}vi.{op} r0, r0, {source}, 8", x, y)
@@ -182,7 +182,7 @@ TYPES = {
 }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.sampled_from(sorted(TYPES)), st.sampled_from(sorted(TYPES)), st.booleans(), st.booleans(), st.data())
 def test_conversions_of_packed_elements(source, target, zero, wrap, data):
     bits = np.dtype(TYPES[source]).itemsize * 8
