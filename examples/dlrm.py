@@ -83,3 +83,16 @@ def loss(params, numeric, vectors, labels):
     rows, columns = np.tril_indices(FIELDS, -1)
     logits = mlp(params["top"], jnp.concatenate([bottom, dots[:, rows, columns]], axis=1))[:, 0]
     return optax.sigmoid_binary_cross_entropy(logits, labels).mean(), logits
+
+
+def step(params, numeric, vectors, labels):
+    """The dense step: loss, logits, and the gradients of parameters and vectors (`isa compile` takes this one)."""
+    return jax.value_and_grad(loss, argnums=(0, 2), has_aux=True)(params, numeric, vectors, labels)
+
+
+def step_example_args(batch=256):
+    """Parameters, and a batch at random."""
+    rng = np.random.default_rng(0)
+    vectors = {f"C{i}": rng.normal(0, 0.3, (batch, WIDTH)).astype(np.float32) for i in range(1, FIELDS)}
+    numeric, labels = rng.normal(size=(batch, 13)).astype(np.float32), rng.random(batch) < 0.3
+    return init(jax.random.key(0)), numeric, vectors, labels.astype(np.float32)

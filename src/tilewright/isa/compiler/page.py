@@ -49,7 +49,7 @@ def _cards(report: Any) -> Html:
             Card(
                 "left to XLA",
                 percent_text(report.fallback_share),
-                f"{len(left)} layers",
+                f"{len(left)} layer{'s' * (len(left) != 1)}",
                 "plain" if not left else "warn",
             ),
         ]

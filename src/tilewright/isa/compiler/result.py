@@ -95,7 +95,7 @@ class MachineReport:
         ]
         if self.fallback_share or any(layer.fallback for layer in self.layers):
             some = sum(1 for layer in self.layers if layer.fallback)
-            lines.append(f"left to XLA: {some} layers, {self.fallback_share:.2%} of the arithmetic")
+            lines.append(f"left to XLA: {some} layer{'s' * (some != 1)}, {self.fallback_share:.2%} of the arithmetic")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
