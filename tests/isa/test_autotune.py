@@ -1,6 +1,7 @@
 """autotune: its cycles are the machine's, its bounds hold, and its choice is the best there is."""
 
 import json
+import runpy
 import sys
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import ROOT
 from tilewright.cli import main
 from tilewright.errors import UsageError
 from tilewright.isa import MatrixUnitConfig, autotune, matmul
 from tilewright.isa.chip.segments import ELEMENT_TYPES
+from tilewright.isa.study import choices as _choices
 from tilewright.isa.study import tune as _autotune
-from tilewright.isa.study.tune import Problem, busy, choices
+from tilewright.isa.study.choices import Problem, busy, choices
 from tilewright.layout import paged
 
 SMALL = MatrixUnitConfig(threads=16, l1_bytes=1024, l2_bytes=4096)
@@ -141,7 +144,7 @@ def test_a_tensor_larger_than_l2_comes_in_segments_where_that_is_faster():
     tuning = autotune(64, 128, 64, config=config, ka=1, kb=1, transpose_b=False, most=10_000)
     segmented = [each for each in tuning.timed if each.choice.segments]
     assert segmented
-    assert {each.buffering for each in segmented} == {"double"}
+    assert "double" in {each.buffering for each in segmented}
     assert tuning.best.choice.segments
     assert tuning.best.cycles < tuning.default.cycles
 
@@ -150,7 +153,7 @@ def test_a_tensor_larger_than_l2_comes_in_segments_where_that_is_faster():
 def test_row_blocks_beyond_the_third_cost_what_it_does(monkeypatch, pes, split):
     config = MatrixUnitConfig(threads=16, l1_bytes=1024, pes=pes)
     whole = autotune(150, 24, 64, config=config, ka=1, kb=2, order="k_outer", columns=None, split=split)
-    monkeypatch.setattr(_autotune, "_MOST_LOADS", 0)
+    monkeypatch.setattr(_choices, "_MOST_LOADS", 0)
     scaled = autotune(150, 24, 64, config=config, ka=1, kb=2, order="k_outer", columns=None, split=split)
     assert scaled.best.scaled
     assert not whole.best.scaled
@@ -211,3 +214,10 @@ def test_the_command(monkeypatch, capsys, tmp_path):
     page = (tmp_path / "t.html").read_text()
     assert value["best"]["choice"] in page
     assert "waiting for columns of B" in page
+
+
+def test_no_random_program_is_faster():
+    search = runpy.run_path(str(ROOT / "benchmarks" / "random_search.py"))["search"]
+    for shape in ((48, 64, 64, 64), (100, 40, 96, 128)):
+        found = search(shape, 60, 1)
+        assert found["random"] is None or found["random"] >= found["tuned"]

@@ -47,9 +47,10 @@ def test_products_are_found_through_nested_functions():
     w = {"a": draw.standard_normal((5, 4), np.float32), "b": draw.standard_normal((4, 2), np.float32)}
     x = draw.standard_normal((3, 5), np.float32)
     found = find_products(jax.grad(loss), w, x)
-    assert found.left_out >= 1
-    assert [p.name for p in found.plain][:2] == ["[3,5] @ [5,4]", "[3,4] @ [4,2]"]
-    for product in found.plain:
+    assert found.left_out == 0
+    assert any(product.a.ndim == 3 for product in found.taken)
+    assert [p.name for p in found.taken if p.a.ndim == 2][:2] == ["[3,5] @ [5,4]", "[3,4] @ [4,2]"]
+    for product in found.taken:
         expected = product.a.astype(np.float64) @ product.b.astype(np.float64)
         assert np.allclose(product.value, expected, rtol=1e-5, atol=1e-5)
 
@@ -66,12 +67,47 @@ def test_loops_and_branches_are_left_out_and_counted():
     w["out"] = draw.standard_normal((4, 2), np.float32)
     x = draw.standard_normal((5, 4), np.float32)
     found = find_products(model, w, x)
-    assert [p.name for p in found.plain] == ["[5,4] @ [4,2]"]
-    assert found.left_out == 4
+    assert [p.name for p in found.taken] == ["[5,4] @ [4,2]", "bfloat16 [5,4] @ [4,2]"]
+    assert [(each.why, each.macs) for each in found.left] == [
+        ("inside scan", 240),
+        ("inside scan", 240),
+        ("inside cond", 80),
+    ]
+    assert found.share_left_out == 560 / 640
     chain = x
     for layer in w["stack"]:
         chain = np.tanh(chain @ layer)
-    assert np.allclose(found.plain[0].a, chain, atol=1e-5)
+    assert np.allclose(found.taken[0].a, chain, atol=1e-5)
+
+
+def test_attention_bytes_and_convolutions_are_taken_and_run():
+    def model(q, k, image, kernel, numbers, weights):
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+        names = ("NCHW", "OIHW", "NCHW")
+        maps = jax.lax.conv_general_dilated(
+            image, kernel, (2, 1), ((1, 0), (1, 1)), dimension_numbers=names, feature_group_count=2
+        )
+        sums = jax.lax.dot_general(numbers, weights, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+        narrow = jnp.dot(numbers, numbers.T, preferred_element_type=jnp.int8)
+        wider = jax.lax.conv_general_dilated(
+            image, kernel, (1, 1), ((2, 2), (2, 2)), (2, 2), dimension_numbers=names, feature_group_count=2
+        )
+        return scores, maps, sums, narrow, wider
+
+    draw = np.random.default_rng(3)
+    q, k = (draw.standard_normal((3, 5, 4, 6)).astype(jnp.bfloat16) for _ in range(2))
+    image, kernel = draw.standard_normal((2, 4, 6, 5), np.float32), draw.standard_normal((8, 2, 3, 3), np.float32)
+    numbers, weights = (draw.integers(-128, 128, shape).astype(np.int8) for shape in ((5, 9), (7, 9)))
+    found = find_products(model, q, k, image, kernel, numbers, weights)
+    names = [product.name for product in found.taken]
+    assert names == ["bfloat16 [12,5,6] @ [12,6,5]", "[2,6,5,4] by [3,3,2,8]", "int8 [5,9] @ [9,7]"]
+    assert [each.why for each in found.left] == ["sums of int8", "a convolution with holes in its input"]
+    assert found.left[0].macs == 225
+    for product in found.taken:
+        done = run_product(product, MatrixUnitConfig(threads=16))
+        assert done.values_equal, product.name
+        assert done.counts_equal
+        assert done.counts.macs == product.macs
 
 
 def test_values_that_are_no_numbers_are_compared_and_written():

@@ -63,10 +63,12 @@ def test_the_matrix_unit_agrees(written):
     report, _, _ = written
     assert report.counts_equal
     assert report.values_equal
-    macs = sum(product.counts.macs for product in report.matrix)
+    macs = sum(product.counts.macs for product in report.matrix if product.ran == 1)
     layers = [(13, 256), (256, 128), (128, 32), (383, 512), (512, 256), (256, 1)]
     forward = sum(a * b for a, b in layers) * 128
     assert macs == 3 * forward - 13 * 256 * 128  # forward, weights' and inputs' gradients; the first input needs none
+    assert [product.ran for product in report.matrix if product.ran > 1] == [8, 8, 8]  # the pairwise dots, of 128 each
+    assert report.products_left_out == ()
 
 
 def test_report_json_keeps_its_schema(written):

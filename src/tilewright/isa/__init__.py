@@ -22,6 +22,7 @@ from tilewright.isa.multiply.contract import ContractResult, contract
 from tilewright.isa.multiply.conv import conv2d
 from tilewright.isa.multiply.expected import expected_conv2d_counts, expected_counts
 from tilewright.isa.multiply.matmul import KernelResult, element_type, matmul, type_and_signs
+from tilewright.isa.study.choices import Choice
 from tilewright.isa.study.claims import Claim, claims
 from tilewright.isa.study.debug import Debugger
 from tilewright.isa.study.explain import InstructionExplanation, explain
@@ -33,7 +34,7 @@ from tilewright.isa.study.pages import exploration_page, roofline_page
 from tilewright.isa.study.profile import ProfileLine, ProfileTotals, RunProfile, profile
 from tilewright.isa.study.reference import reference
 from tilewright.isa.study.roofline import Roofline, roofline, what_if
-from tilewright.isa.study.tune import Choice, Tuned, Tuning, autotune
+from tilewright.isa.study.tune import Tuned, Tuning, autotune
 from tilewright.isa.study.tune_conv import ConvChoice, autotune_conv2d
 from tilewright.isa.vector.known import layer_norm, rms_norm, softmax
 from tilewright.isa.vector.programs import run_vector, vector_program

@@ -1,44 +1,85 @@
-"""The matrix products of a JAX function, with their operands: what the matrix unit is given to do.
+"""The products of a JAX function, with their operands: what the matrix unit is given to do.
 
 The function is traced to a jaxpr, which is evaluated equation by equation; calls (jit, custom derivatives, remat) are
-entered. Only plain float32 products of two matrices are taken; batched ones (the pairwise dots of a recommender), other
-types and those inside loops and branches are counted and left to others.
+entered. Taken are matrix products of any dims, batched or not, and convolutions of images, of the types that the unit
+multiplies. What is left out is listed with the reason and its share of the multiply-adds: other types, convolutions
+with holes in their input, and whatever stands inside loops and branches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import prod
 from typing import Any
 
 import jax
 import numpy as np
 
-from tilewright.isa import Counts, MatrixUnitConfig, expected_counts, matmul
+from tilewright.isa import Counts, MatrixUnitConfig, conv2d, expected_conv2d_counts, expected_counts, matmul
+
+_TYPES = {f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (8, 16, 32)}
+_TYPES |= {"float32": 32, "float16": 16, "bfloat16": 16}
+"""Types that the unit multiplies, and their bits."""
+_MOST_OF_A_BATCH = 8
+"""Products of a batch that are run: all of them are of one shape, and so cost the same."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product: ``a`` [M, K], ``b`` [K, N] and XLA's own ``value`` [M, N]."""
+    """One product: ``a`` [.., M, K], ``b`` [.., K, N] and XLA's own ``value`` [.., M, N], perhaps of a batch.
+
+    ``window``: of a convolution, the options of :func:`tilewright.isa.conv2d`; ``a`` then has images [n, h, w, c],
+    ``b`` weights [kh, kw, c / groups, out].
+    """
 
     name: str
     a: np.ndarray[Any, Any]
     b: np.ndarray[Any, Any]
     value: np.ndarray[Any, Any]
+    window: tuple[tuple[str, Any], ...] | None = None
+
+    @property
+    def macs(self) -> int:
+        """Multiply-adds."""
+        if self.window is not None:
+            return int(self.value.size * prod(self.b.shape[:3]))
+        return int(self.value.size * self.a.shape[-1])
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A product that the unit is not given: what, why, and how many multiply-adds it has."""
+
+    name: str
+    why: str
+    macs: int
 
 
 @dataclass(frozen=True)
 class Products:
-    """The plain products in program order, and how many others (batched, in loops) were passed over."""
+    """``taken``: in program order, with operands and values; ``left``: the others."""
 
-    plain: tuple[Product, ...]
-    left_out: int
+    taken: tuple[Product, ...]
+    left: tuple[LeftOut, ...]
+
+    @property
+    def left_out(self) -> int:
+        """How many are left out."""
+        return len(self.left)
+
+    @property
+    def share_left_out(self) -> float:
+        """Of all multiply-adds."""
+        left = sum(each.macs for each in self.left)
+        return left / max(1, left + sum(each.macs for each in self.taken))
 
 
 class _Evaluator:
     def __init__(self) -> None:
         self.found: list[tuple[Any, Any, Any]] = []
-        self.left_out = 0
+        self.windows: list[tuple[tuple[str, Any], ...] | None] = []
+        self.left: list[LeftOut] = []
 
     def run(self, jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
         """Evaluate a jaxpr as jax.core.eval_jaxpr would, noting every dot_general."""
@@ -59,21 +100,88 @@ class _Evaluator:
         inner = _inner(equation)
         if inner is not None:
             return self.run(*_open(inner), inputs)
-        self.left_out += sum(map(_dots_in, _jaxprs(equation)))
+        for body in _jaxprs(equation):
+            self.left += _left_in(body, equation.primitive.name, int(equation.params.get("length", 1)))
         outputs = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
         results = list(outputs) if equation.primitive.multiple_results else [outputs]
-        if equation.primitive.name == "dot_general":
+        if equation.primitive.name in _PRODUCTS:
             self.note(equation, inputs, results[0])
         return results
 
     def note(self, equation: Any, inputs: list[Any], value: Any) -> None:
-        (a_axes, b_axes), (a_batch, _) = equation.params["dimension_numbers"]
-        a, b = inputs
-        plain = not a_batch and a.ndim == b.ndim == 2 and len(a_axes) == 1
-        if not plain or {str(x.dtype) for x in (a, b, value)} != {"float32"}:
-            self.left_out += 1
+        why = _refused(equation)
+        if why:
+            self.left.append(LeftOut(_name(equation), why, _macs(equation)))
             return
-        self.found.append((a.T if a_axes[0] == 0 else a, b.T if b_axes[0] == 1 else b, value))
+        if equation.primitive.name == "dot_general":
+            a, b = inputs
+            self.found.append(_as_matrices(equation.params["dimension_numbers"], a, b, value))
+            self.windows.append(None)
+            return
+        numbers, params = equation.params["dimension_numbers"], equation.params
+        (n, c, *image), (o, i, *kernel), (first, last, *out) = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+        x, w = inputs
+        value = value.transpose(first, *out, last)
+        self.found.append((x.transpose(n, *image, c), w.transpose(*kernel, i, o), value))
+        how = {"stride": params["window_strides"], "padding": params["padding"], "dilation": params["rhs_dilation"]}
+        self.windows.append((*how.items(), ("groups", params["feature_group_count"])))
+
+
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+
+
+def _name(equation: Any) -> str:
+    kind = "conv " if equation.primitive.name != "dot_general" else ""
+    sides = [f"{var.aval.dtype.name}[{','.join(map(str, var.aval.shape))}]" for var in equation.invars]
+    return f"{kind}{sides[0]} {'by' if kind else '@'} {sides[1]}"
+
+
+def _macs(equation: Any) -> int:
+    """Multiply-adds of one equation."""
+    out, (a, b) = equation.outvars[0].aval, (var.aval for var in equation.invars)
+    if equation.primitive.name == "dot_general":
+        (axes, _), _ = equation.params["dimension_numbers"]
+        return int(prod(out.shape) * prod(a.shape[axis] for axis in axes))
+    outs = b.shape[equation.params["dimension_numbers"].rhs_spec[0]]
+    return int(prod(out.shape) * prod(b.shape) // max(1, outs))
+
+
+def _refused(equation: Any) -> str:
+    """Why a product is not for the unit; "" where it is."""
+    dtypes = [var.aval.dtype.name for var in equation.invars]
+    if any(name not in _TYPES for name in dtypes):
+        return f"elements of {' and '.join(dict.fromkeys(dtypes))}"
+    integers = all("int" in name for name in dtypes)
+    if dtypes[0] != dtypes[1] and not (integers and _TYPES[dtypes[0]] == _TYPES[dtypes[1]]):
+        return f"elements of {' and '.join(dtypes)}"
+    out = equation.outvars[0].aval.dtype.name
+    if integers and out != "int32":
+        return f"sums of {out}"
+    if not integers and out not in _TYPES:
+        return f"sums of {out}"
+    if equation.primitive.name == "dot_general":
+        return ""
+    params = equation.params
+    if len(params["window_strides"]) != 2:
+        return f"a convolution of {len(params['window_strides'])} dims"
+    if any(hole != 1 for hole in params["lhs_dilation"]):
+        return "a convolution with holes in its input"
+    if params["batch_group_count"] != 1 or any(side < 0 for pair in params["padding"] for side in pair):
+        return "a convolution with groups of images, or that crops them"
+    return ""
+
+
+def _as_matrices(numbers: Any, a: Any, b: Any, value: Any) -> tuple[Any, Any, Any]:
+    """Operands and value of a dot_general as [.., M, K], [.., K, N] and [.., M, N], with a batch where there is one."""
+    (a_axes, b_axes), (a_batch, b_batch) = numbers
+    sides = []
+    for first, side, axes, batch in ((True, a, a_axes, a_batch), (False, b, b_axes, b_batch)):
+        free = [axis for axis in range(side.ndim) if axis not in (*axes, *batch)]
+        front = [prod(side.shape[axis] for axis in batch)] if batch else []
+        depth, wide = (prod(side.shape[axis] for axis in group) for group in (axes, free))
+        order = (*batch, *free, *axes) if first else (*batch, *axes, *free)
+        sides.append(side.transpose(order).reshape(*front, *((wide, depth) if first else (depth, wide))))
+    return *sides, value.reshape(*sides[0].shape[:-1], sides[1].shape[-1])
 
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
@@ -90,12 +198,15 @@ def _jaxprs(equation: Any) -> list[Any]:
     return bodies
 
 
-def _dots_in(jaxpr: Any) -> int:
-    """Products a jaxpr writes down, however often they run."""
-    count = 0
+def _left_in(jaxpr: Any, where: str, times: int) -> list[LeftOut]:
+    """Products a body writes down; ``times`` it runs (1 where that is not known)."""
+    found = []
     for equation in jaxpr.eqns:
-        count += int(equation.primitive.name == "dot_general") + sum(map(_dots_in, _jaxprs(equation)))
-    return count
+        if equation.primitive.name in _PRODUCTS:
+            found.append(LeftOut(_name(equation), f"inside {where}", times * _macs(equation)))
+        for body in _jaxprs(equation):
+            found += _left_in(body, where, times * int(equation.params.get("length", 1)))
+    return found
 
 
 def _inner(equation: Any) -> Any:
@@ -115,7 +226,7 @@ def _open(closed: Any) -> tuple[Any, Any]:
 
 
 def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
-    """Every matrix product that ``fn(*arguments)`` computes, with its operands and XLA's value (one compilation)."""
+    """Every product that ``fn(*arguments)`` computes, with its operands and XLA's value (one compilation)."""
     closed = jax.make_jaxpr(fn)(*arguments)
     evaluator = _Evaluator()
 
@@ -124,11 +235,15 @@ def find_products(fn: Callable[..., Any], *arguments: Any) -> Products:
         return evaluator.found
 
     taken = jax.jit(tapped)(*jax.tree_util.tree_leaves(arguments))
-    return Products(tuple(_product(*map(np.asarray, parts)) for parts in taken), evaluator.left_out)
+    pairs = zip(taken, evaluator.windows, strict=True)
+    return Products(tuple(_product(parts, window) for parts, window in pairs), tuple(evaluator.left))
 
 
-def _product(a: Any, b: Any, value: Any) -> Product:
-    return Product(f"[{a.shape[0]},{a.shape[1]}] @ [{b.shape[0]},{b.shape[1]}]", a, b, value)
+def _product(parts: tuple[Any, ...], window: tuple[tuple[str, Any], ...] | None) -> Product:
+    a, b, value = map(np.asarray, parts)
+    of = "" if a.dtype == np.float32 else f"{a.dtype.name} "
+    shapes = [f"[{','.join(map(str, side.shape))}]" for side in (a, b)]
+    return Product(f"{of}{shapes[0]} {'@' if window is None else 'by'} {shapes[1]}", a, b, value, window)
 
 
 # The dense layers' products of one step on the matrix unit, instruction by instruction, held against XLA.
@@ -142,7 +257,9 @@ class MatrixRun:
     """One product: the machine's counts beside the closed forms, and how far its values are from XLA's.
 
     ``error`` is the largest difference in units of the float32 rounding of a dot product of this depth,
-    K * 2^-24 * (|a| @ |b|); a value below 1 is what two orders of summation may differ by.
+    K * 2^-24 * (|a| @ |b|), and of XLA's own value where that is narrower; a value below 1 is what two orders of
+    summation may differ by. Integers are equal (0) or not (infinity). Of a batch the first ``ran`` are run, and
+    everything is counted for all of them.
     """
 
     name: str
@@ -150,6 +267,7 @@ class MatrixRun:
     expected: Counts
     cycles: int
     error: float
+    ran: int = 1
 
     @property
     def above_minimum(self) -> tuple[str, ...]:
@@ -173,12 +291,44 @@ class MatrixRun:
 
 def run_product(product: Product, config: MatrixUnitConfig) -> MatrixRun:
     """Run ``product`` on the machine and compare values and counts."""
-    a, b = (np.ascontiguousarray(x, np.float32) for x in (product.a, product.b))
-    (m, k), n = a.shape, b.shape[1]
-    result = matmul(a, b, config=config)
-    scale = np.abs(a).astype(np.float64) @ np.abs(b).astype(np.float64)
-    allowed = np.maximum(k * 2.0**-24 * scale, np.finfo(np.float32).tiny)
-    difference = np.abs(result.value.astype(np.float64) - product.value)
+    if product.window is not None:
+        return _run_convolution(product, dict(product.window), config)
+    sides = [side if side.ndim == 3 else side[None] for side in (product.a, product.b, product.value)]
+    a, b, value = (np.ascontiguousarray(side[:_MOST_OF_A_BATCH]) for side in sides)
+    batch, (m, k), n = len(sides[0]), a.shape[1:], b.shape[2]
+    runs = [matmul(left, right, config=config) for left, right in zip(a, b, strict=True)]
     expected = expected_counts(m, n, k, config=config, element_bytes=a.itemsize)
-    worst = float((difference / allowed).max()) if difference.size else 0.0
-    return MatrixRun(product.name, result.counts, expected, result.cycles, worst)
+    times = [run.counts for run in runs] + [runs[0].counts] * (batch - len(runs)) if runs else []
+    cycles = sum(run.cycles for run in runs) * batch // max(1, len(runs))
+    made = np.stack([run.value for run in runs]) if runs else value
+    sizes = np.abs(_wide(a)) @ np.abs(_wide(b))
+    error = _error(made, value, sizes, k)
+    together = Counts.together([expected] * batch)
+    return MatrixRun(product.name, Counts.together(times), together, cycles, error, len(runs))
+
+
+def _run_convolution(product: Product, how: dict[str, Any], config: MatrixUnitConfig) -> MatrixRun:
+    x, w = np.ascontiguousarray(product.a), np.ascontiguousarray(product.b)
+    result = conv2d(x, w, config=config, **how)
+    expected = expected_conv2d_counts(x.shape, w.shape, config=config, element_bytes=x.itemsize, **how)
+    sizes = conv2d(np.abs(_wide(x)).astype(np.float32), np.abs(_wide(w)).astype(np.float32), **how).value
+    error = _error(result.value, product.value, sizes, prod(w.shape[:3]))
+    return MatrixRun(product.name, result.counts, expected, result.cycles, error)
+
+
+def _wide(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.astype(np.float64)
+
+
+_ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def _error(made: np.ndarray[Any, Any], value: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any], depth: int) -> float:
+    """How far the machine's value is from XLA's; ``sizes``: the product of the absolute values."""
+    if not value.size:
+        return 0.0
+    if value.dtype.kind in "iu":
+        return 0.0 if np.array_equal(made, value) else float("inf")
+    exact = _wide(value)
+    allowed = depth * 2.0**-24 * sizes + _ROUNDING.get(value.dtype.name, 0.0) * np.abs(exact)
+    return float((np.abs(_wide(made) - exact) / np.maximum(allowed, np.finfo(np.float32).tiny)).max())

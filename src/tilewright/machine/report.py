@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tilewright.hlo import Optimized, TimeRow, Verdict, report_html, step_advice
 from tilewright.isa import Counts
 from tilewright.machine.model import RunData
 from tilewright.machine.movement import Movement, Proof
-from tilewright.machine.products import MatrixRun
+from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.train import Judgement
 from tilewright.render import (
     Bar,
@@ -80,7 +81,7 @@ class RunResults:
     after: Judgement
     losses: tuple[float, ...]
     matrix: tuple[MatrixRun, ...]
-    products_left_out: int
+    products_left_out: tuple[LeftOut, ...]
     stages: dict[str, float]
     recorder: Recorder
     peak_rss_bytes: int
@@ -162,7 +163,8 @@ class RunResults:
             "counts_equal": self.counts_equal,
             "values_equal": self.values_equal,
             "products": [_product(product) for product in self.matrix],
-            "products_left_out": self.products_left_out,
+            "products_left_out": len(self.products_left_out),
+            "left_out": [asdict(product) for product in self.products_left_out],
             "plan": self.plan.to_json(),
             "stages": self.stages,
             "peak_rss_bytes": self.peak_rss_bytes,
@@ -346,6 +348,20 @@ def _bounds_chart(run: RunResults) -> Html:
     return bar_chart(bars, title=title, kind="seconds", width=460)
 
 
+def _left_out(left: Sequence[LeftOut], taken: int) -> list[Html]:
+    """The products that other units are left, with their share."""
+    if not left:
+        return [paragraph("No product is left to other units.")]
+    macs = sum(product.macs for product in left)
+    share = percent_text(macs / max(1, macs + taken))
+    columns = [Column("product", "code"), Column("why", "text"), Column("multiply-adds", "count")]
+    rows = [(product.name, product.why, product.macs) for product in left]
+    return [
+        paragraph(f"{len(left)} others, {share} of all multiply-adds, are left to other units:"),
+        table(columns, rows),
+    ]
+
+
 def _products_note(run: RunResults) -> str:
     above = sum(bool(product.above_minimum) for product in run.matrix)
     return f"{len(run.matrix)} products" + (f"; cache misses of {above} above the minimum" if above else ", all counts")
@@ -516,11 +532,12 @@ def _matrix(run: RunResults) -> list[Html]:
     above = sum(bool(p.above_minimum) for p in run.matrix)
     blocks = [
         paragraph(
-            f"The {len(run.matrix)} plain matrix products of one step, {count_text(total)} multiply-adds, run "
-            f"instruction by instruction. One element of B on the bus serves {ratio_text(saved)} multiply-adds. "
-            f"{run.products_left_out} others (batched ones, such as the pairwise dots) are left to other units."
+            f"The {len(run.matrix)} products of one step, {count_text(total)} multiply-adds, run instruction by "
+            f"instruction; of a batch the first few, for all are of one shape. One element of B on the bus serves "
+            f"{ratio_text(saved)} multiply-adds."
         ),
         table(_PRODUCTS, rows),
+        *_left_out(run.products_left_out, total),
         note(
             "Values are XLA's within the rounding of a float32 dot product of that depth. Every counter equals its "
             "closed form but for cache misses, whose form is that of caches that never evict, a minimum: "

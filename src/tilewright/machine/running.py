@@ -81,7 +81,7 @@ def run(
         matrix = _matrix(job, products)
     return RunReport(
         *(job.model.name, chip.name, chips, batch, steps, rows, planned, movement, proof, before, after),
-        *(trained.losses, matrix, products.left_out, stages.seconds, stages.recorder, _peak_bytes()),
+        *(trained.losses, matrix, products.left, stages.seconds, stages.recorder, _peak_bytes()),
     )
 
 
@@ -160,8 +160,8 @@ def _inputs(job: _Job, state: TrainingState, rows: RunData) -> list[tuple[Any, .
 def _matrix(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
     """Every product on the machine; its math and memory on the timeline, one product behind the other."""
     config, clock, runs = MatrixUnitConfig(), 0, []
-    for number, product in enumerate(products.plain):
-        job.stages.watch("matrix unit", number, len(products.plain))
+    for number, product in enumerate(products.taken):
+        job.stages.watch("matrix unit", number, len(products.taken))
         done = run_product(product, config)
         job.stages.recorder.emit(
             Slice(

@@ -71,7 +71,10 @@ def configured(settings: Sequence[str] | None) -> MatrixUnitConfig:
         if not equals or name not in known:
             raise UsageError(f"unknown field in --set {assignment}", how=f"known: {', '.join(sorted(known))}")
         values[name] = setting(text)
-    return MatrixUnitConfig(**values)
+    config = MatrixUnitConfig(**values)
+    if config.slowing:
+        remark(f"{', '.join(config.slowing)}: loops run instruction by instruction, many times slower")
+    return config
 
 
 def setting(text: str) -> Any:

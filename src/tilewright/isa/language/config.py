@@ -203,6 +203,15 @@ class MatrixUnitConfig:
             )
 
     @property
+    def slowing(self) -> tuple[str, ...]:
+        """Fields with which loops are run instruction by instruction, many times slower, and not by one kernel call."""
+        usual = {"pred_scope": "loader", "column_numbering": "gap", "uninitialized": "zero", "math_issue": "step"}
+        usual |= {"offset_mode": "registers", "overflow": "wrap", "float_order": "chunk"}
+        names = [name for name, value in usual.items() if getattr(self, name) != value]
+        names += ["loads_through_l1"] * self.loads_through_l1 + ["bcast_depth"] * (self.bcast_depth > 64)
+        return tuple(names)
+
+    @property
     def slots(self) -> int:
         """Parts of every bus, one for each element and one for DMA; 1 where the buses are shared by need."""
         return self.pes + 1 if self.arbitration == "slots" and self.pes > 1 else 1

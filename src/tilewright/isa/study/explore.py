@@ -10,9 +10,10 @@ from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
+from tilewright.isa.study.choices import choices
 from tilewright.isa.study.machines import machines
 from tilewright.isa.study.networks import NETWORKS, LayerShape, read_network
-from tilewright.isa.study.tune import Tuned, Tuning, choices, search
+from tilewright.isa.study.tune import Tuned, Tuning, search
 from tilewright.isa.study.tune_conv import ConvProblem, conv_choices
 from tilewright.layout import paged
 

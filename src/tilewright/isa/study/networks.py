@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.errors import UsageError
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.isa.study.tune import Problem
+from tilewright.isa.study.choices import Problem
 from tilewright.isa.study.tune_conv import ConvProblem
 
 

@@ -1,0 +1,374 @@
+"""What can be chosen for a matrix product: the space :func:`tilewright.isa.autotune` goes through, and its bounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.multiply.matmul import ACCUMULATORS, KernelResult, matmul
+from tilewright.layout import paged
+
+_MOST_LOADS = 1 << 20
+"""Columns loaded by a run that is timed as a whole; of larger ones three row blocks are, if there are more."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """C[m, n] = A[m, k] B[k, n] with elements of ``element_bytes``, on a machine."""
+
+    m: int
+    n: int
+    k: int
+    element_bytes: int
+    config: MatrixUnitConfig
+
+    @property
+    def title(self) -> str:
+        """In words."""
+        return f"a matrix product of {self.m} x {self.n} x {self.k}"
+
+    @property
+    def macs(self) -> int:
+        """Products to be made."""
+        return self.m * self.n * self.k
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """As JSON has them."""
+        return {"m": self.m, "n": self.n, "k": self.k}
+
+    def busy(self, choice: Any) -> dict[str, int]:
+        """Cycles each unit is busy at least."""
+        return busy(self, choice)
+
+    def runs(self, dtype: str, choice: Any) -> tuple[list[KernelResult], tuple[int, ...]]:
+        """Runs without values, and how often each counts."""
+        return _runs(self, dtype, choice)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Options of :func:`matmul`; None is what ``matmul`` does by itself.
+
+    >>> print(Choice(), "|", Choice(ka=4, line=(8, 8)))
+    ka1 kb1 k_outer t0 | ka4 kb1 k_outer t0 line 8x8
+    """
+
+    ka: int = 1
+    kb: int = 1
+    order: str = "k_outer"
+    transpose_b: bool = False
+    columns: int | None = None
+    line: tuple[int, ...] | None = None
+    page: tuple[int, ...] | None = None
+    split: str | None = None
+    segments: int | None = None
+    block_a: int = 1
+
+    def __str__(self) -> str:
+        """On one line; what is None is not written."""
+        parts = [f"ka{self.ka} kb{self.kb} {self.order} t{int(self.transpose_b)}"]
+        parts += [f"{self.columns} columns"] if self.columns else []
+        for name in ("line", "page"):
+            shape = getattr(self, name)
+            parts += [f"{name} {'x'.join(map(str, shape))}"] if shape else []
+        parts += [f"split by {self.split}"] if self.split else []
+        parts += [f"{self.segments} segments"] if self.segments else []
+        parts += [f"A by {self.block_a}"] if self.block_a > 1 else []
+        return " ".join(parts)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As keywords of :func:`matmul`."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def settings(self) -> int:
+        """How many options are not what ``matmul`` does by itself: of equals, the plainest is taken."""
+        return sum(getattr(self, f.name) != f.default for f in fields(self))
+
+
+def default_columns(config: MatrixUnitConfig, ka: int) -> int:
+    """Columns per instruction unless they are chosen."""
+    return min(config.default_columns, ka * ACCUMULATORS)
+
+
+def choices(problem: Problem, fixed: Mapping[str, Any]) -> list[Choice]:
+    """Everything considered, the default first; ``fixed`` options have one value only."""
+    space = dict.fromkeys([Choice(**fixed)])
+    for ka, kb in _groups(problem, fixed):
+        for order, transpose_b in product(_orders(problem, fixed), _free(fixed, "transpose_b", (False, True))):
+            how = {"ka": ka, "kb": kb, "order": order, "transpose_b": transpose_b}
+            columns = _free(fixed, "columns", _columns(problem, ka))
+            lines = _free(fixed, "line", _lines(problem, kb, transpose_b))
+            for line, width in product(lines, columns):
+                for split, segments in product(_pes(problem, fixed), _segments(problem, fixed)):
+                    if segments and (split == "rows" or not {line, width} <= {lines[0], columns[0]}):
+                        continue  # segments that all share, and too many of what matters little
+                    rest = {"columns": width, "line": line, "split": split, "segments": segments}
+                    for page in _free(fixed, "page", _pages(problem, transpose_b, line, segments)):
+                        space[Choice(**how, **rest, page=page, block_a=fixed.get("block_a", 1))] = None
+                if "block_a" not in fixed and order == "k_outer" and kb == 1 and width == columns[0]:
+                    for more in _blocks_of_a(problem, fixed, Choice(**how, columns=width, line=line)):
+                        space[more] = None
+    return list(space)
+
+
+def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> Iterator[Choice]:
+    """A of several rounds at once: as many as a line holds, half of them, or as many as registers do; B by DMA too.
+
+    Segments of B have the columns of one block, half of all or all of them, and pages as deep as a line, so that the
+    first one is soon there.
+    """
+    c, e = problem.config, problem.element_bytes
+    rounds, room = -(-problem.k // c.depth(e)), (280 - 256) // c.a_registers
+    per_line = min(max(1, c.line_bytes // c.a_bytes), room)
+    for block in dict.fromkeys((per_line, per_line // 2, room)):
+        if not 1 < block <= rounds:
+            continue
+        for split in _pes(problem, fixed):
+            yield replace(plain, block_a=block, split=split)
+        if c.pes == 1 and plain.line is None and not {"segments", "page"} & fixed.keys():
+            blocks, wide = -(-problem.n // (plain.columns or default_columns(c, plain.ka))), max(1, c.line_bytes // e)
+            for segments in dict.fromkeys((blocks, 1, min(2, problem.n))):
+                share = -(-problem.n // segments)
+                for high in dict.fromkeys((share, -(-share // 2))):
+                    page = (wide, _up(high, wide)) if plain.transpose_b else (high, wide)
+                    yield replace(plain, block_a=block, segments=segments, page=page)
+
+
+def _free(fixed: Mapping[str, Any], name: str, values: Any) -> tuple[Any, ...]:
+    return (fixed[name],) if name in fixed else tuple(values)
+
+
+def _sizes(problem: Problem, most: int) -> Iterator[int]:
+    """Powers of two, and as many threads as there are for every row."""
+    c = problem.config
+    share = -(-problem.m // c.pes)
+    spare = c.compute_threads // min(share, c.compute_threads)
+    yield from sorted({value for value in (*(1 << n for n in range(most.bit_length())), spare) if value <= most})
+
+
+def _groups(problem: Problem, fixed: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    """(ka, kb): no more threads of a group than have anything to do."""
+    c, e = problem.config, problem.element_bytes
+    threads = c.compute_threads
+    rounds = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
+    for ka in _free(fixed, "ka", _sizes(problem, min(threads, 2 * problem.n - 1))):
+        for kb in _free(fixed, "kb", _sizes(problem, min(threads // ka, 2 * rounds - 1))):
+            if ka * kb <= threads and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
+                yield ka, kb
+
+
+def _orders(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str, ...]:
+    c = problem.config
+    both = c.pred_scope == "loader" and c.column_numbering == "gap"
+    return _free(fixed, "order", ("k_outer", "column_outer") if both else ("k_outer",))
+
+
+def _columns(problem: Problem, ka: int) -> list[int | None]:
+    """By default, as many as registers and loaders allow, and blocks of N that are even."""
+    c, usual = problem.config, default_columns(problem.config, ka)
+    registers = ACCUMULATORS if c.acc_window is None else max(1, min(ACCUMULATORS, c.acc_window[1]))
+    most = min(c.loader_threads, ka * registers)
+    widths: list[int | None] = [None]
+    for width in (most, -(-problem.n // -(-problem.n // most)), -(-most // 2)):
+        if width not in (*widths, usual) and not width >= problem.n <= usual:
+            widths.append(width)
+    return widths
+
+
+def _lines(problem: Problem, kb: int, transpose_b: bool) -> list[tuple[int, ...] | None]:
+    """Lines along d1 (the default), as deep as an instruction, and all along k (t1 would be t0 then)."""
+    c, e = problem.config, problem.element_bytes
+    elements = c.line_bytes // e
+    if elements < 1:
+        return [None]
+    deep = min(elements, 1 << (c.depth(e, kb) - 1).bit_length())
+    usual = 1 if transpose_b else elements
+    depths = [deep] if transpose_b and deep < elements else [] if transpose_b else [deep, elements]
+    shapes = [(along, elements // along) for along in dict.fromkeys(depths) if along != usual]
+    return [None, *((along, across) if transpose_b else (across, along) for along, across in shapes)]
+
+
+def _pes(problem: Problem, fixed: Mapping[str, Any]) -> tuple[str | None, ...]:
+    return _free(fixed, "split", ("rows", "columns") if problem.config.pes > 1 else (None,))
+
+
+def _segments(problem: Problem, fixed: Mapping[str, Any]) -> tuple[int | None, ...]:
+    """B by segments where it is larger than L2: as few as let two of every element be there, and twice as many."""
+    c = problem.config
+    size = problem.n * problem.k * problem.element_bytes
+    if size <= c.l2_bytes:
+        return _free(fixed, "segments", (None,))
+    few = -(-2 * size // c.l2_bytes)  # two of each element's: its share of B is a pes-th
+    most = max(1, problem.n // c.pes)
+    return _free(fixed, "segments", (None, *(s for s in (few, 2 * few) if s <= most)))
+
+
+def _pages(
+    problem: Problem, transpose_b: bool, line: tuple[int, ...] | None, segments: int | None
+) -> list[tuple[int, ...] | None]:
+    """One page; where caches have sets, rows one line further apart; segments in pages of a few columns each."""
+    c, e = problem.config, problem.element_bytes
+    elements = c.line_bytes // e
+    high, wide = line or (1, elements)
+    pages: list[tuple[int, ...] | None] = [None]
+    rows, run = (problem.k, problem.n) if transpose_b else (problem.n, problem.k)
+    if segments:
+        width = -(-problem.n // (c.pes * segments))
+        part = -(-width // 4)
+        shape = (rows, part) if transpose_b else (part, run)
+        return [None, (_up(shape[0], high), _up(shape[1], wide))] if width >= 8 else pages
+    if c.l1_ways or c.l2_ways:
+        lines_of_a_row = _up(run, wide) // wide
+        if lines_of_a_row % 2 == 0:
+            pages.append((_up(rows, high), (lines_of_a_row + 1) * wide))
+    return pages
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+# Cycles no run can stay below: closed forms for every unit that does one thing after another.
+
+Array = np.ndarray[Any, Any]
+
+
+def busy(problem: Problem, choice: Choice) -> dict[str, int]:
+    """Cycles each unit is busy at least, in the processing element with most to do: unit to cycles.
+
+    Units: ``math unit``, ``load-store unit``, ``L2 bus``, ``memory bus``, ``DMA``.
+    """
+    parts = by_dim((problem.m, problem.n), 1 if choice.split == "columns" else 0, problem.config.pes)
+    most: Counter[str] = Counter()
+    for (part,) in parts.values():
+        for unit, cycles in _part(problem, choice, part, len(parts)).items():
+            most[unit] = max(most[unit], cycles)
+    return dict(most)
+
+
+def _ceil(a: Any, b: int) -> Any:
+    return -(-a // b)
+
+
+def _part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
+    """One element's."""
+    c, e, ka = problem.config, problem.element_bytes, choice.ka
+    rows, widths = _row_blocks(problem, choice, part.size[0]), _widths(problem, choice, part)
+    blocks = sum(rows.values())
+    outer = choice.order == "column_outer"
+    column_lines, a_lines = _walks(problem, choice)
+    steps = loads = stores = 0
+    for (first, width), times in widths.items():
+        rounds = len(column_lines) * (width if outer else 1)
+        local = 1 if outer else _ceil(_ceil(width, ka), c.columns_per_step)
+        steps += times * blocks * rounds * local
+        loads += times * blocks * width * int(np.maximum(1, _ceil(column_lines, c.l1_ports)).sum())
+        for height, many in rows.items():
+            requests = np.maximum(1, _ceil(height * ka * a_lines, c.l1_ports))
+            loads += times * many * int(requests.sum()) * (width if outer else 1)
+            stored = height * _stored_lines(problem, choice, part.base[1] + first, width)
+            stores += times * many * max(1, _ceil(stored, c.l1_ports))
+    units = {"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores}
+    return units | _buses(problem, choice, part, share)
+
+
+def _row_blocks(problem: Problem, choice: Choice, rows: int) -> Counter[int]:
+    """Height of a block of rows: how many there are."""
+    fit = problem.config.compute_threads // (choice.ka * choice.kb)
+    return Counter({fit: rows // fit}) + Counter({rows % fit: int(rows % fit > 0)})
+
+
+def _widths(problem: Problem, choice: Choice, part: Part) -> Counter[tuple[int, int]]:
+    """(first column modulo a line of C, columns) of a block of columns: how many there are."""
+    per_mm = choice.columns or default_columns(problem.config, choice.ka)
+    per_line = max(1, problem.config.line_bytes // 4)
+    blocks: Counter[tuple[int, int]] = Counter()
+    for (piece,) in by_dim((part.size[1],), 0, choice.segments or 1).values():
+        begin, size = piece.base[0], piece.size[0]
+        for at in range(0, size, per_mm):
+            blocks[(begin + at) % per_line, min(per_mm, size - at)] += 1
+    return blocks
+
+
+def _walks(problem: Problem, choice: Choice) -> tuple[Array, Array]:
+    """In every K round: lines of B a column touches, and lines of A a row's threads of one qa ask for."""
+    c, e, k = problem.config, problem.element_bytes, problem.k
+    depth, own = c.depth(e, choice.kb), c.chunk(e, choice.kb)
+    begin = np.arange(0, k, depth)
+    usual = 1 if choice.transpose_b else c.line_bytes // e
+    along = usual if choice.line is None else choice.line[0 if choice.transpose_b else 1]
+    column_lines = (np.minimum(begin + depth, k) - 1) // along - begin // along + 1
+    if choice.block_a > 1:  # every load has A of several rounds
+        own *= choice.block_a
+        begin = np.arange(0, k, own)
+    starts = begin[:, None] + np.arange(choice.kb) * own
+    ends = np.minimum(starts + own, k)
+    lines = ((ends * e - 1) // c.line_bytes) - (starts * e // c.line_bytes) + 1
+    return column_lines, np.where(ends > starts, lines, 0).sum(axis=1)
+
+
+def _stored_lines(problem: Problem, choice: Choice, first: int, width: int) -> int:
+    """Lines of C a row's threads store to at least."""
+    per_line, ka = max(1, problem.config.line_bytes // 4), choice.ka
+    local = _ceil(width, ka)
+    if problem.config.ka_split == "interleaved" and ka > 1:
+        return min(width, ka)
+    begins = first + np.arange(ka) * local
+    ends = np.minimum(begins + local, first + width)
+    return int(np.where(ends > begins, (ends - 1) // per_line - begins // per_line + 1, 0).sum())
+
+
+def _buses(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
+    """Every line of an element's B, its A and its C cross L2's bus, and all of them the memory bus, once at least."""
+    c, e, (m, n) = problem.config, problem.element_bytes, part.size
+    line, own = c.line_bytes * c.slots, 0 if c.loads_through_l1 else m * problem.k * e
+    others = _ceil((own + 4 * m * n) * c.slots, c.l2_bytes_per_cycle)
+    units = {"L2 bus": _lines_of_b(problem, choice, n) * _ceil(line, c.l2_bytes_per_cycle) + others}
+    if choice.segments:
+        units["DMA"] = c.dma_latency + _ceil(problem.k * problem.n * e, c.dram_bytes_per_cycle)
+    if share == 1 or c.slots == 1:  # else what one fetches another finds in L2
+        lines = problem.m * (_ceil(problem.k * e, c.line_bytes) + _ceil(4 * problem.n, c.line_bytes))
+        lines += 0 if choice.segments else _lines_of_b(problem, choice, problem.n)
+        units["memory bus"] = lines * _ceil(line, c.dram_bytes_per_cycle)
+    return units
+
+
+def _lines_of_b(problem: Problem, choice: Choice, columns: int) -> int:
+    high, wide = choice.line or (1, max(1, problem.config.line_bytes // problem.element_bytes))
+    rows, run = (problem.k, columns) if choice.transpose_b else (columns, problem.k)
+    return int(_ceil(rows, high) * _ceil(run, wide))
+
+
+# Runs without values, by the machine's own clock.
+
+
+def _runs(problem: Problem, dtype: str, choice: Choice) -> tuple[list[KernelResult], tuple[int, ...]]:
+    """Results and what each counts: the whole run once, or three row blocks and, as often as more follow, the third."""
+    config = problem.config
+    fit = config.compute_threads // (choice.ka * choice.kb)
+    share = 1 if choice.split == "columns" else config.pes
+    blocks = problem.m // (fit * share)
+    rounds = -(-problem.k // config.depth(problem.element_bytes, choice.kb))
+    loads = -(-problem.m // fit) * problem.n * rounds * (1 if choice.order == "k_outer" else 64)
+    if loads <= _MOST_LOADS or blocks <= 4:
+        return [_run(problem, dtype, choice, problem.m)], (1,)
+    m = problem.m - (blocks - 3) * fit * share
+    return [_run(problem, dtype, choice, rows) for rows in (m, m - fit * share)], (blocks - 2, 3 - blocks)
+
+
+def _run(problem: Problem, dtype: str, choice: Choice, m: int) -> KernelResult:
+    kind = paged((1,), dtype).numpy_dtype
+    a, b = np.zeros((m, problem.k), kind), np.zeros((problem.k, problem.n), kind)
+    plain: dict[str, Any] = {"on_error": "record", "overflow": "wrap", "float_order": "chunk", "uninitialized": "zero"}
+    config = replace(problem.config, values=False, **plain)
+    return matmul(a, b, config, **choice.options)
