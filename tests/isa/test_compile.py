@@ -165,7 +165,7 @@ def test_a_transformer_runs_whole_on_the_machine(monkeypatch):
     arguments = transformer.arguments()
     compiled = isa.compile(transformer.forward, *arguments, config=isa.MatrixUnitConfig(threads=64, pes=2))
     value, report = compiled.run(*arguments, verify=True)
-    assert {layer.name for layer in report.layers if layer.fallback} == {"gather_1"}
+    assert not [layer.name for layer in report.layers if layer.fallback]
     assert report.fallback_share == 0
     exact = np.asarray(jax.jit(transformer.forward)(*arguments))
     assert np.abs(value - exact).max() < 0.05 * np.abs(exact).max()

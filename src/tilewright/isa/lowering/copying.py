@@ -105,6 +105,33 @@ def copy_program(plan: CopyPlan) -> MachineProgram:
     return assemble("\n".join(lines), plan.config)
 
 
+@lru_cache(maxsize=64)
+def rows_program(
+    rows: int, columns: int, count: int, element_bytes: int, share: tuple[int, int], config: MatrixUnitConfig
+) -> MachineProgram:
+    """Rows of ``$A`` [rows, columns], by the numbers in ``$I`` [count, 1] (the nearest there is), to ``$C``.
+
+    Every thread takes a run of a row; ``share`` (first, end) of the runs are this element's.
+    """
+    most = _MOST * 4 // element_bytes
+    run = max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
+    registers, limit = -(-run * element_bytes // 4), f".n{run}" if run * element_bytes % 4 else ""
+    lines = ["segment ur3, $A", "segment ur4, $I", "segment ur5, $C", "tid r280", f"mov ur0, {share[0]}", "again:"]
+    lines += ["add r281, r280, ur0", f"cmp.lt p1, r281, {share[1]}", f"rem r294, r281, {columns // run}"]
+    lines += [f"mul r294, r294, {run}", "mov r298, r294", f"div r299, r281, {columns // run}"]
+    lines += ["mov r290, 0", "mov r291, r299", "@p1, ld r295, ur4:rf290:0x00, 1"]
+    lines += ["max r295, r295, 0", f"min r295, r295, {rows - 1}"]
+    lines += [f"@p1, ld{limit} r0, ur3:rf294:0x00, {registers}", f"@p1, st{limit} r0, ur5:rf298:0x00, {registers}"]
+    lines += [f"add ur0, ur0, {config.threads}", f"br.lt ur0, {share[1]}, again", "halt"]
+    return assemble("\n".join(lines), config)
+
+
+def runs_of_rows(columns: int, count: int, element_bytes: int) -> int:
+    """Runs that :func:`rows_program` deals to threads."""
+    most = _MOST * 4 // element_bytes
+    return count * columns // max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
+
+
 def _repeated(element_bytes: int, registers: int) -> list[str]:
     """The element in r0 in all of these registers."""
     spread = {1: ["and r0, r0, 0xff", "mul r0, r0, 0x1010101"], 2: ["and r0, r0, 0xffff", "mul r0, r0, 0x10001"]}

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.hlo import Node, Value, inputs_of
 from tilewright.isa.lowering.reading import Reading
 
-PRODUCTS = {"dot_general": "matrix", "convolution": "matrix", "concatenate": "copy", "pad": "copy"}
+PRODUCTS = {"dot_general": "matrix", "convolution": "matrix", "concatenate": "copy", "pad": "copy", "gather": "copy"}
 
 
 @dataclass(eq=False)

@@ -7,12 +7,14 @@ from typing import Any
 
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Block, Node
+from tilewright.isa.chip.parts import by_dim
 from tilewright.isa.language.config import MatrixUnitConfig
+from tilewright.isa.lowering.copying import rows_program, runs_of_rows
 from tilewright.isa.lowering.grouping import Group, groups_of
 from tilewright.isa.lowering.products import lower_convolution, lower_product
 from tilewright.isa.lowering.reading import MOVING, Reading, machine_type, operations
-from tilewright.isa.lowering.steps import Step
-from tilewright.isa.lowering.tables import Lowering, natural
+from tilewright.isa.lowering.steps import Job, Step
+from tilewright.isa.lowering.tables import BYTES, Lowering, natural, whole
 from tilewright.isa.lowering.tails import takes_product
 from tilewright.isa.lowering.vectors import Region, specification, vector_jobs
 
@@ -46,6 +48,8 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
             _concatenate(lowering, node)
         elif node.name == "pad":
             _pad(lowering, node)
+        elif node.name == "gather" and len(group.nodes) == 1:
+            _gather(lowering, node)
         elif group.kind == "vector":
             _vector(lowering, group)
         else:
@@ -133,6 +137,33 @@ def _concatenate(lowering: Lowering, node: Node) -> None:
         lowering.copy_step(f"{name}.{part}", source, table, groups, origin)
         at += operand.sizes[dim]
     lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
+
+
+def _gather(lowering: Lowering, node: Node) -> None:
+    """Rows of a table by their numbers."""
+    own, (x, numbers), out = node.attributes, node.operands, node.result
+    rest = tuple(range(1, len(x.sizes)))
+    plain = own["collapsed"] == own["index_map"] == (0,) and not own["batch"] and own["sizes"][1:] == x.sizes[1:]
+    first = len(out.sizes) - len(rest)
+    if not plain or own["offset_dims"] != tuple(range(first, len(out.sizes))) or machine_type(numbers) != "s32":
+        raise UnsupportedError("the machine has no program for a gather of other than rows by one number each")
+    if own["index_dim"] < len(numbers.sizes) - 1 or machine_type(out) is None:
+        raise UnsupportedError("the machine has no program for a gather with its numbers apart")
+    config = lowering.config
+    a = lowering.table(x, ((0,), rest))
+    i = lowering.table(numbers, (tuple(range(len(numbers.sizes))), ()))
+    c = lowering.new_table(out, (tuple(range(first)), tuple(range(first, len(out.sizes)))))
+    (rows, columns), (count, _) = lowering.tables[a].shape, lowering.tables[i].shape
+    e = BYTES[lowering.tables[a].dtype]
+    windows = tuple(
+        (name, table, whole(lowering.tables[table].shape)) for name, table in (("A", a), ("I", i), ("C", c))
+    )
+    jobs = []
+    for pe, (part,) in by_dim((runs_of_rows(columns, count, e),), 0, config.pes).items():
+        share = part.base[0], part.base[0] + part.size[0]
+        jobs.append(Job(pe, rows_program(rows, columns, count, e, share, config), windows))
+    name = lowering.name("gather")
+    lowering.steps.append(Step(name, "copy", (node,), (), (out,), tuple(jobs), reads=(a, i), writes=(c,)))
 
 
 def _pad(lowering: Lowering, node: Node) -> None:
