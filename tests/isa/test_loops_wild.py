@@ -7,7 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.isa.test_loops import both, same
@@ -21,6 +21,7 @@ def test_wild_loops_leave_the_machine_as_single_instructions_do():
 
     @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.integers(0, 2**32))
+    @example(780025640)  # a store, then a load: what a store wrote is not the load's
     def check(seed):
         nonlocal ran
         config, memory, text = wild(seed)

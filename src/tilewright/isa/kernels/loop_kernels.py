@@ -251,7 +251,7 @@ def _load(loop: Any, row: Any) -> None:
     tokens, clock, begin, end = loop.tokens, clock_at(loop.clock), row.number, row.number + row.words
     m = memory_at(loop.memory)
     acc = accounts_at(m.accounts)
-    acc.arrived = np.int64(0)
+    acc.arrived = acc.written = np.int64(0)
     lines, moved = load(loop, row)
     latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
     latest = later(tokens, row.x, row.offsets_end, latest)
