@@ -72,16 +72,14 @@ class XlaValues:
             [node.handle for node in nodes], [v.handle for v in inputs], [v.handle for v in outputs]
         )
 
-    def one_by_one(
-        self, nodes: Sequence[Node], inputs: Sequence[Value], outputs: Sequence[Value], arrays: Sequence[Array]
-    ) -> list[Array]:
-        """The same, every operation compiled alone: each rounds as it says, whatever XLA would fuse."""
+    def each(self, nodes: Sequence[Node], inputs: Sequence[Value], arrays: Sequence[Array]) -> dict[Value, Array]:
+        """All that ``nodes`` make, and their inputs: every operation compiled alone, so that each rounds as it says."""
         values = dict(zip(inputs, arrays, strict=True))
         for node in nodes:
             taken = inputs_of([node])
             results = self.of([node], taken, node.results, [values[v] for v in taken])
             values.update(zip(node.results, results, strict=True))
-        return [values[v] for v in outputs]
+        return values
 
     def run_text(
         self, text: str, inputs: Sequence[Type], outputs: Sequence[Type], arrays: Sequence[Array]

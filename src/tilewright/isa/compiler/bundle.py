@@ -35,7 +35,7 @@ from tilewright.isa.multiply.matmul import MatmulPlan
 
 Array = np.ndarray[Any, Any]
 Recipe = dict[str, Any]
-VERSION = 1
+VERSION = 2
 
 
 def bundle_bytes(execution: Execution) -> bytes:
@@ -52,7 +52,7 @@ def bundle_bytes(execution: Execution) -> bytes:
                 programs[id(job.program)] = len(texts)
                 texts.append(str(job.program))
             windows = [[name, table, part.base, part.size] for name, table, part in job.windows]
-            jobs.append([job.pe, programs[id(job.program)], windows, job.uniform])
+            jobs.append([job.pe, programs[id(job.program)], windows])
         entry = {"name": step.name, "unit": step.unit, "operations": step.operations, "fallback": step.fallback}
         steps.append({**entry, "jobs": jobs, **(writer.host(step) if step.fallback else {})})
     held = [table for table in lowering.tables.values() if table.held is not None]
@@ -225,9 +225,9 @@ def _root(recipe: Recipe) -> str | None:
 
 def _step(entry: Recipe, programs: Sequence[MachineProgram]) -> Step:
     jobs = []
-    for pe, number, windows, uniform in entry["jobs"]:
+    for pe, number, windows in entry["jobs"]:
         seen = tuple((name, table, Part(tuple(base), tuple(size))) for name, table, base, size in windows)
-        jobs.append(Job(pe, programs[number], seen, _tuples(uniform)))
+        jobs.append(Job(pe, programs[number], seen))
     return Step(
         entry["name"], entry["unit"], jobs=tuple(jobs), fallback=entry["fallback"], operations=entry["operations"]
     )

@@ -107,7 +107,7 @@ class ChipRun:
         self.arrivals(number)
         for job in step.jobs:
             windows = {name: (table, part) for name, table, part in job.windows}
-            machine.start(job.program, job.pe, windows, dict(job.uniform))
+            machine.start(job.program, job.pe, windows)
         if step.jobs:
             machine.run()
         if check is not None:

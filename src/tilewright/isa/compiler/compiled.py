@@ -62,8 +62,10 @@ class Compiled:
     def check(self, *args: Any, **kwargs: Any) -> MachineReport:
         """Run it and hold every layer against XLA on the machine's own inputs of that layer.
 
-        Integers must be equal, floats within the rounding of the layer's depth. Raises :class:`CheckFailed` that names
-        the first layer that disagrees, and where. Without arguments: the example its file has, else random ones.
+        Integers must be equal, and floats as near, element by element, as rounding allows (``rounding.py``). Raises
+        :class:`CheckFailed` that names the first layer that disagrees, and where.
+
+        Without arguments: the example its file has, else random ones.
         """
         watch = kwargs.pop("watch", None)
         self.last = self._execute(self._given(args, kwargs), self.config, True, watch).report()

@@ -35,15 +35,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Job:
-    """A program for a processing element, and the windows it sees: (its name for it, the table, which part).
-
-    ``uniform``: uniform registers that hold something when it starts.
-    """
+    """A program for a processing element, and the windows it sees: (its name for it, the table, which part)."""
 
     pe: int
     program: MachineProgram
     windows: tuple[tuple[str, str, Part], ...]
-    uniform: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass
