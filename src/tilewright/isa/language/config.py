@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tilewright.errors import UsageError
@@ -263,10 +264,15 @@ class MatrixUnitConfig:
         return -(-chunk // rate) + self.kb_add_cycles * (kb - 1)
 
 
+@cache
+def _default() -> MatrixUnitConfig:
+    return MatrixUnitConfig()
+
+
 def checked_config(config: Any) -> MatrixUnitConfig:
     """The configuration a function was given, or the default for None."""
     if config is None:
-        return MatrixUnitConfig()
+        return _default()
     if not isinstance(config, MatrixUnitConfig):
         raise UsageError(f"config is {type(config).__name__}", how="give a MatrixUnitConfig, or nothing")
     return config
