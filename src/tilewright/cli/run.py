@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilewright.cli.isa import machine
+from tilewright.cli.programs.program import ArgOption
 from tilewright.cli.streams import Json, done_text, emit_json, emit_text, remark, show_table
 from tilewright.errors import CheckFailed
 from tilewright.extras import installed, need
@@ -16,7 +18,7 @@ from tilewright.files import making_folder
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from tilewright.machine import RunReport
+    from tilewright.machine import ProgramReport, RunReport
 
 # The kernels a run needs, but for those that must have jax. One that is missing here is compiled when it is needed.
 _NEEDED_LAST_FIRST = {
@@ -26,8 +28,12 @@ _NEEDED_LAST_FIRST = {
 
 
 def run(
-    model: Annotated[str, typer.Argument(help="A model file, such as examples/dlrm.py.")],
-    target: Annotated[str, typer.Option(help="The chip to plan for; it needs SparseCores.")] = "tpu-v5p",
+    model: Annotated[
+        str, typer.Argument(help="A model file such as examples/dlrm.py, model.py:function, or StableHLO.")
+    ],
+    target: Annotated[
+        str, typer.Option(help="tpu-*: modelled; simt: run on the matrix unit; bm1684x: local memory plan.")
+    ] = "tpu-v5p",
     chips: Annotated[int, typer.Option(help="Number of chips.")] = 1,
     data: Annotated[str | None, typer.Option(help="Criteo TSV or CSV; without it a log is generated.")] = None,
     steps: Annotated[int, typer.Option(help="Training steps.")] = 100,
@@ -35,22 +41,35 @@ def run(
     out: Annotated[str, typer.Option(help="Folder of report.html, report.json and trace.pftrace.")] = "out",
     scale: Annotated[float, typer.Option(help="Share of Criteo's published vocabularies to keep.")] = 0.01,
     seed: Annotated[int, typer.Option(help="Seed of data, parameters and tables.")] = 0,
+    arg: ArgOption = None,
+    settings: machine.Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Plan, rewrite, prove, train and count a model; write one report."""
+    """Plan, rewrite, prove, train and count a model, or run any program on a target; write one report."""
     need("jax", "optax", "orbax", what="`run`")
     if not installed("perfetto"):
         remark("note: no trace.pftrace will be written; pip install 'tilewright[trace]' brings what writes it")
     from tilewright.ahead import compiling_ahead
+    from tilewright.machine import ProgramReport
     from tilewright.machine import run as run_model
 
     # A folder that cannot be written to is better known now than after the run.
     with making_folder(out), compiling_ahead(_NEEDED_LAST_FIRST), StageView() as view:
-        report = run_model(model, target, chips, steps, batch, data=data, scale=scale, seed=seed, watch=view.watch)
+        report = run_model(
+            *(model, target, chips, steps, batch),
+            data=data,
+            scale=scale,
+            seed=seed,
+            watch=view.watch,
+            arguments=arg or (),
+            config=machine.configured(settings) if settings else None,
+        )
         view.watch("report", 0, 0)
         written = report.write(out)
     if as_json:
         emit_json(report.to_json())
+    elif isinstance(report, ProgramReport):
+        _print_program(report)
     else:
         _print_summary(report)
     remark(f"wrote {', '.join(str(path) for path in written)}")
@@ -113,6 +132,28 @@ def _print_summary(run: RunReport) -> None:
     title = f"{run.model} on {run.chips} x {run.target}: {run.steps} steps of {count_text(run.batch)} samples"
     show_table(("stage", "result", ("took", "seconds")), rows, title)
     emit_text(f"total {seconds_text(sum(run.stages.values()))}, peak memory {bytes_text(run.peak_rss_bytes)}")
+
+
+def _print_program(run: ProgramReport) -> None:
+    """Time and bottleneck, what fits, what moved, what was checked; then what to do."""
+    from tilewright.render import bytes_text, seconds_text
+
+    studied = run.studied
+    moved = studied.moved
+    rows = [
+        ("step", studied.headline),
+        ("memory", studied.memory.sentence),
+        ("movement", f"{bytes_text(moved.before)} {moved.what} -> {bytes_text(moved.after)}: {moved.how}"),
+        *((card.label, f"{card.value} {card.note}") for card in studied.cards),
+        *((check.what, check.said) for check in studied.checks),
+        *([("embeddings", run.sparse.sentence)] if run.sparse is not None else []),
+        *((stage, f"left out: {why}") for stage, why in run.left_out.items()),
+    ]
+    show_table(("what", "result"), rows, f"{run.model} on {run.target}")
+    for text in studied.advice[:5]:
+        emit_text(f"- {text}")
+    took = seconds_text(sum(run.stages.values()))
+    emit_text(f"total {took}, peak memory {bytes_text(run.peak_rss_bytes)}")
 
 
 def _results(run: RunReport) -> list[tuple[str, str]]:

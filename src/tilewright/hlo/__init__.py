@@ -27,6 +27,7 @@ from tilewright.hlo.proving.verify import Difference, Trial, Verification, trial
 from tilewright.hlo.reading.loading import DumpedModule, dumped_modules, load
 from tilewright.hlo.reading.python_source import from_jax, from_python, names_python
 from tilewright.hlo.regions import XlaValues, array_dtype, inputs_of, operations_of, sample_arrays
+from tilewright.hlo.reporting.buffers import Lifetimes, LiveBuffer, lifetimes
 from tilewright.hlo.reporting.difference import ReportDiff, RowChange, diff_html, diff_reports, regressions
 from tilewright.hlo.reporting.lines import change_lines, diff_lines, report_head, report_lines
 from tilewright.hlo.reporting.movement import MovementReport, report
@@ -69,6 +70,8 @@ __all__ = [
     "Difference",
     "DumpedModule",
     "Example",
+    "Lifetimes",
+    "LiveBuffer",
     "MeasuredTimes",
     "MovementReport",
     "MovementRow",
@@ -120,6 +123,7 @@ __all__ = [
     "inputs_of",
     "join_profile",
     "judge_on_tpu",
+    "lifetimes",
     "list_rules",
     "load",
     "model_explorer",

@@ -10,6 +10,7 @@ from tilewright.isa.chip.parts import Part, by_blocks, by_diagonals, by_dim
 from tilewright.isa.chip.segments import PageEntry, TensorMemory
 from tilewright.isa.chip.state import Transfer
 from tilewright.isa.compiler.entry import compile, is_bundle, load_bundle
+from tilewright.isa.compiler.planning import L2Plan
 from tilewright.isa.compiler.result import Layer, MachineReport
 from tilewright.isa.execute.machine import Command, Machine
 from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
@@ -80,6 +81,7 @@ __all__ = [
     "Instruction",
     "InstructionExplanation",
     "KernelResult",
+    "L2Plan",
     "Layer",
     "LayerShape",
     "Machine",

@@ -8,6 +8,8 @@ from tilewright.machine.report import RunReport
 from tilewright.machine.running import run
 from tilewright.machine.serve import Quantised, QuantiseJob, quantise
 from tilewright.machine.train import Judgement
+from tilewright.machine.whole.entry import run_program
+from tilewright.machine.whole.report import ProgramReport
 
 __all__ = [
     "FitJob",
@@ -17,6 +19,7 @@ __all__ = [
     "MatrixRun",
     "Model",
     "Movement",
+    "ProgramReport",
     "Proof",
     "QuantiseJob",
     "Quantised",
@@ -29,4 +32,5 @@ __all__ = [
     "load_model",
     "quantise",
     "run",
+    "run_program",
 ]

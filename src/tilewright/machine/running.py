@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,12 +11,25 @@ import numpy as np
 
 from tilewright.embed import CATEGORICAL, Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
 from tilewright.errors import UsageError
+from tilewright.hlo import from_jax
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine.model import Model, RunData, check_model, load_data, load_model
 from tilewright.machine.movement import prove, study
 from tilewright.machine.products import MatrixRun, Products, find_products, run_product
 from tilewright.machine.report import RunReport
-from tilewright.machine.train import Stages, TrainingState, Watch, dense_step, judge, start, train
+from tilewright.machine.train import (
+    Stages,
+    TrainingState,
+    Watch,
+    dense_step,
+    judge,
+    peak_bytes,
+    start,
+    train,
+)
+from tilewright.machine.whole.entry import finished, run_program, study_on
+from tilewright.machine.whole.report import ProgramReport, Sparse
+from tilewright.machine.whole.subject import Subject, is_recommender
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 from tilewright.trace import Slice, Track
@@ -34,13 +46,19 @@ def run(
     scale: float = 0.01,
     seed: int = 0,
     watch: Watch | None = None,
-) -> RunReport:
-    """Plan, study, prove, train and count a recommender model on ``chips`` chips of ``target``.
+    arguments: Sequence[str] = (),
+    config: MatrixUnitConfig | None = None,
+) -> RunReport | ProgramReport:
+    """Plan, study, prove, train and count a recommender model on ``chips`` chips of ``target``; or run any program.
 
     ``model`` is a model file's path (see :mod:`tilewright.machine`), a module or a :class:`Model`. ``data`` is a
     Criteo TSV or CSV file; without one a click log is generated from ``seed``. ``scale`` is the share of Criteo's
     published vocabularies that the tables keep. ``batch`` divides by the SparseCores. ``watch(stage, done, total)`` is
     called as it goes on.
+
+    Of a recommender on a target without SparseCores the dense step alone is on the target, and one step is trained. A
+    program (``model.py:function`` or StableHLO; see :func:`run_program`) has no tables; ``arguments`` are texts of its
+    arguments, ``config`` is the matrix unit of ``simt``.
 
     Raises :class:`UsageError` for wrong arguments, model files or data, :class:`CheckFailed` where the rewritten
     program differs from the original.
@@ -50,6 +68,10 @@ def run(
     True
     """
     chip = find_target(target)
+    if not is_recommender(model):
+        return run_program(model, target, arguments=tuple(arguments), config=config, watch=watch)
+    if chip.sparse is None:
+        return _run_beside(model, chip, steps, batch, data, scale, seed, config, Stages(watch))
     stages = Stages(watch)
     with stages.stage("model"):
         job = _prepare(model, chip, chips, steps, batch, scale, seed, stages)
@@ -81,8 +103,52 @@ def run(
         matrix = _matrix(job, products)
     return RunReport(
         *(job.model.name, chip.name, chips, batch, steps, rows, planned, movement, proof, before, after),
-        *(trained.losses, matrix, products.left, stages.seconds, stages.recorder, _peak_bytes()),
+        *(trained.losses, matrix, products.left, stages.seconds, stages.recorder, peak_bytes()),
     )
+
+
+SPARSE_CHIP = "tpu-v5p"
+"""Whose SparseCores hold the tables of a recommender where the target has none."""
+
+
+def _run_beside(
+    model: Any,
+    chip: Target,
+    steps: int,
+    batch: int,
+    data: str | None,
+    scale: float,
+    seed: int,
+    config: MatrixUnitConfig | None,
+    stages: Stages,
+) -> ProgramReport:
+    """The tables on another chip's SparseCores, the dense step on ``chip``; where it is run, one step is trained."""
+    beside = find_target(SPARSE_CHIP)
+    with stages.stage("model"):
+        job = _prepare(model, beside, 1, steps, batch, scale, seed, stages)
+    with stages.stage("data"):
+        rows = load_data(data, job.features, batch, steps, seed)
+    with stages.stage("plan"):
+        planned = _plan(job, rows)
+    with stages.stage("start"):
+        state = start(job.model, job.stacking, seed)
+        step, first = dense_step(job.model), _arguments(job, state, rows.train)
+        program = from_jax(step, *first)
+        program = replace(program, signature=replace(program.signature, example=(first, {})))
+    subject = Subject(job.model.name, program, (first, {}), lambda args, kwargs: from_jax(step, *args, **kwargs))
+    studied, outputs = study_on(chip, subject, config, stages)
+    sparse = Sparse(beside.name, planned)
+    if outputs is not None:
+        with stages.stage("update"):
+            done = train(
+                *(job.model, state, lambda *_: outputs, rows, job.stacking, planned.limits),
+                batch=batch,
+                steps=1,
+                stages=stages,
+            )
+            after = judge(job.model, done.state, job.stacking, rows.train[:batch], batch)
+        sparse = Sparse(beside.name, planned, done.losses[0], after.loss)
+    return finished(subject, chip, studied, sparse, {}, stages)
 
 
 @dataclass(frozen=True)
@@ -173,9 +239,3 @@ def _matrix(job: _Job, products: Products) -> tuple[MatrixRun, ...]:
         clock += done.cycles
         runs.append(done)
     return tuple(runs)
-
-
-def _peak_bytes() -> int:
-    """The largest resident size of this process so far (Linux counts KiB, macOS bytes)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +48,12 @@ class Stages:
         end = self.now()
         self.seconds[name] = (end - start) / 1e9
         self.recorder.emit(Slice(Track("run", "stages"), name, start, end - start))
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process so far (Linux counts KiB, macOS bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 DenseStep = Callable[[Any, Any, Any, Any], tuple[tuple[Any, Any], tuple[Any, Any]]]

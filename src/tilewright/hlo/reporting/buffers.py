@@ -13,15 +13,18 @@ the figure is what the program asks for, not what an allocator makes of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright.errors import TilewrightError
 from tilewright.hlo.cost import plain_opcode
-from tilewright.hlo.program import Computation, Operation
+from tilewright.hlo.program import Computation, Operation, Program
 from tilewright.hlo.reporting.context import Context
+from tilewright.hlo.reporting.predicting import in_normal_form
 from tilewright.hlo.reporting.runs import callers_first
 from tilewright.hlo.reporting.types import PaddedTensor, Peak
 from tilewright.layout import TensorLayout, TupleLayout, parse
+from tilewright.targets import Target
+from tilewright.targets import target as find_target
 
 _SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain", "while", "add-dependency"})
 _CALLING = frozenset({"while", "conditional", "case", "if", "call", "async-start", "call-start"})
@@ -91,13 +94,98 @@ def peaks(context: Context, written: _Written | None = None) -> tuple[Peak, ...]
 
     ``written``: the layouts that are known already, by the identity of the operation.
     """
-    inside: dict[str, _Inside] = {}
+    inside = _callees(context, written or {})
     entry = context.program.entry.name
-    for computation in reversed(callers_first(context.program)):
-        if computation.name not in context.program.fused:
-            inside[computation.name] = _Sweep(context, computation, inside, written or {}).inside()
     spaces = inside[entry].peaks if entry in inside else {}
     return tuple(spaces[space] for space in sorted(spaces))
+
+
+def _callees(context: Context, written: _Written) -> dict[str, _Inside]:
+    """What every computation needs, those that are called first."""
+    inside: dict[str, _Inside] = {}
+    for computation in reversed(callers_first(context.program)):
+        if computation.name not in context.program.fused:
+            inside[computation.name] = _Sweep(context, computation, inside, written).inside()
+    return inside
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBuffer:
+    """A buffer of the entry's in main memory, from operation number ``born`` to ``dead``."""
+
+    name: str
+    op: str
+    layout: str
+    bytes: int
+    born: int
+    dead: int
+
+
+@dataclass(frozen=True)
+class Lifetimes:
+    """Main memory over time: ``live`` bytes during every operation of the entry, and its buffers."""
+
+    context: Context = field(repr=False)
+    live: tuple[int, ...]
+    buffers: tuple[LiveBuffer, ...]
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """The entry's operations, which ``live`` and the buffers number."""
+        return self.context.program.entry.operations
+
+    @property
+    def peak(self) -> int:
+        """The most bytes at once."""
+        return max(self.live, default=0)
+
+    @property
+    def at(self) -> int:
+        """The number of the operation during which that is."""
+        return self.live.index(self.peak) if self.live else 0
+
+    def recomputed(self, name: str) -> Lifetimes | None:
+        """The same with buffer ``name`` given up before the peak and computed again for its first reader behind it.
+
+        What it is computed of then lives until there. None where nothing reads it behind the peak, where something
+        reads it there, and for what is not one plain operation.
+        """
+        program, at = self.context.program, self.at
+        operations = self.operations
+        own = next((op for op in operations if op.name == name), None)
+        uses = [k for k, op in enumerate(operations) if name in op.operands]
+        later = [k for k in uses if k > at]
+        if own is None or own.calls or own.opcode == "parameter" or not later or at in uses or operations[at] is own:
+            return None
+        again = replace(own, name=f"{name}.again")
+
+        def renamed(op: Operation) -> Operation:
+            return replace(op, operands=tuple(again.name if each == name else each for each in op.operands))
+
+        first = later[0]
+        changed = (*operations[:first], again, *(renamed(op) for op in operations[first:]))
+        entry = program.entry
+        computations = tuple(
+            replace(each, operations=changed) if each is entry else each for each in program.computations
+        )
+        return _lifetimes(Context(replace(program, computations=computations), self.context.chip))
+
+
+def lifetimes(program: Program, target: Target | str) -> Lifetimes:
+    """How many bytes of main memory live during every operation of ``program`` on ``target``.
+
+    By the model of the peaks, on what the target's compiler makes of the program by itself. Raises UnsupportedError
+    for a target without a rule for whole programs.
+    """
+    chip = find_target(target) if isinstance(target, str) else target
+    if program.kind == "stablehlo" and chip.compiler_normalizes:
+        program = in_normal_form(program).program
+    return _lifetimes(Context(program, chip))
+
+
+def _lifetimes(context: Context) -> Lifetimes:
+    inside = _callees(context, {})
+    return _Sweep(context, context.program.entry, inside, {}).lifetimes()
 
 
 class _Sweep:
@@ -116,6 +204,10 @@ class _Sweep:
 
     def inside(self) -> _Inside:
         """Every operation in turn, then the sweep over the places where buffers are born and die."""
+        self._fill()
+        return _Inside(self._sweep(), self.free)
+
+    def _fill(self) -> None:
         operations = self.computation.operations
         for at, op in enumerate(operations):
             for name in op.operands:
@@ -126,7 +218,24 @@ class _Sweep:
             except TilewrightError as error:
                 raise self.context.at(op, error) from None
         self._keep_results(len(operations) - 1)
-        return _Inside(self._sweep(), self.free)
+
+    def lifetimes(self) -> Lifetimes:
+        """The bytes in main memory during every operation."""
+        self._fill()
+        held = [b for b in self.buffers if b.born <= b.dead and not b.layout.memory_space]
+        live = [0] * (len(self.computation.operations) + 1)
+        for buffer in held:
+            live[buffer.born] += buffer.layout.size_bytes
+            live[buffer.dead + 1] -= buffer.layout.size_bytes
+        total = 0
+        for at, op in enumerate(self.computation.operations):
+            total += live[at]
+            inner = [callee.peaks[0].padded_bytes for callee in self._callees(op) if 0 in callee.peaks]
+            live[at] = total + max(inner, default=0)
+        buffers = tuple(
+            LiveBuffer(b.name, b.op.opcode, str(b.layout), b.layout.size_bytes, b.born, b.dead) for b in held
+        )
+        return Lifetimes(self.context, tuple(live[:-1]), buffers)
 
     def _run(self, at: int, op: Operation) -> None:
         operands = [self._value(name) for name in op.operands]

@@ -17,8 +17,15 @@ from tilewright.render import (
     text_width,
 )
 
-_LANES = ("matrix", "vector", "dma", "link", "sparsecore", "host")
-_TITLES = {"matrix": "matrix unit", "vector": "vector unit", "dma": "DMA", "link": "links", "sparsecore": "SparseCores"}
+_LANES = ("matrix", "vector", "copy", "dma", "link", "sparsecore", "host")
+_TITLES = {
+    "matrix": "matrix unit",
+    "vector": "vector unit",
+    "copy": "copies",
+    "dma": "DMA",
+    "link": "links",
+    "sparsecore": "SparseCores",
+}
 _LIGHT = ("c0", "c1", "c5", "c2")
 """The lighter colours that go with those of bars."""
 _MOST_MARKS = 2000

@@ -141,7 +141,8 @@ class ChipRun:
 
     def report(self) -> MachineReport:
         """What was counted."""
-        return MachineReport(tuple(self.layers), self.config, self.machine.now, self.host_bytes)
+        moved = tuple(self.machine.chip.dma.transfers)
+        return MachineReport(tuple(self.layers), self.config, self.machine.now, self.host_bytes, moved)
 
 
 def _numpy_type(dtype: str) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.errors import CheckFailed, UsageError
 from tilewright.hlo import Program, array_dtype, from_jax, load, operations_of, sample_arrays
 from tilewright.isa.compiler.checking import check_step
+from tilewright.isa.compiler.planning import SHARE, L2Plan, bytes_of, l2_plan
 from tilewright.isa.compiler.result import Layer, MachineReport
 from tilewright.isa.compiler.running import Execution, Watch, checked_arguments
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
@@ -46,6 +47,13 @@ class Compiled:
         config, values = replace(self.config, values=False), self.lowering.reading.block.arguments
         self.last = self._execute([np.zeros(v.sizes, array_dtype(v)) for v in values], config, False, watch).report()
         return self.last
+
+    def l2_plan(self, *l2_bytes: int) -> tuple[L2Plan, ...]:
+        """What stands in L2 and when: for each of these sizes of it, or for the machine's own. Nothing is run."""
+        execution, values = Execution(self.lowering, self.config), self.lowering.reading.block.arguments
+        execution.begin([np.zeros(v.sizes, array_dtype(v)) for v in values])
+        sizes = bytes_of(execution.machine.chip.storages, self.lowering.tables)
+        return tuple(l2_plan(self.lowering, sizes, int(size * SHARE)) for size in l2_bytes or (self.config.l2_bytes,))
 
     def run(self, *args: Any, verify: bool = False, watch: Watch | None = None, **kwargs: Any) -> Any:
         """(outputs, :class:`MachineReport`): the function's outputs as it returns them, as numpy arrays.

@@ -47,6 +47,58 @@ def plan_stays(lowering: Lowering, sizes: dict[str, int], room: int) -> tuple[St
     return tuple(stays)
 
 
+@dataclass(frozen=True)
+class L2Plan:
+    """What stands in L2: ``stays`` within ``room`` bytes; ``steps``: the layers' names.
+
+    ``spans``: for tables that could stand there, the steps from the first to the last that use them; ``sizes``: bytes.
+    What the host placed for the very first step could not: nothing runs while it comes.
+    """
+
+    stays: tuple[Stay, ...]
+    sizes: dict[str, int]
+    room: int
+    steps: tuple[str, ...]
+    spans: dict[str, tuple[int, int]]
+
+    @property
+    def live(self) -> tuple[int, ...]:
+        """Bytes of the tables that stand in L2 during every step."""
+        found = [0] * len(self.steps)
+        for stay in self.stays:
+            for step in range(stay.first, stay.last + 1):
+                found[step] += stay.size
+        return tuple(found)
+
+    @property
+    def left(self) -> dict[str, int]:
+        """Tables that found no place at any time, with their bytes: the largest first."""
+        placed = {stay.table for stay in self.stays}
+        away = {name: self.sizes[name] for name in self.spans if name not in placed}
+        return dict(sorted(away.items(), key=lambda item: -item[1]))
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Bytes of all tables that could stand there during every step."""
+        found = [0] * len(self.steps)
+        for name, (first, last) in self.spans.items():
+            for step in range(first, last + 1):
+                found[step] += self.sizes[name]
+        return tuple(found)
+
+
+def l2_plan(lowering: Lowering, sizes: dict[str, int], room: int) -> L2Plan:
+    """The plan of :func:`plan_stays` with what it leaves out."""
+    spans = {}
+    for name, own in _uses(lowering.steps, lowering.tables).items():
+        placed = lowering.tables[name].held is not None
+        firsts = [n - 1 for n in _first_of_runs(own.reads) if n > own.begin] if placed else [own.begin]
+        if sizes.get(name) and firsts:
+            spans[name] = (firsts[0], max([*own.reads, *(() if placed else own.host)], default=firsts[0]))
+    steps = tuple(step.name for step in lowering.steps)
+    return L2Plan(plan_stays(lowering, sizes, room), sizes, room, steps, spans)
+
+
 @dataclass
 class _Use:
     """The step before which a table's values are there, the steps on the machine that read it, those on the host."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tilewright.isa.chip.state import Transfer
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Counts, Moved
 
@@ -46,12 +47,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class MachineReport:
-    """What a run of a whole model counted: ``layers`` in order, ``cycles`` of all, and what the host moved."""
+    """What a run of a whole model counted: ``layers`` in order, ``cycles`` of all, and what the host moved.
+
+    ``transfers``: pages on their way by DMA, which go on beside the layers.
+    """
 
     layers: tuple[Layer, ...]
     config: MatrixUnitConfig
     cycles: int
     host_bytes: int = 0
+    transfers: tuple[Transfer, ...] = field(default=(), repr=False)
 
     @property
     def moved(self) -> Moved:

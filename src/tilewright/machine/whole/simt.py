@@ -1,0 +1,244 @@
+"""A program on the matrix unit: compiled whole, run with its values, every layer held against XLA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from tilewright.errors import UnsupportedError
+from tilewright.hlo import Program, StepTime, TimeRow, XlaValues, optimize, report
+from tilewright.isa import Compiled, L2Plan, Layer, MachineReport, MatrixUnitConfig, compile, roofline
+from tilewright.machine.whole.parts import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
+from tilewright.machine.whole.subject import Subject
+from tilewright.render import Card, Column, Html, bytes_text, count_text, percent_text, table
+
+NANOSECOND = 1e-9
+"""Seconds drawn for a cycle: the text names no clock."""
+_LARGEST = 12
+_MOST_MISFITS = 40
+_QUICK = 3.0
+"""Seconds of simulation up to which the cycles of changed programs are counted, too."""
+_DOUBLINGS = 8
+
+Watch = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class OnMachine:
+    """A compiled model and what its run counted; ``bounds``: what each layer waits for most."""
+
+    compiled: Compiled
+    run: MachineReport
+    plan: L2Plan
+    bounds: tuple[str, ...]
+
+
+def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watch | None = None) -> tuple[Studied, Any]:
+    """Compile ``subject``, run it, hold every layer against XLA, and plan L2 for other ways to run it.
+
+    Returns what it returned, too.
+
+    Raises :class:`CheckFailed` that names the first layer whose values are not XLA's.
+    """
+    program = subject.program
+    if program.kind != "stablehlo":
+        raise UnsupportedError("a program as XLA compiled it", how="give StableHLO, or the function it was made from")
+    compiled = compile(program, config=config)
+    args, kwargs = subject.given()
+    outputs, run = compiled.run(*args, verify=True, watch=watch, **kwargs)
+    done = OnMachine(compiled, run, compiled.l2_plan()[0], tuple(_bound(each, config) for each in run.layers))
+    step = _step(program.name, done)
+    slow = roofline(run, config, program.name)
+    idle = max(0.0, 1 - slow.limit.cycles / max(1, run.cycles))
+    bottleneck = (
+        f"busiest is the {slow.limit.name}, {percent_text(1 - idle)} of the cycles; the math units multiply in "
+        f"{percent_text(run.math_utilisation)}"
+    )
+    advice = (*_slowest(done), *slow.advice)
+    checks = (*_checks(run), _outputs_check(program, subject, outputs))
+    studied = Studied(
+        *(step, bottleneck, advice, _memory(subject, done), _moved(program, run), checks),
+        clocked=False,
+        details={"machine": {**run.to_json(), "bounds": list(done.bounds)}},
+        cards=_cards(run),
+        layers=(table(*run.table()),),
+        movement=(_levels(run),),
+    )
+    return studied, outputs
+
+
+def _bound(layer: Layer, config: MatrixUnitConfig) -> str:
+    """The unit that is busy for most of a layer's cycles; "latency" where none is for half of them."""
+    if not layer.cycles:
+        return ""
+    limit = roofline(layer, config).limit
+    return limit.name if 2 * limit.cycles >= layer.cycles else "latency"
+
+
+def _step(name: str, done: OnMachine) -> StepTime:
+    """Layers and transfers as lanes; a cycle is a nanosecond."""
+    rows, at = [], 0
+    for layer, bound in zip(done.run.layers, done.bounds, strict=True):
+        moved = sum(layer.bytes["dram"].values())
+        took, begin = layer.cycles * NANOSECOND, at * NANOSECOND
+        rows.append(TimeRow(layer.name, layer.unit, took, bound, moved, layer.operations, "", begin, layer.unit))
+        at += layer.cycles
+    for page in done.run.transfers:
+        begin, took = page.start * NANOSECOND, (page.end - page.start) * NANOSECOND
+        name = f"{page.storage} page {page.page} {page.direction}"
+        rows.append(TimeRow(name, "dma", 0.0, "", page.bytes, 0, "", begin, "dma", begun=begin, beside=took))
+    config = done.run.config
+    return StepTime(
+        *(name, "simt", done.run.cycles * NANOSECOND, 0.0, tuple(rows), False, 1.0),
+        hbm_peak=config.dram_bytes_per_cycle / NANOSECOND,
+        notes=("one cycle is drawn as one nanosecond: the text names no clock",),
+    )
+
+
+def _slowest(done: OnMachine) -> Iterator[str]:
+    """The layers that take most cycles, by their kind."""
+    run = done.run
+    most = sorted(zip(run.layers, done.bounds, strict=True), key=lambda pair: -pair[0].cycles)[:3]
+    for layer, bound in most:
+        if layer.cycles > 0.03 * run.cycles:
+            yield (
+                f"{count_text(layer.cycles)} cycles ({percent_text(layer.cycles / run.cycles)}): {layer.name}, "
+                f"bound by {bound}, math units busy {percent_text(layer.math_utilisation)}"
+            )
+    for layer in sorted((each for each in run.layers if each.fallback), key=lambda each: -each.operations)[:2]:
+        yield f"on the host: {layer.name}, {count_text(layer.operations)} operations: {layer.fallback}"
+
+
+def _cards(run: MachineReport) -> tuple[Card, ...]:
+    left = sum(1 for layer in run.layers if layer.fallback)
+    return (
+        Card("math units", percent_text(run.math_utilisation), "of all products they could make"),
+        Card("device memory", bytes_text(sum(run.bytes["dram"].values())), "through it in a step"),
+        Card("energy", f"{run.energy_pj / 1e6:,.0f} uJ", "modelled"),
+        Card("left to XLA", percent_text(run.fallback_share), f"{left} of {len(run.layers)} layers"),
+    )
+
+
+def _levels(run: MachineReport) -> Html:
+    """Bytes through every level, by operand."""
+    columns = [Column("level"), *(Column(name, "bytes") for name in ("A", "B", "C", "DMA"))]
+    return table(columns, [(level.upper(), *each.values()) for level, each in run.bytes.items()])
+
+
+# What stands in L2, what has no place there, and what would have.
+
+
+def _memory(subject: Subject, done: OnMachine) -> Memory:
+    plan = done.plan
+    asked = plan.asked
+    need = max(asked, default=0)
+    at = asked.index(need) if asked else 0
+    alive = [name for name, (first, last) in plan.spans.items() if first <= at <= last]
+    alive.sort(key=lambda name: -plan.sizes[name])
+    stays = {stay.table: stay for stay in plan.stays}
+    names = _names(done.compiled)
+    largest = [
+        Held(
+            names[name],
+            plan.sizes[name],
+            *plan.spans[name],
+            f"L2 bytes {stays[name].begin:,} on" if name in stays else "device memory, through the caches",
+        )
+        for name in alive[:_LARGEST]
+    ]
+    misfits = [Misfit(names[name], size, plan.room, _why(plan, size)) for name, size in plan.left.items()]
+    at_name = plan.steps[at] if plan.steps else ""
+    return Memory(
+        *("L2", plan.room, need, at_name, plan.steps, asked, plan.live, tuple(largest)),
+        *(tuple(misfits[:_MOST_MISFITS]), ranked(tuple(_changes(subject, done)))),
+        counts="bytes without a place" if misfits else "bytes asked for at once",
+    )
+
+
+def _names(compiled: Compiled) -> dict[str, str]:
+    """Tables by what makes them: ``dot_3: f32[256,128]``."""
+    lowering = compiled.lowering
+    made: dict[str, str] = {}
+    for step in lowering.steps:
+        for table in step.writes:
+            made.setdefault(lowering.tables[table].base or table, step.name)
+    arguments = {id(value): f"argument {k}" for k, value in enumerate(lowering.reading.block.arguments)}
+    names = {}
+    for name, table in lowering.tables.items():
+        held = None if table.held is None else arguments.get(id(lowering.reading.root(table.held[0])), "constant")
+        names[name] = f"{held or made.get(name, name)}: {table.dtype}[{','.join(map(str, table.shape))}]"
+    return names
+
+
+def _why(plan: L2Plan, size: int) -> str:
+    if size > plan.room:
+        return "larger than the pages' share of L2: it passes the caches, line by line"
+    return "no gap in L2 for as long as it is used: it passes the caches"
+
+
+def _changes(subject: Subject, done: OnMachine) -> Iterator[Change]:
+    """The function on other arguments, compiled anew, and the smallest doubled L2 in which everything has a place."""
+    left = sum(done.plan.left.values())
+    before = left or max(done.plan.asked, default=0)
+    config, quick = done.compiled.config, sum(layer.seconds for layer in done.run.layers) < _QUICK
+
+    def cycles(compiled: Compiled) -> float | None:
+        return compiled.estimate().cycles * NANOSECOND if quick else None
+
+    for what, runs, program in subject.variants():
+        changed = compile(program, config=config)
+        plan, took = changed.l2_plan()[0], cycles(changed)
+        after = sum(plan.left.values()) if left else max(plan.asked, default=0)
+        yield Change(what, before, after, not plan.left, None if took is None else runs * took)
+    if not left:
+        return
+    sizes = [config.l2_bytes << doubled for doubled in range(1, _DOUBLINGS + 1)]
+    for size, plan in zip(sizes, done.compiled.l2_plan(*sizes), strict=True):
+        if not plan.left:
+            took = cycles(compile(subject.program, config=replace(config, l2_bytes=size)))
+            yield Change(f"an L2 of {bytes_text(size)} (--set l2_bytes={size})", left, 0, True, took)
+            return
+
+
+def _moved(program: Program, run: MachineReport) -> Moved:
+    """What reshapes, transposes and copies move: as written, every one by itself; as compiled, the copies there are."""
+    copies = [layer for layer in run.layers if layer.unit == "copy"]
+    after = sum(sum(layer.bytes["l1"].values()) for layer in copies)
+    gate = optimize(program, "simt")
+    how = f"{len(copies)} of {len(run.layers)} layers are copies, the rest reads memory as it stands"
+    if gate.rewrites or gate.refusals:
+        how += f"; the gate would rewrite {len(gate.rewrites)} regions and leave {len(gate.refusals)} alone"
+    return Moved(report(program, "simt").moved_bytes, after, "by what only moves elements", how)
+
+
+# Values.
+
+
+def _checks(run: MachineReport) -> tuple[Check, ...]:
+    here = [layer for layer in run.layers if not layer.fallback]
+    said = f"{len(here)} layers: integers equal, floats within the rounding of each layer's depth"
+    if len(here) < len(run.layers):
+        said += f"; XLA itself computed {len(run.layers) - len(here)}, {percent_text(run.fallback_share)} of the arithmetic"
+    return (Check("every layer's values, against XLA on the same inputs", True, said),)
+
+
+def _outputs_check(program: Program, subject: Subject, outputs: Any) -> Check:
+    """The results after all layers beside XLA's own; roundings add up, so the size of the difference is only told."""
+    made = [np.asarray(each) for each in jax.tree.leaves(outputs)]
+    taken = subject.arrays
+    inputs, results = ([(each.shape, each.dtype) for each in arrays] for arrays in (taken, made))
+    wanted = XlaValues().run_text(program.text, inputs, results, taken)
+    shares, equal = [0.0], True
+    for have, want in zip(made, wanted, strict=True):
+        same = np.array_equal(have, want)
+        equal &= same
+        if not same:
+            one, other = have.astype(np.float64), want.astype(np.float64)
+            size = float(np.abs(other[np.isfinite(other)]).max(initial=0.0))
+            shares.append(float(np.nanmax(np.abs(one - other))) / max(size, 1e-30))
+    said = "equal, every bit" if equal else f"at most {max(shares):.1e} of an output's size apart"
+    return Check(f"the {len(made)} outputs, against XLA running the whole program", bool(np.isfinite(max(shares))), said)

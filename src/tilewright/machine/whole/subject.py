@@ -1,0 +1,156 @@
+"""What is run: a program, arrays to run it with, and the same function on other arguments."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from tilewright.errors import TilewrightError
+from tilewright.hlo import Program, from_python, load, names_python, sample_arrays
+from tilewright.layout import dtype_name
+from tilewright.machine.model import EXPECTED
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """``program``, and ``retrace(args, kwargs)``: the function it is of on other shapes; None where there is none.
+
+    ``example``: the arguments it was traced with.
+    """
+
+    name: str
+    program: Program
+    example: Arguments | None = None
+    retrace: Callable[[tuple[Any, ...], dict[str, Any]], Program] | None = None
+
+    @cached_property
+    def arrays(self) -> list[np.ndarray[Any, Any]]:
+        """Arrays to run the program with: its example's, else random ones."""
+        return sample_arrays(self.program)
+
+    def given(self) -> Arguments:
+        """The same as the arguments of the function; what it does not use is zero."""
+        signature = self.program.signature
+        if signature is None:
+            return tuple(self.arrays), {}
+        leaves = [np.zeros(each.shape, np.int8) for each in signature.inputs]
+        for place, array in zip(signature.kept, self.arrays, strict=True):
+            leaves[place] = array
+        args, kwargs = jax.tree.unflatten(signature.in_tree, leaves)
+        return args, kwargs
+
+    def variants(self) -> Iterator[tuple[str, int, Program]]:
+        """(what is changed, runs that make up for it, program): half the batch, then bfloat16 for float32.
+
+        A change that the function cannot be traced with is left out.
+        """
+        if self.example is None or self.retrace is None:
+            return
+        batch = batch_of(self.example)
+        changes: list[tuple[str, int, Callable[[Any, bool], Any]]] = []
+        if batch and batch % 2 == 0:
+            changes.append((f"half the batch ({batch} -> {batch // 2})", 2, lambda leaf, data: _halved(leaf, data, batch)))
+        if any(_float32(leaf) for leaf in jax.tree.leaves(self.example)):
+            changes.append(("bfloat16 instead of float32", 1, lambda leaf, data: _narrowed(leaf)))
+        for what, runs, change in changes:
+            try:
+                yield what, runs, self.retrace(*_changed(self.example, change))
+            except (TilewrightError, TypeError, ValueError):
+                continue
+
+
+def is_recommender(source: Any) -> bool:
+    """Whether a source is a model file of four functions (or means to be one), not a program."""
+    if not isinstance(source, str | Path):
+        return True
+    if Path(source).suffix != ".py" or not Path(source).is_file():
+        return not names_python(str(source)) and not Path(source).exists() and str(source) != "-"
+    try:
+        body = ast.parse(Path(source).read_bytes()).body
+    except (SyntaxError, ValueError):
+        return True
+    names = {each.name for each in body if isinstance(each, ast.FunctionDef)}
+    return bool(names & set(EXPECTED) - {"init", "loss"}) or not names
+
+
+def load_subject(source: str | Path | Program, arguments: tuple[str, ...] = ()) -> Subject:
+    """A function of a Python file with its example arguments, or a program from a file."""
+    if isinstance(source, Program):
+        return Subject(source.name, source)
+    text = str(source)
+    if not names_python(text):
+        return Subject(Path(text).stem, load(Path(text)))
+    program = from_python(text, arguments)
+    signature = program.signature
+
+    def retrace(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+        named = [f"{name}={argument_text(value)}" for name, value in kwargs.items()]
+        return from_python(text, [*map(argument_text, args), *named])
+
+    name = Path(text.partition(":")[0]).stem
+    return Subject(name, program, None if signature is None else signature.example, retrace)
+
+
+def argument_text(value: Any) -> str:
+    """An argument as the command line has it: ``{"w": f32[4,4]}``.
+
+    >>> argument_text(({"w": np.zeros((4, 4), np.float32)}, 3))
+    '({"w": f32[4,4]}, 3)'
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}": {argument_text(item)}' for key, item in value.items()) + "}"
+    if type(value) in (list, tuple):
+        opened, closed = "[]" if isinstance(value, list) else "()"
+        return opened + ", ".join(map(argument_text, value)) + closed
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            return "key"
+        return f"{dtype_name(np.dtype(value.dtype))}[{','.join(map(str, value.shape))}]"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, int | float):
+        return repr(value)
+    raise TypeError(f"{type(value).__name__} has no text")
+
+
+def batch_of(example: Arguments) -> int:
+    """The number of samples: the first size of the first array behind the parameters, which are argument 0.
+
+    0 where there is none.
+    """
+    args, kwargs = example
+    behind = [*args[1:], *kwargs.values()] or list(args)
+    sizes = [leaf.shape[0] for leaf in jax.tree.leaves(behind) if getattr(leaf, "ndim", 0)]
+    return int(sizes[0]) if sizes else 0
+
+
+def _changed(example: Arguments, change: Callable[[Any, bool], Any]) -> Arguments:
+    args, kwargs = example
+    alone = len(args) + len(kwargs) == 1
+    changed = [jax.tree.map(lambda leaf, k=k: change(leaf, alone or k > 0), each) for k, each in enumerate(args)]
+    return tuple(changed), {name: jax.tree.map(lambda leaf: change(leaf, True), v) for name, v in kwargs.items()}
+
+
+def _halved(leaf: Any, data: bool, batch: int) -> Any:
+    if data and getattr(leaf, "ndim", 0) and leaf.shape[0] == batch:
+        return jax.ShapeDtypeStruct((batch // 2, *leaf.shape[1:]), leaf.dtype)
+    return leaf
+
+
+def _float32(leaf: Any) -> bool:
+    return getattr(leaf, "dtype", None) == np.float32 and bool(getattr(leaf, "ndim", 0))
+
+
+def _narrowed(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, jax.numpy.bfloat16) if _float32(leaf) else leaf

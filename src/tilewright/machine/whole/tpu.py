@@ -1,0 +1,108 @@
+"""A program on a chip with a time model: HBM over time, what the compiler would move, the modelled step."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.hlo import (
+    Lifetimes,
+    Optimized,
+    StepTime,
+    estimate,
+    lifetimes,
+    optimize,
+    report,
+    step_advice,
+    verify,
+)
+from tilewright.machine.movement import REWRITING_TARGET
+from tilewright.machine.whole.parts import Change, Check, Held, Memory, Misfit, Moved, Studied, ranked
+from tilewright.machine.whole.subject import Subject
+from tilewright.render import bytes_text, percent_text, seconds_text
+from tilewright.targets import Target
+
+_NARROW = re.compile(r"xb?f16>")
+_MOST_RECOMPUTED = 8
+_LARGEST = 12
+_MOST_VERIFIED = 1 << 30
+"""Bytes alive at once up to which a program is also run, to be verified."""
+
+
+def study_on_tpu(subject: Subject, chip: Target) -> Studied:
+    """The modelled step of ``subject`` on ``chip``, with memory, movement and the proof of what was rewritten."""
+    program = subject.program
+    step, moves = estimate(program, chip), report(program, chip)
+    optimized = {name: optimize(program, name) for name in dict.fromkeys((chip.name, REWRITING_TARGET))}
+    memory = hbm(subject, chip, step)
+    own = optimized[chip.name]
+    how = f"{len(own.rewrites)} regions rewritten, {len(own.refusals)} left alone"
+    moved = Moved(own.moved_before, own.moved_after, f"by reshapes and transposes on {chip.name}", how)
+    waits = {"the call itself": step.call_seconds, **step.by_bound()}
+    most = max(waits, key=lambda name: waits[name])
+    share = percent_text(waits[most] / step.seconds) if step.seconds else "0 %"
+    bottleneck = f"{seconds_text(waits[most])} of it, {share}, is {most}"
+    checks = _checks(subject, optimized, memory.need)
+    advice = tuple(step_advice(step))
+    details = {"rewrites": {name: len(done.rewrites) for name, done in optimized.items()}}
+    return Studied(step, bottleneck, advice, memory, moved, checks, details=details, report=moves)
+
+
+def hbm(subject: Subject, chip: Target, step: StepTime) -> Memory:
+    """Main memory over time, and what other ways to run the program would need of it."""
+    lives, size = lifetimes(subject.program, chip), chip.memory("hbm")
+    capacity = size.bytes if size is not None else 0
+    peak, at = lives.peak, lives.at
+    steps = tuple(op.name or op.opcode for op in lives.operations)
+    alive = sorted((b for b in lives.buffers if b.born <= at <= b.dead), key=lambda b: -b.bytes)
+    largest = tuple(Held(b.name, b.bytes, b.born, b.dead, b.layout) for b in alive[:_LARGEST])
+    misfits = ()
+    if peak > capacity:
+        misfits = (Misfit("the program", peak, capacity, f"{bytes_text(peak - capacity)} too much during {steps[at]}"),)
+    changes = [*_variants(subject, chip, peak, capacity), *_recomputed(lives, chip, capacity, step)]
+    return Memory("HBM", capacity, peak, steps[at], steps, lives.live, (), largest, misfits, ranked(changes))
+
+
+def _variants(subject: Subject, chip: Target, before: int, capacity: int) -> list[Change]:
+    """The function on other arguments, traced, laid out and modelled anew."""
+    found = []
+    for what, runs, program in subject.variants():
+        need, seconds = lifetimes(program, chip).peak, runs * estimate(program, chip).seconds
+        found.append(Change(what, before, need, need <= capacity, seconds))
+    return found
+
+
+def _recomputed(lives: Lifetimes, chip: Target, capacity: int, step: StepTime) -> list[Change]:
+    """The buffer that brings the peak down most when it is given up before it and computed again behind it."""
+    at, best, name = lives.at, lives.peak, ""
+    alive = sorted((b for b in lives.buffers if b.born < at < b.dead), key=lambda b: -b.bytes)
+    for buffer in alive[:_MOST_RECOMPUTED]:
+        again = lives.recomputed(buffer.name)
+        if again is not None and again.peak < best:
+            best, name = again.peak, buffer.name
+    if not name:
+        return []
+    own = next((row.seconds for row in step.rows if row.name == name), None)
+    buffer = next(b for b in alive if b.name == name)
+    what = f"compute {name} ({buffer.layout}) again behind the peak instead of keeping it"
+    return [Change(what, lives.peak, best, best <= capacity, None if own is None else step.seconds + own)]
+
+
+def _checks(subject: Subject, optimized: dict[str, Optimized], need: int) -> tuple[Check, ...]:
+    return tuple(_check(subject, name, done, need) for name, done in optimized.items())
+
+
+def _check(subject: Subject, name: str, done: Optimized, need: int) -> Check:
+    what = f"the program as rewritten for {name}, against the original"
+    if not done.rewrites:
+        return Check(what, True, "nothing was rewritten")
+    if need > _MOST_VERIFIED:
+        return Check(what, True, f"not run: it needs {bytes_text(need)}")
+    found = verify(done.original, done.program, subject.arrays, eager=False)
+    said, as_exact = f"run on its arguments, largest difference {found.max_difference:.1e}", False
+    if found.error_after is not None and found.error_before is not None:
+        said += f"; error against {found.reference} {found.error_after:.1e}, {found.error_before:.1e} before"
+        as_exact = found.error_after <= 2 * found.error_before + 64 * 2.0**-23
+    # Roundings to 16 bits inside a program move single elements of float32 results by more than their own rounding.
+    if not found.ok and not (as_exact and _NARROW.search(subject.program.text)):
+        return Check(what, False, found.reason)
+    return Check(what, True, said)
