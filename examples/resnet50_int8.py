@@ -50,6 +50,13 @@ def forward(params, images):
     return jax.lax.dot(mean, params["classes"], preferred_element_type=jnp.int32)
 
 
+def stage(blocks, x):
+    """One stage alone: blocks at one size, the first of them halving it. x int8[n, h, w, depth]."""
+    for number, layers in enumerate(blocks):
+        x = block(layers, x, 1 if number else 2)
+    return x
+
+
 def arguments(seed=0, side=SIDE, blocks=BLOCKS):
     """Weights and an image at random; scales keep the numbers' spread from layer to layer."""
     rng = np.random.default_rng(seed)
@@ -75,4 +82,11 @@ def arguments(seed=0, side=SIDE, blocks=BLOCKS):
     return params, rng.integers(-128, 128, (1, side, side, 3), np.int8)
 
 
-EXAMPLES = {"forward": arguments}
+def stage_arguments(seed=0, number=1, side=56, count=BLOCKS[1]):
+    """Weights of the second stage, whose blocks have 28 x 28 pixels, and activations of the first."""
+    params, _ = arguments(seed, blocks=tuple(count if k == number else 1 for k in range(number + 1)))
+    depth = 128 << number
+    return params["stages"][number], np.random.default_rng(seed).integers(-128, 128, (1, side, side, depth), np.int8)
+
+
+EXAMPLES = {"forward": arguments, "stage": stage_arguments}

@@ -139,7 +139,7 @@ def _run_beside(
     studied, outputs = study_on(chip, subject, config, stages)
     sparse = Sparse(beside.name, planned)
     if outputs is not None:
-        with stages.stage("update"):
+        with stages.stage("train"):
             done = train(
                 *(job.model, state, lambda *_: outputs, rows, job.stacking, planned.limits),
                 batch=batch,

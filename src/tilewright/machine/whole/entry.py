@@ -65,5 +65,15 @@ def finished(
         for event in studied.step.events():
             stages.recorder.emit(event)
     return ProgramReport(
-        *(subject.name, chip.name, studied, sparse, left_out, stages.seconds, stages.recorder, peak_bytes())
+        *(
+            subject.name,
+            subject.source or subject.name,
+            chip.name,
+            studied,
+            sparse,
+            left_out,
+            stages.seconds,
+            stages.recorder,
+            peak_bytes(),
+        )
     )

@@ -69,11 +69,8 @@ def _lead(run: ProgramReport) -> Iterator[Html]:
     yield note(studied.memory.sentence, tone="plain" if studied.memory.fits else "warn")
     said = [each.partition(": ") for each in studied.advice[:_MOST_ADVICE]]
     yield steps([Step(words or head, worth=head if words else "") for head, _, words in said])
-    again = f"tilewright run MODEL --target {run.target} --out other"
-    commands = [
-        Step("Change the model or the machine, run again, and compare the two pages.", again),
-        Step("Look at the step on a timeline: open trace.pftrace at ui.perfetto.dev."),
-    ]
+    commands = [Step(what, command.replace("PROGRAM", run.source)) for what, command in studied.commands]
+    commands.append(Step("Look at the step on a timeline: open trace.pftrace at ui.perfetto.dev."))
     yield details("Commands that lead on", steps(commands), open_=True)
 
 
@@ -81,13 +78,17 @@ def _figures(run: ProgramReport) -> Html:
     studied, memory = run.studied, run.studied.memory
     found = []
     if studied.step is not None:
-        found.append(Card("a step", studied.time_text(studied.step.seconds), studied.bottleneck))
+        found.append(Card("a step", studied.time_text(studied.step.seconds), studied.bottleneck.partition(";")[0]))
     room = f"asked for at once, of {bytes_text(memory.capacity)}"
     found.append(Card(memory.where, bytes_text(memory.need), room, "good" if memory.fits else "warn"))
-    found.append(Card("moved for layout", bytes_text(studied.moved.after), f"{bytes_text(studied.moved.before)} before"))
+    found.append(
+        Card("moved for layout", bytes_text(studied.moved.after), f"{bytes_text(studied.moved.before)} before")
+    )
     found += studied.cards
     good = not run.failures
-    found.append(Card("checks", "all agree" if good else "DIFFERENT", f"{len(studied.checks)} made", "good" if good else "bad"))
+    found.append(
+        Card("checks", "all agree" if good else "DIFFERENT", f"{len(studied.checks)} made", "good" if good else "bad")
+    )
     if run.sparse is not None:
         heap = run.sparse.plan.heap
         found.append(Card(f"tables on {run.sparse.chip}", bytes_text(heap.tables), run.sparse.plan.verdict))
@@ -125,7 +126,7 @@ def memory_blocks(memory: Memory, time_text: Callable[[float], str]) -> Iterator
     if memory.misfits:
         yield element("h3", "What does not fit")
         rows = [(each.name, each.bytes, each.room, each.why) for each in memory.misfits]
-        yield table(_MISFITS, rows)
+        yield table(_MISFITS, rows[:_MOST_ROWS])
     if memory.largest:
         yield element("h3", f"The largest while {memory.at} runs")
         names = memory.steps

@@ -135,6 +135,7 @@ class Studied:
     ``clocked``     its seconds are seconds; else a cycle stands for a nanosecond
     ``details``     what only this kind of target has, under this name in JSON
     ``cards``, ``layers``, ``movement``  the same on the page
+    ``commands``    what leads on, for PROGRAM
     ==============  ========================================================================================
     """
 
@@ -150,6 +151,7 @@ class Studied:
     layers: tuple[Html, ...] = ()
     movement: tuple[Html, ...] = ()
     report: MovementReport | None = None
+    commands: tuple[tuple[str, str], ...] = ()
 
     def time_text(self, seconds: float) -> str:
         """A time as the target has it."""

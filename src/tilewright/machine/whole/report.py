@@ -12,7 +12,7 @@ from tilewright.extras import installed
 from tilewright.files import making_folder, write_whole
 from tilewright.machine.whole.page import page
 from tilewright.machine.whole.parts import Studied
-from tilewright.render import Column, Page, glance, glance_table
+from tilewright.render import Column, Page, glance, glance_table, seconds_text
 from tilewright.trace import Recorder, perfetto_bytes
 
 
@@ -33,6 +33,8 @@ class Sparse:
     def sentence(self) -> str:
         """What was planned, and what was learnt."""
         said = f"Lookups and updates are planned for the SparseCores of a {self.chip}; this target has none."
+        if self.plan.feeding is not None:
+            said += f" They take at least {seconds_text(self.plan.feeding.step_seconds)} of a step there."
         if self.loss_before is None or self.loss_after is None:
             return said
         return (
@@ -46,6 +48,7 @@ class ProgramReport:
     """A program on a target, planned, run or modelled, and checked.
 
     ==================  ====================================================================================
+    ``source``          what it was read from
     ``studied``         the modelled step, memory over time, movement, checks (:class:`Studied`)
     ``sparse``          the embeddings of a recommender, None for a program without tables
     ``left_out``        stages that this program or target has not, with the reason
@@ -54,6 +57,7 @@ class ProgramReport:
     """
 
     model: str
+    source: str
     target: str
     studied: Studied
     sparse: Sparse | None

@@ -19,10 +19,14 @@ from tilewright.render import Card, Column, Html, bytes_text, count_text, percen
 NANOSECOND = 1e-9
 """Seconds drawn for a cycle: the text names no clock."""
 _LARGEST = 12
-_MOST_MISFITS = 40
 _QUICK = 3.0
 """Seconds of simulation up to which the cycles of changed programs are counted, too."""
 _DOUBLINGS = 8
+
+_COMMANDS = (
+    ("See the programs of every layer.", "tilewright isa compile PROGRAM --listing"),
+    ("Run it again on another machine, and compare the pages.", "tilewright run PROGRAM --target simt --set pes=4"),
+)
 
 Watch = Callable[[int, int, str], None]
 
@@ -67,6 +71,7 @@ def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watc
         cards=_cards(run),
         layers=(table(*run.table()),),
         movement=(_levels(run),),
+        commands=_COMMANDS,
     )
     return studied, outputs
 
@@ -154,7 +159,7 @@ def _memory(subject: Subject, done: OnMachine) -> Memory:
     at_name = plan.steps[at] if plan.steps else ""
     return Memory(
         *("L2", plan.room, need, at_name, plan.steps, asked, plan.live, tuple(largest)),
-        *(tuple(misfits[:_MOST_MISFITS]), ranked(tuple(_changes(subject, done)))),
+        *(tuple(misfits), ranked(tuple(_changes(subject, done)))),
         counts="bytes without a place" if misfits else "bytes asked for at once",
     )
 
@@ -164,13 +169,13 @@ def _names(compiled: Compiled) -> dict[str, str]:
     lowering = compiled.lowering
     made: dict[str, str] = {}
     for step in lowering.steps:
-        for table in step.writes:
-            made.setdefault(lowering.tables[table].base or table, step.name)
+        for name in step.writes:
+            made.setdefault(lowering.tables[name].base or name, step.name)
     arguments = {id(value): f"argument {k}" for k, value in enumerate(lowering.reading.block.arguments)}
     names = {}
-    for name, table in lowering.tables.items():
-        held = None if table.held is None else arguments.get(id(lowering.reading.root(table.held[0])), "constant")
-        names[name] = f"{held or made.get(name, name)}: {table.dtype}[{','.join(map(str, table.shape))}]"
+    for name, each in lowering.tables.items():
+        held = None if each.held is None else arguments.get(id(lowering.reading.root(each.held[0])), "constant")
+        names[name] = f"{held or made.get(name, name)}: {each.dtype}[{','.join(map(str, each.shape))}]"
     return names
 
 
@@ -193,7 +198,8 @@ def _changes(subject: Subject, done: OnMachine) -> Iterator[Change]:
         changed = compile(program, config=config)
         plan, took = changed.l2_plan()[0], cycles(changed)
         after = sum(plan.left.values()) if left else max(plan.asked, default=0)
-        yield Change(what, before, after, not plan.left, None if took is None else runs * took)
+        if after < before:
+            yield Change(what, before, after, not plan.left, None if took is None else runs * took)
     if not left:
         return
     sizes = [config.l2_bytes << doubled for doubled in range(1, _DOUBLINGS + 1)]
@@ -222,7 +228,9 @@ def _checks(run: MachineReport) -> tuple[Check, ...]:
     here = [layer for layer in run.layers if not layer.fallback]
     said = f"{len(here)} layers: integers equal, floats within the rounding of each layer's depth"
     if len(here) < len(run.layers):
-        said += f"; XLA itself computed {len(run.layers) - len(here)}, {percent_text(run.fallback_share)} of the arithmetic"
+        said += (
+            f"; XLA itself computed {len(run.layers) - len(here)}, {percent_text(run.fallback_share)} of the arithmetic"
+        )
     return (Check("every layer's values, against XLA on the same inputs", True, said),)
 
 
@@ -232,13 +240,18 @@ def _outputs_check(program: Program, subject: Subject, outputs: Any) -> Check:
     taken = subject.arrays
     inputs, results = ([(each.shape, each.dtype) for each in arrays] for arrays in (taken, made))
     wanted = XlaValues().run_text(program.text, inputs, results, taken)
-    shares, equal = [0.0], True
+    floats, integers, finite = 0.0, 0.0, True
     for have, want in zip(made, wanted, strict=True):
-        same = np.array_equal(have, want)
-        equal &= same
-        if not same:
-            one, other = have.astype(np.float64), want.astype(np.float64)
-            size = float(np.abs(other[np.isfinite(other)]).max(initial=0.0))
-            shares.append(float(np.nanmax(np.abs(one - other))) / max(size, 1e-30))
-    said = "equal, every bit" if equal else f"at most {max(shares):.1e} of an output's size apart"
-    return Check(f"the {len(made)} outputs, against XLA running the whole program", bool(np.isfinite(max(shares))), said)
+        one, other = have.astype(np.float64), want.astype(np.float64)
+        finite &= bool(np.array_equal(np.isfinite(one), np.isfinite(other)))
+        known = np.isfinite(one) & np.isfinite(other)
+        apart = float(np.abs(one - other)[known].max(initial=0.0))
+        if have.dtype.kind in "iub":
+            integers = max(integers, apart)
+        else:
+            floats = max(floats, apart / max(float(np.abs(other[known]).max(initial=0.0)), 1e-30))
+    said = [f"integers at most {integers:,.0f} apart"] if integers else []
+    said += [f"floats at most {floats:.1e} of an output's size apart"] if floats else []
+    many = f"{len(made)} outputs" if len(made) > 1 else "the output"
+    told = " and ".join(said) or "equal"
+    return Check(f"{many}, against XLA running the whole program", finite, told)

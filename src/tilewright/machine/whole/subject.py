@@ -17,6 +17,7 @@ from tilewright.hlo import Program, from_python, load, names_python, sample_arra
 from tilewright.layout import dtype_name
 from tilewright.machine.model import EXPECTED
 
+_struct: Any = jax.ShapeDtypeStruct
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -24,13 +25,14 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 class Subject:
     """``program``, and ``retrace(args, kwargs)``: the function it is of on other shapes; None where there is none.
 
-    ``example``: the arguments it was traced with.
+    ``example``: the arguments it was traced with. ``source``: what it was read from.
     """
 
     name: str
     program: Program
     example: Arguments | None = None
     retrace: Callable[[tuple[Any, ...], dict[str, Any]], Program] | None = None
+    source: str = ""
 
     @cached_property
     def arrays(self) -> list[np.ndarray[Any, Any]]:
@@ -58,7 +60,9 @@ class Subject:
         batch = batch_of(self.example)
         changes: list[tuple[str, int, Callable[[Any, bool], Any]]] = []
         if batch and batch % 2 == 0:
-            changes.append((f"half the batch ({batch} -> {batch // 2})", 2, lambda leaf, data: _halved(leaf, data, batch)))
+            changes.append(
+                (f"half the batch ({batch} -> {batch // 2})", 2, lambda leaf, data: _halved(leaf, data, batch))
+            )
         if any(_float32(leaf) for leaf in jax.tree.leaves(self.example)):
             changes.append(("bfloat16 instead of float32", 1, lambda leaf, data: _narrowed(leaf)))
         for what, runs, change in changes:
@@ -88,7 +92,7 @@ def load_subject(source: str | Path | Program, arguments: tuple[str, ...] = ()) 
         return Subject(source.name, source)
     text = str(source)
     if not names_python(text):
-        return Subject(Path(text).stem, load(Path(text)))
+        return Subject(Path(text).stem, load(Path(text)), source=text)
     program = from_python(text, arguments)
     signature = program.signature
 
@@ -97,7 +101,7 @@ def load_subject(source: str | Path | Program, arguments: tuple[str, ...] = ()) 
         return from_python(text, [*map(argument_text, args), *named])
 
     name = Path(text.partition(":")[0]).stem
-    return Subject(name, program, None if signature is None else signature.example, retrace)
+    return Subject(name, program, None if signature is None else signature.example, retrace, text)
 
 
 def argument_text(value: Any) -> str:
@@ -112,7 +116,7 @@ def argument_text(value: Any) -> str:
         opened, closed = "[]" if isinstance(value, list) else "()"
         return opened + ", ".join(map(argument_text, value)) + closed
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
             return "key"
         return f"{dtype_name(np.dtype(value.dtype))}[{','.join(map(str, value.shape))}]"
     if value is None or isinstance(value, bool):
@@ -143,8 +147,8 @@ def _changed(example: Arguments, change: Callable[[Any, bool], Any]) -> Argument
 
 
 def _halved(leaf: Any, data: bool, batch: int) -> Any:
-    if data and getattr(leaf, "ndim", 0) and leaf.shape[0] == batch:
-        return jax.ShapeDtypeStruct((batch // 2, *leaf.shape[1:]), leaf.dtype)
+    if data and np.ndim(leaf) and leaf.shape[0] == batch:
+        return _struct((batch // 2, *leaf.shape[1:]), leaf.dtype)
     return leaf
 
 
@@ -153,4 +157,4 @@ def _float32(leaf: Any) -> bool:
 
 
 def _narrowed(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(leaf.shape, jax.numpy.bfloat16) if _float32(leaf) else leaf
+    return _struct(leaf.shape, jax.numpy.bfloat16) if _float32(leaf) else leaf

@@ -44,7 +44,9 @@ def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     checks = _checks(subject, optimized, memory.need)
     advice = tuple(step_advice(step))
     details = {"rewrites": {name: len(done.rewrites) for name, done in optimized.items()}}
-    return Studied(step, bottleneck, advice, memory, moved, checks, details=details, report=moves)
+    return Studied(
+        step, bottleneck, advice, memory, moved, checks, details=details, report=moves, commands=_commands(chip.name)
+    )
 
 
 def hbm(subject: Subject, chip: Target, step: StepTime) -> Memory:
@@ -55,7 +57,7 @@ def hbm(subject: Subject, chip: Target, step: StepTime) -> Memory:
     steps = tuple(op.name or op.opcode for op in lives.operations)
     alive = sorted((b for b in lives.buffers if b.born <= at <= b.dead), key=lambda b: -b.bytes)
     largest = tuple(Held(b.name, b.bytes, b.born, b.dead, b.layout) for b in alive[:_LARGEST])
-    misfits = ()
+    misfits: tuple[Misfit, ...] = ()
     if peak > capacity:
         misfits = (Misfit("the program", peak, capacity, f"{bytes_text(peak - capacity)} too much during {steps[at]}"),)
     changes = [*_variants(subject, chip, peak, capacity), *_recomputed(lives, chip, capacity, step)]
@@ -67,7 +69,8 @@ def _variants(subject: Subject, chip: Target, before: int, capacity: int) -> lis
     found = []
     for what, runs, program in subject.variants():
         need, seconds = lifetimes(program, chip).peak, runs * estimate(program, chip).seconds
-        found.append(Change(what, before, need, need <= capacity, seconds))
+        if need < before:
+            found.append(Change(what, before, need, need <= capacity, seconds))
     return found
 
 
@@ -106,3 +109,13 @@ def _check(subject: Subject, name: str, done: Optimized, need: int) -> Check:
     if not found.ok and not (as_exact and _NARROW.search(subject.program.text)):
         return Check(what, False, found.reason)
     return Check(what, True, said)
+
+
+def _commands(chip: str) -> tuple[tuple[str, str], ...]:
+    return (
+        (
+            "See every operation's time, and what another chip would take.",
+            f"tilewright time PROGRAM -t {chip} -t tpu-v6e",
+        ),
+        ("Have the rewrites written, and proved on every kind of input.", f"tilewright optimize PROGRAM -t {chip}"),
+    )
