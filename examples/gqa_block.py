@@ -60,8 +60,13 @@ def arguments(seed=0):
 
     narrow = WIDTH * SHARED // HEADS
     shapes = {
-        **{"queries": (WIDTH, WIDTH), "keys": (WIDTH, narrow), "values": (WIDTH, narrow), "out": (WIDTH, WIDTH)},
-        **{"gate": (WIDTH, HIDDEN), "up": (WIDTH, HIDDEN), "down": (HIDDEN, WIDTH)},
+        "queries": (WIDTH, WIDTH),
+        "keys": (WIDTH, narrow),
+        "values": (WIDTH, narrow),
+        "out": (WIDTH, WIDTH),
+        "gate": (WIDTH, HIDDEN),
+        "up": (WIDTH, HIDDEN),
+        "down": (HIDDEN, WIDTH),
     }
     layer = {name: weights(*shape) for name, shape in shapes.items()}
     layer |= {name: np.ones(WIDTH, np.float32) for name in ("before", "between")}

@@ -28,7 +28,8 @@ from tilewright.machine.train import (
     train,
 )
 from tilewright.machine.whole.entry import finished, run_program, study_on
-from tilewright.machine.whole.report import ProgramReport, Sparse
+from tilewright.machine.whole.report import ProgramReport
+from tilewright.machine.whole.results import Sparse
 from tilewright.machine.whole.subject import Subject, is_recommender
 from tilewright.targets import Target
 from tilewright.targets import target as find_target

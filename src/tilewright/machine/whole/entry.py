@@ -10,7 +10,8 @@ from tilewright.hlo import Program
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine.train import Stages, Watch, peak_bytes
 from tilewright.machine.whole.parts import Studied
-from tilewright.machine.whole.report import ProgramReport, Sparse
+from tilewright.machine.whole.report import ProgramReport
+from tilewright.machine.whole.results import Sparse
 from tilewright.machine.whole.simt import study_on_matrix_unit
 from tilewright.machine.whole.subject import Subject, load_subject
 from tilewright.machine.whole.tpu import study_on_tpu

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from tilewright.embed import plan_html
 from tilewright.hlo import report_html, slowest_table, step_lanes
 from tilewright.machine.whole.parts import Change, Memory, Studied
+from tilewright.machine.whole.results import ProgramResults
 from tilewright.render import (
     Bar,
     Card,
@@ -30,9 +30,6 @@ from tilewright.render import (
     table,
 )
 
-if TYPE_CHECKING:
-    from tilewright.machine.whole.report import ProgramReport
-
 _MOST_ADVICE = 5
 _MOST_ROWS = 60
 _LARGEST = (Column("tensor", "code"), Column("bytes", "bytes"), Column("from step"), Column("to"), Column("where"))
@@ -40,7 +37,7 @@ _MISFITS = (Column("what", "code"), Column("bytes", "bytes"), Column("room", "by
 _CHECKS = (Column("what"), Column("verdict"), Column("outcome"))
 
 
-def page(run: ProgramReport) -> Page:
+def page(run: ProgramResults) -> Page:
     """The report as one self-contained page."""
     studied = run.studied
     facts = [("target", run.target), ("times", "modelled"), ("took", seconds_text(sum(run.stages.values())))]
@@ -60,7 +57,7 @@ def page(run: ProgramReport) -> Page:
     return document
 
 
-def _lead(run: ProgramReport) -> Iterator[Html]:
+def _lead(run: ProgramResults) -> Iterator[Html]:
     """What failed, the step's time and bottleneck, what does not fit and the cheapest change, what to do."""
     studied = run.studied
     for failure in run.failures:
@@ -74,7 +71,7 @@ def _lead(run: ProgramReport) -> Iterator[Html]:
     yield details("Commands that lead on", steps(commands), open_=True)
 
 
-def _figures(run: ProgramReport) -> Html:
+def _figures(run: ProgramResults) -> Html:
     studied, memory = run.studied, run.studied.memory
     found = []
     if studied.step is not None:
@@ -170,7 +167,7 @@ def _layers(studied: Studied) -> Iterator[Html]:
         yield table(*slowest_table(studied.step, _MOST_ROWS))
 
 
-def _embeddings(run: ProgramReport) -> Iterator[Html]:
+def _embeddings(run: ProgramResults) -> Iterator[Html]:
     sparse = run.sparse
     assert sparse is not None
     yield paragraph(sparse.sentence)
@@ -184,7 +181,7 @@ def _verification(studied: Studied) -> Html:
     return table(_CHECKS, rows)
 
 
-def _timings(run: ProgramReport) -> Iterator[Html]:
+def _timings(run: ProgramResults) -> Iterator[Html]:
     bars = [Bar(name, (seconds,)) for name, seconds in run.stages.items()]
     yield bar_chart(bars, title="Wall time of the stages", kind="seconds")
     for stage, why in run.left_out.items():

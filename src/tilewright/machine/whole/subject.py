@@ -75,7 +75,7 @@ class Subject:
 def is_recommender(source: Any) -> bool:
     """Whether a source is a model file of four functions (or means to be one), not a program."""
     if not isinstance(source, str | Path):
-        return True
+        return not isinstance(source, Program)
     if Path(source).suffix != ".py" or not Path(source).is_file():
         return not names_python(str(source)) and not Path(source).exists() and str(source) != "-"
     try:

@@ -1,0 +1,125 @@
+"""Any program on a target, whole: each figure against what can be computed apart from it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT
+from tests.machine.test_run import _Page
+from tilewright.errors import UnsupportedError
+from tilewright.hlo import from_jax
+from tilewright.isa import MatrixUnitConfig
+from tilewright.machine import run
+from tilewright.machine.whole.subject import Subject, argument_text, is_recommender, load_subject
+from tilewright.machine.whole.tpu import study_on_tpu
+from tilewright.targets import target
+
+MODEL = """
+import jax, jax.numpy as jnp, numpy as np
+
+def step(weights, x):
+    hidden = jnp.maximum(x @ weights["up"], 0)
+    return jax.nn.softmax(hidden @ weights["down"] + hidden.sum())
+
+def arguments():
+    rng = np.random.default_rng(0)
+    weights = {"up": rng.normal(size=(32, 64)).astype(np.float32), "down": rng.normal(size=(64, 32)).astype(np.float32)}
+    return weights, rng.normal(size=(16, 32)).astype(np.float32)
+
+EXAMPLES = {"step": arguments}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "small.py"
+    path.write_text(MODEL)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def on_machine(model):
+    return run(model, "simt")
+
+
+def test_the_matrix_unit_runs_it_and_agrees(on_machine):
+    studied = on_machine.studied
+    assert on_machine.failures == ()
+    assert [check.ok for check in studied.checks] == [True, True]
+    assert studied.step.seconds == pytest.approx(studied.details["machine"]["cycles"] * 1e-9)
+    assert f"{studied.details['machine']['cycles']:,} cycles" in studied.headline
+    assert {row.lane for row in studied.step.rows} <= {"matrix", "vector", "copy", "dma", "host"}
+    assert len(studied.step.events()) == sum(bool(row.seconds or row.beside) for row in studied.step.rows)
+
+
+def test_files_of_a_run(on_machine, tmp_path):
+    written = on_machine.write(tmp_path)
+    assert [path.name for path in written] == ["report.html", "report.json", "trace.pftrace"]
+    found = json.loads(written[1].read_text())
+    assert (found["schema_version"], found["kind"], found["target"]) == (1, "program_run", "simt")
+    assert len(found["machine"]["layers"]) == len(found["machine"]["bounds"])
+    page = _Page()
+    page.feed(written[0].read_text())
+    assert page.sections[:2] == ["findings", "summary"]
+    assert page.fetched == []
+
+
+def test_what_does_not_fit_in_l2_and_the_change_that_would(model):
+    memory = run(model, "simt", config=MatrixUnitConfig(l2_bytes=8192)).studied.memory
+    assert not memory.fits
+    assert memory.capacity == 8192 * 3 // 4
+    assert all(each.bytes > memory.capacity or "no gap" in each.why for each in memory.misfits)
+    assert memory.cheapest is not None
+    size = next(
+        int(change.what.partition("l2_bytes=")[2][:-1]) for change in memory.changes if "l2_bytes" in change.what
+    )
+    assert run(model, "simt", config=MatrixUnitConfig(l2_bytes=size)).studied.memory.fits
+    assert not run(model, "simt", config=MatrixUnitConfig(l2_bytes=size // 2)).studied.memory.fits
+
+
+def test_a_modelled_chip(model):
+    report = run(model, "tpu-v5e")
+    memory = report.studied.memory
+    assert memory.fits
+    assert max(memory.live) == memory.need == memory.live[memory.steps.index(memory.at)]
+    assert memory.need >= (2 * 32 * 64 + 16 * 32) * 4
+    half = next(change for change in memory.changes if change.what.startswith("half the batch (16 -> 8)"))
+    assert half.after < half.before == memory.need
+
+
+def test_what_does_not_fit_in_hbm(model):
+    """A chip with little HBM: what is kept across the peak is computed again behind it, and the peak falls by it."""
+
+    def step(x):
+        kept = jnp.exp(x)
+        return jnp.concatenate([x, x, x]).sum(0) * kept
+
+    program = from_jax(step, jax.ShapeDtypeStruct((256, 1024), np.float32))
+    chip = target("tpu-v5e")
+    full = study_on_tpu(Subject("step", program), chip).memory
+    small = replace(chip, memories=(replace(chip.memory("hbm"), bytes=full.need - 1),))
+    memory = study_on_tpu(Subject("step", program), small).memory
+    assert [(each.bytes, each.room) for each in memory.misfits] == [(full.need, full.need - 1)]
+    assert memory.cheapest.what.startswith("compute ")
+    assert memory.cheapest.after == full.need - 256 * 1024 * 4
+    assert "The cheapest change that fits: compute " in memory.sentence
+
+
+def test_sources(model, tmp_path):
+    assert is_recommender(str(ROOT / "examples" / "dlrm.py"))
+    assert not is_recommender(model)
+    assert not is_recommender(f"{model}:step")
+    subject = load_subject(model)
+    assert argument_text(subject.example[0][1]) == "f32[16,32]"
+    assert [what.split(" (")[0] for what, _, _ in subject.variants()] == [
+        "half the batch",
+        "bfloat16 instead of float32",
+    ]
+    with pytest.raises(UnsupportedError, match="no time constants"):
+        run(model, "cpu")
