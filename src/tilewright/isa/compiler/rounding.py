@@ -24,7 +24,7 @@ UNITS |= {"float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3}
 _SINGLE = UNITS["float32"]
 _FUNCTION = 8
 """Units of float32 that a function's two values may lie apart."""
-_SMALLEST = 2.0**-126
+SMALLEST = 2.0**-126
 """Below it XLA makes 0 of float32 numbers on a CPU."""
 _MONOTONE: dict[str, Callable[[Array], Array]] = {
     "exponential": np.exp, "exponential_minus_one": np.expm1, "log": np.log, "log_plus_one": np.log1p,
@@ -55,7 +55,7 @@ def _rounded(error: Array, made: Array) -> Array:
     error = np.broadcast_to(error, made.shape)
     unit = UNITS.get(made.dtype.name)
     if unit is not None:
-        error = np.where(error > 0, error + 2 * unit * value + _SMALLEST, 0.0)
+        error = np.where(error > 0, error + 2 * unit * value + SMALLEST, 0.0)
     return np.where(np.isfinite(value), error, 0.0)
 
 
@@ -88,7 +88,7 @@ def _error(node: Node, values: Mapping[Value, Array], errors: Mapping[Value, Arr
     if name == "chlo.erf":
         return 1.13 * errs[0] + _FUNCTION * _SINGLE * y
     if name == "power":
-        exponent = np.abs(x[1] * np.log(np.maximum(np.abs(x[0]), _SMALLEST)))
+        exponent = np.abs(x[1] * np.log(np.maximum(np.abs(x[0]), SMALLEST)))
         moved = np.abs(x[1]) * errs[0] / np.abs(x[0]) + np.abs(np.log(np.abs(x[0]))) * errs[1]
         moved = np.where(np.isfinite(moved), moved, 0.0) + (_FUNCTION + 4 * exponent) * _SINGLE
         return np.asarray(y * np.expm1(moved))
