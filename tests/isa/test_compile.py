@@ -279,3 +279,55 @@ def test_a_small_wrong_element_beside_large_ones_is_caught(monkeypatch):
         monkeypatch.setattr(Execution, "fetched", broken)
         with pytest.raises(CheckFailed, match=rf"layer {name} .*: 1 of .* first \[{at[0]}, {at[1]}\]"):
             compiled.check(x, y)
+
+
+def reduced(op, start, window, strides, padding):
+    return lambda x: jax.lax.reduce_window(x, np.asarray(start).astype(x.dtype), op, window, strides, padding)
+
+
+@pytest.mark.parametrize("config", [SMALL, isa.MatrixUnitConfig(threads=12, pes=2)], ids=["one", "two"])
+def test_windows_and_sums_over_leading_dims(config):
+    x, wide = integers(2, 9, 7, 6), floats(40, 2, 20)
+
+    def statistics(x, y):
+        return (
+            reduced(jax.lax.max, -128, (1, 3, 2, 1), (1, 2, 1, 1), ((0, 0), (1, 1), (1, 0), (0, 0)))(x),
+            reduced(jax.lax.min, np.inf, (9, 1, 9), (9, 1, 9), "SAME")(y.astype(jnp.bfloat16)),
+            reduced(jax.lax.add, 0, (1, 2, 3), (1, 1, 2), "VALID")(y),
+            x.astype(jnp.int32).sum((0, 2)),
+            y.sum(0),
+            x.max(1),
+        )
+
+    compiled = isa.compile(statistics, x, wide, config=config)
+    values, report = compiled.run(x, wide, verify=True)
+    assert not [layer.fallback for layer in report.layers if layer.fallback or layer.unit == "copy"]
+    for have, want in zip(values, statistics(x, wide), strict=True):
+        np.testing.assert_allclose(have.astype(float), np.asarray(want).astype(float), rtol=1e-4, atol=1e-5)
+
+
+def test_reshapes_that_divide_nothing_and_reversals_are_copies():
+    y = floats(4, 5)
+    function = lambda y: (jnp.flip(y + 1, 0).reshape(5, 2, 2) * 2, jnp.flip((y + 1).reshape(10, 2), (0, 1))[2:7])  # noqa: E731
+    value, report = isa.compile(function, y, config=SMALL).run(y, verify=True)
+    assert {layer.unit for layer in report.layers} == {"vector", "copy"}
+    for have, want in zip(value, function(y), strict=True):
+        assert (have == np.asarray(want)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.int32])
+def test_shifts_of_narrow_integers_and_by_many_bits(dtype):
+    x, by = (rng.integers(0, 100, (3, 8)) - 50).astype(dtype), rng.integers(0, 40, (3, 8)).astype(dtype)
+    shifts = jax.lax.shift_left, jax.lax.shift_right_logical, jax.lax.shift_right_arithmetic
+
+    def all_of_them(x, by):
+        return [shift(x, other) for shift in shifts for other in (by, jnp.full_like(x, 3), jnp.full_like(x, 32))]
+
+    isa.compile(all_of_them, x, by, config=SMALL).run(x, by, verify=True)
+
+
+def test_element_types_of_eight_bits_that_are_floats():
+    x = floats(6, 10)
+    function = lambda x: (x.astype(jnp.float8_e4m3fn)[:, ::2].astype(jnp.float32) + 1).astype(jnp.float8_e5m2)  # noqa: E731
+    value, _ = isa.compile(function, x, config=SMALL).run(x, verify=True)
+    assert (value == np.asarray(function(x))).all()

@@ -90,4 +90,7 @@ class XlaValues:
         if text not in self._compiled:
             taken, made = ([array_struct(*kind) for kind in kinds] for kinds in (inputs, outputs))
             self._compiled[text] = jax.jit(flat_callable(text, taken, made))
-        return [np.asarray(out) for out in self._compiled[text](*arrays)]
+        try:
+            return [np.asarray(out) for out in self._compiled[text](*arrays)]
+        except jax.errors.JaxRuntimeError as error:
+            raise UnsupportedError(f"XLA does not compute it on this host: {str(error).splitlines()[0]}") from None

@@ -36,7 +36,7 @@ def check_step(execution: Execution, step: Step) -> None:
     values = xla.each(step.nodes, step.inputs, arrays)
     allowed = allowances(step.nodes, values)
     problems: list[str] = []
-    for wanted in ([values[v] for v in step.outputs], together):
+    for wanted in (together, [values[v] for v in step.outputs]):
         several = zip(step.outputs, found, wanted, strict=True)
         problems = [text for v, have, want in several if (text := difference(have, want, allowed.get(v)))]
         if not problems:

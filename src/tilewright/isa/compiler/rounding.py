@@ -40,6 +40,12 @@ def allowances(nodes: Sequence[Node], values: Mapping[Value, Array]) -> dict[Val
     ``values``: of everything these operations take and make, as one evaluation found them.
     """
     errors: dict[Value, Array] = {}
+    for value, array in values.items():
+        if value.operation not in nodes and array.dtype.name in UNITS:
+            size = np.abs(_wide(array))
+            tiny = np.where(size < _SMALLEST, size, 0.0)
+            if tiny.any():
+                errors[value] = tiny
     with np.errstate(all="ignore"):
         for node in nodes:
             for result in node.results:
@@ -78,12 +84,12 @@ def _error(node: Node, values: Mapping[Value, Array], errors: Mapping[Value, Arr
     certain = all(each is None or not each.any() for each in e)
     function = name in _MONOTONE or name in ("chlo.erf", "power")
     if certain and (name in _DETERMINED or not function or not floats):
-        return None
+        return _vanishing(_ARITHMETIC[name](*x)) if floats and name in _ARITHMETIC else None
     none = np.zeros(())
     errs = [none if each is None else each for each in e]
     y = np.abs(_wide(made))
     if name in _MONOTONE:
-        own_error = 0.0 if name in _DETERMINED else _FUNCTION * _SINGLE * y
+        own_error = 0.0 if name in _DETERMINED else _FUNCTION * _SINGLE * y + _SMALLEST
         return _between(_MONOTONE[name], x[0], errs[0]) + own_error
     if name == "chlo.erf":
         return 1.13 * errs[0] + _FUNCTION * _SINGLE * y
@@ -95,8 +101,20 @@ def _error(node: Node, values: Mapping[Value, Array], errors: Mapping[Value, Arr
     if name == "convert":
         return _converted(made, x[0], errs[0])
     if name in _RULES:
-        return _RULES[name](node, x, errs)
+        lost = _vanishing(_ARITHMETIC[name](*x)) if floats and name in _ARITHMETIC else None
+        return _RULES[name](node, x, errs) + (0.0 if lost is None else lost)
     return np.where(sum(np.broadcast_to(each, made.shape) for each in errs) > 0, np.inf, 0.0)
+
+
+_ARITHMETIC: dict[str, Callable[..., Array]] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "chlo.square": np.square
+}  # fmt: skip
+
+
+def _vanishing(exact: Array) -> Array | None:
+    """Where a result is so small that XLA may say 0."""
+    tiny = (exact != 0) & (np.abs(exact) < _SMALLEST)
+    return np.where(tiny, _SMALLEST, 0.0) if tiny.any() else None
 
 
 def _between(function: Callable[[Array], Array], x: Array, error: Array) -> Array:

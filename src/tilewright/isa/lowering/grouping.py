@@ -10,7 +10,12 @@ from typing import Any
 from tilewright.hlo import Node, Value, inputs_of
 from tilewright.isa.lowering.reading import Reading
 
-PRODUCTS = {"dot_general": "matrix", "convolution": "matrix", "concatenate": "copy", "pad": "copy", "gather": "copy"}
+ALONE = {
+    **dict.fromkeys(("dot_general", "convolution"), "matrix"),
+    **dict.fromkeys(("concatenate", "pad", "gather"), "copy"),
+    "reduce_window": "window",
+}
+"""Operations that are a layer of their own, and its kind."""
 
 
 @dataclass(eq=False)
@@ -66,8 +71,8 @@ class _Grouping:
         return self.reading.root(value).operation
 
     def place(self, node: Node) -> None:
-        region = None if node.name in PRODUCTS else self.new_region(node)
-        kind = PRODUCTS.get(node.name, "vector" if region is not None else "other")
+        region = None if node.name in ALONE else self.new_region(node)
+        kind = ALONE.get(node.name, "vector" if region is not None else "other")
         if kind in ("vector", "other"):
             near = {id(self.group[u]): self.group[u] for u in self.users[node] if self.group[u].kind == kind}
             for group in sorted(near.values(), key=lambda g: g.position):

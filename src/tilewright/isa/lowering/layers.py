@@ -17,6 +17,7 @@ from tilewright.isa.lowering.steps import Job, Step
 from tilewright.isa.lowering.tables import BYTES, Lowering, natural, whole
 from tilewright.isa.lowering.tails import takes_product
 from tilewright.isa.lowering.vectors import Region, specification, vector_jobs
+from tilewright.isa.lowering.windows import lower_reduction, lower_windows, over_leading
 
 
 def lower(block: Block, config: MatrixUnitConfig) -> Lowering:
@@ -50,6 +51,10 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
             _pad(lowering, node)
         elif node.name == "gather" and len(group.nodes) == 1:
             _gather(lowering, node)
+        elif group.kind == "window":
+            lower_windows(lowering, node)
+        elif group.kind == "vector" and len(group.nodes) == 1 and node.name == "reduce" and over_leading(node):
+            _leading(lowering, group)
         elif group.kind == "vector":
             _vector(lowering, group)
         else:
@@ -102,6 +107,16 @@ def _fall_back(lowering: Lowering, group: Group, why: str) -> None:
     lowering.steps.append(Step(name, "host", tuple(group.nodes), (), outputs, fallback=why, operations=work))
 
 
+def _leading(lowering: Lowering, group: Group) -> None:
+    """A reduction over dims that are not the last: a program of windows, else a copy with those dims behind."""
+    before = _kept(lowering)
+    try:
+        lower_reduction(lowering, group.nodes[0])
+    except TilewrightError:
+        _take_back(lowering, before)
+        _vector(lowering, group)
+
+
 def _vector(lowering: Lowering, group: Group) -> None:
     """A region as one vector program."""
     outputs = group.outputs
@@ -109,12 +124,11 @@ def _vector(lowering: Lowering, group: Group) -> None:
     jobs = vector_jobs(lowering, written)
     tables = [written.tables[each.name] for each in written.spec.inputs]
     made = [written.tables[out.name] for out in written.spec.outputs]
-    depth = written.spec.cols if written.spec.reduces else 1
     work = sum(operations(node) for node in group.nodes)
     kinds = [node.name.removeprefix("chlo.") for node in group.nodes]
     name = lowering.name(kinds[0] if len(kinds) == 1 else "elements")
     lowering.steps.append(
-        Step(name, "vector", tuple(group.nodes), (), outputs, jobs, "", tuple(tables), tuple(made), work, depth)
+        Step(name, "vector", tuple(group.nodes), (), outputs, jobs, "", tuple(tables), tuple(made), work)
     )
 
 

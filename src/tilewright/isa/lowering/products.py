@@ -134,11 +134,11 @@ def _add(
     if plan.config.pes == 1:
         closed |= {name: getattr(expected, name) * form.batch for name in ("instructions", "steps", "column_loads")}
     macs = form.batch * form.m * form.n * form.k
-    lowering.steps.append(_step(name, tail, jobs, (a, b), 2 * macs, form.k, closed))
+    lowering.steps.append(_step(name, tail, jobs, (a, b), 2 * macs, closed))
 
 
 def _step(
-    name: str, tail: Tail, jobs: Sequence[Job], reads: tuple[str, str], work: int, depth: int, closed: dict[str, int]
+    name: str, tail: Tail, jobs: Sequence[Job], reads: tuple[str, str], work: int, closed: dict[str, int]
 ) -> Step:
     more = tuple(table for key, table in tail.tables.items() if key.startswith("x"))
     return Step(
@@ -150,7 +150,6 @@ def _step(
         reads=(*reads, *more),
         writes=(tail.table,),
         operations=work + tail.operations,
-        depth=depth,
         expected=closed,
     )
 
@@ -225,7 +224,7 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
     jobs = _conv_jobs(lowering, conv, a, b, tail)
     macs = shape.pixels * outs * depth * kh * kw
-    lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, depth * kh * kw, {}))
+    lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, {}))
 
 
 def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups) -> tuple[MatmulPlan, str]:

@@ -14,7 +14,7 @@ from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.layout import dtype_name
 
 Array = np.ndarray[Any, Any]
-LAYOUT = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice"})
+LAYOUT = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice", "reverse"})
 """Operations that only say which elements; nothing is done for them until somebody wants the elements."""
 MOVING = frozenset({
     "broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "concatenate", "pad", "gather", "dynamic_slice",

@@ -74,7 +74,8 @@ class Source:
 
     def reshaped(self, shape: Sequence[int]) -> Source | None:
         """Of ``reshape(value)``; None where a dim would end inside an atom that it does not divide."""
-        source, waiting, dims = self, [a for atoms in self.dims for a in atoms if self.sizes[a] > 1], []
+        source, waiting = self._merged()
+        dims = []
         for size in shape:
             atoms, left = [], size
             while left > 1:
@@ -94,6 +95,15 @@ class Source:
                     return None
             dims.append(tuple(atoms))
         return replace(source, dims=tuple(dims))
+
+    def _merged(self) -> tuple[Source, list[int]]:
+        """Atoms of more than one element, neighbours made one where every coordinate walks through both evenly."""
+        sizes, steps, kept = list(self.sizes), [list(c.steps) for c in self.coordinates], list[int]()
+        for atom in (a for atoms in self.dims for a in atoms if self.sizes[a] > 1):
+            if kept and all(own[kept[-1]] == own[atom] * sizes[atom] for own in steps):
+                sizes[atom] *= sizes[kept.pop()]
+            kept.append(atom)
+        return replace(self, sizes=tuple(sizes)), kept
 
     def _split(self, atom: int, slow: int) -> tuple[Source, int, int]:
         """An atom as two, the slower one of size ``slow``; it keeps the number of the faster."""
@@ -121,6 +131,16 @@ class Source:
                 for c in coordinates
             ]
         return replace(self, sizes=tuple(sizes), coordinates=tuple(coordinates))
+
+    def reversed(self, dims: Sequence[int]) -> Source:
+        """Of ``reverse(value)``: every atom of these dims from its end."""
+        atoms = {a for d in dims for a in self.dims[d]}
+        coordinates = []
+        for c in self.coordinates:
+            first = c.first + sum(c.steps[a] * (self.sizes[a] - 1) for a in atoms)
+            steps = tuple(-step if a in atoms else step for a, step in enumerate(c.steps))
+            coordinates.append(Coordinate(first, steps))
+        return replace(self, coordinates=tuple(coordinates))
 
     def addresses(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """The first element's address in the table, and what each atom adds to it; ``strides`` of the table's dims."""

@@ -48,7 +48,6 @@ class Step:
 
     ``unit``: matrix, vector, copy or host. ``nodes`` compute ``outputs`` of ``inputs``: what XLA is asked to check it.
     ``reads`` and ``writes``: tables, views by their own names. ``operations``: arithmetic, a multiply-add as two.
-    ``depth``: the longest sum in it.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Step:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     operations: int = 0
-    depth: int = 1
     expected: dict[str, int] = field(default_factory=dict)
     copied: tuple[Source, str, Groups] | None = None
 

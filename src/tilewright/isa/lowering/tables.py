@@ -18,14 +18,17 @@ import numpy as np
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
+from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.lowering.copying import CopyPlan, copy_program, merged
 from tilewright.isa.lowering.reading import LAYOUT, Reading, machine_type
 from tilewright.isa.lowering.sources import Coordinate, Groups, Source
 from tilewright.isa.lowering.steps import Job, Step, Table
+from tilewright.isa.vector.emit import size_of
 
 Array = np.ndarray[Any, Any]
-BYTES = {"s8": 1, "u8": 1, "s16": 2, "u16": 2, "s32": 4, "u32": 4, "f16": 2, "bf16": 2, "f32": 4}
+BYTES = {name: size_of(name) for name in ELEMENT_TYPES}
+"""Of an element in memory."""
 _MOST_DIMS = 4
 """Dims of a table: what four offset registers reach."""
 
@@ -165,7 +168,9 @@ class Lowering:
         if not self.sources(before):
             self._materialise(before)
         if not any(renamed(node, source) for source in self.sources(before)):
-            self.copy(before, natural(before.sizes))
+            groups = natural(before.sizes)
+            serves = renamed(node, Source.of("", before.sizes, groups)) is not None
+            self.copy(before, groups if serves else (tuple(range(len(before.sizes))),))
         if not any(renamed(node, source) for source in self.sources(before)):
             raise UnsupportedError(f"{node!r}: the dims of one side do not divide those of the other")
 
@@ -227,6 +232,8 @@ def renamed(node: Node, source: Source) -> Source | None:
         return source.reshaped(shape)
     if node.name == "slice":
         return source.sliced(own["start"], own["limit"], own["strides"])
+    if node.name == "reverse":
+        return source.reversed(own["dims"])
     return None
 
 

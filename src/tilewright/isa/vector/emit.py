@@ -395,6 +395,8 @@ def _result(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
     if floats and name in _FLOAT:
         return e.f(_FLOAT[name], x[0], x[1], e.in_place(x))
     if not floats and name in _WHOLE:
+        if name.startswith("shift_"):
+            return _shifted(e, op, x)
         unsigned = {"max": "maxu", "min": "minu"} if op.dtype == "u32" else {}
         if op.dtype == "u32" and name in ("divide", "remainder"):
             raise UnsupportedError("division of unsigned 32-bit integers on the vector unit")
@@ -436,6 +438,37 @@ def _result(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
         return e.fun(_FUNCTIONS[name], x[0], e.in_place(x))
     own = e.reg(x[0])
     out = _unary(e, name, own, floats, op, x)
+    e.drop(own)
+    return out
+
+
+def _shifted(e: Emitter, op: Op, x: list[Reg | str]) -> Reg:
+    """Narrow integers have their sign in all 32 bits; by as many bits as there are, or more, nothing is left."""
+    bits, by, own = size_of(op.dtype) * 8, op.operands[1], e.reg(x[0], one=False)
+    known = int(by[1]) if isinstance(by, tuple) else None
+    if op.name == "shift_right_arithmetic":
+        if op.dtype[0] == "u" and bits < 32:  # the highest bit is the sign
+            signed = e.i("shl", own, str(32 - bits))
+            e.drop(own)
+            own = e.i("shr", signed, str(32 - bits), signed)
+        least = e.i("minu", x[1], "31") if known is None else None
+        out = e.i("shr", own, least or str(known if known is not None and 0 <= known < 32 else 31))
+        if least is not None:
+            e.drop(least)
+    else:
+        whole = e.i("and", own, str(2**bits - 1)) if op.name == "shift_right_logical" and bits < 32 else None
+        out = e.i(_WHOLE[op.name], whole or own, x[1])
+        if whole is not None:
+            e.drop(whole)
+        if known is None:
+            fits = e.made(x[1])
+            e.two("vcmp.ltu", x[1], str(bits), fits)
+            kept = e.choose(fits, out, "0")
+            e.drop(fits)
+            e.drop(out)
+            out = kept
+        elif not 0 <= known < bits:
+            out = e.i("and", out, "0", out)
     e.drop(own)
     return out
 
