@@ -43,7 +43,7 @@ def allowances(nodes: Sequence[Node], values: Mapping[Value, Array]) -> dict[Val
     for value, array in values.items():
         if value.operation not in nodes and array.dtype.name in UNITS:
             size = np.abs(_wide(array))
-            tiny = np.where(size < _SMALLEST, size, 0.0)
+            tiny = np.where(size < SMALLEST, size, 0.0)
             if tiny.any():
                 errors[value] = tiny
     with np.errstate(all="ignore"):
@@ -89,7 +89,7 @@ def _error(node: Node, values: Mapping[Value, Array], errors: Mapping[Value, Arr
     errs = [none if each is None else each for each in e]
     y = np.abs(_wide(made))
     if name in _MONOTONE:
-        own_error = 0.0 if name in _DETERMINED else _FUNCTION * _SINGLE * y + _SMALLEST
+        own_error = 0.0 if name in _DETERMINED else _FUNCTION * _SINGLE * y + SMALLEST
         return _between(_MONOTONE[name], x[0], errs[0]) + own_error
     if name == "chlo.erf":
         return 1.13 * errs[0] + _FUNCTION * _SINGLE * y
@@ -113,8 +113,8 @@ _ARITHMETIC: dict[str, Callable[..., Array]] = {
 
 def _vanishing(exact: Array) -> Array | None:
     """Where a result is so small that XLA may say 0."""
-    tiny = (exact != 0) & (np.abs(exact) < _SMALLEST)
-    return np.where(tiny, _SMALLEST, 0.0) if tiny.any() else None
+    tiny = (exact != 0) & (np.abs(exact) < SMALLEST)
+    return np.where(tiny, SMALLEST, 0.0) if tiny.any() else None
 
 
 def _between(function: Callable[[Array], Array], x: Array, error: Array) -> Array:
