@@ -290,3 +290,45 @@ def test_results_print_and_compare():
         assert one != other
     assert "error pc 1: divide_by_zero (column 0) in: div r1, r1, 0" in str(one)
     assert "value: float32[3, 3]" in str(matmul(a, a.T))
+
+
+ADD_ONE = "segment ur1, $X\ntid r1\nmov r2, 0\nld r3, ur1:rf1:0\nadd r3, r3, 1\nst r3, ur1:rf1:0\nhalt"
+
+
+def test_two_page_tables_over_the_same_elements_are_views_of_the_same_bytes():
+    machine = Machine(dataclasses.replace(SMALL, threads=8))
+    machine.system["X"] = source = np.arange(16 * 8, dtype=np.int32).reshape(16, 8)
+    machine.page_table("X", page=(4, 8))
+    for name, how in {
+        "again": {"page": (4, 8)},
+        "half": {"page": (4, 8), "part": Part((8, 0), (8, 8))},
+        "larger": {"page": (8, 8)},
+        "turned": {"order": (0, 1)},
+    }.items():
+        machine.page_table(name, tensor="X", mapped=name in ("larger", "turned"), **how)
+    assert [c.text.partition("view of ")[2] for c in machine.commands] == ["", "X", "X", "X", ""]
+    machine.dma_in("half", pages=[0])  # the third page of X
+    assert [entry.location for entry in machine.chip.storages["X"].table.entries()] == ["", "", "L2", ""]
+    machine.start(ADD_ONE, 0, segments={"X": ("again", Part((8, 0), (1, 8)))})
+    machine.run()
+    assert (machine.tensor("half")[0] == source[8] + 1).all()
+    assert (machine.tensor("larger")[8] == source[8]).all()  # by its entry the page is in device memory still
+    machine.dma_out("X")
+    for name in ("X", "again", "larger"):
+        assert (machine.tensor(name)[8] == source[8] + 1).all()
+    assert (machine.tensor("turned") == source).all()
+    machine.start(ADD_ONE, 0, segments={"X": ("larger", Part((9, 0), (1, 8)))})
+    machine.run()
+    assert (machine.fetch("half")[:2] == source[8:10] + 1).all()
+    machine.page_table("later", tensor="X", page=(4, 8))
+    assert (machine.tensor("later")[9] == source[9] + 1).all()
+    machine.system["X"] = source * 2  # another array: nothing of it stands in device memory
+    machine.page_table("other", tensor="X", page=(4, 8))
+    assert (machine.tensor("other") == source * 2).all()
+
+
+def test_what_makes_runs_slow_is_said():
+    assert "slower" not in str(MatrixUnit(SMALL).run(ADD_ONE, {"X": np.zeros(8, np.int32)}))
+    slow = dataclasses.replace(SMALL, pred_scope="both", math_issue="instruction")
+    text = str(MatrixUnit(slow).run(ADD_ONE, {"X": np.zeros(8, np.int32)}))
+    assert "pred_scope, math_issue: loops run instruction by instruction, many times slower" in text

@@ -72,8 +72,8 @@ def configured(settings: Sequence[str] | None) -> MatrixUnitConfig:
             raise UsageError(f"unknown field in --set {assignment}", how=f"known: {', '.join(sorted(known))}")
         values[name] = setting(text)
     config = MatrixUnitConfig(**values)
-    if config.slowing:
-        remark(f"{', '.join(config.slowing)}: loops run instruction by instruction, many times slower")
+    if config.slow:
+        remark(config.slow)
     return config
 
 

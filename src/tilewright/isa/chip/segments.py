@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -65,6 +65,11 @@ class PageTable:
         """All pages absent."""
         phys, state = np.full(pages, -1, np.int64), np.full(pages, ABSENT, np.int8)
         return cls(phys, state, np.zeros(pages, np.int64), np.zeros(pages, bool), np.zeros(pages, bool))
+
+    def part(self, first: int, count: int) -> PageTable:
+        """Some of the entries, not copied."""
+        here = slice(first, first + count)
+        return PageTable(self.phys[here], self.state[here], self.ready[here], self.in_l2[here], self.dirty[here])
 
     def create(self, page: int, phys: int, state: int, in_l2: bool, ready: int = 0) -> None:
         """A page moved in, or mapped where it stands."""
@@ -150,6 +155,11 @@ class Storage:
         """The page's first byte in device memory."""
         return self.home + page * self.page_bytes
 
+    def bytes_along(self, dim: int) -> Array:
+        """What every coordinate along a dim (0: d1) adds to an element's byte in its storage."""
+        where = self.starts[dim] + np.arange(self.sizes[dim])
+        return np.asarray(self.pages_of[where] * self.page_bytes + self.offsets_of[where] * self.element_bytes)
+
     def line_numbers(self, *along: Array) -> Array:
         """The line of every element at the coordinates ``along`` each dim (numpy order), counted through all pages."""
         last = len(along) - 1
@@ -195,6 +205,32 @@ def make_storage(
         raise UsageError(size, where=f"segment {name}", how="give line= of the machine's line_bytes")
     table = PageTable.of(layout.num_pages)
     return Storage(name, dtype, layout, home, table, *arrays, tensor or name, base or (0,) * len(shape))
+
+
+def view_of(old: Storage, new: Storage) -> Storage | None:
+    """``new`` as another way to see bytes of ``old``, both parts of one tensor; None where they cannot be the same.
+
+    They are where both put every element of ``new`` at the same distance from one another, and nothing else of ``old``
+    lies among them. Where pages coincide too, so do their entries: a page is in L2 for both of them.
+    """
+    first = np.array(new.base[::-1], np.int64) - np.array(old.base[::-1], np.int64)
+    if old.dtype != new.dtype or (first < 0).any() or (first + new.sizes > old.sizes).any():
+        return None
+    home, every = old.home, np.zeros(1, np.int64)
+    for d, begin in enumerate(first.tolist()):
+        theirs, ours = old.bytes_along(d), new.bytes_along(d)
+        seen = theirs[begin : begin + len(ours)]
+        if (seen - seen[0] != ours - ours[0]).any():
+            return None
+        home += int(seen[0] - ours[0])
+        every = (theirs[:, None] + every).reshape(-1)
+    begin, size = home - old.home, new.total_bytes
+    among = np.count_nonzero((every >= begin) & (every < begin + size))
+    if begin < 0 or begin + size > old.total_bytes or among != int(np.prod(new.sizes)):
+        return None
+    page, rest = divmod(begin, new.page_bytes)
+    together = new.page_bytes == old.page_bytes and not rest
+    return replace(new, home=home, table=old.table.part(page, new.map.num_pages) if together else new.table)
 
 
 @lru_cache(maxsize=64)

@@ -272,6 +272,8 @@ def show_run(result: Any) -> str:
     lines.append(f"{executed}{result.cycles} cycles{math}")
     accounts = {name: getattr(result, name, {}) for name in ("stalls", "queue")}
     accounts["counts"] = result.counts.to_dict()
+    if hasattr(result, "state") and result.state.config.slow:
+        lines.append(result.state.config.slow)
     for title, numbers in accounts.items():
         shown = ", ".join(f"{name} {number}" for name, number in numbers.items() if number)
         lines += [f"{title}: {shown}"] if shown else []
@@ -403,10 +405,10 @@ class Chip:
         store[self.l2_end : len(self.store)] = self.store[self.l2_end :]
         self.store = store
         for storage in added:
-            self._enter(storage)
+            self.enter(storage)
         return added
 
-    def _enter(self, storage: Storage) -> None:
+    def enter(self, storage: Storage) -> None:
         """A storage becomes one of the chip's, and a segment of every processing element."""
         self.storages[storage.name] = storage
         lines = len(self.store) // self.config.line_bytes

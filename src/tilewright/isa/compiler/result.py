@@ -101,7 +101,7 @@ class MachineReport:
         if self.fallback_share or any(layer.fallback for layer in self.layers):
             some = sum(1 for layer in self.layers if layer.fallback)
             lines.append(f"left to XLA: {some} layer{'s' * (some != 1)}, {self.fallback_share:.2%} of the arithmetic")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self.config.slow] if self.config.slow else [])])
 
     def to_json(self) -> dict[str, Any]:
         """All of it as plain values."""

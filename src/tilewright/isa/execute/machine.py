@@ -10,7 +10,16 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.isa.chip.parts import Part
-from tilewright.isa.chip.segments import Segment, Storage, checked_name, checked_sides, checked_tensor, whole_segment
+from tilewright.isa.chip.segments import (
+    Segment,
+    Storage,
+    checked_name,
+    checked_sides,
+    checked_tensor,
+    make_storage,
+    view_of,
+    whole_segment,
+)
 from tilewright.isa.chip.state import map_page, move_in, move_out, new_chip
 from tilewright.isa.execute.run import Job, Runner, RunResult, Work, result_of, start_state
 from tilewright.isa.language.assemble import program_of
@@ -66,6 +75,7 @@ class Machine:
         self.commands: list[Command] = []
         self.now = 0
         self._jobs: dict[int, list[Job]] = {}
+        self._placed: dict[str, Any] = {}
 
     def _command(self, unit: str, text: str) -> None:
         self.commands.append(Command(unit, text, self.now))
@@ -97,9 +107,12 @@ class Machine:
     ) -> None:
         """Step 1: pages for ``part`` of a tensor of the system memory (all of it; called ``name`` unless said).
 
-        A tensor may have several, with parts, pages and lines of their own. ``page``, ``line``, ``order`` are those of
-        :func:`tilewright.layout.paged`. Device memory is reserved and filled; entries are absent until pages move in,
-        or with ``mapped`` loaded where they stand.
+        ``page``, ``line``, ``order`` are those of :func:`tilewright.layout.paged`. Device memory is reserved and
+        filled; entries are absent until pages move in, or with ``mapped`` loaded where they stand.
+
+        A tensor may have several tables. One over elements that already stand in device memory in the same order is a
+        view: nothing is reserved or filled, what is stored through one is seen through the other, and where pages
+        coincide they have the same entries. One with lines that lie otherwise has a copy of its own.
         """
         checked_name(name, self.chip.storages)
         tensor = name if tensor is None else tensor
@@ -113,12 +126,28 @@ class Machine:
             array = array[part.slices]
         base = part.base if part is not None else (0,) * array.ndim
         sides = checked_sides(page=page, line=line, order=order)
-        storage = self.chip.add(name, array, **sides, tensor=tensor, base=base)
+        storage, of = self._view(name, tensor, array, base, sides)
+        storage = storage or self.chip.add(name, array, **sides, tensor=tensor, base=base)
+        self._placed[name] = self.system[tensor]
         for number in range(storage.map.num_pages if mapped else 0):
             map_page(self.chip, storage, number)
         state = "loaded where they stand" if mapped else "absent"
         count = storage.map.num_pages
-        self._command("page table", f"{name}: {count} pages of {storage.page_bytes} bytes, {state}")
+        seen = f", a view of {of}" if of else ""
+        self._command("page table", f"{name}: {count} pages of {storage.page_bytes} bytes, {state}{seen}")
+
+    def _view(
+        self, name: str, tensor: str, array: Array, base: tuple[int, ...], sides: dict[str, Any]
+    ) -> tuple[Storage | None, str]:
+        """A page table's storage as a view of one that is there, and of which; (None, "") where there is none."""
+        several = [s for s in self.chip.storages.values() if self._placed.get(s.name) is self.system[tensor]]
+        for old in (old for old in several if old.tensor == tensor and len(old.base) == len(base)):
+            own = make_storage(name, array, 0, self.config.line_bytes, **sides, tensor=tensor, base=base)
+            view = view_of(old, own)
+            if view is not None:
+                self.chip.enter(view)
+                return view, old.name
+        return None, ""
 
     def dma_in(self, name: str, pages: Sequence[int] | None = None) -> None:
         """Step 2: bring pages (all) to L2. Raises :class:`UsageError` where L2 has no room for one."""
@@ -235,7 +264,8 @@ class Machine:
         whole_tensor = np.array(self.system[storage.tensor])
         part = Part(storage.base, tuple(storage.map.shape))
         whole_tensor[part.slices] = values
-        self.system[storage.tensor] = whole_tensor
+        old, self.system[storage.tensor] = self.system[storage.tensor], whole_tensor
+        self._placed = {table: whole_tensor if of is old else of for table, of in self._placed.items()}
         self._command("host", f"{name} to the system memory, {storage.total_bytes} bytes")
         return values
 

@@ -213,6 +213,13 @@ class MatrixUnitConfig:
         return tuple(names)
 
     @property
+    def slow(self) -> str:
+        """What to say of :attr:`slowing`; "" where loops are run by one call."""
+        return f"{', '.join(self.slowing)}: loops run instruction by instruction, many times slower" * bool(
+            self.slowing
+        )
+
+    @property
     def slots(self) -> int:
         """Parts of every bus, one for each element and one for DMA; 1 where the buses are shared by need."""
         return self.pes + 1 if self.arbitration == "slots" and self.pes > 1 else 1
