@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 _AT, _HEAD = CACHE.places, len(CACHE.names)
 LARGE = 1 << 20
 """Cells from which a cache is touched here and there only, and clearing all of it would cost more."""
-SPARE = 1 << 16
+SPARE = 1 << 13
 """Cells behind a new cache, for memory that is added; they cost nothing until then."""
 
 
@@ -453,7 +453,7 @@ class Pe:
     ``next_pc``         where the running instruction sends the program
     ``barrier``         the barrier it waits at (its number, and the pc), or None
     ``heat``            of a profile: accesses to every line of every storage, by name; else None
-    ``known``           what instructions executed before read, write and take
+    ``known``           what loads and stores executed before were given; ``costs``: what instructions read, write, take
     ==================  ================================================================================
     """
 
@@ -481,6 +481,7 @@ class Pe:
     labels: dict[str, int] = field(default_factory=dict)
     heat: dict[str, Array] | None = field(default=None, compare=False)
     known: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
+    costs: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]

@@ -460,6 +460,10 @@ class FastLoop:
     useless_runs: int = 0
     frame: Frame | None = None
 
+    def afresh(self) -> FastLoop:
+        """The same loop before its first run."""
+        return FastLoop(self.first, self.last, self.code.copy(), self.ld, self.mm, self.mms, self.foreign)
+
 
 def loop_at(pe: Pe, program: MachineProgram, first: int, last: int) -> FastLoop | None:
     """The loop of instructions ``first`` to ``last``, or None where the kernel cannot run it."""

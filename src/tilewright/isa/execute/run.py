@@ -154,6 +154,31 @@ Work = Sequence[tuple[Pe, list[Job]]]
 """Processing elements, and what each of them is given to do."""
 
 
+@dataclass(eq=False)
+class _Known:
+    """What one program and configuration have every time: handlers, loops, what instructions cost."""
+
+    program: MachineProgram
+    steps: list[tuple[Handler, Any]]
+    heads: dict[int, int]
+    loops: dict[tuple[int, int], FastLoop | None] = field(default_factory=dict)
+    costs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+
+_known: dict[tuple[int, MatrixUnitConfig], _Known] = {}
+_MOST_KNOWN = 32
+
+
+def _known_of(program: MachineProgram, config: MatrixUnitConfig) -> _Known:
+    found = _known.get((id(program), config))
+    if found is None:
+        steps = [(HANDLERS[one.name], one) for one in program.instructions]
+        found = _known[id(program), config] = _Known(program, steps, loop_heads(program))  # its identity stays its own
+        for oldest in list(_known)[:-_MOST_KNOWN]:
+            _known.pop(oldest, None)
+    return found
+
+
 class Runner:
     """Processing elements with jobs, advanced one instruction each in turn, so that nothing depends on their clocks.
 
@@ -164,10 +189,10 @@ class Runner:
     def __init__(self, work: Work) -> None:
         self.jobs = {pe.number: list(jobs) for pe, jobs in work}
         self.pes = [pe for pe, _ in work]
-        self.steps: dict[int, list[tuple[Handler, Any]]] = {}
         self.loops: dict[tuple[int, int, int], FastLoop | None] = {}
-        self.heads: dict[int, dict[int, int]] = {}
+        self.steps: dict[int, list[tuple[Handler, Any]]] = {}
         self.programs: dict[int, MachineProgram] = {}
+        self.known: dict[int, _Known] = {}
         for pe in self.pes:
             self._next_job(pe)
 
@@ -182,10 +207,9 @@ class Runner:
             pe.names[segment.name] = pe.add_segment(segment)
         for register, value in job.uniform.items():
             pe.uniform[register] = wrap(value)
-        self.programs[pe.number] = job.program
         self.loops = {key: loop for key, loop in self.loops.items() if key[0] != pe.number}
-        self.steps[pe.number] = [(HANDLERS[one.name], one) for one in job.program.instructions]
-        self.heads[pe.number] = loop_heads(job.program)
+        self.known[pe.number] = known = _known_of(job.program, pe.config)
+        self.programs[pe.number], self.steps[pe.number], pe.costs = job.program, list(known.steps), known.costs
         pe.labels, pe.pc, pe.halted, pe.barrier = dict(job.program.labels), 0, False, None
         if not job.program.instructions:
             self._next_job(pe)
@@ -255,7 +279,7 @@ class Runner:
         if pe.halted or pe.barrier is not None:
             return False
         back = pe.pc <= before and self.steps[pe.number] is steps  # and not at the beginning of the next program
-        last = before if back else self.heads[pe.number].get(pe.pc)
+        last = before if back else self.known[pe.number].heads.get(pe.pc)
         if last is not None:
             self._loop(pe, last)
         return not pe.halted
@@ -264,12 +288,19 @@ class Runner:
         """At a loop's head, come to from before or from its end: let one call run it, where no one could tell."""
         key = (pe.number, pe.pc, last)
         if key not in self.loops:
-            self.loops[key] = None if pe.clock.tracing else loop_at(pe, self.programs[pe.number], pe.pc, last)
+            self.loops[key] = None if pe.clock.tracing else self._loop_of(pe, last)
         loop = self.loops[key]
         if loop is not None and loop.useless_runs < 3:
             run_fast(pe, loop, min(pe.config.max_instructions, pe.executed + 100_000))
             if pe.pc >= len(self.steps[pe.number]):
                 self._next_job(pe)
+
+    def _loop_of(self, pe: Pe, last: int) -> FastLoop | None:
+        known, place = self.known[pe.number], (pe.pc, last)
+        if place not in known.loops:
+            known.loops[place] = loop_at(pe, known.program, pe.pc, last)
+        loop = known.loops[place]
+        return None if loop is None else loop.afresh()
 
     def _release(self, waiting: list[Pe]) -> None:
         """Everyone who will ever come is here."""

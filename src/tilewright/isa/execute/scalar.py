@@ -80,13 +80,16 @@ def _division(remainder: bool) -> Handler:
             value: Any = _divided(x, y, remainder)
             undefined = [-1] if y == 0 else []
         else:
-            x, y = np.broadcast_arrays(x, y)
+            x, y = np.asarray(x), np.asarray(y)
             zero = y == 0
             divisor = np.where(zero, 1, y)
-            quotient = np.abs(x) // np.abs(divisor) * np.sign(x) * np.sign(divisor)
+            quotient = np.asarray(np.abs(x) // np.abs(divisor))
+            np.negative(quotient, out=quotient, where=(x < 0) != (divisor < 0))
             value = np.where(zero, 0, x - divisor * quotient if remainder else quotient)
-            threads = zero & threads_on(pe, instruction) if zero.ndim else zero
-            undefined = np.flatnonzero(threads).tolist() if zero.ndim else [-1] * bool(zero)
+            undefined = []
+            if zero.any():
+                threads = zero & threads_on(pe, instruction) if np.ndim(value) else zero
+                undefined = np.flatnonzero(threads).tolist() if np.ndim(value) else [-1]
         # result
         write(pe, instruction, value)
         # cost

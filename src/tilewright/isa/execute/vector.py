@@ -376,12 +376,12 @@ def _vector(
 
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
-        known = pe.known.get(id(instruction))
+        known = pe.costs.get(id(instruction))
         if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
             slow = special is not None and special(instruction)
             known = (instruction, _cost(pe, instruction, 1 if passes is None else passes(pe, instruction), slow))
             if isinstance(instruction.operands[-1], Immediate):
-                pe.known[id(instruction)] = known
+                pe.costs[id(instruction)] = known
         cost: _Cost = known[1]
         count, into, wide = cost.count, cost.into, cost.wide
         if not cost.fits:

@@ -135,7 +135,7 @@ def address(array: Array, dtype: Any) -> int:
     """Where a C-contiguous array of this type begins."""
     assert array.dtype == dtype, (array.dtype, dtype)
     assert array.flags.c_contiguous
-    return int(array.__array_interface__["data"][0])
+    return array.ctypes.data
 
 
 class Record:
@@ -158,6 +158,8 @@ class Record:
 
 
 def _number(value: Any) -> int:
+    if type(value) is int:
+        return value
     if isinstance(value, Record):
         value = value.numbers
     return address(value, value.dtype) if isinstance(value, np.ndarray) else int(value)
