@@ -13,7 +13,6 @@ kernels' files import this module, so numba is loaded with the first of them and
 from __future__ import annotations
 
 import errno
-import gc
 import hashlib
 import os
 import re
@@ -27,6 +26,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+from tilewright.compiling import quicken
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Job = tuple[str, Callable[[], object]]
@@ -240,7 +241,7 @@ def _numba() -> Any:
     kept: Any = caching.Cache
     kept._index_key = _stable_key(kept._index_key)
     _take_turns()
-    _compile_inner_ones_once()
+    quicken()
     return numba
 
 
@@ -332,87 +333,6 @@ def _turn(folder: str, name: str) -> Iterator[None]:
     finally:
         with suppress(OSError):
             fcntl.lockf(_turns(folder), fcntl.LOCK_UN, 1, byte)
-
-
-def _compile_inner_ones_once() -> None:
-    """What only kernels call is optimised and made machine code in its callers alone.
-
-    numba does both for every function, and again for all that is linked into each of its callers: two thirds of LLVM's
-    time. A function without a way in from Python that is not kept by itself needs neither. Where this version of numba
-    is built otherwise, it compiles as it likes.
-    """
-    try:
-        from numba.core import caching, codegen, dispatcher, typed_passes
-
-        library: Any = codegen.JITCodeLibrary
-        dispatchers: Any = dispatcher.Dispatcher
-        lowering: Any = typed_passes.BaseNativeLowering
-        compile_one, lower = dispatchers.compile, lowering.run_pass
-        _ = library._optimize_final_module, library._finalize_final_module, library._finalize_dynamic_globals
-    except (ImportError, AttributeError):
-        return
-
-    class Codegen:
-        """That of the process, but for functions' environments, which only machine code has."""
-
-        def __init__(self, codegen: Any) -> None:
-            self._codegen = codegen
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._codegen, name)
-
-        def set_env(self, name: str, environment: object) -> None:
-            pass
-
-    class Linked(library):  # type: ignore[misc]
-        """Code that goes into its callers as it is."""
-
-        @property
-        def codegen(self) -> Any:
-            return Codegen(self._codegen)
-
-        def _optimize_functions(self, module: Any) -> None:
-            module.data_layout = self._codegen._data_layout
-
-        def _optimize_final_module(self) -> None:
-            pass
-
-        def _finalize_final_module(self) -> None:
-            self._finalize_dynamic_globals()
-            self._finalized = True
-
-        def get_pointer_to_function(self, name: str) -> int:
-            self._ensure_finalized()
-            return 0
-
-    def compile_noted(self: Any, signature: Any) -> Any:
-        under_way = _compiling.__dict__.setdefault("dispatchers", [])
-        collected = not under_way and gc.isenabled()
-        if collected:
-            gc.disable()
-        under_way.append(self)
-        try:
-            return compile_one(self, signature)
-        finally:
-            under_way.pop()
-            if collected:
-                gc.enable()
-
-    def lower_linked(self: Any, state: Any) -> Any:
-        under_way = _compiling.__dict__.get("dispatchers") or [None]
-        this, first = under_way[-1], under_way[0]
-        if (
-            state.library is None
-            and state.flags.no_cpython_wrapper
-            and this is not None
-            and this.py_func is state.func_id.func
-            and isinstance(this._cache, caching.NullCache)
-            and first.py_func.__module__.startswith(f"{_PACKAGE}.")
-        ):
-            state.library = Linked(state.targetctx.codegen(), state.func_id.func_qualname)
-        return lower(self, state)
-
-    dispatchers.compile, lowering.run_pass = compile_noted, lower_linked
 
 
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:

@@ -1,0 +1,405 @@
+"""numba compiles our kernels in less time.
+
+Most of it is Python: the same operator of the same types is looked for again at every use, flags are compared field by
+field, lives of variables are computed after every pass. What is here leaves out work whose result is known or that
+nobody reads; the code that comes out is the same. All of it is written for one version of numba (:data:`_WRITTEN_FOR`):
+another one compiles as it likes.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from functools import wraps
+from importlib import import_module
+from types import BuiltinFunctionType
+from typing import Any
+
+_WRITTEN_FOR = (0, 68)
+_PACKAGE = __name__.partition(".")[0]
+
+
+def quicken() -> None:
+    """Let numba, in this process, compile quicker."""
+    import numba
+
+    if numba.version_info.short != _WRITTEN_FOR:
+        return
+    _compile_inner_ones_once()
+    _compare_flags_at_once()
+    _find_operators_once()
+    _load_registries_once()
+    _lock_without_events()
+    _settle_lives_when_asked()
+    _list_variables_flatly()
+    _count_references_where_there_are_some()
+    _leave_passes_without_work()
+
+
+def _numbas(*modules: str) -> list[Any]:
+    return [import_module(f"numba.{module}") for module in modules]
+
+
+# -- functions that only kernels call -----------------------------------------------------------------------------
+
+_compiling = threading.local()  # of each thread: the dispatchers under way, one inside the other
+
+
+def _compile_inner_ones_once() -> None:
+    """What only kernels call is optimised and made machine code in its callers alone, and linked into them once.
+
+    numba does both for every function, and again for all that is linked into each of its callers: two thirds of LLVM's
+    time. A function without a way in from Python that is not kept by itself needs neither.
+    """
+    from llvmlite import binding
+
+    modules = _numbas("core.caching", "core.cgutils", "core.codegen", "core.dispatcher", "core.typed_passes")
+    caching, cgutils, codegen, dispatcher, typed_passes = modules
+    library: Any = codegen.JITCodeLibrary
+    dispatchers, lowering = dispatcher.Dispatcher, typed_passes.BaseNativeLowering
+    compile_one, lower, finalize = dispatchers.compile, lowering.run_pass, library.finalize
+
+    class Codegen:
+        """That of the process, but for functions' environments, which only machine code has."""
+
+        def __init__(self, codegen: Any) -> None:
+            self._codegen = codegen
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._codegen, name)
+
+        def set_env(self, name: str, environment: object) -> None:
+            pass
+
+    class Linked(library):  # type: ignore[misc]
+        """Code that goes into its callers as it is, without what it calls: they get that, too."""
+
+        @property
+        def codegen(self) -> Any:
+            return Codegen(self._codegen)
+
+        def add_ir_module(self, ir_module: Any) -> None:
+            module = binding.parse_assembly(cgutils.normalize_ir_text(str(ir_module)))
+            module.name = ir_module.name
+            module.data_layout = self._codegen._data_layout
+            self._final_module.link_in(module)
+
+        def finalize(self) -> None:
+            self._raise_if_finalized()
+            for called in self._linking_libraries:
+                self._reload_init.update(called._reload_init)
+            self._finalize_dynamic_globals()
+            self._finalized = True
+
+        def _get_module_for_linking(self) -> Any:
+            self._ensure_finalized()
+            for function in self._final_module.functions:
+                if not function.is_declaration and function.linkage == binding.Linkage.external:
+                    function.linkage = "linkonce_odr"
+            return self._final_module
+
+        def get_pointer_to_function(self, name: str) -> int:
+            self._ensure_finalized()
+            return 0
+
+    def callers_first(called: Any, order: dict[Any, None]) -> None:
+        """Whatever the libraries call, each behind all that call it, to ``order`` back to front."""
+        for each in reversed(called):
+            if each not in order:
+                if isinstance(each, Linked):
+                    callers_first(each._linking_libraries, order)
+                order[each] = None
+
+    def finalize_all(self: Any) -> None:
+        # A definition that nobody has asked for is not linked.
+        order: dict[Any, None] = {}
+        callers_first(self._linking_libraries, order)
+        self._linking_libraries = [*reversed(order)]
+        finalize(self)
+
+    def compile_noted(self: Any, signature: Any) -> Any:
+        under_way = _compiling.__dict__.setdefault("dispatchers", [])
+        collected = not under_way and gc.isenabled()
+        if collected:
+            gc.disable()
+        under_way.append(self)
+        try:
+            return compile_one(self, signature)
+        finally:
+            under_way.pop()
+            if collected:
+                gc.enable()
+
+    def lower_linked(self: Any, state: Any) -> Any:
+        under_way = _compiling.__dict__.get("dispatchers") or [None]
+        this, first = under_way[-1], under_way[0]
+        if (
+            state.library is None
+            and state.flags.no_cpython_wrapper
+            and this is not None
+            and this.py_func is state.func_id.func
+            and isinstance(this._cache, caching.NullCache)
+            and _is_ours(first.py_func)
+        ):
+            state.library = Linked(state.targetctx.codegen(), state.func_id.func_qualname)
+        return lower(self, state)
+
+    dispatchers.compile, lowering.run_pass, library.finalize = compile_noted, lower_linked, finalize_all
+
+
+def _is_ours(function: Any) -> bool:
+    return str(function.__module__).startswith(f"{_PACKAGE}.")
+
+
+# -- types --------------------------------------------------------------------------------------------------------
+
+
+def _compare_flags_at_once() -> None:
+    """Flags of functions are keys of numba's tables; it compares them default by default."""
+    config = _numbas("core.targetconfig")[0].TargetConfig
+
+    def is_equal(self: Any, other: Any) -> Any:
+        if not isinstance(other, config):
+            return NotImplemented
+        same = self is other or (type(self) is type(other) and self._values == other._values)
+        return same or self.values() == other.values()
+
+    def digest(self: Any) -> int:
+        return hash(type(self).__name__)  # numba's own has no more: of a dict it takes the names
+
+    config.__eq__, config.__hash__ = is_equal, digest
+
+
+def _find_operators_once() -> None:
+    """What a function of numba's gives for arguments of some types is looked for once, not at every use.
+
+    Each operator has ten templates, which are tried one by one, and the other nine answer by an exception.
+    """
+    modules = _numbas("core.lowering", "core.types", "core.types.misc", "core.typing.context", "core.typing.templates")
+    lowering, types, misc, context, templates = modules
+    functions, contexts, overload = types.BaseFunction, context.BaseContext, templates._OverloadFunctionTemplate
+    resolve, resolve_value = functions.get_call_type, contexts.resolve_value_type
+    plain = types.Number, types.Boolean, types.Literal, types.Array, types.BaseTuple, types.Record, types.NumberClass
+    kept: dict[tuple[int, ...], Any] = {}
+
+    def by_overload(template: Any, signature: Any) -> bool:
+        return overload in template.__mro__ and signature.args in template._compiled_overloads
+
+    def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
+        if kws or type(self) is not types.Function:
+            return resolve(self, context, args, kws)
+        key = (id(context), self._code, *[each._code for each in args])  # a type's number is not given again
+        signature = kept.get(key)
+        if signature is None:
+            signature = resolve(self, context, args, kws)
+            # What is compiled for a use depends on flags, too.
+            if all(isinstance(each, plain) for each in args) and not any(
+                by_overload(template, signature) for template in self.templates
+            ):
+                kept[key] = signature
+        return signature
+
+    def resolve_value_type(self: Any, value: Any) -> Any:
+        known = self._lookup_global(value) if type(value) is BuiltinFunctionType else None
+        return resolve_value(self, value) if known is None else known
+
+    def is_literal(value: Any) -> bool:
+        return type(value) in types.Literal.ctor_map or isinstance(value, types.Literal)
+
+    def maybe_literal(value: Any) -> Any:
+        return types.literal(value) if is_literal(value) else None
+
+    def literal_or_omitted(value: Any) -> Any:
+        return types.literal(value) if is_literal(value) else types.Omitted(value)
+
+    functions.get_call_type, contexts.resolve_value_type = get_call_type, resolve_value_type
+    for module in (types, misc):
+        module.maybe_literal = maybe_literal
+    lowering._lit_or_omitted = literal_or_omitted
+
+
+def _load_registries_once() -> None:
+    """numba imports thirty modules of its own whenever it looks for something new; later it is enough to look again."""
+    contexts = _numbas("core.cpu")[0].CPUContext
+    load = contexts.load_additional_registries
+    loaded: dict[int, list[Any]] = {}
+
+    def load_once(self: Any) -> None:
+        if id(self) in loaded:
+            for registry in loaded[id(self)]:
+                self.install_registry(registry)
+            return
+        install, seen = self.install_registry, []
+
+        def noted(registry: Any) -> None:
+            seen.append(registry)
+            install(registry)
+
+        self.install_registry = noted
+        try:
+            load(self)
+        finally:
+            del self.install_registry
+        loaded[id(self)] = seen
+
+    contexts.load_additional_registries = load_once
+
+
+# -- passes -------------------------------------------------------------------------------------------------------
+
+
+def _lock_without_events() -> None:
+    """A pass takes the compiler's lock, which its function's compilation holds, without telling any timer."""
+    compiler_lock, compiler_machinery = _numbas("core.compiler_lock", "core.compiler_machinery")
+    passes, lock = compiler_machinery.PassManager, compiler_lock.global_compiler_lock
+    run = passes._runPass.__wrapped__
+
+    @wraps(run)
+    def run_locked(self: Any, *arguments: Any) -> None:
+        with lock._lock:
+            run(self, *arguments)
+
+    passes._runPass = run_locked
+
+
+def _settle_lives_when_asked() -> None:
+    """Of the lives of variables, which numba computes after every pass, only generators need all."""
+    postproc, transforms = _numbas("core.postproc", "core.transforms")
+    processor = postproc.PostProcessor
+    run = processor.run
+
+    def run_lazily(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        function = self.func_ir
+        if function.is_generator:
+            run(self, emit_dels, extend_lifetimes)
+            return
+        function.blocks = transforms.canonicalize_cfg(function.blocks)
+        function.variable_lifetime = postproc.VariableLifetime(function.blocks)
+        function.generator_info = None
+        if emit_dels:
+            self._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+    processor.run = run_lazily
+
+
+def _list_variables_flatly() -> None:
+    """The variables of a statement, without a list for each of its fields."""
+    [ir] = _numbas("core.ir")
+    variable, leaves = ir.Var, frozenset((str, int, bool, type(None), ir.Loc))
+
+    def collect(value: Any, found: list[Any]) -> None:
+        kind = type(value)
+        if kind is variable:
+            found.append(value)
+        elif kind in leaves:
+            pass
+        elif isinstance(value, variable):
+            found.append(value)
+        elif isinstance(value, ir.Inst):
+            found += value.list_vars()
+        elif isinstance(value, dict):
+            for each in value.values():
+                collect(each, found)
+        elif isinstance(value, list | tuple):
+            for each in value:
+                collect(each, found)
+
+    def list_variables(self: Any, value: Any) -> list[Any]:
+        found: list[Any] = []
+        collect(value, found)
+        return found
+
+    ir.Inst._rec_list_vars = list_variables
+
+
+def _leave_passes_without_work() -> None:
+    """Two passes over functions of ours that have no closures, and no arithmetic of whole arrays."""
+    modules = _numbas("core.ir", "core.ir_utils", "core.typed_passes", "core.types", "core.untyped_passes")
+    ir, ir_utils, typed_passes, types, untyped_passes = modules
+    closures, rewrites = untyped_passes.InlineClosureLikes, typed_passes.NopythonRewrites
+    inline, rewrite = closures.run_pass, rewrites.run_pass
+
+    def expressions(state: Any) -> Any:
+        for block in state.func_ir.blocks.values():
+            for assignment in block.find_insts(ir.Assign):
+                if isinstance(assignment.value, ir.Expr):
+                    yield assignment.target.name, assignment.value
+
+    def inline_closures(self: Any, state: Any) -> bool:
+        lists = "make_function", "build_list"
+        if _is_ours(state.func_id.func) and not any(each.op in lists for _, each in expressions(state)):
+            ir_utils.fixup_var_define_in_scope(state.func_ir.blocks)
+            return True
+        return bool(inline(self, state))
+
+    def rewrite_arrays(self: Any, state: Any) -> bool:
+        if _is_ours(state.func_id.func) and not any(
+            isinstance(state.typemap[name], types.Array) and each.op in ("unary", "binop", "inplace_binop", "call")
+            for name, each in expressions(state)
+        ):
+            return True
+        return bool(rewrite(self, state))
+
+    closures.run_pass, rewrites.run_pass = inline_closures, rewrite_arrays
+
+
+# -- LLVM's text --------------------------------------------------------------------------------------------------
+
+
+def _count_references_where_there_are_some() -> None:
+    """A number needs no code that lets go of it, and without debug information nobody asks for its size."""
+    cgutils, debuginfo, lowering = _numbas("core.cgutils", "core.debuginfo", "core.lowering")
+    lower = lowering.Lower
+    count_up, count_down, store, drop, allocate = (
+        lower.incref,
+        lower.decref,
+        lower.storevar,
+        lower.delvar,
+        lower.alloca_lltype,
+    )
+    counted: dict[int, bool] = {}
+
+    def is_counted(self: Any, kind: Any) -> bool:
+        known = counted.get(kind._code)
+        if known is None:
+            known = counted[kind._code] = bool(self.context.data_model_manager[kind].contains_nrt_meminfo())
+        return known
+
+    def is_plain(self: Any) -> bool:
+        return type(self.debuginfo) is debuginfo.DummyDIBuilder
+
+    def incref(self: Any, kind: Any, value: Any) -> None:
+        if is_counted(self, kind):
+            count_up(self, kind, value)
+
+    def decref(self: Any, kind: Any, value: Any) -> None:
+        if is_counted(self, kind):
+            count_down(self, kind, value)
+
+    def storevar(self: Any, value: Any, name: str, argidx: Any = None) -> None:
+        kind = self.typeof(name)
+        if not is_plain(self) or (argidx is None and is_counted(self, kind)):
+            store(self, value, name, argidx)
+            return
+        self._alloca_var(name, kind)
+        if name in self._singly_assigned_vars:
+            self._blk_local_varmap[name] = value
+        else:
+            place = self.getvar(name)
+            assert value.type == place.type.pointee, (value.type, place.type, name)
+            self.builder.store(value, place)
+
+    def delvar(self: Any, name: str) -> None:
+        if not is_plain(self) or is_counted(self, self.typeof(name)):
+            drop(self, name)
+        elif name not in self._blk_local_varmap:
+            self._singly_assigned_vars.discard(name)
+            self._alloca_var(name, self.typeof(name))
+
+    def alloca_lltype(self: Any, name: str, kind: Any, datamodel: Any = None) -> Any:
+        if not is_plain(self):
+            return allocate(self, name, kind, datamodel)
+        return cgutils.alloca_once(self.builder, kind, name=name, zfill=False)
+
+    lower.incref, lower.decref, lower.storevar = incref, decref, storevar
+    lower.delvar, lower.alloca_lltype = delvar, alloca_lltype
