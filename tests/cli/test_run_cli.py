@@ -48,6 +48,25 @@ def test_bad_input_is_one_line_and_exit_code_2(run, tmp_path, few_columns, monke
         assert "Traceback" not in said
 
 
+def test_a_program_on_an_npu(run, tmp_path):
+    code, printed, said = run("run", str(ROOT / "examples/int8_mlp.py"), "--target", "bm1684x", "--out", str(tmp_path))
+    assert code == 0, said
+    assert "No time is modelled for bm1684x" in printed
+    assert "everything fits" in printed
+    assert "the program has no embedding tables" in printed
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert (found["kind"], found["step"], found["memory"]["fits"]) == ("program_run", None, True)
+    assert [layer["name"] for layer in found["layers"]] == found["memory"]["steps"]
+    assert {"name", "layout", "base", "end", "banks"} <= set(found["layers"][0]["plan"]["tensors"][0])
+
+
+def test_only_the_matrix_unit_has_settings(run, tmp_path):
+    model = str(ROOT / "examples/int8_mlp.py")
+    code, _, said = run("run", model, "--target", "tpu-v5e", "--set", "pes=2", "--out", str(tmp_path))
+    assert code == 2
+    assert "is no matrix unit" in said
+
+
 def test_debug_shows_the_traceback(run, few_columns, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(UsageError, match="3 columns"):

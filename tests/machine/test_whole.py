@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import permutations, product
 
 import jax
 import jax.numpy as jnp
@@ -12,10 +13,14 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.machine.test_run import _Page
+from tilewright import isa
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import from_jax
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine import run
+from tilewright.machine.whole.local import misplaced, overlapping
+from tilewright.machine.whole.npu import moved_bytes, planned_layers
+from tilewright.machine.whole.operands import layers_of
 from tilewright.machine.whole.subject import Subject, argument_text, is_recommender, load_subject
 from tilewright.machine.whole.tpu import study_on_tpu
 from tilewright.targets import target
@@ -123,3 +128,87 @@ def test_sources(model, tmp_path):
     ]
     with pytest.raises(UnsupportedError, match="no time constants"):
         run(model, "cpu")
+
+
+# An NPU's local memories.
+
+NPU = replace(target("bm1684x").lanes, npu_num=4, eu_bytes=16, local_bytes=4096, banks=4)
+"""A small one: 4 NPUs of 4 KiB."""
+
+
+def on_npu(function, *arrays, memory=NPU):
+    """Every layer of a function in the local memories, and its layers as they are."""
+    compiled = isa.compile(function, *arrays)
+    layers = list(layers_of(compiled, memory))
+    results = {id(compiled.lowering.reading.root(value)) for value in compiled.lowering.reading.results}
+    return planned_layers(layers, memory, results), layers
+
+
+def loaded_and_stored(operands, counts):
+    """Bytes of a layer in slices, by walking its loops: what is asked for next is loaded if it is another slice."""
+    best = None
+    for order in permutations(counts):
+        moved, last = 0, {}
+        for at in product(*(range(counts[axis]) for axis in order)):
+            here = dict(zip(order, at, strict=True))
+            for name, axes, size in operands:
+                slice_of = tuple(here[axis] for axis in sorted(axes))
+                if last.get(name) != slice_of:
+                    moved, last[name] = moved + size, slice_of
+        best = moved if best is None else min(best, moved)
+    return best
+
+
+def test_a_product_too_large_is_cut_where_that_moves_least():
+    a, b = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    (planned,), (layer,) = on_npu(lambda a, b: a @ b, a, b)
+    assert planned.need == 3 * 64 * 64 * 4 // 4 > NPU.local_bytes
+    cut = planned.cut
+    assert planned.plan.bytes_used <= NPU.local_bytes
+    best = min(
+        loaded_and_stored(
+            [("a", "m", m * 256), ("b", "n", 256 * n), ("c", "mn", 4 * m * n)], {"m": 64 // m, "n": 64 // n}
+        )
+        for m in (4, 8, 16, 32, 64)
+        for n in (4, 8, 16, 32, 64)
+        if m * 64 + 64 * n + m * n <= NPU.local_bytes
+    )
+    assert planned.loads + planned.stores == cut.moved <= best
+    for sizes in ({"rows": 16, "columns": 64}, {"rows": 32, "columns": 16}, {"rows": 8, "columns": 8}):
+        m, n = sizes["rows"], sizes["columns"]
+        sides = [("a", "m", m * 256), ("b", "n", 256 * n), ("c", "mn", 4 * m * n)]
+        assert moved_bytes(layer, sizes) == loaded_and_stored(sides, {"m": 64 // m, "n": 64 // n})
+
+
+def test_rows_of_pixels_are_cut_with_what_their_windows_share():
+    def conv(x, w):
+        return jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    x, w = np.zeros((1, 32, 32, 4), np.float32), np.zeros((3, 3, 4, 4), np.float32)
+    (planned,), (layer,) = on_npu(conv, x, w)
+    rows = planned.cut.sizes["h"]
+    assert rows < 32
+    assert planned.plan.bytes_used <= NPU.local_bytes
+    images, _, out = layer.operands
+    assert images.place({"h": rows}).shape == (1, 4, rows + 2, 32)  # one row more at either side
+    assert out.place({"h": rows}).shape == (1, 4, rows, 32)
+    full, rest = divmod(32, rows)
+    taken = (full * (rows + 2) + (rest + 2 if rest else 0)) * 32 * 4 * 4
+    if planned.cut.sizes.get("c", 4) == 4:
+        assert planned.loads == taken + w.nbytes
+
+
+def test_what_a_layer_made_is_found_by_the_next():
+    x, w = np.zeros((16, 16), np.float32), np.zeros((16, 16), np.float32)
+    first, second = on_npu(lambda x, w: (x @ w) @ w, x, w)[0]
+    assert (first.loads, first.stores) == (x.nbytes + w.nbytes, 0)
+    assert (second.loads, second.stores) == (0, x.nbytes)  # both operands stand there
+    assert len(second.found) == 2
+    turned = on_npu(lambda x, w: (x @ w).T @ w, x, w)[0]
+    assert [each.stores for each in turned] == [x.nbytes, x.nbytes]  # read in another order: by way of global memory
+    assert turned[1].loads == x.nbytes
+    crowded = on_npu(lambda x, w: (x @ w) @ w + x, x, w, memory=replace(NPU, local_bytes=1024))[0]
+    assert sum(each.loads + each.stores for each in crowded) > sum(each.loads + each.stores for each in (first, second))
+    for each in (first, second, *turned, *crowded):
+        assert each.plan.bytes_used <= each.plan.memory.local_bytes
+        assert list(overlapping(each.plan)) == list(misplaced(each.plan, each.plan.memory)) == []

@@ -9,6 +9,7 @@ from tilewright.errors import UsageError
 from tilewright.hlo import Program
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine.train import Stages, Watch, peak_bytes
+from tilewright.machine.whole.local import study_on_npu
 from tilewright.machine.whole.parts import Studied
 from tilewright.machine.whole.report import ProgramReport
 from tilewright.machine.whole.results import Sparse
@@ -54,6 +55,9 @@ def study_on(chip: Target, subject: Subject, config: MatrixUnitConfig | None, st
             )
     if config is not None:
         raise UsageError(f"{chip.name} is no matrix unit whose fields could be set", how="--target simt")
+    if chip.lanes is not None:
+        with stages.stage("local memories"):
+            return study_on_npu(subject, chip, lambda done, all_: stages.watch("local memories", done, all_)), None
     with stages.stage("time model"):
         return study_on_tpu(subject, chip), None
 

@@ -40,7 +40,11 @@ _CHECKS = (Column("what"), Column("verdict"), Column("outcome"))
 def page(run: ProgramResults) -> Page:
     """The report as one self-contained page."""
     studied = run.studied
-    facts = [("target", run.target), ("times", "modelled"), ("took", seconds_text(sum(run.stages.values())))]
+    facts = [
+        ("target", run.target),
+        *([("times", "modelled")] if studied.step is not None else []),
+        ("took", seconds_text(sum(run.stages.values()))),
+    ]
     document = Page(f"{run.model} on {run.target}", "planned, run or modelled, and checked", facts=facts)
     document.section("findings", "What to do", *_lead(run))
     document.section("summary", "Summary", _figures(run))
@@ -67,7 +71,8 @@ def _lead(run: ProgramResults) -> Iterator[Html]:
     said = [each.partition(": ") for each in studied.advice[:_MOST_ADVICE]]
     yield steps([Step(words or head, worth=head if words else "") for head, _, words in said])
     commands = [Step(what, command.replace("PROGRAM", run.source)) for what, command in studied.commands]
-    commands.append(Step("Look at the step on a timeline: open trace.pftrace at ui.perfetto.dev."))
+    if studied.step is not None:
+        commands.append(Step("Look at the step on a timeline: open trace.pftrace at ui.perfetto.dev."))
     yield details("Commands that lead on", steps(commands), open_=True)
 
 

@@ -62,6 +62,7 @@ class Memory:
     ``misfits``      what has no room, the largest first
     ``changes``      what would need less, the cheapest that fits first
     ``counts``       which bytes the changes count
+    ``noun``         what ``misfits`` are; ``remedy``: what is done about them, where each has a change of its own
     ===============  ========================================================================================
     """
 
@@ -76,6 +77,8 @@ class Memory:
     misfits: tuple[Misfit, ...] = ()
     changes: tuple[Change, ...] = ()
     counts: str = "bytes at the peak"
+    noun: str = "tensors"
+    remedy: str = ""
 
     @property
     def fits(self) -> bool:
@@ -93,8 +96,10 @@ class Memory:
         asked = f"{bytes_text(self.need)} asked for at once (while {self.at} runs), of {bytes_text(self.capacity)}"
         if self.fits:
             return f"{self.where}: everything fits, {asked}."
-        many = f"{len(self.misfits)} tensors have no place" if len(self.misfits) > 1 else "it does not fit"
-        said = f"{self.where}: {many}, {asked}. "
+        many = f"{len(self.misfits)} {self.noun} do not fit" if len(self.misfits) > 1 else "it does not fit"
+        said = f"{self.where}: {many}, {asked}. {self.remedy}".rstrip() + " "
+        if self.remedy:
+            return said.rstrip()
         best = self.cheapest
         if best is not None:
             return f"{said}The cheapest change that fits: {best.what}."
@@ -161,7 +166,7 @@ class Studied:
     def headline(self) -> str:
         """Time and bottleneck in a sentence."""
         if self.step is None:
-            return self.bottleneck
+            return f"{self.bottleneck}."
         return f"A step takes {self.time_text(self.step.seconds)} (modelled, not measured): {self.bottleneck}."
 
 

@@ -1,0 +1,368 @@
+"""A program's layers as an NPU with lanes has them: which tensors, in which storage, cut along which dims.
+
+    images    [n, c, h, w]     channels go round the NPUs, aligned to the execution unit
+    weights   [oc, ic, kh, kw] output channels go round the NPUs, input channels side by side
+    matrices  [rows, columns]  rows go round the NPUs (Sophgo's matrix2); whatever is no image is one
+
+Layers are those of the matrix unit's compiler: a product with what is done to its sums, a region of work on elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tilewright.hlo import Node, Value, array_dtype
+from tilewright.isa import Compiled
+from tilewright.layout import LaneLayout, dtype_name, lane_matrix2, lane_weights, lanes
+from tilewright.targets import LaneMemory
+
+Sizes = Mapping[str, int]
+"""How much of each axis of a layer is worked on at once."""
+_UNTOUCHED = frozenset({"broadcast_in_dim", "reshape", "transpose", "slice", "constant", "iota"})
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dim along which a layer may be cut, and its size."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of a layer. ``role``: ``in``, ``out`` or ``work`` (made and used inside).
+
+    ``place(sizes)``: its layout for a slice, the whole without sizes; ``axes``: those it is cut along. ``root``: the
+    value it is, ``key``: the same as it is stored, None where it is turned on its way.
+    """
+
+    name: str
+    role: str
+    place: Callable[[Sizes], LaneLayout]
+    axes: frozenset[str]
+    bits: int
+    root: int
+    key: tuple[Any, ...] | None = None
+
+    def bytes(self, sizes: Sizes) -> int:
+        """Bytes of a slice's elements, without padding."""
+        return self.place(sizes).num_elements * self.bits // 8
+
+
+@dataclass(frozen=True)
+class NpuLayer:
+    """``operands`` of one layer, ``instructions`` as lists of their names, ``axes`` that it may be cut along."""
+
+    name: str
+    operands: tuple[Operand, ...]
+    instructions: tuple[tuple[str, ...], ...]
+    axes: tuple[Axis, ...]
+
+    @property
+    def whole(self) -> dict[str, int]:
+        """The sizes uncut."""
+        return {axis.name: axis.size for axis in self.axes}
+
+
+def layers_of(compiled: Compiled, memory: LaneMemory) -> Iterator[NpuLayer]:
+    """Every layer that computes, in order."""
+    reader = _Reader(compiled.lowering.reading, memory)
+    for step in compiled.lowering.steps:
+        if any(node.name not in _UNTOUCHED for node in step.nodes) and step.outputs:
+            yield reader.layer(step.name, step.nodes, step.outputs)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """How a value is stored, as axes or fixed sizes: dims are names of axes or numbers."""
+
+    kind: str
+    dims: tuple[tuple[str | int, ...], ...]
+
+
+class _Reader:
+    def __init__(self, reading: Any, memory: LaneMemory) -> None:
+        self.reading, self.memory = reading, memory
+        self.images: dict[int, str] = {}
+
+    def layer(self, name: str, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
+        """One layer: its tensors, and every node as an instruction on them."""
+        computing = [node for node in nodes if node.name not in _UNTOUCHED and not self._fixed(node)]
+        product = next((node for node in computing if node.name in ("dot_general", "convolution")), None)
+        if product is not None and product.name == "convolution":
+            shaped: _Dims = _Convolution(self, product)
+        elif product is not None:
+            shaped = _Product(product)
+        else:
+            shaped = _Elements(self, computing, outputs)
+        for value in (*outputs, *(v for node in computing for v in node.results)):
+            if shaped.order and len(value.sizes) == 4:
+                self.images[id(value)] = shaped.order
+        return _Layer(self, name, shaped).made(computing, outputs)
+
+    def _fixed(self, node: Node) -> bool:
+        return all(id(v) in self.reading.fixed for v in node.results)
+
+    def order(self, value: Value) -> str:
+        """The letters of an image's dims, such as ``b01f``; "" for what is no image."""
+        while value.operation is not None and value.operation.name == "reshape":
+            value = value.operation.operands[0]
+        return self.images.get(id(value), "") if len(value.sizes) == 4 else ""
+
+
+class _Dims:
+    """What the values of a layer are cut along."""
+
+    order = ""
+    axes: tuple[Axis, ...] = ()
+
+    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+        """The layout of a value for a slice, and the axes it depends on."""
+        raise NotImplementedError
+
+    def takes(self, value: Value) -> bool:
+        """Whether it is an operand of the product itself, and not of what is done to the sums."""
+        return False
+
+    def turned(self, value: Value) -> bool:
+        """Whether the layer wants the elements of a value in another order than they are in."""
+        return False
+
+
+def _type(value: Value) -> str:
+    name = dtype_name(array_dtype(value))
+    return "u8" if name == "pred" else name
+
+
+class _Convolution(_Dims):
+    def __init__(self, reader: _Reader, node: Node) -> None:
+        own = node.attributes
+        self.node, self.numbers = node, own["numbers"]
+        self.order = self.numbers[2]
+        x, w, out = node.operands[0].sizes, node.operands[1].sizes, node.result.sizes
+        self.x = {letter: x[k] for k, letter in enumerate(self.numbers[0])}
+        self.w = {letter: w[k] for k, letter in enumerate(self.numbers[1])}
+        self.out = {letter: out[k] for k, letter in enumerate(self.numbers[2])}
+        self.groups = own["groups"]
+        cut = [Axis("n", self.out["b"]), Axis("h", self.out["0"])]
+        if self.groups in (1, self.x["f"]):
+            cut.append(Axis("c", self.out["f"]))
+        self.axes = tuple(axis for axis in cut if axis.size > 1)
+        reader.images.setdefault(id(node.operands[0]), self.numbers[0])
+
+    def takes(self, value: Value) -> bool:
+        """Images or weights."""
+        return value in self.node.operands
+
+    def _rows(self, rows: int) -> int:
+        """Input rows that so many output rows need."""
+        own = self.node.attributes
+        window = (self.w["0"] - 1) * own["rhs_dilation"][0] + 1
+        return min(int(self.x["0"]), int((rows - 1) * own["strides"][0] + window))
+
+    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+        dtype, out, x = _type(value), self.out, self.x
+        if value is self.node.operands[1]:
+            per_group = self.w["i"]
+            return (
+                lambda s: lane_weights((s.get("c", out["f"]), per_group, self.w["0"], self.w["1"]), dtype, memory),
+                frozenset({"c"}),
+            )
+        if value is self.node.operands[0]:
+            each = self.groups > 1 and self.groups == x["f"]
+
+            def image(s: Sizes) -> LaneLayout:
+                depth = s.get("c", out["f"]) * x["f"] // out["f"] if each else x["f"]
+                return lanes(
+                    (s.get("n", x["b"]), max(1, depth), self._rows(s.get("h", out["0"])), x["1"]), dtype, memory
+                )
+
+            return image, frozenset({"n", "h", "c"} if each else {"n", "h"})
+        if prod(value.sizes) == prod(self.node.result.sizes):
+            return (
+                lambda s: lanes(
+                    (s.get("n", out["b"]), s.get("c", out["f"]), s.get("h", out["0"]), out["1"]), dtype, memory
+                ),
+                frozenset({"n", "h", "c"}),
+            )
+        if prod(value.sizes) == out["f"]:
+            return lambda s: lanes((1, s.get("c", out["f"]), 1, 1), dtype, memory, mode="compact"), frozenset({"c"})
+        return _as_matrix(value, memory), frozenset()
+
+
+def _as_matrix(value: Value, memory: LaneMemory) -> Callable[[Sizes], LaneLayout]:
+    rows, columns = _matrix(value.sizes)
+    return lambda s: lane_matrix2(rows, columns, _type(value), memory)
+
+
+def _matrix(sizes: Sequence[int]) -> tuple[int, int]:
+    return prod(sizes[:-1]), sizes[-1] if sizes else 1
+
+
+class _Product(_Dims):
+    def __init__(self, node: Node) -> None:
+        own = node.attributes
+        self.node = node
+        a, b = (operand.sizes for operand in node.operands)
+        self.batch = prod(a[d] for d in own["lhs_batch"])
+        self.k = prod(a[d] for d in own["lhs_contract"])
+        self.m, self.n = prod(a) // (self.batch * self.k), prod(b) // (self.batch * self.k)
+        cut = (Axis("batch", self.batch), Axis("rows", self.m), Axis("columns", self.n))
+        self.axes = tuple(axis for axis in cut if axis.size > 1)
+
+    def takes(self, value: Value) -> bool:
+        """Left or right."""
+        return value in self.node.operands
+
+    def turned(self, value: Value) -> bool:
+        """Batch, rows and depth, or batch, depth and columns, is the order wanted."""
+        own = self.node.attributes
+        left, rank = value is self.node.operands[0], len(value.sizes)
+        if not left and value is not self.node.operands[1]:
+            return False
+        batch, depth = (own[f"{'lhs' if left else 'rhs'}_{which}"] for which in ("batch", "contract"))
+        free = tuple(d for d in range(rank) if d not in (*batch, *depth))
+        return (*batch, *((*free, *depth) if left else (*depth, *free))) != tuple(range(rank))
+
+    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+        dtype, batch, m, n, k = _type(value), self.batch, self.m, self.n, self.k
+        if value is self.node.operands[0]:
+            return (
+                lambda s: lane_matrix2(s.get("batch", batch) * s.get("rows", m), k, dtype, memory),
+                frozenset({"batch", "rows"}),
+            )
+        if value is self.node.operands[1]:
+            return (
+                lambda s: lane_matrix2(s.get("batch", batch) * k, s.get("columns", n), dtype, memory),
+                frozenset({"batch", "columns"}),
+            )
+        size = prod(value.sizes)
+        if size == batch * m * n:
+            return (
+                lambda s: lane_matrix2(s.get("batch", batch) * s.get("rows", m), s.get("columns", n), dtype, memory),
+                frozenset({"batch", "rows", "columns"}),
+            )
+        if size == n:
+            return lambda s: lane_matrix2(1, s.get("columns", n), dtype, memory), frozenset({"columns"})
+        return _as_matrix(value, memory), frozenset()
+
+
+class _Elements(_Dims):
+    def __init__(self, reader: _Reader, nodes: Sequence[Node], outputs: Sequence[Value]) -> None:
+        values = [v for node in nodes for v in (*node.operands, *node.results)]
+        known = [(order, v) for v in values if (order := reader.order(v))]
+        reduced = any(node.name in ("reduce", "sort", "scatter", "gather") for node in nodes)
+        largest = max(values, key=lambda v: prod(v.sizes))
+        self.rows, self.columns = _matrix(largest.sizes)
+        if known:
+            self.order = known[0][0]
+            batch, depth = (
+                largest.sizes[self.order.index(letter)] if len(largest.sizes) == 4 else 1 for letter in "bf"
+            )
+            self.sizes = {"n": batch, "c": depth}
+            self.axes = tuple(Axis(name, size) for name, size in self.sizes.items() if size > 1)
+        elif not reduced or all(_last_dim_only(node) for node in nodes):
+            self.axes = (Axis("rows", self.rows),) if self.rows > 1 else ()
+
+    def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+        dtype = _type(value)
+        if self.order and len(value.sizes) == 4:
+            named = dict(zip(self.order, value.sizes, strict=True))
+            cut = frozenset(name for name, letter in (("n", "b"), ("c", "f")) if named[letter] == self.sizes[name] > 1)
+
+            def image(s: Sizes) -> LaneLayout:
+                n, c = (s[a] if a in cut and a in s else named[letter] for a, letter in (("n", "b"), ("c", "f")))
+                return lanes((n, c, named["0"], named["1"]), dtype, memory)
+
+            return image, cut
+        if self.order and prod(value.sizes) == self.sizes["c"] > 1:
+            return lambda s: lanes((1, s.get("c", self.sizes["c"]), 1, 1), dtype, memory, mode="compact"), frozenset(
+                "c"
+            )
+        size = prod(value.sizes)
+        if any(axis.name == "rows" for axis in self.axes) and size and size % self.rows == 0 and size >= self.rows:
+            per_row = size // self.rows
+            return lambda s: lane_matrix2(s.get("rows", self.rows), per_row, dtype, memory), frozenset({"rows"})
+        return _as_matrix(value, memory), frozenset()
+
+
+def _last_dim_only(node: Node) -> bool:
+    if node.name in ("sort", "scatter", "gather"):
+        return False
+    return node.name != "reduce" or tuple(node.attributes["dims"]) == (len(node.operands[0].sizes) - 1,)
+
+
+class _Layer:
+    """The tensors of one layer as its nodes are met; what is made and used inside shares slots."""
+
+    def __init__(self, reader: _Reader, name: str, dims: _Dims) -> None:
+        self.reader, self.name, self.dims = reader, name, dims
+        self.operands: dict[str, Operand] = {}
+        self.names: dict[int, str] = {}
+        self.free: list[str] = []
+
+    def made(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> NpuLayer:
+        reading = self.reader.reading
+        results = {id(reading.root(v)): v for v in outputs}
+        last = {id(reading.root(v)): k for k, node in enumerate(nodes) for v in node.operands}
+        instructions = []
+        for k, node in enumerate(nodes):
+            used = [name for v in node.operands if (name := self._taken(v))]
+            ending = [v for v in node.operands if last[id(reading.root(v))] == k and id(reading.root(v)) not in results]
+            for value in ending:  # an operation on elements writes over what it reads last
+                slot = self.names.get(id(reading.root(value)), "")
+                if slot.startswith("work") and slot not in self.free:
+                    self.free.append(slot)
+            for value in node.results:
+                used.append(self._result(value, id(value) in results))
+            instructions.append(tuple(dict.fromkeys(used)))
+        return NpuLayer(self.name, tuple(self.operands.values()), tuple(instructions), self.dims.axes)
+
+    def _taken(self, value: Value) -> str:
+        reading = self.reader.reading
+        root = reading.root(value)
+        if id(root) in self.names:
+            return self.names[id(root)]
+        if prod(value.sizes) <= 1 or reading.number(value) is not None:
+            return ""
+        return self._add("in", value if self.dims.takes(value) else root, root)
+
+    def _result(self, value: Value, output: bool) -> str:
+        if output:
+            return self._add("out", value, value)
+        place, axes = self._placed(value)
+        bits = array_dtype(value).itemsize * 8
+        for name in self.free:
+            slot = self.operands[name]
+            if slot.axes == axes and slot.bits == bits and slot.place({}).shape == place({}).shape:
+                self.free.remove(name)
+                self.names[id(value)] = name
+                return name
+        return self._add("work", value, value)
+
+    def _placed(self, value: Value) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+        place, axes = self.dims.place(value, self.reader.memory)
+        return place, axes & frozenset(axis.name for axis in self.dims.axes)
+
+    def _add(self, role: str, value: Value, root: Value) -> str:
+        name = f"{role}{len(self.operands)} {_type(value)}[{','.join(map(str, value.sizes))}]"
+        place, axes = self._placed(value)
+        bits = array_dtype(value).itemsize * 8
+        plain = role != "work" and _renamed_only(value, root) and not self.dims.turned(value)
+        key = (id(root), place({}).tensor, place({}).mode) if plain else None
+        self.operands[name] = Operand(name, role, place, axes, bits, id(root), key)
+        self.names[id(root)] = name
+        return name
+
+
+def _renamed_only(value: Value, root: Value) -> bool:
+    """Whether ``value`` is ``root`` in its own order of elements, perhaps with other dims."""
+    while value is not root:
+        if value.operation is None or value.operation.name != "reshape":
+            return False
+        value = value.operation.operands[0]
+    return True
