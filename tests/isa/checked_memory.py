@@ -49,6 +49,13 @@ class Checked:
         self.field(name).value = int(value)
 
 
+def dots(a: np.ndarray, b: np.ndarray, rows: Any, columns: Any, sums: np.ndarray) -> None:
+    """Of four rows of each."""
+    if min(*rows, *columns) < 0 or a.shape[1] % 32 or a.shape[1] != b.shape[1] or len(sums) < 16:
+        raise MemoryError(f"rows {rows} and {columns} of {a.shape} and {b.shape}")
+    sums[:16] = (a[list(rows)].astype(np.int32) @ b[list(columns)].astype(np.int32).T).ravel()
+
+
 def pointers() -> types.ModuleType:
     """:mod:`tilewright.isa.kernels.pointers`, checked."""
     from tilewright.isa.kernels import records
@@ -66,6 +73,7 @@ def pointers() -> types.ModuleType:
         setattr(module, name, read)
         setattr(module, {"cell": "put"}.get(name, f"put_{name}"), write)
     module.copy = lambda to, of: ctypes.memmove(check(int(to), 8), check(int(of), 8), 8)
+    module.sixteen_dots = dots
     for name, layout in vars(records).items():
         if isinstance(layout, records.Layout):
             setattr(module, f"{name.lower()}_at", partial(Checked, layout))
