@@ -199,6 +199,9 @@ def test_tables_stand_in_l2_while_they_are_used_and_no_two_share_a_byte():
             assert not together or one.begin + one.size <= other.begin or other.begin + other.size <= one.begin
     moved = execution.report().bytes
     assert moved["l2"]["dma"] > 0
+    assert execution.stays == compiled.l2_plan()[0].stays
+    arrived = [line for line in compiled.schedule.splitlines() if line.endswith("by DMA") and "comes" in line]
+    assert len(arrived) == sum(stay.comes for stay in stays)
     tiny = isa.MatrixUnitConfig(threads=64, l2_bytes=1024)
     outside = isa.compile(function, *arguments, config=tiny)
     assert outside.run(*arguments)[1].bytes["dram"]["c"] > moved["dram"]["c"]

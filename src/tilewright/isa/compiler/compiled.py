@@ -32,10 +32,17 @@ class Compiled:
 
     @property
     def listing(self) -> str:
-        """Every layer with its tables and the programs it starts."""
+        """The schedule, the tables, and every layer with the programs it starts."""
         from tilewright.isa.compiler.listing import listing
 
         return listing(self.lowering)
+
+    @property
+    def schedule(self) -> str:
+        """Every layer with the elements that work on it, what it reads and writes, and what moves to L2 and from it."""
+        from tilewright.isa.compiler.listing import schedule
+
+        return schedule(self.lowering)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -50,9 +57,7 @@ class Compiled:
 
     def l2_plan(self, *l2_bytes: int) -> tuple[L2Plan, ...]:
         """What stands in L2 and when: for each of these sizes of it, or for the machine's own. Nothing is run."""
-        execution, values = Execution(self.lowering, self.config), self.lowering.reading.block.arguments
-        execution.begin([np.zeros(v.sizes, array_dtype(v)) for v in values])
-        sizes = bytes_of(execution.machine.chip.storages, self.lowering.tables)
+        sizes = bytes_of(self.lowering)
         return tuple(l2_plan(self.lowering, sizes, int(size * SHARE)) for size in l2_bytes or (self.config.l2_bytes,))
 
     def run(self, *args: Any, verify: bool = False, watch: Watch | None = None, **kwargs: Any) -> Any:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tilewright.isa.chip.segments import Storage
+import numpy as np
+
+from tilewright.isa.chip.segments import make_storage
 from tilewright.isa.lowering.steps import Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering
+from tilewright.layout import parse
 
 SHARE = 0.75
 """Of L2, what pages may take."""
@@ -156,6 +160,21 @@ def _free(stays: Sequence[Stay], first: int, last: int, size: int, room: int) ->
     return begin if begin + size <= room else None
 
 
-def bytes_of(storages: dict[str, Storage], tables: dict[str, Table]) -> dict[str, int]:
+def planned_stays(lowering: Lowering) -> tuple[Stay, ...]:
+    """For the machine it was lowered for."""
+    config = lowering.config
+    l2 = config.l2_bytes // config.line_bytes * config.line_bytes
+    return plan_stays(lowering, bytes_of(lowering), int(l2 * SHARE))
+
+
+def bytes_of(lowering: Lowering) -> dict[str, int]:
     """Of every table that is no view."""
-    return {name: storages[name].total_bytes for name, table in tables.items() if not table.base}
+    sizes = {}
+    for table in (table for table in lowering.tables.values() if not table.base):
+        nothing = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
+        sizes[table.name] = make_storage(table.name, nothing, 0, lowering.config.line_bytes).total_bytes
+    return sizes
+
+
+def _numpy_type(dtype: str) -> Any:
+    return parse(f"{dtype}[]").numpy_dtype  # type: ignore[union-attr]

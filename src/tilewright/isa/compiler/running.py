@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.hlo import Value, array_dtype
 from tilewright.isa.compiler.chip_run import ChipRun
-from tilewright.isa.compiler.planning import SHARE, bytes_of, plan_stays
+from tilewright.isa.compiler.planning import planned_stays
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.lowering.reading import LAYOUT
 from tilewright.isa.lowering.sources import Groups
@@ -35,9 +35,8 @@ class Execution(ChipRun):
         """Memory as it stands before the first step."""
         reading = self.lowering.reading
         self.values = {**reading.constants, **dict(zip(reading.block.arguments, arguments, strict=True))}
-        storages = self.fill(self.contents())
-        room = int(self.machine.chip.l2_end * SHARE)
-        self.planned(plan_stays(self.lowering, bytes_of(storages, self.lowering.tables), room))
+        self.fill(self.contents())
+        self.planned(planned_stays(self.lowering))
 
     def contents(self) -> dict[str, Array]:
         """What the host puts into tables before the first step."""

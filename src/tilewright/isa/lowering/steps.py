@@ -79,9 +79,3 @@ class Stay:
     last: int
     comes: bool = False
     leaves: bool = False
-
-    def __str__(self) -> str:
-        """One line of a schedule."""
-        how = "brought by DMA" if self.comes else "made there"
-        end = ", then written back" if self.leaves else ""
-        return f"{self.table}: L2 bytes {self.begin} to {self.begin + self.size}, {how}{end}"
