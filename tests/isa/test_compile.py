@@ -297,6 +297,7 @@ def test_windows_and_sums_over_leading_dims(config):
             reduced(jax.lax.max, -128, (1, 3, 2, 1), (1, 2, 1, 1), ((0, 0), (1, 1), (1, 0), (0, 0)))(x),
             reduced(jax.lax.min, np.inf, (9, 1, 9), (9, 1, 9), "SAME")(y.astype(jnp.bfloat16)),
             reduced(jax.lax.add, 0, (1, 2, 3), (1, 1, 2), "VALID")(y),
+            reduced(jax.lax.add, 0, (1, 1, 1), (1, 2, 2), "VALID")(y),
             x.astype(jnp.int32).sum((0, 2)),
             y.sum(0),
             x.max(1),
@@ -334,3 +335,25 @@ def test_element_types_of_eight_bits_that_are_floats():
     function = lambda x: (x.astype(jnp.float8_e4m3fn)[:, ::2].astype(jnp.float32) + 1).astype(jnp.float8_e5m2)  # noqa: E731
     value, _ = isa.compile(function, x, config=SMALL).run(x, verify=True)
     assert (value == np.asarray(function(x))).all()
+
+
+@pytest.mark.parametrize("config", [SMALL, isa.MatrixUnitConfig(threads=10, pes=3)], ids=["one", "three"])
+def test_elements_by_numbers(config):
+    x, numbers, begin = floats(6, 7, 8), rng.integers(-9, 9, 5, np.int32), np.int32(3)
+    rows, columns = np.tril_indices(7, -1)
+
+    def picked(x, numbers, begin):
+        y = x * 2
+        return (
+            jnp.take(y, numbers, axis=1, mode="clip"),
+            jnp.take(y.astype(jnp.int8), numbers, axis=1),
+            y[:, numbers, numbers],
+            jax.lax.dynamic_slice(y, (begin, begin - 5, begin + 9), (2, 3, 8)),
+            jax.grad(lambda z: (z[:, rows, columns] ** 2).sum())(y[:, :, :7]),
+        )
+
+    compiled = isa.compile(picked, x, numbers, begin, config=config)
+    values, report = compiled.run(x, numbers, begin, verify=True)
+    assert not [layer.fallback for layer in report.layers if layer.fallback]
+    for have, want in zip(values, jax.jit(picked)(x, numbers, begin), strict=True):
+        np.testing.assert_array_equal(have, want)

@@ -186,8 +186,8 @@ def _reduced(node: Node, x: Array, error: Array | None, unit: float) -> Array | 
         return None
     if own["monoid"] != "add":
         assert error is not None
-        best = np.max if own["monoid"] == "maximum" else np.min
-        fill = -np.inf if own["monoid"] == "maximum" else np.inf
+        best = np.max if own["monoid"] in ("maximum", "or") else np.min
+        fill = -np.inf if own["monoid"] in ("maximum", "or") else np.inf
         here, up, down = (best(_terms(node, each, fill), -1) for each in (x, x + error, x - error))
         return np.asarray(np.maximum(np.abs(up - here), np.abs(here - down)))
     terms = _terms(node, x, 0.0)

@@ -12,7 +12,7 @@ from tilewright.isa.lowering.reading import Reading
 
 ALONE = {
     **dict.fromkeys(("dot_general", "convolution"), "matrix"),
-    **dict.fromkeys(("concatenate", "pad", "gather"), "copy"),
+    **dict.fromkeys(("concatenate", "pad", "gather", "dynamic_slice", "scatter"), "copy"),
     "reduce_window": "window",
 }
 """Operations that are a layer of their own, and its kind."""

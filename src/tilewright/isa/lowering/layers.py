@@ -11,6 +11,7 @@ from tilewright.isa.chip.parts import by_dim
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.lowering.copying import rows_program, runs_of_rows
 from tilewright.isa.lowering.grouping import Group, groups_of
+from tilewright.isa.lowering.picking import lower_dynamic_slice, lower_gather, lower_scatter
 from tilewright.isa.lowering.products import lower_convolution, lower_product
 from tilewright.isa.lowering.reading import MOVING, Reading, machine_type, operations
 from tilewright.isa.lowering.steps import Job, Step
@@ -49,8 +50,12 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
             _concatenate(lowering, node)
         elif node.name == "pad":
             _pad(lowering, node)
-        elif node.name == "gather" and len(group.nodes) == 1:
-            _gather(lowering, node)
+        elif node.name == "gather":
+            _gather(lowering, node) if rows_of(node) else lower_gather(lowering, node)
+        elif node.name == "dynamic_slice":
+            lower_dynamic_slice(lowering, node)
+        elif node.name == "scatter":
+            lower_scatter(lowering, node)
         elif group.kind == "window":
             lower_windows(lowering, node)
         elif group.kind == "vector" and len(group.nodes) == 1 and node.name == "reduce" and over_leading(node):
@@ -153,16 +158,20 @@ def _concatenate(lowering: Lowering, node: Node) -> None:
     lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)
 
 
+def rows_of(node: Node) -> bool:
+    """Whether a gather takes whole rows by one number each."""
+    own, (x, numbers), out = node.attributes, node.operands, node.result
+    first = len(out.sizes) - len(x.sizes) + 1
+    plain = own["collapsed"] == own["index_map"] == (0,) and not own["batch"] and own["sizes"][1:] == x.sizes[1:]
+    plain &= own["offset_dims"] == tuple(range(first, len(out.sizes))) and machine_type(numbers) == "s32"
+    return bool(plain and own["index_dim"] >= len(numbers.sizes) - 1 and machine_type(out) is not None)
+
+
 def _gather(lowering: Lowering, node: Node) -> None:
     """Rows of a table by their numbers."""
-    own, (x, numbers), out = node.attributes, node.operands, node.result
+    (x, numbers), out = node.operands, node.result
     rest = tuple(range(1, len(x.sizes)))
-    plain = own["collapsed"] == own["index_map"] == (0,) and not own["batch"] and own["sizes"][1:] == x.sizes[1:]
     first = len(out.sizes) - len(rest)
-    if not plain or own["offset_dims"] != tuple(range(first, len(out.sizes))) or machine_type(numbers) != "s32":
-        raise UnsupportedError("the machine has no program for a gather of other than rows by one number each")
-    if own["index_dim"] < len(numbers.sizes) - 1 or machine_type(out) is None:
-        raise UnsupportedError("the machine has no program for a gather with its numbers apart")
     config = lowering.config
     a = lowering.table(x, ((0,), rest))
     i = lowering.table(numbers, (tuple(range(len(numbers.sizes))), ()))

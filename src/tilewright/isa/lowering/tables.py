@@ -237,6 +237,14 @@ def renamed(node: Node, source: Source) -> Source | None:
     return None
 
 
+def constant(reading: Reading, value: Value) -> Array | None:
+    """The array of a value that is known beforehand, None for others."""
+    if value in reading.constants or value.operation is None or value.operation.name not in LAYOUT:
+        return reading.constants.get(value)
+    before = constant(reading, value.operation.operands[0])
+    return None if before is None else named(value.operation, before)
+
+
 def named(node: Node, array: Array) -> Array:
     """The same of an array on the host."""
     shape, own = node.result.sizes, node.attributes

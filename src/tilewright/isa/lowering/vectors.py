@@ -33,6 +33,8 @@ _SAME = frozenset({
 })  # fmt: skip
 _CHLO = {"chlo.erf": "erf", "chlo.square": "multiply"}
 _REDUCE = {"add": "reduce_add", "maximum": "reduce_max", "minimum": "reduce_min"}
+_REDUCE |= {"and": "reduce_min", "or": "reduce_max"}
+"""Of truth values ``and`` is the least, ``or`` the largest; of integers the machine has neither."""
 
 
 def seen(reading: Reading, value: Value) -> tuple[Value, Dims]:
@@ -190,7 +192,8 @@ def _known(reading: Reading, node: Node) -> bool:
     if len(node.results) != 1 or any(machine_type(v) is None for v in (*node.operands, *node.results)):
         return False
     if node.name == "reduce":
-        return node.attributes.get("monoid") in _REDUCE and reading.number(node.operands[1]) is not None
+        monoid, truth = node.attributes.get("monoid"), node.operands[0].dtype == "i1"
+        return monoid in _REDUCE and truth == (monoid in ("and", "or")) and reading.number(node.operands[1]) is not None
     if node.name == "compare":
         return bool(node.attributes["kind"] != "TOTALORDER")
     return node.name in _SAME or node.name in _CHLO
@@ -334,8 +337,8 @@ class _Writer:
 
 
 def _identity(monoid: str, number: Any) -> bool:
-    if monoid == "add":
-        return bool(number == 0)
+    if monoid in ("add", "or", "and"):
+        return bool(number == (monoid == "and"))
     kind = np.asarray(number).dtype
     if kind.kind in "iu":
         ends = np.iinfo(kind)

@@ -235,16 +235,17 @@ def lower_windows(lowering: Lowering, node: Node) -> None:
     if any(side < 0 for pair in own["padding"] for side in pair):
         raise UnsupportedError("windows with negative padding")
     several = zip(out.sizes, own["window"], own["strides"], own["padding"], own["window_dilation"], strict=True)
-    sides = [Side(n, w, s if n > 1 else 1, low, d) for n, w, s, (low, _), d in several]
+    sides = [Side(n, w, s, low, d) for n, w, s, (low, _), d in several]
+    same = [side.window == 1 and own["padding"][d] == (0, 0) and side.out == x.sizes[d] for d, side in enumerate(sides)]
     groups: list[tuple[int, ...]] = []
     found: list[Side] = []
     for d, side in enumerate(sides):
-        if found and side.plain and found[-1].plain:
+        if d and same[d] and same[d - 1]:
             groups[-1] += (d,)
             found[-1] = Side(found[-1].out * side.out)
         else:
             groups.append((d,))
-            found.append(side)
+            found.append(Side(side.out) if same[d] else side)
     _add(lowering, node, x, tuple(groups), tuple(groups), found, tuple(range(len(groups))), False)
 
 
