@@ -78,7 +78,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"""
 LIMITS = """
 ## What limits it
 
-Bytes and operations of int8 at 512 x 512 x 512, one thread: 1.9 ms are products (134 million, 32 to an instruction of
+Bytes and operations of int8 at 512 x 512 x 512, one thread: 1.0 ms are products (134 million, 32 to an instruction of
 the processor, sums kept in its registers; several threads share them where they come in time), 0.25 ms putting K rounds
 side by side for that. 1.4 ms are the 256 `mm` and what comes with them, 5.4 us each: of every thread 8 bytes of A from
 memory to a register and from there to the factors, 8 bytes of B, one line through the caches, one column on the clock.
@@ -86,7 +86,7 @@ That is 21 ns a thread and `mm`, near a hundred instructions, many of them loads
 of threads lie 2 kB apart. The rest, 3 ms, does not grow with k: about 2 ms are the chip's memory and tables, packing
 and unpacking, and a hundred-odd instructions outside the inner loop, 13 us each as a function of Python's.
 
-At 128 x 128 x 128 hardly anything else is left: 0.06 ms of 1.5 are the loop, 0.07 the products. 0.5 are the 40
+At 128 x 128 x 128 hardly anything else is left: 0.06 ms of 1.4 are the loop, 0.04 the products. 0.4 are the 40
 instructions outside of it, 0.4 what the loop's kernel is told of the machine, 0.3 a new chip, 0.2 the call. Pallas'
 interpreter compiles the program with its shapes beforehand and does none of this at a call.
 
@@ -96,11 +96,11 @@ the next product the values alone are made, in the machine's order and with its 
 multiplication then. The bars of this table are held against it, those of 512 x 512 x 512 above against every
 instruction. A sweep over sizes or configurations, one run each, pays for every instruction.
 
-At 1024 x 1024 x 1024 the products take 11 to 17 ms of one thread, the 2,048 `mm` 11, storing C 2, all else 8: 38 ms
-beside 19 for numpy's float32 product when each has one thread, 2.0 times as long. Made at once, with no `mm` between
-them, they take as long as numpy's: both make about 60 thousand million products a second and thread. With two threads
-the table's figures depend on what else the machine does: numpy's threads wait for one another, ours share pieces.
-Float32 in the documented order has two elements per register pair and so four times as many instructions.
+At 1024 x 1024 x 1024, one thread, the products take 7 ms, putting rounds side by side for them 2, the 2,048 `mm` 13,
+storing C 4, all else 12: 38 ms of the processor beside 20 for numpy's float32 product, 1.9 times as long. Made at once,
+with no `mm` between them, they take half of numpy's time: 150 thousand million a second and thread, of bytes. With two
+threads the table's figures depend on what else the machine does: numpy's threads wait for one another, ours share
+pieces. Float32 in the documented order has two elements per register pair and so four times as many instructions.
 
 Columns of 512 bytes meet in the same sets: with 4 and 8 ways every touch is a miss in L1 and a touch of L2, two touches
 for one that is counted for the bar; the last column counts both.
