@@ -357,3 +357,19 @@ def test_elements_by_numbers(config):
     assert not [layer.fallback for layer in report.layers if layer.fallback]
     for have, want in zip(values, jax.jit(picked)(x, numbers, begin), strict=True):
         np.testing.assert_array_equal(have, want)
+
+
+def test_gradients_of_convolutions_and_other_paddings():
+    x, w = floats(2, 6, 7, 4), floats(3, 2, 4, 5)
+
+    def convolved(x, w, padding=((1, 0), (1, 1)), apart=(1, 1)):
+        return jax.lax.conv_general_dilated(x, w, (2, 1), padding, apart, (1, 2), ("NHWC", "HWIO", "NHWC"))
+
+    def several(x, w):
+        gradients = jax.grad(lambda x, w: (convolved(x, w) ** 2).sum(), (0, 1))(x, w)
+        line = jax.lax.conv_general_dilated(x[0], w[0], (1,), ((1, 2),), dimension_numbers=("NWC", "WIO", "NWC"))
+        return gradients, convolved(x, w, ((-1, 3), (2, -2)), (2, 1)), line
+
+    compiled = isa.compile(several, x, w, config=SMALL)
+    report = compiled.run(x, w, verify=True)[1]
+    assert not [layer.fallback for layer in report.layers if layer.fallback]

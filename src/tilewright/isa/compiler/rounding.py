@@ -237,8 +237,8 @@ def _products(node: Node, x: list[Array]) -> Array:
     order = [[n.index(c) for c in (first, *map(str, range(rank)), last)] for n, first, last in (
         (image, "b", "f"), (kernel, "o", "i"), (out, "b", "f"))]  # fmt: skip
     a, b = a.transpose(order[0]), b.transpose(order[1])
-    if max(own["lhs_dilation"]) > 1 or min(side for pair in own["padding"] for side in pair) < 0:
-        return np.full(node.result.sizes, np.inf)
+    a = _spread(a, own["padding"], own["lhs_dilation"])
+    b = np.flip(b, tuple(1 + d for d, turned in enumerate(own["reversal"]) if turned))
     depth, outs = b.shape[-1], b.shape[0]
     made, shape = [], [node.result.sizes[d] for d in order[2]]
     for g in range(groups):
@@ -247,13 +247,25 @@ def _products(node: Node, x: list[Array]) -> Array:
             part,
             (1, *b.shape[1:-1], 1),
             (1, *own["strides"], 1),
-            ((0, 0), *own["padding"], (0, 0)),
+            ((0, 0),) * (rank + 2),
             (1, *own["rhs_dilation"], 1),
         )
         seen = np.moveaxis(seen, -2, -1).reshape(1, prod(shape[:-1]), -1)  # [.., window, channel]
         weights = b[g * (outs // groups) : (g + 1) * (outs // groups)].reshape(1, outs // groups, -1)
         made.append(_product(seen, weights).reshape(*shape[:-1], -1))
     return np.concatenate(made, -1).transpose(np.argsort(order[2]))
+
+
+def _spread(a: Array, padding: Sequence[tuple[int, int]], apart: Sequence[int]) -> Array:
+    """[n, ..., c] with zeros between its elements and around them, or without some at its ends."""
+    for d, ((low, high), gap) in enumerate(zip(padding, apart, strict=True), 1):
+        wide = np.zeros((*a.shape[:d], (a.shape[d] - 1) * gap + 1, *a.shape[d + 1 :]))
+        wide[(slice(None),) * d + (slice(None, None, gap),)] = a
+        cut = slice(max(0, -low), wide.shape[d] - max(0, -high))
+        around = [(0, 0)] * a.ndim
+        around[d] = max(0, low), max(0, high)
+        a = np.pad(wide[(slice(None),) * d + (cut,)], around)
+    return a
 
 
 def _product(a: Array, b: Array) -> Array:

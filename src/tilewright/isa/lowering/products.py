@@ -13,7 +13,7 @@ from tilewright.isa.lowering.grouping import Group
 from tilewright.isa.lowering.reading import machine_type
 from tilewright.isa.lowering.sources import Groups
 from tilewright.isa.lowering.steps import Job, Step, Table
-from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
+from tilewright.isa.lowering.tables import BYTES, Lowering, folded, natural, whole
 from tilewright.isa.lowering.tails import Tail, tail_of
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_parts, conv_program
 from tilewright.isa.multiply.expected import expected_counts
@@ -180,9 +180,10 @@ def _shares(plan: MatmulPlan, number: int, batch: int) -> dict[int, tuple[tuple[
 # Convolutions.
 
 
-def _spatial(numbers: str, first: str, second: str) -> tuple[int, ...]:
-    """The dims in the order (first, 0, 1, second)."""
-    return tuple(numbers.index(letter) for letter in (first, "0", "1", second))
+def _spatial(numbers: str, first: str, second: str) -> tuple[tuple[int, ...], ...]:
+    """The dims in the order (first, 0, 1, second); where there is one, it is the second."""
+    inner = [(numbers.index(letter),) for letter in "01"[: len(numbers) - 2]]
+    return ((numbers.index(first),), *((),) * (2 - len(inner)), *inner, (numbers.index(second),))
 
 
 def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None) -> None:
@@ -190,41 +191,82 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     own, (x, w), out = node.attributes, node.operands, node.result
     types = types_of(x, w, out)
     written, signs, sums = types
-    numbers = own["numbers"]
-    if len(numbers[0]) != 4:
-        raise UnsupportedError(f"a convolution over {len(numbers[0]) - 2} dims")
-    if own["lhs_dilation"] != (1, 1) or any(own["reversal"]) or own["batch_groups"] != 1:
-        raise UnsupportedError("a convolution with dilated input, reversed windows or groups of images")
-    if any(side < 0 for pair in own["padding"] for side in pair):
-        raise UnsupportedError("a convolution with negative padding")
+    rank = len(own["numbers"][0]) - 2
+    if rank not in (1, 2) or own["batch_groups"] != 1:
+        raise UnsupportedError(f"a convolution over {rank} dims, of {own['batch_groups']} groups of images")
     image, kernel, made = (
-        _spatial(n, *ends) for n, ends in zip(numbers, (("b", "f"), ("o", "i"), ("b", "f")), strict=True)
+        _spatial(n, *ends) for n, ends in zip(own["numbers"], (("b", "f"), ("o", "i"), ("b", "f")), strict=True)
     )
-    n, height, width, _ = (x.sizes[d] for d in image)
-    outs, kh, kw, depth = (w.sizes[d] for d in kernel)
-    pixels = made[:3], made[3:]
-    simple = own["strides"] == (1, 1) and own["padding"] == ((0, 0), (0, 0)) and own["groups"] == 1
-    if (kh, kw) == (1, 1) and simple and n * height * width > lowering.config.compute_threads // 2:
-        columns, rows = ((kernel[0],), (*kernel[1:3], kernel[3])), ((*kernel[1:3], kernel[3]), (kernel[0],))
-        form = _Form(x, w, (image[:3], image[3:]), columns, rows, pixels, 1, n * height * width, outs, depth)
+    ones = (1,) * (2 - rank)
+    strides, dilation, apart = (ones + own[name] for name in ("strides", "rhs_dilation", "lhs_dilation"))
+    padding = ((0, 0),) * (2 - rank) + own["padding"]
+    n, height, width, _ = folded(x.sizes, image)
+    outs, kh, kw, depth = folded(w.sizes, kernel)
+    pixels = made[0] + made[1] + made[2], made[3]
+    plain = padding == ((0, 0), (0, 0)) and apart == (1, 1)
+    many = n * height * width > lowering.config.compute_threads // 2
+    if (kh, kw) == strides == (1, 1) and plain and own["groups"] == 1 and many:
+        deep = kernel[1] + kernel[2] + kernel[3]
+        rows = image[0] + image[1] + image[2], image[3]
+        form = _Form(x, w, rows, (kernel[0], deep), (deep, kernel[0]), pixels, 1, n * height * width, outs, depth)
         _add(lowering, node, form, types, lowering.name("conv"), after)
         return
-    size = out.sizes[made[1]], out.sizes[made[2]]
-    before = own["padding"][0][0], own["padding"][1][0]
+    if any(own["reversal"]):
+        w = _reversed(w, [d for d, turned in zip(sum(kernel[1:3], ()), own["reversal"], strict=True) if turned])
+    if apart != (1, 1) or min(min(pair) for pair in padding) < 0:
+        a = _apart(lowering, x, image, padding, apart)
+        (_, height, width, _), before = lowering.tables[a].shape, (0, 0)
+    else:
+        a, before = lowering.table(x, image), (padding[0][0], padding[1][0])
+    _, *size, _ = folded(out.sizes, made)
     shape = ConvShape(
-        n, (height, width), depth, outs, own["groups"], (kh, kw), own["strides"], before, own["rhs_dilation"], size
+        n, (height, width), depth, outs, own["groups"], (kh, kw), strides, before, dilation, (size[0], size[1])
     )
-    a = lowering.table(x, tuple((d,) for d in image))
     tail = tail_of(lowering, node, pixels, sums, after)
     per_group = outs // own["groups"]
     plan = product_plan(
         lowering, shape.pixels, per_group, depth, written, signs, BYTES[lowering.tables[a].dtype], False
     )
-    plan, b = _weights(lowering, plan, w, tuple((d,) for d in kernel))
+    plan, b = _weights(lowering, plan, w, kernel)
     conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
     jobs = _conv_jobs(lowering, conv, a, b, tail)
     macs = shape.pixels * outs * depth * kh * kw
     lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, {}))
+
+
+def _reversed(value: Value, dims: Sequence[int]) -> Value:
+    """What ``reverse`` makes of it."""
+    return Node("reverse", [value], {"dims": tuple(dims)}).add_result(value.sizes, value.dtype)
+
+
+def _apart(
+    lowering: Lowering, x: Value, image: Groups, padding: Sequence[tuple[int, int]], apart: Sequence[int]
+) -> str:
+    """A table of images with zeros around them and between their elements, or without some at their ends."""
+    sizes, first, end, begins, gaps = list(x.sizes), [0] * len(x.sizes), list(x.sizes), [0] * 4, [1] * 4
+    for place, (low, high), gap in zip((1, 2), padding, apart, strict=True):
+        count = x.sizes[image[place][0]] if image[place] else 1
+        if not image[place]:
+            continue
+        (d,) = image[place]
+        sizes[d] = low + (count - 1) * gap + 1 + high
+        first[d] = max(0, -(low // gap))
+        end[d] = min(count, (sizes[d] - 1 - low) // gap + 1)
+        begins[place], gaps[place] = low + first[d] * gap, gap
+        if first[d] >= end[d]:
+            raise UnsupportedError("a convolution whose padding leaves nothing")
+    if not lowering.sources(x):
+        lowering.table(x, natural(x.sizes))
+    cuts = first, end, [1] * len(sizes)
+    parts = [source.sliced(*cuts) for source in lowering.sources(x)]
+    part = next((source for source in parts if source is not None), None)
+    if part is None:
+        lowering.copy(x, natural(x.sizes))
+        part = lowering.places[x][-1].sliced(*cuts)
+        assert part is not None
+    table = lowering.new_table(Value(tuple(sizes), x.dtype), image)
+    lowering.copy_step(lowering.name("spread"), part, table, image, begins, gaps)
+    return table
 
 
 def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups) -> tuple[MatmulPlan, str]:

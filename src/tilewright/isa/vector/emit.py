@@ -482,7 +482,7 @@ def _reduced(e: Emitter, op: Op, x: Reg, floats: bool) -> Reg:
     if op.dtype == "u32" and op.name != "reduce_add":
         raise UnsupportedError(f"{op.name} of unsigned 32-bit integers on the vector unit")
     if x.one:
-        raise UnsupportedError(f"{op.name} of what is the same along a row")
+        x = e.spread(x)
     whole, out = x, e.take(one=True)
     if e.mask is not None:
         whole = e.choose(e.mask, x, _NOTHING[op.name, floats])
