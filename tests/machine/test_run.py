@@ -14,7 +14,18 @@ from tests.conftest import ROOT
 from tests.render.test_pages_in_browser import walk
 from tilewright.machine import run
 
-SECTIONS = ["findings", "summary", "step", "plan", "movement", "rewrites", "training", "matrix-unit", "timings"]
+SECTIONS = [
+    "findings",
+    "summary",
+    "step",
+    "plan",
+    "memory",
+    "movement",
+    "rewrites",
+    "training",
+    "matrix-unit",
+    "timings",
+]
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +90,9 @@ def test_report_json_keeps_its_schema(written):
     assert found["schema_version"] == 1
     assert found["counts_equal"] is True
     assert found["stages"] == report.stages
+    assert found["memory"]["capacity"] == report.plan.heap.capacity - report.plan.heap.total
+    steps, live = found["memory"]["steps"], found["memory"]["live"]
+    assert found["memory"]["need"] == max(live) == live[steps.index(found["memory"]["at"])]
     for rows in found["rewrites"].values():
         for row in rows:
             assert {"name", "moved_before", "moved_after"} <= set(row)

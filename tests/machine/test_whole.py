@@ -94,7 +94,7 @@ def test_a_modelled_chip(model):
     assert memory.fits
     assert max(memory.live) == memory.need == memory.live[memory.steps.index(memory.at)]
     assert memory.need >= (2 * 32 * 64 + 16 * 32) * 4
-    half = next(change for change in memory.changes if change.what.startswith("half the batch (16 -> 8)"))
+    half = next(change for change in memory.changes if change.what == "a batch of 8 instead of 16 (2 runs)")
     assert half.after < half.before == memory.need
 
 
@@ -122,10 +122,10 @@ def test_sources(model, tmp_path):
     assert not is_recommender(f"{model}:step")
     subject = load_subject(model)
     assert argument_text(subject.example[0][1]) == "f32[16,32]"
-    assert [what.split(" (")[0] for what, _, _ in subject.variants()] == [
-        "half the batch",
-        "bfloat16 instead of float32",
-    ]
+    batches = [(runs, program.entry.operations[2].shape) for _, runs, program in subject.batches()]
+    assert batches == [(1 << k, f"f32[{16 >> k},32]") for k in range(1, 5)]
+    ((what, runs, narrow),) = subject.types()
+    assert (what, runs, narrow.entry.operations[2].shape) == ("bfloat16 instead of float32", 1, "bf16[16,32]")
     with pytest.raises(UnsupportedError, match="no time constants"):
         run(model, "cpu")
 

@@ -18,6 +18,8 @@ from tilewright.machine.model import RunData
 from tilewright.machine.movement import Movement, Proof
 from tilewright.machine.products import LeftOut, MatrixRun
 from tilewright.machine.train import Judgement
+from tilewright.machine.whole.page import memory_blocks
+from tilewright.machine.whole.parts import Memory
 from tilewright.render import (
     Bar,
     Card,
@@ -65,6 +67,7 @@ class RunResults:
     ``matrix``            the dense layers' products on the matrix unit
     ``stages``            stage -> wall seconds
     ``recorder``          the timeline's events
+    ``memory``            HBM over the dense step, beside the tables
     ====================  =======================================================================================
     """
 
@@ -85,6 +88,7 @@ class RunResults:
     stages: dict[str, float]
     recorder: Recorder
     peak_rss_bytes: int
+    memory: Memory
 
     @property
     def loss_before(self) -> float:
@@ -166,6 +170,7 @@ class RunResults:
             "products_left_out": len(self.products_left_out),
             "left_out": [asdict(product) for product in self.products_left_out],
             "plan": self.plan.to_json(),
+            "memory": self.memory.to_json(),
             "stages": self.stages,
             "peak_rss_bytes": self.peak_rss_bytes,
         }
@@ -242,6 +247,7 @@ def page(run: RunResults) -> Page:
     document.section("summary", "Summary", *_summary(run))
     document.section("step", f"A modelled step on {run.target}", *_modelled_step(run))
     document.section("plan", "Embedding plan", plan_html(run.plan))
+    document.section("memory", f"{run.memory.where} over time", *memory_blocks(run.memory, seconds_text))
     document.section("movement", f"Data movement on {run.target}", *_movement(run))
     document.section("rewrites", f"Rewrites and refusals on {' and '.join(run.movement.optimized)}", *_rewrites(run))
     document.section("training", "Training", *_data(run), *_training(run))
@@ -267,7 +273,8 @@ def _lead(run: RunResults) -> list[Html]:
     )
     failures = [note(failure, tone="bad") for failure in run.failures]
     commands = details("Commands that lead on", steps(_next_steps(run)), open_=True)
-    return [*failures, note(said), steps(_findings(run)), commands]
+    fits = note(run.memory.sentence, tone="plain" if run.memory.fits else "warn")
+    return [*failures, note(said), fits, steps(_findings(run)), commands]
 
 
 def _findings(run: RunResults) -> list[Step]:

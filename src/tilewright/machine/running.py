@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -31,6 +32,7 @@ from tilewright.machine.whole.entry import finished, run_program, study_on
 from tilewright.machine.whole.report import ProgramReport
 from tilewright.machine.whole.results import Sparse
 from tilewright.machine.whole.subject import Subject, is_recommender
+from tilewright.machine.whole.tpu import hbm
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 from tilewright.trace import Slice, Track
@@ -71,7 +73,7 @@ def run(
     chip = find_target(target)
     if not is_recommender(model):
         return run_program(model, target, arguments=tuple(arguments), config=config, watch=watch)
-    if chip.sparse is None:
+    if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
         return _run_beside(model, chip, steps, batch, data, scale, seed, config, Stages(watch))
     stages = Stages(watch)
     with stages.stage("model"):
@@ -86,6 +88,8 @@ def run(
     with stages.stage("movement"):
         inputs = _inputs(job, state, rows)
         movement = study(step, inputs[0], chip.name)
+        dense = Subject(job.model.name, movement.optimized[chip.name].original)
+        memory = hbm(dense, chip, movement.time, planned.heap.total)
     with stages.stage("proof"):
         proof = prove(step, movement, inputs)
     with stages.stage("evaluate"):
@@ -104,8 +108,12 @@ def run(
         matrix = _matrix(job, products)
     return RunReport(
         *(job.model.name, chip.name, chips, batch, steps, rows, planned, movement, proof, before, after),
-        *(trained.losses, matrix, products.left, stages.seconds, stages.recorder, peak_bytes()),
+        *(trained.losses, matrix, products.left, stages.seconds, stages.recorder, peak_bytes(), memory),
     )
+
+
+def _path(model: Any) -> str:
+    return str(model) if isinstance(model, str | Path) else ""
 
 
 SPARSE_CHIP = "tpu-v5p"
@@ -136,7 +144,9 @@ def _run_beside(
         step, first = dense_step(job.model), _arguments(job, state, rows.train)
         program = from_jax(step, *first)
         program = replace(program, signature=replace(program.signature, example=(first, {})))
-    subject = Subject(job.model.name, program, (first, {}), lambda args, kwargs: from_jax(step, *args, **kwargs))
+    subject = Subject(
+        job.model.name, program, (first, {}), lambda args, kwargs: from_jax(step, *args, **kwargs), str(model)
+    )
     studied, outputs = study_on(chip, subject, config, stages)
     sparse = Sparse(beside.name, planned)
     if outputs is not None:

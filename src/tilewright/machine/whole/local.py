@@ -133,11 +133,10 @@ def _memory(subject: Subject, memory: LaneMemory, layers: Sequence[Planned]) -> 
             f"{first.cut.slices} slices of {bytes_text(cuts[0].after)} that move {bytes_text(first.cut.moved)}."
         )
     largest = [
-        Held(f"{each.name}: {each.place({})}", each.place({}).bytes_per_npu, at, at, "the whole of it")
-        for each in fullest.layer.operands
+        Held(each.name, each.place({}).bytes_per_npu, at, at, str(each.place({}))) for each in fullest.layer.operands
     ]
     return Memory(
-        *("local memory of an NPU", memory.local_bytes, fullest.need, fullest.layer.name, names, tuple(needs)),
+        *("Local memory of an NPU", memory.local_bytes, fullest.need, fullest.layer.name, names, tuple(needs)),
         standing=tuple(each.plan.bytes_used if each.plan is not None else 0 for each in layers),
         largest=tuple(sorted(largest, key=lambda held: -held.bytes)),
         misfits=misfits,
@@ -150,11 +149,12 @@ def _memory(subject: Subject, memory: LaneMemory, layers: Sequence[Planned]) -> 
 
 def _variants(subject: Subject, memory: LaneMemory, before: int) -> Iterator[Change]:
     """The function on other arguments: what its fullest layer needs then."""
-    for what, _, program in subject.variants():
-        needs = [need_of(layer) for layer in layers_of(compile(program), memory)]
-        if max(needs, default=0) < before:
-            after = max(needs, default=0)
-            yield Change(what, before, after, after <= memory.local_bytes)
+
+    def change(what: str, _: int, program: Program) -> Change:
+        after = max((need_of(layer) for layer in layers_of(compile(program), memory)), default=0)
+        return Change(what, before, after, after <= memory.local_bytes)
+
+    return subject.tried(change)
 
 
 # What was checked.

@@ -31,6 +31,7 @@ from tilewright.render import (
 )
 
 _MOST_ADVICE = 5
+_LONGEST_WORTH = 40
 _MOST_ROWS = 60
 _LARGEST = (Column("tensor", "code"), Column("bytes", "bytes"), Column("from step"), Column("to"), Column("where"))
 _MISFITS = (Column("what", "code"), Column("bytes", "bytes"), Column("room", "bytes"), Column("what becomes of it"))
@@ -68,12 +69,18 @@ def _lead(run: ProgramResults) -> Iterator[Html]:
         yield note(failure, tone="bad")
     yield note(studied.headline)
     yield note(studied.memory.sentence, tone="plain" if studied.memory.fits else "warn")
-    said = [each.partition(": ") for each in studied.advice[:_MOST_ADVICE]]
-    yield steps([Step(words or head, worth=head if words else "") for head, _, words in said])
-    commands = [Step(what, command.replace("PROGRAM", run.source)) for what, command in studied.commands]
+    yield steps([_advised(each) for each in studied.advice[:_MOST_ADVICE]])
+    wanted = [each for each in studied.commands if run.sparse is None or " run " in each[1]]
+    commands = [Step(what, command.replace("PROGRAM", run.source)) for what, command in wanted]
     if studied.step is not None:
         commands.append(Step("Look at the step on a timeline: open trace.pftrace at ui.perfetto.dev."))
     yield details("Commands that lead on", steps(commands), open_=True)
+
+
+def _advised(text: str) -> Step:
+    """A short beginning up to the colon is what it is worth."""
+    head, _, words = text.partition(": ")
+    return Step(words, worth=head) if words and len(head) <= _LONGEST_WORTH else Step(text)
 
 
 def _figures(run: ProgramResults) -> Html:
@@ -100,6 +107,8 @@ def _figures(run: ProgramResults) -> Html:
 def _step(studied: Studied) -> Iterator[Html]:
     step = studied.step
     assert step is not None
+    for text in step.notes:
+        yield note(text)
     yield step_lanes(step)
     waits = {"the call itself": step.call_seconds, **step.by_bound()}
     bars = [Bar(name, (seconds,)) for name, seconds in waits.items() if seconds]
@@ -108,8 +117,6 @@ def _step(studied: Studied) -> Iterator[Html]:
     else:
         counted = [Bar(bar.label, (round(bar.parts[0] * 1e9),)) for bar in bars]
         yield bar_chart(counted, title="Cycles by what bounds the layers", kind="count")
-    for text in step.notes:
-        yield note(text)
 
 
 def memory_blocks(memory: Memory, time_text: Callable[[float], str]) -> Iterator[Html]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tilewright.hlo import MovementReport, StepTime
@@ -84,6 +84,10 @@ class Memory:
     def fits(self) -> bool:
         """Whether everything has room."""
         return not self.misfits
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, with what is derived from them."""
+        return {**asdict(self), "fits": self.fits, "sentence": self.sentence}
 
     @property
     def cheapest(self) -> Change | None:

@@ -79,7 +79,7 @@ class ProgramResults:
             "bottleneck": studied.bottleneck,
             "advice": list(studied.advice),
             "step": None if studied.step is None else studied.step.to_json(),
-            "memory": {**asdict(studied.memory), "fits": studied.memory.fits, "sentence": studied.memory.sentence},
+            "memory": studied.memory.to_json(),
             "moved": asdict(studied.moved),
             "verification": [asdict(check) for check in studied.checks],
             **studied.details,

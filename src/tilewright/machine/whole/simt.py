@@ -62,7 +62,7 @@ def study_on_matrix_unit(subject: Subject, config: MatrixUnitConfig, watch: Watc
         f"busiest is the {slow.limit.name}, {percent_text(1 - idle)} of the cycles; the math units multiply in "
         f"{percent_text(run.math_utilisation)}"
     )
-    advice = (*_slowest(done), *slow.advice)
+    advice = (*slow.advice[:2], *_slowest(done))
     checks = (*_checks(run), _outputs_check(program, subject, outputs))
     studied = Studied(
         *(step, bottleneck, advice, _memory(subject, done), _moved(program, run), checks),
@@ -158,7 +158,7 @@ def _memory(subject: Subject, done: OnMachine) -> Memory:
     misfits = [Misfit(names[name], size, plan.room, _why(plan, size)) for name, size in plan.left.items()]
     at_name = plan.steps[at] if plan.steps else ""
     return Memory(
-        *("L2", plan.room, need, at_name, plan.steps, asked, plan.live, tuple(largest)),
+        *("L2's pages", plan.room, need, at_name, plan.steps, asked, plan.live, tuple(largest)),
         *(tuple(misfits), ranked(tuple(_changes(subject, done)))),
         counts="bytes without a place" if misfits else "bytes asked for at once",
     )
@@ -194,12 +194,13 @@ def _changes(subject: Subject, done: OnMachine) -> Iterator[Change]:
     def cycles(compiled: Compiled) -> float | None:
         return compiled.estimate().cycles * NANOSECOND if quick else None
 
-    for what, runs, program in subject.variants():
+    def change(what: str, runs: int, program: Program) -> Change:
         changed = compile(program, config=config)
         plan, took = changed.l2_plan()[0], cycles(changed)
         after = sum(plan.left.values()) if left else max(plan.asked, default=0)
-        if after < before:
-            yield Change(what, before, after, not plan.left, None if took is None else runs * took)
+        return Change(what, before, after, not plan.left, None if took is None else runs * took)
+
+    yield from subject.tried(change)
     if not left:
         return
     sizes = [config.l2_bytes << doubled for doubled in range(1, _DOUBLINGS + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from tilewright.errors import TilewrightError
 from tilewright.hlo import Program, from_python, load, names_python, sample_arrays
 from tilewright.layout import dtype_name
 from tilewright.machine.model import EXPECTED
+from tilewright.machine.whole.parts import Change
 
+_MOST_HALVINGS = 4
 _struct: Any = jax.ShapeDtypeStruct
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -50,26 +52,45 @@ class Subject:
         args, kwargs = jax.tree.unflatten(signature.in_tree, leaves)
         return args, kwargs
 
-    def variants(self) -> Iterator[tuple[str, int, Program]]:
-        """(what is changed, runs that make up for it, program): half the batch, then bfloat16 for float32.
+    def batches(self) -> Iterator[tuple[str, int, Program]]:
+        """(what is changed, runs that make up for it, program): half the batch, a quarter, and so on.
 
-        A change that the function cannot be traced with is left out.
+        Ends where the function cannot be traced with such a batch.
         """
+        batch = 0 if self.example is None else batch_of(self.example)
+        for halved in range(1, _MOST_HALVINGS + 1):
+            part = batch >> halved
+            if not part or part << halved != batch:
+                return
+            program = self._traced(partial(_with_batch, batch=batch, part=part))
+            if program is None:
+                return
+            yield f"a batch of {part} instead of {batch} ({1 << halved} runs)", 1 << halved, program
+
+    def types(self) -> Iterator[tuple[str, int, Program]]:
+        """The same with bfloat16 for float32, where there is any."""
+        if self.example is not None and any(_float32(leaf) for leaf in jax.tree.leaves(self.example)):
+            program = self._traced(lambda leaf, data: _narrowed(leaf))
+            if program is not None:
+                yield "bfloat16 instead of float32", 1, program
+
+    def tried(self, change: Callable[[str, int, Program], Change]) -> Iterator[Change]:
+        """What ``change`` says of smaller batches, down to the first that fits, and of narrower types; what is less."""
+        for some in (self.batches(), self.types()):
+            for what, runs, program in some:
+                found = change(what, runs, program)
+                if found.after < found.before:
+                    yield found
+                if found.fits:
+                    break
+
+    def _traced(self, change: Callable[[Any, bool], Any]) -> Program | None:
         if self.example is None or self.retrace is None:
-            return
-        batch = batch_of(self.example)
-        changes: list[tuple[str, int, Callable[[Any, bool], Any]]] = []
-        if batch and batch % 2 == 0:
-            changes.append(
-                (f"half the batch ({batch} -> {batch // 2})", 2, lambda leaf, data: _halved(leaf, data, batch))
-            )
-        if any(_float32(leaf) for leaf in jax.tree.leaves(self.example)):
-            changes.append(("bfloat16 instead of float32", 1, lambda leaf, data: _narrowed(leaf)))
-        for what, runs, change in changes:
-            try:
-                yield what, runs, self.retrace(*_changed(self.example, change))
-            except (TilewrightError, TypeError, ValueError):
-                continue
+            return None
+        try:
+            return self.retrace(*_changed(self.example, change))
+        except (TilewrightError, TypeError, ValueError):
+            return None
 
 
 def is_recommender(source: Any) -> bool:
@@ -146,9 +167,9 @@ def _changed(example: Arguments, change: Callable[[Any, bool], Any]) -> Argument
     return tuple(changed), {name: jax.tree.map(lambda leaf: change(leaf, True), v) for name, v in kwargs.items()}
 
 
-def _halved(leaf: Any, data: bool, batch: int) -> Any:
+def _with_batch(leaf: Any, data: bool, batch: int, part: int) -> Any:
     if data and np.ndim(leaf) and leaf.shape[0] == batch:
-        return _struct((batch // 2, *leaf.shape[1:]), leaf.dtype)
+        return _struct((part, *leaf.shape[1:]), leaf.dtype)
     return leaf
 
 

@@ -7,6 +7,7 @@ import re
 from tilewright.hlo import (
     Lifetimes,
     Optimized,
+    Program,
     StepTime,
     estimate,
     lifetimes,
@@ -49,10 +50,10 @@ def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     )
 
 
-def hbm(subject: Subject, chip: Target, step: StepTime) -> Memory:
-    """Main memory over time, and what other ways to run the program would need of it."""
+def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memory:
+    """Main memory over time, and what other ways to run the program would need; ``taken``: bytes tables have of it."""
     lives, size = lifetimes(subject.program, chip), chip.memory("hbm")
-    capacity = size.bytes if size is not None else 0
+    capacity = size.bytes - taken if size is not None else 0
     peak, at = lives.peak, lives.at
     steps = tuple(op.name or op.opcode for op in lives.operations)
     alive = sorted((b for b in lives.buffers if b.born <= at <= b.dead), key=lambda b: -b.bytes)
@@ -60,21 +61,27 @@ def hbm(subject: Subject, chip: Target, step: StepTime) -> Memory:
     misfits: tuple[Misfit, ...] = ()
     if peak > capacity:
         misfits = (Misfit("the program", peak, capacity, f"{bytes_text(peak - capacity)} too much during {steps[at]}"),)
-    changes = [*_variants(subject, chip, peak, capacity), *_recomputed(lives, chip, capacity, step)]
-    return Memory("HBM", capacity, peak, steps[at], steps, lives.live, (), largest, misfits, ranked(changes))
+
+    def change(what: str, runs: int, program: Program) -> Change:
+        need = lifetimes(program, chip).peak
+        return Change(what, peak, need, need <= capacity, runs * estimate(program, chip).seconds)
+
+    changes = [*subject.tried(change), *_recomputed(lives, capacity, step)]
+    return Memory(
+        "HBM beside the tables" if taken else "HBM",
+        capacity,
+        peak,
+        steps[at],
+        steps,
+        lives.live,
+        (),
+        largest,
+        misfits,
+        ranked(changes),
+    )
 
 
-def _variants(subject: Subject, chip: Target, before: int, capacity: int) -> list[Change]:
-    """The function on other arguments, traced, laid out and modelled anew."""
-    found = []
-    for what, runs, program in subject.variants():
-        need, seconds = lifetimes(program, chip).peak, runs * estimate(program, chip).seconds
-        if need < before:
-            found.append(Change(what, before, need, need <= capacity, seconds))
-    return found
-
-
-def _recomputed(lives: Lifetimes, chip: Target, capacity: int, step: StepTime) -> list[Change]:
+def _recomputed(lives: Lifetimes, capacity: int, step: StepTime) -> list[Change]:
     """The buffer that brings the peak down most when it is given up before it and computed again behind it."""
     at, best, name = lives.at, lives.peak, ""
     alive = sorted((b for b in lives.buffers if b.born < at < b.dead), key=lambda b: -b.bytes)
