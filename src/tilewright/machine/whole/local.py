@@ -165,12 +165,12 @@ def _checks(layers: Sequence[Planned], memory: LaneMemory) -> tuple[Check, ...]:
     wrong = [text for plan in planned for text in misplaced(plan, memory)]
     many = sum(len(plan.tensors) for plan in planned)
     places = Check(
-        "places of elements: on an NPU, inside their tensor's region and banks, and back to the same element",
+        "elements lie where their tensor does, and lead back",
         not wrong,
         wrong[0] if wrong else f"{count_text(many)} tensors, {_SAMPLES} elements of each",
     )
     met = [text for plan in planned for text in overlapping(plan)]
-    apart = Check("regions of tensors that stand at once", not met, met[0] if met else "none overlaps another")
+    apart = Check("tensors that stand at once are apart", not met, met[0] if met else "none shares a byte with another")
     return places, apart
 
 

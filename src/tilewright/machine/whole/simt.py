@@ -232,7 +232,7 @@ def _checks(run: MachineReport) -> tuple[Check, ...]:
         said += (
             f"; XLA itself computed {len(run.layers) - len(here)}, {percent_text(run.fallback_share)} of the arithmetic"
         )
-    return (Check("every layer's values, against XLA on the same inputs", True, said),)
+    return (Check("layers, against XLA on their inputs", True, said),)
 
 
 def _outputs_check(program: Program, subject: Subject, outputs: Any) -> Check:
@@ -253,6 +253,6 @@ def _outputs_check(program: Program, subject: Subject, outputs: Any) -> Check:
             floats = max(floats, apart / max(float(np.abs(other[known]).max(initial=0.0)), 1e-30))
     said = [f"integers at most {integers:,.0f} apart"] if integers else []
     said += [f"floats at most {floats:.1e} of an output's size apart"] if floats else []
-    many = f"{len(made)} outputs" if len(made) > 1 else "the output"
+    many = f"{len(made)} outputs" if len(made) > 1 else "output"
     told = " and ".join(said) or "equal"
-    return Check(f"{many}, against XLA running the whole program", finite, told)
+    return Check(f"{many}, against XLA", finite, told)

@@ -38,16 +38,27 @@ def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     own = optimized[chip.name]
     how = f"{len(own.rewrites)} regions rewritten, {len(own.refusals)} left alone"
     moved = Moved(own.moved_before, own.moved_after, f"by reshapes and transposes on {chip.name}", how)
-    waits = {"the call itself": step.call_seconds, **step.by_bound()}
-    most = max(waits, key=lambda name: waits[name])
-    share = percent_text(waits[most] / step.seconds) if step.seconds else "0 %"
-    bottleneck = f"{seconds_text(waits[most])} of it, {share}, is {most}"
+    bottleneck = _bottleneck(step)
     checks = _checks(subject, optimized, memory.need)
     advice = tuple(step_advice(step))
     details = {"rewrites": {name: len(done.rewrites) for name, done in optimized.items()}}
     return Studied(
         step, bottleneck, advice, memory, moved, checks, details=details, report=moves, commands=_commands(chip.name)
     )
+
+
+def _bottleneck(step: StepTime) -> str:
+    """What most of the step is, and most of its kernels where that is the call."""
+    waits = {"the call itself": step.call_seconds, **step.by_bound()}
+    most = max(waits, key=lambda name: waits[name])
+    share = percent_text(waits[most] / step.seconds) if step.seconds else "0 %"
+    said = f"{seconds_text(waits[most])} of it, {share}, is {most}"
+    kernels = {name: seconds for name, seconds in step.by_bound().items() if seconds}
+    if not step.call_seconds or waits[most] > step.call_seconds or not kernels:
+        return said
+    first = max(kernels, key=lambda name: kernels[name])
+    whole, own = seconds_text(sum(kernels.values())), seconds_text(kernels[first])
+    return f"{said}; of the {whole} of its kernels most, {own}, is {first}"
 
 
 def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memory:
@@ -102,7 +113,7 @@ def _checks(subject: Subject, optimized: dict[str, Optimized], need: int) -> tup
 
 
 def _check(subject: Subject, name: str, done: Optimized, need: int) -> Check:
-    what = f"the program as rewritten for {name}, against the original"
+    what = f"rewritten for {name}, against the original"
     if not done.rewrites:
         return Check(what, True, "nothing was rewritten")
     if need > _MOST_VERIFIED:
