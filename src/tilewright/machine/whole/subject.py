@@ -19,6 +19,8 @@ from tilewright.machine.model import EXPECTED
 from tilewright.machine.whole.parts import Change
 
 _MOST_HALVINGS = 4
+_LESS = 0.99
+"""Of the bytes now, below which a change is worth a line."""
 _struct: Any = jax.ShapeDtypeStruct
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -79,7 +81,7 @@ class Subject:
         for some in (self.batches(), self.types()):
             for what, runs, program in some:
                 found = change(what, runs, program)
-                if found.after < found.before:
+                if found.after < _LESS * found.before:
                     yield found
                 if found.fits:
                     break

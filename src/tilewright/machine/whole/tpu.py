@@ -58,7 +58,7 @@ def _bottleneck(step: StepTime) -> str:
         return said
     first = max(kernels, key=lambda name: kernels[name])
     whole, own = seconds_text(sum(kernels.values())), seconds_text(kernels[first])
-    return f"{said}; of the {whole} of its kernels most, {own}, is {first}"
+    return f"{said}; of the {whole} of its kernels most, {own}, is bound by {first}"
 
 
 def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memory:
