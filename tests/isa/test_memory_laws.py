@@ -1,6 +1,7 @@
 """Laws of the memory system, on any machine and program: bytes need time, accounts add up, more is not slower.
 
-LAWS=1000 tries as many of each kind.
+Programs: products of every type with and without an epilogue, convolutions, vector work, whole compiled models, and
+what nobody would write. LAWS=1000 tries as many of each kind.
 """
 
 from __future__ import annotations
@@ -9,22 +10,30 @@ import os
 from dataclasses import replace
 from random import Random
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.isa.test_vector_programs import numbers, specs
 from tests.isa.wild import wild
+from tilewright import isa
 from tilewright.errors import UsageError
 from tilewright.isa import (
+    Input,
     Machine,
     MatrixUnit,
     MatrixUnitConfig,
     MatrixUnitError,
     Moved,
+    Op,
+    Output,
+    VectorSpec,
     contract,
     conv2d,
     matmul,
+    run_vector,
     softmax,
 )
 from tilewright.isa.language.dram import DRAMS
@@ -35,6 +44,7 @@ few = settings(
     max_examples=int(os.environ.get("LAWS", "6")), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
+TYPES = ("int4", "int8", "uint8", "uint16", "int32", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
 machines = st.fixed_dictionaries(
     {
         "threads": st.sampled_from([8, 24]),
@@ -60,7 +70,9 @@ machines = st.fixed_dictionaries(
 products = st.fixed_dictionaries(
     {
         "sizes": st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 40)),
-        "dtype": st.sampled_from(["int8", "uint16", "int32", "float16", "float32"]),
+        "dtype": st.sampled_from(TYPES),
+        "epilogue": st.booleans(),
+        "block_a": st.sampled_from([1, 1, 3]),
         "ka": st.integers(1, 2),
         "kb": st.integers(1, 2),
         "transpose_b": st.booleans(),
@@ -70,15 +82,31 @@ products = st.fixed_dictionaries(
 )
 
 
+def some(shape, dtype, seed=0):
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    return np.random.default_rng(seed).integers(0, 7, shape).astype(dtype)
+
+
+def finished(rows, columns, dtype):
+    """An epilogue: bias, relu, and int8 or bfloat16 to memory."""
+    wide, narrow = ("s32", "s8") if "int" in dtype else ("f32", "bf16")
+    steps = (Op("add", (0, 1), wide), Op("maximum", (2, ("const", 0, wide)), wide), Op("convert", (3,), narrow))
+    return VectorSpec(rows, columns, (Input("acc", wide), Input("bias", wide, "col")), steps, (Output("y", 4, narrow),))
+
+
 def product(machine, how):
     (m, n, k), dtype = how["sizes"], how["dtype"]
-    rng = np.random.default_rng(m * n + k)
-    a, b = rng.integers(0, 100, (m, k)).astype(dtype), rng.integers(0, 100, (k, n)).astype(dtype)
-    options = {name: value for name, value in how.items() if name not in ("sizes", "dtype")}
+    options = {name: value for name, value in how.items() if name not in ("sizes", "dtype", "epilogue")}
+    if how["kb"] > 1 or how["order"] == "column_outer":
+        options["block_a"] = 1
+    if how["epilogue"]:
+        spec = finished(m, n, dtype)
+        options |= {"epilogue": spec, "operands": {"bias": some((1, n), "int32" if "int" in dtype else "float32")}}
+    given_ = some((m, k), dtype), some((k, n), dtype, 1), MatrixUnitConfig(**machine)
     try:
-        return matmul(a, b, MatrixUnitConfig(**machine), split="columns", **options)
+        return matmul(*given_, split="columns", **options)
     except UsageError:  # a segment that L2 does not hold
-        return matmul(a, b, MatrixUnitConfig(**machine), split="columns", **options | {"segments": None})
+        return matmul(*given_, split="columns", **options | {"segments": None})
 
 
 def check(moved, cycles, config, pes=1):
@@ -100,22 +128,65 @@ def check_run(run, config):
     lines = (moved.dram_a + moved.dram_b) // config.line_bytes
     assert moved.rows_open + moved.rows_opened == (0 if config.dram == "flat" else lines)
     assert run.energy_pj == sum(energy(moved, traffic, config).values()) >= 0
+    special, every = traffic.special_ops * config.special_cycles, traffic.vector_ops - traffic.special_ops
+    assert every / config.vector_rate + special <= run.cycles * config.threads
+
+
+def check_result(result, config):
+    """All laws of a kernel's run, every element's and all together."""
+    for run in result.pes or (result,):
+        check_run(run, config)
+    check(result.moved, result.cycles, config, config.pes)
+    assert result.cycles == max((run.cycles for run in result.pes), default=result.cycles)
+    assert 0 <= result.math_utilisation <= 1
 
 
 @few
 @given(machines, products)
 def test_bytes_and_products_take_their_time(machine, how):
     result, config = product(machine, how), MatrixUnitConfig(**machine)
-    for run in result.pes:
-        check_run(run, config)
-    check(result.moved, result.cycles, config, config.pes)
-    (m, n, k), e = how["sizes"], np.dtype(how["dtype"]).itemsize
-    got = result.bytes
-    assert got["dram"]["a"] >= m * k * e
-    assert got["dram"]["b"] + got["dram"]["dma"] >= k * n * e
-    assert got["dram"]["c"] >= 4 * m * n
-    assert 0 < result.math_utilisation <= 1
+    check_result(result, config)
+    (m, n, k), got = how["sizes"], result.bytes
+    bits = 4 if how["dtype"] == "int4" else 8 * some(1, how["dtype"]).itemsize
+    assert 8 * got["dram"]["a"] >= m * k * bits
+    assert 8 * (got["dram"]["b"] + got["dram"]["dma"]) >= k * n * bits
+    assert got["dram"]["c"] >= result.value.nbytes
+    assert result.math_utilisation > 0
     assert result.energy_pj > 0
+
+
+@few
+@given(
+    machines,
+    st.tuples(st.integers(1, 2), st.integers(1, 7), st.integers(1, 7), st.integers(1, 9), st.integers(1, 20)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.fixed_dictionaries(
+        {
+            "stride": st.integers(1, 2),
+            "padding": st.sampled_from(["SAME", 2]),
+            "dilation": st.integers(1, 2),
+            "layout": st.sampled_from(["NHWC", "NCHW"]),
+            "ka": st.integers(1, 2),
+            "kb": st.integers(1, 2),
+            "split": st.sampled_from([None, "images", "rows", "channels"]),
+        }
+    ),
+    st.sampled_from(TYPES),
+    st.booleans(),
+)
+def test_convolutions_take_their_time(machine, sizes, kernel, how, dtype, epilogue):
+    (n, h, w, c, out), config = sizes, MatrixUnitConfig(**machine)
+    x, weights = some((n, h, w, c), dtype), some((*kernel, c, out), dtype, 1)
+    if how["layout"] == "NCHW":
+        x, weights = x.transpose(0, 3, 1, 2), weights.transpose(3, 2, 0, 1)
+    plain = conv2d(x, weights, config=config, **how)
+    check_result(plain, config)
+    more = {name: 40 * machine[name] for name in RATES} if config.pes == 1 else {}
+    assert conv2d(x, weights, config=replace(config, **more), **how).cycles <= plain.cycles
+    if epilogue:
+        spec = finished(plain.value.size // out, out, dtype)
+        bias = {"bias": some((1, out), "int32" if "int" in dtype else "float32")}
+        check_result(conv2d(x, weights, config=config, epilogue=spec, operands=bias, **how), config)
 
 
 @few
@@ -240,14 +311,52 @@ def test_vectors_take_their_time_too(machine, shape, rates, dtype):
     machine = machine | {"registers": 96, "vector_rate": rates[0], "special_cycles": rates[1]}
     config, x = MatrixUnitConfig(**machine), np.random.default_rng(sum(shape)).normal(size=shape).astype(dtype)
     result = softmax(x, config)
-    for run in result.pes or ():
-        check_run(run, config)
-        plain = run.traffic.vector_ops - run.traffic.special_ops
-        busy = plain / rates[0] + run.traffic.special_ops * rates[1]
-        assert busy <= run.cycles * config.threads
-    check(result.moved, result.cycles, config, config.pes)
+    check_result(result, config)
     assert result.bytes["dram"]["c"] >= x.nbytes
     assert result.bytes["dram"]["a"] >= x.nbytes
     slow = softmax(x, replace(config, dram_latency=900, alu_latency=7))
     assert (slow.value == result.value).all()
     assert (slow.moved, slow.traffic) == (result.moved, result.traffic)
+
+
+@few
+@given(machines, specs(), st.sampled_from([(1, 4), (4, 1)]))
+def test_any_chain_takes_its_time(machine, spec, rates):
+    config = MatrixUnitConfig(**machine | {"vector_rate": rates[0], "special_cycles": rates[1]})
+    shapes = {"full": (spec.rows, spec.cols), "row": (spec.rows, 1), "one": (1, 1)}
+    shapes |= {"col": (1, spec.cols), "rows": (2, spec.cols)}
+    rng = np.random.default_rng(0)
+    result = run_vector(spec, {one.name: numbers(rng, shapes[one.form], one.dtype) for one in spec.inputs}, config)
+    check_result(result, config)
+    assert result.bytes["dram"]["c"] >= sum(value.nbytes for value in result.values.values())
+
+
+MODEL = """func.func @main(%x: tensor<{m}x{k}x{t}>, %w: tensor<{k}x{n}x{t}>, %v: tensor<{n}x{k}x{t}>) -> tensor<{m}x{k}x{t}> {{
+  %0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : (tensor<{m}x{k}x{t}>, tensor<{k}x{n}x{t}>) -> tensor<{m}x{n}x{t}>
+  %1 = stablehlo.{op} %0 : tensor<{m}x{n}x{t}>
+  %2 = stablehlo.dot_general %1, %v, contracting_dims = [1] x [0] : (tensor<{m}x{n}x{t}>, tensor<{n}x{k}x{t}>) -> tensor<{m}x{k}x{t}>
+  %3 = stablehlo.add %2, %x : tensor<{m}x{k}x{t}>
+  return %3 : tensor<{m}x{k}x{t}>
+}}"""  # noqa: E501
+
+
+@few
+@given(
+    machines,
+    st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 30)),
+    st.sampled_from(["f32", "bf16"]),
+    st.sampled_from(["tanh", "negate", "exponential"]),
+)
+def test_compiled_models_take_their_time(machine, sizes, dtype, op):
+    (m, n, k), config = sizes, MatrixUnitConfig(**machine)
+    compiled = isa.compile(MODEL.format(m=m, n=n, k=k, t=dtype, op=op), config=config)
+    name = {"f32": "float32", "bf16": "bfloat16"}[dtype]
+    _, report = compiled.run(some((m, k), name), some((k, n), name), some((n, k), name))
+    assert not any(layer.fallback or layer.errors for layer in report.layers)
+    check(report.moved, report.cycles, config, config.pes)
+    assert report.counts.macs == 2 * m * n * k
+    assert report.cycles >= sum(layer.cycles for layer in report.layers) > 0
+    assert 0 < report.math_utilisation <= 1
+    assert report.bytes["dram"]["a"] + report.bytes["dram"]["b"] + report.bytes["dram"]["dma"] >= sum(
+        size * some(1, name).itemsize for size in (m * k, k * n, n * k)
+    )

@@ -1,7 +1,11 @@
-"""Programs that nobody would write: loops at the ends of register files, windows, pages and numbers."""
+"""Programs that nobody would write: loops at the ends of register files, windows, pages and numbers.
+
+Those of odd seeds have vector instructions among the others.
+"""
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import ml_dtypes
@@ -9,9 +13,11 @@ import numpy as np
 
 from tilewright.errors import TilewrightError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, assemble
+from tilewright.isa.language.instructions import GROUPS, InstructionSpec
 
 TYPES = ("int8", "int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32")
 IMMEDIATES = (0, 0, 0, 1, -1, -4, 9, 4096, 2**31 - 1, -(2**31))
+VECTORS = (*GROUPS["Vectors"], *(spec for spec in GROUPS["Loads and stores"] if spec.ours))
 NUMBERS = (0, 1, -1, 7, 40, 64, 2**30, 2**31 - 1, -(2**31), 2**32 - 1)
 
 
@@ -19,7 +25,8 @@ def wild(seed: int) -> tuple[MatrixUnitConfig, Memory, str]:
     """A machine, its tensors and a program."""
     r = Random(seed)
     config = _config(r)
-    return config, _memory(r, config), _program(r, config)
+    memory, text = _memory(r, config), _program(r, config)
+    return config, memory, _with_vectors(Random(seed + 1), config, text) if seed % 2 else text
 
 
 def _config(r: Random) -> MatrixUnitConfig:
@@ -179,3 +186,47 @@ def _scalar(r: Random, config: MatrixUnitConfig, number: int, places: tuple[int,
         f"br.{condition} ur2, {r.randint(-1, 40)}, {r.choice((f'mid{number}', f'in{number}'))}",
     ]
     return r.choice(choices)
+
+
+def _with_vectors(r: Random, config: MatrixUnitConfig, text: str) -> str:
+    """Vector instructions between the lines, most of them outside the innermost loops."""
+    lines, handles = [], [config.uniform_registers - 1 - n for n in range(4)]
+    inside = False
+    for line in text.split("\n"):
+        lines.append(line)
+        inside = (inside or line.startswith("in")) and not line.startswith("loop ur3")
+        if r.random() < (0.02 if inside else 0.3):
+            more = vector(r, config, handles, r.choice(VECTORS))
+            lines += [more] * _assembles(more, config)
+    return "\n".join(lines)
+
+
+def vector(r: Random, config: MatrixUnitConfig, handles: list[int], spec: InstructionSpec) -> str:
+    """One of these with suffixes and operands of any kind."""
+    name = spec.name
+    for suffix in spec.suffixes:
+        if suffix.default is None or r.random() < 0.4:
+            name += "." + _matching(r, suffix.pattern)
+    registers = f"r{r.randrange(config.registers)}", f"r{r.choice((0, 4, config.registers - 3))}"
+    kinds = {
+        "r": registers,
+        "ur": ("ur2", "ur3"),
+        "imm": tuple(str(r.choice((*NUMBERS, *range(12)))) for _ in range(3)),
+        "float": ("1.5", "-0.0", "0f7f800000", "0fffc00001", "1e-45", "3e38"),
+        "address": (f"ur{r.choice(handles)}:rf{r.randrange(config.registers)}:{r.choice(IMMEDIATES)}",),
+    }
+    operands = []
+    for operand in spec.operands:
+        if operand.optional and r.random() < 0.2:
+            break
+        operands.append(r.choice(kinds[r.choice(operand.kinds)]))
+    if operands[-1].lstrip("-").isdigit() and r.random() < 0.8:
+        operands[-1] = str(r.choice((0, 1, 2, 3, 5, 8)))
+    return f"{_guard(r) if spec.guard else ''}{name} {', '.join(operands)}"
+
+
+def _matching(r: Random, pattern: str) -> str:
+    """A text of a suffix: one of its choices, or a small number."""
+    text = re.sub(r"\[0-9\]\{1,6\}", lambda _: str(r.choice((0, 1, 2, 3, 7))), pattern)
+    text = re.sub(r"\[(\w+)\]", lambda found: r.choice(found[1]), text)
+    return re.sub(r"\(([^)]*)\)", lambda found: r.choice(found[1].split("|")), text)
