@@ -10,15 +10,16 @@ from tilewright.errors import ParseError, TilewrightError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, assemble
 from tilewright.isa.language.instructions import INSTRUCTIONS
 
+VECTORS = [spec.name for spec in INSTRUCTIONS.values() if spec.ours]
 THREADS, REGISTERS = 6, 24
 numbers = st.one_of(st.integers(-3, 30), st.sampled_from([-(2**31), 2**31 - 1, 2**32 - 1]))
-values = ["s32", "u32", "f32", "f16", "bf16"]
+values = ["s32", "u32", "f32", "f16", "bf16", "s4", "u8", "s16", "f8e4m3fn", "f8e5m2"]
 CHOICES = {
     "cond": ["eq", "ne", "lt", "ge"],
     "what": ["base", "size"],
     "to": [f"to_{v}" for v in values],
     "from": [f"from_{v}" for v in values],
-    "op": ["add", "min", "max", "exp", "log", "div", "shru"],
+    "op": ["add", "min", "max", "exp", "log", "rsqrt", "div", "rem", "shru"],
     "type": ["f32", "s32"],
 }
 kinds = {
@@ -37,15 +38,19 @@ kinds = {
 
 @st.composite
 def instructions(draw):
-    spec = INSTRUCTIONS[draw(st.sampled_from([*INSTRUCTIONS, *["mm"] * 16, *["ld", "st"] * 4]))]
+    spec = INSTRUCTIONS[draw(st.sampled_from([*INSTRUCTIONS, *["mm"] * 16, *["ld", "st"] * 4, *VECTORS]))]
     name = spec.name + (draw(st.sampled_from(["", "", "", "8", "f32"])) if spec.name == "mm" else "")
     for suffix in spec.suffixes:
         if suffix.default is None:
             name += "." + draw(st.sampled_from(CHOICES[suffix.key]))
         elif suffix.key in ("ka", "kb", "s") and draw(st.booleans()):
             name += f".{suffix.key}{draw(st.sampled_from([1, 2, 3, 7]))}"
-        elif suffix.key in ("t", "y", "g") and draw(st.booleans()):
+        elif suffix.key in ("t", "y") and draw(st.booleans()):
             name += f".{suffix.key}1"
+        elif suffix.key == "g" and draw(st.booleans()):
+            name += f".g{draw(st.sampled_from([1, 2, 3, 7]))}"
+        elif suffix.key in ("round", "end") and draw(st.booleans()):
+            name += {"round": ".rz", "end": ".wrap"}[suffix.key]
     operands = []
     for operand in spec.operands:
         if operand.optional and draw(st.booleans()):

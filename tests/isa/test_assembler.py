@@ -130,6 +130,8 @@ def test_only_text_assembles():
         assemble(b"halt")
 
 
+PIECES = ["vf.add", "vf.div.y1", "vi.shru", "vi.maxu.y1", "vcmp.ltu", "vfcmp.ge"]
+SPANS = ["vfun.exp", "vcvt.to_f8e5m2.from_bf16", "vcvt.to_s4.from_s32.rz.wrap", "vred.max.s32", "vthr.add.f32.g4"]
 registers = st.integers(0, 511).map("r{}".format)
 mm_texts = st.builds(
     lambda guard, type_, suffixes, c, address, a: f"{guard}mm{type_}{''.join(suffixes)} {c}, {address}, {a}",
@@ -147,6 +149,9 @@ others = st.one_of(
     st.builds("cmp.{} p3, {}, ur9".format, st.sampled_from(CONDITIONS), registers),
     st.builds("l{}: br.ne ur1, {}, l0".format, st.integers(1, 10**6), st.integers(0, 9)),
     st.just("   # nothing"),
+    st.builds("@!p3, {} {}, {}, {}, {}".format, st.sampled_from(PIECES), *[registers] * 3, st.integers(0, 999)),
+    st.builds("vquant.to_s8.from_{}.y1 {}, {}, {}, ur3, 8".format, st.sampled_from(["s32", "f32"]), *[registers] * 3),
+    st.builds("{} {}, {}, ur7".format, st.sampled_from(SPANS), registers, registers),
 )
 
 
@@ -167,6 +172,10 @@ OTHER = [
     "label",
     "br.lt",
     "cmp.eq",
+    "vf.add",
+    "vquant.to_s8.from_s32",
+    "vthr",
+    "ldb",
     "ld",
     "st.s2",
     "setmm",

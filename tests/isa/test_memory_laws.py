@@ -287,6 +287,21 @@ def test_elements_share_the_buses_by_need_or_by_slots():
     assert cycles["slots", "halt"] > 2.5 * alone
 
 
+def test_dma_of_the_host_takes_time_from_an_element_that_works_alone():
+    config = MatrixUnitConfig(threads=64, pes=2, dram_bytes_per_cycle=1, l2_bytes_per_cycle=1)
+    machine = Machine(config)
+    machine.system |= {"X": np.zeros(4096, np.int8), "Y": np.zeros(4096, np.int8)}
+    machine.page_table("X")
+    machine.page_table("Y", mapped=True)
+    machine.dma_in("X")
+    each = "tid r1\nmul r1, r1, 64\nld r2, ur1:rf1:0, 16\n"
+    machine.start(f"segment ur1, $Y\n{each}segment ur1, $X\n{each}", 1)
+    runs = machine.run()
+    total = Moved.together(run.moved for run in runs)
+    assert total.bytes["l2"] == {"a": 8192, "b": 0, "c": 0, "dma": 4096}
+    check(total, runs[1].cycles, config, 2)
+
+
 def test_energy_is_what_was_published():
     assert (sram_pj(8 << 10), sram_pj(32 << 10), round(sram_pj(1 << 20), 9)) == (10, 20, 100)
     found = energy(Moved(macs_f32=1000, dram_a=8000), MatrixUnit().run("halt").traffic, MatrixUnitConfig())

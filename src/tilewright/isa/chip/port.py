@@ -44,7 +44,7 @@ class MemoryPort:
     ==================  ================================================================================
     ``numbers``         the record ACCOUNTS
     ``last``            the line that each thread loaded last
-    ``several``         whether other elements are at work, so that windows of the buses are shared
+    ``several``         whether there are other elements, so that windows of the buses are shared
     ``waiting``         with several: (cycle, cycles) of stores whose lines have yet to go back
     ``transferred``     when the last of its DMA transfers is done
     ==================  ================================================================================

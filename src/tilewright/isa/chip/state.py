@@ -505,7 +505,7 @@ class Pe:
             uniform=[0] * c.uniform_registers,
             columns=c.default_columns,
             l1=Cache.of(lines, c.l1_bytes // c.line_bytes, c.l1_ways),
-            clock=Clock(c, MemoryPort(c, chip), tracing, f"PE {number}"),
+            clock=Clock(c, MemoryPort(c, chip, several=c.pes > 1), tracing, f"PE {number}"),
             written=np.zeros((c.threads, c.registers), bool) if poison else None,
         )
         for storage in chip.storages.values():

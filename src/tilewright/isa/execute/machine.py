@@ -223,7 +223,6 @@ class Machine:
         work = [(self.chip.pes[number], jobs) for number, jobs in sorted(self._jobs.items())]
         self._jobs = {}
         for pe, _ in work:
-            pe.clock.port.several = len(work) > 1
             pe.clock.until(self.now, "host")
         return work
 
