@@ -86,7 +86,7 @@ def test_cycles_are_the_machines_and_bounds_hold(data, sizes, dtype, machine):
 def test_the_choice_is_the_best_of_all(sizes, dtype, machine):
     """Every choice is run on the machine; the tuner times some of them and must come to the same."""
     config = MatrixUnitConfig(threads=16, **{"l1_bytes": 1024, **machine})
-    tuning = autotune(*sizes, dtype, config, most=10_000, order="k_outer", columns=None)
+    tuning = autotune(*sizes, dtype, config, most=10_000, order="k_outer", columns=None, line=None)
     assert tuning.proved
     assert len(tuning.timed) < len(tuning.ranking)
     found = {each.choice: product(sizes, dtype, config, each.choice).cycles for each in tuning.ranking}
@@ -99,7 +99,7 @@ def test_the_choice_is_the_best_of_all(sizes, dtype, machine):
 def test_a_large_square_is_tuned_at_once():
     tuning = autotune(512, 512, 512)
     assert tuning.proved
-    assert len(tuning.timed) < 20 < 500 < len(tuning.ranking)
+    assert len(tuning.timed) < 30 < 500 < len(tuning.ranking)
     assert tuning.best.cycles == matmul(*np.ones((2, 512, 512), np.int8), **tuning.options).cycles
     assert tuning.best.energy_pj > 0
     assert tuning.best.utilisation >= 0.67
@@ -115,7 +115,7 @@ def test_few_rows_are_shared_by_threads_that_were_idle():
 
 def test_a_row_may_have_three_threads():
     """80 rows, 256 threads: groups of 3 use 240 of them, groups of 2 or 4 fewer."""
-    tuning = autotune(80, 256, 256, config=MatrixUnitConfig(dram_bytes_per_cycle=256))
+    tuning = autotune(80, 256, 256, config=MatrixUnitConfig(dram_bytes_per_cycle=256), block_a=1)
     assert tuning.best.choice.ka * tuning.best.choice.kb == 3
     assert tuning.proved
 

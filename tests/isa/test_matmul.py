@@ -362,6 +362,41 @@ def test_a_block_of_a_counts_as_its_rounds_do():
         matmul(a, b, config, block_a=2, kb=2)
 
 
+@pytest.mark.parametrize("pes", [1, 2])
+@pytest.mark.parametrize(
+    ("sizes", "how"),
+    [
+        ((20, 30, 64), {"kb": 2, "block_a": 2}),
+        ((20, 30, 64), {"kb": 4, "block_a": 2, "transpose_b": True}),
+        ((35, 20, 96), {"segments": 3, "kb": 3, "block_a": 4, "ka": 2}),
+        ((37, 20, 41), {"tail_kb": 5}),
+        ((37, 20, 64), {"block_a": 3, "tail_kb": 8, "transpose_b": True}),
+        ((37, 20, 64), {"kb": 2, "tail_kb": 3, "segments": 2}),
+        ((70, 9, 30), {"ka": 2, "tail_kb": 4, "order": "column_outer"}),
+    ],
+)
+def test_groups_load_blocks_of_a_and_the_last_rows_have_more_threads(sizes, how, pes):
+    (m, n, k), rng = sizes, np.random.default_rng(0)
+    config = MatrixUnitConfig(threads=32, pes=pes)
+    for dtype in (np.int8, np.float32):
+        a, b = rng.integers(-9, 9, (m, k)).astype(dtype), rng.integers(-9, 9, (k, n)).astype(dtype)
+        if dtype == np.float32 and "block_a" in how and k % 16:
+            continue
+        made = matmul(a, b, config, **how)
+        assert (made.value == a @ b.astype(np.int32)).all()
+        forms = {name: value for name, value in how.items() if name != "block_a"}
+        assert made.counts == expected_counts(m, n, k, config, a.itemsize, **forms)
+
+
+def test_the_last_rows_are_sooner_done():
+    a, b = np.ones((300, 300), np.int8), np.ones((300, 300), np.int8)
+    assert matmul(a, b, block_a=8, tail_kb=4).cycles < 0.9 * matmul(a, b, block_a=8).cycles
+    with pytest.raises(UnsupportedError, match="no tail_kb"):
+        matmul(np.ones((20, 64), np.int8), np.ones((64, 4), np.int8), kb=2, block_a=2, tail_kb=4)
+    with pytest.raises(UsageError, match="a group of 512 threads"):
+        matmul(a, b, tail_kb=512)
+
+
 def test_512_cubed_uses_two_thirds_of_the_math():
     ones = np.ones((512, 512), np.int8)
     best = matmul(ones, ones, block_a=8, segments=2, page=(256, 64))

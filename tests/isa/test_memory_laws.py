@@ -73,6 +73,7 @@ products = st.fixed_dictionaries(
         "dtype": st.sampled_from(TYPES),
         "epilogue": st.booleans(),
         "block_a": st.sampled_from([1, 1, 3]),
+        "tail_kb": st.sampled_from([None, None, 3]),
         "ka": st.integers(1, 2),
         "kb": st.integers(1, 2),
         "transpose_b": st.booleans(),

@@ -169,7 +169,10 @@ def matmul(
     transpose_b: Annotated[bool, typer.Option("--transpose-b", help="Store B row-major and walk it with t1.")] = False,
     order: Annotated[str, typer.Option(help="k_outer or column_outer.")] = "k_outer",
     columns: Annotated[int | None, typer.Option(help="Columns per instruction.")] = None,
-    block_a: Annotated[int, typer.Option(help="Rounds of A that one ld brings (with --kb 1).")] = 1,
+    block_a: Annotated[int, typer.Option(help="Rounds of A that one ld brings.")] = 1,
+    tail_kb: Annotated[
+        int | None, typer.Option(help="--kb of the last rows, where they are fewer than a block.")
+    ] = None,
     line: Annotated[
         str | None, typer.Option(metavar="4x16", help="A line, in elements per dim of B as it is stored.")
     ] = None,
@@ -212,7 +215,7 @@ def matmul(
     type_and_signs(*types)
     sizes = {"m": a.shape[0], "n": b.shape[1], "k": b.shape[0]}
     options: dict[str, Any] = {"ka": ka, "kb": kb, "transpose_b": transpose_b, "order": order, "columns": columns}
-    options |= {"line": shape_of(line, "--line"), "split": split, "segments": segments}
+    options |= {"line": shape_of(line, "--line"), "split": split, "segments": segments, "tail_kb": tail_kb}
     more: dict[str, Any] = {"page": shape_of(page, "--page"), "double_buffer": double_buffer, "block_a": block_a}
     expected = expected_counts(**sizes, config=config, element_bytes=a.dtype.itemsize, **options)
     with progress("mm", expected.instructions) as bar:

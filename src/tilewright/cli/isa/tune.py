@@ -167,9 +167,9 @@ def _call(tuning: Tuning, settings: Sequence[str]) -> str:
     words += [f"--order {choice.order}"] * (choice.order != "k_outer")
     shapes = (("line", choice.line), ("page", choice.page))
     words += [f"--{name} {'x'.join(map(str, shape))}" for name, shape in shapes if shape]
-    others = (("columns", choice.columns), ("split", choice.split), ("segments", choice.segments))
+    others = {name: getattr(choice, name) for name in ("columns", "split", "segments", "tail_kb")}
     words += [f"--block-a {choice.block_a}"] * (choice.block_a > 1)
-    words += [f"--{name} {value}" for name, value in others if value]
+    words += [f"--{name.replace('_', '-')} {value}" for name, value in others.items() if value]
     return " ".join([*words, *(f"--set {assignment}" for assignment in settings)])
 
 

@@ -74,15 +74,16 @@ def expected_counts(
     line: Sequence[int] | None = None,
     split: str | None = None,
     segments: int | None = None,
+    tail_kb: int | None = None,
 ) -> Counts:
     """Counts of C[m, n] += A[m, k] B[k, n] with elements of ``element_bytes``, without running anything.
 
     ``columns`` per instruction (default min(loaders, ka * 256)); ``transpose_b``: B stored row-major and walked by
-    ``t1``; ``line``: of B as it is stored; ``split`` and ``segments`` as for :func:`matmul`, all elements together
-    where ``config.pes`` is above 1. Pages change nothing. Cache misses are those of caches that never evict: lower
-    bounds of a run. Raises :class:`UsageError` when a group of ka * kb threads does not fit, or for columns beyond the
-    threads. Source: the counts section of the specification (the worked example of 256 threads: 8192 steps, 65536
-    elements on the bus).
+    ``t1``; ``line``: of B as it is stored; ``split``, ``segments`` and ``tail_kb`` as for :func:`matmul`, all elements
+    together where ``config.pes`` is above 1. Pages change nothing, nor do blocks of A. Cache misses are those of caches
+    that never evict: lower bounds of a run. Raises :class:`UsageError` when a group of ka * kb threads does not fit, or
+    for columns beyond the threads. Source: the counts section of the specification (the worked example of 256 threads:
+    8192 steps, 65536 elements on the bus).
 
     >>> c = expected_counts(256, 256, 256)
     >>> c.instructions, c.steps, c.broadcast_elements
@@ -99,8 +100,11 @@ def expected_counts(
         raise UsageError(f"element_bytes = {element_bytes}", how="1, 2 or 4")
     loaders, computing = _threads(config)
     widest = loaders if config.disjoint_sets else config.threads
-    if ka * kb > computing:
-        raise UsageError(f"ka * kb = {ka * kb} is more than {computing} threads", how="lower ka or kb")
+    tail_kb = None if tail_kb is None else whole("tail_kb", tail_kb, 1)
+    if ka * max(kb, tail_kb or 1) > computing:
+        raise UsageError(
+            f"ka * kb = {ka * max(kb, tail_kb or 1)} is more than {computing} threads", how="lower ka or kb"
+        )
     per_mm = min(loaders, ka * PRODUCT_REGISTERS) if columns is None else whole("columns", columns, 1)
     if per_mm > widest:
         raise UsageError(f"columns = {per_mm} is not within 1..{widest} (threads)")
@@ -112,7 +116,7 @@ def expected_counts(
     if 0 in (m, n, k):
         return Counts()
     whole_one = _Product(m, n, k, element_bytes, ka, kb, order, per_mm, deep, wide, config)
-    counts = Counts.together(_counts(part, first) for part, first in _parts(whole_one, split, segments))
+    counts = Counts.together(_with_tail(part, first, tail_kb) for part, first in _parts(whole_one, split, segments))
     lines = 0 if segments else _ceil(k, deep) * _ceil(n, wide)  # DMA brings segments in, and L2 is shared
     return replace(counts, l2_misses=lines, dram_bytes=lines * config.line_bytes)
 
@@ -176,6 +180,17 @@ def _counts(p: _Product, first: int) -> Counts:
         l1_touches=row_blocks * p.n * _walked_lines(p),
         l1_misses=_ceil(p.k, p.deep) * _spanned(first, p.n, p.wide),
     )
+
+
+def _with_tail(p: _Product, first: int, tail_kb: int | None) -> Counts:
+    """The last rows with a kb of their own; L1 has their lines of B already."""
+    rest = p.m % p.fit
+    if not tail_kb or not rest:
+        return _counts(p, first)
+    last = _counts(replace(p, m=rest, kb=tail_kb), first)
+    if rest == p.m:
+        return last
+    return Counts.together((_counts(replace(p, m=p.m - rest), first), replace(last, l1_misses=0)))
 
 
 def _threads(config: MatrixUnitConfig) -> tuple[int, int]:

@@ -42,7 +42,8 @@ SECOND_A = 304
 class MatmulPlan:
     """One matrix multiplication: sizes, types as written after ``mm``, and how the threads share the work.
 
-    ``epilogue``: what is done to the products before they are stored.
+    ``epilogue``: what is done to the products before they are stored. ``tail_kb``: kb of the last rows, where they are
+    fewer than a block.
     """
 
     m: int
@@ -60,6 +61,7 @@ class MatmulPlan:
     block_a: int = 1
     buffers: int = 1
     epilogue: VectorSpec | None = None
+    tail_kb: int | None = None
 
     @property
     def fit(self) -> int:
@@ -71,10 +73,33 @@ class MatmulPlan:
         """Elements of k one instruction covers."""
         return self.config.depth(self.element_bytes, self.kb)
 
+    @property
+    def parts(self) -> tuple[tuple[MatmulPlan, int], ...]:
+        """(a plan up to its last row, its first row): all whole blocks, and the rows left over, or all of it."""
+        rest = self.m % self.fit if self.tail_kb else 0
+        if not rest or not self.tail_kb:
+            return ((replace(self, tail_kb=None), 0),)
+        whole_blocks = replace(self, m=self.m - rest, tail_kb=None)
+        last = replace(self, kb=self.tail_kb, block_a=1, tail_kb=None)
+        return ((whole_blocks, 0), (last, self.m - rest))[whole_blocks.m == 0 :]
+
 
 def check(plan: MatmulPlan) -> None:
     """Refuse what the kernel cannot write, before anything runs."""
     c = plan.config
+    if plan.block_a > 1 and plan.order == "column_outer":
+        raise UnsupportedError(f"block_a = {plan.block_a} with column_outer", how="order='k_outer'")
+    if (
+        plan.block_a > 1
+        and plan.kb > 1
+        and (plan.k % (plan.depth * plan.block_a) or plan.tail_kb or c.kb_mode != "chunk")
+    ):
+        problem = (
+            f"block_a = {plan.block_a} with kb = {plan.kb}: k is reordered in blocks of {plan.depth * plan.block_a}"
+        )
+        raise UnsupportedError(problem, how="blocks that divide k, no tail_kb and kb_mode='chunk'; or kb=1")
+    if plan.tail_kb:
+        check(replace(plan, kb=plan.tail_kb, block_a=1, tail_kb=None))
     if plan.order not in ("k_outer", "column_outer"):
         raise UsageError(f"order {plan.order!r}", how="k_outer or column_outer")
     if plan.fit == 0:
@@ -115,13 +140,22 @@ def matmul_program(plan: MatmulPlan) -> MachineProgram:
 def _matmul_program(plan: MatmulPlan) -> MachineProgram:
     if 0 in (plan.m, plan.n, plan.k):
         return assemble("halt", plan.config)
-    lines = [*places(plan), *blocks(plan), "halt"]
+    lines = [*places(plan), *_rows(plan), "halt"]
     return assemble("\n".join(lines), plan.config)
 
 
 def a_bases(plan: MatmulPlan) -> tuple[int, ...]:
     """The first register of A, of every buffer."""
     return (A_REGISTER, SECOND_A)[: plan.buffers]
+
+
+def _rows(plan: MatmulPlan, tag: str = "", first: int = 0) -> list[str]:
+    """:func:`blocks` of every part of the rows; the threads find their places anew for the last."""
+    lines: list[str] = []
+    for part, begin in plan.parts:
+        again = [] if part.kb == plan.kb else places(part)[3:]
+        lines += [*again, *blocks(part, f"{tag}_last" if begin else tag, first, begin)]
+    return lines
 
 
 def places(plan: MatmulPlan) -> list[str]:
@@ -147,12 +181,15 @@ def places(plan: MatmulPlan) -> list[str]:
     ]
 
 
-def blocks(plan: MatmulPlan, tag: str = "", first: int = 0) -> list[str]:
-    """All of C, block by block; ``tag`` tells labels apart, ``first``: the column of C that B's first one makes."""
+def blocks(plan: MatmulPlan, tag: str = "", first: int = 0, begin: int = 0) -> list[str]:
+    """C from row ``begin`` on, block by block.
+
+    ``tag`` tells labels apart, ``first``: the column of C that B's first one makes.
+    """
     walk = _walk_columns if plan.order == "column_outer" else _walk_depth
     shifted = [f"add ur15, ur1, {first}"] if first else []
     return [
-        "mov ur0, 0",
+        f"mov ur0, {begin}",
         f"rows{tag}:",
         f"sub ur10, {plan.m}, ur0",
         f"min ur10, ur10, {plan.fit}",
@@ -190,7 +227,8 @@ def streamed_program(plan: MatmulPlan, widths: tuple[int, ...], double: bool) ->
     for s, width in enumerate(widths):
         more = [f"segment ur14, $B{s + 1}", "dmain ur14    # the next one"] if s + 1 < len(widths) else []
         lines += [f"segment ur4, $B{s}", *(["dmain ur4"] if s == 0 else []), *(more if double else [])]
-        lines += blocks(replace(plan, n=width), f"_{s}", first)
+        lines += places(plan)[3:] if s and len(plan.parts) > 1 else []
+        lines += _rows(replace(plan, n=width), f"_{s}", first)
         lines += ["dmaout ur4", *([] if double else more)]
         first += width
     return assemble("\n".join([*lines, "halt"]), plan.config)
@@ -238,7 +276,7 @@ def _rounds(plan: MatmulPlan, count: int) -> list[str]:
     """``count`` rounds from k = ur2 on: A of all of them, then their ``mm``."""
     if not count:
         return []
-    walked, suffixes = int(plan.transpose_b), f".ka{plan.ka}.kb1.t{int(plan.transpose_b)}{plan.signs}"
+    walked, suffixes = int(plan.transpose_b), f".ka{plan.ka}.kb{plan.kb}.t{int(plan.transpose_b)}{plan.signs}"
     lines = ["add r294, r286, ur2"]
     lines += [f"@p2, ld r{A_REGISTER}, ur3:rf294:0x00, {plan.config.a_registers * count}"]
     lines += [f"mov {'r291' if walked else 'r290'}, ur2"]
@@ -366,6 +404,7 @@ def matmul(
     trace: bool = False,
     watch: Callable[[Counts], None] | None = None,
     block_a: int = 1,
+    tail_kb: int | None = None,
     epilogue: VectorSpec | None = None,
     operands: Mapping[str, Any] | None = None,
     rerun: bool = False,
@@ -377,9 +416,10 @@ def matmul(
     and walks it with ``t1``; otherwise columns are contiguous (``t0``). ``ka`` threads share a row's columns, ``kb``
     every dot product. ``order``: k_outer (all columns a K round) or column_outer (one column over all of K).
     ``columns`` per instruction: default min(loaders, ka * 256); beyond ka * 256 registers run out, which the machine
-    records in ``.errors``, and those columns stay 0. ``block_a``: rounds of A that one ``ld`` brings (with ``kb`` 1).
-    ``page``, ``line``: of B's segment, in elements per dim of B as it is stored. ``trace`` and ``watch``: as for
-    :meth:`MatrixUnit.run`.
+    records in ``.errors``, and those columns stay 0. ``block_a``: rounds of A that one ``ld`` brings; with ``kb`` they
+    must divide k, and B lies in memory in the order of k in which a group's threads hold it. ``tail_kb``: kb of the
+    last rows where they are fewer than a block, so that more threads share them. ``page``, ``line``: of B's segment, in
+    elements per dim of B as it is stored. ``trace`` and ``watch``: as for :meth:`MatrixUnit.run`.
 
     With ``config.pes`` above 1 C is divided among the elements, by ``split``: rows or columns (None: rows if every
     element gets a block). ``segments``: every element's B comes to L2 in so many segments by DMA, the next one while
@@ -413,13 +453,13 @@ def matmul(
         *(m, n, k, written, signs, a.itemsize, ka, kb, transpose_b, order, per_mm, config),
         block_a=whole("block_a", block_a, 1),
         epilogue=epilogue,
+        tail_kb=None if tail_kb is None else whole("tail_kb", tail_kb, 1),
     )
-    if plan.block_a > 1 and (kb > 1 or order == "column_outer"):
-        raise UnsupportedError(f"block_a = {plan.block_a} with kb or column_outer", how="kb=1 and order='k_outer'")
     plain = (
         page is None and line is None and segments is None and watch is None and epilogue is None and config.pes == 1
     )
-    plain = plain and not (trace or rerun or split or operands) and 0 not in (m, n, k)
+    plain = plain and not (trace or rerun or split or operands or tail_kb or (kb > 1 and plan.block_a > 1))
+    plain = plain and 0 not in (m, n, k)
 
     def value() -> Array | None:
         return product_in_order(a, b, bool(signs), config, kb)
@@ -427,17 +467,16 @@ def matmul(
     if plain and (cost := cost_of(plan)) is not None and (made := value()) is not None:
         cost.value = made
         return cast(KernelResult, cost)
-    program = matmul_program(plan)
+    program, stored = matmul_program(plan), _stored(plan, b if transpose_b else b.T)
     out, more = result_and_operands(plan, operands)
     segments = None if segments is None else min(whole("segments", segments, 1), max(1, n))
     if out.size and k and (config.pes > 1 or segments):
-        stored = b if transpose_b else b.T
         more |= {"A": a, "B": stored, "C": np.array(out)}
         return _matmul_on_elements(plan, more, split, segments, double_buffer, page, line, trace, watch)
     memory = TensorMemory()
     if out.size and k:
         memory.add("A", a)
-        memory.add("B", b if transpose_b else b.T, page=page, line=line)
+        memory.add("B", stored, page=page, line=line)
         memory.add("C", out)
         for name, array in more.items():
             memory.add(name, array)
@@ -447,6 +486,19 @@ def matmul(
     if plain:
         note(plan, result, value)
     return result
+
+
+def _stored(plan: MatmulPlan, b: Array) -> Array:
+    """B as it lies in memory: k in the order in which a group's threads hold it, several rounds to each.
+
+    A thread holds elements of k of its rounds one behind the other, so those of one round lie a thread's share apart.
+    """
+    if plan.block_a == 1 or plan.kb == 1 or 0 in b.shape:
+        return b
+    along = 0 if plan.transpose_b else 1
+    split = (-1, plan.kb, plan.block_a, plan.config.chunk(plan.element_bytes))
+    parts = b.reshape(*b.shape[:along], *split, *b.shape[along + 1 :]).swapaxes(along + 1, along + 2)
+    return np.ascontiguousarray(parts).reshape(b.shape)
 
 
 def result_and_operands(plan: MatmulPlan, operands: Mapping[str, Any] | None) -> tuple[Array, dict[str, Array]]:

@@ -19,6 +19,10 @@ _MOST_LOADS = 1 << 20
 """Columns loaded by a run that is timed as a whole; of larger ones three row blocks are, if there are more."""
 
 
+_FEW_ROWS = 8
+"""Rows below which A is next to nothing, and how it is loaded by several threads to a row does not matter."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """C[m, n] = A[m, k] B[k, n] with elements of ``element_bytes``, on a machine."""
@@ -71,6 +75,7 @@ class Choice:
     split: str | None = None
     segments: int | None = None
     block_a: int = 1
+    tail_kb: int | None = None
 
     def __str__(self) -> str:
         """On one line; what is None is not written."""
@@ -82,6 +87,7 @@ class Choice:
         parts += [f"split by {self.split}"] if self.split else []
         parts += [f"{self.segments} segments"] if self.segments else []
         parts += [f"A by {self.block_a}"] if self.block_a > 1 else []
+        parts += [f"last rows kb{self.tail_kb}"] if self.tail_kb else []
         return " ".join(parts)
 
     @property
@@ -114,11 +120,28 @@ def choices(problem: Problem, fixed: Mapping[str, Any]) -> list[Choice]:
                         continue  # segments that all share, and too many of what matters little
                     rest = {"columns": width, "line": line, "split": split, "segments": segments}
                     for page in _free(fixed, "page", _pages(problem, transpose_b, line, segments)):
-                        space[Choice(**how, **rest, page=page, block_a=fixed.get("block_a", 1))] = None
-                if "block_a" not in fixed and order == "k_outer" and kb == 1 and width == columns[0]:
-                    for more in _blocks_of_a(problem, fixed, Choice(**how, columns=width, line=line)):
-                        space[more] = None
+                        same = {"block_a": fixed.get("block_a", 1), "tail_kb": fixed.get("tail_kb")}
+                        space[Choice(**how, **rest, page=page, **same)] = None
+                if width != columns[0] or order != "k_outer":
+                    continue
+                plain = Choice(**how, columns=width, line=line, tail_kb=fixed.get("tail_kb"))
+                few = [plain, *(_blocks_of_a(problem, fixed, plain) if "block_a" not in fixed else ())]
+                space |= dict.fromkeys((*few, *(more for choice in few for more in _tails(problem, fixed, choice))))
     return list(space)
+
+
+def _tails(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> Iterator[Choice]:
+    """The last rows with as many threads to each as there are, and as a power of two."""
+    c, e = problem.config, problem.element_bytes
+    share = problem.m if plain.split == "columns" else -(-problem.m // c.pes)
+    rest = share % (c.compute_threads // (plain.ka * plain.kb))
+    if not rest or rest == share or "tail_kb" in fixed or (plain.block_a > 1 and plain.kb > 1):
+        return
+    rounds = -(-problem.k // c.chunk(e)) if c.kb_mode == "chunk" else c.chunk(e)
+    most = min(c.compute_threads // (plain.ka * rest), 2 * rounds - 1)
+    for kb in sorted({most, 1 << (most.bit_length() - 1)} if most else ()):
+        if kb > plain.kb and (c.kb_mode == "chunk" or c.chunk(e) % kb == 0):
+            yield replace(plain, tail_kb=kb)
 
 
 def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> Iterator[Choice]:
@@ -127,17 +150,20 @@ def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> I
     Segments of B have the columns of one block, half of all or all of them, and pages as deep as a line, so that the
     first one is soon there.
     """
-    c, e = problem.config, problem.element_bytes
-    rounds, room = -(-problem.k // c.depth(e)), (280 - 256) // c.a_registers
+    c, e, kb = problem.config, problem.element_bytes, plain.kb
+    rounds, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers
+    if kb > 1 and problem.m < _FEW_ROWS:
+        return
     per_line = min(max(1, c.line_bytes // c.a_bytes), room)
-    for block in dict.fromkeys((per_line, per_line // 2, room)):
-        if not 1 < block <= rounds:
+    for block in dict.fromkeys((per_line, per_line // 2, *([room] if kb == 1 else []))):
+        divides = kb == 1 or (problem.k % (c.depth(e, kb) * block) == 0 and c.kb_mode == "chunk")
+        if not 1 < block <= rounds or not divides:
             continue
         for split in _pes(problem, fixed):
             yield replace(plain, block_a=block, split=split)
         if c.pes == 1 and plain.line is None and not {"segments", "page"} & fixed.keys():
             blocks, wide = -(-problem.n // (plain.columns or default_columns(c, plain.ka))), max(1, c.line_bytes // e)
-            for segments in dict.fromkeys((blocks, 1, min(2, problem.n))):
+            for segments in dict.fromkeys((blocks, 1, min(2, problem.n)) if kb == 1 else (1,)):
                 share = -(-problem.n // segments)
                 for high in dict.fromkeys((share, -(-share // 2))):
                     page = (wide, _up(high, wide)) if plain.transpose_b else (high, wide)
@@ -262,8 +288,19 @@ def _ceil(a: Any, b: int) -> Any:
 
 def _part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str, int]:
     """One element's."""
+    rows = part.size[0]
+    rest = rows % (problem.config.compute_threads // (choice.ka * choice.kb)) if choice.tail_kb else 0
+    whole_blocks, last = replace(choice, tail_kb=None), replace(choice, kb=choice.tail_kb or 1, block_a=1, tail_kb=None)
+    units: Counter[str] = Counter()
+    for some, how in ((rows - rest, whole_blocks), (rest, last)):
+        units += _rows(problem, how, part, some) if some else {}
+    return dict(units) | _buses(problem, choice, part, share)
+
+
+def _rows(problem: Problem, choice: Choice, part: Part, count: int) -> Counter[str]:
+    """So many rows of one element's."""
     c, e, ka = problem.config, problem.element_bytes, choice.ka
-    rows, widths = _row_blocks(problem, choice, part.size[0]), _widths(problem, choice, part)
+    rows, widths = _row_blocks(problem, choice, count), _widths(problem, choice, part)
     blocks = sum(rows.values())
     outer = choice.order == "column_outer"
     column_lines, a_lines = _walks(problem, choice)
@@ -278,8 +315,7 @@ def _part(problem: Problem, choice: Choice, part: Part, share: int) -> dict[str,
             loads += times * many * int(requests.sum()) * (width if outer else 1)
             stored = height * _stored_lines(problem, choice, part.base[1] + first, width)
             stores += times * many * max(1, _ceil(stored, c.l1_ports))
-    units = {"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores}
-    return units | _buses(problem, choice, part, share)
+    return Counter({"math unit": steps * c.step_cycles(e, choice.kb), "load-store unit": loads + stores})
 
 
 def _row_blocks(problem: Problem, choice: Choice, rows: int) -> Counter[int]:
@@ -310,7 +346,7 @@ def _walks(problem: Problem, choice: Choice) -> tuple[Array, Array]:
     column_lines = (np.minimum(begin + depth, k) - 1) // along - begin // along + 1
     if choice.block_a > 1:  # every load has A of several rounds
         own *= choice.block_a
-        begin = np.arange(0, k, own)
+        begin = np.arange(0, k, own * choice.kb)
     starts = begin[:, None] + np.arange(choice.kb) * own
     ends = np.minimum(starts + own, k)
     lines = ((ends * e - 1) // c.line_bytes) - (starts * e // c.line_bytes) + 1

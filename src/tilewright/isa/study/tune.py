@@ -208,7 +208,7 @@ def _fixed(problem: Problem, options: dict[str, Any]) -> dict[str, Any]:
     if fixed.get("segments") is not None:
         fixed["segments"] = min(whole("segments", fixed["segments"], 1), problem.n)
     shared: dict[str, Any] = {
-        name: fixed[name] for name in ("ka", "kb", "transpose_b", "order", "columns") if name in fixed
+        name: fixed[name] for name in ("ka", "kb", "transpose_b", "order", "columns", "tail_kb") if name in fixed
     }
     expected_counts(problem.m, problem.n, problem.k, problem.config, problem.element_bytes, **shared)  # refuses
     return fixed
