@@ -2,6 +2,8 @@
 
     python benchmarks/reproduce.py [-o docs/reproduce.md] [--products 12] [--scalesim PYTHON]
 
+It takes a few minutes, for the tuner's sake.
+
 ``--products``: of each chip's measured products, evenly over their sizes. ``--scalesim``: a Python that has scalesim
 3.0.0 (it wants an environment of its own: ``python -m venv E && E/bin/pip install scalesim==3.0.0 numpy==2.2.6``); what
 it prints is written to benchmarks/data/scalesim/printed.csv first. Without it the figures that stand there are taken.
@@ -186,13 +188,13 @@ def modelled(chip: str, m: int, n: int, k: int) -> tuple[float, str, str]:
     ghz, machine = chip_machine(chip)
     tile = (16, machine.line_bytes // 32)
     fixed = {"order": "k_outer", "transpose_b": False, "line": tile, "columns": None, "page": None}
-    best = autotune(m, n, k, "bf16", machine, most=5, **fixed).best
+    best = autotune(m, n, k, "bf16", machine, most=12, **fixed).best
     a, b = (np.zeros(shape, ml_dtypes.bfloat16) for shape in ((m, k), (k, n)))
     rounded = VectorSpec(m, n, (Input("acc", "f32"),), (Op("convert", (0,), "bf16"),), (Output("y", 1, "bf16"),))
     result = matmul(a, b, machine, epilogue=rounded, **best.choice.options)
     assert not result.errors
     choice = best.choice
-    parts = f"ka{choice.ka} kb{choice.kb}, by {choice.split or 'rows'}"
+    parts = f"ka{choice.ka} kb{choice.kb}, by {choice.split or 'whichever suits'}"
     return result.cycles / ghz / 1e3, parts, best.limit
 
 
@@ -240,7 +242,7 @@ which the machine does not have. Too slow where k or n is small, or n a little m
 along rows here and move whole, so that a row of 22 bytes takes a line of device memory; a TPU's tiles have 8 or 16
 rows. Too slow, also, where operands fit beside the core: a TPU keeps them there between calls (measured times jump
 where they no longer fit), and the machine begins with cold memories. Where rows fill their lines and the product is
-large it comes within a tenth."""
+large it comes within a quarter."""
 
 
 # SCALE-Sim itself.

@@ -86,7 +86,7 @@ def test_cycles_are_the_machines_and_bounds_hold(data, sizes, dtype, machine):
 def test_the_choice_is_the_best_of_all(sizes, dtype, machine):
     """Every choice is run on the machine; the tuner times some of them and must come to the same."""
     config = MatrixUnitConfig(threads=16, **{"l1_bytes": 1024, **machine})
-    tuning = autotune(*sizes, dtype, config, most=10_000, order="k_outer", columns=None, line=None)
+    tuning = autotune(*sizes, dtype, config, most=10_000, order="k_outer", columns=None, line=None, page=None)
     assert tuning.proved
     assert len(tuning.timed) < len(tuning.ranking)
     found = {each.choice: product(sizes, dtype, config, each.choice).cycles for each in tuning.ranking}

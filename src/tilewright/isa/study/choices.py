@@ -20,7 +20,7 @@ _MOST_LOADS = 1 << 20
 
 
 _FEW_ROWS = 8
-"""Rows below which A is next to nothing, and how it is loaded by several threads to a row does not matter."""
+"""Rows below which A is next to nothing, and how several threads to a row load it matters little."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ def choices(problem: Problem, fixed: Mapping[str, Any]) -> list[Choice]:
                 if width != columns[0] or order != "k_outer":
                     continue
                 plain = Choice(**how, columns=width, line=line, tail_kb=fixed.get("tail_kb"))
-                few = [plain, *(_blocks_of_a(problem, fixed, plain) if "block_a" not in fixed else ())]
+                few = [replace(plain, split=split) for split in _pes(problem, fixed)]
+                few += _blocks_of_a(problem, fixed, plain) if "block_a" not in fixed else ()
                 space |= dict.fromkeys((*few, *(more for choice in few for more in _tails(problem, fixed, choice))))
     return list(space)
 
@@ -152,16 +153,16 @@ def _blocks_of_a(problem: Problem, fixed: Mapping[str, Any], plain: Choice) -> I
     """
     c, e, kb = problem.config, problem.element_bytes, plain.kb
     rounds, room = -(-problem.k // c.depth(e, kb)), (280 - 256) // c.a_registers
-    if kb > 1 and problem.m < _FEW_ROWS:
-        return
+    few = kb > 1 and problem.m < _FEW_ROWS
     per_line = min(max(1, c.line_bytes // c.a_bytes), room)
-    for block in dict.fromkeys((per_line, per_line // 2, *([room] if kb == 1 else []))):
-        divides = kb == 1 or (problem.k % (c.depth(e, kb) * block) == 0 and c.kb_mode == "chunk")
-        if not 1 < block <= rounds or not divides:
+    for block in dict.fromkeys((per_line, *([] if few else [per_line // 2]), *([room] if kb == 1 else []))):
+        if not 1 < block <= rounds:
+            continue
+        if kb > 1 and (problem.k % (c.depth(e, kb) * block) or c.kb_mode != "chunk"):
             continue
         for split in _pes(problem, fixed):
             yield replace(plain, block_a=block, split=split)
-        if c.pes == 1 and plain.line is None and not {"segments", "page"} & fixed.keys():
+        if c.pes == 1 and plain.line is None and not few and not {"segments", "page"} & fixed.keys():
             blocks, wide = -(-problem.n // (plain.columns or default_columns(c, plain.ka))), max(1, c.line_bytes // e)
             for segments in dict.fromkeys((blocks, 1, min(2, problem.n)) if kb == 1 else (1,)):
                 share = -(-problem.n // segments)

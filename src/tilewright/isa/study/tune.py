@@ -248,7 +248,7 @@ def search(
 
 def _order(tuned: Tuned) -> tuple[Any, ...]:
     """The least bound first; of equals one that brings data early, then the plainest."""
-    late = not getattr(tuned.choice, "stream", False)
+    late = not (getattr(tuned.choice, "stream", False) or getattr(tuned.choice, "segments", None))
     return tuned.bound, late, tuned.choice.settings, str(tuned.choice)
 
 
