@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from tests.isa.test_memory_laws import check
 from tilewright import hlo, isa
 from tilewright.errors import CheckFailed, UsageError
 
@@ -43,6 +44,7 @@ def test_an_int8_network_has_xlas_values():
     products = [layer for layer in compiled.layers if layer.unit == "matrix"]
     assert sum(layer.counts.macs for layer in products) == 64 * (48 * 48 + 48 * 48 + 48 * 16)
     assert report.cycles >= sum(layer.cycles for layer in report.layers)
+    check(report.moved, report.cycles, SMALL)
     assert set(report.bytes) == {"l1", "l2", "dram"}
     assert set(report.bytes["l1"]) == {"a", "b", "c", "dma"}
     assert report.energy_pj > 0
@@ -167,6 +169,7 @@ def test_a_transformer_runs_whole_on_the_machine(monkeypatch):
     value, report = compiled.run(*arguments, verify=True)
     assert not [layer.name for layer in report.layers if layer.fallback]
     assert report.fallback_share == 0
+    check(report.moved, report.cycles, report.config, 2)
     exact = np.asarray(jax.jit(transformer.forward)(*arguments))
     assert np.abs(value - exact).max() < 0.05 * np.abs(exact).max()
 

@@ -1,7 +1,7 @@
 """Laws of the memory system, on any machine and program: bytes need time, accounts add up, more is not slower.
 
 Programs: products of every type with and without an epilogue, convolutions, vector work, whole compiled models, and
-what nobody would write. LAWS=1000 tries as many of each kind.
+what nobody would write. LAWS=1000 tries as many of each kind, MUTATED=40000 so many changed programs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.isa.mutated import run_mutated
+from tests.isa.test_loops import both
 from tests.isa.test_vector_programs import numbers, specs
 from tests.isa.wild import wild
 from tilewright import isa
-from tilewright.errors import UsageError
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.isa import (
     Input,
     Machine,
@@ -228,6 +230,22 @@ def test_any_program_obeys(seed):
         if run is None or run.executed >= config.max_instructions:  # stopped half-way: nothing was waited for
             return
     check_run(run, config)
+
+
+def test_mutated_programs_obey():
+    for seed in range(int(os.environ.get("MUTATED", "20"))):
+        config, call = run_mutated(seed)
+
+        def work(call=call):
+            try:
+                return call()
+            except TilewrightError as error:
+                return str(error)
+
+        one, other, _ = both(work) if seed % 8 == 0 else (work(), None, 0)
+        assert other in (None, one), seed
+        if not isinstance(one, str):
+            check_result(one, config)
 
 
 def test_a_of_one_mebibyte_takes_its_time():
