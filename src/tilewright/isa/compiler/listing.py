@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.isa.compiler.planning import planned_stays
+from tilewright.isa.compiler.planning import placed, planned_stays
 from tilewright.isa.lowering.steps import Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering
 
@@ -11,7 +11,7 @@ def listing(lowering: Lowering) -> str:
     """Layers in order; a program that several jobs share is written once."""
     numbers: dict[int, int] = {}
     lines = [f"# {len(lowering.steps)} layers", "", schedule(lowering), ""]
-    lines += [_table(table) for table in lowering.tables.values()]
+    lines += [_table(table, lowering) for table in lowering.tables.values()]
     for step in lowering.steps:
         lines += ["", *_step(step, lowering, numbers)]
     return "\n".join(lines)
@@ -39,11 +39,11 @@ def _departure(stay: Stay) -> str:
     return f"{stay.table} goes to device memory by DMA" if stay.leaves else f"{stay.table} is given up"
 
 
-def _table(table: Table) -> str:
-    shape = f"{table.dtype}[{','.join(map(str, table.shape))}]"
+def _table(table: Table, lowering: Lowering) -> str:
+    line = f"table {table.name} {placed(lowering, table).map}"
     if table.base:
-        return f"table {table.name} {shape}: {table.base} under another shape"
-    return f"table {table.name} {shape}{': placed by the host' if table.held is not None else ''}"
+        return f"{line}: {table.base} under another shape"
+    return f"{line}{': placed by the host' if table.held is not None else ''}"
 
 
 def _step(step: Step, lowering: Lowering, numbers: dict[int, int]) -> list[str]:

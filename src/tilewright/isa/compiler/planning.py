@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.chip.segments import make_storage
+from tilewright.isa.chip.segments import Storage, make_storage
 from tilewright.isa.lowering.steps import Stay, Step, Table
 from tilewright.isa.lowering.tables import Lowering
 from tilewright.layout import parse
@@ -169,11 +169,14 @@ def planned_stays(lowering: Lowering) -> tuple[Stay, ...]:
 
 def bytes_of(lowering: Lowering) -> dict[str, int]:
     """Of every table that is no view."""
-    sizes = {}
-    for table in (table for table in lowering.tables.values() if not table.base):
-        nothing = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
-        sizes[table.name] = make_storage(table.name, nothing, 0, lowering.config.line_bytes).total_bytes
-    return sizes
+    own = [table for table in lowering.tables.values() if not table.base]
+    return {table.name: placed(lowering, table).total_bytes for table in own}
+
+
+def placed(lowering: Lowering, table: Table) -> Storage:
+    """How a table lies in memory."""
+    nothing = np.broadcast_to(np.zeros((), _numpy_type(table.dtype)), table.shape)
+    return make_storage(table.name, nothing, 0, lowering.config.line_bytes)
 
 
 def _numpy_type(dtype: str) -> Any:

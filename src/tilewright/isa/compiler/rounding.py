@@ -31,6 +31,8 @@ _MONOTONE: dict[str, Callable[[Array], Array]] = {
     "sqrt": np.sqrt, "tanh": np.tanh, "logistic": lambda x: 1 / (1 + np.exp(-x)), "rsqrt": lambda x: x**-0.5,
     "floor": np.floor, "ceil": np.ceil, "round_nearest_even": np.rint, "sign": np.sign, "cbrt": np.cbrt,
 }  # fmt: skip
+_COMPOSED = frozenset({"exponential_minus_one", "log_plus_one", "logistic"})
+"""Of several operations in XLA, each rounded to the type: two roundings more."""
 _DETERMINED = frozenset({"floor", "ceil", "round_nearest_even", "sign", "sqrt"})
 
 
@@ -89,7 +91,8 @@ def _error(node: Node, values: Mapping[Value, Array], errors: Mapping[Value, Arr
     errs = [none if each is None else each for each in e]
     y = np.abs(_wide(made))
     if name in _MONOTONE:
-        own_error = 0.0 if name in _DETERMINED else _FUNCTION * _SINGLE * y + SMALLEST
+        unit = UNITS.get(made.dtype.name, 0.0) if name in _COMPOSED else 0.0
+        own_error = 0.0 if name in _DETERMINED else (_FUNCTION * _SINGLE + 2 * unit) * y + SMALLEST
         return _between(_MONOTONE[name], x[0], errs[0]) + own_error
     if name == "chlo.erf":
         return 1.13 * errs[0] + _FUNCTION * _SINGLE * y
