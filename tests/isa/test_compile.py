@@ -376,3 +376,17 @@ def test_gradients_of_convolutions_and_other_paddings():
     compiled = isa.compile(several, x, w, config=SMALL)
     report = compiled.run(x, w, verify=True)[1]
     assert not [layer.fallback for layer in report.layers if layer.fallback]
+
+
+def test_pads_with_any_number_and_by_less_than_nothing():
+    x = floats(3, 5, 6, 7)
+
+    def padded(x):
+        y = x * 2
+        inner = jax.lax.pad(y, y[0, 0, 0, 0], [(0, 0, 0), (-1, 2, 1), (0, -3, 0), (2, -3, 2)])
+        return inner, jax.lax.pad(y[..., None], np.float32(-np.inf), [(0, 0, 0)] * 3 + [(2, -3, 2), (1, 1, 0)])
+
+    values, report = isa.compile(padded, x, config=SMALL).run(x, verify=True)
+    assert not [layer.fallback for layer in report.layers if layer.fallback]
+    for have, want in zip(values, padded(x), strict=True):
+        np.testing.assert_array_equal(have, want)

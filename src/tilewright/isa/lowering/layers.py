@@ -11,6 +11,7 @@ from tilewright.isa.chip.parts import by_dim
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.lowering.copying import rows_program, runs_of_rows
 from tilewright.isa.lowering.grouping import Group, groups_of
+from tilewright.isa.lowering.padding import lower_pad
 from tilewright.isa.lowering.picking import lower_dynamic_slice, lower_gather, lower_scatter
 from tilewright.isa.lowering.products import lower_convolution, lower_product
 from tilewright.isa.lowering.reading import MOVING, Reading, machine_type, operations
@@ -49,7 +50,7 @@ def _lower_group(lowering: Lowering, group: Group) -> None:
         elif node.name == "concatenate":
             _concatenate(lowering, node)
         elif node.name == "pad":
-            _pad(lowering, node)
+            lower_pad(lowering, node)
         elif node.name == "gather":
             _gather(lowering, node) if rows_of(node) else lower_gather(lowering, node)
         elif node.name == "dynamic_slice":
@@ -187,24 +188,3 @@ def _gather(lowering: Lowering, node: Node) -> None:
         jobs.append(Job(pe, rows_program(rows, columns, count, e, share, config), windows))
     name = lowering.name("gather")
     lowering.steps.append(Step(name, "copy", (node,), (), (out,), tuple(jobs), reads=(a, i), writes=(c,)))
-
-
-def _pad(lowering: Lowering, node: Node) -> None:
-    """The operand into the middle of zeros."""
-    own, (x, fill), out = node.attributes, node.operands, node.result
-    number = lowering.reading.number(fill)
-    if machine_type(out) is None or number is None or number != 0 or min(own["low"] + own["high"]) < 0:
-        raise UnsupportedError("a pad with another value than 0, or that takes away")
-    padded = [d for d, ends in enumerate(zip(own["low"], own["high"], own["interior"], strict=True)) if any(ends)]
-    first = min(padded, default=0)
-    groups: Any = (tuple(range(first)), *((d,) for d in range(first, len(out.sizes))))
-    if len(groups) > 4:
-        raise UnsupportedError("a pad of many dims")
-    if not lowering.sources(x):
-        lowering.table(x, natural(x.sizes))
-    source = min(lowering.sources(x), key=lambda s: len(s.coordinates))
-    table = lowering.new_table(out, groups)
-    origin = (0, *(own["low"][d] for d in range(first, len(out.sizes))))
-    gaps = (1, *(own["interior"][d] + 1 for d in range(first, len(out.sizes))))
-    lowering.copy_step(lowering.name("pad"), source, table, groups, origin, gaps)
-    lowering.steps[-1].nodes, lowering.steps[-1].outputs = (node,), (out,)

@@ -10,10 +10,11 @@ from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.hlo import Node, Value
 from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.lowering.grouping import Group
+from tilewright.isa.lowering.padding import padded
 from tilewright.isa.lowering.reading import machine_type
 from tilewright.isa.lowering.sources import Groups
 from tilewright.isa.lowering.steps import Job, Step, Table
-from tilewright.isa.lowering.tables import BYTES, Lowering, folded, natural, whole
+from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
 from tilewright.isa.lowering.tails import Tail, tail_of
 from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_parts, conv_program
 from tilewright.isa.multiply.expected import expected_counts
@@ -243,30 +244,11 @@ def _apart(
     lowering: Lowering, x: Value, image: Groups, padding: Sequence[tuple[int, int]], apart: Sequence[int]
 ) -> str:
     """A table of images with zeros around them and between their elements, or without some at their ends."""
-    sizes, first, end, begins, gaps = list(x.sizes), [0] * len(x.sizes), list(x.sizes), [0] * 4, [1] * 4
-    for place, (low, high), gap in zip((1, 2), padding, apart, strict=True):
-        count = x.sizes[image[place][0]] if image[place] else 1
-        if not image[place]:
-            continue
-        (d,) = image[place]
-        sizes[d] = low + (count - 1) * gap + 1 + high
-        first[d] = max(0, -(low // gap))
-        end[d] = min(count, (sizes[d] - 1 - low) // gap + 1)
-        begins[place], gaps[place] = low + first[d] * gap, gap
-        if first[d] >= end[d]:
-            raise UnsupportedError("a convolution whose padding leaves nothing")
-    if not lowering.sources(x):
-        lowering.table(x, natural(x.sizes))
-    cuts = first, end, [1] * len(sizes)
-    parts = [source.sliced(*cuts) for source in lowering.sources(x)]
-    part = next((source for source in parts if source is not None), None)
-    if part is None:
-        lowering.copy(x, natural(x.sizes))
-        part = lowering.places[x][-1].sliced(*cuts)
-        assert part is not None
-    table = lowering.new_table(Value(tuple(sizes), x.dtype), image)
-    lowering.copy_step(lowering.name("spread"), part, table, image, begins, gaps)
-    return table
+    sizes, begins, gaps = list(x.sizes), [0] * len(x.sizes), [1] * len(x.sizes)
+    for dims, (low, high), gap in zip(image[1:3], padding, apart, strict=True):
+        for d in dims:
+            sizes[d], begins[d], gaps[d] = low + (x.sizes[d] - 1) * gap + 1 + high, low, gap
+    return padded(lowering, x, Value(tuple(sizes), x.dtype), image, begins, gaps, "spread")
 
 
 def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups) -> tuple[MatmulPlan, str]:
