@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import permutations, product
+from math import prod
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.browser import in_browser
 from tests.conftest import ROOT
 from tests.machine.test_run import _Page
 from tilewright import isa
@@ -212,3 +214,40 @@ def test_what_a_layer_made_is_found_by_the_next():
     for each in (first, second, *turned, *crowded):
         assert each.plan.bytes_used <= each.plan.memory.local_bytes
         assert list(overlapping(each.plan)) == list(misplaced(each.plan, each.plan.memory)) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "axes", "made"),
+    [
+        (jnp.exp, {"rows": 512}, {"rows"}),
+        (jax.nn.softmax, {"rows": 512}, {"rows"}),  # within a row
+        (lambda x: x.max((1, 2)), {"n": 8}, {"n"}),  # within an image
+        (lambda x: x.max(0), {"n": 8}, set()),  # over images: the slices together make it
+        (lambda x: jnp.sort(x, 0), {}, set()),
+    ],
+)
+def test_work_on_elements_is_cut_along_what_it_does_not_sum_up(function, axes, made):
+    _, (layer,) = on_npu(function, jax.ShapeDtypeStruct((8, 8, 8, 8), np.float32))
+    assert layer.whole == axes
+    assert layer.operands[-1].role == "out"
+    assert layer.operands[-1].axes == made
+    assert layer.operands[-1].bytes(dict.fromkeys(axes, 1)) == layer.operands[-1].bytes({}) // prod(
+        axes[a] for a in made
+    )
+
+
+def test_a_dump_is_modelled_as_it_is():
+    report = run(str(ROOT / "tests/data/hlo_tpu/v5e_patent_rb.after.hlo"), "tpu-v5e")
+    assert report.studied.checks == ()
+    assert report.studied.moved.before == report.studied.moved.after
+    assert "verification" not in report.to_page().html().partition("<main>")[0]
+    with pytest.raises(UnsupportedError, match="as XLA compiled it"):
+        run(str(ROOT / "tests/data/hlo_tpu/v5e_patent_rb.after.hlo"), "simt")
+
+
+@in_browser
+def test_the_page_in_a_browser(visit, on_machine, tmp_path):
+    seen = visit(on_machine.write(tmp_path)[0], width=420, scheme="dark")
+    assert "A step takes" in seen.page.locator("#findings").text_content()
+    assert seen.page.locator("#step svg").count() == 2
+    seen.check()

@@ -124,14 +124,7 @@ def _memory(subject: Subject, memory: LaneMemory, layers: Sequence[Planned]) -> 
         for each in over
         if each.cut is not None and each.plan is not None
     ]
-    remedy = ""
-    if over and len(cuts) == len(over):
-        first = over[0]
-        assert first.cut is not None
-        remedy = (
-            f"Cut into slices, each fits; the cheapest cut of {first.layer.name} is {first.cut.text}: "
-            f"{first.cut.slices} slices of {bytes_text(cuts[0].after)} that move {bytes_text(first.cut.moved)}."
-        )
+    changes = ranked(tuple(_variants(subject, memory, fullest.need)))
     largest = [
         Held(each.name, each.place({}).bytes_per_npu, at, at, str(each.place({}))) for each in fullest.layer.operands
     ]
@@ -140,11 +133,32 @@ def _memory(subject: Subject, memory: LaneMemory, layers: Sequence[Planned]) -> 
         standing=tuple(each.plan.bytes_used if each.plan is not None else 0 for each in layers),
         largest=tuple(sorted(largest, key=lambda held: -held.bytes)),
         misfits=misfits,
-        changes=(*ranked(tuple(_variants(subject, memory, fullest.need))), *cuts),
+        changes=(*changes, *cuts),
         counts="bytes on every NPU",
         noun="layers",
-        remedy=remedy,
+        remedy=_remedy(over, changes),
     )
+
+
+def _remedy(over: Sequence[Planned], changes: Sequence[Change]) -> str:
+    """What is done with layers that do not fit whole, and what would make them fit."""
+    cut = [each for each in over if each.cut is not None]
+    said = []
+    if cut:
+        first = cut[0]
+        assert first.cut is not None
+        some = "Cut into slices each fits" if len(cut) == len(over) else f"{len(cut)} fit in slices"
+        said.append(
+            f"{some}; the cheapest cut of {first.layer.name} is {first.cut.text}: {first.cut.slices} slices of "
+            f"{bytes_text(first.cut.plan.bytes_used)} that move {bytes_text(first.cut.moved)}."
+        )
+    if len(cut) < len(over):
+        names = [each.layer.name for each in over if each.cut is None]
+        more = f" and {len(names) - 2} others" if len(names) > 2 else ""
+        said.append(f"No slices that were tried fit for {', '.join(names[:2])}{more}.")
+        best = next((change for change in changes if change.fits), None)
+        said += [f"The cheapest change with which every layer fits whole: {best.what}."] if best else []
+    return " ".join(said)
 
 
 def _variants(subject: Subject, memory: LaneMemory, before: int) -> Iterator[Change]:

@@ -99,6 +99,10 @@ class _Reader:
             shaped = _Product(product)
         else:
             shaped = _Elements(self, computing, outputs)
+        sums = [node for node in computing if node.name == "reduce"]
+        if product is not None and sums:  # of what a product makes: along whole rows at most
+            kept = ("batch", "rows") if all(map(_over_rows, sums)) else ()
+            shaped.axes = tuple(axis for axis in shaped.axes if axis.name in kept)
         for value in (*outputs, *(v for node in computing for v in node.results)):
             if shaped.order and len(value.sizes) == 4:
                 self.images[id(value)] = shaped.order
@@ -252,48 +256,81 @@ class _Product(_Dims):
 
 
 class _Elements(_Dims):
+    """Work on elements: cut along rows, where only rows are summed up, else along images, or channels of images.
+
+    A sum over what is cut may only be a result: then all slices add up to it, and it stands there whole.
+    """
+
     def __init__(self, reader: _Reader, nodes: Sequence[Node], outputs: Sequence[Value]) -> None:
         values = [v for node in nodes for v in (*node.operands, *node.results)]
-        known = [(order, v) for v in values if (order := reader.order(v))]
-        reduced = any(node.name in ("reduce", "sort", "scatter", "gather") for node in nodes)
+        self.order = next((order for v in values if (order := reader.order(v))), "")
         largest = max(values, key=lambda v: prod(v.sizes))
         self.rows, self.columns = _matrix(largest.sizes)
-        if known:
-            self.order = known[0][0]
-            batch, depth = (
-                largest.sizes[self.order.index(letter)] if len(largest.sizes) == 4 else 1 for letter in "bf"
-            )
-            self.sizes = {"n": batch, "c": depth}
-            self.axes = tuple(Axis(name, size) for name, size in self.sizes.items() if size > 1)
-        elif not reduced or all(_last_dim_only(node) for node in nodes):
-            self.axes = (Axis("rows", self.rows),) if self.rows > 1 else ()
+        self.first = largest.sizes[0] if largest.sizes else 1
+        self.added: dict[int, set[str]] = {}
+        sums = [node for node in nodes if node.name == "reduce"]
+        self.sizes = {"n": self.first, "c": 1}
+        if self.order and len(largest.sizes) == 4:
+            self.sizes = {name: largest.sizes[self.order.index(of)] for name, of in (("n", "b"), ("c", "f"))}
+        elif not self.order and all(map(_over_rows, sums)):
+            self.sizes = {"rows": self.rows}
+        used = {id(reader.reading.root(v)) for node in nodes for v in node.operands}
+        axes = [] if any(node.name in _WHOLE for node in nodes) else list(self.sizes)
+        for node in sums if "rows" not in self.sizes else ():
+            over = [axis for axis in self.sizes if self._over(node, axis)]
+            if any(id(v) in used for v in node.results):
+                axes = [axis for axis in axes if axis not in over]
+            for value in node.results:
+                self.added[id(value)] = set(over)
+            if self.order and len(node.operands[0].sizes) != 4:  # channels may be in groups there
+                axes = [axis for axis in axes if axis != "c"]
+        self.axes = tuple(Axis(name, self.sizes[name]) for name in axes if self.sizes[name] > 1)
+
+    def _over(self, node: Node, axis: str) -> bool:
+        """Whether a sum is over an axis: images, or channels of images."""
+        sizes, dims = node.operands[0].sizes, node.attributes["dims"]
+        if self.order and len(sizes) == 4:
+            return self.order.index("b" if axis == "n" else "f") in dims
+        return axis == "n" and 0 in dims and sizes[:1] == (self.first,)
 
     def place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
-        dtype = _type(value)
+        place, axes = self._place(value, memory)
+        whole = self.added.get(id(value), set()) & axes
+        if not whole:
+            return place, axes
+        return lambda s: place({axis: size for axis, size in s.items() if axis not in whole}), axes - whole
+
+    def _place(self, value: Value, memory: LaneMemory) -> tuple[Callable[[Sizes], LaneLayout], frozenset[str]]:
+        dtype, size = _type(value), prod(value.sizes)
         if self.order and len(value.sizes) == 4:
             named = dict(zip(self.order, value.sizes, strict=True))
-            cut = frozenset(name for name, letter in (("n", "b"), ("c", "f")) if named[letter] == self.sizes[name] > 1)
+            letters = (("n", "b"), ("c", "f"))
+            cut = frozenset(name for name, letter in letters if named[letter] == self.sizes[name] > 1)
 
             def image(s: Sizes) -> LaneLayout:
-                n, c = (s[a] if a in cut and a in s else named[letter] for a, letter in (("n", "b"), ("c", "f")))
+                n, c = (s[a] if a in cut and a in s else named[letter] for a, letter in letters)
                 return lanes((n, c, named["0"], named["1"]), dtype, memory)
 
             return image, cut
-        if self.order and prod(value.sizes) == self.sizes["c"] > 1:
-            return lambda s: lanes((1, s.get("c", self.sizes["c"]), 1, 1), dtype, memory, mode="compact"), frozenset(
-                "c"
-            )
-        size = prod(value.sizes)
-        if any(axis.name == "rows" for axis in self.axes) and size and size % self.rows == 0 and size >= self.rows:
+        if self.order and size == self.sizes["c"] > 1:
+            return lambda s: lanes((1, s.get("c", size), 1, 1), dtype, memory, mode="compact"), frozenset("c")
+        if "rows" in self.sizes and size and size % self.rows == 0 and size >= self.rows:
             per_row = size // self.rows
             return lambda s: lane_matrix2(s.get("rows", self.rows), per_row, dtype, memory), frozenset({"rows"})
+        if value.sizes[:1] == (self.sizes.get("n"),) and len(value.sizes) > 1:
+            rows, columns = _matrix(value.sizes[1:])
+            return lambda s: lane_matrix2(s.get("n", value.sizes[0]) * rows, columns, dtype, memory), frozenset("n")
         return _as_matrix(value, memory), frozenset()
 
 
-def _last_dim_only(node: Node) -> bool:
-    if node.name in ("sort", "scatter", "gather"):
-        return False
-    return node.name != "reduce" or tuple(node.attributes["dims"]) == (len(node.operands[0].sizes) - 1,)
+def _over_rows(node: Node) -> bool:
+    """Whether a sum is over the last dim alone."""
+    return tuple(node.attributes["dims"]) == (len(node.operands[0].sizes) - 1,)
+
+
+_WHOLE = frozenset(
+    {"sort", "scatter", "gather", "select_and_scatter", "dynamic_slice", "dynamic_update_slice", "reverse"}
+)
 
 
 class _Layer:

@@ -56,7 +56,8 @@ def page(run: ProgramResults) -> Page:
     document.section("layers", "Layer by layer", *_layers(studied))
     if run.sparse is not None:
         document.section("embeddings", "Embeddings on the SparseCores", *_embeddings(run))
-    document.section("verification", "Verification", _verification(studied))
+    if studied.checks:
+        document.section("verification", "Verification", _verification(studied))
     document.section("timings", "Timings", *_timings(run))
     document.data("report", run.to_json())
     return document
@@ -94,10 +95,10 @@ def _figures(run: ProgramResults) -> Html:
         Card("moved for layout", bytes_text(studied.moved.after), f"{bytes_text(studied.moved.before)} before")
     )
     found += studied.cards
-    good = not run.failures
-    found.append(
-        Card("checks", "all agree" if good else "DIFFERENT", f"{len(studied.checks)} made", "good" if good else "bad")
-    )
+    if studied.checks:
+        good = not run.failures
+        made = f"{len(studied.checks)} made"
+        found.append(Card("checks", "all agree", made, "good") if good else Card("checks", "DIFFERENT", made, "bad"))
     if run.sparse is not None:
         heap = run.sparse.plan.heap
         found.append(Card(f"tables on {run.sparse.chip}", bytes_text(heap.tables), run.sparse.plan.verdict))

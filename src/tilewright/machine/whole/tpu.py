@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from tilewright.hlo import (
     Lifetimes,
+    MovementReport,
     Optimized,
     Program,
     StepTime,
@@ -33,11 +35,10 @@ def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     """The modelled step of ``subject`` on ``chip``, with memory, movement and the proof of what was rewritten."""
     program = subject.program
     step, moves = estimate(program, chip), report(program, chip)
-    optimized = {name: optimize(program, name) for name in dict.fromkeys((chip.name, REWRITING_TARGET))}
+    names = () if program.kind == "hlo" else dict.fromkeys((chip.name, REWRITING_TARGET))
+    optimized = {name: optimize(program, name) for name in names}
     memory = hbm(subject, chip, step)
-    own = optimized[chip.name]
-    how = f"{len(own.rewrites)} regions rewritten, {len(own.refusals)} left alone"
-    moved = Moved(own.moved_before, own.moved_after, f"by reshapes and transposes on {chip.name}", how)
+    moved = _moved(moves, optimized, chip.name)
     bottleneck = _bottleneck(step)
     checks = _checks(subject, optimized, memory.need)
     advice = tuple(step_advice(step))
@@ -45,6 +46,16 @@ def study_on_tpu(subject: Subject, chip: Target) -> Studied:
     return Studied(
         step, bottleneck, advice, memory, moved, checks, details=details, report=moves, commands=_commands(chip.name)
     )
+
+
+def _moved(moves: MovementReport, optimized: dict[str, Optimized], chip: str) -> Moved:
+    """Before and after the gate's rewrites; of a dump, which is the compiler's own result, what it moves."""
+    if not optimized:
+        how = "the program is the compiler's own result, nothing is rewritten"
+        return Moved(moves.moved_bytes, moves.moved_bytes, "for layout's sake", how)
+    own = optimized[chip]
+    how = f"{len(own.rewrites)} regions rewritten, {len(own.refusals)} left alone"
+    return Moved(own.moved_before, own.moved_after, f"by reshapes and transposes on {chip}", how)
 
 
 def _bottleneck(step: StepTime) -> str:
@@ -109,7 +120,14 @@ def _recomputed(lives: Lifetimes, capacity: int, step: StepTime) -> list[Change]
 
 
 def _checks(subject: Subject, optimized: dict[str, Optimized], need: int) -> tuple[Check, ...]:
-    return tuple(_check(subject, name, done, need) for name, done in optimized.items())
+    known: dict[str, Check] = {}
+    checks = []
+    for name, done in optimized.items():
+        text = done.program.text
+        if text not in known:
+            known[text] = _check(subject, name, done, need)
+        checks.append(replace(known[text], what=f"rewritten for {name}, against the original"))
+    return tuple(checks)
 
 
 def _check(subject: Subject, name: str, done: Optimized, need: int) -> Check:
