@@ -14,6 +14,8 @@ from tilewright.isa.lowering.sources import Coordinate
 
 _MOST = 16
 """Registers of one load."""
+_TOGETHER, _SPACE = 8, 256
+"""Runs of a thread on their way, and registers of all of them."""
 
 
 @dataclass(frozen=True)
@@ -71,18 +73,42 @@ def merged(
 
 @lru_cache(maxsize=512)
 def copy_program(plan: CopyPlan) -> MachineProgram:
-    """Every thread takes a run of the fastest atom, finds its place in ``$A`` and in ``$C``, loads and stores it."""
+    """Every thread takes runs of the fastest atom, finds their places in ``$A`` and in ``$C``, loads and stores them.
+
+    It has several on their way at once, so that it waits for memory once and not for each of them.
+    """
     run, dim, stride = plan.walk
-    first, end = plan.runs
-    *slow, size = plan.sizes
+    (first, end), threads = plan.runs, plan.config.threads
     registers, limit = -(-run * plan.element_bytes // 4), f".n{run}" if run * plan.element_bytes % 4 else ""
     repeats = run > 1 and not stride
     loads = "ld.n1" if repeats else f"ld.t{dim}{f'.s{stride}' if stride > 1 else ''}{limit}"
     gap = plan.writes[0].steps[-1] if run > 1 else 1
     stores = f"st{f'.s{gap}' if gap > 1 else ''}{limit}"
     lines = ["segment ur3, $A", "segment ur5, $C", "tid r280", f"mov ur0, {first}", "again:"]
-    lines += ["add r281, r280, ur0", f"cmp.lt p1, r281, {end}"]
-    at = 283
+    together = max(1, min(_TOGETHER, _SPACE // (8 + registers), -(-(end - first) // threads)))
+    for u in range(together):
+        base = u * (8 + registers)
+        lines += [*_numbered(u * threads, end), *_places(plan, run, base)]
+        lines += [f"@p1, {loads} r{base + 8}, ur3:rf{base}:0x00, {1 if repeats else registers}"]
+    for u in range(together):
+        base = u * (8 + registers)
+        lines += _repeated(plan.element_bytes, registers, base + 8) if repeats else []
+        lines += _numbered(u * threads, end) if together > 1 else []
+        lines += [f"@p1, {stores} r{base + 8}, ur5:rf{base + 4}:0x00, {registers}"]
+    lines += [f"add ur0, ur0, {threads * together}", f"br.lt ur0, {end}, again", "halt"]
+    return assemble("\n".join(lines), plan.config)
+
+
+def _numbered(further: int, end: int) -> list[str]:
+    """The number of a thread's run in r281, and whether there is one in p1."""
+    more = [f"add r281, r281, {further}"] if further else []
+    return ["add r281, r280, ur0", *more, f"cmp.lt p1, r281, {end}"]
+
+
+def _places(plan: CopyPlan, run: int, base: int) -> list[str]:
+    """Coordinates of run r281, in ``$A`` from ``base`` on, in ``$C`` from four behind it."""
+    *slow, size = plan.sizes
+    at, lines = 283, list[str]()
     if size == run:
         lines += [f"mov r{at}, 0"]
     else:
@@ -95,14 +121,10 @@ def copy_program(plan: CopyPlan) -> MachineProgram:
             lines += [f"rem r{at}, r281, {slow[atom]}", f"div r281, r281, {slow[atom]}"]
         else:
             lines += [f"mov r{at}, r281"]
-    for begin, coordinates in ((294, plan.reads), (298, plan.writes)):
+    for begin, coordinates in ((base, plan.reads), (base + 4, plan.writes)):
         for d, coordinate in enumerate(coordinates):
             lines += _sum(begin + d, coordinate, places)
-    lines += [f"@p1, {loads} r0, ur3:rf294:0x00, {1 if repeats else registers}"]
-    lines += _repeated(plan.element_bytes, registers) if repeats else []
-    lines += [f"@p1, {stores} r0, ur5:rf298:0x00, {registers}"]
-    lines += [f"add ur0, ur0, {plan.config.threads}", f"br.lt ur0, {end}, again", "halt"]
-    return assemble("\n".join(lines), plan.config)
+    return lines
 
 
 @lru_cache(maxsize=64)
@@ -132,10 +154,11 @@ def runs_of_rows(columns: int, count: int, element_bytes: int) -> int:
     return count * columns // max(n for n in range(1, min(most, columns) + 1) if columns % n == 0)
 
 
-def _repeated(element_bytes: int, registers: int) -> list[str]:
-    """The element in r0 in all of these registers."""
-    spread = {1: ["and r0, r0, 0xff", "mul r0, r0, 0x1010101"], 2: ["and r0, r0, 0xffff", "mul r0, r0, 0x10001"]}
-    return spread.get(element_bytes, []) + [f"mov r{n}, r0" for n in range(1, registers)]
+def _repeated(element_bytes: int, registers: int, first: int) -> list[str]:
+    """The element in the first of these registers in all of them."""
+    mask, times = {1: ("0xff", "0x1010101"), 2: ("0xffff", "0x10001")}.get(element_bytes, ("", ""))
+    spread = [f"and r{first}, r{first}, {mask}", f"mul r{first}, r{first}, {times}"] if mask else []
+    return spread + [f"mov r{first + n}, r{first}" for n in range(1, registers)]
 
 
 def _sum(register: int, coordinate: Coordinate, places: dict[int, int]) -> list[str]:
