@@ -9,11 +9,14 @@ another one compiles as it likes.
 from __future__ import annotations
 
 import gc
+import inspect
+import operator
 import threading
 from functools import wraps
 from importlib import import_module
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 _WRITTEN_FOR = (0, 68)
 _PACKAGE = __name__.partition(".")[0]
@@ -28,7 +31,8 @@ def quicken() -> None:
     _compile_inner_ones_once()
     _compare_flags_at_once()
     _find_operators_once()
-    _load_registries_once()
+    _look_again_only_for_something_new()
+    _read_signatures_once()
     _lock_without_events()
     _settle_lives_when_asked()
     _list_variables_flatly()
@@ -58,6 +62,12 @@ def _compile_inner_ones_once() -> None:
     library: Any = codegen.JITCodeLibrary
     dispatchers, lowering = dispatcher.Dispatcher, typed_passes.BaseNativeLowering
     compile_one, lower, finalize = dispatchers.compile, lowering.run_pass, library.finalize
+
+    class Whole(library):  # type: ignore[misc]
+        """Code that Python calls, or a callback. What is optimised as a whole needs it no sooner."""
+
+        def _optimize_functions(self, module: Any) -> None:
+            module.data_layout = self._codegen._data_layout
 
     class Codegen:
         """That of the process, but for functions' environments, which only machine code has."""
@@ -133,15 +143,13 @@ def _compile_inner_ones_once() -> None:
     def lower_linked(self: Any, state: Any) -> Any:
         under_way = _compiling.__dict__.get("dispatchers") or [None]
         this, first = under_way[-1], under_way[0]
-        if (
-            state.library is None
-            and state.flags.no_cpython_wrapper
-            and this is not None
-            and this.py_func is state.func_id.func
-            and isinstance(this._cache, caching.NullCache)
-            and _is_ours(first.py_func)
-        ):
-            state.library = Linked(state.targetctx.codegen(), state.func_id.func_qualname)
+        called = this is not None and this.py_func is state.func_id.func and _is_ours(first.py_func)
+        if state.library is None and (called or _is_ours(state.func_id.func)):
+            inner = called and state.flags.no_cpython_wrapper and isinstance(this._cache, caching.NullCache)
+            kind = Linked if inner else Whole
+            state.library = kind(state.targetctx.codegen(), state.func_id.func_qualname)
+            if not inner:
+                state.library.enable_object_caching()
         return lower(self, state)
 
     dispatchers.compile, lowering.run_pass, library.finalize = compile_noted, lower_linked, finalize_all
@@ -180,6 +188,9 @@ def _find_operators_once() -> None:
     functions, contexts, overload = types.BaseFunction, context.BaseContext, templates._OverloadFunctionTemplate
     resolve, resolve_value = functions.get_call_type, contexts.resolve_value_type
     plain = types.Number, types.Boolean, types.Literal, types.Array, types.BaseTuple, types.Record, types.NumberClass
+    names = "add sub mul floordiv mod lshift rshift and_ or_ xor eq ne lt le gt ge"
+    in_place = "iadd isub imul ifloordiv imod ilshift irshift iand ior ixor"
+    of_integers = {getattr(operator, name) for name in f"{names} {in_place}".split()}  # whatever their values
     kept: dict[tuple[int, ...], Any] = {}
 
     def by_overload(template: Any, signature: Any) -> bool:
@@ -188,6 +199,9 @@ def _find_operators_once() -> None:
     def get_call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
         if kws or type(self) is not types.Function:
             return resolve(self, context, args, kws)
+        if self.typing_key in of_integers:
+            bare = tuple(each.literal_type if type(each) is types.IntegerLiteral else each for each in args)
+            args = bare if all(isinstance(each, types.Integer) for each in bare) else args
         key = (id(context), self._code, *[each._code for each in args])  # a type's number is not given again
         signature = kept.get(key)
         if signature is None:
@@ -218,31 +232,51 @@ def _find_operators_once() -> None:
     lowering._lit_or_omitted = literal_or_omitted
 
 
-def _load_registries_once() -> None:
-    """numba imports thirty modules of its own whenever it looks for something new; later it is enough to look again."""
-    contexts = _numbas("core.cpu")[0].CPUContext
-    load = contexts.load_additional_registries
-    loaded: dict[int, list[Any]] = {}
+def _look_again_only_for_something_new() -> None:
+    """numba looks through all its registries, importing thirty modules, whenever it does not find something at once."""
+    contexts = _numbas("core.base")[0].BaseContext
+    refresh = contexts.refresh
+    seen: dict[int, int] = {}
 
-    def load_once(self: Any) -> None:
-        if id(self) in loaded:
-            for registry in loaded[id(self)]:
-                self.install_registry(registry)
-            return
-        install, seen = self.install_registry, []
+    def registered(self: Any) -> int:
+        of_code = "functions", "getattrs", "setattrs", "casts", "constants"
+        number = sum(len(getattr(registry, name)) for registry in self._registries for name in of_code)
+        of_types = "functions", "attributes", "globals"
+        registries = self.typing_context._registries
+        return number + sum(len(getattr(registry, name)) for registry in registries for name in of_types)
 
-        def noted(registry: Any) -> None:
-            seen.append(registry)
-            install(registry)
+    def refresh_if_new(self: Any) -> None:
+        if seen.get(id(self)) != registered(self):
+            refresh(self)
+            seen[id(self)] = registered(self)
 
-        self.install_registry = noted
-        try:
-            load(self)
-        finally:
-            del self.install_registry
-        loaded[id(self)] = seen
+    contexts.refresh = refresh_if_new
 
-    contexts.load_additional_registries = load_once
+
+def _read_signatures_once() -> None:
+    """numba asks :mod:`inspect` again at every use whether an implementation takes this or that."""
+    base, templates = _numbas("core.base", "core.typing.templates")
+    has_loc = base._has_loc
+    known: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    class Inspect:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(inspect, name)
+
+        def signature(self, function: Any) -> Any:
+            if type(function) is not FunctionType:
+                return inspect.signature(function)
+            if function not in known:
+                known[function] = inspect.signature(function)
+            return known[function]
+
+    def takes_loc(function: Any) -> bool:
+        if type(function) is not FunctionType or {"__wrapped__", "__signature__"} & vars(function).keys():
+            return bool(has_loc(function))
+        code = function.__code__
+        return "loc" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+    base._has_loc, templates.inspect = takes_loc, Inspect()
 
 
 # -- passes -------------------------------------------------------------------------------------------------------
