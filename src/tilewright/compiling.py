@@ -37,6 +37,7 @@ def quicken() -> None:
     _settle_lives_when_asked()
     _list_variables_flatly()
     _count_references_where_there_are_some()
+    _index_one_element()
     _leave_passes_without_work()
 
 
@@ -382,7 +383,8 @@ def _leave_passes_without_work() -> None:
 
 def _count_references_where_there_are_some() -> None:
     """A number needs no code that lets go of it, and without debug information nobody asks for its size."""
-    cgutils, debuginfo, lowering = _numbas("core.cgutils", "core.debuginfo", "core.lowering")
+    modules = _numbas("core.cgutils", "core.debuginfo", "core.lowering", "core.runtime.context")
+    cgutils, debuginfo, lowering, nrt = modules
     lower = lowering.Lower
     count_up, count_down, store, drop, allocate = (
         lower.incref,
@@ -435,5 +437,48 @@ def _count_references_where_there_are_some() -> None:
             return allocate(self, name, kind, datamodel)
         return cgutils.alloca_once(self.builder, kind, name=name, zfill=False)
 
+    def get_meminfos(self: Any, builder: Any, kind: Any, value: Any) -> list[Any]:
+        model = self._context.data_model_manager[kind]
+        own = [(kind, model.get_nrt_meminfo(builder, value))] if model.has_nrt_meminfo() else []
+        for member, get in model.traverse(builder):
+            if self._context.data_model_manager[member].contains_nrt_meminfo():  # or every number of a shape is fetched
+                own += self.get_meminfos(builder, member, get(value))
+        return own
+
+    nrt.NRTContext.get_meminfos = get_meminfos
     lower.incref, lower.decref, lower.storevar = incref, decref, storevar
     lower.delvar, lower.alloca_lltype = delvar, alloca_lltype
+
+
+def _index_one_element() -> None:
+    """One element of a C-contiguous array needs its shape at most once, and none of its strides."""
+    arrayobj, slicing, types = _numbas("np.arrayobj", "cpython.slicing", "core.types")
+    index = arrayobj.basic_indexing
+
+    def fixed(context: Any, builder: Any, kind: Any, value: Any, size: Any) -> Any:
+        if not kind.signed:
+            return context.cast(builder, value, kind, types.uintp)
+        number = context.cast(builder, value, kind, types.intp)
+        counted_from_the_front = isinstance(kind, types.IntegerLiteral) and kind.literal_value >= 0
+        return number if counted_from_the_front else slicing.fix_index(builder, number, size())
+
+    def basic_indexing(
+        context: Any, builder: Any, kind: Any, array: Any, kinds: Any, indices: Any, boundscheck: Any = None
+    ) -> Any:
+        one = len(kinds) == kind.ndim and all(isinstance(each, types.Integer) for each in kinds)
+        if boundscheck or not one or not kinds or kind.layout != "C":
+            return index(context, builder, kind, array, kinds, indices, boundscheck)
+        shape: list[Any] = []
+
+        def size(axis: int) -> Any:
+            if not shape:
+                shape.append(array.shape)
+            return builder.extract_value(shape[0], axis)
+
+        place = fixed(context, builder, kinds[0], indices[0], lambda: size(0))
+        for axis in range(1, kind.ndim):
+            number = fixed(context, builder, kinds[axis], indices[axis], lambda axis=axis: size(axis))
+            place = builder.add(builder.mul(place, size(axis)), number)
+        return builder.gep(array.data, [place]), [], []
+
+    arrayobj.basic_indexing = basic_indexing
