@@ -10,16 +10,18 @@ from math import prod
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from tests.browser import in_browser
 from tests.conftest import ROOT
 from tests.machine.test_run import _Page
 from tilewright import isa
+from tilewright.embed import Feature, Table
 from tilewright.errors import UnsupportedError
 from tilewright.hlo import from_jax
 from tilewright.isa import MatrixUnitConfig
-from tilewright.machine import run
+from tilewright.machine import Model, run
 from tilewright.machine.whole.local import misplaced, overlapping
 from tilewright.machine.whole.npu import moved_bytes, planned_layers
 from tilewright.machine.whole.operands import layers_of
@@ -86,8 +88,10 @@ def test_what_does_not_fit_in_l2_and_the_change_that_would(model):
     size = next(
         int(change.what.partition("l2_bytes=")[2][:-1]) for change in memory.changes if "l2_bytes" in change.what
     )
-    assert run(model, "simt", config=MatrixUnitConfig(l2_bytes=size)).studied.memory.fits
-    assert not run(model, "simt", config=MatrixUnitConfig(l2_bytes=size // 2)).studied.memory.fits
+    enough, half = isa.compile(load_subject(model).program).l2_plan(size, size // 2)
+    assert not enough.left
+    assert half.left
+    assert all(stay.begin + stay.size <= enough.room for stay in enough.stays)
 
 
 def test_a_modelled_chip(model):
@@ -234,6 +238,24 @@ def test_work_on_elements_is_cut_along_what_it_does_not_sum_up(function, axes, m
     assert layer.operands[-1].bytes(dict.fromkeys(axes, 1)) == layer.operands[-1].bytes({}) // prod(
         axes[a] for a in made
     )
+
+
+def test_a_recommender_beside_sparse_cores():
+    """The machine takes the dense step of a small one, which learns from the gradients that the machine made."""
+
+    def loss(weights, numeric, vectors, labels):
+        logits = numeric @ weights + sum(vectors.values()).sum(1)
+        return jnp.mean((logits - labels) ** 2), logits
+
+    features = [Feature(f"C{k}", Table(f"t{k}", 16, 8)) for k in range(1, 27)]
+    model = Model("tower", lambda scale: features, lambda key: jnp.zeros(13), loss, lambda: optax.sgd(1e-3))
+    report = run(model, "simt", steps=1, batch=8)
+    assert report.failures == ()
+    assert report.left_out == {}
+    assert report.sparse.chip == "tpu-v5p"
+    assert report.sparse.loss_after < report.sparse.loss_before
+    assert "sparsecore" in {row.lane for row in report.studied.step.rows}
+    assert report.to_json()["embeddings"]["plan"]["kind"] == "embedding_plan"
 
 
 def test_a_dump_is_modelled_as_it_is():

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.embed import CATEGORICAL, Clicks, Feature, Plan, Stacking, Topology, lookup, plan, preprocess, stack
 from tilewright.errors import UsageError
-from tilewright.hlo import from_jax
+from tilewright.hlo import TimeRow, from_jax
 from tilewright.isa import MatrixUnitConfig
 from tilewright.machine.model import Model, RunData, check_model, load_data, load_model
 from tilewright.machine.movement import prove, study
@@ -29,10 +29,12 @@ from tilewright.machine.train import (
     train,
 )
 from tilewright.machine.whole.entry import finished, run_program, study_on
+from tilewright.machine.whole.parts import Studied
 from tilewright.machine.whole.report import ProgramReport
 from tilewright.machine.whole.results import Sparse
 from tilewright.machine.whole.subject import Subject, is_recommender
 from tilewright.machine.whole.tpu import hbm
+from tilewright.render import seconds_text
 from tilewright.targets import Target
 from tilewright.targets import target as find_target
 from tilewright.trace import Slice, Track
@@ -148,6 +150,7 @@ def _run_beside(
         job.model.name, program, (first, {}), lambda args, kwargs: from_jax(step, *args, **kwargs), str(model)
     )
     studied, outputs = study_on(chip, subject, config, stages)
+    studied = _with_lookups(studied, planned, beside.name)
     sparse = Sparse(beside.name, planned)
     if outputs is not None:
         with stages.stage("train"):
@@ -160,6 +163,20 @@ def _run_beside(
             after = judge(job.model, done.state, job.stacking, rows.train[:batch], batch)
         sparse = Sparse(beside.name, planned, done.losses[0], after.loss)
     return finished(subject, chip, studied, sparse, {}, stages)
+
+
+def _with_lookups(studied: Studied, planned: Plan, chip: str) -> Studied:
+    """The step with a lane for the lookups of the next one, which SparseCores do meanwhile."""
+    if studied.step is None or planned.feeding is None:
+        return studied
+    took = planned.feeding.step_seconds
+    row = TimeRow(
+        f"lookups of the next step, on {chip}", "sparsecore", 0.0, "", 0, 0, "", lane="sparsecore", beside=took
+    )
+    what = f"lookups of the next step and updates of the last, {seconds_text(took)}"
+    note = f"the lane of the SparseCores is a {chip}'s: {what}"
+    step = replace(studied.step, rows=(row, *studied.step.rows), notes=(*studied.step.notes, note))
+    return replace(studied, step=step)
 
 
 @dataclass(frozen=True)
