@@ -321,6 +321,19 @@ def test_dma_of_the_host_takes_time_from_an_element_that_works_alone():
     check(total, runs[1].cycles, config, 2)
 
 
+@pytest.mark.parametrize("pes", [1, 2])
+def test_a_program_reads_nothing_before_it_starts(pes):
+    config = MatrixUnitConfig(threads=64, pes=pes, dram_bytes_per_cycle=1, l2_bytes_per_cycle=1)
+    machine = Machine(config)
+    machine.system["X"] = np.zeros(4096, np.int8)
+    machine.page_table("X", mapped=True)
+    machine.start("mov ur2, 5000\nagain: nop\nloop ur2, again")
+    begin = machine.run()[0].cycles
+    machine.start("segment ur1, $X\ntid r1\nmul r1, r1, 64\nld r2, ur1:rf1:0, 16", 0)
+    run = machine.run()[0]
+    assert run.bytes["dram"]["a"] == 4096 <= run.cycles - begin
+
+
 def test_energy_is_what_was_published():
     assert (sram_pj(8 << 10), sram_pj(32 << 10), round(sram_pj(1 << 20), 9)) == (10, 20, 100)
     found = energy(Moved(macs_f32=1000, dram_a=8000), MatrixUnit().run("halt").traffic, MatrixUnitConfig())
@@ -390,6 +403,8 @@ def test_compiled_models_take_their_time(machine, sizes, dtype, op):
     check(report.moved, report.cycles, config, config.pes)
     assert report.counts.macs == 2 * m * n * k
     assert report.cycles >= sum(layer.cycles for layer in report.layers) > 0
+    for layer in report.layers:  # DMA may be ahead of its layer
+        check(replace(layer.moved, l2_dma=0, dram_dma=0), layer.cycles, config, config.pes)
     assert 0 < report.math_utilisation <= 1
     assert report.bytes["dram"]["a"] + report.bytes["dram"]["b"] + report.bytes["dram"]["dma"] >= sum(
         size * some(1, name).itemsize for size in (m * k, k * n, n * k)

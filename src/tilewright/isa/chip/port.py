@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.isa.kernels.records import ACCOUNTS, MEMORY, WINDOWS, Record
+from tilewright.isa.kernels.records import ACCOUNTS, MEMORY, WINDOW_SHIFT, WINDOWS, Record
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Moved
 from tilewright.isa.language.dram import DRAMS
@@ -109,6 +109,17 @@ class MemoryPort:
     def begin(self) -> None:
         """A load or store begins: nothing has arrived, and no line was written."""
         self.numbers[_AT["arrived"]] = self.numbers[_AT["written"]] = 0
+
+    def idle_until(self, cycle: int) -> None:
+        """A program starts: whatever it reads, device memory brings no sooner."""
+        for name in ("read", "urgent", "work", "l2_free", "l2_work"):
+            self.numbers[_AT[name]] = max(self._get(name), cycle)
+        if self.several:
+            window, gone = cycle >> WINDOW_SHIFT, cycle & ((1 << WINDOW_SHIFT) - 1)
+            for ring in self.chip.windows:
+                own = ring[2 * (window & (WINDOWS - 1)) :][:2]
+                if own[0] <= window:
+                    own[:] = window, max(int(own[1]) if own[0] == window else 0, gone)
 
     @property
     def arrived(self) -> int:

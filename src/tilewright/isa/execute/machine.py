@@ -224,6 +224,7 @@ class Machine:
         self._jobs = {}
         for pe, _ in work:
             pe.clock.until(self.now, "host")
+            pe.clock.port.idle_until(self.now)
         return work
 
     def ended(self, work: Work) -> None:
