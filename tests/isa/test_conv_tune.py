@@ -19,6 +19,8 @@ CASES = [
     ((2, 5, 5, 64), (1, 3, 32, 20), {"groups": 2}, {"ka": 2, "kb": 2, "buffers": 2, "stream": True}),
     ((1, 9, 9, 96), (3, 3, 96, 50), {"stride": 2}, {"kb": 3, "block_a": 2, "buffers": 2, "columns": 16}),
     ((1, 6, 6, 32), (1, 1, 32, 50), {}, {"block_a": 2, "buffers": 2}),
+    ((1, 6, 6, 32), (3, 3, 32, 24), {"padding": 2, "dilation": 2}, {"kb": 2, "block_a": 2, "buffers": 2}),
+    ((2, 7, 5, 32), (2, 3, 16, 30), {"groups": 2, "stride": 2}, {"block_a": 2, "buffers": 2, "stream": True}),
 ]
 
 
@@ -45,6 +47,13 @@ def test_blocks_of_floats_with_several_elements():
     for config in (SMALL, MatrixUnitConfig(threads=32, pes=2)):
         blocked = conv2d(images, weights, config=config, kb=2, block_a=2, buffers=2).value
         np.testing.assert_allclose(blocked, images @ weights[0, 0], rtol=1e-5, atol=1e-5)
+
+
+def test_a_of_the_next_tap_comes_before_the_products_of_one():
+    x, w = np.ones((1, 9, 8, 16), np.int8), np.ones((3, 3, 16, 10), np.int8)
+    plain, ahead = (conv2d(x, w, padding=1, config=SMALL, block_a=2, buffers=number) for number in (1, 2))
+    assert ahead.counts == plain.counts
+    assert ahead.cycles < 0.9 * plain.cycles
 
 
 @pytest.mark.parametrize("options", [{"block_a": 2}, {"buffers": 2}, {"buffers": 3}, {"block_a": 0}])

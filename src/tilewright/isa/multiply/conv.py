@@ -45,6 +45,8 @@ from tilewright.isa.vector.spec import VectorSpec
 
 Pair = tuple[int, int]
 _MOST_STEP = 1 << 31
+MOST_TAPS = 25
+"""Of a kernel whose taps are written one behind the other in the program."""
 _MOST_PIXELS = 1 << 20
 _MOST_RESULTS = 1 << 32
 SPLITS = ("images", "rows", "channels")
@@ -156,6 +158,11 @@ class ConvPlan:
     stream: bool = False
 
     @property
+    def ahead(self) -> bool:
+        """Whether A of a tap is loaded while the one before is worked on."""
+        return conv_ahead(self.plan, self.shape.kernel[0] * self.shape.kernel[1])
+
+    @property
     def pieces(self) -> list[tuple[int, int, int, int]]:
         """(first group, end, first channel in each, end): whole groups, and what of a group is at either end."""
         width, (first, end) = self.plan.n, self.channels
@@ -241,6 +248,8 @@ def _window(conv: ConvPlan) -> list[str]:
 
 def _depth(conv: ConvPlan, tag: str) -> list[str]:
     plan = conv.plan
+    if conv.ahead:
+        return _taps(conv)
     if plan.block_a == plan.buffers == 1:
         block = [*_channels_of(conv, 0, 0), f"add ur22, ur22, {plan.depth}"]
     else:
@@ -269,17 +278,39 @@ def _depth(conv: ConvPlan, tag: str) -> list[str]:
     ]
 
 
+def _taps(conv: ConvPlan) -> list[str]:
+    """All taps one behind the other, each with all its channels; A of the next is loaded before the ``mm`` of one."""
+    taps = [(down, across) for down in range(conv.shape.kernel[0]) for across in range(conv.shape.kernel[1])]
+    lines = [f"mul ur16, ur14, {conv.plan.k}", "add r294, r286, ur16", "mov r290, 0"]
+    for number, tap in enumerate([*taps, None]):
+        if tap is not None:
+            places = [offset * step for offset, step in zip(tap, conv.shape.dilation, strict=True)]
+            lines += [f"add r296, r273, {places[0]}", f"add r295, r272, {places[1]}"]
+            lines += _load(conv, number % 2)
+        if number:
+            down, across = taps[number - 1]
+            lines += [f"mov r292, {down}", f"mov r291, {across}", *_multiply(conv, (number - 1) % 2)]
+    return lines
+
+
 def _channels_of(conv: ConvPlan, number: int, buffer: int) -> list[str]:
     """``block_a`` rounds of channels from ur22 on: A of all of them to the registers of a buffer, then their ``mm``."""
+    lines = [f"mul ur16, ur14, {conv.plan.k}", "add ur16, ur16, ur22", "add r294, r286, ur16"]
+    return [*lines, *_load(conv, buffer), "mov r290, ur22", *_multiply(conv, buffer)]
+
+
+def _load(conv: ConvPlan, buffer: int) -> list[str]:
+    """A of ``block_a`` rounds to the registers of a buffer; what lies outside the image is 0."""
+    first, count = a_bases(conv.plan)[buffer], conv.plan.config.a_registers * conv.plan.block_a
+    return [*(f"mov r{first + i}, 0" for i in range(count)), f"@p2, ld r{first}, ur3:rf294:0x00, {count}"]
+
+
+def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
+    """The ``mm`` of a buffer."""
     plan = conv.plan
     first, held = a_bases(plan)[buffer], plan.config.a_registers
-    suffixes = f".ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
-    lines = [f"mul ur16, ur14, {plan.k}", "add ur16, ur16, ur22", "add r294, r286, ur16"]
-    lines += [f"mov r{first + i}, 0" for i in range(held * plan.block_a)]
-    lines += [f"@p2, ld r{first}, ur3:rf294:0x00, {held * plan.block_a}", "mov r290, ur22"]
-    for n in range(plan.block_a):
-        lines += [f"mm{plan.type}{suffixes} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}"]
-    return lines
+    name = f"mm{plan.type}.ka{plan.ka}.kb{plan.kb}.t0{plan.signs}"
+    return [f"{name} r0, ur4:rf290:0x{n * plan.depth:02x}, r{first + n * held}" for n in range(plan.block_a)]
 
 
 def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
@@ -329,10 +360,11 @@ def conv2d(
     images, one after the other) or output channels (None: rows if there are enough of them, and of pixels for all
     threads; else channels). Every element reads what it needs of x, neighbouring rows included, and its own part of w.
     ``block_a``: rounds of channels that one ``ld`` brings; ``buffers``: 2 has the next block's in registers of its own,
-    so that it is loaded while one is worked on. Blocks of all buffers must divide the channels. ``stream``: the weights
-    come to L2 by DMA, page by page in the order of use (one element; they must fit). ``epilogue``, ``operands``: as for
-    :func:`matmul`, over pixels (of all images, one after the other) and channels. Raises :class:`UsageError` for
-    what does not fit together.
+    so that it is loaded while one is worked on. Blocks of all buffers must divide the channels; where one block has
+    them all, two buffers are those of two taps, and A of the next comes before the products of one. ``stream``: the
+    weights come to L2 by DMA, page by page in the order of use (one element; they must fit). ``epilogue``,
+    ``operands``: as for :func:`matmul`, over pixels (of all images, one after the other) and channels. Raises
+    :class:`UsageError` for what does not fit together.
 
     >>> image, edge = np.arange(9, dtype=np.int8).reshape(1, 3, 3, 1), np.array([[[[1]], [[-1]]]], np.int8)
     >>> conv2d(image, edge).value[0, :, :, 0].tolist()
@@ -353,7 +385,7 @@ def conv2d(
         buffers=whole("buffers", buffers, 1, 2),
         epilogue=epilogue,
     )
-    _check_conv(plan, stream)
+    _check_conv(plan, stream, shape.kernel[0] * shape.kernel[1])
     conv = ConvPlan(plan, shape, 0, (0, shape.outs), bool(stream))
     images = x if layout == "NHWC" else x.transpose(0, 2, 3, 1)
     weights = np.ascontiguousarray(w.transpose(3, 0, 1, 2) if layout == "NHWC" else w.transpose(0, 2, 3, 1))
@@ -379,14 +411,19 @@ def conv2d(
     return result
 
 
-def _check_conv(plan: MatmulPlan, stream: bool) -> None:
+def conv_ahead(plan: MatmulPlan, taps: int) -> bool:
+    """Whether two buffers hold the channels of two taps: one block has them all, and the taps are few enough."""
+    return plan.buffers == 2 and plan.k == plan.depth * plan.block_a and 1 < taps <= MOST_TAPS
+
+
+def _check_conv(plan: MatmulPlan, stream: bool, taps: int) -> None:
     """Refuse what the kernel cannot write."""
     c = plan.config
     if c.kb_mode == "split":
         raise UnsupportedError("conv2d with kb_mode = 'split'", how="kb_mode='chunk'")
     if stream and c.pes > 1:
         raise UnsupportedError("weights by DMA for several elements", how="pes=1, or stream=False")
-    block = plan.depth * plan.block_a * plan.buffers
+    block = plan.k if conv_ahead(plan, taps) else plan.depth * plan.block_a * plan.buffers
     if plan.block_a * plan.buffers > 1 and plan.k % block:
         problem = f"{plan.k} channels in blocks of {block} (depth {plan.depth}, block_a, buffers)"
         raise UnsupportedError(problem, how="blocks that divide the channels")

@@ -13,7 +13,7 @@ from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import ELEMENT_TYPES
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.errors import whole
-from tilewright.isa.multiply.conv import SPLITS, ConvShape, conv2d, conv_shape
+from tilewright.isa.multiply.conv import MOST_TAPS, SPLITS, ConvShape, conv2d, conv_shape
 from tilewright.isa.multiply.expected import expected_conv2d_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, KernelResult
 from tilewright.isa.study.tune import Tuning, search
@@ -150,11 +150,13 @@ def _groups(problem: ConvProblem, free: Callable[..., tuple[Any, ...]]) -> Itera
 
 
 def _blocks(problem: ConvProblem, kb: int, free: Callable[..., tuple[Any, ...]]) -> Iterator[tuple[int, int]]:
-    """(rounds of A at once, buffers) that divide the channels, up to a line of each thread."""
-    c, depth = problem.config, problem.config.depth(problem.element_bytes, kb)
+    """(rounds of A at once, buffers) that divide the channels, up to a line of each thread; or two taps' channels."""
+    c, depth, shape = problem.config, problem.config.depth(problem.element_bytes, kb), problem.shape
+    several = 1 < shape.kernel[0] * shape.kernel[1] <= MOST_TAPS
     most = min((_PLACES - A_REGISTER) // c.a_registers, max(1, c.line_bytes // c.a_bytes))
     for block, buffers in product(free("block_a", *(1 << n for n in range(most.bit_length()))), free("buffers", 1, 2)):
-        if block * buffers == 1 or (block <= most and problem.shape.depth % (depth * block * buffers) == 0):
+        fits = shape.depth % (depth * block * buffers) == 0 or (several and shape.depth == depth * block)
+        if block * buffers == 1 or (block <= most and fits):
             yield block, buffers
 
 
