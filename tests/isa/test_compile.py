@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.isa.test_memory_laws import check
 from tilewright import hlo, isa
-from tilewright.errors import CheckFailed, UsageError
+from tilewright.errors import CheckFailed, UnsupportedError, UsageError
 
 sys.path.insert(0, str(ROOT / "examples"))
 SMALL = isa.MatrixUnitConfig(threads=64)
@@ -388,3 +388,22 @@ def test_pads_with_any_number_and_by_less_than_nothing():
     assert not [layer.fallback for layer in report.layers if layer.fallback]
     for have, want in zip(values, padded(x), strict=True):
         np.testing.assert_array_equal(have, want)
+
+
+def test_products_that_xla_does_not_compute_are_checked_too(monkeypatch):
+    run_text = hlo.XlaValues.run_text
+
+    def refusing(self, text, *others):
+        if "dot_general" in text:
+            raise UnsupportedError("XLA does not compute it on this host")
+        return run_text(self, text, *others)
+
+    monkeypatch.setattr(hlo.XlaValues, "run_text", refusing)
+    x, y = floats(2, 8, 5).astype(jnp.bfloat16), floats(5, 2, 6).astype(jnp.bfloat16)
+    numbers = (((2,), (0,)), ((0,), (1,)))
+    function = lambda x, y: jax.lax.dot_general(x, y, numbers, preferred_element_type=jnp.float32) + 1  # noqa: E731
+    compiled = isa.compile(function, x, y, config=SMALL)
+    compiled.check(x, y)
+    monkeypatch.setattr("tilewright.isa.compiler.checking.exact_product", lambda node, a, b: np.ones(node.result.sizes))
+    with pytest.raises(CheckFailed, match="dot_1"):
+        compiled.check(x, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,12 +72,26 @@ class XlaValues:
             [node.handle for node in nodes], [v.handle for v in inputs], [v.handle for v in outputs]
         )
 
-    def each(self, nodes: Sequence[Node], inputs: Sequence[Value], arrays: Sequence[Array]) -> dict[Value, Array]:
-        """All that ``nodes`` make, and their inputs: every operation compiled alone, so that each rounds as it says."""
+    def each(
+        self,
+        nodes: Sequence[Node],
+        inputs: Sequence[Value],
+        arrays: Sequence[Array],
+        others: Mapping[str, Callable[..., Array]] | None = None,
+    ) -> dict[Value, Array]:
+        """All that ``nodes`` make, and their inputs: every operation compiled alone, so that each rounds as it says.
+
+        ``others``: by name of an operation, what computes it where XLA does not.
+        """
         values = dict(zip(inputs, arrays, strict=True))
         for node in nodes:
             taken = inputs_of([node])
-            results = self.of([node], taken, node.results, [values[v] for v in taken])
+            try:
+                results = self.of([node], taken, node.results, [values[v] for v in taken])
+            except UnsupportedError:
+                if node.name not in (others or {}):
+                    raise
+                results = [(others or {})[node.name](node, *(values[v] for v in node.operands))]
             values.update(zip(node.results, results, strict=True))
         return values
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.hlo import Node, Value
+from tilewright.hlo import Node, Value, array_dtype
 
 Array = np.ndarray[Any, Any]
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -228,13 +228,7 @@ def windows_of(
 def _products(node: Node, x: list[Array]) -> Array:
     own, (a, b) = node.attributes, x
     if node.name == "dot_general":
-        sides = []
-        for array, batch, deep in ((a, "lhs_batch", "lhs_contract"), (b, "rhs_batch", "rhs_contract")):
-            free = [d for d in range(array.ndim) if d not in (*own[batch], *own[deep])]
-            turned = array.transpose(*own[batch], *free, *own[deep])
-            count = prod(array.shape[d] for d in own[batch])
-            sides.append(turned.reshape(count, prod(array.shape[d] for d in free), -1))
-        return _product(*sides).reshape(node.result.sizes)
+        return _product(*_sides(node, a, b)).reshape(node.result.sizes)
     (image, kernel, out), groups = own["numbers"], own["groups"]
     rank = len(image) - 2
     order = [[n.index(c) for c in (first, *map(str, range(rank)), last)] for n, first, last in (
@@ -257,6 +251,24 @@ def _products(node: Node, x: list[Array]) -> Array:
         weights = b[g * (outs // groups) : (g + 1) * (outs // groups)].reshape(1, outs // groups, -1)
         made.append(_product(seen, weights).reshape(*shape[:-1], -1))
     return np.concatenate(made, -1).transpose(np.argsort(order[2]))
+
+
+def _sides(node: Node, *operands: Array) -> list[Array]:
+    """Both operands of a ``dot_general`` as [batches, own dims, summed dims]."""
+    own, sides = node.attributes, []
+    for array, batch, deep in zip(operands, ("lhs_batch", "rhs_batch"), ("lhs_contract", "rhs_contract"), strict=True):
+        free = [d for d in range(array.ndim) if d not in (*own[batch], *own[deep])]
+        turned = array.transpose(*own[batch], *free, *own[deep])
+        count = prod(array.shape[d] for d in own[batch])
+        sides.append(turned.reshape(count, prod(array.shape[d] for d in free), -1))
+    return sides
+
+
+def exact_product(node: Node, a: Array, b: Array) -> Array:
+    """A ``dot_general`` of floats in float64, rounded once."""
+    one, other = _sides(node, _wide(a), _wide(b))
+    made = (one @ other.transpose(0, 2, 1)).reshape(node.result.sizes)
+    return made.astype(array_dtype(node.result))
 
 
 def _spread(a: Array, padding: Sequence[tuple[int, int]], apart: Sequence[int]) -> Array:
