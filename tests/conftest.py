@@ -19,11 +19,13 @@ import pytest
 from hypothesis import settings
 
 from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
+from tilewright.compiling import own_process
 
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "data"
 ORIGINALS = ROOT.parent / "shared" / "data"
 
+own_process()
 # Kernels compile on a first call and machines are shared, so a test's time says nothing about its truth.
 settings.register_profile("tilewright", deadline=None)
 settings.load_profile("tilewright")

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
 
+from tilewright.compiling import own_process
 from tilewright.threads import thread_count
 
 
@@ -72,6 +73,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """Do the jobs until all are done or standard input closes."""
+    own_process()
     writing = threading.Lock()
     _hold_while_keeping(writing)
     threading.Thread(target=_leave_with_the_parent, args=(writing,), daemon=True).start()

@@ -3,7 +3,8 @@
 Most of it is Python: the same operator of the same types is looked for again at every use, flags are compared field by
 field, lives of variables are computed after every pass. What is here leaves out work whose result is known or that
 nobody reads; the code that comes out is the same. All of it is written for one version of numba (:data:`_WRITTEN_FOR`):
-another one compiles as it likes.
+another one compiles as it likes. And where others may compile functions of their own, in a notebook or a program that
+imports this package, only what touches ours alone is changed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,17 @@ _WRITTEN_FOR = (0, 68)
 _PACKAGE = __name__.partition(".")[0]
 
 
+_process = {"ours": False}
+
+
+def own_process() -> None:
+    """This process is a command of ours: all that numba compiles in it may be compiled by shorter ways.
+
+    Before the first kernel's file is imported; later it changes nothing.
+    """
+    _process["ours"] = True
+
+
 def quicken() -> None:
     """Let numba, in this process, compile quicker."""
     import numba
@@ -29,6 +41,8 @@ def quicken() -> None:
     if numba.version_info.short != _WRITTEN_FOR:
         return
     _compile_inner_ones_once()
+    if not _process["ours"]:
+        return
     _compare_flags_at_once()
     _find_operators_once()
     _look_again_only_for_something_new()
