@@ -112,6 +112,7 @@ def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
     (tmp_path / "aot3.py").write_text("\n".join(f"line {n} of mine" for n in range(1, 60)))
     page.locator("input[type=file]").set_input_files([tmp_path / "aot3.py", DUMP])
     page.wait_for_url(lambda url: "file=" in url and "file=file" not in url)
+    page.wait_for_selector(".node.group:has-text('jvp()')")  # the file's graph has taken the first one's place
     settled(page)
     while "jvp()" not in seen.tab_to(".node.group").inner_text():
         pass
