@@ -60,6 +60,11 @@ def click_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more worker than processors: an eighth of the tests' time is waiting, for browsers and for processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """XLA compiles quickly and seldom, in programs that a test starts as well.
 
