@@ -80,7 +80,7 @@ def test_cycles_are_the_machines_and_bounds_hold(data, sizes, dtype, machine):
     [
         ((5, 14, 24), "s8", {}),
         ((20, 9, 17), "bf16", {"l1_bytes": 256}),
-        ((3, 12, 16), "f32", {"l1_ways": 2, "dram_bytes_per_cycle": 4, "l2_latency": 236}),
+        ((3, 20, 24), "f32", {"l1_ways": 2, "dram_bytes_per_cycle": 4, "l2_latency": 236}),
     ],
 )
 def test_the_choice_is_the_best_of_all(sizes, dtype, machine):

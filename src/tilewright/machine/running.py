@@ -78,12 +78,7 @@ def run(
     if chip.sparse is None and (chip.simt or chip.lanes or chip.family == "tpu"):
         return _run_beside(model, chip, steps, batch, data, scale, seed, config, Stages(watch))
     stages = Stages(watch)
-    with stages.stage("model"):
-        job = _prepare(model, chip, chips, steps, batch, scale, seed, stages)
-    with stages.stage("data"):
-        rows = load_data(data, job.features, batch, steps, seed)
-    with stages.stage("plan"):
-        planned = _plan(job, rows)
+    job, rows, planned = _begun(model, chip, chips, steps, batch, data, scale, seed, stages)
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
     step = dense_step(job.model)
@@ -135,12 +130,7 @@ def _run_beside(
 ) -> ProgramReport:
     """The tables on another chip's SparseCores, the dense step on ``chip``; where it is run, one step is trained."""
     beside = find_target(SPARSE_CHIP)
-    with stages.stage("model"):
-        job = _prepare(model, beside, 1, steps, batch, scale, seed, stages)
-    with stages.stage("data"):
-        rows = load_data(data, job.features, batch, steps, seed)
-    with stages.stage("plan"):
-        planned = _plan(job, rows)
+    job, rows, planned = _begun(model, beside, 1, steps, batch, data, scale, seed, stages)
     with stages.stage("start"):
         state = start(job.model, job.stacking, seed)
         step, first = dense_step(job.model), _arguments(job, state, rows.train)
@@ -190,6 +180,27 @@ class _Job:
     steps: int
     batch: int
     stages: Stages
+
+
+def _begun(
+    model: Any,
+    chip: Target,
+    chips: int,
+    steps: int,
+    batch: int,
+    data: str | None,
+    scale: float,
+    seed: int,
+    stages: Stages,
+) -> tuple[_Job, RunData, Plan]:
+    """What every run of a recommender begins with: its parts, its rows, and the plan of its tables."""
+    with stages.stage("model"):
+        job = _prepare(model, chip, chips, steps, batch, scale, seed, stages)
+    with stages.stage("data"):
+        rows = load_data(data, job.features, batch, steps, seed)
+    with stages.stage("plan"):
+        planned = _plan(job, rows)
+    return job, rows, planned
 
 
 def _prepare(
