@@ -25,16 +25,38 @@ def finfo(dtype: np.dtype[Any]) -> Any:
     return limits(dtype)
 
 
+def unit(dtype: np.dtype[Any]) -> float:
+    """One unit in the last place of 1; 0 for integers."""
+    return 0.0 if is_integral(dtype) else float(finfo(dtype).eps)
+
+
 def tolerance(dtype: np.dtype[Any]) -> float:
     """What rounding may do to sums of many terms: 64 units in the last place; 0 for integers.
 
     8 units of narrow floats, but no more than a tenth, or one unit where that is more: 8 units of a float of 8 bits are
     as large as the elements themselves, and everything would agree.
     """
-    if is_integral(dtype):
-        return 0.0
-    eps = float(finfo(dtype).eps)
+    eps = unit(dtype)
     return 64.0 * eps if eps < 1e-5 else min(8.0 * eps, max(eps, ROUNDING_LIMIT))
+
+
+def allowance(before: Array, reference: Array | None, inner: np.dtype[Any] | None) -> float:
+    """What rounding may do to an output on whose way values are rounded to ``inner``: :func:`tolerance`, or more.
+
+    Where ``inner`` is coarser than the output itself, its rounding is what the original has: twice the original's own
+    largest distance from the reference, but no less than one unit of ``inner`` (the original may be lucky) and no more
+    than its tolerance (the original may be far off); that tolerance where there is no reference.
+    """
+    own = tolerance(before.dtype)
+    if not own or inner is None or unit(inner) <= unit(before.dtype):
+        return own
+    most = tolerance(inner)
+    if reference is None:
+        return most
+    x, r, _ = _pair(before, reference)
+    known = np.isfinite(x) & np.isfinite(r)
+    error = float(np.abs(x - r)[known].max(initial=0.0)) / _scale(r[known])
+    return max(own, min(most, max(unit(inner), 2 * error)))
 
 
 def identical(a: Array, b: Array) -> bool:
@@ -76,10 +98,9 @@ def distance(a: Array, b: Array) -> float:
     return apart or np.finfo(np.float64).tiny  # large integers that only float64 cannot tell apart
 
 
-def differing(before: Array, after: Array) -> Array:
-    """Where two results are further apart than rounding goes; NaN agrees with NaN, infinity with itself alone."""
+def differing(before: Array, after: Array, allowed: float) -> Array:
+    """Where two results are further apart than ``allowed``; NaN agrees with NaN, infinity with itself alone."""
     x, y, equal = _pair(before, after)
-    allowed = tolerance(before.dtype)
     if not allowed:
         return np.asarray(~equal)
     with np.errstate(invalid="ignore"):
@@ -87,22 +108,23 @@ def differing(before: Array, after: Array) -> Array:
     return np.asarray(~(equal | close))
 
 
-def missed(before: Array, after: Array, reference: Array, depth: int) -> str:
+def missed(before: Array, after: Array, reference: Array, depth: int, allowed: float) -> str:
     """Why ``after`` cannot stand for ``before``, "" if it can.
 
-    An element may stand if the two programs agree on it to rounding, if the result is right (it agrees with the
-    reference to rounding), or if the original's own error there is rounding (of ``depth`` operations in a row, and
-    never more than :data:`ROUNDING_LIMIT`) and the result's is at most twice as large. An original that is far from
-    the reference thus excuses nothing; where it overflows, the result must overflow likewise or be right.
+    An element may stand if the two programs agree on it to rounding (``allowed``, see :func:`allowance`), if the result
+    is right (it agrees with the reference to rounding), or if the original's own error there is rounding (of ``depth``
+    operations in a row, and never more than :data:`ROUNDING_LIMIT`) and the result's is at most twice as large. An
+    original that is far from the reference thus excuses nothing; where it overflows, the result must overflow likewise
+    or be right.
     """
-    apart = differing(before, after)
+    apart = differing(before, after, allowed)
     if not apart.any():
         return ""
     x, r, _ = _pair(before[apart], reference[apart])
     y, _, right = _pair(after[apart], reference[apart])
     whole, exact, _ = _pair(before, reference)
     known = exact[np.isfinite(whole)]  # what overflows must not set the scale for the rest
-    allowed, scale = tolerance(before.dtype), _scale(known)
+    scale = _scale(known)
     with np.errstate(invalid="ignore", over="ignore"):
         old, new = np.abs(x - r), np.abs(y - r)
         if allowed:
@@ -137,7 +159,7 @@ def _scale(x: Array) -> float:
 
 #: A crowd is at least so many elements on which the original is right.
 CROWD = 16
-#: Far worse: so many times the tolerance, in units of the element itself.
+#: Far worse: so many times what is allowed, in units of the element itself.
 FAR = 16.0
 #: Of the elements known, the original must be right on this share, else it is luck.
 MOSTLY = 0.75
@@ -176,13 +198,13 @@ def is_tiny(reference: Array, largest: float) -> bool:
     return bool(np.abs(reference).max(initial=0.0) <= ROUNDING_UNITS * np.finfo(np.float64).eps * largest)
 
 
-def only_rounding(before: Array, after: Array, references: Sequence[Array], largest: float) -> bool:
+def only_rounding(before: Array, after: Array, references: Sequence[Array], largest: float, own: float) -> bool:
     """Whether an output is zero but for rounding, in both programs: the gradient of a bias before a norm, say.
 
     ``references`` are the float64 results for the arguments and for such one float64 unit off (:func:`nudged`). Where
     that alone changes the result by a quarter of itself and more, and all are tiny beside ``largest``, the largest
-    element of arguments and outputs, its terms have cancelled and what is left is float64's rounding. The rounding of
-    the output's own type is as much larger as its unit is.
+    element of arguments and outputs, its terms have cancelled and what is left is float64's rounding. The program's
+    rounding is as much larger as its unit ``own`` is.
     """
     if is_integral(before.dtype) or before.dtype in (np.float64, np.complex128):
         return False
@@ -192,14 +214,14 @@ def only_rounding(before: Array, after: Array, references: Sequence[Array], larg
     size = max(float(np.abs(each).max(initial=0.0)) for each in references)
     if not all(float(np.abs(other - first).max(initial=0.0)) > size / 4 for other in others):
         return False
-    allowed = ROUNDING_SPREAD * size * float(finfo(before.real.dtype).eps / np.finfo(np.float64).eps)
+    allowed = ROUNDING_SPREAD * size * own / float(np.finfo(np.float64).eps)
     return all(float(np.abs(each.astype(first.dtype)).max(initial=0.0)) <= allowed for each in (before, after))
 
 
-def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], Sequence[Array]]) -> str:
+def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], Sequence[Array]], allowed: float) -> str:
     """Why ``after`` loses elements that ``before`` has right by their own measure, "" if it does not.
 
-    An element is right within :func:`tolerance` of its reference, relative to itself, and far worse beyond
+    An element is right within ``allowed`` of its reference, relative to itself, and far worse beyond
     :data:`FAR` times that. The test is made for the whole output and for every slice of it: of at least :data:`CROWD`
     elements the original has right (and :data:`MOSTLY` all that are known), no more than the share in :data:`SHARES`
     may be far worse in the result, unless a quarter as many are far worse in the original where the result is right:
@@ -207,7 +229,6 @@ def spoiled(before: Array, after: Array, reference: Array, moved: Callable[[], S
     element wrong, terms have cancelled, and it is not tested. Integers, zeros, what is not finite or not normal, and
     float64, whose reference is no better, are left to the other test.
     """
-    allowed = tolerance(before.dtype)
     if before.size < CROWD or is_integral(before.dtype) or before.dtype in (np.float64, np.complex128):
         return ""
     known, right, worse = _sides(before, after, reference, allowed)

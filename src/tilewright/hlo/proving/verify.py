@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tilewright.hlo.graphs.mlir import read_functions
 from tilewright.hlo.ir import parse_module
 from tilewright.hlo.program import Program
 from tilewright.hlo.proving.agreement import (
+    allowance,
     differing,
     distance,
     identical,
@@ -30,9 +31,12 @@ from tilewright.hlo.proving.agreement import (
     nudged,
     only_rounding,
     spoiled,
+    tolerance,
+    unit,
     worst,
     zeros_differ,
 )
+from tilewright.hlo.proving.precision import coarsest
 from tilewright.hlo.proving.reference import OneByOne, evaluate, struct_of, widened
 from tilewright.hlo.proving.trial_inputs import inputs_for, may_never_end, trial_inputs
 from tilewright.hlo.rewrites.inline import Inline, calls_itself
@@ -303,10 +307,11 @@ class _Judge:
         old, new = self._ran(arguments, runs)
         reference = self._reference(kind, arguments)
         self._nudged.clear()
-        self._remark_on_xla(kind, how, old)
+        allowed = self._allowances(old, reference)
+        self._remark_on_xla(kind, how, old, allowed)
         if reference is not None:
             old, new = self._without_lost_nans(kind, how, old, new, reference)
-        reason = self._reason(arguments, old, new, reference)
+        reason = self._reason(arguments, old, new, reference, allowed)
         if any(map(zeros_differ, old, new)):
             self.remarks.append(f"zeros differ in sign on {kind} inputs, {how}; they count as equal")
         errors: list[float | None] = [None, None]
@@ -356,11 +361,25 @@ class _Judge:
         except TilewrightError as error:
             self.reference_kind = f"none: {unknown}; {error}"
 
-    def _remark_on_xla(self, kind: str, how: str, old: list[Array]) -> None:
+    @cached_property
+    def _inner(self) -> list[np.dtype[Any] | None]:
+        """For each output the coarsest type that the original rounds to on the way to it."""
+        return coarsest(self.before)
+
+    def _allowances(self, old: list[Array], reference: list[Array] | None) -> list[float]:
+        """What rounding may do to each output, in units of its largest element."""
+        return [
+            allowance(output, None if reference is None else reference[index], self._inner[index])
+            for index, output in enumerate(old)
+        ]
+
+    def _remark_on_xla(self, kind: str, how: str, old: list[Array], allowed: list[float]) -> None:
         """XLA can be wrong under jit: say where the original alone differs from itself run op by op."""
         if how == "jit":
             self._jitted = (kind, old)
-        elif self._jitted[0] == kind and any(bool(differing(a, b).any()) for a, b in zip(self._jitted[1], old)):
+        elif self._jitted[0] == kind and any(
+            bool(differing(*each).any()) for each in zip(self._jitted[1], old, allowed)
+        ):
             self.remarks.append(
                 f"the original itself gives other values under jit than op by op on {kind} inputs: its rounding or "
                 "XLA's fault, no rewrite's"
@@ -402,27 +421,38 @@ class _Judge:
         if not is_tiny(reference[index], largest):
             return False
         references = [reference[index], *self._moved(arguments, index, wide=True)]
-        return len(references) > 1 and only_rounding(before, after, references, largest)
+        own = max(unit(each) for each in (before.dtype, self._inner[index]) if each is not None)
+        return len(references) > 1 and only_rounding(before, after, references, largest, own)
 
     def _reason(
-        self, arguments: Sequence[Any], before: list[Array], after: list[Array], reference: list[Array] | None
+        self,
+        arguments: Sequence[Any],
+        before: list[Array],
+        after: list[Array],
+        reference: list[Array] | None,
+        allowed: list[float],
     ) -> str:
         """Why the first output that may not stand may not, "" if all may."""
         depth = _depth(self.before)
-        for index, (a, b) in enumerate(zip(before, after)):
+        for index, (a, b, most) in enumerate(zip(before, after, allowed)):
             if self.bit_exact:
                 reason = "" if identical(a, b) else "the bits differ, and bit_exact asks for the same ones"
             elif reference is not None:
-                reason = missed(a, b, reference[index], depth)
+                reason = missed(a, b, reference[index], depth, most)
                 if reason and self._only_rounding(arguments, index, a, b, reference):
                     self.remarks.append(f"output {index} is zero but for rounding, in both programs")
                     continue
-                reason = reason or spoiled(a, b, reference[index], partial(self._moved, arguments, index))
+                reason = reason or spoiled(a, b, reference[index], partial(self._moved, arguments, index), most)
             else:
-                count = int(differing(a, b).sum())
+                count = int(differing(a, b, most).sum())
                 reason = f"{count} of {a.size} elements differ beyond rounding, and there is no reference" * bool(count)
             if reason:
                 return f"output {index}: {reason}"
+            if most > tolerance(a.dtype) and bool(differing(a, b, tolerance(a.dtype)).any()):
+                self.remarks.append(
+                    f"output {index} of {a.dtype} is rounded to {self._inner[index]} inside the original, and is held "
+                    "to that rounding"
+                )
         return ""
 
 
