@@ -481,7 +481,7 @@ class Pe:
     labels: dict[str, int] = field(default_factory=dict)
     heat: dict[str, Array] | None = field(default=None, compare=False)
     known: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
-    costs: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
+    costs: dict[Any, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]

@@ -236,12 +236,17 @@ def _broadcast(pe: Pe, instruction: Instruction) -> Faults:
     pe.clock.until(pages_ready(segment, reach), "page")
     # result
     word, threads = _WORDS[segment.element_bytes], int(np.count_nonzero(on))
-    window = np.ascontiguousarray(pe.registers[:, register : register + access.words])
-    there = on[:, None] & reach.there
-    np.copyto(window.view(word), pe.chip.view(word)[reach.places], where=there)
-    pe.registers[:, register : register + access.words] = window
+    values, window = pe.chip.view(word)[reach.places], pe.file[:, register : register + access.words]
+    there = reach.there
+    if threads == len(on) and there.all():
+        window[:] = values.view(np.int32)
+    else:
+        words, mine = np.ascontiguousarray(window), on[:, None] & there
+        np.copyto(words.view(word), values, where=mine)
+        window[:] = words
     if pe.written is not None and access.words:
-        pe.written[:, register : register + access.words] |= there.reshape(len(window), access.words, -1).any(axis=2)
+        loaded = there.reshape(1, access.words, -1).any(axis=2)
+        pe.written[:, register : register + access.words] |= on[:, None] & loaded
     # cost
     fetched = _asked(pe, segment, reach, storing=False)
     present = int(reach.present.sum())

@@ -162,7 +162,7 @@ class _Known:
     steps: list[tuple[Handler, Any]]
     heads: dict[int, int]
     loops: dict[tuple[int, int], FastLoop | None] = field(default_factory=dict)
-    costs: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    costs: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
 
 
 _known: dict[tuple[int, MatrixUnitConfig], _Known] = {}

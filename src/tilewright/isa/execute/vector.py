@@ -16,7 +16,7 @@ from tilewright.isa.chip.state import Pe
 from tilewright.isa.execute.operands import Handler, number, numpy_type, spans, threads_on, uniform_source
 from tilewright.isa.execute.scalar import NAN, compare
 from tilewright.isa.language.errors import Faults
-from tilewright.isa.language.program import Immediate, Instruction, Register
+from tilewright.isa.language.program import Instruction, Register
 
 Array = np.ndarray[Any, Any]
 
@@ -376,12 +376,13 @@ def _vector(
 
     def execute(pe: Pe, instruction: Instruction) -> Faults:
         # operands
-        known = pe.costs.get(id(instruction))
+        number_of = uniform_source(pe, instruction.operands[-1])
+        known = pe.costs.get((id(instruction), number_of))
         if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
             slow = special is not None and special(instruction)
             known = (instruction, _cost(pe, instruction, 1 if passes is None else passes(pe, instruction), slow))
-            if isinstance(instruction.operands[-1], Immediate):
-                pe.costs[id(instruction)] = known
+            if 0 <= number_of <= 8 * pe.config.registers:
+                pe.costs[id(instruction), number_of] = known
         cost: _Cost = known[1]
         count, into, wide = cost.count, cost.into, cost.wide
         if not cost.fits:
@@ -416,25 +417,35 @@ def _count(pe: Pe, cost: _Cost, active: int) -> None:
     traffic.register_writes += active * cost.wide
 
 
+def _places_of(instruction: Instruction, floats: bool) -> tuple[int, Array, tuple[int, ...]]:
+    """The kernel's operation (-1: it has none such), its places, and X's and Y's first registers (-1: a number)."""
+    from tilewright.isa.kernels import vector_kernels as kernels
+
+    names, name = kernels.FLOATS if floats else kernels.INTEGERS, instruction.suffix("op") or ""
+    sources = instruction.operands[1:3]
+    first = tuple(o.number if isinstance(o, Register) and o.kind == "r" else -1 for o in sources)
+    places = np.array([number(instruction.operands[0]), *first, int(instruction.suffix("y") != "1")])
+    return names.index(name) if name in names else -1, places, first
+
+
 def _by_kernel(floats: bool) -> Callable[[Pe, Instruction, int, Array], bool]:
     """The operations of ``vf``, or the plain ones of ``vi``, in one call."""
 
     def run(pe: Pe, instruction: Instruction, count: int, on: Array) -> bool:
         from tilewright.isa.kernels import vector_kernels as kernels
 
-        names, name = kernels.FLOATS if floats else kernels.INTEGERS, instruction.suffix("op") or ""
-        if name not in names:
+        known = pe.costs.get(("kernel", id(instruction)))
+        if known is None or known[0] is not instruction:
+            known = pe.costs["kernel", id(instruction)] = (instruction, *_places_of(instruction, floats))
+        _, code, places, first = known
+        if code < 0:
             return False
-        sources = instruction.operands[1:3]
-        first = [o.number if isinstance(o, Register) and o.kind == "r" else -1 for o in sources]
-        constants = [0 if at >= 0 else uniform_source(pe, o) for at, o in zip(first, sources, strict=True)]
-        step = int(instruction.suffix("y") != "1")
-        places, numbers = np.array([number(instruction.operands[0]), *first, step]), np.array(constants, np.int32)
+        sources = zip(first, instruction.operands[1:3], strict=True)
+        numbers = np.array([0 if at >= 0 else uniform_source(pe, operand) for at, operand in sources], np.int32)
         if floats:
-            file = pe.file.view(np.float32)
-            kernels.vector_floats(names.index(name), file, places, count, numbers.view(np.float32), on)
+            kernels.vector_floats(code, pe.file.view(np.float32), places, count, numbers.view(np.float32), on)
         else:
-            kernels.vector_integers(names.index(name), pe.file, places, count, numbers, on)
+            kernels.vector_integers(code, pe.file, places, count, numbers, on)
         return True
 
     return run
