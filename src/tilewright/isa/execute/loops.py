@@ -61,7 +61,7 @@ _ALONE = 1 << 22
 """Products that one thread makes about as soon as others could come to help."""
 _APART = 64
 """Bytes behind each row, so that rows do not meet in our own caches."""
-_PIECE = 64
+_PIECE = 32
 """Rows of A that a thread of ours multiplies at a time."""
 
 
