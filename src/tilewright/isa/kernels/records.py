@@ -137,7 +137,8 @@ def address(array: Array, dtype: Any) -> int:
     assert array.dtype == dtype, (array.dtype, dtype)
     assert array.flags.c_contiguous
     if array.size and array.flags.writeable:  # four times as fast as what follows
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
+        memory: Any = array
+        return ctypes.addressof(ctypes.c_char.from_buffer(memory))
     return array.ctypes.data
 
 
