@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+from tilewright.cli.program_runs import layers
+
 PLAN = {
     "kind": "embedding_plan",
     "topology": {"chips": 4},
@@ -58,3 +62,115 @@ def test_a_run_and_a_plan_are_refused(run, tmp_path):
     code, _, err = run("diff", written(tmp_path, "a.json", RUN), written(tmp_path, "b.json", PLAN))
     assert code == 2
     assert "the one is a run, the other is not" in err
+
+
+# Programs on targets.
+
+
+def run_on(target="simt", model="mlp", **changed):
+    """A report of a program on a matrix unit of two layers."""
+    held = [{"name": "dot_1: f32[8,8]", "bytes": 256, "first": 0, "last": 1, "place": "L2 bytes 0 on"}]
+    memory = {"capacity": 4096, "need": 512, "sentence": "everything fits", "misfits": [], "largest": held}
+    memory |= {"steps": ["dot_1", "add_2"], "live": [512, 256]}
+    checks = [{"what": "layers, against XLA", "ok": True, "said": "equal"}]
+    side = {"kind": "program_run", "target": target, "model": model, "bottleneck": "waits", "memory": memory}
+    side |= {"moved": {"before": 100, "after": 0}, "verification": checks, "step": {"seconds": 1e-9}}
+    machine = {"cycles": 1000, "bytes": levels(64), "energy_pj": 5.0, "math_utilisation": 0.5, "fallback_share": 0.0}
+    side |= {"machine": machine | {"layers": [layer("dot_1", 900, 64, 1024), layer("add_2", 100, 0, 8)]}}
+    return side | changed
+
+
+def levels(dram):
+    return {"l1": {"a": 8, "b": 8}, "l2": {"a": 4, "b": 4}, "dram": {"a": dram, "b": 0}}
+
+
+def layer(name, cycles, dram, operations):
+    return {"name": name, "cycles": cycles, "bytes": levels(dram), "operations": operations}
+
+
+def modelled(target, *rows, **changed):
+    """A report of a program on a TPU; rows of (operation, name, line, seconds)."""
+    listed = [
+        {"op": op, "name": name, "source": f"/a/model.py:{line}", "seconds": took, "bytes": 64, "flops": 0}
+        for op, name, line, took in rows
+    ]
+    step = {"seconds": sum(row[3] for row in rows), "call_seconds": 0.0, "bytes": 64, "rows": listed}
+    checks = [{"what": f"rewritten for {target}, against the original", "ok": True, "said": "equal"}]
+    own = {"rewrites": {target: 1}, "step": step, "verification": checks}
+    side = run_on(target, **(own | changed))
+    del side["machine"]
+    return side
+
+
+def test_two_runs_of_a_program(run, tmp_path):
+    """The product is faster, another layer came before the sum, the product's result left L2, and a check failed."""
+    machine = run_on()["machine"] | {"cycles": 700, "bytes": levels(128)}
+    machine["layers"] = [layer("dot_1", 500, 128, 1024), layer("copy_2", 50, 0, 0), layer("add_3", 160, 0, 8)]
+    held = [{"name": "dot_1: f32[8,8]", "place": "device memory"}]
+    checks = [{"what": "layers, against XLA", "ok": False, "said": "add_3 differs"}]
+    memory = run_on()["memory"] | {"need": 640, "steps": ["dot_1", "copy_2", "add_3"], "live": [640, 256, 256]}
+    memory |= {"largest": held, "misfits": [{"name": "dot_1: f32[8,8]", "why": "no gap"}]}
+    before = written(tmp_path, "a.json", run_on())
+    after = written(tmp_path, "b.json", run_on(), machine=machine, memory=memory, verification=checks)
+    code, out, err = run("diff", before, after)
+    assert (code, err) == (0, "")
+    assert "1 better, 4 worse" in out
+    assert "a step, cycles 1,000 700 -300 (-30.0 %) better" in " ".join(out.split())
+    assert "add_2 now add_3" in out
+    assert "place: dot_1: f32[8,8]\n  before: L2 bytes 0 on\n  after:  device memory" in out
+    assert "after:  FAILED: add_3 differs" in out
+    value = json.loads(run("diff", before, after, "--json")[1])
+    assert value["kind"] == "program_run_diff"
+    assert value["rows"][:2] == [
+        {"of": "cycles", "name": "dot_1", "before": 900, "after": 500, "verdict": "better"},
+        {"of": "cycles", "name": "add_2 now add_3", "before": 100, "after": 160, "verdict": "worse"},
+    ]
+    assert {(row["of"], row["before"], row["after"]) for row in value["rows"] if row["name"] == "copy_2"} == {
+        ("cycles", None, 50), ("bytes", None, 0), ("memory", None, 256)
+    }  # fmt: skip
+    assert [each["of"] for each in value["said"]] == [
+        "check: layers, against XLA", "no room: dot_1: f32[8,8]", "place: dot_1: f32[8,8]"
+    ]  # fmt: skip
+    run("diff", before, after, "-o", str(tmp_path / "diff.html"))
+    page = (tmp_path / "diff.html").read_text()
+    assert page.index("What to look at") < page.index("Every quantity") < page.index("Memory, checks, places")
+    assert "more is different (--top 7 shows all)" in run("diff", before, after, "--top", "1")[1]
+
+
+def test_two_chips_and_two_programs_are_compared_with_a_note(run, tmp_path):
+    before = written(tmp_path, "a.json", modelled("tpu-v5e", ("dot", "%3", 7, 2e-6), ("add", "%4", 8, 1e-6)))
+    after = written(tmp_path, "b.json", modelled("tpu-v6e", ("dot", "%9", 7, 1e-6), ("add", "%3", 8, 1e-6)))
+    _, out, err = run("diff", before, after)
+    assert err == "note: two chips, tpu-v5e and tpu-v6e: what differs may be theirs, not the program's\n"
+    assert "time dot %3, model.py:7 now dot %9, model.py:7 2.00 µs 1.00 µs -1.00 µs (-50.0 %)" in " ".join(out.split())
+    assert "check" not in out.partition("checks that failed")[2]
+    other = written(tmp_path, "c.json", modelled("tpu-v5e", ("exp", "%3", 2, 1e-6), model="other"))
+    err = run("diff", before, other)[2]
+    assert "two programs, mlp and other: totals are of different work; layers are paired by what they compute" in err
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_cycles_and_seconds_are_refused(run, tmp_path, swapped):
+    files = [written(tmp_path, "a.json", run_on()), written(tmp_path, "b.json", modelled("tpu-v5e"))]
+    code, out, err = run("diff", *(files[::-1] if swapped else files))
+    assert (code, out) == (2, "")
+    assert "simt counts cycles of layers and pages of L2" in err
+    assert "tpu-v5e models seconds of operations and HBM" in err
+    assert "run both programs on one target" in err
+
+
+def test_half_a_report_is_refused(run, tmp_path):
+    whole, half = written(tmp_path, "a.json", run_on()), written(tmp_path, "b.json", run_on(), machine={"layers": [{}]})
+    code, _, err = run("diff", whole, half)
+    assert code == 2
+    assert "one of the two is no whole report of a run" in err
+
+
+def test_layers_pair_by_work_then_by_name():
+    """Half the batch: every amount is another, and names say which layer is which."""
+    machine = run_on()["machine"]
+    half = {**machine, "layers": [layer("dot_1", 450, 64, 512), layer("add_2", 50, 0, 4)]}
+    rows = layers(run_on(), run_on(machine=half))
+    assert [(of, change.name, change.before, change.after) for of, change in rows] == [
+        ("cycles", "dot_1", 900, 450), ("cycles", "add_2", 100, 50)
+    ]  # fmt: skip

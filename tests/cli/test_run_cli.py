@@ -58,6 +58,8 @@ def test_a_program_on_an_npu(run, tmp_path):
     assert (found["kind"], found["step"], found["memory"]["fits"]) == ("program_run", None, True)
     assert [layer["name"] for layer in found["layers"]] == found["memory"]["steps"]
     assert {"name", "layout", "base", "end", "banks"} <= set(found["layers"][0]["plan"]["tensors"][0])
+    report = str(tmp_path / "report.json")
+    assert "0 better, 0 worse, 7 the same" in run("diff", report, report)[1]
 
 
 def test_only_the_matrix_unit_has_settings(run, tmp_path):

@@ -1,19 +1,22 @@
-"""Two runs, or two embedding plans, written as JSON: what `tilewright diff` says of them."""
+"""Two runs, or two embedding plans, written as JSON: what `tilewright diff` says of them.
+
+A run of a recommender (kind ``run``) and of a program on a target (``program_run``) are two kinds of report.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from tilewright.cli import program_runs
+from tilewright.cli.quantities import PLAN, Change, Plain, Quantity, Sentence, at, within
 from tilewright.cli.streams import emit_json, emit_text, read_text, remark, show_table, write_file, writer_of
 from tilewright.errors import UsageError
 
 if TYPE_CHECKING:
-    from tilewright.render import Better, Html, Kind, Tone
-
-Plain = Mapping[str, Any]
+    from tilewright.render import Html
 
 
 def both_figures(before: str, after: str) -> tuple[Plain, Plain] | None:
@@ -35,13 +38,16 @@ def _figures(path: str) -> Plain | None:
         value = json.loads(read_text(path))
     except ValueError:
         return None
-    return value if isinstance(value, dict) and value.get("kind") in _KINDS else None
+    return value if isinstance(value, dict) and value.get("kind") in _WORDS else None
 
 
-def compare_figures(sides: tuple[Plain, Plain], names: tuple[str, str], output: str | None, as_json: bool) -> None:
-    """Print the comparison, or write it as a page or as JSON."""
-    kind = sides[0]["kind"]
-    compared = Compared(kind, *names, tuple(_changes(kind, *sides)), _rows(kind, *sides))
+def compare_figures(
+    sides: tuple[Plain, Plain], names: tuple[str, str], output: str | None, as_json: bool, top: int
+) -> None:
+    """Print the comparison, of its rows the first ``top``, or write it as a page or as JSON."""
+    compared = _compared(sides, names)
+    for text in compared.notes:
+        remark(f"note: {text}")
     suffix = writer_of(output, ".json", ".html", as_json=as_json)
     if output and output != "-":
         if suffix == ".json":
@@ -53,46 +59,36 @@ def compare_figures(sides: tuple[Plain, Plain], names: tuple[str, str], output: 
     if as_json or output == "-":
         emit_json(compared.to_json())
     elif not output:
-        _print(compared)
+        _print(compared, top)
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """A number of both sides: what it is called, how it is written, which way is better, and where it stands."""
-
-    name: str
-    kind: Kind
-    better: Better
-    of: Callable[[Plain], Any]
-
-
-@dataclass(frozen=True)
-class Change:
-    """A quantity before and after; None where a side does not have it."""
-
-    name: str
-    kind: Kind
-    better: Better
-    before: float | None
-    after: float | None
-
-    @property
-    def tone(self) -> Tone:
-        """Whether the change is for the better."""
-        if self.before is None or self.after is None or self.before == self.after or self.better == "neither":
-            return "plain"
-        return "good" if (self.after < self.before) == (self.better == "less") else "bad"
+def _compared(sides: tuple[Plain, Plain], names: tuple[str, str]) -> Compared:
+    kind = sides[0]["kind"]
+    if kind != "program_run":
+        return Compared(kind, *names, tuple(_changes(kind, *sides)), _rows(kind, *sides))
+    notes = tuple(program_runs.comparable(*sides))
+    try:
+        changes, rows = tuple(program_runs.totals(*sides)), program_runs.layers(*sides)
+        return Compared(kind, *names, changes, rows, program_runs.sentences(*sides), notes)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = "one of the two is no whole report of a run"
+        raise UsageError(problem, where=" ".join(names), how="write it with tilewright run PROGRAM --json") from error
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Two files of one kind: the quantities, and rows (tables, stages) that differ, of each the name in front."""
+    """Two files of one kind: the quantities, and rows (tables, stages, layers) that differ, of each the name in front.
+
+    Of programs on a target also what is ``said`` differently, and ``notes`` on what the comparison is worth.
+    """
 
     kind: str
     before: str
     after: str
     changes: tuple[Change, ...]
     rows: tuple[tuple[str, Change], ...]
+    said: tuple[Sentence, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def sentence(self) -> str:
@@ -106,7 +102,8 @@ class Compared:
         values = [{**_value(change)} for change in self.changes]
         rows = [{"of": name, **_value(change)} for name, change in self.rows]
         head = {"schema_version": 1, "kind": f"{self.kind}_diff", "before": self.before, "after": self.after}
-        return {**head, "changes": values, "rows": rows}
+        more = {"said": [asdict(each) for each in self.said], "notes": list(self.notes)}
+        return {**head, "changes": values, "rows": rows, **(more if self.kind == "program_run" else {})}
 
 
 def _value(change: Change) -> dict[str, Any]:
@@ -114,64 +111,29 @@ def _value(change: Change) -> dict[str, Any]:
     return {"name": change.name, "before": change.before, "after": change.after, "verdict": verdict}
 
 
-def _at(*path: str) -> Callable[[Plain], Any]:
-    """The value at a path of keys; None where it ends before."""
-
-    def value(side: Plain) -> Any:
-        found: Any = side
-        for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found
-
-    return value
-
-
-def _within(outer: str, find: Callable[[Plain], Any]) -> Callable[[Plain], Any]:
-    return lambda side: find(side.get(outer) or {})
-
-
-def _most(table: str, key: str) -> Callable[[Plain], Any]:
-    return lambda side: max((row[key] for row in side.get(table, ()) if row.get(key) is not None), default=None)
-
-
-def _sum(table: str, *path: str) -> Callable[[Plain], Any]:
-    value = _at(*path)
-    return lambda side: sum(value(row) or 0 for row in side[table]) if table in side else None
-
-
 def _step(side: Plain) -> Any:
     parts = side.get("modelled_step") or {}
     return max(parts.get("dense_seconds") or 0.0, parts.get("sparse_seconds") or 0.0) or None
 
 
-_PLAN = (
-    Quantity("HBM a chip", "bytes", "less", _at("hbm_per_chip", "total_bytes")),
-    Quantity("tables a chip", "bytes", "less", _at("hbm_per_chip", "tables_bytes")),
-    Quantity("optimizer slots a chip", "bytes", "less", _at("hbm_per_chip", "slots_bytes")),
-    Quantity("buffers of a batch, one device", "bytes", "less", _sum("stacks", "buffer_bytes_per_device")),
-    Quantity("max ids per partition, all stacks", "count", "less", _sum("stacks", "limits", "max_ids_per_partition")),
-    Quantity("imbalance, largest", "ratio", "less", _most("stacks", "imbalance")),
-    Quantity("entries dropped, largest share", "percent", "less", _most("stacks", "drop_rate")),
-    Quantity("batches over the limits", "percent", "less", _at("batches_over")),
-    Quantity("bytes a step moves, a chip", "bytes", "less", _at("feeding", "step_bytes_per_chip")),
-    Quantity("a step's lookups, at least", "seconds", "less", _at("feeding", "step_seconds_at_least")),
-    Quantity("chips", "count", "neither", _at("topology", "chips")),
-    Quantity("samples a batch", "count", "neither", _at("batch")),
-)
 _RUN = (
     Quantity("a step, modelled", "seconds", "less", _step),
-    Quantity("TensorCore, modelled", "seconds", "less", _at("modelled_step", "dense_seconds")),
-    Quantity("SparseCores, modelled", "seconds", "less", _at("modelled_step", "sparse_seconds")),
-    Quantity("AUC after training", "number", "more", _at("auc_after")),
-    Quantity("loss after training", "number", "less", _at("loss_after")),
-    Quantity("largest difference of the proof", "number", "less", _at("max_difference")),
-    Quantity("steps", "count", "neither", _at("steps")),
-    Quantity("peak memory of this machine", "bytes", "less", _at("peak_rss_bytes")),
+    Quantity("TensorCore, modelled", "seconds", "less", at("modelled_step", "dense_seconds")),
+    Quantity("SparseCores, modelled", "seconds", "less", at("modelled_step", "sparse_seconds")),
+    Quantity("AUC after training", "number", "more", at("auc_after")),
+    Quantity("loss after training", "number", "less", at("loss_after")),
+    Quantity("largest difference of the proof", "number", "less", at("max_difference")),
+    Quantity("steps", "count", "neither", at("steps")),
+    Quantity("peak memory of this machine", "bytes", "less", at("peak_rss_bytes")),
 )
-_WORDS = {"run": "a run", "embedding_plan": "an embedding plan"}
+_WORDS = {
+    "run": "a run",
+    "embedding_plan": "an embedding plan",
+    "program_run": "a program's run on a target",
+}
 _KINDS: dict[str, tuple[Quantity, ...]] = {
-    "embedding_plan": _PLAN,
-    "run": (*_RUN, *(Quantity(q.name, q.kind, q.better, _within("plan", q.of)) for q in _PLAN)),
+    "embedding_plan": PLAN,
+    "run": (*_RUN, *(Quantity(q.name, q.kind, q.better, within("plan", q.of)) for q in PLAN)),
 }
 
 
@@ -181,7 +143,7 @@ def _changes(kind: str, before: Plain, after: Plain) -> Iterator[Change]:
         if any(side is not None for side in sides):
             yield Change(quantity.name, quantity.kind, quantity.better, *sides)
     for target in dict.fromkeys([*before.get("moved", {}), *after.get("moved", {})]):
-        find = _at("moved", target, "moved_after")
+        find = at("moved", target, "moved_after")
         yield Change(f"moved for layout on {target}", "bytes", "less", find(before), find(after))
 
 
@@ -199,7 +161,7 @@ def _rows(kind: str, before: Plain, after: Plain) -> tuple[tuple[str, Change], .
     return tuple(sorted(rows, key=lambda row: (row[0], -abs((row[1].after or 0) - (row[1].before or 0)))))
 
 
-def _print(compared: Compared) -> None:
+def _print(compared: Compared, top: int) -> None:
     from tilewright.render import change_text, format_value
 
     def line(change: Change) -> tuple[object, ...]:
@@ -210,12 +172,22 @@ def _print(compared: Compared) -> None:
 
     emit_text(compared.sentence + "\n")
     show_table(("", "before", "after", "change", ""), [line(change) for change in compared.changes])
+    if compared.kind != "program_run":
+        return
+    if compared.rows:
+        emit_text("")
+        rows = [(of, *line(change)) for of, change in compared.rows[:top]]
+        show_table(("figure", "layer", "before", "after", "change", ""), rows)
+    for said in compared.said[:top]:
+        emit_text(f"\n{said.of}\n  before: {said.before or '-'}\n  after:  {said.after or '-'}")
+    if (most := max(len(compared.rows), len(compared.said))) > top:
+        emit_text(f"\nmore is different (--top {most} shows all)")
 
 
 def _page(compared: Compared) -> str:
     from tilewright.render import Column, Page, Step, change_text, format_value, note, place_text, steps, table
 
-    names = {"run": "Two runs", "embedding_plan": "Two embedding plans"}
+    names = {"run": "Two runs", "embedding_plan": "Two embedding plans", "program_run": "Two runs of programs"}
     facts = [("before", place_text(compared.before)), ("after", place_text(compared.after))]
     page = Page(f"{names[compared.kind]} beside each other", compared.sentence, facts=facts)
     judged = [change for change in compared.changes if change.tone != "plain"]
@@ -229,13 +201,18 @@ def _page(compared: Compared) -> str:
         )
         for change in judged[:5]
     ]
-    page.section("look", "What to look at", steps(look) if look else note("Nothing got better or worse."))
+    found = steps(look) if look else note("Nothing got better or worse.")
+    page.section("look", "What to look at", *map(note, compared.notes), found)
     columns = (Column("quantity"), Column("before", "number"), Column("after", "number"), Column("change", "number"))
     page.section("quantities", "Every quantity", table(columns, [_cells(change) for change in compared.changes]))
     if compared.rows:
-        wide = (Column("of"), *columns)
+        first = (Column("figure"), Column("layer")) if compared.kind == "program_run" else (Column("of"), columns[0])
+        wide = (*first, *columns[1:])
         rows = [(name, *_cells(change)) for name, change in compared.rows]
         page.section("rows", "What differs inside", table(wide, rows))
+    if compared.said:
+        said = [(each.of, each.before, each.after) for each in compared.said]
+        page.section("said", "Memory, checks, places", table((Column("of"), Column("before"), Column("after")), said))
     page.data("diff", compared.to_json())
     return page.html()
 

@@ -277,10 +277,11 @@ def diff(
 ) -> None:
     """Compare two programs: movement new, gone and changed; of two dumps on a TPU also time, with line and cause.
 
-    Two runs (report.json) and two embedding plans (embed plan --json) are compared by their figures.
+    Two runs (report.json, of a recommender, or of any program on a target) and two embedding plans (embed plan --json)
+    are compared by their figures.
     """
     if figures := both_figures(before, after):
-        compare_figures(figures, (before, after), output, as_json)
+        compare_figures(figures, (before, after), output, as_json, top)
         return
     suffix = writer_of(output, *_SUFFIXES)
     from tilewright.hlo import diff_html, diff_lines, diff_reports

@@ -94,8 +94,8 @@ def _step(name: str, done: OnMachine) -> StepTime:
         at += layer.cycles
     for page in done.run.transfers:
         begin, took = page.start * NANOSECOND, (page.end - page.start) * NANOSECOND
-        name = f"{page.storage} page {page.page} {page.direction}"
-        rows.append(TimeRow(name, "dma", 0.0, "", page.bytes, 0, "", begin, "dma", begun=begin, beside=took))
+        what = f"{page.storage} page {page.page} {page.direction}"
+        rows.append(TimeRow(what, "dma", 0.0, "", page.bytes, 0, "", begin, "dma", begun=begin, beside=took))
     config = done.run.config
     return StepTime(
         *(name, "simt", done.run.cycles * NANOSECOND, 0.0, tuple(rows), False, 1.0),
