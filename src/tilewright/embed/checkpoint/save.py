@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -107,7 +108,7 @@ def save(
             items: dict[str, Any] = {TABLES: _TablesSave(_writing(state, schema_of(state, step, limits or {})))}
             if extra is not None:
                 items[EXTRA] = ocp.args.StandardSave(extra)
-            _orbax().save(path / str(step), ocp.args.Composite(**items))
+            _orbax().save(path / str(step), _StepSave(**items))
         except Exception as error:
             _failed(saving, error)
             saving._told = True
@@ -126,12 +127,15 @@ def _orbax() -> ocp.AsyncCheckpointer:
     global _checkpointer
     if _checkpointer is None:
         items = {TABLES: _TablesHandler(), EXTRA: ocp.StandardCheckpointHandler()}
-        # Folders are made before anything is written, so that a wrong one is an error of save and not of wait.
+        # Folders are made before anything is written, so that a wrong one is an error of save and not of wait. Made
+        # meanwhile, one that cannot be made is waited for by the threads that write into it, for five minutes.
         options = ocp.AsyncOptions(create_directories_asynchronously=False)
-        _checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(**items), async_options=options)
+        handler = _StepHandler(composite_options=ocp.CompositeOptions(async_options=options), **items)
+        _checkpointer = ocp.AsyncCheckpointer(handler, async_options=options)
         logging.getLogger("absl").addFilter(_not_told_twice)
         # Orbax needs executors to finish a save; they are shut down before atexit's functions run.
         getattr(threading, "_register_atexit", atexit.register)(_finish_at_exit)
+        atexit.register(_tell_at_exit)
     return _checkpointer
 
 
@@ -141,15 +145,28 @@ def _not_told_twice(record: logging.LogRecord) -> bool:
 
 
 def _finish_at_exit() -> None:
-    """A program that ends without waiting finishes its last save; from Python 3.12 on it is told that it does not."""
+    """A program that ends without waiting finishes its last save.
+
+    Python 3.12.0 to 3.12.2 starts no thread any more by then, which Orbax needs: there a save under way is lost.
+    """
+    global _unreported
     with _lock:
-        if (last := _current or _unreported) is not None:
-            _settle(last)
-            if last._error is not None and not last._told:
-                print(f"tilewright: {last._error}", file=sys.stderr)
+        if (last := _current) is not None:
+            _settle(last, clear=False)
+            _unreported = last
 
 
-def _settle(saving: Saving) -> None:
+def _tell_at_exit() -> None:
+    """Say that the last save failed. No thread is left now, so what was half written stays away when removed."""
+    if (last := _unreported) is None or last._error is None:
+        return
+    _clear_leftovers(last.folder)
+    # Where threads no longer start, one that runs may yet have done the last thing asked of it: naming the folder.
+    if not last._told and last.step not in _readable_steps(last.folder):
+        print(f"tilewright: {last._error}", file=sys.stderr)
+
+
+def _settle(saving: Saving, clear: bool = True) -> None:
     """Wait for a save and keep what became of it; one that is not under way is settled."""
     global _current
     if saving is not _current:
@@ -157,7 +174,9 @@ def _settle(saving: Saving) -> None:
     try:
         _orbax().wait_until_finished()
     except Exception as error:
-        _failed(saving, error)
+        with suppress(Exception):  # for what is still written about the step: after an error Orbax does not wait for it
+            _orbax().wait_until_finished()
+        _failed(saving, error, clear)
     _current = None
 
 
@@ -174,7 +193,7 @@ def _settle_in(folder: Path) -> None:
 waiting.append(_settle_in)
 
 
-def _failed(saving: Saving, error: Exception) -> None:
+def _failed(saving: Saving, error: Exception, clear: bool = True) -> None:
     global _current
     _current = None
     saving._error = (
@@ -182,7 +201,8 @@ def _failed(saving: Saving, error: Exception) -> None:
         if isinstance(error, TilewrightError)
         else write_error(error, str(saving.folder / str(saving.step)), _readable_steps(saving.folder))
     )
-    _clear_leftovers(saving.folder)
+    if clear:
+        _clear_leftovers(saving.folder)
 
 
 def _readable_steps(folder: Path) -> list[int]:
@@ -284,6 +304,37 @@ class _Job:
         run, self._run = self._run, None  # Orbax keeps the job, which must not keep the state
         if run is not None:
             run()
+
+
+class _Jobs:
+    """All that Orbax waits for, over when nothing writes any more, so that what an error left can be removed."""
+
+    def __init__(self, jobs: list[Any]) -> None:
+        self._jobs = jobs
+
+    def result(self, timeout: int | None = None) -> None:
+        errors: list[Exception] = []
+        for job in self._jobs:
+            try:
+                if not (errors and isinstance(job, _Job)):  # ours have not begun
+                    job.result(timeout)
+            except Exception as error:
+                errors.append(error)
+        self._jobs = []
+        if errors:
+            raise errors[0]
+
+
+class _StepHandler(ocp.CompositeCheckpointHandler):  # type: ignore[misc]
+    """Tables and the rest of a step for Orbax's checkpointer."""
+
+    async def async_save(self, directory: Any, args: _StepSave) -> list[_Jobs]:
+        return [_Jobs(await super().async_save(directory, args))]
+
+
+@ocp.args.register_with_handler(_StepHandler, for_save=True, for_restore=True)
+class _StepSave(ocp.args.Composite):  # type: ignore[misc]
+    pass
 
 
 class _TablesHandler(ocp.AsyncCheckpointHandler):  # type: ignore[misc]
