@@ -1,7 +1,7 @@
 """Pictures of pages, written anew by `./run python docs/draw_pages.py`.
 
-A row of a report, opened (the README's, of a module that a TPU v5e's own compiler made), a report's page, and the
-explorer's view of a layout.
+A row of a report, opened (the README's, of a module that a TPU v5e's own compiler made), a report's page, the page of a
+whole run (the README's; the run takes a minute or two), and the explorer's view of a layout.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ LAYOUT = "layout?text=bf16[20,300]{1,0:T(8,128)(2,1)}&at=3,130&level=1"
 
 
 def main() -> None:
-    """Write docs/pictures: opened_row.png, opened_row_dark.png, report-page.png, explore-layout.png."""
+    """Write docs/pictures: opened_row.png, opened_row_dark.png, report-page.png, report.png, explore-layout.png."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         opened_row(browser, Path(folder, "row.html"))
         report_page(browser, Path(folder, "report.html"))
+        run_page(browser, Path(folder, "run"))
         explorer(browser)
 
 
@@ -55,6 +56,17 @@ def report_page(browser: Browser, file: Path) -> None:
     page.wait_for_selector(LAST)
     page.mouse.move(5, 600)
     page.screenshot(path=PICTURES / "report-page.png")
+
+
+def run_page(browser: Browser, folder: Path) -> None:
+    """How the page of a recommender's run begins, to the end of its cards."""
+    words = ["run", "examples/dlrm.py", "--out", folder]
+    subprocess.run([sys.executable, "-m", "tilewright", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    page = browser.new_page(viewport={"width": 1280, "height": 1060}, reduced_motion="reduce")
+    page.goto(f"file://{folder}/report.html")
+    last = page.locator(".cards").first.bounding_box()
+    page.set_viewport_size({"width": 1280, "height": round(last["y"] + last["height"]) + 18})
+    page.screenshot(path=PICTURES / "report.png")
 
 
 def explorer(browser: Browser) -> None:

@@ -75,7 +75,8 @@ def hbm(subject: Subject, chip: Target, step: StepTime, taken: int = 0) -> Memor
     lives, size = lifetimes(subject.program, chip), chip.memory("hbm")
     capacity = size.bytes - taken if size is not None else 0
     peak, at = lives.peak, lives.at
-    steps = tuple(op.name or op.opcode for op in lives.operations)
+    # StableHLO numbers its values: without the operation, %155 tells a reader nothing.
+    steps = tuple(f"{op.opcode} {op.name}" if "%" in op.name else op.name or op.opcode for op in lives.operations)
     alive = sorted((b for b in lives.buffers if b.born <= at <= b.dead), key=lambda b: -b.bytes)
     largest = tuple(Held(b.name, b.bytes, b.born, b.dead, b.layout) for b in alive[:_LARGEST])
     misfits: tuple[Misfit, ...] = ()
