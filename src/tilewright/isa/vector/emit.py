@@ -251,7 +251,7 @@ def uses_of(spec: VectorSpec) -> dict[int, int]:
     return uses
 
 
-# Rounding, clamping and scaling on the way to narrow integers are one instruction.
+# Rounding, clamping and scaling on the way to narrow integers are one instruction, or two.
 
 
 def operands_of(spec: VectorSpec, number: int) -> tuple[Value, ...]:
@@ -266,8 +266,7 @@ class Quantised:
 
     operands: tuple[Value, ...]
     source: str
-    nearest: bool
-    ends: tuple[float, float] | None
+    ends: tuple[float, float]
 
 
 def _op(spec: VectorSpec, value: Value) -> Op | None:
@@ -275,41 +274,57 @@ def _op(spec: VectorSpec, value: Value) -> Op | None:
     return spec.body[value - len(spec.inputs)] if made and isinstance(value, int) else None
 
 
+def _clamped(op: Op) -> tuple[Value, float, float] | None:
+    """(x, least, most) of a clamp, a maximum or a minimum whose ends are whole numbers; they may come after rounding."""
+    constants = [o for o in op.operands if isinstance(o, tuple)]
+    others = [o for o in op.operands if not isinstance(o, tuple)]
+    if op.name not in ("clamp", "maximum", "minimum") or len(others) != 1 or any(c[1] % 1 for c in constants):
+        return None
+    if op.name == "clamp":
+        return (op.operands[1], *(float(c[1]) for c in constants)) if op.operands[1] == others[0] else None
+    (constant,) = constants
+    end = float(constant[1])
+    return others[0], *((end, inf) if op.name == "maximum" else (-inf, end))
+
+
 def quantises(spec: VectorSpec, number: int) -> Quantised | None:
     """convert(clamp(round(x * scale))) to integers as one thing, or None."""
     op = spec.body[number]
     if op.name != "convert" or is_float(op.dtype) or op.dtype in ("pred", "u32"):
         return None
-    (x,), ends = op.operands, None
+    (x,), least, most = op.operands, -inf, inf
     if spec.dtype(x) != "f32":
         return None
     inner, rounded = _op(spec, x), False
-    for _ in range(3):
-        if inner is None:
-            break
-        if inner.name == "clamp" and ends is None and all(isinstance(inner.operands[k], tuple) for k in (0, 2)):
-            low, x, high = inner.operands
-            assert isinstance(low, tuple)
-            assert isinstance(high, tuple)
-            if low[1] % 1 or high[1] % 1:
+    while inner is not None:
+        clamped = _clamped(inner)
+        if clamped is not None:
+            x, low, high = clamped
+            if max(least, low) > min(most, high):
                 return None
-            ends = float(low[1]), float(high[1])
+            least, most = max(least, low), min(most, high)
         elif inner.name == "round_nearest_even" and not rounded:
             (x,), rounded = inner.operands, True
         else:
             break
         inner = _op(spec, x)
-    if not rounded:
+    if not rounded or not isinstance(x, int):
         return None
-    if inner is not None and inner.name == "multiply" and inner.dtype == "f32":
+    if inner is not None and inner.name == "multiply" and inner.dtype == "f32" and _fits((least, most), op.dtype):
         for first, scale in (inner.operands, inner.operands[::-1]):
             source = _op(spec, first)
             if source is None or source.name != "convert" or source.dtype != "f32":
                 continue
             (whole,) = source.operands
             if isinstance(whole, int) and spec.dtype(whole) == "s32":
-                return Quantised((whole, scale), "s32", True, ends)
-    return Quantised((x,), "f32", True, ends) if isinstance(x, int) else None
+                return Quantised((whole, scale), "s32", (least, most))
+    return Quantised((x,), "f32", (least, most))
+
+
+def _fits(ends: tuple[float, float], dtype: str) -> bool:
+    """Whether a type ends before them."""
+    low, high = _ends(dtype)
+    return ends[0] <= low and ends[1] >= high
 
 
 # One function for each kind of operation.
@@ -364,23 +379,25 @@ def emit(e: Emitter, number: int, uses: dict[int, int]) -> None:
 def _quantised(e: Emitter, op: Op, fused: Quantised, stored: bool) -> Reg:
     x, *scale = (e.operand(o) for o in fused.operands)
     assert isinstance(x, Reg)
-    low, high = _ends(op.dtype)
-    ends = fused.ends or (-inf, inf)
-    by = scale[0] if scale else _ONE
-    fits = ends[0] <= low and ends[1] >= high
-    one = ".y1" if isinstance(by, Reg) and by.one and not x.one else ""
-    if isinstance(by, Reg) and not by.one and x.one:
-        raise UnsupportedError("one number a row, quantised by a scale of each column")
-    out, target = e.take(x.one), op.dtype if fits else "s32"
-    regs = (by,) if isinstance(by, Reg) else ()
-    say = f"vquant.to_{target}.from_{fused.source}{one} r{{}}, r{{}}, {'r{}' if regs else by}, 0, #"
-    e.say(say, out, x, *regs)
-    if not fits:
-        e.i("max", out, str(int(max(ends[0], low))), out)
-        e.i("min", out, str(int(min(ends[1], high))), out)
-    elif target != "s32" and not stored:
+    out, target = e.take(x.one), op.dtype
+    if scale:
+        (by,) = scale
+        one = ".y1" if isinstance(by, Reg) and by.one and not x.one else ""
+        if isinstance(by, Reg) and not by.one and x.one:
+            raise UnsupportedError("one number a row, quantised by a scale of each column")
+        regs = (by,) if isinstance(by, Reg) else ()
+        say = f"vquant.to_{target}.from_{fused.source}{one} r{{}}, r{{}}, {'r{}' if regs else by}, 0, #"
+        e.say(say, out, x, *regs)
+    else:
+        (least, most), (low, high) = fused.ends, _ends(target)
+        if least > low:
+            x = e.f("max", x, literal(least, "f32"), out)
+        if most < high:
+            x = e.f("min", x, literal(most, "f32"), out)
+        e.cvt(target, "f32", x, out)
+    if target != "s32" and not stored:
         e.cvt("s32", target, out, out)
-    out.packed = stored and fits and target != "s32"
+    out.packed = stored and target != "s32"
     return out
 
 
