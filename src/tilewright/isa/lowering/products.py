@@ -16,7 +16,7 @@ from tilewright.isa.lowering.sources import Groups
 from tilewright.isa.lowering.steps import Job, Step, Table
 from tilewright.isa.lowering.tables import BYTES, Lowering, folded, whole
 from tilewright.isa.lowering.tails import Tail, tail_of
-from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_parts, conv_program
+from tilewright.isa.multiply.conv import ConvPlan, ConvShape, conv_ahead, conv_parts, conv_program
 from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
 
@@ -214,25 +214,38 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
         return
     if any(own["reversal"]):
         w = _reversed(w, [d for d, turned in zip(sum(kernel[1:3], ()), own["reversal"], strict=True) if turned])
+    beside = 0
     if apart != (1, 1) or min(min(pair) for pair in padding) < 0:
         a = _apart(lowering, x, image, padding, apart)
         (_, height, width, _), before = lowering.tables[a].shape, (0, 0)
     else:
-        a, before = lowering.table(x, image), (padding[0][0], padding[1][0])
+        before = (padding[0][0], padding[1][0])
+        if own["groups"] == dilation[1] == 1 and _row_is_better(lowering, x, kw, depth):
+            image, kernel = ((*g[:2], (), g[2] + g[3]) for g in (image, kernel))
+            beside, kw, depth = depth, 1, kw * depth
+        a = lowering.table(x, image)
     _, *size, _ = folded(out.sizes, made)
+    out_size = size[0], size[1]
     shape = ConvShape(
-        n, (height, width), depth, outs, own["groups"], (kh, kw), strides, before, dilation, (size[0], size[1])
+        n, (height, width), depth, outs, own["groups"], (kh, kw), strides, before, dilation, out_size, beside
     )
     tail = tail_of(lowering, node, pixels, sums, after)
     per_group = outs // own["groups"]
     plan = product_plan(
         lowering, shape.pixels, per_group, depth, written, signs, BYTES[lowering.tables[a].dtype], False
     )
-    plan, b = _weights(lowering, plan, w, kernel)
+    plan, b = _weights(lowering, plan, w, kernel, kh * kw)
     conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
     jobs = _conv_jobs(lowering, conv, a, b, tail)
     macs = shape.pixels * outs * depth * kh * kw
     lowering.steps.append(_step(lowering.name("conv"), tail, jobs, (a, b), 2 * macs, {}))
+
+
+def _row_is_better(lowering: Lowering, x: Value, across: int, channels: int) -> bool:
+    """Whether a row of the kernel takes fewer ``mm`` as one tap, whose pixels' channels lie side by side."""
+    dtype = machine_type(x)
+    deep = lowering.config.a_bytes // BYTES[str(dtype)]
+    return lowering.held(lowering.reading.root(x)) and across * -(-channels // deep) > -(-across * channels // deep)
 
 
 def _reversed(value: Value, dims: Sequence[int]) -> Value:
@@ -251,14 +264,15 @@ def _apart(
     return padded(lowering, x, Value(tuple(sizes), x.dtype), image, begins, gaps, "spread")
 
 
-def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups) -> tuple[MatmulPlan, str]:
-    """As many rounds of A at once as divide the channels, and the table of weights that goes with them."""
+def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups, taps: int) -> tuple[MatmulPlan, str]:
+    """As many rounds of A at once as divide the channels, the next while they are multiplied; the table of weights."""
     held = lowering.held(lowering.reading.root(w))
-    most = 8 if plan.kb == 1 or held else 1
-    block = max(b for b in (1, 2, 4, 8) if b <= most and (b == 1 or plan.k % (plan.depth * b) == 0))
-    while A_REGISTER + plan.config.a_registers * block > _PLACES:
-        block //= 2
+    most = min(8, (_PLACES - A_REGISTER) // plan.config.a_registers) if plan.kb == 1 or held else 1
+    rounds = -(-plan.k // plan.depth)
+    block = max(b for b in range(1, most + 1) if rounds % b == 0 and (plan.kb == 1 or plan.k % (plan.depth * b) == 0))
     plan = replace(plan, block_a=block)
+    if conv_ahead(replace(plan, buffers=2), taps) or plan.k % (plan.depth * block * 2) == 0:
+        plan = replace(plan, buffers=2)
     if plan.kb == 1 or block == 1:
         return plan, lowering.table(w, groups)
     name, dtype = lowering.name("t"), str(machine_type(w))

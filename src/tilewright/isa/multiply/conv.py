@@ -55,7 +55,10 @@ SPLITS = ("images", "rows", "channels")
 
 @dataclass(frozen=True)
 class ConvShape:
-    """Sizes by (height, width) where there are two; ``depth``: channels that one output channel adds up."""
+    """Sizes by (height, width) where there are two; ``depth``: channels that one output channel adds up.
+
+    ``beside``: channels of a pixel where a row of the kernel is one tap: its pixels follow one another along d1.
+    """
 
     images: int
     size: Pair
@@ -67,6 +70,7 @@ class ConvShape:
     before: Pair
     dilation: Pair
     out: Pair
+    beside: int = 0
 
     @property
     def pixels(self) -> int:
@@ -243,6 +247,7 @@ def _window(conv: ConvPlan) -> list[str]:
         f"sub r272, r272, {conv.shape.before[1]}",
         f"mul r273, r273, {conv.shape.stride[0]}",
         f"sub r273, r273, {conv.shape.before[0]}",
+        *([f"mul r272, r272, {conv.shape.beside}", "mov r295, 0"] if conv.shape.beside else []),
     ]
 
 
@@ -264,8 +269,7 @@ def _depth(conv: ConvPlan, tag: str) -> list[str]:
         "mov r292, ur20",
         "mov ur21, 0",
         f"across{tag}:",
-        f"mul ur16, ur21, {conv.shape.dilation[1]}",
-        "add r295, r272, ur16",
+        *([] if conv.shape.beside else [f"mul ur16, ur21, {conv.shape.dilation[1]}", "add r295, r272, ur16"]),
         "mov r291, ur21",
         "mov ur22, 0",
         f"channels{tag}:",
@@ -281,11 +285,12 @@ def _depth(conv: ConvPlan, tag: str) -> list[str]:
 def _taps(conv: ConvPlan) -> list[str]:
     """All taps one behind the other, each with all its channels; A of the next is loaded before the ``mm`` of one."""
     taps = [(down, across) for down in range(conv.shape.kernel[0]) for across in range(conv.shape.kernel[1])]
-    lines = [f"mul ur16, ur14, {conv.plan.k}", "add r294, r286, ur16", "mov r290, 0"]
+    lines = [*_first_channel(conv, f"mul ur16, ur14, {conv.plan.k}"), "mov r290, 0"]
     for number, tap in enumerate([*taps, None]):
         if tap is not None:
             places = [offset * step for offset, step in zip(tap, conv.shape.dilation, strict=True)]
-            lines += [f"add r296, r273, {places[0]}", f"add r295, r272, {places[1]}"]
+            lines += [f"add r296, r273, {places[0]}"]
+            lines += [] if conv.shape.beside else [f"add r295, r272, {places[1]}"]
             lines += _load(conv, number % 2)
         if number:
             down, across = taps[number - 1]
@@ -295,8 +300,13 @@ def _taps(conv: ConvPlan) -> list[str]:
 
 def _channels_of(conv: ConvPlan, number: int, buffer: int) -> list[str]:
     """``block_a`` rounds of channels from ur22 on: A of all of them to the registers of a buffer, then their ``mm``."""
-    lines = [f"mul ur16, ur14, {conv.plan.k}", "add ur16, ur16, ur22", "add r294, r286, ur16"]
+    lines = _first_channel(conv, f"mul ur16, ur14, {conv.plan.k}", "add ur16, ur16, ur22")
     return [*lines, *_load(conv, buffer), "mov r290, ur22", *_multiply(conv, buffer)]
+
+
+def _first_channel(conv: ConvPlan, *lines: str) -> list[str]:
+    """Every thread's own first channel, from the group's, which ``lines`` put in ur16; of a row of pixels the first."""
+    return [*lines, "add r294, r286, ur16", *(["add r294, r294, r272"] if conv.shape.beside else [])]
 
 
 def _load(conv: ConvPlan, buffer: int) -> list[str]:
@@ -413,7 +423,7 @@ def conv2d(
 
 def conv_ahead(plan: MatmulPlan, taps: int) -> bool:
     """Whether two buffers hold the channels of two taps: one block has them all, and the taps are few enough."""
-    return plan.buffers == 2 and plan.k == plan.depth * plan.block_a and 1 < taps <= MOST_TAPS
+    return plan.buffers == 2 and -(-plan.k // plan.depth) == plan.block_a and 1 < taps <= MOST_TAPS
 
 
 def _check_conv(plan: MatmulPlan, stream: bool, taps: int) -> None:
