@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
-from tilewright.hlo import Node, Value, inputs_of
+from tilewright.hlo import Node, Value, array_dtype, inputs_of
 from tilewright.isa.lowering.reading import Reading
 
 ALONE = {
@@ -16,6 +17,10 @@ ALONE = {
     "reduce_window": "window",
 }
 """Operations that are a layer of their own, and its kind."""
+
+
+def _bytes(value: Value) -> int:
+    return prod(value.sizes) * int(array_dtype(value).itemsize)
 
 
 @dataclass(eq=False)
@@ -102,10 +107,47 @@ class _Grouping:
         if len(near) != 1 or id(node.result) in results:
             return
         (group,) = near.values()
+        if group.kind == "vector" and (group.product is not None or self._products(group) > 1):
+            group = self._apart(node, group) or group
         fits = group.kind == "vector" and group.product is None and len(self.outputs(group)) == 1
         if fits and takes(group.region, node):
             group.product = node
             self.group[node] = group
+
+    def _products(self, group: Group) -> int:
+        """How many products it takes that no group has yet."""
+        makers = {self._maker(v) for v in inputs_of(group.nodes)}
+        return sum(maker in self.group and self.group[maker].kind == "matrix" for maker in makers)
+
+    def _apart(self, node: Node, group: Group) -> Group | None:
+        """What the group does to this product alone, up to its narrowest result, as a group of its own.
+
+        None where nothing gets narrower by it: no byte would be saved then.
+        """
+        chain: list[Node] = []
+        while True:
+            last = chain[-1] if chain else node
+            users = self.users[last]
+            if len(users) != 1 or self.group[users[0]] is not group or len(users[0].results) != 1:
+                break
+            others = {self._maker(v) for v in inputs_of(users)} - {last}
+            if any(self.group.get(maker) is group for maker in others):
+                break
+            chain.append(users[0])
+        widths = [_bytes(one.result) for one in (node, *chain)]
+        count = widths.index(min(widths))
+        if not count:
+            return None
+        chain = chain[:count]
+        region = self.new_region(chain[-1])
+        if region is None or not all(region.joins(one) for one in reversed(chain[:-1])):
+            return None
+        apart = Group("vector", chain, region)
+        for one in chain:
+            group.nodes.remove(one)
+            group.region.leaves(one)
+            self.group[one] = apart
+        return apart
 
     def outputs(self, group: Group) -> tuple[Value, ...]:
         """What other groups, or the caller, want of a group."""

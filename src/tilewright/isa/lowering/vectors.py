@@ -145,6 +145,10 @@ class Region:
         self.places[node] = place
         return True
 
+    def leaves(self, node: Node) -> None:
+        """Another region does it."""
+        del self.places[node]
+
     def operand_place(self, node: Node) -> Dims:
         """Of what a member takes: its own place, or for a sum that and the columns."""
         if node.name != "reduce":
