@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from math import prod
 
 from tilewright.errors import TilewrightError, UnsupportedError
@@ -22,63 +23,148 @@ from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan,
 
 _PLACES = 280
 _MOST_KB = 8
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Matrices:
+    """A value as a batch of matrices: its dims that count them, that are the rows and the columns of each.
+
+    ``beside``: of the first, those along which matrices stand side by side (a head's columns among a row's); along the
+    others one stands below the other.
+    """
+
+    value: Value
+    batch: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    beside: tuple[int, ...] = ()
+
+    @property
+    def groups(self) -> Groups:
+        """Which dims the table folds."""
+        return tuple(d for d in self.batch if d not in self.beside) + self.rows, self.beside + self.columns
+
+    def placed(self, lowering: Lowering) -> _Matrices | None:
+        """As they stand in memory already; None where they do not."""
+        for count in range(len(self.batch) + 1):
+            for beside in combinations(self.batch, count):
+                found = replace(self, beside=beside)
+                if lowering.there(self.value, found.groups) is not None:
+                    return found
+        return None
+
+    def window(self, number: int, rows: Pair, columns: Pair) -> Part:
+        """Of matrix ``number`` of the batch: (first, count) of its rows and columns."""
+        sizes, index = self.value.sizes, dict[int, int]()
+        for d in reversed(self.batch):
+            number, index[d] = divmod(number, sizes[d])
+        below, beside = 0, 0
+        for d in self.batch:
+            if d in self.beside:
+                beside = beside * sizes[d] + index[d]
+            else:
+                below = below * sizes[d] + index[d]
+        high, wide = (prod(sizes[d] for d in dims) for dims in (self.rows, self.columns))
+        return Part((below * high + rows[0], beside * wide + columns[0]), (rows[1], columns[1]))
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A dot_general as matrices: ``rows`` and ``columns`` of the result's dims, operands and their groups."""
+    """A dot_general as products of matrices: A [m, k], B by columns [n, k] or by rows [k, n], C [m, n].
 
-    a: Value
-    b: Value
-    a_groups: Groups
-    b_columns: Groups
-    b_rows: Groups
-    c_groups: Groups
+    ``order``: of the result's dims, in which somebody wants it.
+    """
+
+    a: _Matrices
+    by_columns: _Matrices
+    by_rows: _Matrices
+    c: _Matrices
     batch: int
     m: int
     n: int
     k: int
+    order: tuple[int, ...] = ()
 
     def copies(self, lowering: Lowering) -> tuple[float, bool]:
         """How much has to be copied for it, and whether B is walked by rows (``t1``)."""
-        a, columns, rows = (
-            lowering.there(value, groups) is not None
-            for value, groups in ((self.a, self.a_groups), (self.b, self.b_columns), (self.b, self.b_rows))
-        )
-        cost = 0.0 if a or lowering.held(lowering.reading.root(self.a)) else self.a_size
-        if columns or lowering.held(lowering.reading.root(self.b)):
+        a, columns, rows = (each.placed(lowering) is not None for each in (self.a, self.by_columns, self.by_rows))
+        cost = 0.0 if a or lowering.held(lowering.reading.root(self.a.value)) else float(self.batch * self.m * self.k)
+        cost += 0.0 if self.order[-1:] in ((), self.made.groups[1][-1:]) else self.batch * self.m * self.n
+        if columns or lowering.held(lowering.reading.root(self.by_rows.value)):
             return cost, False
-        return (cost, True) if rows and self.m <= 256 else (cost + self.b_size, False)
+        walked = rows and self.m <= 256
+        return (cost, True) if walked else (cost + self.batch * self.n * self.k, False)
 
     @property
-    def a_size(self) -> float:
-        return float(self.batch * self.m * self.k)
+    def made(self) -> _Matrices:
+        """C, its matrices side by side where that is the order somebody wants."""
+        for count in range(len(self.c.batch) + 1):
+            for beside in combinations(self.c.batch, count):
+                found = replace(self.c, beside=beside)
+                if sum(found.groups, ()) == self.order:
+                    return found
+        return self.c
 
-    @property
-    def b_size(self) -> float:
-        return float(self.batch * self.n * self.k)
 
-
-def _forms(node: Node) -> tuple[_Form, _Form]:
+def _forms(lowering: Lowering, node: Node, after: Group | None) -> tuple[_Form, _Form]:
     """A B as it is written, and as the transpose of the one with sides changed."""
-    own, (lhs, rhs) = node.attributes, node.operands
+    own, (lhs, rhs), out = node.attributes, node.operands, node.result
     batches, sums = (own["lhs_batch"], own["rhs_batch"]), (own["lhs_contract"], own["rhs_contract"])
     free = [
         tuple(d for d in range(len(v.sizes)) if d not in batch + depth)
         for v, batch, depth in zip((lhs, rhs), batches, sums, strict=True)
     ]
     count = len(batches[0])
-    outs = tuple(range(count)), tuple(range(count, count + len(free[0])))
-    out_rows, out_columns = outs[1], tuple(range(count + len(free[0]), count + len(free[0]) + len(free[1])))
-    batch = prod(lhs.sizes[d] for d in batches[0])
+    first = count + len(free[0])
+    sides = tuple(range(count, first)), tuple(range(first, first + len(free[1])))
+    batch, k = (prod(lhs.sizes[d] for d in dims) for dims in (batches[0], sums[0]))
     m, n = (prod(v.sizes[d] for d in dims) for v, dims in zip((lhs, rhs), free, strict=True))
-    k = prod(lhs.sizes[d] for d in sums[0])
-    sides = [
-        ((batches[i] + free[i], sums[i]), (batches[i] + sums[i], free[i])) for i in range(2)
-    ]  # with k the fastest, and with the own dims the fastest
-    straight = _Form(lhs, rhs, sides[0][0], *sides[1], (outs[0] + out_rows, out_columns), batch, m, n, k)
-    turned = _Form(rhs, lhs, sides[1][0], *sides[0], (outs[0] + out_columns, out_rows), batch, n, m, k)
-    return straight, turned
+    deep = [_Matrices(v, batches[i], free[i], sums[i]) for i, v in enumerate((lhs, rhs))]  # k the fastest
+    wide = [_Matrices(v, batches[i], sums[i], free[i]) for i, v in enumerate((lhs, rhs))]
+    straight, turned = (_Matrices(out, tuple(range(count)), *order) for order in (sides, sides[::-1]))
+    order = _order(lowering, out if after is None else after.outputs[0], len(out.sizes))
+    return (
+        _Form(deep[0], deep[1], wide[1], straight, batch, m, n, k, order),
+        _Form(deep[1], deep[0], wide[0], turned, batch, n, m, k, order),
+    )
+
+
+def _order(lowering: Lowering, made: Value, rank: int) -> tuple[int, ...]:
+    """Of a result's dims, as all who use it want them: turned, or with those last that they sum over; else as it is."""
+    block, same = lowering.reading.block.operations, tuple(range(rank))
+    wishes, seen = set[tuple[int, ...]](), [(made, tuple((d,) for d in range(len(made.sizes))))]
+    if len(made.sizes) != rank:
+        return same
+    while seen:
+        value, dims = seen.pop()  # ``dims``: which of the result's each of its dims is, or is a part of
+        for node in block:
+            if value not in node.operands:
+                continue
+            if node.name == "transpose" and value is made:
+                wishes.add(node.attributes["permutation"])
+            elif node.name == "reshape" and (parts := _parts(value.sizes, node.result.sizes)):
+                seen.append((node.result, tuple(dims[d] for d in parts)))
+            elif node.name == "dot_general":
+                side = "lhs" if node.operands[0] is value else "rhs"
+                last = sorted({d for each in node.attributes[f"{side}_contract"] for d in dims[each]})
+                wishes.add((*(d for d in same if d not in last), *last))
+            else:
+                wishes.add(same)
+    return wishes.pop() if len(wishes) == 1 else same
+
+
+def _parts(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """Of each dim of a reshape's result, the dim that it is a part of; nothing where one is of several."""
+    parts, d, left = [], 0, before[0] if before else 1
+    for size in after:
+        while left == 1 and d + 1 < len(before):
+            d, left = d + 1, before[d + 1]
+        if size == 0 or left % size:
+            return []
+        parts.append(d)
+        left //= size
+    return parts
 
 
 def types_of(a: Value, b: Value, out: Value) -> tuple[str, str, str]:
@@ -99,7 +185,7 @@ def types_of(a: Value, b: Value, out: Value) -> tuple[str, str, str]:
 def lower_product(lowering: Lowering, node: Node, after: Group | None = None) -> None:
     """One dot_general as a step, with a region of its users (``after``) done to its sums."""
     types = types_of(node.operands[0], node.operands[1], node.result)
-    form = min(_forms(node), key=lambda form: form.copies(lowering)[0])
+    form = min(_forms(lowering, node, after), key=lambda form: form.copies(lowering)[0])
     _add(lowering, node, form, types, lowering.name("dot"), after)
 
 
@@ -108,22 +194,22 @@ def _add(
 ) -> None:
     written, signs, sums = types
     walks = form.copies(lowering)[1]
-    a = lowering.table(form.a, form.a_groups)
-    b = lowering.table(form.b, form.b_rows if walks else form.b_columns)
-    tail = tail_of(lowering, node, form.c_groups, sums, after)
-    e = BYTES[lowering.tables[a].dtype]
-    plan = product_plan(lowering, form.m, form.n, form.k, written, signs, e, walks)
+    a, b = (each.placed(lowering) or each for each in (form.a, form.by_rows if walks else form.by_columns))
+    first, c = lowering.table(a.value, a.groups), form.made
+    tail = tail_of(lowering, node, c.groups, sums, after)
+    e = BYTES[lowering.tables[first].dtype]
+    held = not walks and lowering.held(lowering.reading.root(b.value))
+    plan = product_plan(lowering, (form.m, form.n, form.k), (written, signs), e, walks, held)
     plan = replace(plan, epilogue=tail.spec)
-    deep = (form.k, form.n) if walks else (form.n, form.k)
-    jobs = []
+    second = _stored(lowering, plan, b.value, b.groups)
+    depth, jobs = (0, form.k), []
     for number in range(form.batch):
         for pe, (rows, columns) in _shares(plan, number, form.batch).items():
             mine = replace(plan, m=rows[1], n=columns[1])
-            own = ((0, form.k), columns) if walks else (columns, (0, form.k))
-            part = Part((number * form.m + rows[0], columns[0]), (rows[1], columns[1]))
+            part = c.window(number, rows, columns)
             windows = (
-                ("A", a, Part((number * form.m + rows[0], 0), (rows[1], form.k))),
-                ("B", b, Part((number * deep[0] + own[0][0], own[1][0]), (own[0][1], own[1][1]))),
+                ("A", first, a.window(number, rows, depth)),
+                ("B", second, b.window(number, *((depth, columns) if walks else (columns, depth)))),
                 ("C", tail.table, part),
                 *tail.windows(part),
             )
@@ -135,7 +221,7 @@ def _add(
     if plan.config.pes == 1:
         closed |= {name: getattr(expected, name) * form.batch for name in ("instructions", "steps", "column_loads")}
     macs = form.batch * form.m * form.n * form.k
-    lowering.steps.append(_step(name, tail, jobs, (a, b), 2 * macs, closed))
+    lowering.steps.append(_step(name, tail, jobs, (first, second), 2 * macs, closed))
 
 
 def _step(
@@ -156,16 +242,31 @@ def _step(
 
 
 def product_plan(
-    lowering: Lowering, m: int, n: int, k: int, written: str, signs: str, element_bytes: int, walks: bool
+    lowering: Lowering,
+    sizes: tuple[int, int, int],
+    types: tuple[str, str],
+    element_bytes: int,
+    walks: bool,
+    held: bool,
 ) -> MatmulPlan:
-    """How threads share the work: rows as far as there are, then every dot product; A in blocks."""
-    c = lowering.config
-    chunk, kb = c.a_bytes // element_bytes, 1
-    while kb < _MOST_KB and m * kb * 2 <= c.compute_threads and kb * chunk < k and c.kb_mode == "chunk":
-        kb *= 2
-    columns = min(c.default_columns, ACCUMULATORS)
-    block = min((_PLACES - A_REGISTER) // c.a_registers, 8, -(-k // chunk)) if kb == 1 else 1
-    return MatmulPlan(m, n, k, written, signs, element_bytes, 1, kb, walks, "k_outer", columns, c, max(1, block))
+    """How threads share the work, and how many rounds of A one load brings: what takes least.
+
+    ``held``: the host places B, and so may put it in the order that blocks of several rounds of kb want.
+    """
+    c, (m, n, k) = lowering.config, sizes
+    chunk, columns = c.a_bytes // element_bytes, min(c.default_columns, ACCUMULATORS)
+    found: list[tuple[int, int, int]] = []
+    for kb in (1, 2, 4, 8):
+        if kb > 1 and (m * kb > c.compute_threads or kb * chunk >= 2 * k or c.kb_mode != "chunk"):
+            break
+        rounds, most = -(-k // (chunk * kb)), min(8, (_PLACES - A_REGISTER) // c.a_registers)
+        whole_blocks = [b for b in range(1, most + 1) if held and k % (chunk * kb * b) == 0]
+        block = min(most, rounds) if kb == 1 else max(whole_blocks, default=1)
+        threads = min(m, c.compute_threads // kb) * kb
+        lines = -(-threads * -(-block * c.a_bytes // c.line_bytes) // c.l1_ports)  # of A, then columns or its latency
+        found.append((-(-rounds // block) * (lines + max(block * min(n, columns), c.l2_latency)), kb, block))
+    _, kb, block = min(found)
+    return MatmulPlan(m, n, k, *types, element_bytes, 1, kb, walks, "k_outer", columns, c, max(1, block))
 
 
 def _shares(plan: MatmulPlan, number: int, batch: int) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
@@ -209,7 +310,9 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     if (kh, kw) == strides == (1, 1) and plain and own["groups"] == 1 and many:
         deep = kernel[1] + kernel[2] + kernel[3]
         rows = image[0] + image[1] + image[2], image[3]
-        form = _Form(x, w, rows, (kernel[0], deep), (deep, kernel[0]), pixels, 1, n * height * width, outs, depth)
+        taken, made_ = _Matrices(x, (), *rows), _Matrices(out, (), *pixels)
+        weights = _Matrices(w, (), kernel[0], deep), _Matrices(w, (), deep, kernel[0])
+        form = _Form(taken, *weights, made_, 1, n * height * width, outs, depth, sum(pixels, ()))
         _add(lowering, node, form, types, lowering.name("conv"), after)
         return
     if any(own["reversal"]):
@@ -231,10 +334,10 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     )
     tail = tail_of(lowering, node, pixels, sums, after)
     per_group = outs // own["groups"]
-    plan = product_plan(
-        lowering, shape.pixels, per_group, depth, written, signs, BYTES[lowering.tables[a].dtype], False
-    )
-    plan, b = _weights(lowering, plan, w, kernel, kh * kw)
+    held, e = lowering.held(lowering.reading.root(w)), BYTES[lowering.tables[a].dtype]
+    plan = product_plan(lowering, (shape.pixels, per_group, depth), (written, signs), e, False, held)
+    plan = _in_blocks(plan, kh * kw)
+    b = _stored(lowering, plan, w, kernel)
     conv = ConvPlan(replace(plan, epilogue=tail.spec), shape, 0, (0, outs))
     jobs = _conv_jobs(lowering, conv, a, b, tail)
     macs = shape.pixels * outs * depth * kh * kw
@@ -264,20 +367,22 @@ def _apart(
     return padded(lowering, x, Value(tuple(sizes), x.dtype), image, begins, gaps, "spread")
 
 
-def _weights(lowering: Lowering, plan: MatmulPlan, w: Value, groups: Groups, taps: int) -> tuple[MatmulPlan, str]:
-    """As many rounds of A at once as divide the channels, the next while they are multiplied; the table of weights."""
-    held = lowering.held(lowering.reading.root(w))
-    most = min(8, (_PLACES - A_REGISTER) // plan.config.a_registers) if plan.kb == 1 or held else 1
+def _in_blocks(plan: MatmulPlan, taps: int) -> MatmulPlan:
+    """As many rounds of A at once as divide the channels, and the next while they are multiplied."""
     rounds = -(-plan.k // plan.depth)
-    block = max(b for b in range(1, most + 1) if rounds % b == 0 and (plan.kb == 1 or plan.k % (plan.depth * b) == 0))
+    block = max(b for b in range(1, plan.block_a + 1) if rounds % b == 0)
     plan = replace(plan, block_a=block)
-    if conv_ahead(replace(plan, buffers=2), taps) or plan.k % (plan.depth * block * 2) == 0:
-        plan = replace(plan, buffers=2)
-    if plan.kb == 1 or block == 1:
-        return plan, lowering.table(w, groups)
-    name, dtype = lowering.name("t"), str(machine_type(w))
-    lowering.tables[name] = Table(name, folded(w.sizes, groups), dtype, held=(w, groups), weights=plan)
-    return plan, name
+    ahead = conv_ahead(replace(plan, buffers=2), taps) or plan.k % (plan.depth * block * 2) == 0
+    return replace(plan, buffers=2) if ahead else plan
+
+
+def _stored(lowering: Lowering, plan: MatmulPlan, value: Value, groups: Groups) -> str:
+    """The table of B, or of weights: where threads share dot products in blocks, in the order in which they do."""
+    if plan.kb == 1 or plan.block_a == 1:
+        return lowering.table(value, groups)
+    name, dtype = lowering.name("t"), str(machine_type(value))
+    lowering.tables[name] = Table(name, folded(value.sizes, groups), dtype, held=(value, groups), weights=plan)
+    return name
 
 
 def _conv_jobs(lowering: Lowering, conv: ConvPlan, a: str, b: str, tail: Tail) -> list[Job]:

@@ -324,15 +324,15 @@ def _multiply(conv: ConvPlan, buffer: int) -> list[str]:
 
 
 def stored_weights(plan: MatmulPlan, weights: Array) -> Array:
-    """Weights [out, kh, kw, c] as they lie in memory: c in the order in which a group's threads hold it.
+    """Weights [out, kh, kw, c], or B [n, k], as they lie in memory: c in the order in which a group's threads hold it.
 
     With blocks of A a thread holds channels of several rounds one behind the other, so the channels of one round lie a
     thread's share apart.
     """
     if plan.block_a == 1 or plan.kb == 1:
         return weights
-    split = (*weights.shape[:3], -1, plan.kb, plan.block_a, plan.config.chunk(plan.element_bytes))
-    return np.ascontiguousarray(weights.reshape(split).swapaxes(4, 5)).reshape(weights.shape)
+    split = (*weights.shape[:-1], -1, plan.kb, plan.block_a, plan.config.chunk(plan.element_bytes))
+    return np.ascontiguousarray(weights.reshape(split).swapaxes(-3, -2)).reshape(weights.shape)
 
 
 Array = np.ndarray[Any, Any]

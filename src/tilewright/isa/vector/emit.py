@@ -275,16 +275,15 @@ def _op(spec: VectorSpec, value: Value) -> Op | None:
 
 
 def _clamped(op: Op) -> tuple[Value, float, float] | None:
-    """(x, least, most) of a clamp, a maximum or a minimum whose ends are whole numbers; they may come after rounding."""
+    """(x, least, most) of a clamp, maximum or minimum with whole numbers for ends; rounding may come after it."""
     constants = [o for o in op.operands if isinstance(o, tuple)]
     others = [o for o in op.operands if not isinstance(o, tuple)]
     if op.name not in ("clamp", "maximum", "minimum") or len(others) != 1 or any(c[1] % 1 for c in constants):
         return None
+    first, last = float(constants[0][1]), float(constants[-1][1])
     if op.name == "clamp":
-        return (op.operands[1], *(float(c[1]) for c in constants)) if op.operands[1] == others[0] else None
-    (constant,) = constants
-    end = float(constant[1])
-    return others[0], *((end, inf) if op.name == "maximum" else (-inf, end))
+        return (others[0], first, last) if op.operands[1] == others[0] else None
+    return (others[0], first, inf) if op.name == "maximum" else (others[0], -inf, first)
 
 
 def quantises(spec: VectorSpec, number: int) -> Quantised | None:
