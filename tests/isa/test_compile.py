@@ -407,3 +407,67 @@ def test_products_that_xla_does_not_compute_are_checked_too(monkeypatch):
     monkeypatch.setattr("tilewright.isa.compiler.checking.exact_product", lambda node, a, b: np.ones(node.result.sizes))
     with pytest.raises(CheckFailed, match="dot_1"):
         compiled.check(x, y)
+
+
+@pytest.mark.parametrize("pes", [1, 2])
+def test_heads_are_read_and_written_where_they_stand(pes):
+    def attention(x, queries, keys, values, out):
+        q, k, v = ((x @ w).reshape(2, 12, 2, 16) for w in (queries, keys, values))
+        weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k))
+        return jnp.einsum("bhqk,bkhd->bqhd", weights, v).reshape(2, 12, 32) @ out
+
+    arguments = floats(2, 12, 32), *(floats(32, 32) / 8 for _ in range(4))
+    compiled = isa.compile(attention, *arguments, config=isa.MatrixUnitConfig(threads=64, pes=pes))
+    compiled.run(*arguments, verify=True)
+    assert "copy" not in {layer.unit for layer in compiled.layers}
+
+
+def test_of_two_products_that_meet_each_has_what_narrows_it():
+    arguments = integers(20, 24), integers(24, 20), integers(24, 20)
+
+    def both(x, a, b):
+        p, q = (jax.lax.dot(x, w, preferred_element_type=jnp.int32) for w in (a, b))
+        first = jnp.clip(jnp.round(p.astype(jnp.float32) * 0.01), -128, 127).astype(jnp.int8)
+        return jnp.maximum(q.astype(jnp.float32) * 0.02 + first.astype(jnp.float32), 0)
+
+    compiled = isa.compile(both, *arguments, config=SMALL)
+    compiled.run(*arguments, verify=True)
+    first, second = compiled.layers
+    assert (first.unit, second.unit) == ("matrix", "matrix")
+    assert first.moved.l1_c == 20 * 20  # a byte each
+    assert second.moved.l1_c == 4 * 20 * 20
+
+
+@pytest.mark.parametrize("ends", [(-128, 127), (-10, 20), (0, 300), (-300, 5)])
+def test_rounding_and_clipping_on_the_way_to_integers(ends):
+    x = np.concatenate([floats(60) * 100, [np.nan, np.inf, -np.inf, 0.5, 1.5, -0.5, 126.5, 127.5, -128.5, 2.5]])
+    x = x.astype(np.float32).reshape(7, 10)
+
+    def quantised(x):
+        rounded, low, high = jnp.round(x), *map(jnp.float32, ends)
+        clipped = jnp.minimum(jnp.maximum(rounded, low), high)
+        return clipped.astype(jnp.int8), jnp.maximum(jax.lax.clamp(low, x, high), 3).round().astype(jnp.int32)
+
+    compiled = isa.compile(quantised, x, config=SMALL)
+    compiled.run(x, verify=True)
+    assert "vfcmp" not in compiled.listing
+    assert "vcvt.to_s8.from_f32 " in compiled.listing
+
+
+@pytest.mark.parametrize("pes", [1, 2])
+@pytest.mark.parametrize("dtype", [np.int8, np.float32])
+def test_a_row_of_a_kernel_over_few_channels_is_one_tap(dtype, pes):
+    some = integers if dtype == np.int8 else floats
+    x, w = some(2, 9, 11, 3), some(5, 7, 3, 10)
+
+    def convolved(x, w):
+        return jax.lax.conv_general_dilated(
+            x, w, (2, 2), ((2, 2), (3, 2)), dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            preferred_element_type=jnp.int32 if dtype == np.int8 else None,
+        )  # fmt: skip
+
+    compiled = isa.compile(convolved, x, w, config=isa.MatrixUnitConfig(threads=64, pes=pes))
+    _, report = compiled.run(x, w, verify=True)
+    (layer,) = report.layers
+    depth = 8 // x.itemsize
+    assert layer.counts.instructions == pes * 5 * -(-7 * 3 // depth)  # 50 pixels in one block, or a half each

@@ -255,18 +255,22 @@ def product_plan(
     """
     c, (m, n, k) = lowering.config, sizes
     chunk, columns = c.a_bytes // element_bytes, min(c.default_columns, ACCUMULATORS)
-    found: list[tuple[int, int, int]] = []
+    found: list[tuple[int, int, int]] = []  # cycles, -kb, rounds of A at once
     for kb in (1, 2, 4, 8):
         if kb > 1 and (m * kb > c.compute_threads or kb * chunk >= 2 * k or c.kb_mode != "chunk"):
             break
         rounds, most = -(-k // (chunk * kb)), min(8, (_PLACES - A_REGISTER) // c.a_registers)
         whole_blocks = [b for b in range(1, most + 1) if held and k % (chunk * kb * b) == 0]
         block = min(most, rounds) if kb == 1 else max(whole_blocks, default=1)
-        threads = min(m, c.compute_threads // kb) * kb
-        lines = -(-threads * -(-block * c.a_bytes // c.line_bytes) // c.l1_ports)  # of A, then columns or its latency
-        found.append((-(-rounds // block) * (lines + max(block * min(n, columns), c.l2_latency)), kb, block))
-    _, kb, block = min(found)
-    return MatmulPlan(m, n, k, *types, element_bytes, 1, kb, walks, "k_outer", columns, c, max(1, block))
+        threads, depth = min(m, c.compute_threads // kb) * kb, chunk * kb
+        lines = -(-threads * -(-block * c.a_bytes // c.line_bytes) // c.l1_ports)  # of A
+        # Of an mm: lines of its columns, by rows one for each of their elements; or the wait for those that are new.
+        touched = min(n, columns) * (depth if walks else 1)
+        new = 1.0 if walks else min(1.0, depth * element_bytes / c.line_bytes)
+        each = max(touched, int(new * (c.l2_latency + c.dram_latency)) // c.bcast_depth)
+        found.append((-(-rounds // block) * (lines + max(block * each, c.l2_latency)), -kb, block))
+    _, less, block = min(found)
+    return MatmulPlan(m, n, k, *types, element_bytes, 1, -less, walks, "k_outer", columns, c, max(1, block))
 
 
 def _shares(plan: MatmulPlan, number: int, batch: int) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
