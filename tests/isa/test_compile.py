@@ -422,6 +422,12 @@ def test_heads_are_read_and_written_where_they_stand(pes):
     assert "copy" not in {layer.unit for layer in compiled.layers}
 
 
+def test_a_product_without_dims_may_be_reshaped():
+    x = floats(8)
+    compiled = isa.compile(lambda x: (x @ x).reshape(1) + x[:1], x, config=SMALL)
+    compiled.run(x, verify=True)
+
+
 def test_of_two_products_that_meet_each_has_what_narrows_it():
     arguments = integers(20, 24), integers(24, 20), integers(24, 20)
 

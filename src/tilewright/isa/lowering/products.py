@@ -155,8 +155,10 @@ def _order(lowering: Lowering, made: Value, rank: int) -> tuple[int, ...]:
 
 
 def _parts(before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """Of each dim of a reshape's result, the dim that it is a part of; nothing where one is of several."""
-    parts, d, left = [], 0, before[0] if before else 1
+    """Of each dim of a reshape's result, the dim that it is a part of; nothing where one is of several, or of none."""
+    if not before:
+        return []
+    parts, d, left = [], 0, before[0]
     for size in after:
         while left == 1 and d + 1 < len(before):
             d, left = d + 1, before[d + 1]
