@@ -378,7 +378,7 @@ def emit(e: Emitter, number: int, uses: dict[int, int]) -> None:
 def _quantised(e: Emitter, op: Op, fused: Quantised, stored: bool) -> Reg:
     x, *scale = (e.operand(o) for o in fused.operands)
     assert isinstance(x, Reg)
-    out, target = e.take(x.one), op.dtype
+    out, target = e.in_place([x]) or e.take(x.one), op.dtype
     if scale:
         (by,) = scale
         one = ".y1" if isinstance(by, Reg) and by.one and not x.one else ""
@@ -515,8 +515,9 @@ def _converted(e: Emitter, source: str, target: str, x: Reg | str, stored: bool)
     same = is_float(source) == is_float(target) and target != "pred"
     if same and isinstance(x, Reg) and (stored or target in (source, "f32", "s32", "u32")):
         return x  # in registers it is that already, or it is packed so on its way to memory
+    out = e.in_place([x])
     own = e.reg(x)
-    out = e.take(own.one)
+    out = out or e.take(own.one)
     floats = is_float(source), is_float(target)
     narrow = target not in ("f32", "s32", "u32")
     if target == "pred":
