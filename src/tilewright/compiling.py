@@ -12,8 +12,8 @@ from __future__ import annotations
 import gc
 import inspect
 import operator
+import os
 import threading
-from functools import wraps
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -32,6 +32,8 @@ def own_process() -> None:
     Before the first kernel's file is imported; later it changes nothing.
     """
     _process["ours"] = True
+    # Types that do not fit are errors, a hundred for each kernel, which nobody sees: in colours they take thrice as long.
+    os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 
 
 def quicken() -> None:
@@ -47,11 +49,14 @@ def quicken() -> None:
     _find_operators_once()
     _look_again_only_for_something_new()
     _read_signatures_once()
-    _lock_without_events()
+    _run_passes_only()
     _settle_lives_when_asked()
     _list_variables_flatly()
     _count_references_where_there_are_some()
     _index_one_element()
+    _zero_once()
+    _read_structs_as_values()
+    _count_loops_plainly()
     _leave_passes_without_work()
 
 
@@ -297,18 +302,19 @@ def _read_signatures_once() -> None:
 # -- passes -------------------------------------------------------------------------------------------------------
 
 
-def _lock_without_events() -> None:
-    """A pass takes the compiler's lock, which its function's compilation holds, without telling any timer."""
+def _run_passes_only() -> None:
+    """A pass runs without telling any timer, and without a look whether it has done what only a wrong one does."""
     compiler_lock, compiler_machinery = _numbas("core.compiler_lock", "core.compiler_machinery")
-    passes, lock = compiler_machinery.PassManager, compiler_lock.global_compiler_lock
-    run = passes._runPass.__wrapped__
+    lock = compiler_lock.global_compiler_lock._lock
 
-    @wraps(run)
-    def run_locked(self: Any, *arguments: Any) -> None:
-        with lock._lock:
-            run(self, *arguments)
+    def run_pass(self: Any, index: int, this: Any, state: Any) -> None:
+        with lock:
+            this.analysis = self._analysis
+            this.run_initialization(state)
+            this.run_pass(state)
+            this.run_finalizer(state)
 
-    passes._runPass = run_locked
+    compiler_machinery.PassManager._runPass = run_pass
 
 
 def _settle_lives_when_asked() -> None:
@@ -336,26 +342,29 @@ def _list_variables_flatly() -> None:
     [ir] = _numbas("core.ir")
     variable, leaves = ir.Var, frozenset((str, int, bool, type(None), ir.Loc))
 
-    def collect(value: Any, found: list[Any]) -> None:
-        kind = type(value)
-        if kind is variable:
-            found.append(value)
-        elif kind in leaves:
-            pass
-        elif isinstance(value, variable):
-            found.append(value)
-        elif isinstance(value, ir.Inst):
-            found += value.list_vars()
-        elif isinstance(value, dict):
-            for each in value.values():
-                collect(each, found)
-        elif isinstance(value, list | tuple):
-            for each in value:
-                collect(each, found)
+    def collect(values: Any, found: list[Any]) -> None:
+        for value in values:
+            kind = type(value)
+            if kind is variable:
+                found.append(value)
+            elif kind in leaves:
+                pass
+            elif kind is dict:
+                collect(value.values(), found)
+            elif kind is list or kind is tuple:
+                collect(value, found)
+            elif isinstance(value, ir.Inst):
+                found += value.list_vars()
+            elif isinstance(value, variable):
+                found.append(value)
+            elif isinstance(value, dict):
+                collect(value.values(), found)
+            elif isinstance(value, list | tuple):
+                collect(value, found)
 
     def list_variables(self: Any, value: Any) -> list[Any]:
         found: list[Any] = []
-        collect(value, found)
+        collect((value,), found)
         return found
 
     ir.Inst._rec_list_vars = list_variables
@@ -397,9 +406,11 @@ def _leave_passes_without_work() -> None:
 
 def _count_references_where_there_are_some() -> None:
     """A number needs no code that lets go of it, and without debug information nobody asks for its size."""
+    from llvmlite import ir
+
     modules = _numbas("core.cgutils", "core.debuginfo", "core.lowering", "core.runtime.context")
     cgutils, debuginfo, lowering, nrt = modules
-    lower = lowering.Lower
+    lower, numbers = lowering.Lower, (ir.IntType, ir.FloatType, ir.DoubleType)
     count_up, count_down, store, drop, allocate = (
         lower.incref,
         lower.decref,
@@ -449,6 +460,9 @@ def _count_references_where_there_are_some() -> None:
     def alloca_lltype(self: Any, name: str, kind: Any, datamodel: Any = None) -> Any:
         if not is_plain(self):
             return allocate(self, name, kind, datamodel)
+        if isinstance(kind, numbers):  # it is written before it is read: SSA has seen to it
+            with self.builder.goto_entry_block():
+                return self.builder.alloca(kind, name=name)
         return cgutils.alloca_once(self.builder, kind, name=name, zfill=False)
 
     def get_meminfos(self: Any, builder: Any, kind: Any, value: Any) -> list[Any]:
@@ -462,6 +476,155 @@ def _count_references_where_there_are_some() -> None:
     nrt.NRTContext.get_meminfos = get_meminfos
     lower.incref, lower.decref, lower.storevar = incref, decref, storevar
     lower.delvar, lower.alloca_lltype = delvar, alloca_lltype
+
+
+def _zero_once() -> None:
+    """Room that is made zero, or written, where it is used needs no zero at the function's entry."""
+    [cgutils] = _numbas("core.cgutils")
+    allocate = cgutils.alloca_once
+
+    def alloca_once(builder: Any, kind: Any, size: Any = None, name: str = "", zfill: bool = False) -> Any:
+        if size is not None or not zfill:
+            return allocate(builder, kind, size, name, zfill)
+        with builder.goto_entry_block():
+            place = builder.alloca(kind, name=name)
+        builder.store(kind(None), place)
+        return place
+
+    def alloca_once_value(builder: Any, value: Any, name: str = "", zfill: bool = False) -> Any:
+        with builder.goto_entry_block():
+            place = builder.alloca(value.type)
+        builder.store(value, place)
+        return place
+
+    cgutils.alloca_once, cgutils.alloca_once_value = alloca_once, alloca_once_value
+
+
+def _read_structs_as_values() -> None:
+    """A struct of which only fields are asked needs no memory: an array's at every element."""
+    arrayobj, base, cgutils, types = _numbas("np.arrayobj", "core.base", "core.cgutils", "core.types")
+    make_array, contexts = arrayobj.make_array, base.BaseContext
+    known: dict[Any, Any] = {}
+
+    def pair_first(self: Any, builder: Any, value: Any, kind: Any) -> Any:
+        return builder.extract_value(value, 0)
+
+    def pair_second(self: Any, builder: Any, value: Any, kind: Any) -> Any:
+        return builder.extract_value(value, 1)
+
+    def of_value(kind: Any) -> Any:
+        within = make_array(kind)
+
+        class Values(within):  # type: ignore[misc]
+            """It goes to memory, where it was made, as soon as its address is asked for."""
+
+            def __init__(self, context: Any, builder: Any, value: Any = None, ref: Any = None) -> None:
+                self._whole = None
+                if value is None or ref is not None:
+                    super().__init__(context, builder, value, ref)
+                    return
+                self._context, self._builder, self._whole = context, builder, value
+                self._datamodel = context.data_model_manager[self._fe_type]
+                self._be_type = self._get_be_type(self._datamodel)
+                block = builder.basic_block
+                self._made = block, block.instructions[builder._anchor - 1] if builder._anchor else None
+
+            def _make_refs(self, ref: Any) -> Any:  # numba looks for a way from an array to an array first
+                place = cgutils.alloca_once(self._builder, self._be_type, zfill=True) if ref is None else ref
+                return place, place
+
+            def __getattr__(self, field: str) -> Any:
+                if field not in ("_value", "_outer_ref"):
+                    return super().__getattr__(field)
+                builder, (block, last) = self._builder, self._made
+                with builder.goto_entry_block():
+                    place = builder.alloca(self._be_type)
+                back, anchor = builder.basic_block, builder._anchor
+                if last is None:
+                    builder.position_at_start(block)
+                else:
+                    builder.position_after(last)
+                moved = back is block and builder._anchor <= anchor
+                builder.store(self._whole, place)
+                builder.position_at_end(back)
+                builder._anchor = anchor + moved
+                self._value = self._outer_ref = place
+                return place
+
+            def __getitem__(self, index: int) -> Any:
+                if "_value" in self.__dict__:
+                    return super().__getitem__(index)
+                return self._builder.extract_value(self._whole, index)
+
+            def _getvalue(self) -> Any:
+                return super()._getvalue() if "_value" in self.__dict__ else self._whole
+
+            @property
+            def shape(self) -> Any:
+                return self[self._datamodel.get_field_position("shape")]
+
+        return Values
+
+    def make_array_of_value(kind: Any) -> Any:
+        if not isinstance(kind, types.Array):
+            return make_array(kind)
+        if kind not in known:
+            known[kind] = of_value(kind)
+        return known[kind]
+
+    contexts.pair_first, contexts.pair_second = pair_first, pair_second
+    arrayobj.make_array = make_array_of_value
+
+
+def _count_loops_plainly() -> None:
+    """A range that goes one by one needs no division, and its iterator no memory but for where it stands."""
+    from llvmlite import ir
+
+    imputils, types, _ = _numbas("core.imputils", "core.types", "cpython.rangeobj")
+    ranges = types.range_state32_type, types.range_state64_type, types.unsigned_range_state64_type
+
+    def struct(context: Any, builder: Any, kind: Any, *fields: Any) -> Any:
+        whole = ir.Constant(context.get_value_type(kind), ir.Undefined)
+        for place, field in enumerate(fields):
+            whole = builder.insert_value(whole, field, place)
+        return whole
+
+    def make(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = context.get_value_type(signature.return_type.dtype)
+        first, step = [number(0)] * (len(args) == 1), [number(1)] * (len(args) < 3)
+        return struct(context, builder, signature.return_type, *first, *args, *step)
+
+    def iterating(iterate: Any) -> Any:
+        def iterate_by_one(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            [whole] = args
+            last = whole.operands[1] if isinstance(whole, ir.instructions.InsertValue) else None
+            if not isinstance(last, ir.Constant) or last.constant != 1:
+                return iterate(context, builder, signature, args)
+            start, stop = (builder.extract_value(whole, place) for place in range(2))
+            with builder.goto_entry_block():
+                number, left = builder.alloca(start.type), builder.alloca(start.type)
+            builder.store(start, number)
+            builder.store(builder.sub(stop, start), left)
+            return struct(context, builder, signature.return_type, number, stop, last, left)
+
+        return iterate_by_one
+
+    def step(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        at, by, more = (builder.extract_value(args[0], place) for place in (0, 2, 3))
+        number, left = builder.load(at), builder.load(more)
+        builder.store(builder.add(number, by), at)
+        builder.store(builder.sub(left, left.type(1), flags=["nsw"]), more)
+        valid = builder.icmp_signed(">", left, left.type(0))
+        return struct(context, builder, signature.return_type, number, valid)
+
+    functions = imputils.builtin_registry.functions
+    for at, (code, function, kinds) in enumerate(functions):
+        if function is range:
+            functions[at] = make, function, kinds
+        elif function == "getiter" and kinds[0] in ranges:
+            functions[at] = iterating(code), function, kinds
+        elif function == "iternext" and isinstance(kinds[0], types.RangeIteratorType):
+            functions[at] = step, function, kinds
 
 
 def _index_one_element() -> None:
