@@ -14,6 +14,7 @@ import inspect
 import operator
 import os
 import threading
+from collections import Counter
 from importlib import import_module
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -53,6 +54,7 @@ def quicken() -> None:
     _settle_lives_when_asked()
     _list_variables_flatly()
     _count_references_where_there_are_some()
+    _keep_numbers_out_of_memory()
     _index_one_element()
     _zero_once()
     _read_structs_as_values()
@@ -498,6 +500,32 @@ def _zero_once() -> None:
         return place
 
     cgutils.alloca_once, cgutils.alloca_once_value = alloca_once, alloca_once_value
+
+
+def _keep_numbers_out_of_memory() -> None:
+    """A number that is written once, before all that read it, is a value in all blocks, not only in its own."""
+    analysis, ir, lowering = _numbas("core.analysis", "core.ir", "core.lowering")
+    lower = lowering.Lower
+    find = lower._find_singly_assigned_variable
+
+    def find_values(self: Any) -> None:
+        blocks = self.func_ir.blocks
+        if self.func_ir.func_id.is_generator or self.flags.debuginfo:
+            find(self)
+            return
+        number = Counter(write.target.name for block in blocks.values() for write in block.find_insts(ir.Assign))
+        used = analysis.compute_use_defs(blocks)
+        of_block = {name: label for label, names in used.defmap.items() for name in names if number[name] == 1}
+        above = analysis.compute_cfg_from_blocks(blocks).dominators()
+        manager = self.context.data_model_manager
+        for label, names in used.usemap.items():
+            for name in names & of_block.keys():
+                first = of_block[name]
+                if not first < label or first not in above[label] or manager[self.typeof(name)].contains_nrt_meminfo():
+                    del of_block[name]
+        self._singly_assigned_vars, self._blk_local_varmap = set(of_block), {}
+
+    lower._find_singly_assigned_variable = find_values
 
 
 def _read_structs_as_values() -> None:

@@ -151,20 +151,21 @@ _join: Any = types.ExternalFunction("pthread_join", types.int32(types.int64, typ
 def handle(frame: Any, worker: Any, parts: Any) -> Any:
     """Do a call in ``parts``, each in a thread of its own; ``worker`` is the address of the worker."""
     parts = min(max(parts, 1), _MOST_THREADS)
-    shares = np.empty((parts, 4), np.int64)  # frame, part, parts, thread
+    shares = np.empty(4 * _MOST_THREADS, np.int64)  # of each: frame, part, parts, thread
+    first, started = np.int64(shares.ctypes.data), 0
     for part in range(parts):
-        shares[part, 0], shares[part, 1], shares[part, 2], shares[part, 3] = frame, part, parts, 0
-    started = 0
+        at = 4 * part
+        shares[at], shares[at + 1], shares[at + 2], shares[at + 3] = frame, part, parts, 0
     for part in range(1, parts):
-        share = shares[part:].ctypes.data
+        share = first + 32 * part
         if _create(share + 24, 0, worker, share) != 0:
             break
         started = part
-    _call_worker(worker, shares.ctypes.data)
+    _call_worker(worker, first)
     for part in range(started + 1, parts):  # what no thread was left for
-        _call_worker(worker, shares[part:].ctypes.data)
+        _call_worker(worker, first + 32 * part)
     for part in range(1, started + 1):
-        _join(shares[part, 3], 0)
+        _join(shares[4 * part + 3], 0)
     return 0
 
 

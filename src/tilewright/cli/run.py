@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
     from tilewright.machine import ProgramReport, RunReport
 
-# The kernels a run needs, but for those that must have jax. One that is missing here is compiled when it is needed.
-_NEEDED_LAST_FIRST = {
-    "isa": ["mm of floats"],
-    "embed": ["steps of Adagrad", "batches of 32-bit ids", "mini-batches"],
-}
+# What a run needs behind its batches, in this order: lookups and updates share most of their kernels' parts. A kernel
+# that is missing here is compiled when it is needed.
+_NEEDED_LATER = {"embed": ["steps of Adagrad"], "isa": ["mm of floats"]}
 
 
 def run(
@@ -54,7 +52,7 @@ def run(
     from tilewright.machine import run as run_model
 
     # A folder that cannot be written to is better known now than after the run.
-    with making_folder(out), compiling_ahead(_NEEDED_LAST_FIRST), StageView() as view:
+    with making_folder(out), compiling_ahead(_NEEDED_LATER), StageView() as view:
         report = run_model(
             *(model, target, chips, steps, batch),
             data=data,

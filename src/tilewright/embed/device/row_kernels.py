@@ -130,7 +130,7 @@ def _lookup(frame: Any, part: Any, parts: Any) -> None:
             for k in range(begin, min(begin + _AHEAD, stop)):
                 _fetch(of_table + stride * rows[k], width)
             for j in range(low, high):
-                end = ends[first + j]
+                end = np.int64(ends[first + j])
                 for k in range(begin, min(end, stop - _AHEAD)):
                     _fetch(of_table + stride * rows[k + _AHEAD], width)
                 if end == begin + 1:
@@ -224,16 +224,17 @@ def _sum(frame: Any, part: Any, parts: Any) -> None:
     """Places are split over the threads."""
     out = result(frame, 0)
     lists, per_list, padded = dim(out, 0), dim(out, 1), dim(out, 2)
-    described, shift, count = _gradients(frame, 3, lists), number(frame, 0), dim(operand(frame, 1), 1)
+    described, shift, count = _gradients(frame, np.int64(3), lists), number(frame, 0), dim(operand(frame, 1), 1)
     low, high = per_list * part // parts, per_list * (part + 1) // parts
     for here in range(lists if high > low else 0):
         ends = _numbers(data(operand(frame, 0)) + 4 * here * per_list)
         entries = data(operand(frame, 1)) + 4 * here * count, data(operand(frame, 2)) + 4 * here * count
-        begin, stop = 0 if low == 0 else ends[low - 1], ends[per_list - 1]
+        begin, stop = 0 if low == 0 else np.int64(ends[low - 1]), np.int64(ends[per_list - 1])
         for place in range(low, high):
             total = data(out) + 4 * padded * (here * per_list + place)
-            _sum_entries(total, padded, described, shift, here, (begin, ends[place], stop), entries)
-            begin = ends[place]
+            end = np.int64(ends[place])
+            _sum_entries(total, padded, described, shift, here, (begin, end, stop), entries)
+            begin = end
 
 
 @cfunc(FRAME)
@@ -363,7 +364,7 @@ def _update(step: Any) -> Any:
         for a in range(arrays):
             kept[a, 0], kept[a, 1] = data(result(frame, a)), dim(operand(frame, a), 2)
         sums, others, slots = np.empty(padded, np.float32), np.empty(padded, np.float32), np.empty(arrays, np.int64)
-        total, other, one = sums.ctypes.data, others.ctypes.data, np.float32(1)
+        total, other, one = np.int64(sums.ctypes.data), np.int64(others.ctypes.data), np.float32(1)
         for shard in range(shards):
             first, behind = shard * per_shard, (shard + 1) * per_shard
             low = _bound(lists[0, _ROWS], lists[0, _ENDS], first, per_shard, height, part, parts)

@@ -47,7 +47,7 @@ def fresh_state() -> Keys:
     return np.concatenate([_INITIAL, _INITIAL])
 
 
-@inner(inline="always")
+@inner(forceinline=True)
 def _zipper(state: Keys, source: Index, target: Index) -> None:
     """Add the bytes of two lanes, interleaved, to two others."""
     low, high = state[source], state[source + 1]
@@ -83,10 +83,10 @@ def _update(s: Keys, a: np.uint64, b: np.uint64, c: np.uint64, d: np.uint64) -> 
         s[M0 + i] ^= (s[V1 + i] & _LOW) * (s[V0 + i] >> _32)
         s[V0 + i] += s[M1 + i]
         s[M1 + i] ^= (s[V0 + i] & _LOW) * (s[V1 + i] >> _32)
-    _zipper(s, V1, V0)
-    _zipper(s, V1 + 2, V0 + 2)
-    _zipper(s, V0, V1)
-    _zipper(s, V0 + 2, V1 + 2)
+    for i in range(2):
+        _zipper(s, V1 + 2 * i, V0 + 2 * i)
+    for i in range(2):
+        _zipper(s, V0 + 2 * i, V1 + 2 * i)
 
 
 @inner()

@@ -82,7 +82,9 @@ def write_plain(
     cursor = np.empty(counts.shape[0], np.int64)
     target = (out[0].ctypes.data, out[1].ctypes.data, out[2].ctypes.data)
     source = (entries[0].ctypes.data, entries[1].ctypes.data, entries[2].ctypes.data)
-    pads, no_gains = np.full(LANES, _PAD, np.int32), np.full(LANES, _NAN, np.float32)
+    pads, no_gains = np.empty(LANES, np.int32), np.empty(LANES, np.float32)
+    none, lanes = np.int64(0), np.int64(LANES)  # as numbers of their own, literals are types of their own
+    fill_pads((pads, pads, no_gains), none, lanes)
     padding = (pads.ctypes.data, pads.ctypes.data, no_gains.ctypes.data)
     for l in range(sources[0], sources[1]):
         for k in range(units.size - 1):
@@ -101,7 +103,7 @@ def write_plain(
                 pointers[pointer + shard] = at - origin
                 padded = origin + ((at - origin + 7) & ~7)
                 if at + LANES <= end:
-                    _copy_vectors(target, padding, at, 0, LANES)
+                    _copy_vectors(target, padding, at, none, lanes)
                 else:
                     fill_pads(out, at, padded)
                 at = padded
@@ -190,7 +192,7 @@ def _keep_scattered(chosen: Longs, n: Index, entries: Entries, limits: Longs, ke
     seed = np.uint64(0)
     for i in range(n):
         seed += _mix(_word(entries, chosen[i]))
-    last, count = np.int64(-1), 0
+    last, count = np.int64(-1), np.int64(0)
     for i in range(n):
         row = np.int64(rows[chosen[i]])
         if row != last:
@@ -201,7 +203,7 @@ def _keep_scattered(chosen: Longs, n: Index, entries: Entries, limits: Longs, ke
         cut = _cutoff(words, count, limits[1])
         for i in range(n):
             keep[chosen[i]] = _mix(np.uint64(rows[chosen[i]]) ^ seed) <= cut
-    count = 0
+    count = np.int64(0)
     for i in range(n):
         if keep[chosen[i]]:
             words[count] = _mix(_word(entries, chosen[i]) ^ seed)
