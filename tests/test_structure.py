@@ -115,6 +115,7 @@ def test_imports_point_one_way(room):
         "extras",
         "files",
         "kernels",
+        "llvm_text",
         "memory",
         "reading",
         "threads",

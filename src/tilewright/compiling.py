@@ -14,14 +14,13 @@ import inspect
 import operator
 import os
 import threading
-from collections import Counter
-from importlib import import_module
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tilewright.llvm_text import is_ours, numbas, write_less
+
 _WRITTEN_FOR = (0, 68)
-_PACKAGE = __name__.partition(".")[0]
 
 
 _process = {"ours": False}
@@ -33,7 +32,7 @@ def own_process() -> None:
     Before the first kernel's file is imported; later it changes nothing.
     """
     _process["ours"] = True
-    # Types that do not fit are errors, a hundred for each kernel, which nobody sees: in colours they take thrice as long.
+    # Types that do not fit are errors, a hundred for each kernel, which nobody sees; in colours they take longer.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
 
 
@@ -53,17 +52,8 @@ def quicken() -> None:
     _run_passes_only()
     _settle_lives_when_asked()
     _list_variables_flatly()
-    _count_references_where_there_are_some()
-    _keep_numbers_out_of_memory()
-    _index_one_element()
-    _zero_once()
-    _read_structs_as_values()
-    _count_loops_plainly()
     _leave_passes_without_work()
-
-
-def _numbas(*modules: str) -> list[Any]:
-    return [import_module(f"numba.{module}") for module in modules]
+    write_less()
 
 
 # -- functions that only kernels call -----------------------------------------------------------------------------
@@ -79,7 +69,7 @@ def _compile_inner_ones_once() -> None:
     """
     from llvmlite import binding
 
-    modules = _numbas("core.caching", "core.cgutils", "core.codegen", "core.dispatcher", "core.typed_passes")
+    modules = numbas("core.caching", "core.cgutils", "core.codegen", "core.dispatcher", "core.typed_passes")
     caching, cgutils, codegen, dispatcher, typed_passes = modules
     library: Any = codegen.JITCodeLibrary
     dispatchers, lowering = dispatcher.Dispatcher, typed_passes.BaseNativeLowering
@@ -165,8 +155,8 @@ def _compile_inner_ones_once() -> None:
     def lower_linked(self: Any, state: Any) -> Any:
         under_way = _compiling.__dict__.get("dispatchers") or [None]
         this, first = under_way[-1], under_way[0]
-        called = this is not None and this.py_func is state.func_id.func and _is_ours(first.py_func)
-        if state.library is None and (called or _is_ours(state.func_id.func)):
+        called = this is not None and this.py_func is state.func_id.func and is_ours(first.py_func)
+        if state.library is None and (called or is_ours(state.func_id.func)):
             inner = called and state.flags.no_cpython_wrapper and isinstance(this._cache, caching.NullCache)
             kind = Linked if inner else Whole
             state.library = kind(state.targetctx.codegen(), state.func_id.func_qualname)
@@ -177,16 +167,12 @@ def _compile_inner_ones_once() -> None:
     dispatchers.compile, lowering.run_pass, library.finalize = compile_noted, lower_linked, finalize_all
 
 
-def _is_ours(function: Any) -> bool:
-    return str(function.__module__).startswith(f"{_PACKAGE}.")
-
-
 # -- types --------------------------------------------------------------------------------------------------------
 
 
 def _compare_flags_at_once() -> None:
     """Flags of functions are keys of numba's tables; it compares them default by default."""
-    config = _numbas("core.targetconfig")[0].TargetConfig
+    config = numbas("core.targetconfig")[0].TargetConfig
 
     def is_equal(self: Any, other: Any) -> Any:
         if not isinstance(other, config):
@@ -205,7 +191,7 @@ def _find_operators_once() -> None:
 
     Each operator has ten templates, which are tried one by one, and the other nine answer by an exception.
     """
-    modules = _numbas("core.lowering", "core.types", "core.types.misc", "core.typing.context", "core.typing.templates")
+    modules = numbas("core.lowering", "core.types", "core.types.misc", "core.typing.context", "core.typing.templates")
     lowering, types, misc, context, templates = modules
     functions, contexts, overload = types.BaseFunction, context.BaseContext, templates._OverloadFunctionTemplate
     resolve, resolve_value = functions.get_call_type, contexts.resolve_value_type
@@ -256,7 +242,7 @@ def _find_operators_once() -> None:
 
 def _look_again_only_for_something_new() -> None:
     """numba looks through all its registries, importing thirty modules, whenever it does not find something at once."""
-    contexts = _numbas("core.base")[0].BaseContext
+    contexts = numbas("core.base")[0].BaseContext
     refresh = contexts.refresh
     seen: dict[int, int] = {}
 
@@ -277,7 +263,7 @@ def _look_again_only_for_something_new() -> None:
 
 def _read_signatures_once() -> None:
     """numba asks :mod:`inspect` again at every use whether an implementation takes this or that."""
-    base, templates = _numbas("core.base", "core.typing.templates")
+    base, templates = numbas("core.base", "core.typing.templates")
     has_loc = base._has_loc
     known: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -306,7 +292,7 @@ def _read_signatures_once() -> None:
 
 def _run_passes_only() -> None:
     """A pass runs without telling any timer, and without a look whether it has done what only a wrong one does."""
-    compiler_lock, compiler_machinery = _numbas("core.compiler_lock", "core.compiler_machinery")
+    compiler_lock, compiler_machinery = numbas("core.compiler_lock", "core.compiler_machinery")
     lock = compiler_lock.global_compiler_lock._lock
 
     def run_pass(self: Any, index: int, this: Any, state: Any) -> None:
@@ -321,7 +307,7 @@ def _run_passes_only() -> None:
 
 def _settle_lives_when_asked() -> None:
     """Of the lives of variables, which numba computes after every pass, only generators need all."""
-    postproc, transforms = _numbas("core.postproc", "core.transforms")
+    postproc, transforms = numbas("core.postproc", "core.transforms")
     processor = postproc.PostProcessor
     run = processor.run
 
@@ -341,7 +327,7 @@ def _settle_lives_when_asked() -> None:
 
 def _list_variables_flatly() -> None:
     """The variables of a statement, without a list for each of its fields."""
-    [ir] = _numbas("core.ir")
+    [ir] = numbas("core.ir")
     variable, leaves = ir.Var, frozenset((str, int, bool, type(None), ir.Loc))
 
     def collect(values: Any, found: list[Any]) -> None:
@@ -374,7 +360,7 @@ def _list_variables_flatly() -> None:
 
 def _leave_passes_without_work() -> None:
     """Two passes over functions of ours that have no closures, and no arithmetic of whole arrays."""
-    modules = _numbas("core.ir", "core.ir_utils", "core.typed_passes", "core.types", "core.untyped_passes")
+    modules = numbas("core.ir", "core.ir_utils", "core.typed_passes", "core.types", "core.untyped_passes")
     ir, ir_utils, typed_passes, types, untyped_passes = modules
     closures, rewrites = untyped_passes.InlineClosureLikes, typed_passes.NopythonRewrites
     inline, rewrite = closures.run_pass, rewrites.run_pass
@@ -387,13 +373,13 @@ def _leave_passes_without_work() -> None:
 
     def inline_closures(self: Any, state: Any) -> bool:
         lists = "make_function", "build_list"
-        if _is_ours(state.func_id.func) and not any(each.op in lists for _, each in expressions(state)):
+        if is_ours(state.func_id.func) and not any(each.op in lists for _, each in expressions(state)):
             ir_utils.fixup_var_define_in_scope(state.func_ir.blocks)
             return True
         return bool(inline(self, state))
 
     def rewrite_arrays(self: Any, state: Any) -> bool:
-        if _is_ours(state.func_id.func) and not any(
+        if is_ours(state.func_id.func) and not any(
             isinstance(state.typemap[name], types.Array) and each.op in ("unary", "binop", "inplace_binop", "call")
             for name, each in expressions(state)
         ):
@@ -401,289 +387,3 @@ def _leave_passes_without_work() -> None:
         return bool(rewrite(self, state))
 
     closures.run_pass, rewrites.run_pass = inline_closures, rewrite_arrays
-
-
-# -- LLVM's text --------------------------------------------------------------------------------------------------
-
-
-def _count_references_where_there_are_some() -> None:
-    """A number needs no code that lets go of it, and without debug information nobody asks for its size."""
-    from llvmlite import ir
-
-    modules = _numbas("core.cgutils", "core.debuginfo", "core.lowering", "core.runtime.context")
-    cgutils, debuginfo, lowering, nrt = modules
-    lower, numbers = lowering.Lower, (ir.IntType, ir.FloatType, ir.DoubleType)
-    count_up, count_down, store, drop, allocate = (
-        lower.incref,
-        lower.decref,
-        lower.storevar,
-        lower.delvar,
-        lower.alloca_lltype,
-    )
-    counted: dict[int, bool] = {}
-
-    def is_counted(self: Any, kind: Any) -> bool:
-        known = counted.get(kind._code)
-        if known is None:
-            known = counted[kind._code] = bool(self.context.data_model_manager[kind].contains_nrt_meminfo())
-        return known
-
-    def is_plain(self: Any) -> bool:
-        return type(self.debuginfo) is debuginfo.DummyDIBuilder
-
-    def incref(self: Any, kind: Any, value: Any) -> None:
-        if is_counted(self, kind):
-            count_up(self, kind, value)
-
-    def decref(self: Any, kind: Any, value: Any) -> None:
-        if is_counted(self, kind):
-            count_down(self, kind, value)
-
-    def storevar(self: Any, value: Any, name: str, argidx: Any = None) -> None:
-        kind = self.typeof(name)
-        if not is_plain(self) or (argidx is None and is_counted(self, kind)):
-            store(self, value, name, argidx)
-            return
-        self._alloca_var(name, kind)
-        if name in self._singly_assigned_vars:
-            self._blk_local_varmap[name] = value
-        else:
-            place = self.getvar(name)
-            assert value.type == place.type.pointee, (value.type, place.type, name)
-            self.builder.store(value, place)
-
-    def delvar(self: Any, name: str) -> None:
-        if not is_plain(self) or is_counted(self, self.typeof(name)):
-            drop(self, name)
-        elif name not in self._blk_local_varmap:
-            self._singly_assigned_vars.discard(name)
-            self._alloca_var(name, self.typeof(name))
-
-    def alloca_lltype(self: Any, name: str, kind: Any, datamodel: Any = None) -> Any:
-        if not is_plain(self):
-            return allocate(self, name, kind, datamodel)
-        if isinstance(kind, numbers):  # it is written before it is read: SSA has seen to it
-            with self.builder.goto_entry_block():
-                return self.builder.alloca(kind, name=name)
-        return cgutils.alloca_once(self.builder, kind, name=name, zfill=False)
-
-    def get_meminfos(self: Any, builder: Any, kind: Any, value: Any) -> list[Any]:
-        model = self._context.data_model_manager[kind]
-        own = [(kind, model.get_nrt_meminfo(builder, value))] if model.has_nrt_meminfo() else []
-        for member, get in model.traverse(builder):
-            if self._context.data_model_manager[member].contains_nrt_meminfo():  # or every number of a shape is fetched
-                own += self.get_meminfos(builder, member, get(value))
-        return own
-
-    nrt.NRTContext.get_meminfos = get_meminfos
-    lower.incref, lower.decref, lower.storevar = incref, decref, storevar
-    lower.delvar, lower.alloca_lltype = delvar, alloca_lltype
-
-
-def _zero_once() -> None:
-    """Room that is made zero, or written, where it is used needs no zero at the function's entry."""
-    [cgutils] = _numbas("core.cgutils")
-    allocate = cgutils.alloca_once
-
-    def alloca_once(builder: Any, kind: Any, size: Any = None, name: str = "", zfill: bool = False) -> Any:
-        if size is not None or not zfill:
-            return allocate(builder, kind, size, name, zfill)
-        with builder.goto_entry_block():
-            place = builder.alloca(kind, name=name)
-        builder.store(kind(None), place)
-        return place
-
-    def alloca_once_value(builder: Any, value: Any, name: str = "", zfill: bool = False) -> Any:
-        with builder.goto_entry_block():
-            place = builder.alloca(value.type)
-        builder.store(value, place)
-        return place
-
-    cgutils.alloca_once, cgutils.alloca_once_value = alloca_once, alloca_once_value
-
-
-def _keep_numbers_out_of_memory() -> None:
-    """A number that is written once, before all that read it, is a value in all blocks, not only in its own."""
-    analysis, ir, lowering = _numbas("core.analysis", "core.ir", "core.lowering")
-    lower = lowering.Lower
-    find = lower._find_singly_assigned_variable
-
-    def find_values(self: Any) -> None:
-        blocks = self.func_ir.blocks
-        if self.func_ir.func_id.is_generator or self.flags.debuginfo:
-            find(self)
-            return
-        number = Counter(write.target.name for block in blocks.values() for write in block.find_insts(ir.Assign))
-        used = analysis.compute_use_defs(blocks)
-        of_block = {name: label for label, names in used.defmap.items() for name in names if number[name] == 1}
-        above = analysis.compute_cfg_from_blocks(blocks).dominators()
-        manager = self.context.data_model_manager
-        for label, names in used.usemap.items():
-            for name in names & of_block.keys():
-                first = of_block[name]
-                if not first < label or first not in above[label] or manager[self.typeof(name)].contains_nrt_meminfo():
-                    del of_block[name]
-        self._singly_assigned_vars, self._blk_local_varmap = set(of_block), {}
-
-    lower._find_singly_assigned_variable = find_values
-
-
-def _read_structs_as_values() -> None:
-    """A struct of which only fields are asked needs no memory: an array's at every element."""
-    arrayobj, base, cgutils, types = _numbas("np.arrayobj", "core.base", "core.cgutils", "core.types")
-    make_array, contexts = arrayobj.make_array, base.BaseContext
-    known: dict[Any, Any] = {}
-
-    def pair_first(self: Any, builder: Any, value: Any, kind: Any) -> Any:
-        return builder.extract_value(value, 0)
-
-    def pair_second(self: Any, builder: Any, value: Any, kind: Any) -> Any:
-        return builder.extract_value(value, 1)
-
-    def of_value(kind: Any) -> Any:
-        within = make_array(kind)
-
-        class Values(within):  # type: ignore[misc]
-            """It goes to memory, where it was made, as soon as its address is asked for."""
-
-            def __init__(self, context: Any, builder: Any, value: Any = None, ref: Any = None) -> None:
-                self._whole = None
-                if value is None or ref is not None:
-                    super().__init__(context, builder, value, ref)
-                    return
-                self._context, self._builder, self._whole = context, builder, value
-                self._datamodel = context.data_model_manager[self._fe_type]
-                self._be_type = self._get_be_type(self._datamodel)
-                block = builder.basic_block
-                self._made = block, block.instructions[builder._anchor - 1] if builder._anchor else None
-
-            def _make_refs(self, ref: Any) -> Any:  # numba looks for a way from an array to an array first
-                place = cgutils.alloca_once(self._builder, self._be_type, zfill=True) if ref is None else ref
-                return place, place
-
-            def __getattr__(self, field: str) -> Any:
-                if field not in ("_value", "_outer_ref"):
-                    return super().__getattr__(field)
-                builder, (block, last) = self._builder, self._made
-                with builder.goto_entry_block():
-                    place = builder.alloca(self._be_type)
-                back, anchor = builder.basic_block, builder._anchor
-                if last is None:
-                    builder.position_at_start(block)
-                else:
-                    builder.position_after(last)
-                moved = back is block and builder._anchor <= anchor
-                builder.store(self._whole, place)
-                builder.position_at_end(back)
-                builder._anchor = anchor + moved
-                self._value = self._outer_ref = place
-                return place
-
-            def __getitem__(self, index: int) -> Any:
-                if "_value" in self.__dict__:
-                    return super().__getitem__(index)
-                return self._builder.extract_value(self._whole, index)
-
-            def _getvalue(self) -> Any:
-                return super()._getvalue() if "_value" in self.__dict__ else self._whole
-
-            @property
-            def shape(self) -> Any:
-                return self[self._datamodel.get_field_position("shape")]
-
-        return Values
-
-    def make_array_of_value(kind: Any) -> Any:
-        if not isinstance(kind, types.Array):
-            return make_array(kind)
-        if kind not in known:
-            known[kind] = of_value(kind)
-        return known[kind]
-
-    contexts.pair_first, contexts.pair_second = pair_first, pair_second
-    arrayobj.make_array = make_array_of_value
-
-
-def _count_loops_plainly() -> None:
-    """A range that goes one by one needs no division, and its iterator no memory but for where it stands."""
-    from llvmlite import ir
-
-    imputils, types, _ = _numbas("core.imputils", "core.types", "cpython.rangeobj")
-    ranges = types.range_state32_type, types.range_state64_type, types.unsigned_range_state64_type
-
-    def struct(context: Any, builder: Any, kind: Any, *fields: Any) -> Any:
-        whole = ir.Constant(context.get_value_type(kind), ir.Undefined)
-        for place, field in enumerate(fields):
-            whole = builder.insert_value(whole, field, place)
-        return whole
-
-    def make(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number = context.get_value_type(signature.return_type.dtype)
-        first, step = [number(0)] * (len(args) == 1), [number(1)] * (len(args) < 3)
-        return struct(context, builder, signature.return_type, *first, *args, *step)
-
-    def iterating(iterate: Any) -> Any:
-        def iterate_by_one(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            [whole] = args
-            last = whole.operands[1] if isinstance(whole, ir.instructions.InsertValue) else None
-            if not isinstance(last, ir.Constant) or last.constant != 1:
-                return iterate(context, builder, signature, args)
-            start, stop = (builder.extract_value(whole, place) for place in range(2))
-            with builder.goto_entry_block():
-                number, left = builder.alloca(start.type), builder.alloca(start.type)
-            builder.store(start, number)
-            builder.store(builder.sub(stop, start), left)
-            return struct(context, builder, signature.return_type, number, stop, last, left)
-
-        return iterate_by_one
-
-    def step(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        at, by, more = (builder.extract_value(args[0], place) for place in (0, 2, 3))
-        number, left = builder.load(at), builder.load(more)
-        builder.store(builder.add(number, by), at)
-        builder.store(builder.sub(left, left.type(1), flags=["nsw"]), more)
-        valid = builder.icmp_signed(">", left, left.type(0))
-        return struct(context, builder, signature.return_type, number, valid)
-
-    functions = imputils.builtin_registry.functions
-    for at, (code, function, kinds) in enumerate(functions):
-        if function is range:
-            functions[at] = make, function, kinds
-        elif function == "getiter" and kinds[0] in ranges:
-            functions[at] = iterating(code), function, kinds
-        elif function == "iternext" and isinstance(kinds[0], types.RangeIteratorType):
-            functions[at] = step, function, kinds
-
-
-def _index_one_element() -> None:
-    """One element of a C-contiguous array needs its shape at most once, and none of its strides."""
-    arrayobj, slicing, types = _numbas("np.arrayobj", "cpython.slicing", "core.types")
-    index = arrayobj.basic_indexing
-
-    def fixed(context: Any, builder: Any, kind: Any, value: Any, size: Any) -> Any:
-        if not kind.signed:
-            return context.cast(builder, value, kind, types.uintp)
-        number = context.cast(builder, value, kind, types.intp)
-        counted_from_the_front = isinstance(kind, types.IntegerLiteral) and kind.literal_value >= 0
-        return number if counted_from_the_front else slicing.fix_index(builder, number, size())
-
-    def basic_indexing(
-        context: Any, builder: Any, kind: Any, array: Any, kinds: Any, indices: Any, boundscheck: Any = None
-    ) -> Any:
-        one = len(kinds) == kind.ndim and all(isinstance(each, types.Integer) for each in kinds)
-        if boundscheck or not one or not kinds or kind.layout != "C":
-            return index(context, builder, kind, array, kinds, indices, boundscheck)
-        shape: list[Any] = []
-
-        def size(axis: int) -> Any:
-            if not shape:
-                shape.append(array.shape)
-            return builder.extract_value(shape[0], axis)
-
-        place = fixed(context, builder, kinds[0], indices[0], lambda: size(0))
-        for axis in range(1, kind.ndim):
-            number = fixed(context, builder, kinds[axis], indices[axis], lambda axis=axis: size(axis))
-            place = builder.add(builder.mul(place, size(axis)), number)
-        return builder.gep(array.data, [place]), [], []
-
-    arrayobj.basic_indexing = basic_indexing

@@ -335,16 +335,19 @@ def _turn(folder: str, name: str) -> Iterator[None]:
             fcntl.lockf(_turns(folder), fcntl.LOCK_UN, 1, byte)
 
 
+_DIVIDING = {"error_model": "numpy"}
+
+
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit`` whose ``cache=True`` means :func:`cache_folder`.
 
     Where the folder cannot be written the kernel is compiled anew in every process. Nobody calls kernels from C, so the
-    wrapper for that is left out.
+    wrapper for that is left out. No kernel divides by zero, so none looks whether it does.
     """
 
     def declare(function: Kernel) -> Kernel:
         cached = bool(options.get("cache")) and _kept(function)
-        kernel: Kernel = _numba().njit(**{"no_cfunc_wrapper": True, **options, "cache": cached})(function)
+        kernel: Kernel = _numba().njit(**{"no_cfunc_wrapper": True, **_DIVIDING, **options, "cache": cached})(function)
         return kernel
 
     return declare
@@ -371,7 +374,7 @@ def inner(**options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit`` for what only kernels call: no way in from Python, and nothing kept but inside of its callers."""
     import numba
 
-    settings = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **options}
+    settings = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **_DIVIDING, **options}
     kernel: Callable[[Kernel], Kernel] = numba.njit(**settings)
     return kernel
 

@@ -432,7 +432,7 @@ def reduce_unit(
     slice, first sample id; of its table vocab, rotation, first row in the unit. ``unit``: S, rows per shard, the two
     numbers of the division by S, combiner, bad-id mode (error, clip, drop), first row in the stack, bits of a position.
     ``group``: slices sorted together; ``samples_of_slice``: of all the stack's features. ``bases[l]``: where slice l
-    may write in ``entries``, then where it did; ``counts`` int32[2, slices, S]: entries and distinct ids. Returns what
+    may write in ``entries``, then where it did; ``counts`` int32[2, slices * S]: entries and distinct ids. Returns what
     packing found.
     """
     keys, spare, sample_of, gain_of, of_sample, counters = room
@@ -442,7 +442,7 @@ def reduce_unit(
         n: Index = np.int64(0)  # a literal 0 would be a type of its own, and everything compiled twice
         for l in range(first, last):
             for shard in range(shards):
-                counts[0, l, shard] = counts[1, l, shard] = 0
+                counts[0, l * shards + shard] = counts[1, l * shards + shard] = 0
             number = l - first
             for f in range(features.shape[0]):
                 vocab, rotation = features[f, 5], features[f, 6]
@@ -466,7 +466,7 @@ def reduce_unit(
             parts = (parts + 1) // 2
             bits += 1
         merged = spare if sort_keys(keys, spare, n, bits, counters) else keys
-        count, unique = counts[0, first:last].reshape(-1), counts[1, first:last].reshape(-1)
+        count, unique = counts[0, first * shards : last * shards], counts[1, first * shards : last * shards]
         at = bases[first]
         if weights.size > 0:
             _merge_weighted(merged, n, unit, sample_of, gain_of, at, entries, count, unique)
@@ -475,7 +475,7 @@ def reduce_unit(
         for l in range(first, last):
             bases[l] = at
             for shard in range(shards):
-                at += counts[0, l, shard]
+                at += counts[0, l * shards + shard]
     return FINE
 
 

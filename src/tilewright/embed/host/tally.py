@@ -88,8 +88,8 @@ def tally(batch: Mapping[str, Any], stacking: Stacking, bad_ids: str = "error", 
     for u, unit in enumerate(plan.units):
         values, offsets, weights = _joined([inputs[feature.name] for feature in unit.features])
         numbers = (*unit.numbers[:5], BAD_IDS.index(bad_ids), *unit.numbers[5:])
-        group, samples = plan.groups[u], plan.samples[u]
-        calls.append(_Call(values, offsets, weights, plan.features[u], numbers, group, samples, bases[u], counts[u]))
+        group, samples, per_source = plan.groups[u], plan.samples[u], counts[u].reshape(2, -1)
+        calls.append(_Call(values, offsets, weights, plan.features[u], numbers, group, samples, bases[u], per_source))
     jobs = [partial(_run, calls, entries, units, part, slices.first, plan.scratch) for units, part in plan.parts]
     if any(run_all(jobs, threads)):
         raise _complaint(stacking, inputs, slices)
