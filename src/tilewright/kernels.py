@@ -335,9 +335,6 @@ def _turn(folder: str, name: str) -> Iterator[None]:
             fcntl.lockf(_turns(folder), fcntl.LOCK_UN, 1, byte)
 
 
-_DIVIDING = {"error_model": "numpy"}
-
-
 def njit(**options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit`` whose ``cache=True`` means :func:`cache_folder`.
 
@@ -347,7 +344,8 @@ def njit(**options: Any) -> Callable[[Kernel], Kernel]:
 
     def declare(function: Kernel) -> Kernel:
         cached = bool(options.get("cache")) and _kept(function)
-        kernel: Kernel = _numba().njit(**{"no_cfunc_wrapper": True, **_DIVIDING, **options, "cache": cached})(function)
+        settings = {"no_cfunc_wrapper": True, "error_model": "numpy", **options, "cache": cached}
+        kernel: Kernel = _numba().njit(**settings)(function)
         return kernel
 
     return declare
@@ -374,8 +372,8 @@ def inner(**options: Any) -> Callable[[Kernel], Kernel]:
     """``numba.njit`` for what only kernels call: no way in from Python, and nothing kept but inside of its callers."""
     import numba
 
-    settings = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, **_DIVIDING, **options}
-    kernel: Callable[[Kernel], Kernel] = numba.njit(**settings)
+    always = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
+    kernel: Callable[[Kernel], Kernel] = numba.njit(**{**always, **options})
     return kernel
 
 

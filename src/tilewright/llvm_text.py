@@ -316,9 +316,10 @@ def _count_loops_plainly() -> None:
     def step(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         at, by, more = (builder.extract_value(args[0], place) for place in (0, 2, 3))
         number, left = builder.load(at), builder.load(more)
-        builder.store(builder.add(number, by), at)
-        builder.store(builder.sub(left, left.type(1), flags=["nsw"]), more)
         valid = builder.icmp_signed(">", left, left.type(0))
+        with builder.if_then(valid):  # behind the test, or LLVM's loop reads what a former pass has written
+            builder.store(builder.add(number, by), at)
+            builder.store(builder.sub(left, left.type(1), flags=["nsw"]), more)
         return struct(context, builder, signature.return_type, number, valid)
 
     functions = imputils.builtin_registry.functions
