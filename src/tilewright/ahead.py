@@ -1,7 +1,7 @@
 """Kernels that a long command will need, compiled by a child process while the command does other work.
 
 The child is started when this process compiles its first kernel, so never where all are kept. It compiles into the same
-cache, beginning with what is needed last; :mod:`tilewright.kernels` lets no two processes compile the same kernel. Its
+cache, in the order it is given; :mod:`tilewright.kernels` lets no two processes compile the same kernel. Its
 standard input is a pipe that closes when this process ends, however that ends; then it ends too, between two files.
 """
 

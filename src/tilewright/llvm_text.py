@@ -29,7 +29,6 @@ def write_less() -> None:
     _count_references_where_there_are_some()
     _keep_numbers_out_of_memory()
     _index_one_element()
-    _zero_once()
     _read_structs_as_values()
     _count_loops_plainly()
     _trust_what_never_raises()
@@ -107,28 +106,6 @@ def _count_references_where_there_are_some() -> None:
     nrt.NRTContext.get_meminfos = get_meminfos
     lower.incref, lower.decref, lower.storevar = incref, decref, storevar
     lower.delvar, lower.alloca_lltype = delvar, alloca_lltype
-
-
-def _zero_once() -> None:
-    """Room that is made zero, or written, where it is used needs no zero at the function's entry."""
-    [cgutils] = numbas("core.cgutils")
-    allocate = cgutils.alloca_once
-
-    def alloca_once(builder: Any, kind: Any, size: Any = None, name: str = "", zfill: bool = False) -> Any:
-        if size is not None or not zfill:
-            return allocate(builder, kind, size, name, zfill)
-        with builder.goto_entry_block():
-            place = builder.alloca(kind, name=name)
-        builder.store(kind(None), place)
-        return place
-
-    def alloca_once_value(builder: Any, value: Any, name: str = "", zfill: bool = False) -> Any:
-        with builder.goto_entry_block():
-            place = builder.alloca(value.type)
-        builder.store(value, place)
-        return place
-
-    cgutils.alloca_once, cgutils.alloca_once_value = alloca_once, alloca_once_value
 
 
 def _keep_numbers_out_of_memory() -> None:
