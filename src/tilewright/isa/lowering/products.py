@@ -22,7 +22,6 @@ from tilewright.isa.multiply.expected import expected_counts
 from tilewright.isa.multiply.matmul import A_REGISTER, ACCUMULATORS, MatmulPlan, matmul_program, type_and_signs
 
 _PLACES = 280
-_MOST_KB = 8
 Pair = tuple[int, int]
 
 
@@ -257,7 +256,7 @@ def product_plan(
     """
     c, (m, n, k) = lowering.config, sizes
     chunk, columns = c.a_bytes // element_bytes, min(c.default_columns, ACCUMULATORS)
-    found: list[tuple[int, int, int]] = []  # cycles, -kb, rounds of A at once
+    found: list[tuple[int, int, int]] = []  # cycles, kb, rounds of A at once
     for kb in (1, 2, 4, 8):
         if kb > 1 and (m * kb > c.compute_threads or kb * chunk >= 2 * k or c.kb_mode != "chunk"):
             break
@@ -270,9 +269,9 @@ def product_plan(
         touched = min(n, columns) * (depth if walks else 1)
         new = 1.0 if walks else min(1.0, depth * element_bytes / c.line_bytes)
         each = max(touched, int(new * (c.l2_latency + c.dram_latency)) // c.bcast_depth)
-        found.append((-(-rounds // block) * (lines + max(block * each, c.l2_latency)), -kb, block))
-    _, less, block = min(found)
-    return MatmulPlan(m, n, k, *types, element_bytes, 1, -less, walks, "k_outer", columns, c, max(1, block))
+        found.append((-(-rounds // block) * (lines + max(block * each, c.l2_latency)), kb, block))
+    _, kb, block = min(found, key=lambda way: (way[0], -way[1]))  # the fewest rounds, of ways as fast
+    return MatmulPlan(m, n, k, *types, element_bytes, 1, kb, walks, "k_outer", columns, c, max(1, block))
 
 
 def _shares(plan: MatmulPlan, number: int, batch: int) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
@@ -316,9 +315,9 @@ def lower_convolution(lowering: Lowering, node: Node, after: Group | None = None
     if (kh, kw) == strides == (1, 1) and plain and own["groups"] == 1 and many:
         deep = kernel[1] + kernel[2] + kernel[3]
         rows = image[0] + image[1] + image[2], image[3]
-        taken, made_ = _Matrices(x, (), *rows), _Matrices(out, (), *pixels)
+        images, result = _Matrices(x, (), *rows), _Matrices(out, (), *pixels)
         weights = _Matrices(w, (), kernel[0], deep), _Matrices(w, (), deep, kernel[0])
-        form = _Form(taken, *weights, made_, 1, n * height * width, outs, depth, sum(pixels, ()))
+        form = _Form(images, *weights, result, 1, n * height * width, outs, depth, sum(pixels, ()))
         _add(lowering, node, form, types, lowering.name("conv"), after)
         return
     if any(own["reversal"]):
