@@ -208,6 +208,12 @@ def test_an_element_is_found_and_marked_once(layout, data):
     assert scene.marked == tuple(layout.address(*index).values())
 
 
+def test_an_element_in_one_of_many_panels_is_shown():
+    layout = parse("s32[1,1,5,5]{0,1,2,3}")
+    scene = make_scene(layout, at=(0, 0, 4, 3))
+    assert [tuple(panel.indices[panel.elements][0].tolist()) for panel in all_panels(scene)] == [(0, 0, 4, 3)]
+
+
 def test_windows_that_are_none():
     for window, what in (("0:8", "1 of 2 ranges"), ("8:8,:", "empty"), ("a,b", "no range"), ("0:1,400:500", "empty")):
         with pytest.raises(UsageError, match=what):

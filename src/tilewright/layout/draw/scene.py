@@ -191,7 +191,10 @@ def _array_scene(
     whole = frame = _frame(layout, most.columns)
     if window:
         frame = _looked_at(layout, frame, _window_spans(layout, window))
-    elif at is not None and math.prod(frame.extents) > _FEW_CELLS // 4:
+    elif at is not None and (
+        math.prod(frame.extents) > _FEW_CELLS // 4
+        or tuple(shown_extents(frame.extents, _panels_shown(frame.extents), most)) != frame.extents  # many panels
+    ):
         frame = _looked_at(layout, frame, _spans_around(layout, frame, at, most))
     shown = shown_extents(frame.extents, _panels_shown(frame.extents), most)
     way = choose_colour(layout, colour)
