@@ -20,7 +20,7 @@ import numpy as np
 SIZES = {"cell": ctypes.c_int64, "word": ctypes.c_int32, "byte": ctypes.c_uint8}
 spans: list[tuple[int, int]] = []
 records_at: dict[int, Any] = {}
-named: deque[np.ndarray] = deque(maxlen=24)  # arrays of which a block has the address only
+named: deque[np.ndarray] = deque(maxlen=300)  # arrays of which a block has the address only
 
 
 def begin(array: np.ndarray) -> int:
@@ -49,11 +49,11 @@ class Checked:
         self.field(name).value = int(value)
 
 
-def dots(a: np.ndarray, b: np.ndarray, rows: Any, columns: Any, sums: np.ndarray) -> None:
+def dots(a: np.ndarray, b: np.ndarray, depth: int, rows: Any, columns: Any, sums: np.ndarray) -> None:
     """Of four rows of each."""
-    if min(*rows, *columns) < 0 or a.shape[1] % 32 or a.shape[1] != b.shape[1] or len(sums) < 16:
+    if min(*rows, *columns) < 0 or depth % 64 or depth > min(a.shape[1], b.shape[1]) or len(sums) < 16:
         raise MemoryError(f"rows {rows} and {columns} of {a.shape} and {b.shape}")
-    sums[:16] = (a[list(rows)].astype(np.int32) @ b[list(columns)].astype(np.int32).T).ravel()
+    sums[:16] = (a[list(rows), :depth].astype(np.int32) @ b[list(columns), :depth].astype(np.int32).T).ravel()
 
 
 def pointers() -> types.ModuleType:
@@ -73,6 +73,7 @@ def pointers() -> types.ModuleType:
         setattr(module, name, read)
         setattr(module, {"cell": "put"}.get(name, f"put_{name}"), write)
     module.copy = lambda to, of: ctypes.memmove(check(int(to), 8), check(int(of), 8), 8)
+    module.copy_bytes = lambda to, of, n: ctypes.memmove(check(int(to), int(n)), check(int(of), int(n)), int(n))
     module.sixteen_dots = dots
     for name, layout in vars(records).items():
         if isinstance(layout, records.Layout):
@@ -128,42 +129,43 @@ def install() -> None:
 
     kernels.njit = lambda **o: lambda f: kernel(f) if ours(f) else real[0](**o)(f)  # type: ignore[assignment]
     kernels.inner = lambda **o: lambda f: f if ours(f) else real[1](**o)(f)  # type: ignore[assignment]
-    from tilewright.isa.execute import loops as _loop_frames
     from tilewright.isa.execute import memory as _memory
-    from tilewright.isa.kernels import loop_kernels as _loop_kernels
+    from tilewright.isa.execute import stretch as _stretch
     from tilewright.isa.kernels import records as _records
+    from tilewright.isa.kernels import stretch_scalar_kernels as _kernels
 
-    address, start, alu = _records.address, _records.Record.__init__, _loop_kernels._alu
+    address, start, alu = _records.address, _records.Record.__init__, _kernels.alu
 
     def seen(array: np.ndarray, dtype: Any) -> int:
         named.append(array)
         return address(array, dtype)
 
-    def made(self: Any, layout: Any, values: Any) -> None:
-        start(self, layout, values)
+    def made(self: Any, layout: Any, values: Any, like: Any = None) -> None:
+        start(self, layout, values, like)
         records_at[begin(self.numbers)] = self
 
     _records.Record.__init__ = made  # type: ignore[method-assign]
-    _loop_frames.address = _memory.address = seen  # type: ignore[attr-defined]
+    _stretch.address = _memory.address = seen  # type: ignore[attr-defined]
     # numpy's 64 bits do not wrap silently
-    _loop_kernels._wrap = lambda value: (int(value) + 2**31) % 2**32 - 2**31
-    _loop_kernels._alu = lambda op, x, y: alu(int(op), int(x), int(y))
+    _kernels.wrap = lambda value: (int(value) + 2**31) % 2**32 - 2**31
+    _kernels.alu = lambda op, x, y: alu(int(op), int(x), int(y))
 
 
 def main(first: int, count: int) -> int:
-    """Instructions that ran in loops."""
+    """Tensor multiplies that ran in stretches."""
     install()
     sys.path.insert(0, str(Path(__file__).parent))
     from wild import wild
 
-    from tilewright.isa import MatrixUnit, MatrixUnitError
+    from tilewright.isa import MatrixUnit, MatrixUnitConfig, MatrixUnitError, matmul
     from tilewright.isa.execute import run as running
 
     ran, fast = [0], running.run_fast
 
-    def counted(pe: Any, loop: Any, most: int) -> bool:
+    def counted(pe: Any, frame: Any, most: int) -> bool:
         before = pe.counts.instructions
-        done = fast(pe, loop, most)
+        done = fast(pe, frame, most)
+        frame.settle(pe)
         ran[0] += pe.counts.instructions - before
         return done
 
@@ -177,6 +179,11 @@ def main(first: int, count: int) -> int:
         except MemoryError as error:
             raise SystemExit(f"seed {seed}: {error}") from error
         records_at.clear()
+        named.clear()
+    for transpose in (False, True):  # rounds that are run together
+        a = np.arange(500, dtype=np.int8).reshape(5, 100)
+        found = matmul(a, a.T, MatrixUnitConfig(threads=16), transpose_b=transpose)
+        assert np.array_equal(found.value, a.astype(np.int32) @ a.T.astype(np.int32))
     return ran[0]
 
 

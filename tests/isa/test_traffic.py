@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, assemble, claims, matmul
 from tilewright.isa.chip.state import Cache
-from tilewright.isa.kernels.memory_kernels import (
-    BYPASSED,
-    HIT,
-    MISS,
-    PINNED,
-    drop_lines,
-    lru_list,
-    lru_touch,
-    touch_lines,
-)
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, MISS, PINNED, drop_lines, lru_list, lru_touch
+from tilewright.isa.kernels.memory_kernels import touch_lines
 from tilewright.isa.kernels.records import CACHE
 from tilewright.isa.study.claims import column_walk_misses
 

@@ -394,10 +394,6 @@ class Segment:
         inside = (base >= 0) & (sizes >= 1) & (base + sizes <= self.storage.sizes)
         return Segment(self.name, self.handle, self.storage, base, sizes) if inside.all() else None
 
-    def forget_all(self) -> None:
-        """As if no t1 walk had ever been."""
-        self.selected, self.awaited = np.zeros(0, np.uint8), np.zeros(0, np.int32)
-
     def await_all(self) -> None:
         """Begin t1 retention: every line awaits each of its elements that lies in the segment (first call only)."""
         if self.selected.size:

@@ -51,13 +51,16 @@ class Cache:
     room: Array = field(compare=False, repr=False)
 
     @classmethod
-    def of(cls, lines: int, capacity: int, ways: int) -> Cache:
-        """An empty cache of ``capacity`` lines for a memory of ``lines``; ``ways`` 0: fully associative."""
+    def of(cls, lines: int, capacity: int, ways: int, more: int = 0) -> Cache:
+        """An empty cache of ``capacity`` lines for a memory of ``lines``; ``ways`` 0: fully associative.
+
+        ``more``: lines that are about to be added.
+        """
         sets = max(1, min(capacity // ways, lines)) if ways else 1
         own_ways = min(ways or capacity, max(1, lines))
         slots, mask = sets * own_ways, sets - 1 if sets & (sets - 1) == 0 else -1
         tables = np.cumsum([_HEAD, slots, slots, 3 * own_ways if sets == 1 else 0]).tolist()
-        count = tables[-1] + lines + SPARE
+        count = tables[-1] + lines + more + SPARE
         room = fresh_zeros(count, np.int64, filled=count < LARGE)
         cells = room[: tables[-1] + lines]
         cells[:8] = [sets, mask, own_ways, *tables, 1]
@@ -77,7 +80,7 @@ class Cache:
 
     def _rebuild(self, lines: int) -> None:
         """Sets that had been made smaller than asked for: touch what they held, in order, in larger ones."""
-        from tilewright.isa.kernels.memory_kernels import lru_list, lru_touch
+        from tilewright.isa.kernels.cache_kernels import lru_list, lru_touch
 
         old, new = self.lines(), Cache.of(lines, *self.capacity)
         for retained, line in old:
@@ -387,18 +390,21 @@ class Chip:
 
     def add_all(self, tensors: list[tuple[str, Array, dict[str, Any]]]) -> list[Storage]:
         """:meth:`add` for several at once (name, array, options of :func:`make_storage`)."""
-        added, end = [], len(self.store)
-        for name, array, how in tensors:
-            added.append(make_storage(name, array, end, self.config.line_bytes, **how))
-            end += added[-1].total_bytes
+        added: list[Storage] = []
+        end = len(self.store)
         try:
-            store = fresh_zeros(end, np.uint8, filled=True)
+            for name, array, how in tensors:
+                added.append(make_storage(name, array, end, self.config.line_bytes, **how))
+                end += added[-1].total_bytes
+            store = fresh_zeros(end, np.uint8, filled=end > 2 * self.l2_end)
             for storage, (_, array, _) in zip(added, tensors, strict=True):
                 if not _zeros(array):
                     into = store[storage.home : storage.home + storage.total_bytes]
                     storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
         except (MemoryError, ValueError):  # ValueError: more than an address can count
-            lack = f"no room for {end - self.l2_end} bytes of device memory"
+            lack = (
+                f"no room for {max(end - self.l2_end, sum(each[1].nbytes for each in tensors))} bytes of device memory"
+            )
             raise UsageError(lack, how="give smaller tensors or pages") from None
         for begin, size in self.l2_pages.items():  # what no page stands in is not touched: zeros cost nothing
             store[begin : begin + size] = self.store[begin : begin + size]
@@ -429,7 +435,7 @@ class Chip:
 
     def forget(self, begin: int, size: int) -> None:
         """Lines of the caches that held what was at these bytes are no longer that."""
-        from tilewright.isa.kernels.memory_kernels import drop_lines
+        from tilewright.isa.kernels.cache_kernels import drop_lines
 
         line = self.config.line_bytes
         for pe in self.pes:
@@ -454,6 +460,7 @@ class Pe:
     ``barrier``         the barrier it waits at (its number, and the pc), or None
     ``heat``            of a profile: accesses to every line of every storage, by name; else None
     ``known``           what loads and stores executed before were given; ``costs``: what instructions read, write, take
+    ``frame``           what the kernel of stretches is given
     ==================  ================================================================================
     """
 
@@ -481,6 +488,7 @@ class Pe:
     labels: dict[str, int] = field(default_factory=dict)
     heat: dict[str, Array] | None = field(default=None, compare=False)
     known: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
+    frame: Any = field(default=None, compare=False, repr=False)
     costs: dict[Any, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
 
     __eq__ = same_state
@@ -488,7 +496,7 @@ class Pe:
     __str__ = show_pe
 
     @classmethod
-    def of(cls, number: int, chip: Chip, tracing: bool) -> Pe:
+    def of(cls, number: int, chip: Chip, tracing: bool, more: int = 0) -> Pe:
         """A processing element at rest: all registers 0 (or poisoned), L1 empty, the chip's storages as segments."""
         c = chip.config
         poison = c.uninitialized == "poison"
@@ -504,7 +512,7 @@ class Pe:
             predicates=np.zeros((c.threads, c.predicates), bool),
             uniform=[0] * c.uniform_registers,
             columns=c.default_columns,
-            l1=Cache.of(lines, c.l1_bytes // c.line_bytes, c.l1_ways),
+            l1=Cache.of(lines, c.l1_bytes // c.line_bytes, c.l1_ways, more),
             clock=Clock(c, MemoryPort(c, chip, several=c.pes > 1), tracing, f"PE {number}"),
             written=np.zeros((c.threads, c.registers), bool) if poison else None,
         )
@@ -551,18 +559,18 @@ class Pe:
             warnings.warn(f"{first}{more}", RuntimeWarning, stacklevel=2)
 
 
-def new_chip(config: MatrixUnitConfig, tracing: bool = False) -> Chip:
-    """A chip at rest, with its processing elements and nothing in device memory."""
+def new_chip(config: MatrixUnitConfig, tracing: bool = False, soon: int = 0) -> Chip:
+    """A chip at rest, with its processing elements and nothing in device memory; ``soon``: bytes to come there."""
     c = config
-    lines = c.l2_bytes // c.line_bytes
+    lines, more = c.l2_bytes // c.line_bytes, min(soon // c.line_bytes, LARGE)
     try:
         store = fresh_zeros(lines * c.line_bytes, np.uint8)
-        l2 = Cache.of(lines, lines, c.l2_ways)
+        l2 = Cache.of(lines, lines, c.l2_ways, more)
     except (MemoryError, ValueError):
         raise UsageError(f"no room for {c.l2_bytes} bytes of L2", how="give a smaller l2_bytes") from None
     dram = DRAMS.get(c.dram)
     banks = np.zeros((3, dram.banks if dram else 1), np.int64)
     windows = new_windows() if c.pes > 1 else np.zeros((2, 0), np.int64)
     chip = Chip(c, store, l2, Dma(), np.zeros(lines, np.uint8), banks, windows)
-    chip.pes = [Pe.of(number, chip, tracing) for number in range(c.pes)]
+    chip.pes = [Pe.of(number, chip, tracing, more) for number in range(c.pes)]
     return chip

@@ -11,10 +11,10 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.isa.chip.segments import Segment, TensorMemory
 from tilewright.isa.chip.state import Pe, map_page, new_chip, same_state, show_run, show_run_html, wrap
-from tilewright.isa.execute.loops import FastLoop, loop_at, loop_heads, run_fast
 from tilewright.isa.execute.memory import MEMORY_HANDLERS, SEGMENT_HANDLERS
 from tilewright.isa.execute.operands import Handler
 from tilewright.isa.execute.scalar import CONTROL_HANDLERS, SCALAR_HANDLERS
+from tilewright.isa.execute.stretch import Frame, encoded, run_fast
 from tilewright.isa.execute.tensor import TENSOR_HANDLERS
 from tilewright.isa.execute.vector import VECTOR_HANDLERS
 from tilewright.isa.language.assemble import program_of
@@ -156,24 +156,23 @@ Work = Sequence[tuple[Pe, list[Job]]]
 
 @dataclass(eq=False)
 class _Known:
-    """What one program and configuration have every time: handlers, loops, what instructions cost."""
+    """What one program and configuration have every time: handlers, records, what instructions cost."""
 
-    program: MachineProgram
+    program: MachineProgram  # its identity stays its own
     steps: list[tuple[Handler, Any]]
-    heads: dict[int, int]
-    loops: dict[tuple[int, int], FastLoop | None] = field(default_factory=dict)
+    code: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
     costs: dict[Any, tuple[Any, ...]] = field(default_factory=dict)
 
 
 _known: dict[tuple[int, MatrixUnitConfig], _Known] = {}
-_MOST_KNOWN = 32
+_MOST_KNOWN = 256
 
 
-def _known_of(program: MachineProgram, config: MatrixUnitConfig) -> _Known:
-    found = _known.get((id(program), config))
+def _known_of(program: MachineProgram, pe: Pe) -> _Known:
+    found = _known.get((id(program), pe.config))
     if found is None:
         steps = [(HANDLERS[one.name], one) for one in program.instructions]
-        found = _known[id(program), config] = _Known(program, steps, loop_heads(program))  # its identity stays its own
+        found = _known[id(program), pe.config] = _Known(program, steps, encoded(pe, program))
         for oldest in list(_known)[:-_MOST_KNOWN]:
             _known.pop(oldest, None)
     return found
@@ -189,7 +188,8 @@ class Runner:
     def __init__(self, work: Work) -> None:
         self.jobs = {pe.number: list(jobs) for pe, jobs in work}
         self.pes = [pe for pe, _ in work]
-        self.loops: dict[tuple[int, int, int], FastLoop | None] = {}
+        self.frames: dict[int, Frame | None] = {}
+        self.alone: Pe | None = None
         self.steps: dict[int, list[tuple[Handler, Any]]] = {}
         self.programs: dict[int, MachineProgram] = {}
         self.known: dict[int, _Known] = {}
@@ -197,6 +197,8 @@ class Runner:
             self._next_job(pe)
 
     def _next_job(self, pe: Pe) -> None:
+        self._settle()
+        self.frames.pop(pe.number, None)
         waiting = self.jobs[pe.number]
         if not waiting:
             pe.halted = True
@@ -207,8 +209,7 @@ class Runner:
             pe.names[segment.name] = pe.add_segment(segment)
         for register, value in job.uniform.items():
             pe.uniform[register] = wrap(value)
-        self.loops = {key: loop for key, loop in self.loops.items() if key[0] != pe.number}
-        self.known[pe.number] = known = _known_of(job.program, pe.config)
+        self.known[pe.number] = known = _known_of(job.program, pe)
         self.programs[pe.number], self.steps[pe.number], pe.costs = job.program, list(known.steps), known.costs
         pe.labels, pe.pc, pe.halted, pe.barrier = dict(job.program.labels), 0, False, None
         if not job.program.instructions:
@@ -245,8 +246,10 @@ class Runner:
             while self.turn():
                 turns += 1
                 if watch is not None and turns % 16 == 0:
+                    self._settle()
                     watch(Counts.together(pe.counts for pe in self.pes))
         except MatrixUnitError as error:
+            self._settle()
             number = error.records[0].pe if error.records else self.pes[0].number
             error.result = result_of(next(pe for pe in self.pes if pe.number == number))
             raise
@@ -258,6 +261,9 @@ class Runner:
         active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]
         if len(active) == 1:  # nobody to take turns with
             (pe,) = active
+            if self.alone is not pe:  # others may have moved pages since it was alone last
+                self._take_turns()
+                self.alone = pe
             for _ in range(256):
                 if not self._advance(pe):
                     break
@@ -268,39 +274,45 @@ class Runner:
                 return False
             self._release(waiting)
             return True
+        if self.alone is not None:
+            self._take_turns()
         for pe in active:
             self.step(pe)
         return True
 
+    def _take_turns(self) -> None:
+        """No one is alone."""
+        self._settle()
+        self.frames.clear()
+        self.alone = None
+
     def _advance(self, pe: Pe) -> bool:
-        """One instruction, and the loop it leads to; False when it cannot go on."""
-        before, steps = pe.pc, self.steps[pe.number]
-        self.step(pe)
-        if pe.halted or pe.barrier is not None:
-            return False
-        back = pe.pc <= before and self.steps[pe.number] is steps  # and not at the beginning of the next program
-        last = before if back else self.known[pe.number].heads.get(pe.pc)
-        if last is not None:
-            self._loop(pe, last)
-        return not pe.halted
-
-    def _loop(self, pe: Pe, last: int) -> None:
-        """At a loop's head, come to from before or from its end: let one call run it, where no one could tell."""
-        key = (pe.number, pe.pc, last)
-        if key not in self.loops:
-            self.loops[key] = None if pe.clock.tracing else self._loop_of(pe, last)
-        loop = self.loops[key]
-        if loop is not None and loop.useless_runs < 3:
-            run_fast(pe, loop, min(pe.config.max_instructions, pe.executed + 100_000))
-            if pe.pc >= len(self.steps[pe.number]):
+        """A stretch of instructions by one call where that can be, and one; False when it cannot go on."""
+        if pe.number not in self.frames:
+            self.frames[pe.number] = self._frame(pe)
+        frame, steps = self.frames[pe.number], self.steps[pe.number]
+        if frame is None:
+            self.step(pe)
+            return not pe.halted and pe.barrier is None
+        if frame.mine[pe.pc]:
+            run_fast(pe, frame, min(pe.config.max_instructions, pe.executed + 100_000))
+            if pe.pc >= len(steps):
                 self._next_job(pe)
+                return not pe.halted
+        instruction = steps[pe.pc][1]
+        self.step(pe)
+        frame.after(pe, instruction)
+        return not pe.halted and pe.barrier is None
 
-    def _loop_of(self, pe: Pe, last: int) -> FastLoop | None:
-        known, place = self.known[pe.number], (pe.pc, last)
-        if place not in known.loops:
-            known.loops[place] = loop_at(pe, known.program, pe.pc, last)
-        loop = known.loops[place]
-        return None if loop is None else loop.afresh()
+    def _frame(self, pe: Pe) -> Frame | None:
+        return Frame.of(pe, self.programs[pe.number], self.known[pe.number].code)
+
+    def _settle(self) -> None:
+        """Everything that was counted is where everyone looks for it."""
+        for pe in self.pes:
+            frame = self.frames.get(pe.number)
+            if frame is not None:
+                frame.settle(pe)
 
     def _release(self, waiting: list[Pe]) -> None:
         """Everyone who will ever come is here."""
@@ -321,8 +333,8 @@ class Runner:
 
 def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False) -> Pe:
     """The first processing element of a machine at rest, its tensors in device memory; resident pages have entries."""
-    chip = new_chip(config, tracing)
     places = list(memory if isinstance(memory, TensorMemory) else TensorMemory(memory))
+    chip = new_chip(config, tracing, sum(place.array.nbytes for place in places))
     tensors = [(p.name, p.array, {"page": p.page, "line": p.line, "order": p.order}) for p in places]
     for place, storage in zip(places, chip.add_all(tensors), strict=True):
         for page in range(storage.map.num_pages if place.resident else 0):

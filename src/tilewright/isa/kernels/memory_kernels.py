@@ -1,22 +1,22 @@
-"""numba kernels: caches, the walk over a segment, its lines through the caches, and the time of the requests.
+"""numba kernels: the walk over a segment, its lines through the caches, and the time of the requests.
 
-Imported on first use. A cache is one array (:class:`tilewright.isa.chip.state.Cache`), here by its address: see
-:mod:`tilewright.isa.kernels.pointers`.
+Imported on first use.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tilewright.isa.kernels.bus_kernels import from_dram, over_l2
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, address_of, relist, tables_of, touch
 from tilewright.isa.kernels.pointers import (
     accounts_at,
     byte,
-    cache_at,
     cell,
     copy,
+    copy_bytes,
     free_at,
     memory_at,
     put,
@@ -28,199 +28,6 @@ from tilewright.isa.kernels.pointers import (
     word,
 )
 from tilewright.kernels import inner, njit
-
-HIT, MISS, PINNED, BYPASSED = 0, 1, 2, 3
-"""A hit; a miss; one that evicted a retained line; one served without a place."""
-KEPT_BIT = 62
-"""The bit of a stamp that says retained: such stamps are later than all others."""
-
-
-@inner(inline="always")
-def address_of(cells: Any) -> Any:
-    """Where an array begins: a cache as the functions below take it."""
-    return np.int64(cells.ctypes.data)
-
-
-class Tables(NamedTuple):
-    """What of a cache's record stays: a kernel asks once, or it would be read again after every write."""
-
-    sets: Any
-    mask: Any
-    ways: Any
-    lines: Any
-    stamps: Any
-    slots: Any
-
-
-@inner(inline="always")
-def tables_of(c: Any) -> Any:
-    """The tables of the cache at address ``c``, which begin so many cells behind it."""
-    head = cache_at(c)
-    return Tables(head.sets, head.mask, head.ways, head.lines, head.stamps, head.slots)
-
-
-@inner()
-def _line_up(c: Any, which: Any) -> None:
-    """Fill the queue with the slots of a list, least recent first: a radix sort of their stamps."""
-    head = cache_at(c)
-    stamps, here, n = head.stamps, head.queue, np.int64(0)
-    there, low, high = here + head.ways, np.int64(1) << KEPT_BIT, np.int64(0)
-    for slot in range(head.used):
-        stamp = cell(c, stamps + slot)
-        if stamp > 0 and stamp >> KEPT_BIT == which:
-            put(c, here + n, slot)
-            stamp &= (1 << KEPT_BIT) - 1
-            low, high = min(low, stamp), max(high, stamp)
-            n += 1
-    low |= which << KEPT_BIT
-    counts, shift = np.empty(256, np.int64), 0
-    while n > 1 and (high - (low & ((1 << KEPT_BIT) - 1))) >> shift > 0:
-        counts[:] = 0
-        for i in range(n):
-            counts[np.uint64((cell(c, stamps + cell(c, here + i)) - low) >> shift & 255)] += 1
-        total = there
-        for digit in range(256):
-            counts[digit], total = total, total + counts[digit]
-        for i in range(n):
-            slot = cell(c, here + i)
-            bucket = np.uint64((cell(c, stamps + slot) - low) >> shift & 255)
-            put(c, counts[bucket], slot)
-            counts[bucket] += 1
-        here, there = there, here
-        shift += 8
-    head.first = here
-    head.end = here + n
-    head.list = which
-    head.built = head.time
-
-
-@inner()
-def _oldest(c: Any, which: Any) -> Any:
-    """The least recent slot of a list that is not empty. Slots in the queue that were touched since are skipped."""
-    head = cache_at(c)
-    while True:
-        if head.list == which:
-            stamps, built = head.stamps, head.built | which << KEPT_BIT
-            for at in range(head.first, head.end):
-                slot = cell(c, at)
-                stamp = cell(c, stamps + slot)
-                if 0 < stamp < built and stamp >> KEPT_BIT == which:
-                    head.first = at + 1
-                    return slot
-        _line_up(c, which)
-
-
-@inner()
-def _place(c: Any, bypass: bool) -> Any:
-    """A slot of the only set for a new line (-1: none), and what the touch comes to."""
-    head = cache_at(c)
-    ways, free, used = head.ways, head.given_up, head.used
-    if free > 0:
-        head.given_up = free - 1
-        return cell(c, head.queue + 2 * ways + free - 1), MISS
-    if used < ways:
-        head.used = used + 1
-        return used, MISS
-    if head.kept < ways:
-        return _oldest(c, np.int64(0)), MISS
-    if bypass:
-        return np.int64(-1), BYPASSED
-    return _oldest(c, np.int64(1)), PINNED
-
-
-@inner(forceinline=True)
-def _miss(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
-    head = cache_at(c)
-    sets, mask, ways, lines, stamps, slots = tables
-    result = np.int64(MISS)
-    if sets == 1:
-        slot, result = _place(c, bypass)
-        if slot < 0:
-            return np.int64(BYPASSED)
-    else:
-        slot = (line & mask if mask >= 0 else line % sets) * ways
-        oldest: Any = cell(c, stamps + slot)
-        way: Any = np.int64(0)
-        for other in range(np.int64(1), ways):
-            stamp = cell(c, stamps + slot + other)
-            older = stamp < oldest
-            oldest, way = stamp if older else oldest, other if older else way
-        slot += way
-        if oldest >> KEPT_BIT == 1:  # every line of the set is retained
-            if bypass:
-                return np.int64(BYPASSED)
-            result = np.int64(PINNED)
-    if result == PINNED:
-        head.kept -= 1
-    old, now = cell(c, lines + slot), head.time
-    if old > 0:
-        put(c, slots + old - 1, 0)
-    put(c, slots + line, slot + 1)
-    put(c, lines + slot, line + 1)
-    put(c, stamps + slot, now)
-    head.time = now + 1
-    return result
-
-
-@inner(forceinline=True)
-def touch(c: Any, tables: Any, line: Any, bypass: bool) -> Any:
-    """Touch a line: HIT, MISS, PINNED or BYPASSED. ``tables``: :func:`tables_of` it."""
-    head = cache_at(c)
-    slot = cell(c, tables.slots + line)
-    if slot == 0:
-        return _miss(c, tables, line, bypass)
-    at, now = tables.stamps + slot - 1, head.time
-    put(c, at, now | cell(c, at) >> KEPT_BIT << KEPT_BIT)
-    head.time = now + 1
-    return np.int64(HIT)
-
-
-@inner(forceinline=True)
-def relist(c: Any, tables: Any, line: Any, which: Any) -> Any:
-    """Put a line in list ``which`` (0 evictable, 1 retained), if it is here at all; 1 if it was in the other one."""
-    head = cache_at(c)
-    slot = cell(c, tables.slots + line)
-    if slot == 0 or cell(c, tables.stamps + slot - 1) >> KEPT_BIT == which:
-        return np.int64(0)
-    now = head.time
-    put(c, tables.stamps + slot - 1, now | which << KEPT_BIT)
-    head.time = now + 1
-    head.kept += 2 * which - 1
-    return np.int64(1)
-
-
-@njit(cache=True, nogil=True)
-def lru_touch(cache: Any, line: int, bypass: bool) -> int:
-    """:func:`touch`, for Python."""
-    c = address_of(cache)
-    return int(touch(c, tables_of(c), line, bypass))
-
-
-@njit(cache=True, nogil=True)
-def lru_list(cache: Any, line: int, which: int) -> int:
-    """:func:`relist`, for Python."""
-    c = address_of(cache)
-    return int(relist(c, tables_of(c), line, which))
-
-
-@njit(cache=True, nogil=True)
-def drop_lines(begin: int, end: int, cache: Any) -> None:
-    """Forget lines begin to end - 1; their slots become the first victims."""
-    c = address_of(cache)
-    head = cache_at(c)
-    sets, _, ways, lines, stamps, slots = tables_of(c)
-    for line in range(begin, end):
-        slot = cell(c, slots + line) - 1
-        if slot < 0:
-            continue
-        head.kept -= cell(c, stamps + slot) >> KEPT_BIT
-        put(c, slots + line, 0)
-        put(c, lines + slot, 0)
-        put(c, stamps + slot, 0)
-        if sets == 1:
-            given_up = head.given_up
-            put(c, head.queue + 2 * ways + given_up, slot)
-            head.given_up = given_up + 1
 
 
 @njit(cache=True, nogil=True)
@@ -347,12 +154,12 @@ def touch_columns(
             if line != last:
                 last = line
                 lines += 1
-                outcome = touch(first, t1, line, bypass)
+                outcome = touch(first, t1, line, np.int64(bypass))
                 if outcome:
                     misses += 1
                     totals[2] += outcome == PINNED
                     totals[3] += outcome == BYPASSED
-                    if not in_l2[element // page_elements] and touch(second, t2, line, True):
+                    if not in_l2[element // page_elements] and touch(second, t2, line, np.int64(1)):
                         deep_lines[all_deep] = line
                         all_deep += 1
                         deep += 1
@@ -381,8 +188,8 @@ def touch_lines(lines: Any, bypass: bool, l1: Any, l2: Any) -> None:
     last, first, second = np.int64(-1), address_of(l1), address_of(l2)
     t1, t2 = tables_of(first), tables_of(second)
     for line in lines:
-        if line >= 0 and line != last and touch(first, t1, line, bypass):
-            touch(second, t2, line, True)
+        if line >= 0 and line != last and touch(first, t1, line, np.int64(bypass)):
+            touch(second, t2, line, np.int64(1))
         last = line
 
 
@@ -522,7 +329,7 @@ def fetch_line(m: Any, thread: Any, line: Any, in_l2: Any) -> None:
 @inner()
 def _fetch(m: Any, line: Any) -> None:
     """A line through L2; what is not there comes from device memory as soon as that has time, ahead of its use."""
-    if touch(m.l2, tables_of(m.l2), line, True) != HIT:
+    if touch(m.l2, tables_of(m.l2), line, np.int64(1)) != HIT:
         acc = accounts_at(m.accounts)
         acc.dram_a += m.line_bytes
         acc.arrived = max(acc.arrived, from_dram(m, np.int64(0), line))
@@ -536,7 +343,7 @@ def store_lines(m: Any, first: Any, last: Any, in_l2: Any) -> None:
     second, dirty, written = m.l2, m.dirty, np.int64(0)
     tables = tables_of(second)
     for line in range(first, last + 1):
-        if touch(second, tables, line, True) != HIT or byte(dirty, line) == 0:
+        if touch(second, tables, line, np.int64(1)) != HIT or byte(dirty, line) == 0:
             put_byte(dirty, line, 1)
             written += 1
     acc = accounts_at(m.accounts)
@@ -568,7 +375,7 @@ def ask_through_l1(memory: Any, lines: Any, in_l2: Any, bypass: bool, l1: Any) -
     t1 = tables_of(first)
     for i in range(len(lines)):
         line = lines[i]
-        if line >= 0 and line != last and touch(first, t1, line, bypass):
+        if line >= 0 and line != last and touch(first, t1, line, np.int64(bypass)):
             missed += 1
             if not in_l2[i]:
                 _fetch(m, line)
@@ -584,12 +391,32 @@ def copy_run(target: Any, source: Any, length: Any) -> None:
     """``length`` bytes from one address to another, eight at a time where that is all there is."""
     if length == 8:
         copy(target, source)
+    elif length >= 64:
+        copy_bytes(target, source, length)
     elif (target | source | length) & 3 == 0:
         for i in range(length >> 2):
             put_word(target, i, word(source, i))
     else:
         for i in range(length):
             put_byte(target, i, byte(source, i))
+
+
+@inner()
+def run_at(table: Any, x: Any, y: Any, count: Any) -> Any:
+    """Byte and page of ``count`` elements in two dims: from ``x`` along the dim that is walked, at ``y`` of the other.
+
+    (-1, 0) where they are no run of one page, or not all there. ``table``: a record TRANSFER or MM.
+    """
+    dim = table.dim
+    if x < 0 or y < 0 or x + count > cell(table.sizes, dim) or y >= cell(table.sizes, 1 - dim):
+        return np.int64(-1), np.int64(0)
+    pages_of, offsets_of = table.pages_of, table.offsets_of
+    head, other = cell(table.starts, dim) + x, cell(table.starts, 1 - dim) + y
+    tail, beside, place = head + count - 1, cell(pages_of, head), cell(offsets_of, head)
+    if cell(pages_of, tail) != beside or cell(offsets_of, tail) - place != count - 1:
+        return np.int64(-1), np.int64(0)
+    page = cell(pages_of, other) + beside
+    return cell(table.phys, page) + (cell(offsets_of, other) + place) * table.element_bytes, page
 
 
 @inner()

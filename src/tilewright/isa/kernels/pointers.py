@@ -27,11 +27,12 @@ from tilewright.isa.kernels.records import (
     FILL,
     FREE,
     INSTRUCTION,
-    LOOP,
     MATH,
     MEMORY,
     MM,
     REACH,
+    ROUNDS,
+    STRETCH,
     TIMES,
     TIMING,
     TRAFFIC,
@@ -76,11 +77,12 @@ counts_at = _record("counts", COUNTS)
 fill_at = _record("fill", FILL)
 free_at = _record("free", FREE)
 instruction_at = _record("instruction", INSTRUCTION)
-loop_at = _record("loop", LOOP)
+stretch_at = _record("stretch", STRETCH)
 math_at = _record("math", MATH)
 memory_at = _record("memory", MEMORY)
 mm_at = _record("mm", MM)
 reach_at = _record("reach", REACH)
+rounds_at = _record("rounds", ROUNDS)
 times_at = _record("times", TIMES)
 timing_at = _record("timing", TIMING)
 traffic_at = _record("traffic", TRAFFIC)
@@ -134,60 +136,100 @@ def copy(typing: Any, target: Any, source: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def sixteen_dots(typing: Any, a: Any, b: Any, rows: Any, columns: Any, sums: Any) -> Any:
-    """sums[4 r + c] = a[rows[r]] . b[columns[c]] for four rows and four columns, of a multiple of 32 numbers each.
+def copy_bytes(typing: Any, target: Any, source: Any, length: Any) -> Any:
+    """``length`` bytes from address ``source`` to address ``target``, which do not meet."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        to, of = (builder.inttoptr(address, ir.PointerType(_BYTE)) for address in args[:2])
+        tools.raw_memcpy(builder, to, of, args[2], 1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def sixteen_dots(typing: Any, a: Any, b: Any, depth: Any, rows: Any, columns: Any, sums: Any) -> Any:
+    """sums[4 r + c] = a[rows[r]] . b[columns[c]], four rows and four columns of ``depth`` numbers, a multiple of 64.
 
     Numbers are of 8 or 16 bits, those of 16 no larger than bytes are. Neighbours are added first, in 32 bits: that is
-    the multiply-and-add that processors have, which compilers find in no loop over k.
+    the multiply-and-add that processors have, which compilers find in no loop over k. Some have one for four bytes with
+    a sign by four without: the rows are made 128 larger for it, and 128 times the sum of a column is taken off again.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         # Vectors of which the processor's registers hold sixteen sums and eight rows.
-        lanes = 32 if "+avx512bw" in context.codegen().magic_tuple()[2] else 16
-        wide, half = (ir.VectorType(_WORD, n) for n in (lanes, lanes // 2))
+        features = context.codegen().magic_tuple()[2]
+        fours = a.dtype.bitwidth == 8 and "+avx512vnni" in features
+        lanes = 64 if fours else 32 if "+avx512bw" in features else 16
+        group = 4 if fours else 2
+        wide, sum_kind = ir.VectorType(_WORD, lanes), ir.VectorType(_WORD, lanes // group)
         numbers = ir.VectorType(ir.IntType(a.dtype.bitwidth), lanes)
-        even, odd = (ir.Constant(half, list(range(first, lanes, 2))) for first in (0, 1))
         arrays = [context.make_array(kind)(context, builder, value) for kind, value in zip((a, b), args, strict=False)]
-        depth = tools.unpack_tuple(builder, arrays[0].shape)[1]
         starts = []
-        for array, which in zip(arrays, args[2:4], strict=True):
+        for array, which in zip(arrays, args[3:5], strict=True):
             pitch = tools.unpack_tuple(builder, array.strides)[0]
             data = builder.ptrtoint(array.data, _CELL)
             starts.append([builder.add(data, builder.mul(row, pitch)) for row in tools.unpack_tuple(builder, which)])
-        # The loop: its counter and the sums so far, then the next numbers of every row.
+        # The loop: its counter and the sums so far (of columns too), then the next numbers of every row.
         before, loop = builder.block, builder.append_basic_block("numbers")
         builder.branch(loop)
         builder.position_at_end(loop)
-        k, *held = (builder.phi(kind) for kind in (_CELL, *[half] * 16))
+        k, *held = (builder.phi(kind) for kind in (_CELL, *[sum_kind] * (20 if fours else 16)))
         for phi in (k, *held):
             phi.add_incoming(ir.Constant(phi.type, None), before)
 
         def loaded(start: Any) -> Any:
             place = builder.add(start, builder.mul(k, ir.Constant(_CELL, a.dtype.bitwidth // 8)))
-            return builder.sext(builder.load(builder.inttoptr(place, numbers.as_pointer()), align=1), wide)
+            return builder.load(builder.inttoptr(place, numbers.as_pointer()), align=1)
 
-        x = [loaded(start) for start in starts[0]]
-        added: list[Any] = []
-        for y in map(loaded, starts[1]):
-            for one in x:
-                products = builder.mul(one, y, flags=("nsw",))
-                pair = (builder.shuffle_vector(products, ir.Constant(wide, ir.Undefined), at) for at in (even, odd))
-                added.append(builder.add(held[len(added)], builder.add(*pair, flags=("nsw",))))
+        def in_fours(total: Any, without_sign: Any, with_sign: Any) -> Any:
+            words = [builder.bitcast(each, sum_kind) for each in (without_sign, with_sign)]
+            kind = ir.FunctionType(sum_kind, [sum_kind] * 3)
+            dots = tools.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.vpdpbusd.512")
+            return builder.call(dots, [total, *words])
+
+        def in_pairs(total: Any, one: Any, other: Any) -> Any:
+            products = builder.mul(one, other, flags=("nsw",))
+            halves = (ir.Constant(sum_kind, list(range(first, lanes, 2))) for first in (0, 1))
+            pair = (builder.shuffle_vector(products, ir.Constant(wide, ir.Undefined), half) for half in halves)
+            return builder.add(total, builder.add(*pair, flags=("nsw",)))
+
+        x, y = ([loaded(start) for start in side] for side in starts)
+        if fours:
+            x = [builder.xor(one, ir.Constant(numbers, [-128] * lanes)) for one in x]
+        else:
+            x, y = ([builder.sext(one, wide) for one in side] for side in (x, y))
+        add = in_fours if fours else in_pairs
+        added = [add(held[4 * c + r], x[r], y[c]) for c in range(4) for r in range(4)]
+        if fours:
+            added += [in_fours(held[16 + c], ir.Constant(numbers, [1] * lanes), y[c]) for c in range(4)]
         # To the next pass, or out of the loop.
         further = builder.add(k, ir.Constant(_CELL, lanes))
         for phi, value in zip((k, *held), (further, *added), strict=True):
             phi.add_incoming(value, loop)
         done = builder.append_basic_block("done")
-        builder.cbranch(builder.icmp_signed("<", further, depth), loop, done)
+        builder.cbranch(builder.icmp_signed("<", further, args[2]), loop, done)
         builder.position_at_end(done)
-        # Each vector of sums becomes one sum; they were made column by column.
-        total = tools.get_or_insert_function(
-            builder.module, ir.FunctionType(_WORD, [half]), f"llvm.vector.reduce.add.v{lanes // 2}i32"
-        )
-        into = context.make_array(sums)(context, builder, args[4]).data
-        for n, value in enumerate(added):
-            place = ir.Constant(_CELL, n % 4 * 4 + n // 4)
-            builder.store(builder.call(total, [value]), builder.gep(into, [place]))
+        # Sums of neighbours of two vectors become one, until each lane has one sum; they were made column by column.
+        size = lanes // group
+
+        def picked(pair: list[Any], lanes_of: list[int]) -> Any:
+            return builder.shuffle_vector(*pair, ir.Constant(sum_kind, lanes_of))
+
+        def folded(vectors: list[Any]) -> list[Any]:
+            for _ in range(size.bit_length() - 1):
+                pairs = [vectors[i : i + 2] if len(vectors) > 1 else vectors * 2 for i in range(0, len(vectors), 2)]
+                vectors = [builder.add(*(picked(p, list(range(i, 2 * size, 2))) for i in (0, 1))) for p in pairs]
+            return vectors
+
+        totals, into = folded(added[:16]), context.make_array(sums)(context, builder, args[5]).data
+        if fours:
+            larger = picked(folded(added[16:]) * 2, [lane // 4 for lane in range(16)])
+            totals = [builder.sub(totals[0], builder.shl(larger, ir.Constant(sum_kind, [7] * 16)))]
+        turned = [4 * (n % 4) + n // 4 for n in range(16)]
+        for at in range(0, 16, size):
+            there = builder.bitcast(builder.gep(into, [ir.Constant(_CELL, at)]), sum_kind.as_pointer())
+            builder.store(picked([totals[0], totals[-1]], turned[at : at + size]), there, align=4)
         return context.get_dummy_value()
 
-    return types.none(a, b, rows, columns, sums), generate
+    return types.none(a, b, types.int64, rows, columns, sums), generate

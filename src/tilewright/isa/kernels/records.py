@@ -37,16 +37,22 @@ segment; the dim walked along; log2 of the bytes of a line; the first register o
 the pages that are in L2; the record MEMORY.
 It leaves how many ``elements`` were there, and ``lines``.
 """
-LOOP = Layout(
-    "code first last alu_latency load_latency ports pc executed most file pitch threads predicates predicate_pitch "
-    "uniform counts traffic clock queue math tokens causes foreign ld ld_elements mm l1 l2 memory "
-    "slots l2_rate dram_latency"
+STRETCH = Layout(
+    "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
+    "predicate_pitch uniform uniforms counts traffic clock queue math tokens causes foreign l1 l2 memory "
+    "slots l2_rate dram_latency pending low high rounds"
 )
-"""A loop.
+"""A processing element and its program, as the kernel of stretches takes them.
 
-``code``: its instructions, from ``first`` to ``last``; ``executed`` and ``most``: instructions so far, and when to
-stop; ``file``: registers, ``pitch`` bytes a thread; ``tokens``, ``causes``, ``foreign``: the scoreboard; ``ld`` and
-``mm``: the records of its load and its mm, and the most elements a thread loads; the caches.
+``code``: ``count`` instructions; ``executed`` and ``most``: instructions so far, and when to stop; ``file``:
+``registers`` of every thread, ``pitch`` bytes a thread; ``uniforms``: how many uniform registers there are, with room
+for as many behind them; ``tokens``, ``causes``, ``foreign``: the scoreboard; the caches. ``pending``: the record FILL
+of the sums that wait to be added (0: none do), to registers ``low`` to ``high``. ``rounds``: records ROUNDS.
+"""
+ROUNDS = Layout("head last load load_by mm mm_by")
+"""A loop of which the kernel may run several rounds together, by places in the program.
+
+``load``, ``mm``: its one ``ld`` and ``mm``; ``load_by``, ``mm_by``: what writes the coordinate that each walks along.
 """
 MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
@@ -108,22 +114,29 @@ CACHE = Layout("sets mask ways lines stamps queue slots time used given_up kept 
 ``list`` (0 evictable, 1 retained) and the time it was ``built``.
 """
 INSTRUCTION = Layout(
-    "op kind number x_kind x y_kind y guard negated operation target immediate words "
-    "x_place y_place guard_place written per_thread offsets_end"
+    "op kind number x_kind x y_kind y guard negated operation target immediate "
+    "x_place y_place guard_place written per_thread offsets_end low high segment handle record limit rounds"
 )
-"""An instruction of a loop.
+"""An instruction of a program.
 
 ``kind`` of the destination and of X and Y: 0 integer, 1 uniform, 2 per thread, 3 predicate; ``guard``: -1 for none;
-``operation``: its number or condition; ``target`` of a branch. An ``ld`` or ``mm`` has its first offset register in
-``x``, an ``mm`` its first register of A in ``y``; ``words`` an ld writes. ``x_place`` to ``guard_place``: what it reads
-on the scoreboard (of an address the segment), ``written``: what it writes, -1 for none; ``per_thread``: operands that
-are.
+``operation``: its number or condition; ``target`` of a branch. An ``ld``, ``st`` or ``mm`` has its first offset
+register in ``x``; in ``y`` an ``mm`` has its first register of A, the others and ``clr`` how many words. ``x_place``
+to ``guard_place``: what it reads on the scoreboard (of an address the segment), ``written``: what it writes, -1 for
+none; ``per_thread``: operands that are. ``low`` to ``high`` has every register per thread that it looks
+at or writes, but for an mm's products. An ``ld``, ``st`` or ``mm`` has the number of its ``segment``'s uniform
+register, the ``handle`` this held when the ``record`` was made (0: not yet), and ``limit``, the most elements a thread
+moves. ``rounds``: of a loop's head, the place of its record ROUNDS from 1.
 """
-ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, LD, MULTIPLY = range(9)
-"""What an instruction of a loop is (``op``)."""
-DONE, FULL, IRREGULAR, BUDGET = range(4)
-"""The loop was left; sums must be added first; an mm for the general function; the instruction budget is spent."""
-OPERATIONS = ("mov", "add", "sub", "mul", "min", "max", "and", "or", "xor", "not", "shl", "shr", "shru")
+ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(13)
+"""What an instruction is (``op``); OTHER: nothing for the kernel of stretches."""
+LEFT, FULL, IRREGULAR, BUDGET, WANTED = range(5)
+"""Why a stretch ended.
+
+An instruction for a function of its own, or the program's end; sums must be added first; an mm for the general
+function; the instruction budget is spent; an ``ld``, ``st`` or ``mm`` wants its record.
+"""
+OPERATIONS = ("mov", "add", "sub", "mul", "min", "max", "and", "or", "xor", "not", "shl", "shr", "shru", "div", "rem")
 CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
 ISSUED, CAUSED, PORT, DEPTH, OPERANDS = 0, 2, 5, 6, 7
@@ -145,12 +158,16 @@ def address(array: Array, dtype: Any) -> int:
 class Record:
     """One record: ``numbers``, int64, as a kernel takes them, and the arrays whose addresses they are, kept alive."""
 
-    def __init__(self, layout: Layout, values: dict[str, Any]) -> None:
-        """From numbers, arrays (their addresses) and other records (theirs), every field by name."""
-        assert values.keys() == layout.places.keys(), values.keys() ^ layout.places.keys()
+    def __init__(self, layout: Layout, values: dict[str, Any], like: Record | None = None) -> None:
+        """From numbers, arrays (their addresses) and other records (theirs), by name; what is missing is ``like``'s."""
+        assert (values.keys() <= layout.places.keys()) if like else values.keys() == layout.places.keys(), values.keys()
         self.places = layout.places
-        self.kept = [value for value in values.values() if isinstance(value, np.ndarray | Record)]
-        self.numbers = np.array([_number(values[name]) for name in layout.names], np.int64)
+        self.kept: list[Any] = [value for value in values.values() if isinstance(value, np.ndarray | Record)]
+        self.numbers: Array = np.zeros(len(layout.names), np.int64) if like is None else like.numbers.copy()
+        if like is not None:
+            self.kept += like.kept
+        for name, value in values.items():
+            self.numbers[self.places[name]] = _number(value)
 
     def __getitem__(self, name: str) -> int:
         """A number the kernel left."""

@@ -28,8 +28,8 @@ MOST = 64
 """Plans whose costs are kept, the newest. 0: none, every product is run instruction by instruction."""
 _SMALL, _SHARED = 1 << 18, 1 << 22
 """Products up to which none of our own kernels is asked, and from which several threads share the work."""
-_ROWS, _COLUMNS, _DEPTH = 64, 256, 1024
-"""Sums that a thread of ours makes at a time, and elements of k it adds to them."""
+_ROWS, _COLUMNS, _DEPTH, _WIDE = 64, 256, 1024, 64
+"""Sums that a thread of ours makes at a time, and elements of k it adds to them; those it adds at once."""
 _FLOAT, _DOUBLE = 1 << 24, 1 << 53
 """Up to here float32 and float64 have every whole number."""
 
@@ -156,7 +156,8 @@ def _byte_product(a: Array, b: Array) -> Array:
         def piece(number: int, left: Array = left, strips: list[Array] = strips) -> None:
             across, first = number // down, number % down * _ROWS
             place = 0, 1, across * _COLUMNS
-            add_products(left, strips[across], (first, min(first + _ROWS, rows)), sums, columns, place)
+            part = first, min(first + _ROWS, rows)
+            add_products(left, strips[across], left.shape[1], part, sums, columns, place)
 
         in_pieces(piece, down * len(strips), rows * columns * left.shape[1] > _SHARED)
     return sums.reshape(rows, columns)
@@ -165,8 +166,8 @@ def _byte_product(a: Array, b: Array) -> Array:
 def _deep(factor: Array, dtype: Any) -> Array:
     """Row behind row, of whole processor registers, zeros behind each."""
     rows, k = factor.shape
-    if k % 32 == 0:
+    if k % _WIDE == 0:
         return np.require(factor, dtype, ("C", "A", "W"))
-    wide = np.zeros((rows, -(-k // 32) * 32), dtype)
+    wide = np.zeros((rows, -(-k // _WIDE) * _WIDE), dtype)
     wide[:, :k] = factor
     return wide

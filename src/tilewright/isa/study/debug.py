@@ -244,10 +244,7 @@ where, help, quit; an empty line is step"""
 
 
 class _Single(Runner):
-    """A runner that fuses no loops: a turn is one instruction of everyone who can go on, as in any run."""
-
-    def _loop(self, pe: Pe, last: int) -> None:
-        pass
+    """A runner that runs no stretches: a turn is one instruction of everyone who can go on, as in any run."""
 
     def turn(self) -> bool:
         active = [pe for pe in self.pes if not pe.halted and pe.barrier is None]

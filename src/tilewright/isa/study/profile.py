@@ -243,7 +243,7 @@ class _ElementAccount:
 
 
 class _Profiler(Runner):
-    """The interpreter with a tally after every instruction; no loop is fused."""
+    """The interpreter with a tally after every instruction, one by one."""
 
     def __init__(self, work: Work, accounts: dict[int, _ElementAccount]) -> None:
         self.accounts = accounts
@@ -254,8 +254,8 @@ class _Profiler(Runner):
         super().step(pe)
         self.accounts[pe.number].add(program, pc, end)
 
-    def _loop(self, pe: Pe, last: int) -> None:
-        """Every turn is looked at."""
+    def _frame(self, pe: Pe) -> None:
+        """Every instruction is looked at."""
 
     def _release(self, waiting: list[Pe]) -> None:
         """What is waited for at a barrier is the barrier's."""
@@ -298,9 +298,9 @@ def profile(
     """Run a program as :meth:`MatrixUnit.run` does, counting every instruction of it apart, and every line of memory.
 
     Given a :class:`Machine` with programs started on it, run that: several processing elements, each counted for
-    itself (``.pes``) and all together. Values, counts and cycles are those of the plain run. No loop is fused, so it
-    takes longer. ``watch`` is called with the counts now and then. Raises what the plain run raises (with ``result``,
-    as far as it came).
+    itself (``.pes``) and all together. Values, counts and cycles are those of the plain run. Instructions run one by
+    one, so it takes longer. ``watch`` is called with the counts now and then. Raises what the plain run raises (with
+    ``result``, as far as it came).
 
     >>> found = profile("mov ur1, 0\\nagain: add ur1, ur1, 1\\nbr.lt ur1, 3, again\\nhalt")
     >>> [(line.text, line.executed, line.cycles) for line in found.lines]

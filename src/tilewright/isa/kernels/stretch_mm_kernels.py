@@ -1,4 +1,4 @@
-"""numba kernels: the ``mm`` of a loop that one call runs."""
+"""numba kernels: an ``mm`` of a stretch that one call runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.memory_kernels import BYPASSED, HIT, PINNED, copy_run, issue, relist, tables_of, touch
+from tilewright.isa.kernels.cache_kernels import BYPASSED, HIT, PINNED, relist, tables_of, touch
+from tilewright.isa.kernels.memory_kernels import copy_run, issue, run_at
 from tilewright.isa.kernels.pointers import (
     accounts_at,
     byte,
@@ -33,18 +34,18 @@ from tilewright.kernels import inner
 _COLUMN, _IN_FLIGHT = REACH.bytes, CLOCK.bytes
 _LSU = 16  # where the free cycles stand in the clock
 
-# numba kernels: lines that the ``mm`` of a loop touches, through the caches.
+# numba kernels: lines that an ``mm`` touches, through the caches.
 
 
 @inner()
-def _missed(loop: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
+def _missed(run: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
     """A line that L1 had not: what else that means, and 1 if L2 had not either."""
-    traffic, second = traffic_at(loop.traffic), loop.l2
+    traffic, second = traffic_at(run.traffic), run.l2
     if outcome == PINNED:
         traffic.pin_evictions += 1
     if outcome == BYPASSED:
         traffic.bypasses += 1
-    if not beyond or touch(second, tables_of(second), line, True) == HIT:
+    if not beyond or touch(second, tables_of(second), line, np.int64(1)) == HIT:
         return np.int64(0)
     put(mm.deep, mm.deep_count, line)
     mm.deep_count += 1
@@ -52,12 +53,12 @@ def _missed(loop: Any, mm: Any, outcome: Any, line: Any, beyond: Any) -> Any:
 
 
 @inner()
-def _lines_of_one(loop: Any, mm: Any, column: Any, tables: Any) -> Any:
+def _lines_of_one(run: Any, mm: Any, column: Any, tables: Any) -> Any:
     """(lines, L1 misses, L2 misses) of a column that is no run, or whose lines are retained."""
     e, dim, page_elements, shift = mm.element_bytes, mm.dim, mm.page_elements, mm.line_shift
     pages_of, offsets_of, phys, in_l2 = mm.pages_of, mm.offsets_of, mm.phys, mm.in_l2
-    retains, bypass, selected, awaited = mm.retains, mm.bypasses == 1, mm.selected, mm.awaited
-    page, offset, first, traffic = column.page, column.offset, loop.l1, traffic_at(loop.traffic)
+    retains, bypass, selected, awaited = mm.retains, mm.bypasses, mm.selected, mm.awaited
+    page, offset, first, traffic = column.page, column.offset, run.l1, traffic_at(run.traffic)
     head = cell(mm.starts, dim) + column.x + column.low
     lines, misses, deep, last = np.int64(0), np.int64(0), np.int64(0), np.int64(-1)
     for u in range(column.count):
@@ -69,7 +70,7 @@ def _lines_of_one(loop: Any, mm: Any, column: Any, tables: Any) -> Any:
             outcome = touch(first, tables, line, bypass)
             if outcome != HIT:
                 misses += 1
-                deep += _missed(loop, mm, outcome, line, not byte(in_l2, p))
+                deep += _missed(run, mm, outcome, line, not byte(in_l2, p))
         if retains:
             own = element * e >> shift
             if byte(selected, element) == 0:
@@ -83,20 +84,20 @@ def _lines_of_one(loop: Any, mm: Any, column: Any, tables: Any) -> Any:
 
 
 @inner()
-def lines_of_columns(loop: Any, mm: Any, runs: bool) -> None:
+def lines_of_columns(run: Any, mm: Any, kind: Any) -> None:
     """Lines of the columns that take part through the caches; to ``mm.out``: lines, L1 and L2 misses of each.
 
-    ``runs``: all of them are whole, and ``mm.begins`` says where.
+    ``kind`` 2: all of them are whole, and ``mm.begins`` says where.
     """
-    e, shift, retains, bypass = mm.element_bytes, mm.line_shift, mm.retains, mm.bypasses == 1
+    e, shift, retains, bypass = mm.element_bytes, mm.line_shift, mm.retains, mm.bypasses
     reach, out, sequence, in_l2, begins = mm.reach, mm.out, mm.sequence, mm.in_l2, mm.begins
-    first, head, pages_of, length = loop.l1, cell(mm.starts, mm.dim), mm.pages_of, mm.depth * e
+    first, head, pages_of, length = run.l1, cell(mm.starts, mm.dim), mm.pages_of, mm.depth * e
     tables, touches, all_misses, all_deep = tables_of(first), np.int64(0), np.int64(0), np.int64(0)
     mm.deep_count = np.int64(0)
     for s in range(fill_at(mm.fill).columns):
         j = cell(sequence, s)
         lines, misses, deep, column = np.int64(0), np.int64(0), np.int64(0), reach_at(reach + _COLUMN * j)
-        if runs:
+        if kind == 2:
             begin, page = cell(begins, 2 * j), cell(begins, 2 * j + 1)
         else:
             begin, length = column.begin, column.count * e
@@ -107,31 +108,31 @@ def lines_of_columns(loop: Any, mm: Any, runs: bool) -> None:
                 outcome = touch(first, tables, line, bypass)
                 if outcome != HIT:
                     misses += 1
-                    deep += _missed(loop, mm, outcome, line, not byte(in_l2, page))
+                    deep += _missed(run, mm, outcome, line, not byte(in_l2, page))
         elif length > 0:
-            lines, misses, deep = _lines_of_one(loop, mm, column, tables)
+            lines, misses, deep = _lines_of_one(run, mm, column, tables)
         put(out, 3 * s, lines)
         put(out, 3 * s + 1, misses)
         put(out, 3 * s + 2, deep)
         touches += lines
         all_misses += misses
         all_deep += deep
-    counts, traffic = counts_at(loop.counts), traffic_at(loop.traffic)
+    counts, traffic = counts_at(run.counts), traffic_at(run.traffic)
     counts.l1_touches += touches
     counts.l1_misses += all_misses
     counts.l2_misses += all_deep
     traffic.l1_hits += touches - all_misses
-    accounts_at(memory_at(loop.memory).accounts).l2_b += all_misses << shift
-    accounts_at(memory_at(loop.memory).accounts).dram_b += all_deep << shift
+    accounts_at(memory_at(run.memory).accounts).l2_b += all_misses << shift
+    accounts_at(memory_at(run.memory).accounts).dram_b += all_deep << shift
 
 
-# numba kernels: how instructions of a loop wait for registers on the clock.
+# numba kernels: how instructions wait for registers on the clock.
 
 
 @inner(inline="always")
-def until(loop: Any, cycle: Any, reason: Any) -> None:
+def until(run: Any, cycle: Any, reason: Any) -> None:
     """The queue stands still until a cycle."""
-    clock, queue = clock_at(loop.clock), loop.queue
+    clock, queue = clock_at(run.clock), run.queue
     now = clock.issue
     if cycle > now:
         put(queue, reason, cell(queue, reason) + cycle - now)
@@ -153,44 +154,36 @@ def later(tokens: Any, begin: Any, end: Any, latest: Any) -> Any:
 
 
 @inner(inline="always")
-def ready(loop: Any, latest: Any) -> None:
+def ready(run: Any, latest: Any) -> None:
     """Wait for one register (-1: none)."""
     if latest >= 0:
-        until(loop, cell(loop.tokens, latest), CAUSED + byte(loop.causes, latest))
+        until(run, cell(run.tokens, latest), CAUSED + byte(run.causes, latest))
 
 
 @inner()
-def _reach_runs(loop: Any, mm: Any, row: Any) -> bool:
+def _reach_runs(run: Any, mm: Any, row: Any) -> bool:
     """:func:`_reach` of columns of two words, each a run in two dims, all of them on; False where one is not so.
 
     Rows of ``mm.reach`` are for a walk that retains lines; others do with ``mm.begins``: (byte, page) of every column.
     """
-    depth, e, dim, retains = mm.depth, mm.element_bytes, mm.dim, mm.retains
+    depth, dim, retains, store, pitch = mm.depth, mm.dim, mm.retains, mm.store, mm.b_pitch
     part, index, reach, on, begins = mm.part, mm.index, mm.reach, mm.on, mm.begins
-    pages_of, offsets_of, phys, store, pitch, other = mm.pages_of, mm.offsets_of, mm.phys, mm.store, mm.b_pitch, 1 - dim
     per_part, base = mm.b_rows // mm.ka * pitch, mm.b_bytes + fill_at(mm.fill).rounds * mm.b_step
-    more = row.immediate
-    more_x, more_y = (more, np.int64(0)) if dim == 0 else (np.int64(0), more)
-    own, registers = loop.file + 4 * row.x, loop.pitch
-    head_of, row_of = cell(mm.starts, dim), cell(mm.starts, other)
-    last, others = cell(mm.sizes, dim) - depth, cell(mm.sizes, other)
+    own = run.file + 4 * row.x
+    more_x, more_y = (row.immediate, np.int64(0)) if dim == 0 else (np.int64(0), row.immediate)
     for j in range(mm.columns):
-        x, y = word(own, dim) + more_x, word(own, other) + more_y
-        own += registers
-        if not byte(on, j) or y < 0 or y >= others or x < 0 or x > last:
-            return False
-        head, page, offset = head_of + x, cell(pages_of, row_of + y), cell(offsets_of, row_of + y)
-        tail, beside, place = head + depth - 1, cell(pages_of, head), cell(offsets_of, head)
-        begin = cell(phys, page + beside) + (offset + place) * e
-        if cell(pages_of, tail) != beside or cell(offsets_of, tail) - place != depth - 1:
+        x, y = word(own, dim) + more_x, word(own, 1 - dim) + more_y
+        own += run.pitch
+        begin, page = run_at(mm, x, y, depth)
+        if not byte(on, j) or begin < 0:
             return False
         copy(base + cell(part, j) * per_part + cell(index, j) * pitch, store + begin)
         put(begins, 2 * j, begin)
-        put(begins, 2 * j + 1, page + beside)
+        put(begins, 2 * j + 1, page)
         if retains:
-            column = reach_at(reach + _COLUMN * j)
-            column.begin, column.page, column.offset = begin, page, offset
-            column.x, column.low, column.count = x, np.int64(0), depth
+            column, other = reach_at(reach + _COLUMN * j), cell(mm.starts, 1 - dim) + y
+            column.begin, column.x, column.low, column.count = begin, x, np.int64(0), depth
+            column.page, column.offset = cell(mm.pages_of, other), cell(mm.offsets_of, other)
     return True
 
 
@@ -215,7 +208,7 @@ def _reach_one(mm: Any, column: Any, page: Any, offset: Any, x: Any, low: Any, c
 
 
 @inner()
-def _reach(loop: Any, mm: Any, row: Any) -> Any:
+def _reach(run: Any, mm: Any, row: Any) -> Any:
     """Where every column that is on begins and how much of it is there, and its elements to the buffer.
 
     To ``mm.reach``, a record REACH for each. 0 where columns of floats are not all of one depth from the first on; 2
@@ -223,7 +216,7 @@ def _reach(loop: Any, mm: Any, row: Any) -> Any:
     """
     depth, e, dim, dims, width = mm.depth, mm.element_bytes, mm.dim, mm.dims, mm.width
     round_, presents, pitch, per_part = fill_at(mm.fill).rounds, mm.presents, mm.b_pitch, mm.b_rows // mm.ka
-    if dims == 2 and depth * e == 8 and width * e == 8 and _reach_runs(loop, mm, row):
+    if dims == 2 and depth * e == 8 and width * e == 8 and _reach_runs(run, mm, row):
         put(presents, round_, depth)
         return 1 if mm.retains else 2
     sizes, starts, pages_of, offsets_of = mm.sizes, mm.starts, mm.pages_of, mm.offsets_of
@@ -232,7 +225,7 @@ def _reach(loop: Any, mm: Any, row: Any) -> Any:
     for j in range(mm.columns):
         if not byte(on, j):
             continue
-        own = loop.file + j * loop.pitch + 4 * row.x
+        own = run.file + j * run.pitch + 4 * row.x
         page, offset, x, inside = np.int64(0), np.int64(0), np.int64(0), True
         for d in range(dims):
             y = word(own, d) + (row.immediate if d == 0 else 0)
@@ -261,13 +254,13 @@ def _reach(loop: Any, mm: Any, row: Any) -> Any:
 
 
 @inner()
-def _gather(loop: Any, mm: Any, row: Any) -> None:
+def _gather(run: Any, mm: Any, row: Any) -> None:
     """A of every active row to the buffer."""
     rows, ka, kb = mm.rows, mm.ka, mm.kb
     length, pitch, per_part = mm.chunk * mm.element_bytes, mm.a_pitch, mm.a_rows // ka
     to = mm.a_bytes + fill_at(mm.fill).rounds * mm.a_step
-    registers, thread = loop.pitch, mm.row_stride * loop.pitch
-    own = loop.file + mm.first_thread * registers + 4 * row.y
+    registers, thread = run.pitch, mm.row_stride * run.pitch
+    own = run.file + mm.first_thread * registers + 4 * row.y
     for qa in range(ka):
         for qb in range(kb):
             into, of = to + qa * per_part * pitch + qb * length, own
@@ -279,7 +272,7 @@ def _gather(loop: Any, mm: Any, row: Any) -> None:
 
 
 @inner()
-def _select(loop: Any, mm: Any, row: Any) -> bool:
+def _select(run: Any, mm: Any, row: Any) -> bool:
     """Which columns are on; False where others are than in the rounds that wait to be added.
 
     Where others are than before, those that take part, in the order of their steps, go to ``mm.sequence``, and how many
@@ -287,16 +280,17 @@ def _select(loop: Any, mm: Any, row: Any) -> bool:
     """
     columns, fill, guard, negated = mm.columns, fill_at(mm.fill), row.guard, row.negated
     changed = fill.columns < 0
-    if guard < 0 and not changed:
+    if guard < 0 and fill.columns == columns:
         return True
-    active, on, flags = mm.active, mm.on, loop.predicates
+    active, on, flags = mm.active, mm.on, run.predicates
     for j in range(columns):
-        now = np.int64(guard < 0 or byte(flags + j * loop.predicate_pitch, guard) != negated)
+        now = np.int64(guard < 0 or byte(flags + j * run.predicate_pitch, guard) != negated)
         put_byte(on, j, now)
         changed |= now != byte(active, j)
     if not changed:
         return True
     if fill.rounds > 0:
+        fill.columns = np.int64(-1)  # what is on stands in ``on`` only
         return False
     sequence, step_of, per_step = mm.sequence, mm.step_of, mm.per_step
     taken, steps, last = np.int64(0), np.int64(0), np.int64(-1)
@@ -317,12 +311,12 @@ def _select(loop: Any, mm: Any, row: Any) -> bool:
 
 
 @inner()
-def _count(loop: Any, mm: Any, runs: bool) -> None:
-    """Work of one ``mm``. ``runs``: every column is there whole."""
+def count(run: Any, mm: Any, kind: Any) -> None:
+    """Work of one ``mm``. ``kind`` 2: every column is there whole."""
     rows, ka, kb, fill = mm.rows, mm.ka, mm.kb, fill_at(mm.fill)
-    counts, traffic = counts_at(loop.counts), traffic_at(loop.traffic)
+    counts, traffic = counts_at(run.counts), traffic_at(run.traffic)
     loaded, present = fill.columns, fill.columns * mm.depth
-    if not runs:
+    if kind != 2:
         loaded = present = np.int64(0)
         for s in range(fill.columns):
             count = reach_at(mm.reach + _COLUMN * cell(mm.sequence, s)).count
@@ -331,7 +325,7 @@ def _count(loop: Any, mm: Any, runs: bool) -> None:
     a_reads = mm.a_reads * ka * kb * rows if fill.steps > 0 else np.int64(0)
     counts.instructions += 1
     counts.macs += present * rows
-    accounts = memory_at(loop.memory).accounts
+    accounts = memory_at(run.memory).accounts
     put(accounts, mm.macs, cell(accounts, mm.macs) + present * rows)
     accounts_at(accounts).l1_b += present * mm.element_bytes
     counts.column_loads += loaded
@@ -346,39 +340,72 @@ def _count(loop: Any, mm: Any, runs: bool) -> None:
 
 
 @inner()
-def multiply(loop: Any, mm: Any, row: Any) -> Any:
+def multiply(run: Any, mm: Any, row: Any) -> Any:
     """``mm`` but for its sums: 0, or why it is not for this kernel now (nothing has been changed then)."""
     fill = fill_at(mm.fill)
-    if fill.rounds == mm.rounds or not _select(loop, mm, row):
+    others = run.pending != 0 and run.pending != mm.fill
+    if others or fill.rounds == mm.rounds or not _select(run, mm, row):
         return FULL
-    kind = _reach(loop, mm, row)
+    kind = _reach(run, mm, row)
     if kind == 0:
         return IRREGULAR
-    _gather(loop, mm, row)
+    _gather(run, mm, row)
     fill.k += mm.width
     fill.rounds += 1
-    _count(loop, mm, kind == 2)
-    lines_of_columns(loop, mm, kind == 2)
-    # time
-    tokens, clock = loop.tokens, clock_at(loop.clock)
-    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
-    latest = later(tokens, row.x, row.x + mm.dims, latest)
-    ready(loop, later(tokens, row.guard_place, row.guard_place + 1, latest))
-    flight, ends = clock.in_flight, loop.clock + _IN_FLIGHT
-    if flight >= mm.bcast_depth:
-        until(loop, cell(ends, 0), np.int64(DEPTH))
-        for i in range(flight - 1):
-            put(ends, i, cell(ends, i + 1))
-        clock.in_flight = flight - 1
-    _issue(loop, mm, row)
+    run.pending, run.low, run.high = mm.fill, mm.first, mm.first + mm.local
+    count(run, mm, kind)
+    lines_of_columns(run, mm, kind)
+    on_clock(run, mm, row, np.int64(0))
     return 0
 
 
 @inner()
-def _issue(loop: Any, mm: Any, row: Any) -> None:
+def on_clock(run: Any, mm: Any, row: Any, hits: Any) -> None:
+    """Its place on the clock; ``mm.out`` and ``mm.deep`` have the lines of its columns, or each hits one (``hits``)."""
+    tokens, clock = run.tokens, clock_at(run.clock)
+    latest = later(tokens, row.x_place, row.x_place + 1, np.int64(-1))
+    latest = later(tokens, row.x, row.x + mm.dims, latest)
+    ready(run, later(tokens, row.guard_place, row.guard_place + 1, latest))
+    flight, ends = clock.in_flight, run.clock + _IN_FLIGHT
+    if flight >= mm.bcast_depth:
+        until(run, cell(ends, 0), np.int64(DEPTH))
+        for i in range(flight - 1):
+            put(ends, i, cell(ends, i + 1))
+        clock.in_flight = flight - 1
+    _issue(run, mm, row, hits)
+
+
+@inner()
+def _issue_hits(mm: Any, start: Any, at_hand: Any, free: Any, timing: Any, times: Any) -> None:
+    """:func:`issue` where every column asks for one line, which L1 has."""
+    lsu, math, step_of, step_cycles = max(free.lsu, start), free.math, mm.step_of, timing.step_cycles
+    fill, late = fill_at(mm.fill), timing.l1_latency - 1
+    first, for_columns, for_a, s, steps = np.int64(-1), np.int64(0), np.int64(0), np.int64(0), fill.steps
+    while steps > 0:
+        step = cell(step_of, s)
+        while s < fill.columns and cell(step_of, s) == step:
+            s += 1
+        data = lsu + s + late
+        begin = max(data, at_hand, math)
+        if first < 0:
+            first = begin
+        wait = max(0, begin - max(math, start))
+        for_a += wait if at_hand > data else 0
+        for_columns += 0 if at_hand > data else wait
+        steps -= 1
+        math = begin + step_cycles
+        if math >= data + mm.per_step * mm.ka and step_cycles >= mm.per_step * mm.ka:
+            math += steps * step_cycles  # columns come sooner than steps from now on
+            break
+    times.first, times.for_columns, times.for_a = first, for_columns, for_a
+    free.lsu, free.math = lsu + fill.columns, math
+
+
+@inner()
+def _issue(run: Any, mm: Any, row: Any, hits: Any) -> None:
     """Its place on the clock, once its registers are there."""
-    tokens, foreign, causes, math = loop.tokens, loop.foreign, loop.causes, math_at(loop.math)
-    clock, fill, times = clock_at(loop.clock), fill_at(mm.fill), times_at(mm.times)
+    tokens, foreign, causes, math = run.tokens, run.foreign, run.causes, math_at(run.math)
+    clock, fill, times = clock_at(run.clock), fill_at(mm.fill), times_at(mm.times)
     a, first, a_end, end = row.y, mm.first, row.y + mm.a_registers, mm.first + mm.local
     at_hand, start = np.int64(0), clock.issue
     for place in range(a, a_end):
@@ -386,10 +413,13 @@ def _issue(loop: Any, mm: Any, row: Any) -> None:
     for place in range(first, end):
         at_hand = max(at_hand, cell(foreign, place))
     idle = max(0, start - clock.math)
-    put(loop.queue, ISSUED, cell(loop.queue, ISSUED) + 1)
+    put(run.queue, ISSUED, cell(run.queue, ISSUED) + 1)
     clock.issue = start + 1
-    records = free_at(loop.clock + _LSU), timing_at(mm.timing), times
-    issue(memory_at(loop.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
+    records = free_at(run.clock + _LSU), timing_at(mm.timing), times
+    if hits > 0:
+        _issue_hits(mm, start, at_hand, *records)
+    else:
+        issue(memory_at(run.memory), mm.deep, mm.out, fill.columns, mm.step_of, start, at_hand, *records)
     begun, done = times.first, clock.math
     if begun < 0:
         clock.end = max(clock.end, start + 1)
@@ -397,7 +427,7 @@ def _issue(loop: Any, mm: Any, row: Any) -> None:
     math.no_mm += idle
     math.columns += times.for_columns
     math.a += times.for_a
-    until(loop, at_hand, np.int64(OPERANDS))
+    until(run, at_hand, np.int64(OPERANDS))
     for place in range(a, a_end):
         if cell(tokens, place) < begun:
             put(tokens, place, begun)
@@ -406,7 +436,7 @@ def _issue(loop: Any, mm: Any, row: Any) -> None:
     for place in range(first, end):
         put(tokens, place, done)
         put_byte(causes, place, 2)
-    put(loop.clock + _IN_FLIGHT, clock.in_flight, done)
+    put(run.clock + _IN_FLIGHT, clock.in_flight, done)
     clock.in_flight += 1
     clock.math_busy += fill.steps * mm.step_cycles
     clock.end = max(clock.end, done)

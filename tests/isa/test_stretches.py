@@ -1,4 +1,4 @@
-"""Loops run by one kernel call leave the machine exactly as the functions of the instructions do, one by one."""
+"""Stretches run by one kernel call leave the machine exactly as the functions of the instructions do, one by one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, matmul
+from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, MatrixUnitError, matmul
 from tilewright.isa.chip.state import same_state
 from tilewright.isa.execute import run as running
 
@@ -19,7 +19,7 @@ quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCh
 
 
 def both(work):
-    """``work()`` with the loop kernel, and with every instruction's own function; how many loops the kernel ran."""
+    """``work()`` with the kernel, and with every instruction's own function; how many instructions the kernel ran."""
     runs = []
 
     def counted(*arguments):
@@ -184,6 +184,110 @@ def test_loops_of_anything(body, times, start):
     assert one.state == other.state
 
 
+@quick
+@given(
+    st.data(),
+    st.sampled_from(["int8", "int8", "int16", "float32"]),
+    st.fixed_dictionaries(
+        {
+            "line_bytes": st.sampled_from([16, 32, 64, 128]),
+            "l1_bytes": st.sampled_from([4096, 256]),
+            "l1_ways": st.sampled_from([0, 0, 2]),
+            "columns_per_step": st.sampled_from([1, 2]),
+            "bcast_depth": st.integers(1, 3),
+            "alu_latency": st.integers(0, 3),
+            "l1_latency": st.sampled_from([1, 4, 40]),
+            "macs_per_thread_cycle": st.sampled_from([None, 1, 16]),
+        }
+    ),
+)
+def test_streams_that_the_kernel_may_take_rounds_of_together(data, dtype, machine):
+    """Every round reads on where the last one ended, or nearly: beginnings, strides, guards and ends of all kinds."""
+    one_of, kind = (lambda *choices: data.draw(st.sampled_from(choices))), np.dtype(dtype)
+    step = 8 // kind.itemsize
+    along, reads = (one_of("", "", ".t1") for _ in range(2))
+    size = one_of(40, 64, 100)
+    sizes = [(one_of(6, 9), size), (size, one_of(6, 9))]
+    a, b = (np.random.default_rng(n).integers(-9, 9, sizes[bool(t)]).astype(kind) for n, t in ((1, along), (2, reads)))
+    (x, y), (v, w) = (("r20", "r21"), ("r21", "r20"))[bool(along)], (("r22", "r23"), ("r23", "r22"))[bool(reads)]
+    of_a = one_of("r24", "r24", "r24", "r24", y, "r22")  # coordinates may be what is loaded
+    load = one_of("@p1, ", "@p1, ", "@p1, ", "", "@!p1, ") + "ld" + one_of("", "", "", "", ".s2") + along
+    mm = one_of("", "", "", "", "@p1, ") + {8: "mm8", 4: "mm16"}.get(step, "mm") + reads
+    text = f"""
+        segment ur5, $A
+        segment ur6, $B
+        tid {y}
+        tid {w}
+        tid r10
+        mul r11, r10, {one_of(0, 0, 0, 0, step, 1)}
+        cmp.lt p1, r10, {one_of(2, 5, 6)}
+        setmm {one_of(1, 4, 5)}, {one_of(1, 5)}
+        mov ur9, {one_of(3, 9, 30)}
+        mov ur2, {one_of(0, 0, 0, step, 1, -step)}
+    again:
+        {one_of(f"mov {x}, ur2", f"add {x}, r11, ur2", f"add {x}, ur2, {one_of(0, step)}")}
+        {load} {of_a}, ur5:rf20:{one_of(0, 0, 0, step)}, 2
+        {one_of(f"mov {v}, ur2", f"add {v}, ur2, r11")}
+        {mm} r28, ur6:rf22:0, {of_a}
+        {one_of("", "", "", "", "sub ur6, 3, ur6", "sub ur5, 3, ur5")}
+        add ur2, ur2, {one_of(step, step, step, step, step, step, 2 * step, 1)}
+        {one_of("loop ur9, again", f"br.lt ur2, {one_of(size, 30)}, again")}
+        @p1, st r28, ur5:rf20:0, 1
+    """
+    config = MatrixUnitConfig(threads=THREADS, registers=REGISTERS, max_instructions=400, **machine)
+
+    def work():
+        try:
+            return MatrixUnit(config).run(text, {"A": a, "B": b})
+        except MatrixUnitError as error:  # br never comes to its end where steps are backwards
+            return error.result
+
+    one, other, _ = both(work)
+    same(one, other)
+    assert one.state == other.state
+
+
+@pytest.mark.parametrize(
+    ("load", "of_a", "more"),
+    [
+        ("ld", "r24", "nop"),
+        ("ld.s2", "r24", "nop"),  # no elements side by side
+        ("ld", "r21", "nop"),  # what is loaded says which row comes next
+        ("ld", "r24", "shr ur6, ur2, 5\nadd ur6, ur6, 1"),  # the fourth round has another segment
+        ("ld", "r24", "shr ur5, ur2, 5\nadd ur5, ur5, 1"),
+        ("ld", "r24", "split"),  # threads share the depth of a round
+    ],
+)
+def test_rounds_are_alone_where_something_else_changes(load, of_a, more):
+    text = f"""
+        segment ur5, $A
+        segment ur6, $B
+        mov ur5, 1
+        mov ur6, 1
+        tid r21
+        tid r27
+        tid r10
+        cmp.lt p1, r10, 5
+        setmm 4, 5
+        mov ur9, 12
+    again:
+        mov r20, ur2
+        @p1, {load} {of_a}, ur5:rf20:0, 2
+        mov r26, ur2
+        mm8{".kb2" if more == "split" else ""} r28, ur6:rf26:0, {of_a}
+        add ur2, ur2, 8
+        {"nop" if more == "split" else more}
+        loop ur9, again
+    """
+    rng = np.random.default_rng(0)
+    a, b = np.zeros((9, 200), np.int8), rng.integers(-9, 9, (9, 200)).astype(np.int8)
+    a[:, ::4] = rng.integers(0, 9, (9, 50))
+    config = MatrixUnitConfig(threads=THREADS, registers=REGISTERS, kb_mode="split" if more == "split" else "chunk")
+    one, other, _ = both(lambda: MatrixUnit(config).run(text, {"A": a, "B": b}))
+    same(one, other)
+    assert one.state == other.state
+
+
 def test_the_kernel_takes_the_loops_of_a_product():
     a = np.ones((40, 300), np.int8)
     for order in ("k_outer", "column_outer"):
@@ -193,8 +297,6 @@ def test_the_kernel_takes_the_loops_of_a_product():
 
 
 def test_a_loop_without_end_is_stopped_in_the_kernel_too():
-    from tilewright.isa import MatrixUnitError
-
     with pytest.raises(MatrixUnitError, match="did not end") as caught:
         MatrixUnit(MatrixUnitConfig(threads=4, max_instructions=250_001)).run("again: add r1, r1, 1\njump again")
     assert (caught.value.result.registers[:, 1] == 125_001).all()

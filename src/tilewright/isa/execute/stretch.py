@@ -1,0 +1,453 @@
+"""Stretches: instructions that one kernel call runs, and what the kernel is given.
+
+The kernel takes plain arithmetic, branches, loads, stores and ``mm``, where no one could tell it from the
+instructions' own functions: all pages at hand, every column of the ``mm`` in range. It leaves what ``mm`` add in
+buffers, K round behind K round; the sums are added together once the buffers are full or someone else looks at the
+product registers. All other instructions end a stretch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.chip.clock import MATH_STALLS, QUEUE
+from tilewright.isa.chip.segments import Segment
+from tilewright.isa.chip.state import Pe
+from tilewright.isa.execute.memory import transfer_record
+from tilewright.isa.execute.operands import at_hand, number, uniform_source
+from tilewright.isa.execute.sums import Sums
+from tilewright.isa.execute.tensor import assign_roles
+from tilewright.isa.kernels.records import (
+    ALU,
+    BR,
+    CLOCK,
+    CLR,
+    CMP,
+    CONDITIONS,
+    COUNTS,
+    FULL,
+    INSTRUCTION,
+    IRREGULAR,
+    JUMP,
+    LD,
+    LDB,
+    LOGIC,
+    LOGICS,
+    LOOP_BACK,
+    MULTIPLY,
+    NOP,
+    OPERATIONS,
+    OTHER,
+    ROUNDS,
+    ST,
+    STRETCH,
+    TRAFFIC,
+    WANTED,
+    Record,
+    address,
+    longs,
+)
+from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram, Operand, Register
+
+Array = np.ndarray[Any, Any]
+_ACCOUNTS = (COUNTS.names, TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
+_FLIGHT = len(CLOCK.names)
+_MOVING = frozenset(("segbase", "segsize", "ptmap", "ptdel", "dmain", "dmaout", "dmawait", "dmastat"))
+"""Instructions after which a segment or its pages may be others."""
+_OWN = ("low", "high", "offsets_end", "limit")
+"""Fields of an ``ld`` or ``mm`` that depend on the segment."""
+_MOST_MADE, _MOST_SUMS = 256, 32
+"""Records and buffers for sums that are kept."""
+_ODD = 3
+"""Times that an ``mm`` is left to the general function before the kernel is not asked again."""
+
+
+@dataclass(eq=False)
+class Frame:
+    """A processing element and the program it runs, as the kernel takes them: arrays by address.
+
+    ================  ====================================================================================
+    ``state``         the thread, and what is known by address: ``kept``, so that nothing else gets its identity
+    ``code``          the instructions, with the records of loads, stores and ``mm``
+    ``rounds``        loops of which several rounds may be run together
+    ``mine``          which of them the kernel runs
+    ``accounts``      what it counted since :meth:`settle`
+    ``sums``          buffers for products, by what ``mm`` that share them have in common
+    ``made``          these records and fields beside them, by what they were made for, which is kept
+    ``refused``       instructions the kernel cannot run as segments and pages are now
+    ``odd``           times that each ``mm`` was left to the general function
+    ``shape``         columns and rows of an ``mm`` for which the records hold
+    ================  ====================================================================================
+    """
+
+    state: tuple[int, ...]
+    kept: tuple[Any, ...]
+    record: Record
+    uniform: Array
+    clock: Array
+    accounts: tuple[Array, Array, Array, Array]
+    shape: tuple[int, int | None]
+    program: MachineProgram = field(default_factory=MachineProgram)
+    code: Array = field(default_factory=lambda: np.zeros(0, INSTRUCTION.dtype))
+    rounds: Array = field(default_factory=lambda: np.zeros(0, ROUNDS.dtype))
+    mine: list[bool] = field(default_factory=list)
+    sums: dict[Any, Sums] = field(default_factory=dict)
+    made: dict[Any, tuple[Record, Any, Any]] = field(default_factory=dict)
+    refused: list[tuple[int, int]] = field(default_factory=list)
+    odd: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, pe: Pe, program: MachineProgram, code: tuple[Array, Array]) -> Frame | None:
+        """For ``code`` (:func:`encoded`), or None where no instruction may be run by the kernel.
+
+        It is the processing element's from program to program, as long as its arrays are the same.
+        """
+        # Overflow and the order of floats matter to some types only: prepare sees to them.
+        if pe.clock.tracing or pe.heat is not None or set(pe.config.slowing) - {"overflow", "float_order"}:
+            return None
+        chip, clock = pe.chip, pe.clock
+        tables = pe.file, pe.predicates, clock.tokens, pe.l1.cells, chip.l2.cells, chip.store, clock.port.links
+        state = (threading.get_ident(), *map(id, tables))  # sums are added up in arrays of this thread's own
+        if pe.frame is None or pe.frame.state != state:
+            pe.frame = cls._new(pe, state, tables)
+        frame: Frame = pe.frame
+        frame._begin(pe, program, code)
+        return frame
+
+    @classmethod
+    def _new(cls, pe: Pe, state: tuple[int, ...], tables: tuple[Any, ...]) -> Frame:
+        c, uniform = pe.config, np.zeros(2 * pe.config.uniform_registers, np.int64)
+        clock = np.zeros(_FLIGHT + c.bcast_depth + 1, np.int64)
+        counts, traffic, queue, math = (np.zeros(len(names), np.int64) for names in _ACCOUNTS)
+        assert pe.predicates.dtype == bool
+        assert pe.clock.causes.dtype == np.int8
+        values: dict[str, Any] = dict.fromkeys(STRETCH.names, 0) | {"registers": c.registers}
+        values |= {"alu_latency": c.alu_latency, "load_latency": c.l2_latency, "ports": c.l1_ports}
+        values |= {"file": address(pe.file, np.int32), "pitch": pe.file.strides[0], "threads": c.threads}
+        values |= {"predicates": pe.predicates, "predicate_pitch": pe.predicates.strides[0], "uniform": uniform}
+        values |= {"uniforms": c.uniform_registers, "dram_latency": c.dram_latency, "causes": pe.clock.causes}
+        values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
+        values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
+        values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
+        accounts, uniform = (counts, traffic, queue, math), uniform[: c.uniform_registers]
+        return cls(state, tables, Record(STRETCH, values), uniform, clock, accounts, (pe.columns, pe.rows))
+
+    def _begin(self, pe: Pe, program: MachineProgram, code: tuple[Array, Array]) -> None:
+        """Another program; whatever an interrupted one left is forgotten."""
+        self.program, self.code, self.rounds = program, code[0].copy(), code[1]
+        self.shape = pe.columns, pe.rows
+        self.mine = (self.code["op"] != OTHER).tolist()
+        self.record["code"], self.record["count"] = address(self.code, INSTRUCTION.dtype), len(self.code)
+        self.record["rounds"] = address(self.rounds, ROUNDS.dtype)
+        self.record["pending"] = self.record["low"] = self.record["high"] = 0
+        self.refused.clear()
+        self.odd.clear()
+        if len(self.sums) > _MOST_SUMS:
+            self.sums.clear()
+            self.made.clear()
+        for sums in self.sums.values():
+            sums.begin()
+        for account in self.accounts:
+            account[:] = 0
+
+    def take(self, pe: Pe, most: int) -> None:
+        """Put what changes from instruction to instruction where the kernel finds it."""
+        if self.shape != (pe.columns, pe.rows):
+            self.forget()
+            self.shape = pe.columns, pe.rows
+        clock, flight = self.clock, list(pe.clock.in_flight)
+        self.record["pc"], self.record["executed"], self.record["most"] = pe.pc, pe.executed, most
+        self.uniform[:] = pe.uniform
+        clock[: _FLIGHT + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
+
+    def give(self, pe: Pe) -> None:
+        """Put it back where everyone finds it, but for :meth:`settle`."""
+        pe.pc = pe.next_pc = self.record["pc"]
+        pe.executed, pe.uniform = self.record["executed"], self.uniform.tolist()
+        issue, end, lsu, math, busy, flight, *ends = self.clock.tolist()
+        pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math]
+        pe.clock.math_busy += busy
+        pe.clock.in_flight.clear()
+        pe.clock.in_flight.extend(ends[:flight])
+
+    def settle(self, pe: Pe) -> None:
+        """Add what was counted to the accounts of the processing element."""
+        counts, traffic, queue, math = (
+            dict(zip(names, account.tolist(), strict=True))
+            for names, account in zip(_ACCOUNTS, self.accounts, strict=True)
+        )
+        counts["dram_bytes"] = counts["l2_misses"] * pe.config.line_bytes
+        for account, more in (
+            (pe.clock.queue, queue),
+            (pe.clock.math, math),
+            (pe.counts.__dict__, counts),
+            (pe.traffic.__dict__, traffic),
+        ):
+            for name, value in more.items():
+                account[name] += value
+        for numbers in self.accounts:
+            numbers[:] = 0
+
+    def after(self, pe: Pe, instruction: Instruction) -> None:
+        """An instruction's own function was called."""
+        if instruction.name in _MOVING:
+            self.forget()
+
+    def forget(self) -> None:
+        """Segments, pages or the shape of an ``mm`` may be others: every record must be asked for again."""
+        self.code["record"] = 0
+        for pc, op in self.refused:
+            self.code["op"][pc], self.mine[pc] = op, True
+        self.refused.clear()
+
+    def _refuse(self, pc: int) -> bool:
+        """The kernel cannot run this instruction, as segments and pages are now."""
+        self.refused.append((pc, int(self.code["op"][pc])))
+        self.code["op"][pc], self.mine[pc] = OTHER, False
+        return False
+
+    def add(self, pe: Pe) -> None:
+        """Add the sums that wait to the product registers."""
+        pending = self.record["pending"]
+        if pending:
+            next(s for s in self.sums.values() if s.at == pending).add(pe.words)
+            self.record["pending"] = self.record["low"] = self.record["high"] = 0
+
+    def prepare(self, pe: Pe) -> bool:
+        """Make the record of the load, store or ``mm`` the kernel stands at; False where that is not for it now."""
+        pc = self.record["pc"]
+        instruction, row = self.program.instructions[pc], self.code[pc]
+        where = instruction.operands[1]
+        assert isinstance(where, Address)
+        handle = int(self.uniform[where.segment])
+        segment = pe.segments.get(handle)
+        if segment is not None and segment.table.loading:  # its own function waits for pages, one by one
+            return False
+        if segment is None or not at_hand(segment):
+            return self._refuse(pc)
+        same = instruction.name, instruction.type, instruction.suffixes, where.offset
+        key = same, instruction.operands[0], instruction.operands[2:], self.shape, id(segment), id(segment.table.phys)
+        if key not in self.made:
+            if len(self.made) == _MOST_MADE:
+                self.forget()
+                self.made.clear()
+            record = (self._multiply if instruction.name == "mm" else self._move)(pe, instruction, row, segment)
+            if record is None:
+                return self._refuse(pc)
+            self.made[key] = record, [int(row[name]) for name in _OWN], (segment, segment.table.phys)
+        record, own, _ = self.made[key]
+        for name, value in zip(_OWN, own, strict=True):
+            row[name] = value
+        row["record"], row["handle"] = address(record.numbers, np.int64), handle
+        return True
+
+    def _move(self, pe: Pe, instruction: Instruction, row: Any, segment: Segment) -> Record | None:
+        first, dims, c, storing = int(row["number"]), len(segment.sizes), pe.config, instruction.name == "st"
+        shared = storing and pe.clock.port.several and c.slots == 1  # stores that wait for windows of a bus
+        if shared or row["x"] + dims > c.registers or int(instruction.suffix("t") or 0) >= dims:
+            return None
+        words = int(row["y"]) if row["y_kind"] == 0 else c.registers - first
+        most, limit = words * 4 // segment.element_bytes, int(instruction.suffix("n") or 0)
+        row["limit"] = min(most, limit or most)
+        counted = [range(row["y"], row["y"] + 1)] if row["y_kind"] == 2 else []
+        _touching(row, range(first, first + max(0, words)), *counted, range(row["x"], row["x"] + dims))
+        threads = 1 if instruction.name == "ldb" else c.threads
+        at, counts = np.zeros((threads, dims), np.int64), np.zeros(threads, np.int64)
+        record = transfer_record(pe, segment, instruction, at, counts, storing)
+        if instruction.name == "ldb":  # one thread's, to a place from which all take it
+            if row["y_kind"] == 2:
+                return None
+            place = np.zeros(max(0, words), np.int32)
+            record["registers"] = address(place, np.int32)
+            record.kept.append(place)
+        return record
+
+    def _multiply(self, pe: Pe, instruction: Instruction, row: Any, segment: Segment) -> Record | None:
+        c = pe.config
+        roles = assign_roles(pe, Instruction("mm", instruction.operands, instruction.type, instruction.suffixes))
+        if isinstance(roles, str) or not roles.on.all():  # the general function has something to say
+            return None
+        floats = roles.type_a[0] not in "su"
+        if (floats and c.float_order != "chunk") or (not floats and c.overflow != "wrap"):
+            return None
+        a, offsets = int(row["y"]), range(row["x"], row["x"] + len(segment.sizes))
+        _touching(row, range(a, a + c.a_registers), offsets)
+        key = (*self.shape, roles.first, roles.type_a, roles.type_b, roles.groups, roles.chunk, roles.depth)
+        if key not in self.sums:
+            self.sums[key] = Sums.of(pe, roles)
+        return self.sums[key].record(segment, int(instruction.suffix("t") or 0), pe.chip.store)
+
+
+def run_fast(pe: Pe, frame: Frame, most: int) -> bool:
+    """Run from ``pe.pc`` until an instruction's own function is wanted, or ``most`` are executed; False if none was."""
+    from tilewright.isa.kernels.stretch_kernels import run_stretch
+
+    frame.take(pe, most)
+    while True:
+        why = run_stretch(frame.record.numbers)
+        if why == WANTED:
+            pe.uniform = frame.uniform.tolist()
+            if frame.prepare(pe):
+                continue
+        frame.add(pe)
+        if why != FULL:
+            break
+    if why == IRREGULAR:
+        frame.odd[frame.record["pc"]] += 1
+        if frame.odd[frame.record["pc"]] == _ODD:
+            frame.mine[frame.record["pc"]], frame.code["op"][frame.record["pc"]] = False, OTHER
+    done = frame.record["executed"] - pe.executed
+    frame.give(pe)
+    return done > 0
+
+
+# Instructions as records.
+
+_ENCODED = {
+    **dict.fromkeys(OPERATIONS, ALU),
+    **dict.fromkeys(LOGICS, LOGIC),
+    "cmp": CMP,
+    "loop": LOOP_BACK,
+    "br": BR,
+    "jump": JUMP,
+    "nop": NOP,
+    "clr": CLR,
+    "ld": LD,
+    "st": ST,
+    "ldb": LDB,
+    "mm": MULTIPLY,
+}
+_KIND = {"imm": 0, "float": 0, "ur": 1, "r": 2, "p": 3}
+
+
+def encoded(pe: Pe, program: MachineProgram) -> tuple[Array, Array]:
+    """Records INSTRUCTION of all instructions, for every processing element of this configuration, and ROUNDS."""
+    labels = dict(program.labels)
+    code = np.zeros(len(program.instructions), INSTRUCTION.dtype)
+    for row, instruction in zip(code, program.instructions, strict=True):
+        _encode(pe, instruction, labels, row)
+    ends = np.flatnonzero(((code["op"] == BR) | (code["op"] == LOOP_BACK)) & (code["target"] < np.arange(len(code))))
+    found = [each for last in ends.tolist() if (each := _rounds(pe, program, code, last)) is not None]
+    rounds = np.array(found or [(0,) * len(ROUNDS.names)], ROUNDS.dtype)
+    for place, each in enumerate(found):
+        code["rounds"][each[0]] = place + 1
+    return code, rounds
+
+
+def _rounds(pe: Pe, program: MachineProgram, code: Array, last: int) -> tuple[int, ...] | None:
+    """The record ROUNDS of the loop that ends here, or None where its rounds have to be run one by one.
+
+    Where they may be run together, no guard and no segment changes, every coordinate is a sum of what does not change
+    and of uniform registers, and one ``ld`` brings the A of one ``mm``.
+    """
+    head = int(code["target"][last])
+    body = code[head:last]
+    loads, products = (head + np.flatnonzero(body["op"] == op) for op in (LD, MULTIPLY))
+    if not np.isin(body["op"], (ALU, NOP, LD, MULTIPLY)).all() or (len(loads), len(products)) != (1, 1):
+        return None
+    load, mm = int(loads[0]), int(products[0])
+    a, per_thread = int(code["number"][load]), (body["op"] == ALU) & (body["kind"] == 2)
+    written = body["number"][per_thread].tolist()
+    made = {*written, a, a + 1}
+    sums = body[per_thread]
+    used = {int(row[side]) for row in sums for side in "xy" if row[f"{side}_kind"] == 2}
+    divided = (body["op"] == ALU) & (body["operation"] >= OPERATIONS.index("div"))
+    plain = (sums["guard"] < 0) & np.isin(sums["operation"], (0, 1)) & (sums["per_thread"] <= 1)
+    whole = (
+        pe.config.a_registers == 2 == code["y"][load]
+        and code["y_kind"][load] == 0
+        and code["y"][mm] == a
+        and code["guard"][mm] < 0
+    )
+    uniform = {*body["number"][(body["op"] == ALU) & (body["kind"] == 1)].tolist()}
+    uniform |= {int(code["number"][last])} if code["op"][last] == LOOP_BACK else set()
+    if uniform & {int(code["segment"][load]), int(code["segment"][mm])}:
+        return None
+    if divided.any() or not (plain.all() and whole and load < mm) or len(made) != len(written) + 2 or used & made:
+        return None
+    by = []
+    for at in (load, mm):
+        dim, first = int(program.instructions[at].suffix("t") or 0), int(code["x"][at])
+        writers = head + np.flatnonzero(per_thread & (body["number"] == first + dim))
+        if dim > 1 or len(writers) != 1 or writers[0] > at or first + 1 - dim in made:
+            return None
+        by.append(int(writers[0]))
+    return head, last, load, by[0], mm, by[1]
+
+
+def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) -> None:
+    """One instruction to a record INSTRUCTION of zeros."""
+    op, operands, guard = _ENCODED.get(instruction.name, OTHER), list(instruction.operands), instruction.guard
+    for name in ("x_place", "y_place", "guard_place", "written", "guard"):
+        row[name] = -1
+    row["op"] = op
+    if op == OTHER:
+        return
+    if guard is not None:
+        row["guard"], row["negated"] = guard.predicate, guard.negated
+        row["guard_place"] = pe.clock.span("p", guard.predicate).start
+    if op in (LD, ST, LDB, MULTIPLY):
+        where, count = operands[1], operands[2:]
+        assert isinstance(where, Address)
+        row["number"], row["x"], row["immediate"] = number(operands[0]), where.offset, where.immediate
+        row["x_place"], row["segment"] = pe.clock.span("ur", where.segment).start, where.segment
+        if op == MULTIPLY:
+            row["y"] = number(operands[2])
+        if op != MULTIPLY:
+            row["y"] = 1
+            if count:
+                _source(pe, row, "y", count[0])
+        return
+    if op == CLR:
+        row["number"], row["y"] = number(operands[0]), 1
+        for words in operands[1:]:
+            _source(pe, row, "y", words)
+        counted = [range(row["y"], row["y"] + 1)] if row["y_kind"] == 2 else []
+        end = row["number"] + max(0, row["y"]) if row["y_kind"] == 0 else pe.config.registers
+        _touching(row, range(row["number"], end), *counted)
+        return
+    if operands and isinstance(label := operands[-1], Label):
+        row["target"] = labels[label.name]
+        operands.pop()
+    if op not in (BR, JUMP, NOP):
+        destination = operands[0] if op == LOOP_BACK else operands.pop(0)
+        row["kind"], row["number"] = _KIND[destination.kind], number(destination)
+        row["written"] = _place(pe, destination)
+    if op == LOOP_BACK:
+        row["x_place"] = row["written"]
+        return
+    for name, source in zip("xy", operands, strict=False):
+        _source(pe, row, name, source)
+    row["per_thread"] = sum(_is(source, "r") for source in operands)
+    _touching(row, *(range(number(o), number(o) + 1) for o in instruction.operands if _is(o, "r")))
+    if op in (BR, CMP):
+        row["operation"] = CONDITIONS.index(instruction.suffix("cond") or "")
+    elif op in (ALU, LOGIC):
+        row["operation"] = (LOGICS if op == LOGIC else OPERATIONS).index(instruction.name)
+
+
+def _source(pe: Pe, row: Any, name: str, source: Any) -> None:
+    """Operand ``name`` (x or y) of an instruction."""
+    row[f"{name}_kind"], row[f"{name}_place"] = _KIND[source.kind], _place(pe, source)
+    row[name] = source.number if isinstance(source, Register) else uniform_source(pe, source)
+
+
+def _touching(row: Any, *registers: range) -> None:
+    """The registers per thread that an instruction looks at or writes; of an ``ld`` or ``mm`` its offsets come last."""
+    if registers:
+        row["low"], row["high"] = min(each.start for each in registers), max(each.stop for each in registers)
+        row["offsets_end"] = registers[-1].stop
+
+
+def _is(operand: Any, kind: str) -> bool:
+    return isinstance(operand, Register) and operand.kind == kind
+
+
+def _place(pe: Pe, operand: Operand) -> int:
+    """Where the scoreboard has a register; -1 for what is none."""
+    return pe.clock.span(operand.kind, operand.number).start if isinstance(operand, Register) else -1
