@@ -26,6 +26,7 @@ import numpy as np
 from tilewright.isa import MatrixUnitConfig, conv2d, expected_counts, matmul
 from tilewright.isa.chip.state import Cache
 from tilewright.isa.kernels.memory_kernels import touch_lines
+from tilewright.isa.multiply.kept import forget
 
 N = 512
 SCALE_CONFIG = """[general]
@@ -78,30 +79,27 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"""
 LIMITS = """
 ## What limits it
 
-Bytes and operations of int8 at 512 x 512 x 512, one thread: 1.0 ms are products (134 million, 32 to an instruction of
-the processor, sums kept in its registers; several threads share them where they come in time), 0.25 ms putting K rounds
-side by side for that. 1.4 ms are the 256 `mm` and what comes with them, 5.4 us each: of every thread 8 bytes of A from
-memory to a register and from there to the factors, 8 bytes of B, one line through the caches, one column on the clock.
-That is 21 ns a thread and `mm`, near a hundred instructions, many of them loads from a core's second cache: registers
-of threads lie 2 kB apart. The rest, 3 ms, does not grow with k: about 2 ms are the chip's memory and tables, packing
-and unpacking, and a hundred-odd instructions outside the inner loop, 13 us each as a function of Python's.
+At 1024 x 1024 x 1024, one thread: 4.1 ms are products (a thousand million, 64 to an instruction where the processor
+multiplies bytes by fours; it needs 3.3 at the rate it has on long rows). 6 are one kernel that runs the program: 2,048
+`mm`, each with a load, up to eight of them together while they read on in the same lines. What is left there is lines:
+131,072 of A and B that come and 65,536 of C that go, each through the tables of two caches, two buses and device
+memory, at 20 ns a line (lines of 128 bytes, half as many, take 2 ms less). 1.2 are the chip's memory and packing, 0.4
+unpacking, 1 all else. On one thread that is 0.7 of numpy's float32 product, which two threads make in half the time;
+products of ours gain nothing from the second where both are one core's.
 
-At 128 x 128 x 128 hardly anything else is left: 0.06 ms of 1.4 are the loop, 0.04 the products. 0.4 are the 40
-instructions outside of it, 0.4 what the loop's kernel is told of the machine, 0.3 a new chip, 0.2 the call. Pallas'
-interpreter compiles the program with its shapes beforehand and does none of this at a call.
+At 128 x 128 x 128 the program takes 0.1 of 1.0 ms, its products included. 0.3 are a new chip (zeros for 65,536 lines of
+L2), 0.3 what the kernel is told of it, 0.1 eight instructions as functions of Python's, 0.2 the call and its result.
+Pallas' interpreter compiles the program with its shapes beforehand and does none of this at a call: its first call of a
+size takes forty times as long as the machine's.
 
 *Again* is the same call without `rerun=True`, once the machine has run that plan twice. What a product costs is the
 same for all values, so both runs must have cost the same, and their account is kept as Pallas' compiled program is; of
 the next product the values alone are made, in the machine's order and with its bits. Nearly all of the time is the
-multiplication then. Both peers are asked again, too: Pallas' kernel is compiled for its shapes before it is timed, and
-neither counts anything. So the bars are met by a call again and missed by one that runs every instruction, which the
-first two of a plan do; a sweep over sizes or configurations, one run each, pays for every instruction.
+multiplication then. Pallas is asked again, too: its kernel is compiled for its shapes before it is timed, and it counts
+nothing. So at 128 the bar is met by first calls and by calls again, each beside its like, and missed where every
+instruction is run at every call; a sweep over sizes or configurations, one run each, pays for that.
 
-At 1024 x 1024 x 1024, one thread, the products take 7 ms, putting rounds side by side for them 2, the 2,048 `mm` 13,
-storing C 4, all else 12: 38 ms of the processor beside 20 for numpy's float32 product, 1.9 times as long. Made at once,
-with no `mm` between them, they take half of numpy's time: 150 thousand million a second and thread, of bytes. With two
-threads the table's figures depend on what else the machine does: numpy's threads wait for one another, ours share
-pieces. Float32 in the documented order has two elements per register pair and so four times as many instructions.
+Float32 in the documented order has two elements per register pair and so four times as many instructions.
 
 Columns of 512 bytes meet in the same sets: with 4 and 8 ways every touch is a miss in L1 and a touch of L2, two touches
 for one that is counted for the bar; the last column counts both.
@@ -231,6 +229,11 @@ def other_sizes(rounds):
             met = " | ".join("yes" if ours <= bar * theirs else "no" for ours in (run, again))
             times = f"{theirs:.2f} | {run / theirs:.1f} | {again / theirs:.2f}"
             yield f"| {size} x {size} x {size} | {run:.2f} | {again:.2f} | {beside} | {times} | {bar} | {met} |"
+    if interpreted:
+        firsts = [lambda: (forget(), matmul(*small)), lambda: pallas(*small, 128, 8)()]
+        ours, theirs = (min(found) * 1e3 for found in interleaved(firsts, 3))
+        yield f"\nThe first call of 128 x 128 x 128, no such plan known: {ours:.1f} ms; Pallas' interpreter, which"
+        yield f"traces and compiles then: {theirs:.0f} ms."
     run, again, theirs = (min(found) * 1e3 for found in interleaved(groups[1], rounds, time.process_time))
     yield f"\nProcessor time of all threads at 1024 x 1024 x 1024, least: {run:.1f} ms, again {again:.1f}, numpy's"
     yield f"float32 product {theirs:.1f}."
