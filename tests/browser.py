@@ -91,6 +91,7 @@ class Visit:
             if self.page.evaluate("which => document.activeElement.matches(which)", selector):
                 focused = self.page.evaluate_handle("document.activeElement").as_element()
                 box = focused.bounding_box()
+                assert box, f"{selector} had the focus and is gone: the page was drawn again"
                 assert box["y"] + box["height"] > 0, f"{selector} has the focus out of view"
                 assert box["y"] < self.page.viewport_size["height"], f"{selector} has the focus out of view"
                 return focused

@@ -34,6 +34,14 @@ def settled(page):
     page.locator("body:not(.busy)").wait_for(timeout=60_000)
 
 
+def redrawn(page, act):
+    """Do it, and wait until another graph stands in this one's place; what of the old one has the focus loses it."""
+    old = page.wait_for_selector(".graph-room")
+    act()
+    old.wait_for_element_state("hidden")
+    page.wait_for_selector(".graph-room .node")
+
+
 def says(page, selector, text):
     """Wait until an element says exactly this (a page under its policy evaluates no strings)."""
     from playwright.sync_api import expect
@@ -108,15 +116,12 @@ def test_a_cell_that_is_chosen_by_keyboard_shows_where_it_goes(visit, address):
 @in_browser
 def test_a_program_is_dropped_folded_and_walked(visit, address, tmp_path):
     page = (seen := visit(f"{address}#program", width=420)).page
-    page.wait_for_selector(".node")
     (tmp_path / "aot3.py").write_text("\n".join(f"line {n} of mine" for n in range(1, 60)))
-    page.locator("input[type=file]").set_input_files([tmp_path / "aot3.py", DUMP])
+    redrawn(page, lambda: page.locator("input[type=file]").set_input_files([tmp_path / "aot3.py", DUMP]))
     page.wait_for_url(lambda url: "file=" in url and "file=file" not in url)
-    page.wait_for_selector(".node.group:has-text('jvp()')")  # the file's graph has taken the first one's place
-    settled(page)
     while "jvp()" not in seen.tab_to(".node.group").inner_text():
         pass
-    page.keyboard.press("Enter")
+    redrawn(page, lambda: page.keyboard.press("Enter"))
     page.wait_for_selector(".node.single")
     name = with_lines()[0][1]
     while seen.tab_to(".node.single").query_selector("b").inner_text() != name:
