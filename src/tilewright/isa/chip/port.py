@@ -64,6 +64,11 @@ class MemoryPort:
         self._key: tuple[Any, ...] = ()
         self._links: Record | None = None
 
+    def rest(self) -> None:
+        """Nothing was asked for yet; kernels find it where they did."""
+        self.numbers[:], self.last[:], self.transferred = 0, -1, 0
+        self.waiting.clear()
+
     def cycles(self, size: int, rate: int) -> int:
         """Of ``size`` bytes on a bus of ``rate`` bytes a cycle."""
         return -(-size * self.config.slots // rate)

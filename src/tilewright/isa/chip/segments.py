@@ -171,6 +171,11 @@ class Storage:
             offsets = offsets + self.offsets_of[where].reshape(shape)
         return np.asarray((pages * self.map.page_elements + offsets) // self.map.line_elements)
 
+    def fill(self, store: Array, array: Array) -> None:
+        """Put the tensor's elements where they stand in device memory."""
+        into = store[self.home : self.home + self.total_bytes]
+        self.map.pack(array, out=into.view(self.map.numpy_dtype))
+
     def values(self, store: Array) -> Array:
         """The tensor as the page table finds it; a page moved out is read from device memory."""
         homes = self.home + np.arange(self.map.num_pages) * self.page_bytes

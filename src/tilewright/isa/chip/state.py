@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -87,6 +87,12 @@ class Cache:
             lru_touch(new.cells, line, True)
             lru_list(new.cells, line, retained)
         self.cells, self.room = new.cells, new.room
+
+    def clear(self) -> None:
+        """No line is here, and none ever was."""
+        from tilewright.isa.kernels.cache_kernels import clear_cache
+
+        clear_cache(self.cells)
 
     def lines(self) -> list[tuple[int, int]]:
         """What is here, set by set, least recent first: (1 if retained, line)."""
@@ -399,8 +405,7 @@ class Chip:
             store = fresh_zeros(end, np.uint8, filled=end > 2 * self.l2_end)
             for storage, (_, array, _) in zip(added, tensors, strict=True):
                 if not _zeros(array):
-                    into = store[storage.home : storage.home + storage.total_bytes]
-                    storage.map.pack(array, out=into.view(storage.map.numpy_dtype))
+                    storage.fill(store, array)
         except (MemoryError, ValueError):  # ValueError: more than an address can count
             lack = (
                 f"no room for {max(end - self.l2_end, sum(each[1].nbytes for each in tensors))} bytes of device memory"
@@ -432,6 +437,24 @@ class Chip:
                 return at
             at = begin + taken
         return at if self.l2_end - at >= size else None
+
+    def rest(self, arrays: Mapping[str, Array]) -> None:
+        """As it was before it ran, with other values in its tensors; no page was moved and no segment made.
+
+        Whatever is known by address stays where it is.
+        """
+        self.l2.clear()
+        for table in (self.dirty, self.banks, self.windows):
+            table[:] = 0
+        for name, array in arrays.items():
+            storage = self.storages[name]
+            storage.table.dirty[:] = False
+            if _zeros(array):
+                self.store[storage.home : storage.home + storage.total_bytes] = 0
+            else:
+                storage.fill(self.store, array)
+        for pe in self.pes:
+            pe.rest()
 
     def forget(self, begin: int, size: int) -> None:
         """Lines of the caches that held what was at these bytes are no longer that."""
@@ -519,6 +542,21 @@ class Pe:
         for storage in chip.storages.values():
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
         return pe
+
+    def rest(self) -> None:
+        """Nothing ran yet: registers, accounts and L1 as :meth:`of` made them, segments as they are."""
+        c = self.config
+        poison = self.written is not None
+        self.file[:] = POISON if poison else 0
+        if self.written is not None:
+            self.written[:] = False
+        self.predicates[:] = False
+        self.uniform, self.columns, self.rows = [0] * c.uniform_registers, c.default_columns, None
+        self.pc = self.next_pc = self.executed = 0
+        self.halted, self.barrier, self.labels = True, None, {}
+        self.counts, self.traffic, self.errors = Counts(), Traffic(), []
+        self.l1.clear()
+        self.clock.rest()
 
     @property
     def registers(self) -> Array:

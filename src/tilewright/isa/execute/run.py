@@ -342,6 +342,12 @@ def start_state(config: MatrixUnitConfig, memory: Tensors, tracing: bool = False
     return chip.pes[0]
 
 
+def run_on(pe: Pe, program: MachineProgram, watch: Callable[[Counts], None] | None = None) -> RunResult:
+    """Run a program to its end on one processing element at rest."""
+    Runner([(pe, [Job(program)])]).run(watch)
+    return result_of(pe)
+
+
 class MatrixUnit:
     """A processing element with the tensor-multiply instruction, as ``config`` describes it.
 
@@ -368,6 +374,4 @@ class MatrixUnit:
         elements see :class:`Machine`.
         """
         program = program_of(program, self.config)
-        pe = start_state(self.config, memory, trace)
-        Runner([(pe, [Job(program)])]).run(watch)
-        return result_of(pe)
+        return run_on(start_state(self.config, memory, trace), program, watch)

@@ -9,13 +9,13 @@ is multiplied by the kernels alone, in the order the machine adds in.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.isa.chip.state import same_state
+from tilewright.isa.chip.state import Pe, same_state
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.memory import fresh_zeros
@@ -30,10 +30,13 @@ _SMALL, _SHARED = 1 << 18, 1 << 22
 """Products up to which none of our own kernels is asked, and from which several threads share the work."""
 _ROWS, _COLUMNS, _DEPTH, _WIDE = 64, 256, 1024, 64
 """Sums that a thread of ours makes at a time, and elements of k it adds to them; those it adds at once."""
+_MACHINES, _MACHINE = 4, 1 << 25
+"""Machines that are kept, the newest, and most bytes of memory and caches each."""
 _FLOAT, _DOUBLE = 1 << 24, 1 << 53
 """Up to here float32 and float64 have every whole number."""
 
 _costs: dict[Hashable, tuple[Any, int]] = {}
+_machines: dict[Hashable, Pe] = {}
 _lock = threading.Lock()
 
 
@@ -63,6 +66,33 @@ def forget() -> None:
     """As if no product had been run."""
     with _lock:
         _costs.clear()
+        _machines.clear()
+
+
+def machine_of(plan: Hashable, tensors: Mapping[str, Array]) -> Pe | None:
+    """The machine that ran this plan before, at rest, with these tensors; it is the caller's alone until kept again."""
+    with _lock:
+        pe = _machines.pop(plan, None)
+    if pe is not None:
+        pe.chip.rest(tensors)
+    return pe
+
+
+def keep_machine(plan: Hashable, pe: Pe) -> None:
+    """A machine that has run a product: to make one costs several times what putting it to rest does.
+
+    Kept are small ones whose pages and segments are as they were at first.
+    """
+    chip = pe.chip
+    as_made = len(pe.segments) == len(chip.storages) and not (chip.l2_pages or chip.dma.transfers or pe.errors)
+    retained = any(segment.selected.size for segment in pe.segments.values())
+    if retained or not as_made or chip.store.nbytes + chip.l2.cells.nbytes + pe.l1.cells.nbytes > _MACHINE:
+        pe.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
+        return
+    with _lock:
+        _machines[plan] = pe
+        while len(_machines) > _MACHINES:
+            del _machines[next(iter(_machines))]
 
 
 def _twin(result: Result) -> Result:

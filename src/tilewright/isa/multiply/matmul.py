@@ -20,13 +20,13 @@ from tilewright.isa.chip.parts import Part, by_dim
 from tilewright.isa.chip.segments import ELEMENT_TYPES, TensorMemory
 from tilewright.isa.chip.state import same_state, show_run, show_run_html
 from tilewright.isa.execute.machine import Machine
-from tilewright.isa.execute.run import MatrixUnit, RunResult, timeline
+from tilewright.isa.execute.run import RunResult, run_on, start_state, timeline
 from tilewright.isa.language.assemble import assemble
 from tilewright.isa.language.config import MatrixUnitConfig, checked_config
 from tilewright.isa.language.counts import Counts, Moved, Traffic
 from tilewright.isa.language.errors import ErrorRecord, array_of, whole
 from tilewright.isa.language.program import MachineProgram
-from tilewright.isa.multiply.kept import cost_of, note, product_in_order
+from tilewright.isa.multiply.kept import cost_of, keep_machine, machine_of, note, product_in_order
 from tilewright.isa.vector.epilogue import check_epilogue, epilogue_lines
 from tilewright.isa.vector.spec import VectorSpec
 from tilewright.isa.vector.tensors import tensor_of, zeros_of
@@ -458,13 +458,13 @@ def matmul(
     plain = (
         page is None and line is None and segments is None and watch is None and epilogue is None and config.pes == 1
     )
-    plain = plain and not (trace or rerun or split or operands or tail_kb or (kb > 1 and plan.block_a > 1))
+    plain = plain and not (trace or split or operands or tail_kb or (kb > 1 and plan.block_a > 1))
     plain = plain and 0 not in (m, n, k)
 
     def value() -> Array | None:
         return product_in_order(a, b, bool(signs), config, kb)
 
-    if plain and (cost := cost_of(plan)) is not None and (made := value()) is not None:
+    if plain and not rerun and (cost := cost_of(plan)) is not None and (made := value()) is not None:
         cost.value = made
         return cast(KernelResult, cost)
     program, stored = matmul_program(plan), _stored(plan, b if transpose_b else b.T)
@@ -473,18 +473,24 @@ def matmul(
     if out.size and k and (config.pes > 1 or segments):
         more |= {"A": a, "B": stored, "C": np.array(out)}
         return _matmul_on_elements(plan, more, split, segments, double_buffer, page, line, trace, watch)
-    memory = TensorMemory()
-    if out.size and k:
-        memory.add("A", a)
-        memory.add("B", stored, page=page, line=line)
-        memory.add("C", out)
-        for name, array in more.items():
-            memory.add(name, array)
-    run = MatrixUnit(config).run(program, memory, trace=trace, watch=watch)
-    result = result_from(run, run.tensor("C") if len(memory) else np.array(out), program)
-    run.state.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
+    pe = machine_of(plan, {"A": a, "B": stored, "C": out}) if plain else None
+    if pe is None:
+        memory = TensorMemory()
+        if out.size and k:
+            memory.add("A", a)
+            memory.add("B", stored, page=page, line=line)
+            memory.add("C", out)
+            for name, array in more.items():
+                memory.add(name, array)
+        pe = start_state(config, memory, trace)
+    run = run_on(pe, program, watch)
+    result = result_from(run, run.tensor("C") if pe.chip.storages else np.array(out), program)
     if plain:
-        note(plan, result, value)
+        keep_machine(plan, pe)
+        if not rerun:
+            note(plan, result, value)
+    else:
+        pe.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
     return result
 
 
