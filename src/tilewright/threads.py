@@ -78,6 +78,9 @@ def in_pieces(call: Callable[[int], object], count: int, shared: bool = True) ->
 
     ``call`` must raise nothing, and take its time without the interpreter's lock.
     """
+    if count == 1:
+        call(0)
+        return
     todo, done = list(range(count)), []
 
     def work() -> None:
@@ -87,7 +90,7 @@ def in_pieces(call: Callable[[int], object], count: int, shared: bool = True) ->
                 call(piece)
                 done.append(piece)
 
-    if shared and count > 1:
+    if shared:
         call_soon(work, min(thread_count(), count) - 1)
     work()
     turns = 0

@@ -1,13 +1,16 @@
-"""Products asked for again: of the third one the values alone are made, and nothing shows it."""
+"""Products asked for again: the machine is kept, of the third one the values alone are made, and nothing shows it."""
 
 from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.isa import MatrixUnitConfig, matmul
+from tilewright.isa import MatrixUnitConfig, MatrixUnitError, matmul
 from tilewright.isa.chip.state import same_state
+from tilewright.isa.execute.run import start_state
 from tilewright.isa.multiply import kept
 
 BF16, FP8, INT4 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4
@@ -20,6 +23,7 @@ def keeping(monkeypatch, every_instruction):
     """Costs are kept, and every kernel is worth its call."""
     monkeypatch.setattr(kept, "MOST", 64)
     monkeypatch.setattr(kept, "_SMALL", 0)
+    kept.forget()
     yield
     kept.forget()
 
@@ -35,7 +39,7 @@ def factors(types, seed):
 
 
 def machine_gone(monkeypatch):
-    monkeypatch.setattr("tilewright.isa.multiply.matmul.MatrixUnit", None)
+    monkeypatch.setattr("tilewright.isa.multiply.matmul.run_on", None)
 
 
 @pytest.mark.parametrize(
@@ -125,3 +129,76 @@ def test_large_products(monkeypatch):
             left.flags.writeable = False
             found = kept.product_in_order(left, right, True, SMALL, 1)
             assert np.array_equal(found, left.astype(np.int64) @ right.astype(np.int64))
+
+
+# Machines that are kept.
+
+MACHINES = [
+    ((np.int8, np.int8), {}, {}),
+    ((np.uint8, np.int8), {"ka": 2}, {"l1_bytes": 1 << 9, "l2_bytes": 1 << 11}),
+    ((np.int8, np.int8), {"block_a": 2}, {"l1_bytes": 1 << 9, "l1_ways": 2, "l2_bytes": 1 << 11, "l2_ways": 4}),
+    ((np.int16, np.uint16), {"kb": 2}, {"dram": "ddr4_3200", "l2_bytes": 1 << 10}),
+    ((np.float32, np.float32), {"columns": 5}, {"dram": "hbm2", "math_issue": "instruction"}),
+    ((BF16, BF16), {"order": "column_outer"}, {"uninitialized": "poison"}),
+    ((INT4, INT4), {}, {"overflow": "saturate", "dram_bytes_per_cycle": 3}),
+    ((FP8, FP8), {"kb": 2}, {"values": False}),
+]
+
+
+@pytest.mark.parametrize(("types", "options", "fields"), MACHINES)
+def test_a_machine_at_rest_is_a_new_one(types, options, fields):
+    config = MatrixUnitConfig(threads=8, **fields)
+    runs = [matmul(*factors(types, seed), config, **options) for seed in (5, 6, 7)]
+    (plan,) = kept._machines
+    kept.forget()
+    new = matmul(*factors(types, 7), config, **options)
+    assert same_state(runs[2], new)
+    assert runs[2].value.tobytes() == new.value.tobytes()
+    a, b = factors(types, 8)
+    tensors = {"A": a, "B": np.ascontiguousarray(b.T), "C": np.zeros(new.value.shape, new.value.dtype)}
+    rested, fresh = kept.machine_of(plan, tensors), start_state(config, tensors)
+    assert same_state(rested, fresh)
+    assert same_state(rested.chip, fresh.chip)
+    assert kept.machine_of(plan, tensors) is None  # the caller's alone
+
+
+@pytest.mark.parametrize(
+    ("fields", "options"),
+    [
+        ({}, {"transpose_b": True}),  # lines are retained
+        ({"acc_window": (0, 4)}, {}),  # errors
+        ({"l2_bytes": 1 << 26}, {}),  # large
+        ({}, {"trace": True}),
+        ({}, {"line": (1, 64)}),
+        ({"pes": 2}, {}),
+    ],
+)
+def test_machines_that_are_not_kept(fields, options):
+    matmul(*factors((np.int8, np.int8), 1), MatrixUnitConfig(threads=8, **fields), **options)
+    assert not kept._machines
+
+
+def test_the_newest_machines_are_kept():
+    sizes = range(2, 2 + 2 * kept._MACHINES)
+    for size in sizes:
+        matmul(np.ones((size, 4), np.int8), np.ones((4, 3), np.int8), SMALL)
+    assert [plan.m for plan in kept._machines] == list(sizes[-kept._MACHINES :])
+
+
+def test_threads_have_machines_of_their_own():
+    pairs = [tuple(factors((np.int8, np.int8), seed)) for seed in range(40)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda pair: matmul(*pair, SMALL), pairs))
+    for (a, b), result in zip(pairs, found, strict=True):
+        assert np.array_equal(result.value, a.astype(np.int64) @ b.astype(np.int64))
+        assert same_state(result.counts, found[0].counts)
+        assert result.cycles == found[0].cycles
+
+
+def test_a_machine_that_failed_is_not_used_again():
+    a, b = factors((np.int8, np.int8), 2)
+    config = MatrixUnitConfig(threads=8, max_instructions=60)
+    for _ in range(2):
+        with pytest.raises(MatrixUnitError, match="60 instructions"):
+            matmul(a, b, config)
+    assert not kept._machines

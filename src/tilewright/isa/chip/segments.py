@@ -178,12 +178,13 @@ class Storage:
 
     def values(self, store: Array) -> Array:
         """The tensor as the page table finds it; a page moved out is read from device memory."""
-        homes = self.home + np.arange(self.map.num_pages) * self.page_bytes
-        begins = np.where(self.table.phys >= 0, self.table.phys, homes)
-        if (np.diff(begins) == self.page_bytes).all():
-            raw = store[begins[0] : begins[0] + self.total_bytes]
+        size, phys = self.page_bytes, self.table.phys
+        begins = np.where(phys >= 0, phys, self.home + np.arange(len(phys)) * size) if len(phys) > 1 else phys
+        if len(phys) > 1 and (np.diff(begins) != size).any():
+            raw = np.concatenate([store[b : b + size] for b in begins])
         else:
-            raw = np.concatenate([store[b : b + self.page_bytes] for b in begins])
+            first = int(begins[0]) if begins[0] >= 0 else self.home
+            raw = store[first : first + self.total_bytes]
         return self.map.unpack(raw.view(self.map.numpy_dtype))
 
 

@@ -557,6 +557,8 @@ class Pe:
         self.counts, self.traffic, self.errors = Counts(), Traffic(), []
         self.l1.clear()
         self.clock.rest()
+        if self.frame is not None:
+            self.frame.rested = True
 
     @property
     def registers(self) -> Array:

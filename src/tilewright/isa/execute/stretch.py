@@ -44,15 +44,18 @@ from tilewright.isa.kernels.records import (
     OPERATIONS,
     OTHER,
     ROUNDS,
+    SEGMENT,
+    SETMM,
     ST,
     STRETCH,
+    TID,
     TRAFFIC,
     WANTED,
     Record,
     address,
     longs,
 )
-from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram, Operand, Register
+from tilewright.isa.language.program import Address, Instruction, Label, MachineProgram, Operand, Register, SegmentName
 
 Array = np.ndarray[Any, Any]
 _ACCOUNTS = (COUNTS.names, TRAFFIC.names, tuple(QUEUE), tuple(MATH_STALLS))
@@ -81,7 +84,7 @@ class Frame:
     ``made``          these records and fields beside them, by what they were made for, which is kept
     ``refused``       instructions the kernel cannot run as segments and pages are now
     ``odd``           times that each ``mm`` was left to the general function
-    ``shape``         columns and rows of an ``mm`` for which the records hold
+    ``rested``        the element is at rest again, its segments and pages as they were (:meth:`Chip.rest`)
     ================  ====================================================================================
     """
 
@@ -91,7 +94,6 @@ class Frame:
     uniform: Array
     clock: Array
     accounts: tuple[Array, Array, Array, Array]
-    shape: tuple[int, int | None]
     program: MachineProgram = field(default_factory=MachineProgram)
     code: Array = field(default_factory=lambda: np.zeros(0, INSTRUCTION.dtype))
     rounds: Array = field(default_factory=lambda: np.zeros(0, ROUNDS.dtype))
@@ -100,6 +102,7 @@ class Frame:
     made: dict[Any, tuple[Record, Any, Any]] = field(default_factory=dict)
     refused: list[tuple[int, int]] = field(default_factory=list)
     odd: Counter[int] = field(default_factory=Counter)
+    rested: bool = False
 
     @classmethod
     def of(cls, pe: Pe, program: MachineProgram, code: tuple[Array, Array]) -> Frame | None:
@@ -134,16 +137,23 @@ class Frame:
         values |= {"counts": counts, "traffic": traffic, "clock": clock, "queue": queue, "math": math}
         values |= longs(tokens=pe.clock.tokens, foreign=pe.clock.foreign, l1=pe.l1.cells, l2=pe.chip.l2.cells)
         values |= {"memory": pe.clock.port.links, "slots": c.slots, "l2_rate": c.l2_bytes_per_cycle}
+        values |= {"loaders": c.loader_threads}
         accounts, uniform = (counts, traffic, queue, math), uniform[: c.uniform_registers]
-        return cls(state, tables, Record(STRETCH, values), uniform, clock, accounts, (pe.columns, pe.rows))
+        return cls(state, tables, Record(STRETCH, values), uniform, clock, accounts)
 
     def _begin(self, pe: Pe, program: MachineProgram, code: tuple[Array, Array]) -> None:
         """Another program; whatever an interrupted one left is forgotten."""
-        self.program, self.code, self.rounds = program, code[0].copy(), code[1]
-        self.shape = pe.columns, pe.rows
-        self.mine = (self.code["op"] != OTHER).tolist()
-        self.record["code"], self.record["count"] = address(self.code, INSTRUCTION.dtype), len(self.code)
-        self.record["rounds"] = address(self.rounds, ROUNDS.dtype)
+        if not self.rested or self.program is not program or self.refused or self.odd:
+            self.program, self.code, self.rounds = program, code[0].copy(), code[1]
+            for pc in np.flatnonzero(self.code["op"] == SEGMENT).tolist():
+                name = program.instructions[pc].operands[1]
+                assert isinstance(name, SegmentName)
+                self.code["x"][pc] = handle = pe.names.get(name.name, 0)
+                self.code["op"][pc] = SEGMENT if handle else OTHER
+            self.mine = (self.code["op"] != OTHER).tolist()
+            self.record["code"], self.record["count"] = address(self.code, INSTRUCTION.dtype), len(self.code)
+            self.record["rounds"] = address(self.rounds, ROUNDS.dtype)
+        self.rested = False
         self.record["pending"] = self.record["low"] = self.record["high"] = 0
         self.refused.clear()
         self.odd.clear()
@@ -157,39 +167,36 @@ class Frame:
 
     def take(self, pe: Pe, most: int) -> None:
         """Put what changes from instruction to instruction where the kernel finds it."""
-        if self.shape != (pe.columns, pe.rows):
-            self.forget()
-            self.shape = pe.columns, pe.rows
         clock, flight = self.clock, list(pe.clock.in_flight)
         self.record["pc"], self.record["executed"], self.record["most"] = pe.pc, pe.executed, most
+        self.record["columns"], self.record["rows"] = pe.columns, -1 if pe.rows is None else pe.rows
         self.uniform[:] = pe.uniform
         clock[: _FLIGHT + len(flight)] = [pe.clock.issue, pe.clock.end, *pe.clock.free, 0, len(flight), *flight]
 
     def give(self, pe: Pe) -> None:
         """Put it back where everyone finds it, but for :meth:`settle`."""
         pe.pc = pe.next_pc = self.record["pc"]
-        pe.executed, pe.uniform = self.record["executed"], self.uniform.tolist()
+        pe.executed = self.record["executed"]
+        self._give_numbers(pe)
         issue, end, lsu, math, busy, flight, *ends = self.clock.tolist()
         pe.clock.issue, pe.clock.end, pe.clock.free = issue, end, [lsu, math]
         pe.clock.math_busy += busy
         pe.clock.in_flight.clear()
         pe.clock.in_flight.extend(ends[:flight])
 
+    def _give_numbers(self, pe: Pe) -> None:
+        """Uniform registers, and the shape of an ``mm``."""
+        rows = self.record["rows"]
+        pe.uniform, pe.columns, pe.rows = self.uniform.tolist(), self.record["columns"], None if rows < 0 else rows
+
     def settle(self, pe: Pe) -> None:
         """Add what was counted to the accounts of the processing element."""
-        counts, traffic, queue, math = (
-            dict(zip(names, account.tolist(), strict=True))
-            for names, account in zip(_ACCOUNTS, self.accounts, strict=True)
-        )
-        counts["dram_bytes"] = counts["l2_misses"] * pe.config.line_bytes
-        for account, more in (
-            (pe.clock.queue, queue),
-            (pe.clock.math, math),
-            (pe.counts.__dict__, counts),
-            (pe.traffic.__dict__, traffic),
-        ):
-            for name, value in more.items():
-                account[name] += value
+        into: Any = pe.counts.__dict__, pe.traffic.__dict__, pe.clock.queue, pe.clock.math
+        misses = pe.counts.l2_misses
+        for names, numbers, account in zip(_ACCOUNTS, self.accounts, into, strict=True):
+            for name, more in zip(names, numbers.tolist(), strict=True):
+                account[name] += more
+        pe.counts.dram_bytes += (pe.counts.l2_misses - misses) * pe.config.line_bytes
         for numbers in self.accounts:
             numbers[:] = 0
 
@@ -199,7 +206,7 @@ class Frame:
             self.forget()
 
     def forget(self) -> None:
-        """Segments, pages or the shape of an ``mm`` may be others: every record must be asked for again."""
+        """Segments or pages may be others: every record must be asked for again."""
         self.code["record"] = 0
         for pc, op in self.refused:
             self.code["op"][pc], self.mine[pc] = op, True
@@ -221,7 +228,8 @@ class Frame:
     def prepare(self, pe: Pe) -> bool:
         """Make the record of the load, store or ``mm`` the kernel stands at; False where that is not for it now."""
         pc = self.record["pc"]
-        instruction, row = self.program.instructions[pc], self.code[pc]
+        self._give_numbers(pe)
+        instruction, row, shape = self.program.instructions[pc], self.code[pc], (pe.columns, pe.rows)
         where = instruction.operands[1]
         assert isinstance(where, Address)
         handle = int(self.uniform[where.segment])
@@ -231,7 +239,7 @@ class Frame:
         if segment is None or not at_hand(segment):
             return self._refuse(pc)
         same = instruction.name, instruction.type, instruction.suffixes, where.offset
-        key = same, instruction.operands[0], instruction.operands[2:], self.shape, id(segment), id(segment.table.phys)
+        key = same, instruction.operands[0], instruction.operands[2:], shape, id(segment), id(segment.table.phys)
         if key not in self.made:
             if len(self.made) == _MOST_MADE:
                 self.forget()
@@ -244,6 +252,7 @@ class Frame:
         for name, value in zip(_OWN, own, strict=True):
             row[name] = value
         row["record"], row["handle"] = address(record.numbers, np.int64), handle
+        row["mm_columns"], row["mm_rows"] = self.record["columns"], self.record["rows"]
         return True
 
     def _move(self, pe: Pe, instruction: Instruction, row: Any, segment: Segment) -> Record | None:
@@ -277,7 +286,7 @@ class Frame:
             return None
         a, offsets = int(row["y"]), range(row["x"], row["x"] + len(segment.sizes))
         _touching(row, range(a, a + c.a_registers), offsets)
-        key = (*self.shape, roles.first, roles.type_a, roles.type_b, roles.groups, roles.chunk, roles.depth)
+        key = (pe.columns, pe.rows, roles.first, roles.type_a, roles.type_b, roles.groups, roles.chunk, roles.depth)
         if key not in self.sums:
             self.sums[key] = Sums.of(pe, roles)
         return self.sums[key].record(segment, int(instruction.suffix("t") or 0), pe.chip.store)
@@ -291,7 +300,6 @@ def run_fast(pe: Pe, frame: Frame, most: int) -> bool:
     while True:
         why = run_stretch(frame.record.numbers)
         if why == WANTED:
-            pe.uniform = frame.uniform.tolist()
             if frame.prepare(pe):
                 continue
         frame.add(pe)
@@ -316,6 +324,9 @@ _ENCODED = {
     "br": BR,
     "jump": JUMP,
     "nop": NOP,
+    "tid": TID,
+    "segment": SEGMENT,
+    "setmm": SETMM,
     "clr": CLR,
     "ld": LD,
     "st": ST,
@@ -414,12 +425,16 @@ def _encode(pe: Pe, instruction: Instruction, labels: dict[str, int], row: Any) 
     if operands and isinstance(label := operands[-1], Label):
         row["target"] = labels[label.name]
         operands.pop()
-    if op not in (BR, JUMP, NOP):
+    if op == SETMM:
+        row["operation"] = len(operands) > 1
+    elif op not in (BR, JUMP, NOP):
         destination = operands[0] if op == LOOP_BACK else operands.pop(0)
         row["kind"], row["number"] = _KIND[destination.kind], number(destination)
         row["written"] = _place(pe, destination)
     if op == LOOP_BACK:
         row["x_place"] = row["written"]
+        return
+    if op == SEGMENT:  # its handle is the processing element's to say
         return
     for name, source in zip("xy", operands, strict=False):
         _source(pe, row, name, source)

@@ -47,7 +47,7 @@ class Sums:
     All ``mm`` that add to the same registers in the same way have them together. ``shared``: what their records say
     alike; ``sides``: A's and B's bytes; ``presents``: elements present in each round; ``fill``: how
     far they are filled. ``keep``: the threads that keep sums. ``columns``: part and index of each, and which are on in
-    all these rounds.
+    all these rounds; ``known``: of the last such set (:meth:`_on`).
     """
 
     shared: Record
@@ -62,6 +62,7 @@ class Sums:
     chunk: int
     kb: int
     wanted: bool = True
+    known: tuple[bytes, list[Array], bool] | None = None
 
     @classmethod
     def of(cls, pe: Pe, roles: Roles) -> Sums:
@@ -136,11 +137,9 @@ class Sums:
         self.fill["k"] = self.fill["rounds"] = 0
 
     def _add(self, file: tuple[Any, ...]) -> None:
-        part, index, active = self.columns
-        k, rounds = self.fill["k"], self.fill["rounds"]
+        index, k, rounds = self.columns[1], self.fill["k"], self.fill["rounds"]
         rows, ka = self.keep.shape
-        on = [np.flatnonzero(active & (part == qa)) for qa in range(ka)]
-        runs = all(len(mine) == np.ptp(index[mine]) + 1 for mine in on if len(mine))
+        on, runs = self._on()
         if self.bytes and runs:
             self._add_bytes(file, on)
             return
@@ -157,6 +156,15 @@ class Sums:
             registers = file[0]
             registers[target] = self._added(registers[target], *factors, rounds)
 
+    def _on(self) -> tuple[list[Array], bool]:
+        """The columns of each part that are on, and whether each part's follow one another."""
+        part, index, active = self.columns
+        now = active.tobytes()
+        if self.known is None or self.known[0] != now:
+            on = [np.flatnonzero(active & (part == qa)) for qa in range(self.keep.shape[1])]
+            self.known = now, on, all(len(mine) == np.ptp(index[mine]) + 1 for mine in on if len(mine))
+        return self.known[1:]
+
     def _add_bytes(self, file: tuple[Any, ...], on: list[Array]) -> None:
         """Products of bytes, k of many rounds at once, to the registers; ``on``: the columns of each part."""
         from tilewright.isa.kernels.byte_kernels import add_products
@@ -171,12 +179,14 @@ class Sums:
             factors = a[qa * rows : (qa + 1) * rows], b[begin : begin + len(mine)]
             place = int(keep[0]), int(keep[1] - keep[0]) if rows > 1 else 1, self.first + low
 
-            def add(piece: int, factors: Any = factors, place: Any = place) -> None:
-                first = piece * _PIECE
-                piece_of = first, min(first + _PIECE, rows)
+            shared = rows * len(mine) * depth > _ALONE
+            size = _PIECE if shared else rows
+
+            def add(piece: int, size: int = size, factors: Any = factors, place: Any = place) -> None:
+                piece_of = piece * size, min(piece * size + size, rows)
                 add_products(factors[0], factors[1], depth, piece_of, file[3], file[2] >> 2, place)
 
-            in_pieces(add, -(-rows // _PIECE), rows * len(mine) * depth > _ALONE)
+            in_pieces(add, -(-rows // size), shared)
 
     def _numbers(self, side: int, depth: int) -> Array:
         """[rows, ``depth`` and more] of A (0) or B (1): bytes with a sign, or 16 bits where one of the two has none."""

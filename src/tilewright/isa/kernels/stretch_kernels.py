@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.isa.kernels.pointers import instruction_at, mm_at, rounds_at, stretch_at
+from tilewright.isa.kernels.pointers import instruction_at, mm_at, put, rounds_at, stretch_at
 from tilewright.isa.kernels.records import (
     BR,
     BUDGET,
@@ -27,13 +27,16 @@ from tilewright.isa.kernels.records import (
     NOP,
     OTHER,
     ROUNDS,
+    SEGMENT,
+    SETMM,
     ST,
+    TID,
     WANTED,
 )
 from tilewright.isa.kernels.stretch_mm_kernels import multiply
 from tilewright.isa.kernels.stretch_move_kernels import broadcast, clear, load, store
 from tilewright.isa.kernels.stretch_rounds_kernels import together, wanted
-from tilewright.isa.kernels.stretch_scalar_kernels import branches, scalar, step
+from tilewright.isa.kernels.stretch_scalar_kernels import branches, number_threads, scalar, shape, step
 from tilewright.kernels import njit
 
 _ROW, _LOOP = INSTRUCTION.bytes, ROUNDS.bytes
@@ -75,6 +78,16 @@ def run_stretch(numbers: Any) -> int:
             target = row.target
             step(run, row, bare)
         elif op == NOP:
+            step(run, row, bare)
+        elif op == TID:
+            number_threads(run, row)
+            step(run, row, latency)
+        elif op == SEGMENT:
+            put(run.uniform, row.number, row.x)
+            step(run, row, bare)
+        elif op == SETMM:
+            if not shape(run, row):
+                return LEFT
             step(run, row, bare)
         elif op == CLR:
             if not clear(run, row):

@@ -40,8 +40,9 @@ _FEWEST = 3
 
 @inner(inline="always")
 def wanted(run: Any, row: Any) -> Any:
-    """Whether an ``ld`` or ``mm`` has no record for the segment that its uniform register names now."""
-    return row.record == 0 or cell(run.uniform, row.segment) != row.handle
+    """Whether an ``ld`` or ``mm`` has no record for the segment that its uniform register names now, or the shape."""
+    other = row.op == MULTIPLY and (row.mm_columns != run.columns or row.mm_rows != run.rows)
+    return other or row.record == 0 or cell(run.uniform, row.segment) != row.handle
 
 
 @inner()

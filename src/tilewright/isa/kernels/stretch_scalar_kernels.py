@@ -171,6 +171,30 @@ def scalar(run: Any, row: Any) -> bool:
 
 
 @inner()
+def number_threads(run: Any, row: Any) -> None:
+    """tid: every thread's number to its register."""
+    own = run.file
+    for thread in range(run.threads):
+        put_word(own, row.number, thread)
+        own += run.pitch
+    traffic_at(run.traffic).register_writes += run.threads
+
+
+@inner()
+def shape(run: Any, row: Any) -> bool:
+    """setmm; False where there can be no such ``mm``."""
+    columns, rows = value(run.uniform, row.x_kind, row.x), np.int64(-1)
+    if row.operation == 1:
+        rows = value(run.uniform, row.y_kind, row.y)
+        if rows < 1:
+            return False
+    if columns < 1 or columns > run.loaders:
+        return False
+    run.columns, run.rows = columns, rows
+    return True
+
+
+@inner()
 def branches(uniform: Any, row: Any) -> bool:
     """Whether a loop's last instruction leads back."""
     if row.op == LOOP_BACK:

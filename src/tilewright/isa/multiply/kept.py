@@ -79,20 +79,23 @@ def machine_of(plan: Hashable, tensors: Mapping[str, Array]) -> Pe | None:
 
 
 def keep_machine(plan: Hashable, pe: Pe) -> None:
-    """A machine that has run a product: to make one costs several times what putting it to rest does.
+    """A machine that has run a product: to make one takes several times as long as to put it to rest.
 
-    Kept are small ones whose pages and segments are as they were at first.
+    Kept are small ones whose pages and segments are as they were at first, without lines retained or errors.
     """
     chip = pe.chip
     as_made = len(pe.segments) == len(chip.storages) and not (chip.l2_pages or chip.dma.transfers or pe.errors)
     retained = any(segment.selected.size for segment in pe.segments.values())
-    if retained or not as_made or chip.store.nbytes + chip.l2.cells.nbytes + pe.l1.cells.nbytes > _MACHINE:
-        pe.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
-        return
+    small = chip.store.nbytes + chip.l2.cells.nbytes + pe.l1.cells.nbytes <= _MACHINE
+    gone = [] if as_made and small and not retained else [pe]
     with _lock:
-        _machines[plan] = pe
+        if not gone:
+            gone += [_machines.pop(plan)] if plan in _machines else []
+            _machines[plan] = pe
         while len(_machines) > _MACHINES:
-            del _machines[next(iter(_machines))]
+            gone.append(_machines.pop(next(iter(_machines))))
+    for each in gone:
+        each.chip.pes.clear()  # they know their chip: a circle would keep its memory until garbage is collected
 
 
 def _twin(result: Result) -> Result:

@@ -213,7 +213,8 @@ def unpack(layout: AddressMap, buffer: Any, out: Any = None, kept: Kept | None =
         result = out
     else:
         result = aligned_empty(layout.num_elements, layout.numpy_dtype).reshape(layout.shape)
-        _unpack_slots(layout, source, result, kept)
+        if kept is None or not kept.again(result, source):
+            _unpack_slots(layout, source, result, kept)
     if out is None or out is result:
         return result
     out[...] = result
