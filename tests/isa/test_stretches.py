@@ -140,6 +140,8 @@ scalars = st.one_of(
         st.sampled_from(["r1", "ur2", "5"]),
     ),
     st.sampled_from(["pand p0, p1, p2", "por p1, p0, p2", "pxor p2, p1, p0", "pnot p1, p2", "nop", "mov r20, ur3"]),
+    st.sampled_from(["tid r20", "segment ur5, $B", "segment ur5, $A", "segment ur6, $B", "segment ur5, $C"]),
+    st.sampled_from(["setmm 4", "setmm 6, 3", "setmm ur9, 2", "setmm ur2", "setmm 3, ur2", "setmm ur9, ur8"]),
     st.sampled_from(["ld r24, ur5:rf20:1, 2", "@p1, ld.t1 r24, ur5:rf20:0", "ld.s2.n3 r24, ur5:rf20:-1, 2"]),
     st.sampled_from(
         ["mm8 r30, ur5:rf20:0, r24", "@p1, mm8.ka2.t1 r30, ur5:rf20:1, r24", "mm8.kb2 r28, ur5:rf20:0, r24"]
@@ -172,7 +174,7 @@ def test_loops_of_anything(body, times, start):
     """
     config = MatrixUnitConfig(threads=THREADS, registers=REGISTERS, l1_bytes=128, l1_ways=1)
     rng = np.random.default_rng(start + 3)
-    memory = {"B": rng.integers(-128, 128, (9, 50)).astype(np.int8)}
+    memory = {name: rng.integers(-128, 128, size).astype(np.int8) for name, size in (("B", (9, 50)), ("A", (7, 70)))}
     one, other, _ = both(lambda: MatrixUnit(config).run(text, memory))
     same(one, other)
     differ = [
