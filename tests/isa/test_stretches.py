@@ -7,7 +7,7 @@ from dataclasses import fields
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tilewright.isa import Machine, MatrixUnit, MatrixUnitConfig, MatrixUnitError, matmul
@@ -151,6 +151,7 @@ scalars = st.one_of(
 
 @quick
 @given(st.lists(scalars, min_size=1, max_size=9), st.integers(2, 40), st.integers(-3, 9))
+@example(["setmm ur9, 2", "mm8 r30, ur5:rf20:0, r24"], 14, 0)  # more columns than loaders
 def test_loops_of_anything(body, times, start):
     text = f"""
         segment ur5, $B
