@@ -299,9 +299,8 @@ def run_fast(pe: Pe, frame: Frame, most: int) -> bool:
     frame.take(pe, most)
     while True:
         why = run_stretch(frame.record.numbers)
-        if why == WANTED:
-            if frame.prepare(pe):
-                continue
+        if why == WANTED and frame.prepare(pe):
+            continue
         frame.add(pe)
         if why != FULL:
             break

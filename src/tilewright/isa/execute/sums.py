@@ -62,7 +62,7 @@ class Sums:
     chunk: int
     kb: int
     wanted: bool = True
-    known: tuple[bytes, list[Array], bool] | None = None
+    known: tuple[Any, list[Array], bool] | None = None
 
     @classmethod
     def of(cls, pe: Pe, roles: Roles) -> Sums:
