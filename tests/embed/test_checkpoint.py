@@ -18,6 +18,7 @@ import numpy as np
 import optax
 import pytest
 import tensorstore
+from orbax.checkpoint._src.metadata import checkpoint as metadata
 
 from tilewright.embed import (
     SGD,
@@ -313,13 +314,42 @@ def test_a_failed_save_leaves_no_thread(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         mkdir(path, *rest)
 
-    monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(UsageError, match="the disk is full; finished steps are kept: 1"):
-        save(tmp_path, state, 2, EXTRA).wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", refuse)
+        with pytest.raises(UsageError, match="the disk is full; finished steps are kept: 1"):
+            save(tmp_path, state, 2, EXTRA).wait()
     for thread in set(threading.enumerate()) - before:
         thread.join(20)
         assert not thread.is_alive(), thread
     assert os.listdir(tmp_path) == ["1"]
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_failed_save_leaves_nothing_that_is_written_late(tmp_path, monkeypatch, last):
+    """Orbax writes about a step in a thread of its own, which may come to it when the step has failed."""
+    state = random_state(model(used=TABLES[2:3]))
+    save(tmp_path, state, 1, EXTRA).wait()
+    mkdir, write = os.mkdir, metadata._MetadataStoreImpl.write
+
+    def refuse(path, *rest):
+        if os.path.basename(path).startswith("extra"):
+            raise OSError(28, "No space left on device")
+        mkdir(path, *rest)
+
+    def late(*arguments):
+        time.sleep(0.3)
+        write(*arguments)
+        if last:
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", refuse)
+        patch.setattr(metadata._MetadataStoreImpl, "write", late)
+        with pytest.raises(UsageError, match="the disk is full; finished steps are kept: 1"):
+            save(tmp_path, state, 2, EXTRA).wait()
+        assert os.listdir(tmp_path) == ["1"]
+    save(tmp_path, state, 2, EXTRA).wait()
+    assert saved_steps(tmp_path) == [1, 2]
 
 
 def test_a_failed_save_is_over_when_nothing_writes():

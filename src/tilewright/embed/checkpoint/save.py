@@ -30,6 +30,8 @@ from tilewright.embed.model.stacking import TablePlacement
 from tilewright.embed.model.tables import Limits, count
 from tilewright.errors import TilewrightError, UsageError
 
+_WRITES = 8
+"""More than Orbax writes about a step beside its arrays."""
 _LEFTOVER = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
 
 
@@ -110,6 +112,7 @@ def save(
                 items[EXTRA] = ocp.args.StandardSave(extra)
             _orbax().save(path / str(step), _StepSave(**items))
         except Exception as error:
+            _finish_writing()
             _failed(saving, error)
             saving._told = True
             assert saving._error is not None
@@ -174,10 +177,20 @@ def _settle(saving: Saving, clear: bool = True) -> None:
     try:
         _orbax().wait_until_finished()
     except Exception as error:
-        with suppress(Exception):  # for what is still written about the step: after an error Orbax does not wait for it
-            _orbax().wait_until_finished()
+        _finish_writing()
         _failed(saving, error, clear)
     _current = None
+
+
+def _finish_writing() -> None:
+    """Wait for what is still written about a step that failed, so that its folder can be removed.
+
+    After an error Orbax does not wait for its other writes; each that failed, too, ends one call of it.
+    """
+    for _ in range(_WRITES if _checkpointer is not None else 0):
+        with suppress(Exception):
+            _orbax().wait_until_finished()
+            return
 
 
 def _settle_in(folder: Path) -> None:
