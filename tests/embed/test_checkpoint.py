@@ -324,29 +324,33 @@ def test_a_failed_save_leaves_no_thread(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["1"]
 
 
-@pytest.mark.parametrize("last", [False, True])
-def test_a_failed_save_leaves_nothing_that_is_written_late(tmp_path, monkeypatch, last):
-    """Orbax writes about a step in a thread of its own, which may come to it when the step has failed."""
+@pytest.mark.parametrize("what", ["folder", "note", "note that fails"])
+def test_a_failed_save_leaves_nothing_that_is_written_late(tmp_path, monkeypatch, what):
+    """Orbax makes folders and writes about a step in threads, which may come to it when the step has failed."""
     state = random_state(model(used=TABLES[2:3]))
     save(tmp_path, state, 1, EXTRA).wait()
-    mkdir, write = os.mkdir, metadata._MetadataStoreImpl.write
+    makedirs, write = os.makedirs, metadata._MetadataStoreImpl.write
 
-    def refuse(path, *rest):
+    def refuse(path, *rest, **more):
         if os.path.basename(path).startswith("extra"):
             raise OSError(28, "No space left on device")
-        mkdir(path, *rest)
+        if os.path.basename(path).startswith("tables") and what == "folder":
+            time.sleep(0.3)
+        makedirs(path, *rest, **more)
 
     def late(*arguments):
         time.sleep(0.3)
         write(*arguments)
-        if last:
+        if what == "note that fails":
             raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "mkdir", refuse)
-        patch.setattr(metadata._MetadataStoreImpl, "write", late)
+        patch.setattr(os, "makedirs", refuse)
+        if what != "folder":
+            patch.setattr(metadata._MetadataStoreImpl, "write", late)
         with pytest.raises(UsageError, match="the disk is full; finished steps are kept: 1"):
             save(tmp_path, state, 2, EXTRA).wait()
+        time.sleep(0.5 if what == "folder" else 0)
         assert os.listdir(tmp_path) == ["1"]
     save(tmp_path, state, 2, EXTRA).wait()
     assert saved_steps(tmp_path) == [1, 2]

@@ -32,6 +32,8 @@ from tilewright.errors import TilewrightError, UsageError
 
 _WRITES = 8
 """More than Orbax writes about a step beside its arrays."""
+_PATIENCE = 10
+"""Seconds in which a thread makes a folder."""
 _LEFTOVER = re.compile(r"\d+\.orbax-checkpoint-tmp.*")
 
 
@@ -104,6 +106,7 @@ def save(
         _check_new(path, step)
         saving = Saving(path, step)
         _current = saving
+        before = set(threading.enumerate())
         try:
             _clear_leftovers(path)
             path.mkdir(parents=True, exist_ok=True)
@@ -113,6 +116,9 @@ def save(
             _orbax().save(path / str(step), _StepSave(**items))
         except Exception as error:
             _finish_writing()
+            for thread in set(threading.enumerate()) - before:
+                if thread.name.startswith("asyncio_"):  # it may be making a folder beside the one that failed
+                    thread.join(_PATIENCE)
             _failed(saving, error)
             saving._told = True
             assert saving._error is not None
