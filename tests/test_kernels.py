@@ -42,10 +42,12 @@ for dtype in ("pred", "s4", "u8", "bf16", "f16", "f32", "s64", "f64", "c64", "c1
         array = np.zeros(layout.shape, layout.numpy_dtype)
         assert (layout.unpack(layout.pack(array)) == array).all()
 parse("f32[100,100]{1,0:T(8,128)}").offsets(np.zeros((50, 400, 2), np.int64))
-for dtype in ("int8", "uint8", "int16", "float32", "float16"):
+for dtype in ("int8", "uint8", "int16", "int32", "float32", "float16"):
     for transpose in (False, True):
         a, b, config = np.ones((5, 40), dtype), np.ones((40, 7), dtype), MatrixUnitConfig(threads=16)
         matmul(a, b, transpose_b=transpose, config=config)
+    for again in range(3):
+        matmul(np.ones((70, 70), dtype), np.ones((70, 70), dtype))
 table = Table("t", 100, 8)
 plan = stack([Feature("a", table), Feature("b", Table("u", 50, 8, combiner="sqrtn"))], Topology(1, 4))
 for dtype in (np.int32, np.int64):

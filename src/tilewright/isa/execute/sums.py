@@ -226,7 +226,7 @@ class Sums:
             return sums + products.astype(np.int64).astype(np.int32)
         from tilewright.isa.kernels.value_kernels import add_rounds, add_words
 
-        sums, b = np.ascontiguousarray(sums), np.ascontiguousarray(b.T)
+        sums, a, b = (np.ascontiguousarray(each) for each in (sums, a, b.T))
         if self.words:
             add_words(sums, a, b)
         else:
