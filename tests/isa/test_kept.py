@@ -10,6 +10,7 @@ import pytest
 
 from tilewright.isa import MatrixUnitConfig, MatrixUnitError, matmul
 from tilewright.isa.chip.state import same_state
+from tilewright.isa.execute import stretch
 from tilewright.isa.execute.run import start_state
 from tilewright.isa.multiply import kept
 
@@ -202,3 +203,17 @@ def test_a_machine_that_failed_is_not_used_again():
         with pytest.raises(MatrixUnitError, match="60 instructions"):
             matmul(a, b, config)
     assert not kept._machines
+
+
+def test_records_that_were_given_up_are_made_again(monkeypatch):
+    """The program's code has their addresses."""
+    pairs = [tuple(factors((np.int8, np.int8), seed)) for seed in range(3)]
+    new = [matmul(*pair, SMALL, rerun=True).value for pair in pairs]
+    kept.forget()
+    made, prepare = [], stretch.Frame.prepare
+    monkeypatch.setattr(stretch, "_MOST_SUMS", 0)
+    monkeypatch.setattr(stretch.Frame, "prepare", lambda frame, pe: made.append(1) or prepare(frame, pe))
+    for pair, value in zip(pairs, new, strict=True):
+        made.clear()
+        assert np.array_equal(matmul(*pair, SMALL, rerun=True).value, value)
+        assert made

@@ -158,6 +158,7 @@ class Frame:
         self.refused.clear()
         self.odd.clear()
         if len(self.sums) > _MOST_SUMS:
+            self.forget()
             self.sums.clear()
             self.made.clear()
         for sums in self.sums.values():

@@ -75,14 +75,23 @@ def _ask(run: Any, row: Any, access: Any) -> Any:
 
 
 @inner()
-def load(run: Any, row: Any) -> bool:
-    """``ld``; False where it asks for registers that there are not."""
+def _moved(run: Any, row: Any) -> Any:
+    """Move the elements of an ``ld`` or ``st``; the most words of a thread, -1 (nothing done) without the registers."""
     access = transfer_at(row.record)
     words = _ask(run, row, access)
     if row.number + words > run.registers:
-        return False
+        return np.int64(-1)
     begin_transfer(run)
     move(access)
+    return words
+
+
+@inner()
+def load(run: Any, row: Any) -> bool:
+    """``ld``; False where it asks for registers that there are not."""
+    words, access = _moved(run, row), transfer_at(row.record)
+    if words < 0:
+        return False
     loaded(run, row, words, access.lines, access.elements * access.element_bytes)
     return True
 
@@ -147,12 +156,9 @@ def broadcast(run: Any, row: Any) -> bool:
 @inner()
 def store(run: Any, row: Any) -> bool:
     """``st``; False where it asks for registers that there are not."""
-    access = transfer_at(row.record)
-    most = _ask(run, row, access)
-    if row.number + most > run.registers:
+    words, access = _moved(run, row), transfer_at(row.record)
+    if words < 0:
         return False
-    begin_transfer(run)
-    move(access)
     lines, moved = access.lines, access.elements * access.element_bytes
     counted, clock, m = traffic_at(run.traffic), clock_at(run.clock), memory_at(run.memory)
     acc = accounts_at(m.accounts)
@@ -161,7 +167,7 @@ def store(run: Any, row: Any) -> bool:
     counted.register_reads -= -moved // 4
     acc.l1_c += moved
     acc.l2_c += moved
-    start = _at_port(run, row, most, lines)
+    start = _at_port(run, row, words, lines)
     end = max(clock.lsu, over_l2(m, start, -(-moved * run.slots // run.l2_rate))) + run.load_latency
     acc.dram_c += acc.written * m.line_bytes
     acc.work = max(acc.work, start) + acc.written * m.dram_line

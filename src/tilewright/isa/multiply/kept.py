@@ -4,6 +4,8 @@ Nothing a product costs depends on what stands in A and B: its program branches 
 elements by the threads' numbers. So the machine runs a product twice; where both runs were without errors and cost the
 same, and the values made here are theirs bit for bit, what it cost is kept with its plan, and the next one of that plan
 is multiplied by the kernels alone, in the order the machine adds in.
+
+The machines of the newest plans are kept, too, and put to rest for the next run of the same plan.
 """
 
 from __future__ import annotations
