@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import json
 import os
@@ -19,13 +18,11 @@ import pytest
 from hypothesis import settings
 
 from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
-from tilewright.compiling import own_process
 
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "data"
 ORIGINALS = ROOT.parent / "shared" / "data"
 
-own_process()
 # Kernels compile on a first call and machines are shared, so a test's time says nothing about its truth.
 settings.register_profile("tilewright", deadline=None)
 settings.load_profile("tilewright")
@@ -86,35 +83,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """What the tests have imported stays, so the collector need not look at it again and again."""
     gc.freeze()
-    if "numba" in sys.modules:
-        _compile_each_kernel_once()
     if "typer" in sys.modules:
         from typer import main
 
         main.get_command = cache(main.get_command)  # the command line is the same for every call
-
-
-def _compile_each_kernel_once() -> None:
-    """A worker that needs a kernel while another compiles it waits, and finds it in the cache."""
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.dispatcher import Dispatcher
-
-    compile_, held = Dispatcher.compile, set()
-
-    def alone(self: Any, signature: Any) -> Any:
-        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
-        if not self.stats.cache_path or name in held:
-            return compile_(self, signature)
-        # numba's own lock first: of two threads none waits for a file while it keeps the other from compiling.
-        with global_compiler_lock, open(Path(self.stats.cache_path, f"{name}.lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            held.add(name)
-            try:
-                return compile_(self, signature)
-            finally:
-                held.remove(name)
-
-    Dispatcher.compile = alone
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tilewright.isa import MatrixUnitConfig, matmul
-from tilewright.memory import fresh_zeros
+from tilewright.kernels.memory import fresh_zeros
 
 
 @pytest.fixture(autouse=True)

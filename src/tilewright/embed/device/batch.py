@@ -17,7 +17,7 @@ from tilewright.embed.host.batch import HostBatch
 from tilewright.embed.model.formulas import pointers_per_segment
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.errors import CheckFailed, UsageError
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import thread_count
 
 _WORD = 2**31
 

@@ -14,8 +14,8 @@ from tilewright.embed.host.tally import Tally
 from tilewright.embed.model.formulas import pointers_per_device, pointers_per_segment, round8, slots_per_device
 from tilewright.embed.model.stacking import Stacking
 from tilewright.errors import CheckFailed, UsageError
-from tilewright.memory import Block, lease, physical_bytes, recycled
-from tilewright.threads import thread_count
+from tilewright.kernels.memory import Block, lease, physical_bytes, recycled
+from tilewright.kernels.threads import thread_count
 
 GUARD = 64
 """Slots of canaries before, between and behind the stacks' buffers, where they are asked for."""

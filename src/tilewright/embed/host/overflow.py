@@ -16,7 +16,7 @@ from tilewright.embed.model.formulas import BUCKETS
 from tilewright.embed.model.stacking import Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.errors import LimitError, UsageError
-from tilewright.threads import thread_count
+from tilewright.kernels.threads import thread_count
 
 NO_LIMIT = 2**62
 

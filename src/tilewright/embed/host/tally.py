@@ -19,8 +19,8 @@ from tilewright.embed.host.inputs import BAD_IDS, Ragged, Slices, check_choice, 
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import COMBINERS, Feature
 from tilewright.errors import UsageError
-from tilewright.memory import scratch
-from tilewright.threads import thread_count
+from tilewright.kernels.memory import scratch
+from tilewright.kernels.threads import thread_count
 
 _NO_OFFSETS = np.empty(0, np.int64)
 _NO_WEIGHTS = np.empty(0, np.float32)

@@ -14,7 +14,7 @@ from tilewright.embed.host.arrays import Entries, Index, Ints, Keys, Longs, Mask
 from tilewright.embed.host.hash_kernels import bucket_of
 from tilewright.embed.model.formulas import BUCKETS
 from tilewright.kernels import inner, njit
-from tilewright.vectors import copy_vector
+from tilewright.kernels.vectors import copy_vector
 
 PAD = 2**31 - 1
 """Both ids of an unused slot; its gain is NaN."""

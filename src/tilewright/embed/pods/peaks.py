@@ -19,8 +19,8 @@ from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.confidence import HELD_OUT
 from tilewright.errors import UsageError
-from tilewright.memory import scratch
-from tilewright.threads import thread_count
+from tilewright.kernels.memory import scratch
+from tilewright.kernels.threads import thread_count
 
 KEPT = 1024
 """Held-out batches whose peaks are kept, those with the smallest hashes of their number."""

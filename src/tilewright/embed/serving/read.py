@@ -20,8 +20,8 @@ from tilewright.embed.serving.codes import Bytes
 from tilewright.embed.serving.format import Header, StoredRows, check_sums, mapped_rows, read_header
 from tilewright.embed.serving.sum_kernels import DESCRIBED, IDS_IN_ALL, KINDS, OUT, STRIDE, serve
 from tilewright.errors import UsageError
-from tilewright.memory import recycled
-from tilewright.threads import thread_count
+from tilewright.kernels.memory import recycled
+from tilewright.kernels.threads import thread_count
 
 _IDS = (np.dtype(np.int32), np.dtype(np.int64))
 _FEW = 1 << 14

@@ -19,7 +19,7 @@ from tilewright.isa.language.counts import Counts, Traffic
 from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.errors import ErrorRecord, Faults, MatrixUnitError
 from tilewright.isa.language.program import Instruction
-from tilewright.memory import fresh_zeros
+from tilewright.kernels.memory import fresh_zeros
 
 # Caches of lines as arrays which the traffic kernels walk: LRU sets, with lines that a ``t1`` walk retains.
 

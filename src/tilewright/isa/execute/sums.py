@@ -16,8 +16,8 @@ from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.execute.tensor import Roles, columns_of, macs_counter
 from tilewright.isa.kernels.records import ACCOUNTS, FILL, MM, REACH, TIMES, Record, address, longs
-from tilewright.memory import scratch
-from tilewright.threads import in_pieces
+from tilewright.kernels.memory import scratch
+from tilewright.kernels.threads import in_pieces
 
 Array = np.ndarray[Any, Any]
 DEPTH = 1024

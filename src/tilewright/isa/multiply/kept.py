@@ -20,8 +20,8 @@ import numpy as np
 from tilewright.isa.chip.state import Pe, same_state
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.language.config import MatrixUnitConfig
-from tilewright.memory import fresh_zeros
-from tilewright.threads import in_pieces
+from tilewright.kernels.memory import fresh_zeros
+from tilewright.kernels.threads import in_pieces
 
 Array = np.ndarray[Any, Any]
 Result = TypeVar("Result")

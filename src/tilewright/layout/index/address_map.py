@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnsupportedError, UsageError
+from tilewright.kernels.threads import pool, thread_count
 from tilewright.layout.index.digits import Digit, Line, dim_line, scale_digits, strides_of
 from tilewright.layout.index.steps import Permute, Step
 from tilewright.layout.index.types import UNBOUNDED, array_of, numpy_dtype, type_bits
-from tilewright.threads import pool, thread_count
 
 # Linearisation: the value sum of c_k * stride_k with 0 <= c_k < size_k, and back.
 #

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.kernels import inner, njit
+from tilewright.kernels.vectors import copy_vector, load_word, prefetch_line
+from tilewright.layout.move.vector_kernels import call_address, fence, store_element, take_number, wait_a_moment
 from tilewright.layout.move.words import (
     CALL,
     CORE,
@@ -30,16 +32,6 @@ from tilewright.layout.move.words import (
     RUNS,
     STREAM,
     THREADS,
-)
-from tilewright.vectors import (
-    call_address,
-    copy_vector,
-    fence,
-    load_word,
-    prefetch_line,
-    store_element,
-    take_number,
-    wait_a_moment,
 )
 
 _LINE = 64

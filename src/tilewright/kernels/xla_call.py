@@ -1,28 +1,25 @@
 """numba kernels as targets of XLA's typed foreign function interface on CPU: called from inside jit, without Python.
 
 A handler is a function of one address, XLA's call frame (``xla/ffi/api/c_api.h``, version 0.1 and later): it finds its
-operands and results there. A worker does the handler's work; it is a function of the address of three words, the
-frame, its part and the number of parts, so that several threads can share a call.
+operands and results there. Several threads can share a call: :func:`shared` lets each of them call the handler again,
+with its :func:`share` of the call in place of a frame.
 """
 
 from __future__ import annotations
 
 import ctypes
+import secrets
+import threading
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import binding, ir
-from numba import types as numba_types
 
-from tilewright.kernels import inner
-from tilewright.vectors import intrinsic, load_word
-
-types: Any = numba_types  # called as signatures, which its annotations do not know
-carray: Any = numba.carray  # type: ignore[attr-defined]
+from tilewright.kernels.declare import Callback, inner
+from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_floats, to_ints, to_longs, types
 
 FRAME = "int64(int64)"
-"""The signature of handlers and workers: an address -> 0."""
+"""The signature of handlers: an address -> 0."""
 
 _ARGS, _RETS, _ATTRS = 40, 80, 120  # where the three lists begin in a frame
 _LIST, _NAMED = 32, 40  # where a list's pointers stand; attributes have names before them
@@ -73,8 +70,31 @@ def number(frame: Any, i: Any) -> Any:
     return load_word(load_word(load_word(load_word(frame + _ATTRS + _NAMED, 0), i) + 8, 0), 0)
 
 
+_process = np.array([secrets.randbits(63)], np.int64)
+_PROCESS = "tilewright_process"
+binding.add_symbol(_PROCESS, _process.ctypes.data)  # before any kernel that asks for it is loaded
 _STALE = np.frombuffer(b"a program of another process: its kernels' plans are not in this one\0", np.uint8)
 _API, _CREATE_ERROR, _FAILED_PRECONDITION = 16, 48, 9
+
+
+def process_number() -> int:
+    """A random number of this process's, for words that are true in it alone; a forked child's is its parent's."""
+    return int(_process[0])
+
+
+@inner()
+def is_of_this_process(number: Any) -> Any:
+    """Whether a number is :func:`process_number`'s."""
+    return load_word(_symbol_address(), 0) == number
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _symbol_address(typing: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        known = builder.module.globals.get(_PROCESS)
+        return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, []), _PROCESS), I64)
+
+    return types.int64(), generate
 
 
 @inner()
@@ -83,7 +103,7 @@ def stale(frame: Any) -> Any:
     request = np.empty(4, np.int64)  # size of the struct, no extension, the message, the kind of error
     request[0], request[1], request[2], request[3] = 28, 0, np.int64(_STALE.ctypes.data), _FAILED_PRECONDITION
     create = load_word(load_word(frame + _API, 0) + _CREATE_ERROR, 0)
-    error = _call_worker(create, np.int64(request.ctypes.data))
+    error = _call(create, np.int64(request.ctypes.data))
     request[0] = 0  # it is needed until here
     return error
 
@@ -109,21 +129,6 @@ def size(buffer: Any) -> Any:
     return elements
 
 
-def _pointer(kind: Any) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def cast(typing: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.inttoptr(args[0], context.get_value_type(types.CPointer(kind)))
-
-        return types.CPointer(kind)(types.int64), generate
-
-    return cast
-
-
-to_floats, to_ints, to_longs = _pointer(types.float32), _pointer(types.int32), _pointer(types.int64)
-to_bytes = _pointer(types.uint8)
-
-
 @inner()
 def floats(buffer: Any) -> Any:
     """A buffer as float32[elements]."""
@@ -141,69 +146,78 @@ def _store_word(address: Any, value: Any) -> None:
     carray(to_longs(address), (1,))[0] = value
 
 
-# Threads: each takes its part of a call. They live as long as the call; starting one takes some 20 us.
+# Threads: each takes its share of a call. They live as long as the call; starting one takes some 20 us. A share is four
+# words: what is shared, the part, the parts, the thread. Its address is odd, and a frame's is even.
 
 _create: Any = types.ExternalFunction("pthread_create", types.int32(types.int64, types.int64, types.int64, types.int64))
 _join: Any = types.ExternalFunction("pthread_join", types.int32(types.int64, types.int64))
 
 
 @inner()
-def handle(frame: Any, worker: Any, parts: Any) -> Any:
-    """Do a call in ``parts``, each in a thread of its own; ``worker`` is the address of the worker."""
+def is_share(call: Any) -> Any:
+    """Whether a handler was called by :func:`shared`, and not by XLA."""
+    return call & 1 == 1
+
+
+@inner()
+def share(call: Any) -> Any:
+    """(what is shared, which part of it, parts) of a share."""
+    return load_word(call - 1, 0), load_word(call - 1, 1), load_word(call - 1, 2)
+
+
+@inner()
+def shared(what: Any, handler: Any, parts: Any) -> Any:
+    """Do a call in ``parts``, each in a thread of its own: ``handler`` (its address) is called with each share."""
     parts = min(max(parts, 1), _MOST_THREADS)
-    shares = np.empty(4 * _MOST_THREADS, np.int64)  # of each: frame, part, parts, thread
-    first, started = np.int64(shares.ctypes.data), 0
+    shares = np.empty(4 * _MOST_THREADS, np.int64)
+    first, started = np.int64(shares.ctypes.data) + 1, 0
     for part in range(parts):
         at = 4 * part
-        shares[at], shares[at + 1], shares[at + 2], shares[at + 3] = frame, part, parts, 0
+        shares[at], shares[at + 1], shares[at + 2], shares[at + 3] = what, part, parts, 0
     for part in range(1, parts):
-        share = first + 32 * part
-        if _create(share + 24, 0, worker, share) != 0:
+        if _create(first - 1 + 32 * part + 24, 0, handler, first + 32 * part) != 0:
             break
         started = part
-    _call_worker(worker, first)
+    _call(handler, first)
     for part in range(started + 1, parts):  # what no thread was left for
-        _call_worker(worker, first + 32 * part)
+        _call(handler, first + 32 * part)
     for part in range(1, started + 1):
         _join(shares[4 * part + 3], 0)
     return 0
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _call_worker(typing: Any, worker: Any, share: Any) -> Any:
+def _call(typing: Any, function: Any, argument: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        word = ir.IntType(64)
-        function = builder.inttoptr(args[0], ir.PointerType(ir.FunctionType(word, [word])))
-        return builder.call(function, [args[1]])
+        return builder.call(builder.inttoptr(args[0], ir.PointerType(ir.FunctionType(I64, [I64]))), [args[1]])
 
     return types.int64(types.int64, types.int64), generate
 
 
-def published(name: str, worker: Any) -> Any:
-    """A kernel's way to a worker's address: by a name in the process, so that kernels kept on disk find it again.
+@intrinsic  # type: ignore[untyped-decorator]
+def own_address(typing: Any) -> Any:
+    """The address of the handler that asks. It is code of the same file, so nothing can come between the two."""
 
-    The name must be known before a kernel that uses it is loaded.
-    """
-    binding.add_symbol(name, worker.address)
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        name = f"cfunc.{builder.function.name}"  # numba's name for what C calls
+        known = builder.module.globals.get(name)
+        return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, [I64]), name), I64)
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def address(typing: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            word = ir.IntType(64)
-            kind = ir.FunctionType(word, [word])
-            function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-            return builder.ptrtoint(function, word)
-
-        return types.int64(), generate
-
-    return address
+    return types.int64(), generate
 
 
-def register(name: str, handler: Any) -> str:
-    """Make a handler known to XLA's CPU as the target ``name``, which comes back."""
-    import jax  # whoever calls a kernel from inside jit has it
+_registered: set[str] = set()
+_registering = threading.Lock()
 
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    jax.ffi.register_ffi_target(name, new(handler.address, None, None), platform="cpu", api_version=1)
+
+def registered(name: str, handler: Callback) -> str:
+    """The target ``name``, made known to XLA's CPU by the first call of it in the process."""
+    with _registering:
+        if name not in _registered:
+            import jax  # whoever calls a kernel from inside jit has it
+
+            new = ctypes.pythonapi.PyCapsule_New
+            new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+            jax.ffi.register_ffi_target(name, new(handler.address, None, None), platform="cpu", api_version=1)
+            _registered.add(name)
     return name
