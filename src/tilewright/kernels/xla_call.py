@@ -8,12 +8,11 @@ with its :func:`share` of the call in place of a frame.
 from __future__ import annotations
 
 import ctypes
-import secrets
 import threading
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 
 from tilewright.kernels.declare import Callback, inner
 from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_floats, to_ints, to_longs, types
@@ -68,44 +67,6 @@ def results(frame: Any) -> Any:
 def number(frame: Any, i: Any) -> Any:
     """Attribute ``i`` (in the order of the names), an int64."""
     return load_word(load_word(load_word(load_word(frame + _ATTRS + _NAMED, 0), i) + 8, 0), 0)
-
-
-_process = np.array([secrets.randbits(63)], np.int64)
-_PROCESS = "tilewright_process"
-binding.add_symbol(_PROCESS, _process.ctypes.data)  # before any kernel that asks for it is loaded
-_STALE = np.frombuffer(b"a program of another process: its kernels' plans are not in this one\0", np.uint8)
-_API, _CREATE_ERROR, _FAILED_PRECONDITION = 16, 48, 9
-
-
-def process_number() -> int:
-    """A random number of this process's, for words that are true in it alone; a forked child's is its parent's."""
-    return int(_process[0])
-
-
-@inner()
-def is_of_this_process(number: Any) -> Any:
-    """Whether a number is :func:`process_number`'s."""
-    return load_word(_symbol_address(), 0) == number
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _symbol_address(typing: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        known = builder.module.globals.get(_PROCESS)
-        return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, []), _PROCESS), I64)
-
-    return types.int64(), generate
-
-
-@inner()
-def stale(frame: Any) -> Any:
-    """What a handler answers to a call that another process compiled: XLA's error."""
-    request = np.empty(4, np.int64)  # size of the struct, no extension, the message, the kind of error
-    request[0], request[1], request[2], request[3] = 28, 0, np.int64(_STALE.ctypes.data), _FAILED_PRECONDITION
-    create = load_word(load_word(frame + _API, 0) + _CREATE_ERROR, 0)
-    error = _call(create, np.int64(request.ctypes.data))
-    request[0] = 0  # it is needed until here
-    return error
 
 
 @inner()
@@ -178,16 +139,18 @@ def shared(what: Any, handler: Any, parts: Any) -> Any:
         if _create(first - 1 + 32 * part + 24, 0, handler, first + 32 * part) != 0:
             break
         started = part
-    _call(handler, first)
+    call_address(handler, first)
     for part in range(started + 1, parts):  # what no thread was left for
-        _call(handler, first + 32 * part)
+        call_address(handler, first + 32 * part)
     for part in range(1, started + 1):
         _join(shares[4 * part + 3], 0)
     return 0
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _call(typing: Any, function: Any, argument: Any) -> Any:
+def call_address(typing: Any, function: Any, argument: Any) -> Any:
+    """What the C function of one word at an address answers."""
+
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.call(builder.inttoptr(args[0], ir.PointerType(ir.FunctionType(I64, [I64]))), [args[1]])
 

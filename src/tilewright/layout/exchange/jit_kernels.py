@@ -6,32 +6,60 @@ on a cache line, where it is for another, who made them, how many bytes are to b
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import numpy as np
+from llvmlite import binding, ir
 
-from tilewright.kernels import cfunc
-from tilewright.kernels.vectors import carray, load_word, to_bytes
+from tilewright.kernels import cfunc, inner
+from tilewright.kernels.vectors import I64, carray, intrinsic, load_word, to_bytes, types
 from tilewright.kernels.xla_call import (
     FRAME,
+    call_address,
     data,
-    is_of_this_process,
     is_question,
     is_share,
     operand,
     own_address,
-    process_number,
     registered,
     result,
     share,
     shared,
-    stale,
 )
 from tilewright.layout.move.move_kernels import move
 from tilewright.layout.move.words import GIVEN, LINE, SCRATCH, THREADS
 
 _CALL = 4 * LINE // 8
 """Words of a call's memory, a line more than its three."""
+
+# A plan lies in the memory of the process that made it, and jax keeps compiled programs for other processes: words name
+# their process by a random number, which a kernel finds by a name that is published before it is loaded.
+_process = np.array([secrets.randbits(63)], np.int64)
+_PROCESS = "tilewright_process"
+binding.add_symbol(_PROCESS, _process.ctypes.data)  # before any kernel that asks for it is loaded
+_STALE = np.frombuffer(b"a program of another process: its kernels' plans are not in this one\0", np.uint8)
+_API, _CREATE_ERROR, _FAILED_PRECONDITION = 16, 48, 9  # of XLA's interface
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _process_address(typing: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        known = builder.module.globals.get(_PROCESS)
+        return builder.ptrtoint(known or ir.Function(builder.module, ir.FunctionType(I64, []), _PROCESS), I64)
+
+    return types.int64(), generate
+
+
+@inner()
+def _stale(frame: Any) -> Any:
+    """What a handler answers to a call that another process compiled: XLA's error."""
+    request = np.empty(4, np.int64)  # size of the struct, no extension, the message, the kind of error
+    request[0], request[1], request[2], request[3] = 28, 0, np.int64(_STALE.ctypes.data), _FAILED_PRECONDITION
+    create = load_word(load_word(frame + _API, 0) + _CREATE_ERROR, 0)
+    error = call_address(create, np.int64(request.ctypes.data))
+    request[0] = 0  # it is needed until here
+    return error
 
 
 @cfunc(FRAME)
@@ -45,8 +73,8 @@ def _move_handler(call: Any) -> Any:
     if is_question(call):
         return 0
     words = data(operand(call, 1))
-    if not is_of_this_process(load_word(words, 2)):
-        return stale(call)
+    if load_word(words, 2) != load_word(_process_address(), 0):
+        return _stale(call)
     target, threads = data(result(call, 0)), load_word(words, 4)
     carray(to_bytes(target), (load_word(words, 3),))[:] = 0
     room = np.zeros(_CALL, np.int64)
@@ -69,4 +97,4 @@ def move_target() -> str:
 
 def move_words(on_line: int, off_line: int, zeros: int, threads: int) -> np.ndarray[Any, Any]:
     """The second operand: uint8[40]."""
-    return np.array([on_line, off_line, process_number(), zeros, threads], np.int64).view(np.uint8)
+    return np.array([on_line, off_line, int(_process[0]), zeros, threads], np.int64).view(np.uint8)
