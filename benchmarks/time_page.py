@@ -15,7 +15,7 @@ from typing import Any
 
 import measured_times
 import numpy as np
-from measured_times import CHIPS, OPERATIONS, Gpt2, Measured
+from measured_times import CHIPS, OPERATIONS, Gpt2, Measured, training
 
 from tilewright.hlo import estimate, load
 from tilewright.targets import target, target_names
@@ -308,8 +308,6 @@ def modelled(chip: str, operation: str) -> list[tuple[Measured, float]]:
 
 def held_out(timed: Sequence[tuple[Measured, float]]) -> list[tuple[Measured, float]]:
     """Of all rows of an operation on a chip, those that no constant was fitted on."""
-    from calibrate_time import training
-
     return [row for row, taken in zip(timed, training(len(timed))) if not taken]
 
 
