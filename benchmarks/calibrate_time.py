@@ -86,7 +86,6 @@ FIXED = {
 """Constants that are no matter of fitting, and where they are from."""
 
 _OF_PRODUCT = "carried over from [time.product]: the measured batches are too shallow to show it"
-_BESIDE = "not fitted: the size from which the measured rows write beside multiplying"
 _NEAR = "not fitted: the training rows only say that it is at least this"
 _NOT_THERE = "0: this chip has none"
 
@@ -94,7 +93,7 @@ _NOT_THERE = "0: this chip has none"
 def fixed(section: str) -> dict[str, str]:
     """The constants of a section that are not fitted, and where they are from."""
     more = {
-        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT, "one_window_mb": _BESIDE},
+        "batched_product": {"efficiency": _OF_PRODUCT, "fill_rows": _OF_PRODUCT},
         "reduce": {"near_mb_per_us": _NEAR},
     }
     return {**FIXED, **more.get(section, {})}
@@ -269,7 +268,7 @@ def seen_in_passes(machine: Target) -> Seen | None:
         for row in estimate(program, machine).rows:
             if row.unpriced or row.bound == "vector" or row.lane == "host":
                 continue
-            types |= types_of(operations[row.line])
+            types |= types_of(operations[row.line]) if row.lane in ("matrix", "vector") else frozenset()
             bounds.add(row.bound)
             sizes["megabytes"].append((row.bytes / row.runs + row.resident) / MEGA)
             sizes["flops"].append(row.flops / row.runs)
@@ -436,7 +435,9 @@ def section_text(name: str, constants: TimeConstants, source: str, sources: Mapp
     lines.append(f'source = "{source}"')
     if seen := constants.seen:
         lines += ["", f"[time.{name}.seen]"]
-        lines += [f"{key} = {json.dumps(list(words))}" for key, words in (("types", seen.types), ("bounds", seen.bounds))]
+        lines += [
+            f"{key} = {json.dumps(list(words))}" for key, words in (("types", seen.types), ("bounds", seen.bounds))
+        ]
         lines += [f"{key} = [{low:g}, {high:g}]" for key, (low, high) in seen.ranges.items()]
     known = [f'{key} = "{sources[key]}"' for key in constants.values if key in sources]
     return "\n".join([*lines, *(["", f"[time.{name}.sources]", *known] if known else [])]) + "\n"

@@ -8,7 +8,7 @@ from tilewright.hlo.reporting.context import Context
 from tilewright.hlo.timing.alone import price_alone
 from tilewright.hlo.timing.chip import Chip, chip_of
 from tilewright.hlo.timing.fusing import Fusing
-from tilewright.hlo.timing.row import later
+from tilewright.hlo.timing.row import later, rest_of_transfers
 from tilewright.hlo.timing.scheduled import Schedule
 from tilewright.hlo.timing.step import StepTime, TimeRow
 from tilewright.targets import Target
@@ -85,6 +85,8 @@ def _step(
     priced: float,
     notes: list[str],
 ) -> StepTime:
+    if rest := rest_of_transfers(chip, rows, seconds):
+        rows, seconds = [*rows, rest], seconds + rest.seconds
     if priced < 1:
         notes.append(f"{(1 - priced) * 100:.0f} % of the operations have no time: the total is a lower bound")
     return StepTime(

@@ -7,7 +7,7 @@ turns that into a ``TimeRow``, so that no walker can forget a law.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -81,7 +81,8 @@ def timed(
         seconds, bound = least[slowest], slowest
         notes.append(_AT_PEAK[slowest])
     sizes = {"megabytes": run.megabytes + run.resident, "flops": float(flops / runs), "depth": float(run.depth)}
-    known = run.measured and not notes and constants.covers(types_of(op), bound, sizes)
+    types = types_of(op) if run.beside is None else frozenset[str]()  # a transfer moves bytes of any type alike
+    known = run.measured and not notes and constants.covers(types, bound, sizes)
     if not known:
         notes.append(NOT_MEASURED)
     if resident:
@@ -97,6 +98,18 @@ def timed(
         resident=round(resident * MEGA),
         note="; ".join(notes),
     )
+
+
+def rest_of_transfers(chip: Chip, rows: Sequence[TimeRow], seconds: float) -> TimeRow | None:
+    """The row of what HBM still has to pass when all else is done, None where nothing is left.
+
+    Kernels and transfers are priced each by itself: beside each other they may ask more of HBM than its peak.
+    """
+    total = sum(row.bytes for row in rows) / chip.hbm_peak if chip.hbm_peak else 0.0
+    if total <= seconds:
+        return None
+    run = Run(1e6 * (total - seconds), "hbm", lane="dma", measured=False)
+    return timed(chip, Operation("transfers", "stream", ""), run, chip.kernel, start=1e6 * seconds)
 
 
 def untimed(op: Operation, reason: str, source: str, start: float, runs: int = 1) -> TimeRow:

@@ -252,7 +252,8 @@ class Schedule:
         if name.endswith("-start"):
             self._exchange(op.name, us)
             return
-        self._row(computation, op, Run(us, "link", lane="link", measured=False), runs)
+        self.links_free = max(self.links_free, self.now) + us
+        self._row(computation, op, Run(self.links_free - self.now, "link", lane="link", measured=False), runs)
 
     def _exchange(self, name: str, us: float) -> None:
         """An exchange with other chips begins when the links are free: each takes all of them."""
@@ -346,7 +347,8 @@ class Schedule:
         if work.rotations and bound == "vector" and name in ("copy", "transpose", "reshape"):
             bound = "relayout"
         if far + written:
-            self.hbm_free = max(self.hbm_free, self.now) + (far + written) / constants["mb_per_us"]
+            took = self.chip.stream_us(far + written, constants["mb_per_us"])
+            self.hbm_free = max(self.hbm_free, self.now) + took
         lane = "matrix" if work.matrix_us else "vector"
         run = Run(us, bound, far + written, work.products, lane=lane, measured=not work.rows)
         self._row(computation, op, run, runs)
@@ -363,7 +365,7 @@ class Schedule:
     def _stream(self, read: float, written: float, common: float) -> float:
         """Microseconds of the kernel's own transfers; v4's common memory (S(3)) has a bandwidth of its own."""
         constants = self.chip.kernel
-        stream = (read + written) / constants["mb_per_us"]
+        stream = self.chip.stream_us(read + written, constants["mb_per_us"])
         if read + written > _LARGE_MB:
             stream = max(stream, written / constants["write_mb_per_us"])
         if common and constants["common_mb_per_us"]:

@@ -25,6 +25,10 @@ class Price:
     parts: Mapping[str, float]
     resident: float = 0.0
 
+    def at_least(self, other: Price) -> Price:
+        """The longer of both: what needs many windows takes no less than the most that fit one, as more never does."""
+        return self if self.microseconds >= other.microseconds else other
+
     @property
     def bound(self) -> str:
         """The unit that needs the longest."""

@@ -71,18 +71,16 @@ def batched_product(
 ) -> Price:
     """``batch`` products of one size; each begins anew (``product_us``).
 
-    What fits one window is multiplied first and written then; larger batches do both at a time. The larger operand is
-    near the core where it fits, as of one product, and is read while the units multiply; what is not near streams from
-    HBM at the rate of long streams.
+    Work and transfers run beside each other but for the first window and the last, ``alone_us`` at the most. The larger
+    operand is near the core where it fits, as of one product, and is read while the units multiply; what is not near
+    streams from HBM at the rate of long streams.
     """
     matrix = batch * (matrix_us(constants, *sizes) / constants["efficiency"] + constants["product_us"])
     large, small = max(a.megabytes, b.megabytes), min(a.megabytes, b.megabytes)
-    windowed = large + small + result.megabytes > constants["one_window_mb"]
     resident = large if large <= constants["resident_mb"] else 0.0
-    read = (small + large - resident) / constants["hbm_mb_per_us"]
-    write = result.megabytes / constants["window_write_mb_per_us" if windowed else "write_mb_per_us"]
-    whole = max(matrix, read + write) if windowed else matrix + read + write
-    parts = {"latency": constants["launch_us"], "matrix": matrix, "hbm": read + write}
+    stream = (small + large - resident) / constants["hbm_mb_per_us"] + result.megabytes / constants["write_mb_per_us"]
+    whole = max(matrix, stream) + min(matrix, stream, constants["alone_us"])
+    parts = {"latency": constants["launch_us"], "matrix": matrix, "hbm": stream}
     return Price(constants["launch_us"] + whole, parts, resident)
 
 

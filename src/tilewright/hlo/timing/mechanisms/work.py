@@ -144,7 +144,9 @@ def matrix_type(op: Operation) -> str:
 
     Of two types that differ the slower counts; wider ones pass as bf16, once at the least.
     """
-    kinds = {"int8" if _INTEGERS.match(shape) else "fp8" if shape[:2] == "f8" else "bf16" for shape in op.operand_shapes[:2]}
+    kinds = {
+        "int8" if _INTEGERS.match(shape) else "fp8" if shape[:2] == "f8" else "bf16" for shape in op.operand_shapes[:2]
+    }
     return kinds.pop() if len(kinds) == 1 else "bf16"
 
 
