@@ -157,14 +157,18 @@ class Schedule:
         self.depth -= 1
 
     def _loop(self, computation: Computation, op: Operation, runs: int) -> None:
-        """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs."""
+        """A loop's body passes once, and the clock goes on by all its trips; its rows count all runs.
+
+        Its condition runs once more than its body.
+        """
         if any(trips[-1:] == (None,) for trips in (self.context.runs[callee].trips for callee in op.calls)):
             self._skip(computation, op, runs, "how often it runs is not known: its operations count once")
         for callee in op.calls:
             begin, inside = self.now, self.context.runs[callee]
             trips = inside.trips[-1] if inside.trips else 1
-            self._enter(callee, inside.count)
-            self.now = begin + (self.now - begin) * (1 if trips is None else trips)
+            times = 1 if trips is None else trips + (callee == op.calls[0])
+            self._enter(callee, min(runs * times, inside.count))
+            self.now = begin + (self.now - begin) * times
 
     def _calls(self, computation: Computation, op: Operation, name: str, runs: int) -> None:
         """A call's body, the longest branch of a conditional; a body that runs elsewhere is one row of that core."""
