@@ -55,6 +55,7 @@ def fields(step: StepTime) -> tuple[Field, ...]:
         Field(
             "beside", "seconds", "how long it runs beside other work", of=lambda row: row.beside or None, shown=False
         ),
+        Field("note", of=lambda row: row.note, below=True),
         Field("why not", of=lambda row: row.unpriced, shown=False),
     )
 
