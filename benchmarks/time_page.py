@@ -397,7 +397,7 @@ def _constants() -> str:
             own = [key for key in constants.values if f"time.{name}.{key}" in machine.sources]
             free = len(constants.values) - len(own)
             low, high = constants.seen.ranges["megabytes"] if constants.seen else (0, 0)
-            rows.append((chip, f"`time.{name}`", constants.fitted_on, free, len(own), f"{low:.2g} to {high:.3g}"))
+            rows.append((chip, f"`time.{name}`", constants.fitted_on, free, len(own), f"{low:.2g} to {high:,.0f}"))
     return _table(("chip", "section", "fitted on", "fitted", "other", "seen MB"), rows, 3)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from tilewright.hlo.program import Operation
 from tilewright.hlo.timing.chip import Chip
@@ -125,9 +124,4 @@ def later(row: TimeRow, us: float) -> TimeRow:
 
 def types_of(op: Operation) -> frozenset[str]:
     """The element types of an operation's arrays, scalars left out."""
-    return frozenset[str]().union(*(_types(shape) for shape in (op.shape, *op.operand_shapes)))
-
-
-@lru_cache(maxsize=65536)
-def _types(shape: str) -> frozenset[str]:
-    return frozenset(_ELEMENTS.findall(shape))
+    return frozenset(_ELEMENTS.findall(" ".join((op.shape, *op.operand_shapes))))
