@@ -259,3 +259,9 @@ def test_benchmarks_import_what_is_there(path):
             module = importlib.import_module(node.module)
             for alias in node.names:
                 assert hasattr(module, alias.name) or importlib.import_module(f"{node.module}.{alias.name}")
+
+
+def test_no_benchmark_imports_another_in_a_circle():
+    files = {path.stem: path for path in (ROOT / "benchmarks").glob("*.py")}
+    around = circle({stem: sorted({name for name, _ in imports(path)} & files.keys()) for stem, path in files.items()})
+    assert not around, " -> ".join([*around, around[0]])
