@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,8 @@ def _served() -> None:
     serve(np.empty((0, DESCRIBED), np.int64), np.empty((0, 2), np.float32), 0, 1)
 
 
-def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str] = ()) -> None:
+def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
-    ``only`` names the few that are wanted.
 
     >>> names = []
     >>> warm(lambda name, seconds: names.append(name))
@@ -92,4 +91,4 @@ def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str]
         ("peaks of pods", _pods),
         ("lookups of exported tables", _served),
     )
-    do_jobs(jobs, report, only)
+    do_jobs(jobs, report)

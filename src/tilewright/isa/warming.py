@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,9 +41,8 @@ def _profiled() -> None:
     profile(program, {"S": np.zeros((4, 4), np.int8)}, MatrixUnitConfig(threads=4))
 
 
-def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str] = ()) -> None:
+def warm(report: Callable[[str, float], None] | None = None) -> None:
     """Compile all kernels of this package, or load them from the cache; ``report`` is told each one's name and seconds.
-    ``only`` names the few that are wanted.
 
     >>> names = []
     >>> warm(lambda name, seconds: names.append(name))
@@ -65,4 +64,4 @@ def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str]
         ("pages moved out and in", lambda: small.run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})),
         ("a profile", _profiled),
     )
-    do_jobs(jobs, report, only)
+    do_jobs(jobs, report)

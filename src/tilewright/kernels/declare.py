@@ -129,10 +129,9 @@ def tell_first_compiled(tell: Callable[[], None]) -> None:
     before_compiling[:] = [tell]
 
 
-def do_jobs(jobs: Iterable[Job], report: Callable[[str, float], None] | None, only: Iterable[str] = ()) -> None:
-    """Do each (name, job), or ``only`` those of these names; ``report`` is told its name and seconds."""
-    by_name = dict(jobs)
-    for name, job in [(name, by_name[name]) for name in only] or by_name.items():
+def do_jobs(jobs: Iterable[Job], report: Callable[[str, float], None] | None) -> None:
+    """Do each (name, job); ``report`` is told its name and seconds."""
+    for name, job in jobs:
         start = time.perf_counter()
         job()
         if report is not None:

@@ -17,7 +17,6 @@ from numba import types as numba_types
 types: Any = numba_types  # called as signatures, which its annotations do not know
 carray: Any = numba.carray  # type: ignore[attr-defined]
 intrinsic: Any = extending.intrinsic  # it changes signatures (the first parameter goes), which types cannot say
-LINE = 64  # bytes of a cache line; one load or store
 I32, I64, F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 ADDRESS = types.int64
 
@@ -43,20 +42,6 @@ def shuffle(builder: Any, a: Any, b: Any, mask: list[int]) -> Any:
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(mask)), mask))
 
 
-def store(builder: Any, value: Any, address: Any, streaming: bool) -> None:
-    """A vector of any width in lines; a streaming store goes past the caches and wants an aligned address."""
-    size = value.type.element.width // 8
-    per_line = min(LINE // size, value.type.count)
-    undefined = ir.Constant(value.type, ir.Undefined)
-    for first in range(0, value.type.count, per_line):
-        whole = per_line == value.type.count
-        part = value if whole else shuffle(builder, value, undefined, list(range(first, first + per_line)))
-        align = per_line * size if streaming else 1
-        done = builder.store(part, at(builder, address, first * size, part.type), align=align)
-        if streaming:
-            done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
-
-
 def spread(builder: Any, value: Any, lanes: int) -> Any:
     """A vector of ``lanes`` times the value."""
     undefined = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
@@ -65,15 +50,15 @@ def spread(builder: Any, value: Any, lanes: int) -> Any:
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def copy_vector(typing: Any, target: Any, source: Any, width: Any, streaming: Any) -> Any:
+def copy_vector(typing: Any, target: Any, source: Any, width: Any) -> Any:
     """``width`` bytes (a literal) from address ``source`` to address ``target``."""
-    size, past_caches = width.literal_value, streaming.literal_value
+    kind = vector(width.literal_value, 1)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        store(builder, load(builder, args[1], 0, vector(size, 1)), args[0], past_caches)
+        builder.store(load(builder, args[1], 0, kind), at(builder, args[0], 0, kind), align=1)
         return context.get_dummy_value()
 
-    return types.none(ADDRESS, ADDRESS, width, streaming), generate
+    return types.none(ADDRESS, ADDRESS, width), generate
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]

@@ -54,9 +54,9 @@ def _copy_vectors(target: Addresses, source: Addresses, at: Index, begin: Index,
     """``n`` entries, rounded up to whole vectors."""
     to, of = 4 * at, 4 * begin
     for j in range(0, 4 * n, _BYTES):
-        copy_vector(target[0] + to + j, source[0] + of + j, 32, False)
-        copy_vector(target[1] + to + j, source[1] + of + j, 32, False)
-        copy_vector(target[2] + to + j, source[2] + of + j, 32, False)
+        copy_vector(target[0] + to + j, source[0] + of + j, 32)
+        copy_vector(target[1] + to + j, source[1] + of + j, 32)
+        copy_vector(target[2] + to + j, source[2] + of + j, 32)
 
 
 @njit(cache=True, nogil=True)

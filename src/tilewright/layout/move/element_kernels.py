@@ -99,7 +99,7 @@ def _shorts(width: int) -> Primitive:
         for e in range(entries):
             a, b = t + load_word(table, 2 * e + 1), s + load_word(table, 2 * e)
             for k in range(n):
-                copy_vector(a + k * nt, b + k * ns, width, False)
+                copy_vector(a + k * nt, b + k * ns, width)
 
     return shorts
 

@@ -9,7 +9,22 @@ from typing import Any
 
 from llvmlite import ir
 
-from tilewright.kernels.vectors import ADDRESS, I64, LINE, at, intrinsic, load, shuffle, store, types, vector
+from tilewright.kernels.vectors import ADDRESS, I32, I64, at, intrinsic, load, shuffle, types, vector
+from tilewright.layout.move.words import LINE
+
+
+def _store(builder: Any, value: Any, address: Any, streaming: bool) -> None:
+    """A vector of any width in lines; a streaming store goes past the caches and wants an aligned address."""
+    size = value.type.element.width // 8
+    per_line = min(LINE // size, value.type.count)
+    undefined = ir.Constant(value.type, ir.Undefined)
+    for first in range(0, value.type.count, per_line):
+        whole = per_line == value.type.count
+        part = value if whole else shuffle(builder, value, undefined, list(range(first, first + per_line)))
+        align = per_line * size if streaming else 1
+        done = builder.store(part, at(builder, address, first * size, part.type), align=align)
+        if streaming:
+            done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
 
 
 def _width(unit: Any) -> int:
@@ -43,6 +58,17 @@ def _part(builder: Any, whole: Any, rows: int, size: int) -> list[Any]:
     return parts
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def stream_line(typing: Any, target: Any, source: Any) -> Any:
+    """A line from address ``source`` to address ``target``, which is aligned, past the caches."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        _store(builder, load(builder, args[1], 0, vector(LINE, 1)), args[0], True)
+        return context.get_dummy_value()
+
+    return types.none(ADDRESS, ADDRESS), generate
+
+
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def join_runs(typing: Any, target: Any, source: Any, pitch: Any, wide: Any, width: Any) -> Any:
     """A line streamed to ``target``: pairs of runs of ``width`` bytes (a literal), ``pitch`` apart, ``wide`` apart."""
@@ -57,7 +83,7 @@ def join_runs(typing: Any, target: Any, source: Any, pitch: Any, wide: Any, widt
         while len(parts) > 1:
             both = list(range(2 * parts[0].type.count))
             parts = [shuffle(builder, a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        store(builder, parts[0], target_, True)
+        _store(builder, parts[0], target_, True)
         return context.get_dummy_value()
 
     return types.none(*[ADDRESS] * 4, width), generate
@@ -100,7 +126,7 @@ def zip_vectors(typing: Any, target: Any, source: Any, pitch: Any, unit: Any, ro
         for _ in range(count):
             loaded.append(load(builder, row, 0, vector(LINE // size, size)))
             row = builder.add(row, pitch_)
-        store(builder, _interleave(builder, loaded, size), target_, past_caches)
+        _store(builder, _interleave(builder, loaded, size), target_, past_caches)
         return context.get_dummy_value()
 
     return types.none(ADDRESS, ADDRESS, ADDRESS, unit, rows, streaming), generate
@@ -116,7 +142,7 @@ def unzip_vectors(typing: Any, target: Any, pitch: Any, source: Any, unit: Any, 
         size = _width(unit)
         whole = load(builder, source_, 0, vector(count * LINE // size, size))
         for part in _part(builder, whole, count, size):
-            store(builder, part, row, past_caches)
+            _store(builder, part, row, past_caches)
             row = builder.add(row, pitch_)
         return context.get_dummy_value()
 
