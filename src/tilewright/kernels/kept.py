@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
-import re
 import sys
 import time
 from collections import Counter
@@ -35,7 +34,6 @@ except ImportError:  # a system without such locks: two processes may compile th
 _MAGIC = b"tilewright kernel 1\n"
 _DIGEST = hashlib.sha256().digest_size
 _PATIENCE = 60  # seconds to wait for another process that compiles the same kernel
-_LEFT_OVER = 3600  # seconds after which a file that was never finished is removed
 
 _symbols: dict[str, str] = {}
 """What this process has loaded or compiled: symbol -> digest of its code."""
@@ -64,15 +62,6 @@ class KeptKernel:
         """The folder; None where nothing can be kept."""
         return cache_text(self._room) or None
 
-    def enable(self) -> None:
-        """Kernels are always kept."""
-
-    def disable(self) -> None:
-        """Kernels are always kept."""
-
-    def flush(self) -> None:
-        """A kernel's files are found stale by the name of their folder."""
-
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The kernel for these types, or None: then it is to be compiled, by this process alone."""
         target_context.refresh()
@@ -81,12 +70,11 @@ class KeptKernel:
         if found is None:
             while before_compiling:
                 before_compiling.pop()()
-            if self.cache_path and self._take_turn(key):
-                found = self._load(key, target_context)
-        if found is None:
-            return None
-        self._end_turn()
-        compilations[self._name] += 0
+            self._take_turn(key)
+            found = self._load(key, target_context)  # another process may have compiled it meanwhile
+        if found is not None:
+            self._end_turn()
+            compilations[self._name] += 0
         return found
 
     def save_overload(self, sig: Any, cres: Any) -> None:
@@ -97,7 +85,7 @@ class KeptKernel:
         try:
             symbols = _defined(cres.library)
             _claim(symbols)
-            if self.cache_path and not cres.library.has_dynamic_globals:
+            if self.cache_path:
                 key = _key(self._name, sig, cres.codegen)
                 dumps: Any = serialize.dumps
                 payload = dumps((key, symbols, cres._reduce()))
@@ -106,7 +94,7 @@ class KeptKernel:
             self._end_turn()
 
     def _file(self, key: str) -> Path:
-        name = re.sub(r"[^\w.]+", "-", ".".join(self._name.split(".")[-2:]))
+        name = ".".join(self._name.split(".")[-2:])
         return cache_folder(self._room) / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.kernel"
 
     def _load(self, key: str, target_context: Any) -> Any:
@@ -134,27 +122,21 @@ class KeptKernel:
             return None
         return None
 
-    def _take_turn(self, key: str) -> bool:
-        """Whether another process may have compiled it meanwhile; from here on this one alone does."""
-        if fcntl is None or self._turn is not None:
-            return False
-        path, late, waited = self._file(key).with_suffix(".lock"), time.monotonic() + _PATIENCE, False
-        try:
+    def _take_turn(self, key: str) -> None:
+        """From here on this process alone compiles it, where locks work and nobody takes longer than a minute."""
+        if fcntl is None or self._turn is not None or not self.cache_path:
+            return
+        path, late = self._file(key).with_suffix(".lock"), time.monotonic() + _PATIENCE
+        with suppress(OSError):
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError:
-            return False
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > late:
-                    os.close(lock)
-                    return False
-                waited = True
-                time.sleep(0.02)
-        self._turn = lock, path
-        return waited or self._file(key).exists()
+            while self._turn is None and time.monotonic() < late:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._turn = lock, path
+                except OSError:
+                    time.sleep(0.02)
+            if self._turn is None:
+                os.close(lock)
 
     def _end_turn(self) -> None:
         if self._turn is not None:
@@ -198,15 +180,9 @@ def _write(path: Path, content: bytes) -> None:
     """The whole file or none of it, and at most one line where there is no room for it."""
     partial = path.with_suffix(f".{os.getpid()}.part")
     try:
-        for left in path.parent.glob("*.part"):
-            with suppress(OSError):
-                if left.stat().st_mtime < time.time() - _LEFT_OVER:
-                    left.unlink()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_bytes(content)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        partial.write_bytes(content)
+        partial.replace(path)
     except OSError as error:
         cannot_keep(path.parent, error)
+        with suppress(OSError):
+            partial.unlink()
