@@ -61,13 +61,7 @@ class MemoryPort:
     def __post_init__(self) -> None:
         """Nothing was asked for yet."""
         self.last = np.full(self.config.threads, -1, np.int64)
-        self._key: tuple[Any, ...] = ()
         self._links: Record | None = None
-
-    def rest(self) -> None:
-        """Nothing was asked for yet; kernels find it where they did."""
-        self.numbers[:], self.last[:], self.transferred = 0, -1, 0
-        self.waiting.clear()
 
     def cycles(self, size: int, rate: int) -> int:
         """Of ``size`` bytes on a bus of ``rate`` bytes a cycle."""
@@ -76,32 +70,28 @@ class MemoryPort:
     @property
     def links(self) -> Record:
         """What kernels are given: the record MEMORY, for the arrays as they are now."""
-        chip, c = self.chip, self.config
-        windows = chip.windows if self.several and self.config.slots == 1 else None
-        key = (id(self), *map(id, (self.numbers, chip.l2.cells, chip.dirty, self.last, chip.banks)), windows is None)
-        if self._links is None or self._key != key:
-            dram, line = DRAMS.get(c.dram), c.line_bytes
-            values: dict[str, Any] = {"accounts": self.numbers, "l2": chip.l2.cells}
-            values |= {
-                "dirty": chip.dirty,
-                "line_bytes": line,
-                "last": self.last,
-                "banks": 0,
-                "row_shift": 0,
-                "rcd": 0,
-                "rp": 0,
-                "ras": 0,
-            }
-            values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
-            values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
-            values |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
-            values |= {"l2_windows": 0 if windows is None else windows[0]}
-            values |= {"dram_windows": 0 if windows is None else windows[1]}
-            if dram is not None:
-                values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
-                values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
-            self._links, self._key = Record(MEMORY, values), key
+        if self._links is None:
+            self._links = self._new_links()
+        self._links.point(self._tables())  # memory that was added since has other caches
         return self._links
+
+    def _tables(self) -> dict[str, Array]:
+        chip = self.chip
+        tables = {"accounts": self.numbers, "l2": chip.l2.cells, "dirty": chip.dirty, "last": self.last}
+        tables |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
+        if self.several and self.config.slots == 1:
+            tables |= {"l2_windows": chip.windows[0], "dram_windows": chip.windows[1]}
+        return tables
+
+    def _new_links(self) -> Record:
+        c, dram, line = self.config, DRAMS.get(self.config.dram), self.config.line_bytes
+        values: dict[str, Any] = dict.fromkeys(MEMORY.names, 0) | {"line_bytes": line}
+        values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
+        values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
+        if dram is not None:
+            values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
+            values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
+        return Record(MEMORY, values)
 
     def _get(self, name: str) -> int:
         return int(self.numbers[_AT[name]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -87,12 +87,6 @@ class Cache:
             lru_touch(new.cells, line, True)
             lru_list(new.cells, line, retained)
         self.cells, self.room = new.cells, new.room
-
-    def clear(self) -> None:
-        """No line is here, and none ever was."""
-        from tilewright.isa.kernels.cache_kernels import clear_cache
-
-        clear_cache(self.cells)
 
     def lines(self) -> list[tuple[int, int]]:
         """What is here, set by set, least recent first: (1 if retained, line)."""
@@ -438,24 +432,6 @@ class Chip:
             at = begin + taken
         return at if self.l2_end - at >= size else None
 
-    def rest(self, arrays: Mapping[str, Array]) -> None:
-        """As it was before it ran, with other values in its tensors; no page was moved and no segment made.
-
-        Whatever is known by address stays where it is.
-        """
-        self.l2.clear()
-        for table in (self.dirty, self.banks, self.windows):
-            table[:] = 0
-        for name, array in arrays.items():
-            storage = self.storages[name]
-            storage.table.dirty[:] = False
-            if _zeros(array):
-                self.store[storage.home : storage.home + storage.total_bytes] = 0
-            else:
-                storage.fill(self.store, array)
-        for pe in self.pes:
-            pe.rest()
-
     def forget(self, begin: int, size: int) -> None:
         """Lines of the caches that held what was at these bytes are no longer that."""
         from tilewright.isa.kernels.cache_kernels import drop_lines
@@ -482,8 +458,7 @@ class Pe:
     ``next_pc``         where the running instruction sends the program
     ``barrier``         the barrier it waits at (its number, and the pc), or None
     ``heat``            of a profile: accesses to every line of every storage, by name; else None
-    ``known``           what loads and stores executed before were given; ``costs``: what instructions read, write, take
-    ``frame``           what the kernel of stretches is given
+    ``costs``           what instructions of the program read, write and take
     ==================  ================================================================================
     """
 
@@ -510,9 +485,7 @@ class Pe:
     errors: list[ErrorRecord] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     heat: dict[str, Array] | None = field(default=None, compare=False)
-    known: dict[int, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
-    frame: Any = field(default=None, compare=False, repr=False)
-    costs: dict[Any, tuple[Any, ...]] = field(default_factory=dict, compare=False, repr=False)
+    costs: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     __eq__ = same_state
     __hash__ = None  # type: ignore[assignment]
@@ -542,23 +515,6 @@ class Pe:
         for storage in chip.storages.values():
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
         return pe
-
-    def rest(self) -> None:
-        """Nothing ran yet: registers, accounts and L1 as :meth:`of` made them, segments as they are."""
-        c = self.config
-        poison = self.written is not None
-        self.file[:] = POISON if poison else 0
-        if self.written is not None:
-            self.written[:] = False
-        self.predicates[:] = False
-        self.uniform, self.columns, self.rows = [0] * c.uniform_registers, c.default_columns, None
-        self.pc = self.next_pc = self.executed = 0
-        self.halted, self.barrier, self.labels = True, None, {}
-        self.counts, self.traffic, self.errors = Counts(), Traffic(), []
-        self.l1.clear()
-        self.clock.rest()
-        if self.frame is not None:
-            self.frame.rested = True
 
     @property
     def registers(self) -> Array:

@@ -85,18 +85,12 @@ def transfer_record(
     storage, table, e = segment.storage, segment.table, segment.element_bytes
     dim, stride = int(instruction.suffix("t") or 0), int(instruction.suffix("s") or 1)
     first = address(pe.file, np.int32) + 4 * number(instruction.operands[0])
-    values: dict[str, Any] = {
-        "threads": len(coordinates),
-        "dims": coordinates.shape[1],
-        "storing": storing,
-        "elements": 0,
-        "lines": 0,
-    }
+    values: dict[str, Any] = {"threads": len(coordinates), "dims": coordinates.shape[1], "storing": storing}
     values |= longs(coordinates=coordinates, counts=counts, sizes=segment.sizes, starts=segment.starts)
     values |= longs(pages_of=storage.pages_of, offsets_of=storage.offsets_of, phys=table.phys)
     values |= {"dim": dim, "stride": stride, "element_bytes": e, "dirty": table.dirty}
     values |= {"line_shift": (segment.map.line_elements * e).bit_length() - 1, "registers": first}
-    values |= {"pitch": pe.file.strides[0], "store": address(pe.chip.store, np.uint8)}
+    values |= {"pitch": pe.file.strides[0], "store": pe.chip.store}
     values |= {"in_l2": table.in_l2, "memory": pe.clock.port.links}
     return Record(TRANSFER, {**values, "elements": 0, "lines": 0})
 
@@ -108,17 +102,7 @@ def _moved(pe: Pe, instruction: Instruction, access: _Access) -> tuple[int, int]
     segment, storing = access.segment, instruction.name == "st"
     if pe.written is not None or pe.config.loads_through_l1 or not at_hand(segment):
         return None
-    # The same instruction finds the same tables nearly always: then only coordinates and counts are others.
-    links = pe.clock.port.links
-    state = *map(id, (segment, segment.table.phys, pe.file, pe.chip.store, links)), pe.config.threads
-    known = pe.known.get(id(instruction))
-    if known is None or known[0] is not instruction or known[1] != state:
-        at, counts = np.array(access.at), np.array(access.counts)
-        record = transfer_record(pe, segment, instruction, at, counts, storing)
-        kept = segment, segment.table.phys, pe.file, pe.chip.store, links
-        known = pe.known[id(instruction)] = (instruction, state, record, at, counts, kept)
-    _, _, record, at, counts, _ = known
-    at[:], counts[:] = access.at, access.counts
+    record = transfer_record(pe, segment, instruction, access.at, access.counts, storing)
     transfer(record.numbers)
     return record["elements"], record["lines"]
 

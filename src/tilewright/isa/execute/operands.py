@@ -98,10 +98,10 @@ def control_cost(pe: Pe, instruction: Instruction, latency: int = 1) -> None:
 
 def scalar_cost(pe: Pe, instruction: Instruction) -> None:
     """One issue; the first operand is ready after the table's latency, the others are read."""
-    known = pe.costs.get(id(instruction))
-    if known is None or known[0] is not instruction:  # kept with it, so that no other one can have its identity
-        known = pe.costs[id(instruction)] = (instruction, *_scalar_cost(pe, instruction))
-    _, unit, places, written, registers, latency = known
+    known = pe.costs.get(instruction)
+    if known is None:
+        known = pe.costs[instruction] = _scalar_cost(pe, instruction)
+    unit, places, written, registers, latency = known
     pe.traffic.register_reads += registers
     pe.clock.scalar(unit, instruction.name, places, written, latency)
 

@@ -16,7 +16,7 @@ from tilewright.isa.execute.operands import numpy_type
 from tilewright.isa.execute.scalar import NAN
 from tilewright.isa.execute.tensor import Roles, columns_of, macs_counter
 from tilewright.isa.kernels.records import ACCOUNTS, FILL, MM, REACH, TIMES, Record, address, longs
-from tilewright.memory import scratch
+from tilewright.memory import recycled
 from tilewright.threads import in_pieces
 
 Array = np.ndarray[Any, Any]
@@ -65,8 +65,11 @@ class Sums:
     known: tuple[Any, list[Array], bool] | None = None
 
     @classmethod
-    def of(cls, pe: Pe, roles: Roles) -> Sums:
-        """Buffers and numbers for ``mm`` with every column on."""
+    def of(cls, pe: Pe, roles: Roles, room: dict[str, Array]) -> Sums:
+        """Buffers and numbers for ``mm`` with every column on.
+
+        ``room``: memory of both factors, for all the sums of a program: no two of them wait at a time.
+        """
         c = pe.config
         rows, ka, kb, row_stride, a_stride, b_stride, keeper = roles.groups
         n, e, width = roles.columns, roles.segment.element_bytes, kb * roles.chunk
@@ -74,7 +77,8 @@ class Sums:
         part, index, order = (table.astype(np.int64) for table in columns_of(c.ka_split, n, ka))
         active, presents = np.ones(n, bool), np.zeros(rounds, np.int64)
         step_cycles = c.step_cycles(e, kb)
-        a, b = _side("A", ka * rows, width * e, rounds), _side("B", ka * roles.local, width * e, rounds)
+        a = _side(room, "A", ka * rows, width * e, rounds)
+        b = _side(room, "B", ka * roles.local, width * e, rounds)
         fill = Record(FILL, {"k": 0, "rounds": 0, "columns": -1, "steps": 0})
         values: dict[str, Any] = {"depth": roles.depth, "element_bytes": e, "width": width, "columns": n}
         values |= {"floats": roles.type_a[0] not in "su", "bypasses": c.retention == "bypass"}
@@ -236,11 +240,13 @@ class Sums:
         return sums
 
 
-def _side(name: str, rows: int, length: int, rounds: int) -> _Side:
+def _side(room: dict[str, Array], name: str, rows: int, length: int, rounds: int) -> _Side:
     """Room for ``rounds`` times ``rows`` rows of ``length`` bytes."""
     pitch = -(-length * rounds // _WIDE) * _WIDE + _APART
-    raw = scratch(f"bytes of {name}", rows * pitch, np.uint8)
-    return _Side(raw, pitch, length, rows)
+    size = rows * pitch
+    if name not in room or len(room[name]) < size:
+        room[name] = recycled(size, np.uint8)
+    return _Side(room[name][:size], pitch, length, rows)
 
 
 def _slice(numbers: Array) -> Any:

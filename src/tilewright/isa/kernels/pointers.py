@@ -31,7 +31,6 @@ from tilewright.isa.kernels.records import (
     MEMORY,
     MM,
     REACH,
-    ROUNDS,
     STRETCH,
     TIMES,
     TIMING,
@@ -82,7 +81,6 @@ math_at = _record("math", MATH)
 memory_at = _record("memory", MEMORY)
 mm_at = _record("mm", MM)
 reach_at = _record("reach", REACH)
-rounds_at = _record("rounds", ROUNDS)
 times_at = _record("times", TIMES)
 timing_at = _record("timing", TIMING)
 traffic_at = _record("traffic", TRAFFIC)

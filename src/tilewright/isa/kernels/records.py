@@ -39,21 +39,15 @@ It leaves how many ``elements`` were there, and ``lines``.
 """
 STRETCH = Layout(
     "code count alu_latency load_latency ports pc executed most file pitch threads registers predicates "
-    "predicate_pitch uniform uniforms counts traffic clock queue math tokens causes foreign l1 l2 memory "
-    "slots l2_rate dram_latency pending low high rounds loaders columns rows"
+    "predicate_pitch uniform counts traffic clock queue math tokens causes foreign l1 l2 memory "
+    "slots l2_rate dram_latency pending low high loaders columns rows"
 )
 """A processing element and its program, as the kernel of stretches takes them.
 
 ``code``: ``count`` instructions; ``executed`` and ``most``: instructions so far, and when to stop; ``file``:
-``registers`` of every thread, ``pitch`` bytes a thread; ``uniforms``: how many uniform registers there are, with room
-for as many behind them; ``tokens``, ``causes``, ``foreign``: the scoreboard; the caches. ``pending``: the record FILL
-of the sums that wait to be added (0: none do), to registers ``low`` to ``high``. ``rounds``: records ROUNDS.
+``registers`` of every thread, ``pitch`` bytes a thread; ``tokens``, ``causes``, ``foreign``: the scoreboard; the
+caches. ``pending``: the record FILL of the sums that wait to be added (0: none do), to registers ``low`` to ``high``.
 ``columns`` and ``rows`` of the ``mm`` that follow (rows -1: as many as fit); ``loaders``: the most columns.
-"""
-ROUNDS = Layout("head last load load_by mm mm_by")
-"""A loop of which the kernel may run several rounds together, by places in the program.
-
-``load``, ``mm``: its one ``ld`` and ``mm``; ``load_by``, ``mm_by``: what writes the coordinate that each walks along.
 """
 MM = Layout(
     "depth element_bytes floats dim page_elements width line_shift retains bypasses "
@@ -116,7 +110,7 @@ CACHE = Layout("sets mask ways lines stamps queue slots time used given_up kept 
 """
 INSTRUCTION = Layout(
     "op kind number x_kind x y_kind y guard negated operation target immediate "
-    "x_place y_place guard_place written per_thread offsets_end low high segment handle record limit rounds "
+    "x_place y_place guard_place written per_thread offsets_end low high segment handle record limit "
     "mm_columns mm_rows"
 )
 """An instruction of a program.
@@ -128,9 +122,8 @@ to ``guard_place``: what it reads on the scoreboard (of an address the segment),
 none; ``per_thread``: operands that are. ``low`` to ``high`` has every register per thread that it looks
 at or writes, but for an mm's products. An ``ld``, ``st`` or ``mm`` has the number of its ``segment``'s uniform
 register, the ``handle`` this held when the ``record`` was made (0: not yet), and ``limit``, the most elements a thread
-moves. ``rounds``: of a loop's head, the place of its record ROUNDS from 1. ``mm_columns``, ``mm_rows``: of an ``mm``,
-the shape for which its record was made; a ``segment`` has its handle in ``x``, ``setmm`` in ``operation`` whether it
-says how many rows.
+moves. ``mm_columns``, ``mm_rows``: of an ``mm``, the shape for which its record was made; a ``segment`` has its handle
+in ``x``, ``setmm`` in ``operation`` whether it says how many rows.
 """
 ALU, CMP, LOGIC, LOOP_BACK, BR, JUMP, NOP, TID, SEGMENT, SETMM, CLR, LD, ST, LDB, MULTIPLY, OTHER = range(16)
 """What an instruction is (``op``); OTHER: nothing for the kernel of stretches."""
@@ -180,6 +173,12 @@ class Record:
     def __setitem__(self, name: str, number: int) -> None:
         """What is another in the next call."""
         self.numbers[self.places[name]] = number
+
+    def point(self, tables: dict[str, Array]) -> None:
+        """At these arrays from now on, and at no other."""
+        self.kept = list(tables.values())
+        for name, array in tables.items():
+            self[name] = address(array, array.dtype)
 
 
 def _number(value: Any) -> int:
