@@ -69,29 +69,30 @@ class MemoryPort:
 
     @property
     def links(self) -> Record:
-        """What kernels are given: the record MEMORY, for the arrays as they are now."""
+        """What kernels are given: the record MEMORY."""
         if self._links is None:
-            self._links = self._new_links()
-        self._links.point(self._tables())  # memory that was added since has other caches
+            chip, c = self.chip, self.config
+            dram, line = DRAMS.get(c.dram), c.line_bytes
+            values: dict[str, Any] = dict.fromkeys(MEMORY.names, 0) | {"line_bytes": line}
+            values |= {"accounts": self.numbers, "last": self.last, "l2": chip.l2.cells, "dirty": chip.dirty}
+            values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
+            values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
+            values |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
+            if self.several and c.slots == 1:
+                values |= dict(zip(("l2_windows", "dram_windows"), chip.windows, strict=True))
+            if dram is not None:
+                values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
+                values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
+            self._links = Record(MEMORY, values)
         return self._links
 
-    def _tables(self) -> dict[str, Array]:
-        chip = self.chip
-        tables = {"accounts": self.numbers, "l2": chip.l2.cells, "dirty": chip.dirty, "last": self.last}
-        tables |= dict(zip(("rows", "bank_free", "activated"), chip.banks, strict=True))
-        if self.several and self.config.slots == 1:
-            tables |= {"l2_windows": chip.windows[0], "dram_windows": chip.windows[1]}
-        return tables
+    def relink(self) -> None:
+        """The chip's caches are others now."""
+        self._links = None
 
-    def _new_links(self) -> Record:
-        c, dram, line = self.config, DRAMS.get(self.config.dram), self.config.line_bytes
-        values: dict[str, Any] = dict.fromkeys(MEMORY.names, 0) | {"line_bytes": line}
-        values |= {"l2_line": self.cycles(line, c.l2_bytes_per_cycle)}
-        values |= {"dram_line": self.cycles(line, c.dram_bytes_per_cycle)}
-        if dram is not None:
-            values |= {"banks": dram.banks, "row_shift": max(0, (dram.row_bytes // line).bit_length() - 1)}
-            values |= {name: dram.cycles(name) for name in ("rcd", "rp", "ras")}
-        return Record(MEMORY, values)
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has tables of its own."""
+        return self.__dict__ | {"_links": None}
 
     def _get(self, name: str) -> int:
         return int(self.numbers[_AT[name]])

@@ -421,6 +421,7 @@ class Chip:
             cache.grow(lines)
         self.dirty = np.concatenate((self.dirty, np.zeros(lines - len(self.dirty), np.uint8)))
         for pe in self.pes:
+            pe.clock.port.relink()
             pe.names[storage.name] = pe.add_segment(whole_segment(storage, 0, storage.name))
 
     def room(self, size: int) -> int | None:

@@ -245,7 +245,7 @@ class Runner:
             while self.turn():
                 turns += 1
                 if watch is not None and turns % 16 == 0:
-                    self._settle()
+                    self._take_turns()  # whoever watches may add memory
                     watch(Counts.together(pe.counts for pe in self.pes))
         except MatrixUnitError as error:
             self._settle()

@@ -159,12 +159,18 @@ class Record:
         """From numbers, arrays (their addresses) and other records (theirs), by name; what is missing is ``like``'s."""
         assert (values.keys() <= layout.places.keys()) if like else values.keys() == layout.places.keys(), values.keys()
         self.places = layout.places
-        self.kept: list[Any] = [value for value in values.values() if isinstance(value, np.ndarray | Record)]
-        self.numbers: Array = np.zeros(len(layout.names), np.int64) if like is None else like.numbers.copy()
-        if like is not None:
-            self.kept += like.kept
+        self.kept: list[Any] = [] if like is None else [*like.kept]
+        numbers: list[int] = [0] * len(layout.names) if like is None else like.numbers.tolist()
         for name, value in values.items():
-            self.numbers[self.places[name]] = _number(value)
+            number = value
+            if isinstance(value, np.ndarray):
+                self.kept.append(value)
+                number = address(value, value.dtype)
+            elif isinstance(value, Record):
+                self.kept.append(value)
+                number = address(value.numbers, np.int64)
+            numbers[self.places[name]] = number
+        self.numbers: Array = np.array(numbers, np.int64)
 
     def __getitem__(self, name: str) -> int:
         """A number the kernel left."""
@@ -173,20 +179,6 @@ class Record:
     def __setitem__(self, name: str, number: int) -> None:
         """What is another in the next call."""
         self.numbers[self.places[name]] = number
-
-    def point(self, tables: dict[str, Array]) -> None:
-        """At these arrays from now on, and at no other."""
-        self.kept = list(tables.values())
-        for name, array in tables.items():
-            self[name] = address(array, array.dtype)
-
-
-def _number(value: Any) -> int:
-    if type(value) is int:
-        return value
-    if isinstance(value, Record):
-        value = value.numbers
-    return address(value, value.dtype) if isinstance(value, np.ndarray) else int(value)
 
 
 def longs(**tables: Array) -> dict[str, Array]:
