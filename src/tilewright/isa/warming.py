@@ -21,12 +21,6 @@ def _multiply(dtype: str, depth: int = 4, rows: int = 4, **options: Any) -> None
     matmul(a, b, config=MatrixUnitConfig(threads=16, **options))
 
 
-def _twice() -> None:
-    """The second product is made by the machine of the first."""
-    for _ in range(2):
-        _multiply("int8", 5)
-
-
 def _masked() -> None:
     """Columns of unequal length, which no matmul has: the kernel alone, without a row to work on."""
     from tilewright.isa.kernels.value_kernels import accumulate_masked
@@ -60,7 +54,6 @@ def warm(report: Callable[[str, float], None] | None = None, only: Iterable[str]
         ("mm of floats", lambda: _multiply("float32", 32, 32)),
         ("mm of floats, in order", lambda: _multiply("float32", float_order="exact")),
         ("mm of floats, ragged columns", _masked),
-        ("a machine put to rest", _twice),
         ("vectors", lambda: small.run("vf.add r0, r1, r2, 4\nvi.add r0, r1, r2, 4\nhalt")),
         ("pages moved out and in", lambda: small.run(_PAGES_THERE_AND_BACK, {"S": np.zeros(16, np.int32)})),
         ("a profile", _profiled),
