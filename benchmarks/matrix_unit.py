@@ -24,7 +24,8 @@ import numpy as np
 
 from tilewright.isa import MatrixUnitConfig, conv2d, expected_counts, matmul
 from tilewright.isa.chip.state import Cache
-from tilewright.isa.kernels.memory_kernels import touch_lines
+from tilewright.isa.execute.operands import NOT_SEEN
+from tilewright.isa.kernels.memory_kernels import touch_columns
 
 N = 512
 SCALE_CONFIG = """[general]
@@ -196,6 +197,14 @@ def stream(transposed):
     return np.concatenate(found)
 
 
+def touch_stream(lines, l1, l2):
+    """The kernel of an mm's columns, each of one element of a line."""
+    places, count = lines[:, None], len(lines)
+    pages, rules, kept = (np.zeros(1, bool), N * N, 0), (False, True), (np.zeros(0, np.uint8), np.zeros(0, np.int32))
+    out, totals, deep = np.empty((count, 3), np.int64), np.zeros(4, np.int64), np.empty(count, np.int64)
+    touch_columns((places, places), np.arange(count), pages, rules, kept, (l1, l2), out, totals, deep, NOT_SEEN)
+
+
 def caches(rounds):
     yield "\n## Line touches of this product's own stream\n"
     yield "L1 of 1024 lines before an L2 that holds all; medians.\n"
@@ -207,7 +216,7 @@ def caches(rounds):
             seconds = []
             for _ in range(rounds):
                 l1, l2 = Cache.of(N * 8, 1024, ways), Cache.of(N * 8, N * 8, 0)
-                [[taken]] = interleaved([partial(touch_lines, touched, True, l1.cells, l2.cells)], 1)
+                [[taken]] = interleaved([partial(touch_stream, touched, l1.cells, l2.cells)], 1)
                 seconds.append(taken)
             options = {"l1_ways": ways}
             a, b = np.ones((N, N), np.int8), np.ones((N, N), np.int8)

@@ -12,7 +12,16 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.isa.kernels.records import ACCOUNTS, MEMORY, WINDOW_SHIFT, WINDOWS, Record
+from tilewright.isa.kernels.records import (
+    ACCOUNTS,
+    DRAM_WINDOWS,
+    L2_BUS,
+    L2_WINDOWS,
+    MEMORY,
+    WINDOW_SHIFT,
+    WINDOWS,
+    Record,
+)
 from tilewright.isa.language.config import MatrixUnitConfig
 from tilewright.isa.language.counts import Moved
 from tilewright.isa.language.dram import DRAMS
@@ -125,9 +134,12 @@ class MemoryPort:
 
     def over_l2(self, start: int, size: int) -> int:
         """Move bytes between L2 and the registers; the cycle at which they are over the bus."""
-        from tilewright.isa.kernels.bus_kernels import take_l2
+        return self._take(L2_BUS, start, self.cycles(size, self.config.l2_bytes_per_cycle))
 
-        return int(take_l2(self.links.numbers, start, self.cycles(size, self.config.l2_bytes_per_cycle)))
+    def _take(self, which: int, start: int, cycles: int) -> int:
+        from tilewright.isa.kernels.bus_kernels import take_bus
+
+        return int(take_bus(self.links.numbers, which, start, cycles))
 
     def write_back(self, start: int) -> None:
         """The lines of a store go back to device memory when that has nothing else to do."""
@@ -142,15 +154,13 @@ class MemoryPort:
 
     def transfer(self, now: int, start: int, size: int) -> int:
         """A page that DMA moves, asked for at ``now``, its turn at ``start``; when it is done."""
-        from tilewright.isa.kernels.bus_kernels import take_windows
-
         c = self.config
         dram, l2 = (self.cycles(size, rate) for rate in (c.dram_bytes_per_cycle, c.l2_bytes_per_cycle))
         done = start + c.dma_latency + max(dram, l2)
         self.count(l2_dma=size, dram_dma=size)
         if self.several and self.config.slots == 1:
-            for ring, cycles in zip(self.chip.windows, (l2, dram), strict=True):
-                done = max(done, int(take_windows(ring, start + c.dma_latency, cycles)))
+            for which, cycles in ((L2_WINDOWS, l2), (DRAM_WINDOWS, dram)):
+                done = max(done, self._take(which, start + c.dma_latency, cycles))
         else:
             for name, cycles in (("urgent", dram), ("work", dram), ("l2_work", l2)):
                 self.numbers[_AT[name]] = max(self._get(name), now) + cycles
@@ -160,13 +170,11 @@ class MemoryPort:
 
     def settled(self) -> int:
         """The cycle at which everything asked for so far is done, and stored lines are in device memory."""
-        from tilewright.isa.kernels.bus_kernels import take_windows
-
         done = max(self._get("read"), self._get("l2_free"), self.transferred)
         if not self.several or self.config.slots > 1:
             return max(done, self._get("work"), self._get("l2_work"))
         for start, cycles in self.waiting:
-            done = max(done, int(take_windows(self.chip.windows[1], start, cycles)))
+            done = max(done, self._take(DRAM_WINDOWS, start, cycles))
         self.waiting.clear()
         return done
 

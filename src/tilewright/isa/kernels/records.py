@@ -138,6 +138,10 @@ CONDITIONS = ("eq", "ne", "lt", "le", "gt", "ge", "ltu", "leu", "gtu", "geu")
 LOGICS = ("pand", "por", "pxor", "pnot")
 ISSUED, CAUSED, PORT, DEPTH, OPERANDS = 0, 2, 5, 6, 7
 """Places in :data:`tilewright.isa.chip.clock.QUEUE`; at CAUSED its first unit."""
+LOADED, STORED, THROUGH_L1 = range(3)
+"""What lines are asked for: by loads, by stores, by loads that pass through L1."""
+L2_BUS, L2_WINDOWS, DRAM_WINDOWS = range(3)
+"""What cycles are taken of: L2's bus, or the windows of a bus that several processing elements share."""
 LINE_ACCESSES = ("touches", "misses", "l2_misses", "loads", "stores")
 """What a profile counts of every line: the columns of its tables."""
 
