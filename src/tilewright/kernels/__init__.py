@@ -1,4 +1,4 @@
-"""How kernels are declared, kept, called from inside jit, and given threads and memory.
+"""How kernels are declared, kept, called from inside jit, and given threads.
 
 Compiled code is entered through here (``njit``, ``cfunc``, ``inner``) or through a file of this folder; nothing loads
 numba before the first kernel is declared.

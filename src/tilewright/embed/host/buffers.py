@@ -10,11 +10,11 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright.embed.host.arrays import Entries, Floats, Ints, Longs
+from tilewright.embed.host.memory import Block, lease, physical_bytes, recycled
 from tilewright.embed.host.tally import Tally
 from tilewright.embed.model.formulas import pointers_per_device, pointers_per_segment, round8, slots_per_device
 from tilewright.embed.model.stacking import Stacking
 from tilewright.errors import CheckFailed, UsageError
-from tilewright.kernels.memory import Block, lease, physical_bytes, recycled
 from tilewright.kernels.threads import run_all, thread_count
 
 GUARD = 64

@@ -16,10 +16,10 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Entries, Floats, Ids, Ints, Longs
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, Slices, check_choice, ragged_inputs, source_slices
+from tilewright.embed.host.memory import scratch
 from tilewright.embed.model.stacking import Stack, Stacking, TablePlacement
 from tilewright.embed.model.tables import COMBINERS, Feature
 from tilewright.errors import UsageError
-from tilewright.kernels.memory import scratch
 from tilewright.kernels.threads import run_all, thread_count
 
 _NO_OFFSETS = np.empty(0, np.int64)

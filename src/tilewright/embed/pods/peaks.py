@@ -15,11 +15,11 @@ import numpy as np
 
 from tilewright.embed.host.arrays import Longs
 from tilewright.embed.host.inputs import BAD_IDS, Ragged, check_choice, ragged_inputs, source_slices
+from tilewright.embed.host.memory import scratch
 from tilewright.embed.model.stacking import Stack, Stacking
 from tilewright.embed.model.tables import Limits
 from tilewright.embed.planning.confidence import HELD_OUT
 from tilewright.errors import UsageError
-from tilewright.kernels.memory import scratch
 from tilewright.kernels.threads import run_all, thread_count
 
 KEPT = 1024
