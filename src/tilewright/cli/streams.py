@@ -153,10 +153,10 @@ def progress(description: str, total: int | None = None) -> Iterator[Any]:
 
 def tell_of_compiling() -> None:
     """On a terminal, one remark when the first kernel is compiled that a later start will find."""
-    from tilewright.kernels import tell_first_compiled
+    from tilewright.kernels.kept import before_compiling
 
     def say() -> None:
         if sys.stderr.isatty():
             remark("compiling kernels, once; later runs find them (`tilewright warm` compiles all beforehand)")
 
-    tell_first_compiled(say)
+    before_compiling[:] = [say]

@@ -48,10 +48,7 @@ class KernelClash(TilewrightError):
 
 
 class KeptKernel:
-    """numba's interface of caches (``numba.core.caching._Cache``) for one kernel.
-
-    numba holds its compiler's lock around every call.
-    """
+    """numba's interface of caches (``numba.core.caching._Cache``) for one kernel; numba holds a lock around calls."""
 
     def __init__(self, name: str) -> None:
         self._name, self._room = name, name.split(".")[1]
