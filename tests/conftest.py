@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.browser import _pages, chromium, visit  # noqa: F401  fixtures
 from tilewright.compiling import own_process
@@ -26,9 +26,27 @@ VECTORS = ROOT / "tests" / "data"
 ORIGINALS = ROOT.parent / "shared" / "data"
 
 own_process()
-# Kernels compile on a first call and machines are shared, so a test's time says nothing about its truth.
-settings.register_profile("tilewright", deadline=None)
+
+#: How many examples a property draws where its test does not say, and how many times as many a night gives to all.
+EXAMPLES, NIGHT = 25, 40
+# Kernels compile on a first call and machines are shared, so the time of a test says nothing. CI draws the same
+# examples every time; `--hypothesis-profile nightly` (tests/nightly) draws many, and others every night.
+settings.register_profile(
+    "tilewright",
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=bool(os.environ.get("CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "nightly", settings.get_profile("tilewright"), max_examples=EXAMPLES * NIGHT, derandomize=False, print_blob=True
+)
 settings.load_profile("tilewright")
+
+
+def tries(number: int) -> int:
+    """How often a test of random cases tries: ``number`` times in the suite, many times that at night."""
+    return number * settings().max_examples // EXAMPLES
 
 
 @pytest.fixture(scope="session")
@@ -117,12 +135,19 @@ def _compile_each_kernel_once() -> None:
     Dispatcher.compile = alone
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One order is as good as another; which one is said by a number, so that a failure can be had again."""
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the tests in the random order of this seed")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out tests of the original files where they are not beside the checkout, and of a peer not installed."""
     absent = {"originals": not ORIGINALS.is_dir(), "peer": find_spec("jax_tpu_embedding") is None}
     left_out = [item for item in items if any(absent.get(mark.name) for mark in item.iter_markers())]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
+    if (seed := config.getoption("--shuffle")) is not None:
+        random.Random(seed).shuffle(items)
 
 
 @pytest.fixture(scope="session")

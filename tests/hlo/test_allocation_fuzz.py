@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.hlo.allocator_messages import EXPECTED, TEXTS
 from tilewright.errors import UsageError
 from tilewright.hlo import explain_allocation
@@ -52,7 +53,7 @@ def test_a_list_that_is_cut_says_where():
     assert set(report.shapes) == {2, 3}
 
 
-@settings(max_examples=300)
+@settings(max_examples=tries(300))
 @given(st.sampled_from(ALLOCATOR), st.data())
 def test_mutations(name, data):
     text = TEXTS[name][:6000]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.hlo import Source, load, report
 from tilewright.hlo.reading import hlo_scan as words
@@ -243,7 +244,7 @@ def seeds(data_folder):
 PIECES = st.sampled_from([*"{}()[]<>,=:%\"'\\/* \n\0-1", "f32[", "T(0)", "S(9)", "ROOT ", "->", "metadata={", "\ud7ff"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300))
 @given(st.data())
 def test_mutations_end_in_a_program_or_an_error(seeds, data):
     text = data.draw(st.sampled_from([*seeds, LOOP]))
@@ -257,7 +258,7 @@ def test_mutations_end_in_a_program_or_an_error(seeds, data):
         assert str(error)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200))
 @given(st.text(max_size=200))
 def test_any_text_is_refused_or_read(text):
     try:

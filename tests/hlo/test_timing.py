@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, tries
 from tests.hlo.test_hlo_reader import LOOP
 from tests.hlo.test_loading_fuzz import OLD, mutated, seconds_of_work, small_programs
 from tilewright.errors import TilewrightError, UnsupportedError, UsageError
@@ -787,7 +787,7 @@ def modules(draw):
     return module(*lines, before=called)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=tries(150), suppress_health_check=[HealthCheck.filter_too_much])
 @given(modules(), st.sampled_from(["tpu-v4", "tpu-v6e", "tpu-v5e"]))
 def test_random_modules_never_crash_the_model(text, chip):
     try:

@@ -7,9 +7,10 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import tries
 from tests.isa.test_stretches import both, same
 from tests.isa.wild import wild
 from tilewright.isa import MatrixUnit, MatrixUnitError
@@ -19,7 +20,7 @@ from tilewright.isa.chip.state import same_state
 def test_wild_loops_leave_the_machine_as_single_instructions_do():
     ran = 0
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=tries(40))
     @given(st.integers(0, 2**32))
     @example(780025640)  # a store, then a load: what a store wrote is not the load's
     @example(1135)  # a load that reads a run in some threads only: lines come in the order of threads
