@@ -9,12 +9,13 @@ import os
 import random
 import sys
 import tempfile
-from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -47,6 +48,14 @@ settings.load_profile("tilewright")
 def tries(number: int) -> int:
     """How often a test of random cases tries: ``number`` times in the suite, many times that at night."""
     return number * settings().max_examples // EXAMPLES
+
+
+@pytest.fixture(autouse=True)
+def own_numbers(request: pytest.FixtureRequest) -> None:
+    """A generator that the tests of a file share gives each of them numbers of its own, whatever ran before."""
+    for value in vars(request.module).values():
+        if isinstance(value, np.random.Generator):
+            value.bit_generator.state = np.random.default_rng(crc32(request.node.name.encode())).bit_generator.state
 
 
 @pytest.fixture(scope="session")
@@ -106,10 +115,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     if "numba" in sys.modules:
         _compile_each_kernel_once()
-    if "typer" in sys.modules:
-        from typer import main
-
-        main.get_command = cache(main.get_command)  # the command line is the same for every call
 
 
 def _compile_each_kernel_once() -> None:
@@ -141,8 +146,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests of the original files where they are not beside the checkout, and of a peer not installed."""
-    absent = {"originals": not ORIGINALS.is_dir(), "peer": find_spec("jax_tpu_embedding") is None}
+    """Leaves out tests of the original files where they are not beside the checkout, and of a peer not installed.
+
+    By day also those of the night: each says which test of the suite covers the most of it.
+    """
+    absent = {
+        "originals": not ORIGINALS.is_dir(),
+        "peer": find_spec("jax_tpu_embedding") is None,
+        "nightly": tries(1) == 1,
+    }
     left_out = [item for item in items if any(absent.get(mark.name) for mark in item.iter_markers())]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
