@@ -63,7 +63,7 @@ row_of = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=tries(30))
+@settings(max_examples=tries(10))
 @given(rows=st.lists(row_of, min_size=1, max_size=5), batch=st.integers(1, 6), last=st.booleans(), dos=st.booleans())
 def test_any_tsv(tmp_path_factory, rows, batch, last, dos):
     end = "\r\n" if dos else "\n"

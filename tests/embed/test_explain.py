@@ -31,7 +31,7 @@ def test_an_updates_error_tells_both_limits(chip, total, constant):
     assert any(f"lower max_unique_ids_per_partition alone from {unique:,}" in line for line in found.advice)
 
 
-@settings(max_examples=tries(150))
+@settings(max_examples=tries(30))
 @given(
     chip=st.sampled_from(sorted(CHIPS)),
     width=st.sampled_from([8, 16, 20, 64, 100, 128]),

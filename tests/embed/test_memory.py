@@ -61,7 +61,7 @@ def slow(chip, sparsecores, width, limits, op):
     return False, None, None, None
 
 
-@settings(max_examples=tries(300))
+@settings(max_examples=tries(40))
 @given(
     chip=st.sampled_from(sorted(CHIPS)),
     sparsecores=st.sampled_from([1, 2, 4, 8, 15, 16, 32, 64, 256]),

@@ -17,7 +17,7 @@ from tilewright.embed.host.hash_kernels import hash_ids
 from tilewright.embed.host.write_kernels import split_bits
 from tilewright.errors import LimitError
 
-QUICK = settings(max_examples=tries(40))
+QUICK = settings(max_examples=tries(15))
 
 
 def test_published_buckets():

@@ -12,7 +12,7 @@ from tests.embed import batches, oracle
 from tilewright.embed import Feature, Limits, Table, Topology, preprocess, stack
 from tilewright.errors import LimitError
 
-QUICK = settings(max_examples=tries(50))
+QUICK = settings(max_examples=tries(15))
 
 
 def test_golden_drops_in_the_peers_order(vectors):

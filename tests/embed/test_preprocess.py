@@ -17,7 +17,7 @@ from tests.embed import batches, oracle
 from tilewright.embed import COO, Feature, Limits, Table, Topology, preprocess, stack
 from tilewright.errors import UsageError
 
-QUICK = settings(max_examples=tries(60))
+QUICK = settings(max_examples=tries(20))
 
 
 def one_table(vocab, topology, combiner="sum", width=8):
@@ -119,7 +119,7 @@ def test_bad_ids_are_clipped_or_dropped(plan, seed, bad_ids):
     check_against_oracle(plan, batch, host, bad_ids)
 
 
-@settings(max_examples=tries(15))
+@settings(max_examples=tries(8))
 @given(batches.stackings(), st.integers(0, 2**32 - 1))
 def test_many_ids_take_the_counting_sort(plan, seed):
     batch = batches.random_batch(plan, seed, most=30, hot=20)
@@ -140,7 +140,7 @@ def test_large_vocabularies_and_slices(shards, samples):
 
 
 @given(st.data())
-@settings(max_examples=tries(60))
+@settings(max_examples=tries(20))
 def test_the_kernel_agrees_with_the_layout(data):
     """Shard and local row of single ids, against the one layout engine."""
     plan = data.draw(batches.stackings(combiners=("sum",)))

@@ -26,7 +26,7 @@ from tilewright.embed import (
 )
 from tilewright.errors import LimitError, UsageError
 
-SLOW = settings(max_examples=tries(15), suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=tries(8), suppress_health_check=list(HealthCheck))
 
 
 def entries(host, name, source, shard):

@@ -24,7 +24,7 @@ def one_to_one(*tables_, chips=1, sparsecores=4, **options):
     return stack([Feature(f"f_{t.name}", t) for t in tables_], Topology(chips, sparsecores), **options)
 
 
-@settings(max_examples=tries(30))
+@settings(max_examples=tries(10))
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 20)), min_size=1, max_size=4),
     chips=st.integers(1, 3),

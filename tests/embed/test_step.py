@@ -125,7 +125,7 @@ def test_a_step_equals_the_dense_model(sparsecores, chips, optimizer, stacking, 
     assert int(state.step) == 1
 
 
-@settings(max_examples=tries(25))
+@settings(max_examples=tries(10))
 @given(seed=st.integers(0, 2**32), most=st.integers(0, 5))
 def test_any_batch_from_preprocess_equals_the_dense_model(seed, most):
     """One topology and one buffer size, so that everything compiles once."""

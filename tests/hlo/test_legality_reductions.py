@@ -318,7 +318,7 @@ def test_transposes_between_reshape_and_reduction_are_composed(permutation, kept
         check(fold, [x], [x.reshape(6, 8, 3, 4).transpose(permutation).sum(dims)], 0, rtol=1e-12)
 
 
-@settings(max_examples=tries(40))
+@settings(max_examples=tries(15))
 @given(reshapes(), st.data())
 def test_transposed_reductions_of_reshapes(pair, data):
     """Any shapes, groupings, orders and axes in exact integers: a reshape, a transpose, a reduction."""

@@ -219,7 +219,7 @@ def test_locations(text, name, line):
 PIECES = st.sampled_from([*'{}()[]<>,=:%#@^"\\/ \n\0-1', "tensor<", "loc(", "%0:9", "({", "->", "dense<", "!x<"])
 
 
-@settings(max_examples=tries(300))
+@settings(max_examples=tries(40))
 @given(st.data())
 def test_mutations_end_in_a_program_or_an_error(program, data):
     text = data.draw(st.sampled_from([program.text, GENERIC]))

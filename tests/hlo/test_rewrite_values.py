@@ -32,7 +32,7 @@ def reduction(source, target, dims, monoid, dtype):
     return module(arguments, body, {"z": tensor(kept, dtype)})
 
 
-@settings(max_examples=tries(100))
+@settings(max_examples=tries(30))
 @given(reshapes(), st.data())
 def test_reductions_of_reshapes(pair, data):
     """Any grouping, axes, monoid and element type; the init is a run-time value other than the identity."""
@@ -57,7 +57,7 @@ def test_reductions_of_reshapes(pair, data):
     np.testing.assert_array_equal(values(text, x, init)[0], expected)
 
 
-@settings(max_examples=tries(100))
+@settings(max_examples=tries(30))
 @given(reshapes(), st.data())
 def test_trees_over_reshaped_and_broadcast_leaves(pair, data):
     """reshape(f(reshape(x), broadcast(y), constants)): unsorted and expanding broadcasts, comparisons, selects."""

@@ -53,7 +53,7 @@ def agree(text, result, arrays):
         np.testing.assert_allclose(np.asarray(left), np.asarray(right), rtol=1e-7, atol=1e-7)
 
 
-@settings(max_examples=tries(200), suppress_health_check=list(HealthCheck))
+@settings(max_examples=tries(40), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_programs_keep_their_values_under_all_rules_in_any_order(data):
     pool = st.integers(0, 39)  # forty programs, so that each is traced once

@@ -39,7 +39,7 @@ from hypothesis import strategies as st
 from tests.conftest import tries
 from tilewright.isa import MatrixUnitConfig, expected_counts, matmul
 
-few = settings(max_examples=tries(25))
+few = settings(max_examples=tries(10))
 sizes = st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
 
 

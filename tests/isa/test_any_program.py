@@ -69,7 +69,7 @@ def assembles(line, config):
     return True
 
 
-@settings(max_examples=tries(250), suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=tries(40), suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     st.lists(instructions(), min_size=3, max_size=14),
     st.fixed_dictionaries(

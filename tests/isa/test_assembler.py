@@ -156,7 +156,7 @@ others = st.one_of(
 )
 
 
-@settings(max_examples=tries(150))
+@settings(max_examples=tries(30))
 @given(st.lists(st.one_of(mm_texts, others), max_size=6, unique=True))
 def test_programs_round_trip(lines):
     try:
@@ -194,7 +194,7 @@ OTHER = [
 words = st.sampled_from([*MATRIX, *OTHER])
 
 
-@settings(max_examples=tries(300))
+@settings(max_examples=tries(40))
 @given(
     st.one_of(
         st.text(max_size=60), st.lists(words, max_size=14).map(" ".join), st.lists(words, max_size=14).map("".join)

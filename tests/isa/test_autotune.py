@@ -33,7 +33,7 @@ def product(sizes, dtype, config, choice):
     return result
 
 
-@settings(max_examples=tries(20))
+@settings(max_examples=tries(10))
 @given(
     data=st.data(),
     sizes=st.tuples(st.integers(1, 24), st.integers(1, 24), st.integers(1, 40)),

@@ -32,7 +32,7 @@ def some(rng, shape, dtype):
     return rng.integers(info.min, info.max + 1, shape, dtype=np.int64).astype(dtype)
 
 
-@settings(max_examples=tries(40))
+@settings(max_examples=tries(15))
 @given(
     st.integers(0, 2**32),
     st.tuples(st.integers(1, 3), st.integers(1, 8), st.integers(1, 8), st.integers(1, 10), st.integers(1, 7)),

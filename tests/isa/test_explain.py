@@ -114,7 +114,7 @@ def told(record):
     return record.kind, record.column, record.register, record.instruction
 
 
-@settings(max_examples=tries(90))
+@settings(max_examples=tries(20))
 @given(multiplies(), configs, st.data())
 def test_a_staged_explanation_is_a_run(given_, config, data):
     text, b = given_
@@ -141,7 +141,7 @@ def test_a_staged_explanation_is_a_run(given_, config, data):
 NOTHING = {"unknown_segment", "group_too_large", "operand_out_of_range", "type_mismatch"}
 
 
-@settings(max_examples=tries(50))
+@settings(max_examples=tries(15))
 @given(
     st.lists(multiplies(), min_size=2, max_size=3),
     configs,
@@ -189,7 +189,7 @@ def _waits(found):
 OTHERS = {name: reading.choices for name, reading in READINGS.items() if len(reading.choices) > 1}
 
 
-@settings(max_examples=tries(60))
+@settings(max_examples=tries(20))
 @given(multiplies(), configs, st.integers(1, 20))
 def test_readings_that_are_not_listed_decide_nothing(given_, config, on):
     text, b = given_

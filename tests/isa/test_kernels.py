@@ -12,7 +12,7 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa import MatrixUnit, MatrixUnitConfig, Memory, contract, conv2d, expected_conv2d_counts
 
 pads = st.tuples(st.integers(0, 2), st.integers(0, 2))
-quick = settings(max_examples=tries(30))
+quick = settings(max_examples=tries(10))
 SMALL = MatrixUnitConfig(threads=32)
 
 

@@ -15,7 +15,7 @@ from tilewright.errors import UnsupportedError, UsageError
 from tilewright.isa import Counts, MatrixUnit, MatrixUnitConfig, assemble, expected_counts, matmul
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
-quick = settings(max_examples=tries(80))
+quick = settings(max_examples=tries(20))
 
 
 def integers(rng, shape, dtype):
@@ -268,7 +268,7 @@ def test_time_does_not_touch_results():
     assert matmul(a, b, config=MatrixUnitConfig(threads=32)).cycles == base.cycles
 
 
-@settings(max_examples=tries(25))
+@settings(max_examples=tries(10))
 @given(
     st.integers(1, 40),
     st.integers(1, 30),

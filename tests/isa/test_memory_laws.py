@@ -42,7 +42,7 @@ from tilewright.isa.language.dram import DRAMS
 from tilewright.isa.language.energy import energy, math_cycles_at_least, sram_pj
 
 RATES = ("l1_ports", "l2_bytes_per_cycle", "dram_bytes_per_cycle")
-few = settings(max_examples=tries(6))
+few = settings(max_examples=tries(4))
 
 TYPES = ("int4", "int8", "uint8", "uint16", "int32", "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32")
 machines = st.fixed_dictionaries(

@@ -106,7 +106,7 @@ roles = {
     "column_numbering": st.sampled_from(["gap", "gap", "compact"]),
     "pred_scope": st.sampled_from(["loader", "compute", "both"]),
 }
-quick = settings(max_examples=tries(60))
+quick = settings(max_examples=tries(20))
 
 
 @quick

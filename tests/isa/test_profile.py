@@ -91,7 +91,7 @@ def test_a_product_adds_up(options, settings):
     assert found.hottest[0].cycles == max(line.cycles for line in found.lines) > 0
 
 
-@settings(max_examples=tries(15))
+@settings(max_examples=tries(8))
 @given(
     st.integers(1, 40),
     st.integers(1, 40),

@@ -105,7 +105,7 @@ def test_one_program_on_every_element():
     assert found.heat("B").touches.min() == 4 * found.pes[0].heat("B").touches.min() > 0
 
 
-@settings(max_examples=tries(15))
+@settings(max_examples=tries(8))
 @given(
     st.tuples(st.integers(1, 20), st.integers(1, 30), st.integers(1, 30)),
     st.integers(2, 4),

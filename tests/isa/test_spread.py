@@ -17,7 +17,7 @@ from tilewright.isa import Counts, Machine, MatrixUnitConfig, Part, assemble, ex
 
 NAMES = ("instructions", "macs", "steps", "broadcast_elements", "a_bytes_loaded", "l1_touches", "kb_transfers")
 orders = st.sampled_from(["k_outer", "k_outer", "column_outer"])
-quick = settings(max_examples=tries(25))
+quick = settings(max_examples=tries(10))
 
 
 def integers(rng, shape):
@@ -58,7 +58,7 @@ def test_several_elements_make_one_product(seed, mnk, pes, split, transpose_b, h
 DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float16", "bfloat16", "float32")
 
 
-@settings(max_examples=tries(40))
+@settings(max_examples=tries(15))
 @given(
     st.integers(0, 2**32),
     st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40)),
@@ -186,7 +186,7 @@ def test_tensors_larger_than_l2_need_segments():
         matmul(a, b, config=config, segments=1)
 
 
-@settings(max_examples=tries(40))
+@settings(max_examples=tries(15))
 @given(
     st.integers(0, 2**32),
     st.tuples(st.integers(1, 20), st.integers(1, 40), st.integers(1, 40)),

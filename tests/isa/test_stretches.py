@@ -16,7 +16,7 @@ from tilewright.isa.chip.state import same_state
 from tilewright.isa.execute import run as running
 
 THREADS, REGISTERS = 12, 40
-quick = settings(max_examples=tries(60))
+quick = settings(max_examples=tries(20))
 
 
 def both(work):

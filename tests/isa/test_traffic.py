@@ -48,7 +48,7 @@ class SlowCache:
             group[line] = retained
 
 
-@settings(max_examples=tries(150))
+@settings(max_examples=tries(30))
 @given(
     st.lists(st.tuples(st.integers(0, 23), st.sampled_from(["no", "no", "keep", "let go"])), max_size=120),
     st.sampled_from([(4, 0), (8, 2), (6, 3), (5, 1)]),

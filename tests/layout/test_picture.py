@@ -172,7 +172,7 @@ def test_the_first_packed_words_and_the_far_edge_are_shown():
     assert small.edge is None
 
 
-@settings(max_examples=tries(40))
+@settings(max_examples=tries(15))
 @given(any_layouts(), st.data())
 def test_a_window_shows_what_the_whole_shows(layout, data):
     if not layout.injective or not layout.num_slots:
@@ -196,7 +196,7 @@ def test_a_window_shows_what_the_whole_shows(layout, data):
         assert what == ("padding" if index is None else f"({', '.join(map(str, index))})")
 
 
-@settings(max_examples=tries(40))
+@settings(max_examples=tries(15))
 @given(any_layouts(), st.data())
 def test_an_element_is_found_and_marked_once(layout, data):
     if not layout.injective or not layout.num_elements:

@@ -18,7 +18,7 @@ def packed_by(library, layout, array):
     return np.asarray(eval(to_recipe(layout, "jax"), {"jnp": jnp}, {"x": jnp.asarray(array)}))
 
 
-@settings(max_examples=tries(40))
+@settings(max_examples=tries(15))
 @given(tiled_layouts())
 def test_numpys_recipe_is_pack(layout):
     array = np.arange(1, layout.num_elements + 1, dtype=np.int32).reshape(layout.shape)
