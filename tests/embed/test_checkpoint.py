@@ -415,7 +415,7 @@ def test_what_the_system_refuses(root):
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         done = subprocess.run(
-            [sys.executable, "-c", REFUSED, folder], cwd=root, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", REFUSED, folder], cwd=root, capture_output=True, text=True, timeout=600
         )
         assert done.returncode == 0, done.stderr
         start = f"UsageError {folder}/2: the checkpoint was not saved:"
@@ -435,7 +435,7 @@ def test_what_the_system_refuses(root):
 def test_killed_in_mid_save(root, tmp_path):
     """Each time: the last finished step is there, whole, and none that was announced is lost."""
     program = [sys.executable, "-m", "tests.embed.killed_saves", str(tmp_path), str(tries(6)), "1"]
-    done = subprocess.run(program, cwd=root, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(program, cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{tries(6)} kills")
     assert len(saved_steps(tmp_path)) >= 1

@@ -289,7 +289,7 @@ def test_a_forked_process_works_on():
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     environment = {**os.environ, "TILEWRIGHT_THREADS": "2"}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=600).returncode == 0
 
 
 def test_a_later_batch_leaves_an_earlier_one_alone():

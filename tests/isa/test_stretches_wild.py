@@ -48,7 +48,7 @@ def test_wild_loops_leave_the_machine_as_single_instructions_do():
 def test_wild_loops_stay_within_the_arrays_they_were_given():
     script = Path(__file__).with_name("checked_memory.py")
     done = subprocess.run(
-        [sys.executable, str(script), "1", str(tries(6))], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(script), "1", str(tries(6))], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > 50  # tensor multiplies that a kernel ran
